@@ -1,0 +1,1 @@
+"""Faces to embeddings: arrays and files only; no web, no database, no settings."""

@@ -1,0 +1,224 @@
+"""From distances to probabilities, and from a false-match rate that one accepts to a threshold."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
+from scipy.stats import beta
+
+from ml.errors import Corrupt, NotFinite, TooFewPairs, WrongShape
+from ml.types import Ids, Metric, Rows
+
+Distances = NDArray[np.float64]  # (n,), smaller is more alike: see ml.types.Metric
+
+CONFIDENCE = 0.95
+RULE_OF_30 = 30
+FEWEST = 5
+FLATTEST = 1e-3
+BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Faces at most this `distance` apart are taken for one person.
+
+    fmr: the share of impostor pairs that this takes, never above the rate asked for; low, high: its 95 %
+        Clopper-Pearson interval, a little narrow since pairs share faces
+    enough: whether the evidence carries it: at least 30 false matches seen (Doddington's rule of 30: true within
+        30 % with 90 % confidence). With none seen among n pairs no more is known than that the rate is below 3/n
+        (the rule of three), which `high` says.
+    """
+
+    distance: float
+    fmr: float
+    low: float
+    high: float
+    enough: bool
+
+
+@dataclass(frozen=True)
+class Impostors:
+    """How far apart different people lie, as a few hundred quantiles: dense where few are near.
+
+    n: pairs seen; distances: some of theirs, rising; counts: how many pairs are at most that far apart
+    """
+
+    n: int
+    distances: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, distances: Distances, keep: int = 400) -> Self:
+        """Raises TooFewPairs where there is none, NotFinite."""
+        ordered = np.sort(_finite(distances))
+        n = len(ordered)
+        if not n:
+            raise TooFewPairs("pairs of different people", 1, 0)
+        ranks = np.concatenate([np.arange(min(n, keep // 4)), np.geomspace(1, n, keep).round() - 1])
+        kept = np.unique(ordered[np.unique(ranks).astype(np.int64)])
+        counts = np.searchsorted(ordered, kept, side="right")
+        return cls(n, tuple(kept.tolist()), tuple(counts.tolist()))
+
+    def fmr(self, distance: Distances) -> Distances:
+        """The estimated share of impostor pairs that lie as near or nearer; never 0: one more than were seen
+        nearer, of one more than there were."""
+        nearer: Distances = np.interp(distance, self.distances, self.counts, left=0, right=self.n)
+        return (nearer + 1) / (self.n + 1)
+
+    def threshold(self, fmr: float) -> Threshold:
+        """The largest kept distance that takes no more than this share (0 to 1). Raises WrongShape."""
+        if not 0 < fmr <= 1:
+            raise WrongShape("fmr", "above 0 and at most 1", fmr)
+        within = int(np.searchsorted(self.counts, fmr * self.n + 1e-9, side="right"))
+        taken = self.counts[within - 1] if within else 0
+        distance = self.distances[within - 1] if within else np.nextafter(self.distances[0], -np.inf)
+        low, high = clopper_pearson(taken, self.n)
+        return Threshold(float(distance), taken / self.n, low, high, taken >= RULE_OF_30)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a distance of one embedding and task means: P(same) = 1 / (1 + exp(slope * distance - intercept)).
+
+    The probability is for a prior of one half, and falls strictly with the distance.
+    """
+
+    slope: float
+    intercept: float
+    impostors: Impostors
+
+    @classmethod
+    def fit(cls, genuine: Distances, impostor: Distances) -> Self:
+        """Platt's method on the distance, both classes weighing alike whatever their numbers.
+
+        His softened targets, (n + 1) / (n + 2) and 1 / (n + 2), keep it from being sure of what few pairs say, and
+        a floor under the slope keeps order where the embedding has learned nothing. Raises TooFewPairs, NotFinite.
+        Source: Platt 1999; Lin, Lin and Weng 2007.
+        """
+        for what, found in (("same", genuine), ("different", impostor)):
+            if len(found) < FEWEST:
+                raise TooFewPairs(f"pairs of the {what} kind to calibrate with", FEWEST, len(found))
+        same, other = _finite(genuine), _finite(impostor)
+        centre = (same.mean() + other.mean()) / 2
+        width = np.concatenate([same - same.mean(), other - other.mean()]).std() + abs(centre) * 1e-9 + 1e-12
+        slope, intercept = _platt((same - centre) / width, (other - centre) / width)
+        return cls(float(slope / width), float(intercept + slope * centre / width), Impostors.of(other))
+
+    def probability(self, distance: Distances) -> Distances:
+        """P(same person | distance) at a prior of one half, in 0..1, of the shape given."""
+        found: Distances = expit(self.intercept - self.slope * np.asarray(distance, np.float64))
+        return found
+
+    def similarity(self, distance: Distances) -> Distances:
+        """100 x the probability."""
+        return 100 * self.probability(distance)
+
+    def distance(self, similarity: float) -> float:
+        """The distance that has this similarity; infinite at 0 and 100."""
+        with np.errstate(divide="ignore"):
+            odds = np.log(np.float64(similarity)) - np.log(np.float64(100 - similarity))
+        return float((self.intercept - odds) / self.slope)
+
+    def fmr_estimate(self, distance: Distances) -> Distances:
+        return self.impostors.fmr(distance)
+
+    def threshold(self, fmr: float) -> Threshold:
+        return self.impostors.threshold(fmr)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, Any]) -> Self:
+        """What `to_dict` gave, through JSON or not. Raises Corrupt."""
+        try:
+            seen = kept["impostors"]
+            impostors = Impostors(int(seen["n"]), tuple(seen["distances"]), tuple(seen["counts"]))
+            return cls(float(kept["slope"]), float(kept["intercept"]), impostors)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"this is not a calibration: {error}") from error
+
+
+def threshold_for_fmr(impostor_distances: Distances, fmr: float) -> Threshold:
+    """The threshold for a false-match rate, exact: from every one of these (n,) distances.
+
+    Raises TooFewPairs, NotFinite, WrongShape.
+    """
+    return Impostors.of(impostor_distances, keep=4 * len(impostor_distances)).threshold(fmr)
+
+
+def clopper_pearson(errors: int, n: int) -> tuple[float, float]:
+    """The exact 95 % interval of a rate of which `errors` were seen in n trials (Clopper and Pearson 1934)."""
+    tail = (1 - CONFIDENCE) / 2
+    low = beta.ppf(tail, errors, n - errors + 1) if errors else 0.0
+    high = beta.ppf(1 - tail, errors + 1, n - errors) if errors < n else 1.0
+    return float(low), float(high)
+
+
+def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = "l2") -> Distances:
+    """Distances of at most n different pairs of different people among (N, d) rows, every pair as likely as another.
+
+    people: (N,) numbers; -1 is unknown and left out
+    """
+    known, rng = np.flatnonzero(people >= 0), np.random.default_rng(seed)
+    if len(known) < 2:
+        return np.empty(0)
+    first, second = rng.choice(known, (2, 2 * n))
+    apart = people[first] != people[second]
+    return _distances(rows, _unique(first[apart], second[apart], len(rows), n, rng), metric)
+
+
+def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = "l2") -> Distances:
+    """Distances of at most n different pairs of one person's faces. The person is drawn first, every one as likely,
+    so that one with a thousand photos does not stand for all."""
+    order, rng = np.argsort(people, kind="stable"), np.random.default_rng(seed)
+    numbers, start, photos = np.unique(people[order], return_index=True, return_counts=True)
+    several = np.flatnonzero((numbers >= 0) & (photos > 1))
+    if not len(several):
+        return np.empty(0)
+    person = rng.choice(several, n)
+    one = rng.integers(0, photos[person])
+    other = (one + rng.integers(1, photos[person])) % photos[person]
+    first, second = order[start[person] + one], order[start[person] + other]
+    return _distances(rows, _unique(first, second, len(rows), n, rng), metric)
+
+
+def _unique(first: Ids, second: Ids, faces: int, n: int, rng: np.random.Generator) -> Ids:
+    """(P, 2): the different ones of these unordered pairs, at most n of them, in a random order."""
+    codes = rng.permutation(np.unique(np.minimum(first, second) * faces + np.maximum(first, second)))[:n]
+    return np.stack(np.divmod(codes, faces), axis=1)
+
+
+def _distances(rows: Rows, pairs: Ids, metric: Metric) -> Distances:
+    found = np.empty(len(pairs))
+    for at in range(0, len(pairs), BLOCK):
+        x, y = rows[pairs[at : at + BLOCK, 0]], rows[pairs[at : at + BLOCK, 1]]
+        found[at : at + BLOCK] = ((x - y) ** 2).sum(axis=1) if metric == "l2" else -(x * y).sum(axis=1)
+    return found
+
+
+def _finite(distances: Distances) -> Distances:
+    if not np.isfinite(distances).all():
+        raise NotFinite("a distance")
+    return np.asarray(distances, np.float64)
+
+
+def _platt(same: Distances, other: Distances) -> tuple[float, float]:
+    """(slope, intercept) of the smallest balanced cross-entropy against Platt's targets."""
+    scores, sizes = np.concatenate([same, other]), np.array([len(same), len(other)])
+    is_same = np.arange(len(scores)) < len(same)
+    targets = np.where(is_same, 1 - 1 / (sizes[0] + 2), 1 / (sizes[1] + 2))
+    weights = 0.5 / np.where(is_same, *sizes)
+
+    def loss(at: Distances) -> tuple[float, Distances]:
+        logits = at[1] - at[0] * scores
+        error = weights * (expit(logits) - targets)
+        entropy = weights @ (np.logaddexp(0, logits) - targets * logits)
+        return float(entropy), np.array([-error @ scores, error.sum()])
+
+    found = minimize(loss, [1.0, 0.0], jac=True, method="L-BFGS-B", bounds=[(FLATTEST, None), (None, None)]).x
+    return float(found[0]), float(found[1])

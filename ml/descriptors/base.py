@@ -1,0 +1,41 @@
+"""What every descriptor promises."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from ml.errors import NotFinite, WrongShape
+from ml.types import CropKind, Crops, Rows
+
+CROP_SHAPES: dict[CropKind, tuple[int, ...]] = {"grey": (170, 100), "colour": (112, 112, 3)}
+
+
+class Descriptor(ABC):
+    """Turns crops into rows of numbers by a fixed recipe; learns nothing.
+
+    Convention:
+        crops: (N, 170, 100) uint8 grey or (N, 112, 112, 3) uint8 RGB, as `crop` says; N may be 0
+        returns: (N, dim) float32, finite
+    """
+
+    crop: ClassVar[CropKind]
+
+    @property
+    @abstractmethod
+    def dim(self) -> int: ...
+
+    @abstractmethod
+    def _describe(self, crops: Crops) -> Rows: ...
+
+    def describe(self, crops: Crops) -> Rows:
+        """One row a crop. Raises WrongShape, NotFinite."""
+        shape = CROP_SHAPES[self.crop]
+        if crops.shape[1:] != shape or crops.dtype != np.uint8:
+            raise WrongShape("crops", f"(N, {', '.join(map(str, shape))}) uint8", f"{crops.shape} {crops.dtype}")
+        rows = self._describe(crops) if len(crops) else np.empty((0, self.dim), np.float32)
+        if rows.shape != (len(crops), self.dim) or rows.dtype != np.float32:
+            raise WrongShape("descriptors", f"({len(crops)}, {self.dim}) float32", f"{rows.shape} {rows.dtype}")
+        if not np.isfinite(rows).all():
+            raise NotFinite("a descriptor")
+        return rows

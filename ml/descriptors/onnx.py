@@ -1,0 +1,133 @@
+"""Any face recogniser that is an ONNX file, by a manifest that says how it wants its pictures."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import cv2
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from ml.descriptors._manifest import Manifest
+from ml.descriptors.base import Descriptor
+from ml.errors import Corrupt, Unavailable, WrongShape
+from ml.types import CropKind, Crops, Rows
+
+Device = Literal["auto", "cpu", "cuda"]
+BATCH = 32
+ON_GPU = "CUDAExecutionProvider"
+TINY = 1e-12
+
+
+@lru_cache(maxsize=8)
+def _session(model: Path, sha256: str, threads: int, device: Device) -> Any:
+    """One session for all descriptors of one model; safe to run from several threads. Raises Unavailable, Corrupt."""
+    gpu = device != "cpu" and ON_GPU in onnxruntime.get_available_providers()
+    if device == "cuda" and not gpu:
+        raise Unavailable("ONNX Runtime sees no GPU; install onnxruntime-gpu, or use device auto or cpu")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(model), options, providers=[ON_GPU] * gpu + ["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's classes share no base of their own
+        raise Corrupt(f"ONNX Runtime cannot load {model.name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Onnx(Descriptor):
+    """A face recogniser of others, run by ONNX Runtime; its numbers are as good as its training.
+
+    manifest: path of the JSON file, see docs/onnx.md; threads: for one run
+    device: "auto" runs on a GPU where ONNX Runtime has one
+    pin: the `fingerprint` that the manifest had; another one is Corrupt, so that what was learned on the
+        descriptor never meets another model. "" takes any.
+    Raises Unavailable (no manifest, no model), Corrupt (either altered or unreadable), WrongShape (the model takes
+    or gives another shape than the manifest says).
+    """
+
+    manifest: str
+    threads: int = 1
+    device: Device = "auto"
+    pin: str = ""
+    crop: ClassVar[CropKind] = "colour"
+
+    def __post_init__(self) -> None:
+        if self.pin not in ("", self.fingerprint):
+            raise Corrupt(f"the manifest {Path(self.manifest).name} is not the one that this was made with")
+        [taken, *more], given = self._session.get_inputs(), {o.name: o.shape for o in self._session.get_outputs()}
+        wanted = (self._batch, *self._picture)
+        if more or len(taken.shape) != 4 or not _agree(taken.shape, wanted):
+            raise WrongShape(f"the input of {self.wants.file}", f"{wanted}, as its manifest says", taken.shape)
+        if self._output not in given:
+            raise WrongShape(f"the output of {self.wants.file}", " or ".join(given), repr(self._output))
+
+    @cached_property
+    def wants(self) -> Manifest:
+        """What the manifest says."""
+        return Manifest.read(Path(self.manifest))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the manifest, which names that of the model."""
+        Manifest.read(Path(self.manifest))
+        return hashlib.sha256(Path(self.manifest).read_bytes()).hexdigest()
+
+    @property
+    def dim(self) -> int:
+        return self.wants.dim
+
+    @cached_property
+    def _session(self) -> Any:
+        model = self.wants.model(Path(self.manifest))
+        return _session(model.resolve(), self.wants.sha256, self.threads, self.device)
+
+    @cached_property
+    def _output(self) -> str:
+        return self.wants.output or self._session.get_outputs()[0].name
+
+    @cached_property
+    def _batch(self) -> int:
+        """Pictures in one run: as many as the model was made for, `BATCH` where it takes any number."""
+        first = self._session.get_inputs()[0].shape[0]
+        return first if isinstance(first, int) else BATCH
+
+    @property
+    def _picture(self) -> tuple[int, int, int]:
+        height, width = self.wants.size
+        return (3, height, width) if self.wants.layout == "nchw" else (height, width, 3)
+
+    def _describe(self, crops: Crops) -> Rows:
+        rows = np.concatenate([self._pass(crops[at : at + self._batch]) for at in range(0, len(crops), self._batch)])
+        if self.wants.normalise:
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True).clip(TINY)
+        return rows
+
+    def _pass(self, crops: Crops) -> Rows:
+        """At most a batch; a model made for one number of pictures gets that many, the rest black."""
+        fixed = isinstance(self._session.get_inputs()[0].shape[0], int)
+        filled = np.zeros((self._batch if fixed else len(crops), *self._picture), np.float32)
+        filled[: len(crops)] = self._pictures(crops)
+        [found] = self._session.run([self._output], {self._session.get_inputs()[0].name: filled})
+        if found.size != len(filled) * self.dim:
+            raise WrongShape(f"the output of {self.wants.file}", f"(N, {self.dim})", found.shape)
+        return np.array(found[: len(crops)], np.float32).reshape(len(crops), self.dim)
+
+    def _pictures(self, crops: Crops) -> NDArray[np.float32]:
+        """(N, *_picture) float32 of (N, 112, 112, 3) RGB."""
+        height, width = self.wants.size
+        if (height, width) != crops.shape[1:3]:
+            how = cv2.INTER_AREA if height < crops.shape[1] else cv2.INTER_LINEAR
+            crops = np.stack([cv2.resize(crop, (width, height), interpolation=how) for crop in crops])
+        ordered = crops if self.wants.colour == "rgb" else crops[..., ::-1]
+        mean, scale = np.array([self.wants.mean, self.wants.scale], np.float32)
+        scaled: NDArray[np.float32] = (ordered - mean) / scale
+        return scaled.transpose(0, 3, 1, 2) if self.wants.layout == "nchw" else scaled
+
+
+def _agree(found: list[Any], wanted: tuple[int, ...]) -> bool:
+    """Whether these sizes are those, a name or None standing for any."""
+    return all(not isinstance(n, int) or n == m for n, m in zip(found, wanted, strict=True))

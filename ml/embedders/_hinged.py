@@ -1,0 +1,163 @@
+"""What stML and CP-mtML share: the options, early stopping, the start, what is kept."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.embedders._folds import counted, only, require_pairs, watch
+from ml.embedders._hinge import Projections, Rates
+from ml.embedders._pairs import device_of, principal, project, tensor
+from ml.embedders._pools import Pool, pool
+from ml.embedders._rounds import Rounds
+from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
+from ml.errors import TooFewPairs, WrongShape
+from ml.types import Rows
+
+SAMPLE = 4000
+"""Faces from which the components of the start and the middle of the embedding are computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What one descent learns from: the rows, the tasks, who judges it (None: nobody), how long, whom it tells."""
+
+    rows: Tensor
+    tasks: Sequence[TaskData]
+    held: TaskData | None
+    steps: int
+    progress: Progress
+
+
+@dataclass
+class Hinged(Embedder):
+    """Options, all in units that suit any descriptor.
+
+    dim: d; steps: batches at most, of `batch` pairs each: steps x batch pair updates over all tasks
+    held_out: share of the first task's people who are kept out to find the best number of steps, told in
+    notes["steps"] (0, or people too few: all steps are taken); refit: then learns from everybody with so many
+    pairs: budget of the first task; explicit labels come on top; apart: share of it that is not the same
+    needed: pairs of either kind, of each task
+    rate: eta times the median |x_i - x_j|^2 of the first task's pairs
+    bias_rate: the step of b over `rate`; printed is 0.1 eta, which for LBP, whose |x_i - x_j|^2 is near 65, is this
+    whiten: start from whitened components (as printed), or not: for a descriptor that is good already
+    distance: the start is scaled so that the median d_t^2 is this, and b starts there too (b = 1 as printed)
+    averaging: of the projections over steps; 0 keeps the last, as printed
+    """
+
+    dim: int = 64
+    steps: int = 2000
+    batch: int = 256
+    held_out: float = 0.15
+    refit: bool = True
+    pairs: int = 100_000
+    apart: float = 0.5
+    needed: int = 10
+    rate: float = 0.06
+    bias_rate: float = 0.0015
+    whiten: bool = True
+    distance: float = 2.0
+    averaging: float = 0.996
+    device: str = "auto"
+
+    @property
+    def width(self) -> int | None:
+        return self.learned["projections"].shape[2] if self.learned else None
+
+    @abstractmethod
+    def _learn(self, lesson: Lesson) -> None:
+        """One descent; sets `learned` and `notes`."""
+
+    def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        if not data.tasks:
+            raise TooFewPairs("tasks with labelled pairs", 1, 0)
+        for task in data.tasks:
+            require_pairs(task, self.needed)
+        rows = tensor(data.rows, device_of(self.device))
+        kept, held = self._apart(data.tasks)
+        if min(counted(held)) < 1 or not all(self._enough(task) for task in kept):
+            self._learn(Lesson(rows, data.tasks, None, self.steps, progress))
+            return
+        whole = (2 if self.refit else 1) * self.steps
+        self._learn(Lesson(rows, kept, held, self.steps, lambda step, _, told: progress(step, whole, told)))
+        if self.refit:
+            found = self.notes["held_out"]
+            steps = self.notes["steps"]
+            rest = whole - steps
+            self._learn(Lesson(rows, data.tasks, None, steps, lambda step, _, told: progress(rest + step, whole, told)))
+            self.notes["held_out"] = found
+
+    def _apart(self, tasks: Sequence[TaskData]) -> tuple[list[TaskData], TaskData]:
+        """Every task without the people held out, and those people in the first task."""
+        first = tasks[0]
+        people = np.unique(first.people[first.people >= 0])
+        held = people[np.random.default_rng((self.seed, 1)).random(len(people)) < self.held_out]
+        return [only(task, ~np.isin(task.people, held)) for task in tasks], only(first, np.isin(first.people, held))
+
+    def _enough(self, task: TaskData) -> bool:
+        return min(counted(task)) >= self.needed and len(task.faces) > self._axes
+
+    @property
+    def _axes(self) -> int:
+        """Whitened components that the start takes from the first task."""
+        return self.dim
+
+    def _pool(self, task: TaskData, budget: int, number: int) -> Pool:
+        rng = np.random.default_rng((self.seed, 2, number))
+        return pool(task, budget, rng, device_of(self.device), apart=self.apart)
+
+    def _some(self, rows: Tensor, task: TaskData) -> Tensor:
+        """(S, D) faces of the task, at most SAMPLE."""
+        faces = np.random.default_rng((self.seed, 4)).permutation(task.faces)[:SAMPLE]
+        return rows[torch.from_numpy(faces).to(rows.device)]
+
+    def _components(self, rows: Tensor, axes: int) -> Tensor:
+        """(axes, D) WPCA of these rows, or PCA. Raises TooFewPairs, WrongShape where there are not so many."""
+        if len(rows) <= axes:
+            raise TooFewPairs("faces", axes + 1, len(rows))
+        if rows.shape[1] < axes:
+            raise WrongShape("rows", f"(N, {axes} or more)", tuple(rows.shape))
+        found, deviations, _ = principal(rows, axes, self.seed)
+        return found if not self.whiten else found / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
+
+    def _descend(self, lesson: Lesson, pools: list[Pool], start: Projections, coupling: float = 0.0) -> None:
+        rows, held = lesson.rows, lesson.held
+        eta = self.rate / _median(rows, pools[0])
+        rates = Rates(eta, coupling * eta, self.bias_rate * self.rate)
+        rounds = Rounds(rows, pools, rates, self.batch, self.averaging, np.random.default_rng((self.seed, 3)))
+        stack = start.stacked(0).clone()
+        look = None if held is None else watch(lambda faces: rows[faces] @ stack.T, held)
+
+        def judged(at: Projections) -> float:
+            stack.copy_(at.stacked(0))
+            return look() if look else float("nan")
+
+        found, notes = rounds.run(start, lesson.steps, lesson.progress, judged if look else None)
+        stacks = torch.stack([found.stacked(t) for t in range(len(found.own))])
+        self.notes = dict(notes)
+        self.learned = {
+            "projections": stacks.cpu().numpy(),
+            "offsets": (stacks @ self._some(rows, lesson.tasks[0]).mean(0)).cpu().numpy(),
+            "bias": np.array(found.bias, np.float32),
+        }
+
+    def _embed(self, rows: Rows, task: str) -> Rows:
+        number = self.tasks.index(task)
+        return project(rows, self.learned["projections"][number], self.learned["offsets"][number])
+
+
+def _median(rows: Tensor, pool: Pool, projection: Tensor | None = None, limit: int = 2000) -> float:
+    """The median |u|^2, or |L u|^2, of a pool's pairs, alike and apart in their own proportion; never zero."""
+    some = torch.linspace(0, len(pool.sign) - 1, min(limit, len(pool.sign)), device=pool.sign.device).long()
+    i, j = pool.pairs[some].T
+    apart = rows[i] - rows[j] if projection is None else (rows[i] - rows[j]) @ projection.T
+    return max(float(apart.square().sum(1).median()), 1e-12)
+
+
+def scaled(projection: Tensor, rows: Tensor, pool: Pool, distance: float) -> Tensor:
+    """The projection times what makes the median squared distance of the pool's pairs `distance`."""
+    factor: float = (distance / _median(rows, pool, projection)) ** 0.5
+    return torch.mul(projection, factor)

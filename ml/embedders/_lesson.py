@@ -1,0 +1,37 @@
+"""What a fit of maps learns from, in one place."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ml.embedders._batches import Batches
+from ml.embedders._space import Space, calibrated
+from ml.embedders.base import TaskData
+from ml.types import Ids
+
+
+@dataclass(eq=False)
+class Lesson:
+    """What a fit learns from. coordinates: (N, r), all rows in the space."""
+
+    task: TaskData
+    held: TaskData
+    space: Space
+    coordinates: Tensor
+    batches: Batches
+
+    def of(self, faces: Ids) -> Tensor:
+        """The coordinates of these rows."""
+        return self.coordinates[torch.from_numpy(faces).to(self.coordinates.device)]
+
+    def scaled(self, projection: Tensor) -> tuple[Tensor, float]:
+        """The map at the scale, and b, where the loss of a batch is least."""
+        batch = self.batches.draw(projection.device, projection.dtype)
+        scale, bias = calibrated(self.of(batch.faces) @ projection.T, batch)
+        return projection * scale**0.5, bias
+
+    @property
+    def spread(self) -> float:
+        """The descriptors' variance, all coordinates together: the scale that pulls are measured in."""
+        return float(self.of(self.task.faces).square().sum(1).mean())

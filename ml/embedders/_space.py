@@ -1,0 +1,125 @@
+"""The subspace that a linear map is sought in, and the map that it starts from."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.embedders._batches import Batch
+from ml.embedders._pairs import median_squared_distance, squared_distances
+from ml.embedders.base import TaskData
+from ml.types import Ids
+
+Start = Literal["lda", "wpca", "pca", "random", "learned"]
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Coordinates (x - mean) axes^T. axes: (r, D), orthonormal rows; mean: (D,)."""
+
+    axes: Tensor
+    mean: Tensor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(N, D) -> (N, r)."""
+        return torch.addmm(-(self.axes @ self.mean), rows, self.axes.T)
+
+
+def principal_space(
+    rows: Tensor, faces: Ids, most: int, seed: int, sample: int = 3000, beside: Tensor | None = None
+) -> Space:
+    """The leading principal axes, exact for a sample of the rows.
+
+    faces: which of the rows; most: r at most; sample: how many faces the axes and the mean are computed from;
+    beside: (m, D) directions to be kept as well.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.from_numpy(faces)[torch.randperm(len(faces), generator=generator)[:sample]]
+    some = rows[chosen.to(rows.device)]
+    mean = some.mean(0)
+    some -= mean
+    if len(some) < some.shape[1]:
+        strength, mix = torch.linalg.eigh(some @ some.T)
+        axes = torch.linalg.qr(some.T @ _leading(strength, mix, most))[0].T
+    else:
+        strength, mix = torch.linalg.eigh(some.T @ some)
+        axes = _leading(strength, mix, most).T
+    if beside is not None:
+        axes = torch.linalg.qr(torch.cat([axes, beside]).T)[0].T
+    return Space(axes.contiguous(), mean)
+
+
+def _leading(strength: Tensor, vectors: Tensor, most: int) -> Tensor:
+    """The columns of the largest eigenvalues, largest first, without those that are nothing but rounding."""
+    kept = int((strength > 1e-6 * strength[-1]).sum())
+    return vectors.flip(1)[:, : min(most, kept)]
+
+
+def whitened(x: Tensor, dim: int) -> Tensor:
+    """WPCA in the space. x: (N, r), centred, its axes principal. Returns (dim, r)."""
+    return torch.eye(dim, x.shape[1], device=x.device, dtype=x.dtype) / x.std(0)[:dim, None].clamp_min(1e-6)
+
+
+def discriminant(x: Tensor, task: TaskData, dim: int, ridge: float) -> Tensor:
+    """Fisher's discriminant axes, each weighted by what it tells: sqrt of (total - within) / total.
+
+    x: (N, r), one row a face of the task; ridge: share of the whole variance within that each axis gets.
+    Returns (dim, r).
+    """
+    x = x - x.mean(0)
+    spans = torch.cat([*_around_fellows(x, task), x.new_zeros(1, x.shape[1])])
+    within = spans.T @ spans
+    within.diagonal().add_(ridge * within.trace().clamp_min(1e-12))
+    variance, turn = torch.linalg.eigh(within)
+    white = (turn / variance.sqrt()).T
+    ratio, axes = torch.linalg.eigh(white @ (x.T @ x / len(x)) @ white.T)
+    told = ((ratio - 1) / ratio).clamp_min(1e-2).sqrt()
+    best: Tensor = (axes * told).flip(1)[:, :dim].T @ white
+    return best.contiguous()
+
+
+def _around_fellows(x: Tensor, task: TaskData) -> list[Tensor]:
+    """Rows whose sum of squares is the covariance among faces that are the same.
+
+    Derived: each face less the mean of its fellows and itself, a person with n photos counting as min(n, 10).
+    Explicit: half the difference of a pair, counting as one photo.
+    """
+    order = np.flatnonzero(~np.isnan(task.values))
+    order = order[np.argsort(task.values[order], kind="stable")]
+    values = task.values[order]
+    low = np.searchsorted(values, values - task.tolerance, "left")
+    high = np.searchsorted(values, values + task.tolerance, "right")
+    several = high - low > 1
+    count = (high - low)[several]
+    before = torch.cat([x.new_zeros(1, x.shape[1]).double(), x[order].double().cumsum(0)])
+    mean = (before[high[several]] - before[low[several]]).to(x) / torch.from_numpy(count).to(x)[:, None]
+    heard = np.minimum(count, 10) / count
+    weight = torch.from_numpy(heard * count / (count - 1)).to(x)
+    faces = np.argsort(task.faces, kind="stable")
+    told = task.pairs[task.same]
+    ends = torch.from_numpy(faces[np.searchsorted(task.faces, told, sorter=faces)])
+    share = 1 / (heard.sum() + len(told)) if len(told) or len(heard) else 0.0
+    return [
+        (x[order[several]] - mean) * (share * weight).sqrt()[:, None],
+        (x[ends[:, 0]] - x[ends[:, 1]]) * (share / 2) ** 0.5,
+    ]
+
+
+def calibrated(z: Tensor, batch: Batch, rounds: int = 40) -> tuple[float, float]:
+    """Scale a and bias b at which the logistic loss with b - a |z_i - z_j|^2 is least, by Newton's method, damped."""
+    unit = median_squared_distance(z)
+    flat = (squared_distances(z) / unit).double().flatten()
+    sign, weight = batch.sign.double().flatten(), batch.weight.double().flatten()
+    inputs = torch.stack([-flat, torch.ones_like(flat)])  # margin = sign (a, b) . inputs
+    found = torch.tensor([1.0, 1.0], dtype=torch.float64, device=z.device)
+    for _ in range(rounds):
+        wrong = torch.sigmoid(-sign * (found @ inputs))
+        slope = -(inputs @ (weight * sign * wrong))
+        curve = (inputs * (weight * wrong * (1 - wrong))) @ inputs.T + 1e-6 * torch.eye(2, dtype=torch.float64).to(
+            slope
+        )
+        move = torch.linalg.solve(curve, slope)
+        found = found - move / max(1.0, float(move.abs().max()))
+    return float(found[0].clamp(0.1, 30.0)) / unit, float(found[1])

@@ -1,0 +1,133 @@
+"""Logistic discriminant metric learning: one linear map, learned from pairs (Guillaumin 2009; 003, equation 5)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.embedders._batches import Batches
+from ml.embedders._descent import Course, Descent, Model, Outcome
+from ml.embedders._folds import teaching, watch
+from ml.embedders._lesson import Lesson
+from ml.embedders._maps import Linear
+from ml.embedders._pairs import device_of, project, tensor
+from ml.embedders._space import Space, Start, discriminant, principal_space, whitened
+from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
+from ml.errors import NotFitted, TooFewPairs, WrongShape
+from ml.sampling.balanced import Balanced
+from ml.sampling.base import Sampler
+from ml.sampling.uniform import Uniform
+from ml.types import Ids, Rows
+
+
+@dataclass
+class Ldml(Embedder):
+    """z = L x, with sum_ij w_ij ln(1 + exp(-y_ij (b - |z_i - z_j|^2))) + the pulls as small as they get.
+
+    The weights of a batch sum to 1 and the pulls are measured in the scale of the descriptors, so options suit any
+    number of faces and any descriptor. Learns the first task alone, within the leading principal axes.
+
+    dim: d; steps: batches; held_out: share of the people kept out, on whom the best number of steps is chosen (then
+    notes["steps"]; fit again with `steps` set to it and held_out=0)
+    groups, faces, others: people in a batch, faces of each, and others beside them; balanced=False: faces at random
+    negatives: weight of all negatives together over that of all positives
+    corrections: share of the loss that explicit pairs carry once there are many; needed: pairs of either kind
+    shrink: pull of L towards zero; stay: pull of L towards its start (for a descriptor that is good already)
+    start: "lda" (`ridge`: share of the whole variance within people that is added to each axis), "wpca", "pca" (not
+    whitened), "random", or "learned" (go on from what was fitted or loaded); its scale and b are fitted first
+    rate: Adam's step, relative to the start's root mean square; averaging: of the parameters over steps
+    axes: principal axes that L is sought in, fewer than D for speed; device: "auto", "cpu" or "cuda"
+    """
+
+    dim: int = 32
+    steps: int = 300
+    held_out: float = 0.0
+    groups: int = 256
+    faces: int = 4
+    others: int = 256
+    balanced: bool = True
+    negatives: float = 20.0
+    corrections: float = 0.2
+    needed: int = 10
+    shrink: float = 2.5e-6
+    stay: float = 0.0
+    start: Start = "lda"
+    ridge: float = 2e-4
+    rate: float = 0.02
+    averaging: float = 0.95
+    axes: int = 2000
+    device: str = "auto"
+
+    @property
+    def width(self) -> int | None:
+        return self.learned["projection"].shape[1] if self.learned else None
+
+    def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        task, held = teaching(data, self.needed, self.held_out, self.seed)
+        self.tasks = (task.task,)
+        rows = tensor(data.rows, device_of(self.device))
+        space = self._space(rows, task.faces)
+        batches = Batches(task, self._sampler(), np.random.default_rng(self.seed), self.negatives, self.corrections)
+        self._learn(Lesson(task, held, space, space(rows), batches), progress)
+
+    def _learn(self, lesson: Lesson, progress: Progress) -> None:
+        model, bias = self._model(lesson)
+        found = self._descend(lesson, model, bias, self._course(self.steps, self.rate), progress)
+        projection = model.projection @ lesson.space.axes
+        self.learned = {
+            "projection": projection.cpu().numpy(),
+            "offset": (projection @ lesson.space.mean).cpu().numpy(),
+            "bias": np.array(found.bias, np.float32),
+        }
+        self._note(found)
+
+    def _note(self, found: Outcome) -> None:
+        self.notes = {"steps": found.steps, "loss": found.loss, "held_out": found.held_out}
+
+    def _course(self, steps: int, rate: float) -> Course:
+        return Course(steps, rate, averaging=self.averaging)
+
+    def _descend(
+        self, lesson: Lesson, model: Model, bias: float, course: Course, progress: Progress, looks: bool = True
+    ) -> Outcome:
+        looking = watch(lambda faces: model.project(lesson.of(faces), faces), lesson.held) if looks else None
+        return Descent(model, lesson.coordinates, lesson.batches, course, bias).run(progress, looking)
+
+    def _space(self, rows: Tensor, faces: Ids) -> Space:
+        if len(faces) <= self.dim:
+            raise TooFewPairs("faces", self.dim + 1, len(faces))
+        if rows.shape[1] < self.dim:
+            raise WrongShape("rows", f"(N, {self.dim} or more)", tuple(rows.shape))
+        beside = None
+        if self.start == "learned":
+            if not self.learned:
+                raise NotFitted(type(self).__name__)
+            beside = tensor(self.learned["projection"], rows.device)
+        return principal_space(rows, faces, self.axes, self.seed, beside=beside)
+
+    def _model(self, lesson: Lesson) -> tuple[Linear, float]:
+        """The map before its first step, and b."""
+        projection, bias = lesson.scaled(self._start(lesson.space, lesson.of(lesson.task.faces), lesson.task))
+        return Linear(projection, self.shrink * lesson.spread, self.stay * lesson.spread), bias
+
+    def _start(self, space: Space, seen: Tensor, task: TaskData) -> Tensor:
+        """L in the coordinates of the space, (dim, r)."""
+        if self.start == "learned":
+            return tensor(self.learned["projection"], seen.device) @ space.axes.T
+        if self.start == "random":
+            generator = torch.Generator().manual_seed(self.seed)
+            return torch.randn(self.dim, seen.shape[1], generator=generator).to(seen.device)
+        if self.start == "lda":
+            return discriminant(seen, task, self.dim, self.ridge)
+        if self.start == "wpca":
+            return whitened(seen, self.dim)
+        return torch.eye(self.dim, seen.shape[1], device=seen.device)
+
+    def _sampler(self) -> Sampler:
+        if self.balanced:
+            return Balanced(self.groups, self.faces, self.others)
+        return Uniform(self.groups * self.faces + self.others)
+
+    def _embed(self, rows: Rows, task: str) -> Rows:
+        return project(rows, self.learned["projection"], self.learned["offset"])

@@ -1,0 +1,49 @@
+"""Whitened principal components: the best that can be done without labels, and where the others start."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ml.embedders._pairs import device_of, principal, project, tensor
+from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.errors import TooFewPairs, WrongShape
+from ml.types import Rows
+
+
+@dataclass
+class Wpca(Embedder):
+    """z = diag(s + floor)^-1 V (x - mean): PCA whose axes all have variance one (002, section 4.2).
+
+    dim: d; whiten: off, it is plain PCA; sample: rows that the axes are computed from (the mean is of all);
+    floor: added to each standard deviation, as a share of the largest, so that noise is not blown up;
+    unit: divide each z by its norm, so that the squared distance is 2 - 2 cos (WPCA-cosine);
+    device: "auto", "cpu" or "cuda".
+    """
+
+    dim: int = 64
+    whiten: bool = True
+    sample: int = 4000
+    floor: float = 0.0
+    unit: bool = False
+    device: str = "auto"
+
+    @property
+    def width(self) -> int | None:
+        return self.learned["projection"].shape[1] if self.learned else None
+
+    def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        if len(data.rows) <= self.dim:
+            raise TooFewPairs("faces", self.dim + 1, len(data.rows))
+        if data.rows.shape[1] < self.dim:
+            raise WrongShape("rows", f"(N, {self.dim} or more)", data.rows.shape)
+        rows = tensor(data.rows, device_of(self.device))
+        axes, deviations, mean = principal(rows, self.dim, self.seed, self.sample)
+        if self.whiten:
+            axes = axes / (deviations + self.floor * deviations[0]).clamp_min(1e-6 * float(deviations[0]))[:, None]
+        self.learned = {"projection": axes.cpu().numpy(), "offset": (axes @ mean).cpu().numpy()}
+        self.notes = {"steps": 1, "variance": [float(s) ** 2 for s in deviations]}
+        progress(1, 1, {})
+
+    def _embed(self, rows: Rows, task: str) -> Rows:
+        z = project(rows, self.learned["projection"], self.learned["offset"])
+        return z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(np.float32).tiny) if self.unit else z

@@ -1,0 +1,62 @@
+"""Every error that `ml` raises.
+
+LikenessError
+├── UnknownComponent      no file of that name in that kind
+├── Unreadable            bytes that are not a picture that we take, or over a limit; `code` says which
+├── WrongShape            an array of another shape, width or type than stated
+├── NotFinite             NaN or infinity in an array
+├── NotFitted             an embedder was asked to embed before it was fitted
+├── TooFewPairs           a learner needs more labels; says how many are missing
+├── Corrupt               a stored file is missing, truncated or altered
+└── Unavailable           an optional file or library is not here; says how to get it
+"""
+
+from collections.abc import Iterable
+
+
+class LikenessError(Exception):
+    """The root: everything that `ml` raises on purpose."""
+
+
+class UnknownComponent(LikenessError):
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"no {kind} is named {name!r}; there are: {', '.join(sorted(known))}")
+
+
+class Unreadable(LikenessError):
+    """A picture that cannot be taken. `code` is one of InvalidImageFormat, ImageTooLarge."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class WrongShape(LikenessError):
+    def __init__(self, what: str, wanted: str, found: object) -> None:
+        super().__init__(f"{what} must be {wanted}, not {found}")
+
+
+class NotFinite(LikenessError):
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} holds NaN or infinity; every number must be finite")
+
+
+class NotFitted(LikenessError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} was not fitted; call fit or load first")
+
+
+class TooFewPairs(LikenessError):
+    """`missing` says how many more pairs of which kind are needed."""
+
+    def __init__(self, what: str, needed: int, found: int) -> None:
+        super().__init__(f"{needed} {what} needed, {found} found: {needed - found} more to label")
+        self.missing = needed - found
+
+
+class Corrupt(LikenessError):
+    pass
+
+
+class Unavailable(LikenessError):
+    pass

@@ -1,0 +1,100 @@
+"""Figures that depend on something turned: the cells probed, the distractors added."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.evaluation.intervals import Interval, bootstrap_mean
+from ml.evaluation.protocols import Protocol
+from ml.evaluation.report import DistractorPoint, rank_protocol
+from ml.evaluation.retrieval import average_precisions, n_call
+from ml.indexes.base import Index
+from ml.types import Metric, Rows
+
+
+@dataclass(frozen=True)
+class SpeedPoint:
+    """An index at m cells probed.
+
+    fraction: distances computed over faces held; recall: share of the exhaustive search's first k that is found
+    one_call: 1-call@k by the values given, None without; milliseconds: median of one query alone
+    """
+
+    m: int
+    fraction: float
+    recall: Interval
+    one_call: Interval | None
+    milliseconds: float
+
+
+def cells_to_try(cells: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and all of them."""
+    return tuple(sorted({min(2**i, cells) for i in range(cells.bit_length() + 1)}))
+
+
+def speed_accuracy(
+    index: Index,
+    queries: Rows,
+    *,
+    k: int = 10,
+    ms: Sequence[int] | None = None,
+    values: NDArray[np.float64] | None = None,
+    value_of: dict[int, float] | None = None,
+    timed: int = 100,
+) -> tuple[SpeedPoint, ...]:
+    """Speed and accuracy of (Q, d) queries for each m, against the exhaustive search (m = p).
+
+    values, value_of: what each query and each id in the index is, for 1-call@k. A query must not be in the index.
+    """
+    exact = index.search(queries, k, m=index.cells).ids
+    points = []
+    for m in ms or cells_to_try(index.cells):
+        found = index.search(queries, k, m=m)
+        shared = [len(np.intersect1d(a[a >= 0], b[b >= 0])) for a, b in zip(found.ids, exact, strict=True)]
+        recall = np.array(shared) / np.maximum((exact >= 0).sum(1), 1)
+        hits = None if values is None or value_of is None else _hits(found.ids, values, value_of)
+        points.append(
+            SpeedPoint(
+                found.m,
+                float(found.fraction.mean()),
+                bootstrap_mean(recall),
+                None if hits is None else bootstrap_mean(hits),
+                _median_ms(index, queries[:timed], k, m),
+            )
+        )
+    return tuple(points)
+
+
+def _hits(ids: NDArray[np.int64], values: NDArray[np.float64], value_of: dict[int, float]) -> NDArray[np.float64]:
+    told = np.array([[value_of.get(int(i), np.nan) for i in line] for line in ids])
+    hit: NDArray[np.bool_] = (told == values[:, None]).any(1)
+    return hit.astype(np.float64)
+
+
+def _median_ms(index: Index, queries: Rows, k: int, m: int) -> float:
+    times = []
+    for row in queries:
+        start = perf_counter()
+        index.search(row[None], k, m=m)
+        times.append(perf_counter() - start)
+    return 1000 * float(np.median(times))
+
+
+def distractor_curve(
+    embeddings: Rows,
+    protocol: Protocol,
+    distractors: Rows,
+    *,
+    counts: Sequence[int] | None = None,
+    metric: Metric = "l2",
+) -> tuple[DistractorPoint, ...]:
+    """Retrieval as the first n of (M, d) distractors join the gallery; by default n = 0 and quarters of M."""
+    points = []
+    for n in counts or [round(len(distractors) * part / 4) for part in range(5)]:
+        ranked = rank_protocol(embeddings, protocol, metric=metric, distractors=distractors[:n])
+        precision, call = average_precisions(ranked), n_call(ranked, 10)
+        points.append(DistractorPoint(n, bootstrap_mean(precision, ranked.groups), bootstrap_mean(call, ranked.groups)))
+    return tuple(points)

@@ -1,0 +1,150 @@
+"""How well a ranking puts the faces that matter first: AP, n-call@K, Recall@K, CMC.
+
+Everything follows from one thing, the ranks at which the relevant faces of a query stand, so that is computed once.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import WrongShape
+from ml.types import Ids, Metric, Rows
+
+CHUNK_BYTES = 64 << 20
+SORT_FROM = 64
+"""Relevant faces of one query from which sorting the gallery is cheaper than counting for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """What a ranking of the whole gallery says of each query.
+
+    ranks: one (R_q,) int64 array a query, rising, 1 is the nearest; empty where nothing in the gallery is relevant
+    groups: (Q,) float64, the query's own value (its person), by which intervals resample
+    mate, stranger: (Q,) float32 distance of the nearest relevant and of the nearest other face, +inf where none
+    genuine, impostor: float32 distances of relevant and (sampled) other pairs, over all queries
+    gallery: faces that were ranked, the query itself not counted
+    """
+
+    ranks: tuple[Ids, ...]
+    groups: NDArray[np.float64]
+    mate: NDArray[np.float32]
+    stranger: NDArray[np.float32]
+    genuine: NDArray[np.float32]
+    impostor: NDArray[np.float32]
+    gallery: int
+
+    @property
+    def mated(self) -> NDArray[np.bool_]:
+        """(Q,) whether the query has anything to be found; the metrics are means over these alone."""
+        return np.array([len(r) > 0 for r in self.ranks], bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Faces:
+    """Embedded faces of one side. rows: (N, d); values: (N,) float64, NaN unknown (a distractor); ids: (N,) unique."""
+
+    rows: Rows
+    values: NDArray[np.float64]
+    ids: Ids
+
+
+def distances(queries: Rows, gallery: Rows, metric: Metric) -> NDArray[np.float32]:
+    """(Q, N) of `ml.types.Metric`: computed in float64 and kept in float32, so that equal faces tie exactly."""
+    q, g = queries.astype(np.float64), gallery.astype(np.float64)
+    product = q @ g.T
+    if metric == "ip":
+        return (-product).astype(np.float32)
+    squared = (q**2).sum(1)[:, None] + (g**2).sum(1)[None] - 2 * product
+    nearest: NDArray[np.float32] = np.maximum(squared, 0).astype(np.float32)
+    return nearest
+
+
+def rank(
+    queries: Faces,
+    gallery: Faces,
+    *,
+    metric: Metric = "l2",
+    tolerance: float = 0.0,
+    impostors: int = 1000,
+    seed: int = 0,
+) -> Ranked:
+    """Ranks the whole gallery for every query; ties by id; a face is never ranked for itself (same id).
+
+    Relevant is what differs by at most `tolerance` in value. At most `impostors` pairs of a query are kept for the
+    DET curve, drawn with `seed`. Memory stays near CHUNK_BYTES beside the embeddings. Raises WrongShape.
+    """
+    if queries.rows.ndim != 2 or queries.rows.shape[1:] != gallery.rows.shape[1:]:
+        raise WrongShape("queries", f"(Q, {gallery.rows.shape[-1]})", queries.rows.shape)
+    order = np.argsort(gallery.ids, kind="stable")
+    ids, values, rows = gallery.ids[order], gallery.values[order], gallery.rows[order]
+    draw = np.random.default_rng(seed)
+    step = max(1, CHUNK_BYTES // (8 * max(1, len(ids))))
+    found = []
+    for start in range(0, len(queries.ids), step):
+        block = distances(queries.rows[start : start + step], rows, metric)
+        for q, line in enumerate(block, start):
+            other = ids != queries.ids[q]
+            same = np.abs(values - queries.values[q]) <= tolerance
+            found.append(_of_one(line[other], same[other], draw, impostors))
+    ranks, mate, stranger, genuine, impostor = zip(*found, strict=True) if found else ((),) * 5
+    return Ranked(
+        ranks,
+        queries.values.astype(np.float64),
+        np.array(mate, np.float32),
+        np.array(stranger, np.float32),
+        _joined(genuine),
+        _joined(impostor),
+        len(ids) - int(np.isin(queries.ids, ids).any()),
+    )
+
+
+def _joined(parts: tuple[NDArray[np.float32], ...]) -> NDArray[np.float32]:
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+
+def _of_one(
+    line: NDArray[np.float32], same: NDArray[np.bool_], draw: np.random.Generator, impostors: int
+) -> tuple[Ids, np.float32, np.float32, NDArray[np.float32], NDArray[np.float32]]:
+    genuine, others = line[same], line[~same]
+    kept = others if len(others) <= impostors else draw.choice(others, impostors, replace=False)
+    nearest = [part.min(initial=np.float32(np.inf)) for part in (genuine, others)]
+    return ranks_of(line, np.flatnonzero(same)), nearest[0], nearest[1], genuine, kept
+
+
+def ranks_of(line: NDArray[np.float32], relevant: Ids) -> Ids:
+    """The rising 1-based ranks of these places of a (N,) line of distances; of equal distances the earlier is first."""
+    if len(relevant) >= SORT_FROM:
+        place = np.empty(len(line), np.int64)
+        place[np.argsort(line, kind="stable")] = np.arange(1, len(line) + 1)
+        return np.sort(place[relevant])
+    nearer = [np.count_nonzero(line < line[p]) + np.count_nonzero(line[:p] == line[p]) for p in relevant]
+    return np.sort(np.array(nearer, np.int64) + 1)
+
+
+def average_precision(ranks: Ids) -> float:
+    """Non-interpolated AP over the full ranking: the mean of j / rank of the j-th relevant. NaN without any."""
+    return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else float("nan")
+
+
+def average_precisions(ranked: Ranked) -> NDArray[np.float64]:
+    """(Q,) AP of each query, NaN where nothing is relevant."""
+    return np.array([average_precision(r) for r in ranked.ranks], np.float64)
+
+
+def n_call(ranked: Ranked, k: int, n: int = 1) -> NDArray[np.float64]:
+    """(Q,) 1.0 where at least n of the first k are relevant (Chen and Karger 2006), NaN where nothing is.
+
+    With n = 1 and the query left out this is Recall@K as metric-learning papers count it.
+    """
+    hit = [float(len(r) >= n and r[n - 1] <= k) if len(r) else np.nan for r in ranked.ranks]
+    return np.array(hit, np.float64)
+
+
+def cmc(ranked: Ranked, longest: int) -> NDArray[np.float64]:
+    """(longest,) share of the mated queries whose nearest relevant face is among the first 1, 2, ..., longest."""
+    first = np.array([r[0] for r in ranked.ranks if len(r)], np.int64)
+    if not len(first):
+        return np.full(longest, np.nan)
+    return np.asarray((first[:, None] <= np.arange(1, longest + 1)).mean(0), np.float64)

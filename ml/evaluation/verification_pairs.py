@@ -1,0 +1,69 @@
+"""Pairs of photos to judge, as LFW's `pairs.txt` lists them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import Corrupt
+from ml.types import Ids
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """index: (P, 2) int64 into the photos; same: (P,) bool."""
+
+    index: Ids = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    same: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+
+    @classmethod
+    def of(cls, parts: Sequence["Pairs"]) -> "Pairs":
+        """All of these, one after another."""
+        every = [cls(), *parts]
+        return cls(np.concatenate([p.index for p in every]), np.concatenate([p.same for p in every]))
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """named: every photo that the fold's lines name; missing: those among them that are not in the list."""
+
+    pairs: Pairs
+    named: frozenset[str]
+    missing: tuple[str, ...]
+
+
+def photo(name: str, number: str) -> str:
+    return f"{name}/{name}_{int(number):04d}.jpg"
+
+
+def read_folds(path: Path, photos: Sequence[str]) -> list[Fold]:
+    """The folds of `pairs.txt`: a line `FOLDS<tab>N`, then for each N lines `name a b` and N lines `name a name b`.
+
+    Pairs of which a photo is not in the list are left out. Raises Corrupt.
+    """
+    try:
+        head, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines() if line.strip()]
+        folds, size = int(head[0]), 2 * int(head[1])
+        named = [_pair(line) for line in lines]
+    except (OSError, ValueError, IndexError) as error:
+        raise Corrupt(f"the pairs {path.name} cannot be read: {error}") from error
+    if len(named) != folds * size:
+        raise Corrupt(f"{path.name} promises {folds} folds of {size} pairs and holds {len(named)}")
+    place = {name: i for i, name in enumerate(photos)}
+    return [_fold(named[f * size : (f + 1) * size], place) for f in range(folds)]
+
+
+def _pair(line: list[str]) -> tuple[str, str, bool]:
+    if len(line) == 3:
+        return photo(line[0], line[1]), photo(line[0], line[2]), True
+    name, a, other, b = line
+    return photo(name, a), photo(other, b), False
+
+
+def _fold(named: list[tuple[str, str, bool]], place: dict[str, int]) -> Fold:
+    kept = [(place[a], place[b], same) for a, b, same in named if a in place and b in place]
+    every = frozenset(p for a, b, _ in named for p in (a, b))
+    pairs = Pairs(np.array([k[:2] for k in kept], np.int64).reshape(-1, 2), np.array([k[2] for k in kept], np.bool_))
+    return Fold(pairs, every, tuple(sorted(p for p in every if p not in place)))

@@ -1,0 +1,53 @@
+"""A detector's points, steadied by asking it many times. Slow; our own model learns from it and is measured by it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.detectors.base import Detector
+from ml.geometry import inverse, moved, scaled, warp
+from ml.landmarks.base import MIRRORED, Landmarker
+from ml.types import Box, Detection, Image, Points
+
+
+@dataclass(frozen=True)
+class Median(Landmarker):
+    """The median of what a detector that gives points says of a face at several sizes, mirrored or not.
+
+    A single run of YuNet agrees with its own mirror image to 10 % of the eye distance on a quarter of LFW only.
+
+    sides: pixels to which the neighbourhood of the face is brought; context: its side over the box's
+    """
+
+    detector: Detector
+    sides: tuple[int, ...] = (160, 192, 224, 272, 320)
+    context: float = 2.2
+
+    def _locate(self, image: Image, detection: Detection) -> Points | None:
+        runs = self.runs(image, detection)
+        return np.median(runs, axis=0).astype(np.float32) if len(runs) else None
+
+    def runs(self, image: Image, detection: Detection) -> NDArray[np.float32]:
+        """(R, 5, 2): what each run said that saw the face; R is at most twice the number of sides."""
+        found = [self._run(image, detection.box, side, mirror) for side in self.sides for mirror in (False, True)]
+        return np.array([points for points in found if points is not None], np.float32).reshape(-1, 5, 2)
+
+    def _run(self, image: Image, box: Box, side: int, mirror: bool) -> Points | None:
+        half = (side - 1) / 2
+        middle = np.array([box.x + (box.width - 1) / 2, box.y + (box.height - 1) / 2])
+        frame = scaled(side / (self.context * max(box.width, box.height)), middle, np.full(2, half))
+        patch = warp(image, frame, (side, side))
+        faces = self.detector.detect(np.ascontiguousarray(patch[:, ::-1]) if mirror else patch)
+        nearest = min(faces, key=lambda face: _off_centre(face.box, half), default=None)
+        if nearest is None or nearest.landmarks is None or _off_centre(nearest.box, half) > half / self.context:
+            return None
+        points = nearest.landmarks
+        if mirror:
+            points = np.column_stack([side - 1 - points[:, 0], points[:, 1]])[MIRRORED]
+        return moved(inverse(frame), points)
+
+
+def _off_centre(box: Box, half: float) -> float:
+    """Pixels from the middle of the patch to the middle of the box."""
+    return float(np.hypot(box.x + (box.width - 1) / 2 - half, box.y + (box.height - 1) / 2 - half))

@@ -1,0 +1,73 @@
+"""From a photo to faces ready to be described: detect -> landmarks -> align -> quality. The file to read first.
+
+front_end = default_front_end()
+for face in front_end.faces(images.read(data)):
+    descriptor.describe(face.crops["grey"][None])
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ml.aligners.similarity import SIZES, TEMPLATES, Similarity
+from ml.detectors.base import Detector
+from ml.geometry import Matrix, inverse, moved, scaled, similarity
+from ml.landmarks.base import Landmarker
+from ml.landmarks.regressor import Regressor
+from ml.quality import Thresholds, assess
+from ml.registry import build
+from ml.types import AlignedFace, Box, CropKind, Detection, Image
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """Deterministic; one object may be used from several threads. A process of its own makes its own."""
+
+    detector: Detector
+    landmarks: Landmarker
+    aligner: Similarity = field(default_factory=Similarity)
+    wanted: Thresholds = field(default_factory=Thresholds)
+
+    def faces(self, image: Image) -> list[AlignedFace]:
+        """Every face of an (H, W, 3) uint8 RGB photo, largest first, good enough to enrol or not: see its quality."""
+        aligned = (self.align(image, found) for found in self.detector.detect(image))
+        return [face for face in aligned if face is not None]
+
+    def align(self, image: Image, found: Detection) -> AlignedFace | None:
+        """One face that a detector saw; None where the landmarker sees none there."""
+        points = self.landmarks.locate(image, found)
+        if points is None:
+            return None
+        crops = self.aligner.crops(image, points)
+        quality = assess(crops["grey"], points, found.confidence, self.wanted)
+        return AlignedFace(found.box, points, quality, crops)
+
+    def aligned(self, image: Image) -> AlignedFace:
+        """The whole picture is one face, aligned by somebody else, and is taken as it is.
+
+        A picture of exactly the size of a crop kind passes through as that kind, and the other kind is cut from it.
+        Any other is cut, for each kind, to the largest rectangle of the kind's aspect about its middle.
+        """
+        height, width = image.shape[:2]
+        views = {kind: _view(kind, width, height) for kind in SIZES}
+        crops = self.aligner.cut(image, views)
+        points = moved(inverse(views["grey"]), TEMPLATES["grey"])
+        quality = assess(crops["grey"], points, 1.0, self.wanted)
+        return AlignedFace(Box(0, 0, width, height), points, quality, crops)
+
+
+def _view(kind: CropKind, width: int, height: int) -> Matrix:
+    """Picture -> crop, of a picture that is a face already."""
+    for known, size in SIZES.items():
+        if size == (width, height):
+            return similarity(TEMPLATES[known], TEMPLATES[kind])
+    across, down = SIZES[kind]
+    middle, to = np.array([width - 1, height - 1]) / 2, np.array([across - 1, down - 1]) / 2
+    return scaled(max(across / width, down / height), middle, to)
+
+
+def default_front_end(detector: str = "hog", yunet_path: Path | None = None) -> FrontEnd:
+    """The front end of a new service. `yunet` needs its file. Raises Unavailable, UnknownComponent."""
+    options = {"path": yunet_path} if detector == "yunet" else {}
+    return FrontEnd(build("detectors", detector, **options), Regressor())

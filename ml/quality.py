@@ -1,0 +1,59 @@
+"""May this face be enrolled, and if not, why not."""
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from ml.types import Crops, Points, Quality
+
+HEAD = np.array([(-0.5, -0.525, 0.0), (0.5, -0.525, 0.0), (0.0, 0.06, -0.5), (-0.43, 0.495, -0.1), (0.43, 0.495, -0.1)])
+"""The five points of an average head in eye distances; z away from the camera. The tip of the nose tells most."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a face must have to be enrolled; lenient: nearly every face of LFW has it.
+
+    sharpness, contrast, brightness, yaw, pitch, eye_distance, confidence: as in `Quality`; `darkest` and
+    `brightest` bound the brightness. A roll does not matter, since alignment takes it out.
+    """
+
+    sharpness: float = 4.0
+    contrast: float = 8.0
+    darkest: float = 20.0
+    brightest: float = 240.0
+    yaw: float = 60.0
+    pitch: float = 45.0
+    eye_distance: float = 12.0
+    confidence: float = -0.3
+
+
+def pose(points: Points) -> tuple[float, float, float]:
+    """Yaw, pitch and roll in degrees: the weak-perspective view of `HEAD` nearest to the points (DeMenthon, Davis
+    1995, one step). Yaw is positive towards the viewer's right, pitch downwards, roll clockwise."""
+    view = np.linalg.pinv(HEAD - HEAD.mean(0)) @ (points - points.mean(0))
+    u, v = view.T
+    scale = max((np.linalg.norm(u) + np.linalg.norm(v)) / 2, 1e-9)
+    yaw, pitch = np.arcsin(np.clip((-u[2] / scale, -v[2] / scale), -1, 1))
+    roll = np.arctan2(*(points[1] - points[0])[::-1])
+    return float(np.degrees(yaw)), float(np.degrees(pitch)), float(np.degrees(roll))
+
+
+def assess(grey: Crops, points: Points, confidence: float, wanted: Thresholds = Thresholds()) -> Quality:
+    """grey: the (170, 100) crop; points: in the photo; confidence: the detector's."""
+    yaw, pitch, roll = pose(points)
+    sharpness = float(cv2.Laplacian(grey, cv2.CV_32F).var())
+    brightness, contrast = float(grey.mean()), float(grey.std())
+    eye_distance = float(np.linalg.norm(points[1] - points[0]))
+    faults = {
+        "LOW_QUALITY_SHARPNESS": sharpness < wanted.sharpness,
+        "SMALL_BOUNDING_BOX": eye_distance < wanted.eye_distance,
+        "EXTREME_POSE": abs(yaw) > wanted.yaw or abs(pitch) > wanted.pitch,
+        "LOW_BRIGHTNESS": brightness < wanted.darkest,
+        "HIGH_BRIGHTNESS": brightness > wanted.brightest,
+        "LOW_CONTRAST": contrast < wanted.contrast,
+        "LOW_CONFIDENCE": confidence < wanted.confidence,
+    }
+    reasons = tuple(reason for reason, found in faults.items() if found)
+    return Quality(sharpness, brightness, contrast, yaw, pitch, roll, eye_distance, confidence, reasons)

@@ -1,0 +1,27 @@
+"""Every face as often as every other."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.sampling.base import Draw, Sampler
+from ml.types import Ids
+
+
+@dataclass(frozen=True)
+class Uniform(Sampler):
+    """Draws faces evenly: the loss over all pairs as the papers print it, without bias and without balance.
+
+    size: faces in a batch.
+    """
+
+    size: int = 640
+
+    def over(self, values: NDArray[np.float64], tolerance: float, rng: np.random.Generator) -> Draw:
+        known = np.flatnonzero(~np.isnan(values))
+
+        def draw() -> Ids:
+            return np.sort(rng.choice(known, min(self.size, len(known)), replace=False))
+
+        return draw

@@ -1,0 +1,49 @@
+"""Promises that one list makes to another."""
+
+import inspect
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from fastapi.routing import APIRoute
+
+from app.config import Settings
+from app.db.tables import Base
+from app.errors import ML_ERRORS
+from app.main import ROUTERS, create_app
+from app.queue.messages import MESSAGES
+from app.resources import Resources
+from ml import errors
+from workers.handlers import HANDLERS
+
+ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+
+
+def test_every_error_of_ml_has_a_status() -> None:
+    own = {e for _, e in inspect.getmembers(errors, inspect.isclass) if issubclass(e, errors.LikenessError)} - {
+        errors.LikenessError
+    }
+    assert own == set(ML_ERRORS)
+
+
+def test_every_job_has_a_handler() -> None:
+    assert set(MESSAGES.values()) == set(HANDLERS)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda r: f"{sorted(r.methods)[0]} {r.path}")
+def test_every_route_names_its_role_and_its_purpose(route: APIRoute) -> None:
+    assert route.summary, "a summary for the OpenAPI document"
+    if route.path.startswith("/v1"):
+        assert (route.openapi_extra or {}).get("x-role") in ("reader", "operator", "admin")
+
+
+def test_the_openapi_document_is_3_1_and_has_examples() -> None:
+    document = create_app(Settings()).openapi()
+    assert document["openapi"].startswith("3.1")
+    assert "example" in str(document["components"]["schemas"])
+
+
+def test_the_tables_are_what_the_migrations_make(resources: Resources) -> None:
+    with resources.database.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []

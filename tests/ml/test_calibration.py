@@ -1,0 +1,188 @@
+"""Scores mean what they say, thresholds keep the false-match rate, and thin evidence is called thin."""
+
+import json
+from typing import get_args
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from ml.calibration import (
+    Calibration,
+    Impostors,
+    clopper_pearson,
+    sample_genuine,
+    sample_impostors,
+    threshold_for_fmr,
+)
+from ml.errors import Corrupt, NotFinite, TooFewPairs, WrongShape
+from ml.types import Metric
+
+
+def two_kinds(seed: int, genuine: int = 2000, impostor: int = 5000) -> tuple[np.ndarray, np.ndarray]:
+    """Two normal distributions of one width, for which the logistic is the truth."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(2, 1, genuine), rng.normal(5, 1, impostor)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_probability_is_the_true_one_where_the_truth_is_known(seed: int) -> None:
+    calibration = Calibration.fit(*two_kinds(seed, 20_000, 50_000))
+    distance = np.linspace(2, 5, 13)
+    truth = 1 / (1 + np.exp(3 * (distance - 3.5)))  # of normals at 2 and 5, as likely before
+    np.testing.assert_allclose(calibration.probability(distance), truth, atol=0.03)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("flip", [False, True], ids=["learned", "worse than nothing"])
+def test_similarity_falls_strictly_with_the_distance(seed: int, flip: bool) -> None:
+    near, far = two_kinds(seed, 50, 50)
+    calibration = Calibration.fit(far, near) if flip else Calibration.fit(near, far)
+    similarity = calibration.similarity(np.sort(np.random.default_rng(seed).uniform(-3, 10, 200)))
+    assert (np.diff(similarity) < 0).all()
+    assert similarity.min() >= 0
+    assert similarity.max() <= 100
+
+
+def test_few_pairs_that_part_cleanly_are_not_believed_too_much() -> None:
+    few = Calibration.fit(np.array([1.0, 1.1, 1.2, 0.9, 1.0]), np.array([5.0, 5.2, 4.8, 5.1, 4.9]))
+    assert 0.7 < few.probability(np.array([1.0]))[0] < 0.95
+    assert 0.05 < few.probability(np.array([5.0]))[0] < 0.3
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("shift", [-1.0, 0.0])
+def test_the_unit_of_the_distance_does_not_matter(scale: float, shift: float) -> None:
+    near, far = two_kinds(0, 500, 500)
+    plain = Calibration.fit(near, far).probability(near)
+    scaled = Calibration.fit((near + shift) * scale, (far + shift) * scale)
+    np.testing.assert_allclose(scaled.probability((near + shift) * scale), plain, atol=1e-3)
+
+
+def test_more_impostors_than_genuine_pairs_change_no_prior() -> None:
+    near, far = two_kinds(1, 1000, 1000)
+    even = Calibration.fit(near, far).probability(near)
+    np.testing.assert_allclose(Calibration.fit(near, np.tile(far, 50)).probability(near), even, atol=0.01)
+
+
+def test_equal_distances_on_both_sides_say_one_half() -> None:
+    same = Calibration.fit(np.full(10, 3.0), np.full(10, 3.0))
+    assert same.probability(np.array([3.0]))[0] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_the_distance_of_a_similarity_is_its_inverse() -> None:
+    calibration = Calibration.fit(*two_kinds(0))
+    for similarity in (0.5, 50, 80, 99.9):
+        back = calibration.similarity(np.array([calibration.distance(similarity)]))
+        assert back[0] == pytest.approx(similarity)
+    assert calibration.distance(0) == np.inf
+    assert calibration.distance(100) == -np.inf
+
+
+@pytest.mark.parametrize(("genuine", "impostor", "missing"), [(4, 100, 1), (100, 0, 5)])
+def test_too_few_pairs_to_calibrate_says_how_many_are_missing(genuine: int, impostor: int, missing: int) -> None:
+    with pytest.raises(TooFewPairs) as caught:
+        Calibration.fit(np.ones(genuine), np.ones(impostor))
+    assert caught.value.missing == missing
+
+
+def test_a_distance_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(NotFinite):
+        Calibration.fit(np.array([1.0] * 9 + [np.nan]), np.ones(10))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("fmr", [1e-4, 1e-3, 0.01, 0.3, 1.0])
+def test_a_threshold_takes_no_more_impostors_than_asked_and_no_fewer_than_it_must(seed: int, fmr: float) -> None:
+    distances = np.random.default_rng(seed).normal(size=5000).round(2)
+    found = threshold_for_fmr(distances, fmr)
+    taken = (distances <= found.distance).sum()
+    assert taken / 5000 == found.fmr <= fmr
+    following = distances[distances > found.distance]
+    assert not len(following) or (distances <= following.min()).mean() > fmr
+    assert found.low <= found.fmr <= found.high
+
+
+def test_evidence_is_enough_from_thirty_false_matches_on() -> None:
+    distances = np.random.default_rng(0).normal(size=10_000)
+    assert threshold_for_fmr(distances, 0.003).enough
+    assert not threshold_for_fmr(distances, 0.0029).enough
+    none = threshold_for_fmr(distances, 1e-5)
+    assert none.fmr == 0
+    assert none.high == pytest.approx(3.69 / 10_000, rel=0.01)
+
+
+@pytest.mark.parametrize("fmr", [0, -0.1, 1.1, float("nan")])
+def test_a_rate_that_is_none_is_refused(fmr: float) -> None:
+    with pytest.raises(WrongShape, match="fmr"):
+        threshold_for_fmr(np.ones(5), fmr)
+
+
+def test_no_impostors_at_all_give_no_threshold() -> None:
+    with pytest.raises(TooFewPairs):
+        threshold_for_fmr(np.empty(0), 0.1)
+
+
+@pytest.mark.parametrize(("errors", "n"), [(0, 50), (3, 50), (30, 10_000), (50, 50)])
+def test_the_interval_is_where_a_tail_of_the_binomial_is_two_and_a_half_percent(errors: int, n: int) -> None:
+    low, high = clopper_pearson(errors, n)
+    assert low == 0 or binom.sf(errors - 1, n, low) == pytest.approx(0.025)
+    assert high == 1 or binom.cdf(errors, n, high) == pytest.approx(0.025)
+
+
+def test_a_few_hundred_quantiles_stand_for_a_million_impostors() -> None:
+    distances = np.random.default_rng(0).gamma(9, size=1_000_000)
+    kept = Impostors.of(distances)
+    assert len(kept.distances) <= 500
+    for fmr in (1e-5, 1e-4, 1e-3, 1e-2, 0.1):
+        found = kept.threshold(fmr)
+        assert (distances <= found.distance).mean() == found.fmr
+        assert 0.94 * fmr <= found.fmr <= fmr
+    asked = np.quantile(distances, [1e-4, 1e-3, 0.2, 0.9])
+    np.testing.assert_allclose(kept.fmr(asked), [1e-4, 1e-3, 0.2, 0.9], rtol=0.03)
+
+
+def test_an_estimated_false_match_rate_is_never_nothing_and_rises_with_the_distance() -> None:
+    kept = Impostors.of(np.random.default_rng(0).normal(size=999))
+    rates = kept.fmr(np.linspace(-9, 9, 100))
+    assert rates[0] == 1 / 1000
+    assert rates[-1] == 1
+    assert (np.diff(rates) >= 0).all()
+
+
+def test_a_calibration_goes_through_json_unchanged() -> None:
+    calibration = Calibration.fit(*two_kinds(0))
+    assert Calibration.from_dict(json.loads(json.dumps(calibration.to_dict()))) == calibration
+
+
+@pytest.mark.parametrize("kept", [{}, {"slope": 1, "intercept": "x", "impostors": {}}, {"slope": 1}])
+def test_what_is_no_calibration_is_corrupt(kept: dict[str, object]) -> None:
+    with pytest.raises(Corrupt):
+        Calibration.from_dict(kept)
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+def test_sampled_pairs_are_of_the_kind_asked_and_none_comes_twice(metric: Metric) -> None:
+    rng = np.random.default_rng(0)
+    people = rng.integers(-1, 6, 60)
+    rows = (people[:, None] * 100 + rng.normal(size=(60, 3))).astype(np.float32)
+    near = sample_genuine(rows, people, 300, 1)
+    far = sample_impostors(rows, people, 300, 1)
+    assert len(np.unique(near)) == len(near) > 50
+    assert len(np.unique(far)) == len(far) == 300
+    assert near.max() < 100 < far.min()
+    other = sample_impostors(rows, people, 300, 1, metric)
+    assert (other < 0).any() == (metric == "ip")
+
+
+def test_one_person_with_most_photos_does_not_stand_for_all() -> None:
+    people = np.concatenate([np.zeros(1000, np.int64), np.repeat(np.arange(1, 101), 2)])
+    rows = np.random.default_rng(0).normal(size=(1200, 2)).astype(np.float32)
+    rows[:1000] += 1000 * np.arange(1000)[:, None]  # only the first person's photos lie far apart
+    assert (sample_genuine(rows, people, 200, 0) > 1000).mean() < 0.1
+
+
+def test_samples_of_nobody_are_empty() -> None:
+    rows, nobody = np.ones((4, 2), np.float32), np.full(4, -1)
+    assert sample_genuine(rows, nobody, 5, 0).shape == sample_impostors(rows, nobody, 5, 0).shape == (0,)
+    assert sample_genuine(rows, np.arange(4), 5, 0).shape == (0,)

@@ -1,0 +1,76 @@
+"""Every descriptor keeps the contract of its base."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml import registry
+from ml.descriptors.base import CROP_SHAPES, Descriptor
+from ml.errors import UnknownComponent, WrongShape
+from ml.types import Crops
+from tests.ml.tiny_onnx import tiny_onnx
+
+
+@pytest.fixture(params=registry.names("descriptors"))
+def descriptor(request: pytest.FixtureRequest, tmp_path: Path) -> Descriptor:
+    needs: dict[str, Any] = {"onnx": {"manifest": str(tiny_onnx(tmp_path))}}.get(request.param, {})
+    built: Descriptor = registry.build("descriptors", request.param, **needs)
+    return built
+
+
+def noise(descriptor: Descriptor, n: int, seed: int = 0) -> Crops:
+    shape = (n, *CROP_SHAPES[descriptor.crop])
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def test_rows_are_finite_float32_one_a_crop(descriptor: Descriptor) -> None:
+    rows = descriptor.describe(noise(descriptor, 3))
+    assert (rows.shape, rows.dtype) == ((3, descriptor.dim), np.float32)
+    assert np.isfinite(rows).all()
+
+
+def test_no_crops_give_no_rows(descriptor: Descriptor) -> None:
+    assert descriptor.describe(noise(descriptor, 0)).shape == (0, descriptor.dim)
+
+
+def test_a_crop_is_described_alike_alone_and_in_a_batch(descriptor: Descriptor) -> None:
+    crops = noise(descriptor, 4)
+    together = descriptor.describe(crops)
+    alone = np.concatenate([descriptor.describe(crop[None]) for crop in crops])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_the_same_crops_give_the_same_bits(descriptor: Descriptor) -> None:
+    crops = noise(descriptor, 2)
+    assert descriptor.describe(crops).tobytes() == descriptor.describe(crops.copy()).tobytes()
+
+
+def test_other_faces_give_other_rows(descriptor: Descriptor) -> None:
+    one, other = descriptor.describe(noise(descriptor, 1, 1)), descriptor.describe(noise(descriptor, 1, 2))
+    assert np.abs(one - other).max() > 1e-3
+
+
+@pytest.mark.parametrize("value", [0, 128, 255])
+def test_a_crop_of_one_colour_is_described_too(descriptor: Descriptor, value: int) -> None:
+    crops = np.full_like(noise(descriptor, 1), value)
+    assert np.isfinite(descriptor.describe(crops)).all()
+
+
+@pytest.mark.parametrize("wrong", ["cut", "float", "no batch"])
+def test_crops_of_another_shape_or_type_are_refused(descriptor: Descriptor, wrong: str) -> None:
+    crops: Any = noise(descriptor, 2)
+    wrongs = {"cut": crops[:, 1:], "float": crops.astype(np.float32), "no batch": crops[0]}
+    with pytest.raises(WrongShape, match="crops"):
+        descriptor.describe(wrongs[wrong])
+
+
+def test_an_unknown_descriptor_names_those_that_there_are() -> None:
+    with pytest.raises(UnknownComponent, match="lbp"):
+        registry.build("descriptors", "lpb")
+
+
+def test_a_misspelt_option_is_an_error() -> None:
+    with pytest.raises(TypeError):
+        registry.build("descriptors", "lbp", cells=10)

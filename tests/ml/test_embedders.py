@@ -1,0 +1,139 @@
+"""What every embedder promises, asked of each that there is."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.embedders.base import Embedder, TrainingSet
+from ml.errors import Corrupt, NotFinite, NotFitted, TooFewPairs, WrongShape
+from ml.registry import build, component, names
+from tests.ml.people import people
+
+SMALL = {"dim": 5, "steps": 30, "first": 30, "k": 3, "pairs": 2000, "auxiliary_pairs": 2000}
+EMBEDDERS = names("embedders")
+LEARNERS = [n for n in EMBEDDERS if build("embedders", n).needs_fit]
+FROM_PAIRS = [n for n in LEARNERS if "needed" in {f.name for f in fields(component("embedders", n))}]
+
+
+def small(name: str, **options: Any) -> Embedder:
+    known = {f.name for f in fields(component("embedders", name))}
+    made: Embedder = build("embedders", name, **{k: v for k, v in SMALL.items() if k in known} | options)
+    return made
+
+
+@pytest.fixture(scope="module")
+def data() -> TrainingSet:
+    return people()
+
+
+@pytest.fixture(scope="module")
+def fitted(data: TrainingSet) -> dict[str, Embedder]:
+    return {name: small(name).fit(data) for name in EMBEDDERS}
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_what_was_saved_embeds_the_same_bit_for_bit(
+    name: str, data: TrainingSet, fitted: dict[str, Embedder], tmp_path: Path
+) -> None:
+    fitted[name].save(tmp_path)
+    loaded = type(fitted[name]).load(tmp_path)
+    np.testing.assert_array_equal(loaded.embed(data.rows), fitted[name].embed(data.rows))
+    assert (loaded.notes, loaded.tasks) == (fitted[name].notes, fitted[name].tasks)
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_a_face_embeds_alike_alone_and_among_others(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+    together = fitted[name].embed(data.rows)
+    singly = np.concatenate([fitted[name].embed(row[None]) for row in data.rows])
+    assert np.abs(together - singly).max() < 1e-5
+    assert together.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_no_faces_give_no_rows(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+    width = fitted[name].embed(data.rows).shape[1]
+    assert fitted[name].embed(data.rows[:0]).shape == (0, width)
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_rows_that_cannot_be_written_to_are_taken(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+    rows = data.rows.copy()
+    rows.flags.writeable = False
+    np.testing.assert_array_equal(fitted[name].embed(rows), fitted[name].embed(data.rows))
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_nan_is_refused(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+    rows = data.rows.copy()
+    rows[3, 2] = np.nan
+    with pytest.raises(NotFinite):
+        fitted[name].embed(rows)
+    with pytest.raises(NotFinite):
+        small(name).fit(replace(data, rows=rows))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_wrong_width_is_refused(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+    with pytest.raises(WrongShape, match="30"):
+        fitted[name].embed(data.rows[:, :-1])
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_task_that_was_not_learned_is_refused(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+    with pytest.raises(WrongShape, match="identity"):
+        fitted[name].embed(data.rows, "age")
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_nothing_is_embedded_before_the_fit(name: str, data: TrainingSet) -> None:
+    with pytest.raises(NotFitted):
+        small(name).embed(data.rows)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_too_few_faces_are_refused_with_the_number_missing(name: str, data: TrainingSet) -> None:
+    [task] = data.tasks
+    few = replace(task, faces=task.faces[:3], values=task.values[:3], people=task.people[:3])
+    with pytest.raises(TooFewPairs) as caught:
+        small(name).fit(TrainingSet(data.rows[:3], (few,)))
+    assert caught.value.missing > 0
+
+
+@pytest.mark.parametrize("name", FROM_PAIRS)
+def test_too_few_pairs_are_refused_with_the_number_missing(name: str, data: TrainingSet) -> None:
+    [task] = data.tasks
+    strangers = replace(task, values=np.arange(len(task.faces)) * 1.0)
+    with pytest.raises(TooFewPairs, match="10 more to label"):
+        small(name, needed=10).fit(replace(data, tasks=(strangers,)))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_same_seed_gives_the_same_result(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+    again = small(name).fit(data)
+    np.testing.assert_array_equal(again.embed(data.rows), fitted[name].embed(data.rows))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_fit_tells_how_far_it_is(name: str, data: TrainingSet) -> None:
+    told: list[tuple[int, int]] = []
+    small(name).fit(data, progress=lambda step, steps, values: told.append((step, steps)))
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_truncated_file_is_refused(name: str, fitted: dict[str, Embedder], tmp_path: Path) -> None:
+    fitted[name].save(tmp_path)
+    file = tmp_path / "embedder.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(Corrupt):
+        type(fitted[name]).load(tmp_path)
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_a_misspelt_option_is_an_error(name: str) -> None:
+    with pytest.raises(TypeError, match="dims"):
+        build("embedders", name, dims=5)

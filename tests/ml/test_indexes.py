@@ -1,0 +1,354 @@
+"""Every index keeps the contract of its base, against a slow twin; the multiple-assignment index keeps its own."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, get_args
+
+import faiss
+import numpy as np
+import pytest
+
+from ml import registry
+from ml.errors import Corrupt, NotFinite, Unavailable, WrongShape
+from ml.indexes import SMALL, Point, build, choose, default_cells, load, tune
+from ml.indexes.base import Found, Index
+from ml.indexes.flat import Flat
+from ml.indexes.ivf import Ivf
+from ml.types import Ids, Metric, Rows
+
+KINDS = registry.names("indexes")
+METRICS = get_args(Metric)
+DIM = 12
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_metric = pytest.mark.parametrize("metric", METRICS)
+
+
+class SlowIndex:
+    """A dict of rows and one distance at a time."""
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric, self.held = metric, dict[int, Rows]()
+
+    def add(self, ids: Ids, rows: Rows) -> None:
+        self.held.update(zip(ids.tolist(), rows.astype(np.float64), strict=True))
+
+    def remove(self, ids: Ids) -> None:
+        for number in ids.tolist():
+            self.held.pop(number, None)
+
+    def nearest(self, query: Rows, k: int, allowed: Ids | None = None) -> list[tuple[float, int]]:
+        among = self.held.keys() if allowed is None else self.held.keys() & set(allowed.tolist())
+        return sorted((self._distance(query, self.held[number]), number) for number in among)[:k]
+
+    def _distance(self, x: Rows, y: Rows) -> float:
+        return float(((x - y) ** 2).sum() if self.metric == "l2" else -(x @ y))
+
+
+def grid_rows(n: int, seed: int, levels: int = 5) -> Rows:
+    """Small whole numbers: distances are exact in float32, and many are equal."""
+    return np.random.default_rng(seed).integers(0, levels, (n, DIM)).astype(np.float32)
+
+
+def noise(n: int, seed: int, dim: int = DIM) -> Rows:
+    return np.random.default_rng(seed).normal(size=(n, dim)).astype(np.float32)
+
+
+def some_ids(n: int, seed: int) -> Ids:
+    return np.random.default_rng(seed).choice(10 * n, n, replace=False).astype(np.int64)
+
+
+def made(kind: str, metric: Metric, **options: Any) -> Index:
+    index: Index = registry.build("indexes", kind, dim=DIM, metric=metric, **options)
+    return index
+
+
+def assert_same(found: Found, slow: SlowIndex, queries: Rows, k: int, allowed: Ids | None = None) -> None:
+    for row, query in enumerate(queries):
+        wanted = slow.nearest(query, k, allowed)
+        missing = k - len(wanted)
+        assert found.ids[row].tolist() == [number for _, number in wanted] + [-1] * missing
+        np.testing.assert_allclose(found.distances[row], [d for d, _ in wanted] + [math.inf] * missing, rtol=1e-6)
+
+
+@each_kind
+@each_metric
+@pytest.mark.parametrize("seed", range(3))
+def test_an_exhaustive_search_equals_the_slow_twin_ties_and_all(kind: str, metric: Metric, seed: int) -> None:
+    index, slow = made(kind, metric), SlowIndex(metric)
+    ids, rows, queries = some_ids(300, seed), grid_rows(300, seed), grid_rows(20, seed + 100)
+    index.add(ids, rows)
+    slow.add(ids, rows)
+    for k in (1, 7, 299, 300, 310):
+        assert_same(index.search(queries, k, m=index.cells), slow, queries, k)
+
+
+@each_kind
+@each_metric
+def test_faces_come_go_and_are_replaced_as_in_the_slow_twin(kind: str, metric: Metric) -> None:
+    index, slow = made(kind, metric), SlowIndex(metric)
+    rng = np.random.default_rng(7)
+    for step in range(25):
+        ids = rng.choice(150, 40, replace=False).astype(np.int64)
+        if step % 3 == 2:
+            index.remove(ids)
+            slow.remove(ids)
+        else:
+            index.add(ids, grid_rows(40, step))
+            slow.add(ids, grid_rows(40, step))
+        assert index.ids().tolist() == sorted(slow.held)
+        assert len(index) == len(slow.held)
+    assert_same(index.search(grid_rows(5, 99), 10, m=index.cells), slow, grid_rows(5, 99), 10)
+
+
+@each_kind
+@each_metric
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+def test_only_allowed_ids_are_found(kind: str, metric: Metric, share: float) -> None:
+    index, slow = made(kind, metric), SlowIndex(metric)
+    ids, rows, queries = some_ids(300, 1), grid_rows(300, 1), grid_rows(8, 2)
+    index.add(ids, rows)
+    slow.add(ids, rows)
+    strangers = np.array([-1, 10**7, 10**12], np.int64)
+    allowed = np.concatenate([ids[: int(share * 300)], strangers])
+    assert_same(index.search(queries, 10, m=index.cells, allowed=allowed), slow, queries, 10, allowed)
+
+
+@each_kind
+@each_metric
+def test_copies_of_one_face_come_by_id_even_where_k_cuts_through_them(kind: str, metric: Metric) -> None:
+    index = made(kind, metric)
+    face = noise(1, 0)
+    ids = some_ids(200, 3)
+    index.add(ids, np.repeat(face, 200, axis=0))
+    assert index.search(face, 17, m=index.cells).ids[0].tolist() == np.sort(ids)[:17].tolist()
+
+
+@each_kind
+def test_an_empty_index_finds_nobody(kind: str) -> None:
+    index = made(kind, "l2")
+    found = index.search(noise(2, 0), 3)
+    assert found.ids.tolist() == [[-1] * 3] * 2
+    assert np.isinf(found.distances).all()
+    assert index.ids().size == 0
+    assert not index.needs_rebuild()
+
+
+@each_kind
+def test_no_queries_get_no_answers(kind: str) -> None:
+    index = made(kind, "l2")
+    index.add(np.arange(50), noise(50, 0))
+    found = index.search(noise(0, 0), 3)
+    assert found.ids.shape == found.distances.shape == (0, 3)
+    assert found.fraction.shape == (0,)
+
+
+@each_kind
+def test_vectors_of_another_width_and_nan_are_refused(kind: str) -> None:
+    index = made(kind, "l2")
+    with pytest.raises(WrongShape, match=r"\(N, 12\)"):
+        index.add(np.arange(2), noise(2, 0, dim=11))
+    with pytest.raises(NotFinite):
+        index.add(np.arange(1), np.full((1, DIM), np.nan, np.float32))
+    with pytest.raises(NotFinite):
+        index.search(np.full((1, DIM), np.inf, np.float32), 1)
+    with pytest.raises(WrongShape, match="1 or more"):
+        index.search(noise(1, 0), 0)
+    assert len(index) == 0
+
+
+@each_kind
+@pytest.mark.parametrize("ids", [[1, 1], [-1, 2], [1, 2, 3]])
+def test_ids_that_name_no_face_of_their_own_are_refused(kind: str, ids: list[int]) -> None:
+    with pytest.raises(WrongShape, match="ids"):
+        made(kind, "l2").add(np.array(ids), noise(2, 0))
+
+
+@each_kind
+@each_metric
+def test_a_snapshot_comes_back_bit_for_bit_and_lives_on(kind: str, metric: Metric, tmp_path: Path) -> None:
+    index = made(kind, metric)
+    ids, rows, queries = some_ids(300, 5), noise(300, 5), noise(9, 6)
+    index.add(ids, rows)
+    again = load(tmp_path / "index", index.save(tmp_path / "index"))
+    before, after = index.search(queries, 5), again.search(queries, 5)
+    assert after.ids.tobytes() == before.ids.tobytes()
+    assert after.distances.tobytes() == before.distances.tobytes()
+    assert after.fraction.tolist() == before.fraction.tolist()
+    again.remove(ids[:100])
+    again.add(np.array([10**6]), queries[:1])
+    assert len(again) == 201
+    assert list(tmp_path.iterdir()) == [tmp_path / "index"]
+
+
+@each_kind
+def test_an_empty_snapshot_comes_back_too(kind: str, tmp_path: Path) -> None:
+    index = made(kind, "l2")
+    again = load(tmp_path / "index", index.save(tmp_path / "index"))
+    again.add(np.arange(30), noise(30, 0))
+    assert len(again) == 30
+
+
+@each_kind
+@pytest.mark.parametrize("harm", ["missing", "truncated", "altered", "empty"])
+def test_a_harmed_snapshot_is_corrupt_and_never_parsed(kind: str, harm: str, tmp_path: Path) -> None:
+    index, path = made(kind, "l2"), tmp_path / "index"
+    index.add(np.arange(100), noise(100, 0))
+    digest = index.save(path)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    harmed = {
+        "truncated": whole[:-1],
+        "altered": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+        "empty": b"",
+    }
+    path.unlink() if harm == "missing" else path.write_bytes(harmed[harm])
+    with pytest.raises(Corrupt, match="build it again"):
+        load(path, digest)
+
+
+@each_kind
+def test_rows_are_read_back_as_they_were_added(kind: str) -> None:
+    index = made(kind, "l2")
+    ids, rows = some_ids(80, 0), noise(80, 0)
+    index.add(ids, rows)
+    index.remove(ids[:10])
+    assert index.rows(ids[30:50]).tobytes() == rows[30:50].tobytes()
+    with pytest.raises(WrongShape, match="holds"):
+        index.rows(ids[:1])
+
+
+@each_kind
+def test_threads_that_search_at_once_get_what_one_thread_gets(kind: str) -> None:
+    index = made(kind, "l2")
+    index.add(np.arange(2000), noise(2000, 0))
+    queries = noise(64, 1)
+    alone = [index.search(q[None], 10, m=1 + i % 4).ids.tolist() for i, q in enumerate(queries)]
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(index.search, q[None], 10, m=1 + i % 4) for i, q in enumerate(queries)]
+        assert [job.result().ids.tolist() for job in jobs] == alone
+
+
+@each_metric
+def test_every_cell_probed_gives_what_flat_gives_to_the_bit(metric: Metric) -> None:
+    ids, rows, queries = some_ids(3000, 0), noise(3000, 0), noise(40, 1)
+    flat, ivf = Flat(DIM, metric), Ivf(DIM, metric, p=60)
+    for index in (flat, ivf):
+        index.add(ids, rows)
+    exact, whole = flat.search(queries, 20), ivf.search(queries, 20, m=60)
+    assert whole.ids.tobytes() == exact.ids.tobytes()
+    assert whole.distances.tobytes() == exact.distances.tobytes()
+
+
+def test_recall_rises_with_m_and_the_fraction_counts_centroids_and_scanned_rows() -> None:
+    rows, queries = noise(4000, 0), noise(30, 1)
+    ivf = Ivf(DIM, p=64).train(rows)
+    ivf.add(np.arange(4000), rows)
+    truth = ivf.search(queries, 10, m=64).ids
+    recalls = []
+    for m in (1, 4, 16, 64):
+        found = ivf.search(queries, 10, m=m)
+        cells = ivf._lists.quantizer.search(queries, m)[1]
+        scanned = [sum(ivf._lists.invlists.list_size(int(c)) for c in row) for row in cells]
+        assert found.fraction.tolist() == [(64 + s) / 4000 for s in scanned]
+        recalls.append(np.mean([len(set(a) & set(b)) for a, b in zip(found.ids, truth, strict=True)]))
+    assert recalls == sorted(recalls)
+    assert recalls[-1] == 10
+
+
+def test_few_allowed_faces_are_all_looked_at_whatever_m() -> None:
+    rows = noise(2000, 0)
+    ivf = Ivf(DIM, p=40)
+    ivf.add(np.arange(2000), rows)
+    found = ivf.search(noise(5, 1), 10, m=1, allowed=np.arange(0, 2000, 100))
+    assert (found.ids >= 0).all()
+    assert (found.m, found.fraction.tolist()) == (40, [(40 + 20) / 2000] * 5)
+
+
+def test_the_same_rows_and_seed_give_the_same_cells() -> None:
+    rows = noise(1000, 0)
+    one, two, other = (Ivf(DIM, p=20, seed=seed).train(rows) for seed in (3, 3, 4))
+    centroids = [i._lists.quantizer.reconstruct_n(0, 20).tobytes() for i in (one, two, other)]
+    assert centroids[0] == centroids[1] != centroids[2]
+
+
+def test_an_index_asks_to_be_rebuilt_once_it_has_grown_past_twice_its_training() -> None:
+    ivf = Ivf(DIM, p=10)
+    ivf.add(np.arange(200), noise(200, 0))
+    ivf.add(np.arange(200, 400), noise(200, 1))
+    assert not ivf.needs_rebuild()
+    ivf.add(np.array([400]), noise(1, 2))
+    assert ivf.needs_rebuild()
+
+
+def test_an_index_asks_to_be_rebuilt_when_one_cell_swells() -> None:
+    ivf = Ivf(DIM, p=10)
+    ivf.add(np.arange(200), noise(200, 0))
+    assert not ivf.needs_rebuild()
+    ivf.add(np.arange(200, 380), noise(1, 0).repeat(180, axis=0))
+    assert ivf.needs_rebuild()
+
+
+def test_a_small_collection_is_searched_flat_and_a_large_one_by_cells() -> None:
+    rows = noise(SMALL + 1, 0, dim=4)
+    small, large = (build(np.arange(n), rows[:n]) for n in (SMALL, SMALL + 1))
+    assert isinstance(small, Flat)
+    assert isinstance(large, Ivf)
+    assert large.cells == default_cells(SMALL + 1) == 128
+    assert default_cells(1_012_810) == 1024
+    small.add(np.array([SMALL]), rows[-1:])
+    assert small.needs_rebuild()
+
+
+def test_an_index_of_fewer_rows_than_cells_has_as_many_cells_as_rows() -> None:
+    ivf = Ivf(DIM, p=64)
+    ivf.add(np.arange(5), noise(5, 0))
+    assert ivf.cells == 5
+    assert ivf.search(noise(1, 1), 5).ids.min() == 0
+
+
+def test_the_measured_curve_ends_at_full_recall_and_answers_what_m_to_use() -> None:
+    index = build(np.arange(3000), noise(3000, 0), p=32)
+    curve = tune(index, noise(20, 1))
+    assert [point.m for point in curve] == [1, 2, 4, 8, 16, 32]
+    assert curve[-1].recall == 1
+    assert all(point.ms > 0 for point in curve)
+
+
+def test_the_cheapest_point_that_reaches_the_recall_within_the_time_is_chosen() -> None:
+    curve = (Point(1, 0.5, 0.01, 1.0), Point(2, 0.8, 0.1, 2.0), Point(4, 0.95, 0.2, 4.0), Point(8, 1, 1, 8.0))
+    assert choose(curve, target_recall=0.75).m == 2
+    assert choose(curve, max_latency_ms=5).m == 4
+    assert choose(curve, target_recall=0.99, max_latency_ms=5).m == 4
+    assert choose(curve, target_recall=0.1, max_latency_ms=0.1).m == 1
+    assert choose(curve).m == 8
+
+
+def test_asking_for_a_gpu_where_there_is_none_says_what_to_do() -> None:
+    if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
+        pytest.skip("there is a GPU")
+    with pytest.raises(Unavailable, match="extra `gpu`"):
+        Ivf(DIM, device="cuda")
+    assert Ivf(DIM, device="auto")._gpu is None
+
+
+@pytest.mark.cuda
+@each_metric
+def test_the_gpu_finds_what_the_cpu_finds_through_adds_and_removals(metric: Metric) -> None:
+    if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
+        pytest.skip("needs faiss-gpu and a CUDA device")
+    rows, queries = grid_rows(3000, 0, levels=50), grid_rows(30, 1, levels=50)
+    cpu, gpu = (Ivf(DIM, metric, p=32, device=device) for device in ("cpu", "cuda"))
+    for index in (cpu, gpu):
+        index.train(rows)
+        index.add(np.arange(2000), rows[:2000])
+        index.search(queries, 10)
+        index.add(np.arange(2000, 3000), rows[2000:])
+        index.remove(np.arange(0, 3000, 7))
+    for m in (4, 32):
+        assert gpu.search(queries, 10, m=m).ids.tolist() == cpu.search(queries, 10, m=m).ids.tolist()
+    allowed = np.arange(0, 3000, 2)
+    assert (
+        gpu.search(queries, 10, allowed=allowed).ids.tolist() == cpu.search(queries, 10, allowed=allowed).ids.tolist()
+    )

@@ -1,0 +1,158 @@
+"""Landmarks: near the truth on drawn faces, near YuNet's on a real one, steady under mirroring, turning and jitter."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from skimage.data import astronaut
+
+from ml.detectors.hog import Hog
+from ml.detectors.yunet import Yunet
+from ml.drawn import person, photograph
+from ml.errors import Unavailable
+from ml.geometry import moved, similarity
+from ml.landmarks import train
+from ml.landmarks._fit import Recipe, accuracy, export, fit
+from ml.landmarks._frames import TEMPLATE, WIDE, WIDE_TEMPLATE
+from ml.landmarks.base import MIRRORED
+from ml.landmarks.median import Median
+from ml.landmarks.regressor import Regressor
+from ml.registry import names
+from ml.types import Box, Detection, Image, Points
+
+HOG, OURS = Hog(), Regressor()
+
+
+def off(found: Points, truth: Points) -> float:
+    """The farthest point, in eye distances."""
+    return float(np.linalg.norm(found - truth, axis=1).max() / np.linalg.norm(truth[1] - truth[0]))
+
+
+def located(image: Image) -> Points:
+    found = OURS.locate(image, HOG.detect(image)[0])
+    assert found is not None
+    return found
+
+
+def test_the_points_of_drawn_people_are_found() -> None:
+    misses = []
+    for number in range(40):
+        photo, truth = photograph(person(number), number)
+        faces = HOG.detect(photo)
+        found = OURS.locate(photo, faces[0]) if faces else None
+        misses.append(np.inf if found is None else off(found, truth))
+    assert np.median(misses) < 0.12
+    assert np.mean(np.array(misses) < 0.25) > 0.85
+
+
+def test_the_mirrored_photo_has_the_mirrored_points() -> None:
+    photo = astronaut()
+    flipped = located(np.ascontiguousarray(photo[:, ::-1]))
+    back = np.column_stack([photo.shape[1] - 1 - flipped[:, 0], flipped[:, 1]])[MIRRORED]
+    assert off(back, located(photo)) < 0.05
+
+
+@pytest.mark.parametrize("degrees", [-20, 20])
+def test_a_turned_face_has_turned_points(degrees: float) -> None:
+    photo = astronaut()
+    matrix = cv2.getRotationMatrix2D((223, 125), degrees, 1.0)
+    turned = cv2.warpAffine(photo, matrix, photo.shape[1::-1])
+    found = OURS.locate(turned, HOG.detect(photo)[0])
+    assert found is not None
+    assert off(found, moved(matrix, located(photo))) < 0.1
+
+
+def test_a_box_that_is_off_leads_to_the_same_points() -> None:
+    photo, box = astronaut(), HOG.detect(astronaut())[0].box
+    steady = located(photo)
+    for dx, dy, grow in [(-0.1, 0, 1), (0.1, 0.05, 1), (0, -0.1, 1), (0, 0, 0.85), (0, 0, 1.2)]:
+        moved_box = Box(box.x + dx * box.width, box.y + dy * box.height, box.width * grow, box.height * grow)
+        found = OURS.locate(photo, Detection(moved_box, 1.0))
+        assert found is not None
+        assert off(found, steady) < 0.08
+
+
+def test_a_large_photo_has_the_points_of_the_small_one() -> None:
+    small = astronaut()
+    large = cv2.resize(small, None, fx=5, fy=5, interpolation=cv2.INTER_LINEAR)
+    assert off((located(large) + 0.5) / 5 - 0.5, located(small)) < 0.05
+
+
+def test_threads_that_share_a_landmarker_find_what_one_finds() -> None:
+    photo, face = astronaut(), HOG.detect(astronaut())[0]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: OURS.locate(photo, face), range(20)))
+    assert all((points == found[0]).all() for points in found)
+
+
+def test_ours_is_near_the_median_of_yunet_on_a_real_face(shared: Path) -> None:
+    photo, face = astronaut(), HOG.detect(astronaut())[0]
+    median = Median(Yunet(shared / "data" / "models" / "face_detection_yunet_2023mar.onnx"))
+    assert median.runs(photo, face).shape == (10, 5, 2)
+    truth = median.locate(photo, face)
+    assert truth is not None
+    assert off(located(photo), truth) < 0.1
+
+
+def test_where_no_run_sees_a_face_the_median_sees_none() -> None:
+    assert Median(HOG, (160,)).locate(np.full((200, 200, 3), 9, np.uint8), Detection(Box(50, 50, 90, 90), 1)) is None
+
+
+def test_a_missing_model_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"ml\.landmarks\.train"):
+        Regressor(tmp_path / "nowhere.onnx")
+
+
+def test_the_kind_lists_its_components_only() -> None:
+    assert names("landmarks") == ("median", "regressor")
+
+
+def lessons(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Patches of drawn people cut as the trainer cuts them."""
+    found = []
+    for number in range(n):
+        photo, points = photograph(person(number), number)
+        frame = similarity(points, WIDE_TEMPLATE)
+        patch = cv2.warpAffine(photo, frame, (WIDE, WIDE), borderMode=cv2.BORDER_REPLICATE)
+        found.append((cv2.cvtColor(patch, cv2.COLOR_RGB2GRAY), moved(frame, points)))
+    return np.stack([patch for patch, _ in found]), np.stack([points for _, points in found])
+
+
+RECIPE = Recipe(epochs=8, batch=8, rate=1e-3)
+
+
+def test_a_model_fitted_on_drawn_people_learns_and_is_the_same_each_time(tmp_path: Path) -> None:
+    wide, points = lessons(48)
+    losses: list[float] = []
+    first = fit(wide, points, RECIPE, lambda _, loss: losses.append(loss))
+    assert losses[-1] < losses[0] * 0.85
+    again = fit(wide, points, RECIPE, lambda _, loss: None)
+    for name, value in first.state_dict().items():
+        assert (again.state_dict()[name] == value).all()
+    assert 0 <= accuracy(first, wide, points, RECIPE) <= accuracy(first, wide, points, RECIPE, within=2.0) == 1
+    export(first, tmp_path / "made.onnx")
+    photo, truth = photograph(person(3), 3)
+    made = Regressor(tmp_path / "made.onnx")
+    found = made.locate(photo, Detection(Box(75, 75, 100, 100), 1.0))
+    assert found is not None
+    assert off(found, truth) < 0.6
+    assert TEMPLATE.shape == found.shape
+
+
+def test_the_trainer_reads_its_sources_and_never_lfw(tmp_path: Path) -> None:
+    for folder in ("age/30", "identities/7", "lfw/Somebody", "distractors"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.jpg").write_bytes(folder.encode())
+    assert list(train.photos(tmp_path)) == [b"age/30", b"identities/7"]
+
+
+def test_the_teacher_shows_where_points_lie_and_skips_what_is_no_face(shared: Path) -> None:
+    teacher = train.Teacher(shared / "data" / "models" / "face_detection_yunet_2023mar.onnx")
+    lesson = teacher.lesson(cv2.imencode(".png", astronaut()[:, :, ::-1])[1].tobytes())
+    assert lesson is not None
+    assert lesson[0].shape == (WIDE, WIDE)
+    assert off(lesson[1], WIDE_TEMPLATE.astype(np.float32)) < 0.5
+    assert teacher.lesson(b"no picture") is None
+    assert teacher.lesson(cv2.imencode(".png", np.zeros((99, 99, 3), np.uint8))[1].tobytes()) is None

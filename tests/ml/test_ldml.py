@@ -1,0 +1,268 @@
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+
+from ml.embedders._batches import Batches
+from ml.embedders._folds import teaching
+from ml.embedders._maps import Linear
+from ml.embedders._pairs import logistic, squared_distances
+from ml.embedders.base import TaskData, TrainingSet
+from ml.embedders.ldml import Ldml
+from ml.embedders.wpca import Wpca
+from ml.errors import NotFitted, TooFewPairs
+from ml.sampling.balanced import Balanced
+from ml.sampling.uniform import Uniform
+from tests.ml.people import identity, nearest_is_alike, people
+
+SMALL = {"dim": 6, "steps": 60}
+
+
+def batch_of(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """z, bias, sign and weight of random size, in float64."""
+    draw = torch.Generator().manual_seed(seed)
+    n, d = (int(torch.randint(3, 20, (), generator=draw)) for _ in range(2))
+    z = torch.randn(n, d, generator=draw, dtype=torch.float64)
+    upper = torch.rand(2, n, n, generator=draw, dtype=torch.float64).triu(1)
+    sign, weight = torch.where(upper[0] + upper[0].T > 0.5, 1.0, -1.0).double(), upper[1] + upper[1].T
+    return z, torch.randn((), generator=draw, dtype=torch.float64), sign, weight
+
+
+def slow_loss(z: torch.Tensor, bias: torch.Tensor, sign: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Equation 5, pair by pair."""
+    total = torch.zeros((), dtype=z.dtype)
+    for i in range(len(z)):
+        for j in range(len(z)):
+            margin = sign[i, j] * (bias - ((z[i] - z[j]) ** 2).sum())
+            total = total + weight[i, j] * torch.log1p(torch.exp(-margin))
+    return total
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_loss_and_its_gradient_are_those_of_the_equation(seed: int) -> None:
+    z, bias, sign, weight = batch_of(seed)
+    loss, by_z, by_bias = logistic(z, bias, sign, weight)
+    z.requires_grad_(True)
+    bias.requires_grad_(True)
+    slow = slow_loss(z, bias, sign, weight)
+    slow.backward()
+    assert loss == pytest.approx(slow.item(), rel=1e-9)
+    assert float((by_z - z.grad).norm() / z.grad.norm()) < 1e-9
+    assert float(by_bias) == pytest.approx(float(bias.grad), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_by_the_map_is_that_of_autograd(seed: int) -> None:
+    torch.manual_seed(seed)
+    z, bias, sign, weight = batch_of(seed)
+    rows = torch.randn(len(z), 11, dtype=torch.float64)
+    model = Linear(torch.randn(4, 11, dtype=torch.float64), shrink=0.3, stay=0.2)
+    model.home.normal_()
+    _, by_z, _ = logistic(model.project(rows, np.arange(len(z))), bias, sign, weight)
+    [ours] = model.gradients(rows, np.arange(len(z)), by_z)
+    free = model.projection.clone().requires_grad_(True)
+    whole = slow_loss(rows @ free.T, bias, sign, weight)
+    (whole + 0.3 * free.square().sum() + 0.2 * (free - model.home).square().sum()).backward()
+    assert float((ours - free.grad).norm() / free.grad.norm()) < 1e-9
+
+
+def test_full_rank_reaches_the_loss_of_logistic_regression() -> None:
+    """LDML is convex in L^T L: without a pull it is logistic regression on -(u u^T) with a bias."""
+    draw = np.random.default_rng(3)
+    n, d = 70, 3
+    rows = draw.normal(size=(n, d))
+    truth = np.diag([1.5, 1.0, 0.7])
+    first, second = np.triu_indices(n, 1)
+    u = rows[first] - rows[second]
+    chance = 1 / (1 + np.exp(-(2 - np.einsum("pi,ij,pj->p", u, truth, u))))
+    same = draw.random(len(u)) < chance
+    features = -np.einsum("pi,pj->pij", u, u).reshape(len(u), -1)
+    oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(features, same)
+    theirs = np.logaddexp(0, -np.where(same, 1, -1) * oracle.decision_function(features)).sum()
+
+    sign, weight = torch.zeros(2, n, n, dtype=torch.float64)
+    sign[first, second] = sign[second, first] = torch.from_numpy(np.where(same, 1.0, -1.0))
+    weight[first, second] = weight[second, first] = 0.5  # each pair stands there twice
+    inputs = torch.from_numpy(rows)
+
+    def ours(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        projection = torch.from_numpy(flat[:-1].reshape(d, d).copy())
+        loss, by_z, by_bias = logistic(inputs @ projection.T, torch.tensor(flat[-1]), sign, weight)
+        return loss, np.append((by_z.T @ inputs).numpy().ravel(), float(by_bias))
+
+    found = minimize(ours, np.append(np.eye(d).ravel(), 1.0), jac=True, options={"gtol": 1e-8})
+    assert found.fun == pytest.approx(theirs, rel=1e-6)
+
+
+def test_what_was_learned_tells_new_people_apart_better_than_what_needs_no_labels() -> None:
+    known, new = people(80, seed=1), people(60, seed=2)
+    learned = Ldml(**SMALL).fit(known).embed(new.rows)
+    start = Wpca(dim=6).fit(known).embed(new.rows)
+    alike = [nearest_is_alike(z, new.tasks[0].people) for z in (learned, start)]
+    assert alike[0] > alike[1] + 0.2
+
+
+@pytest.mark.parametrize("start", ["lda", "wpca", "pca", "random"])
+def test_shuffled_labels_teach_nothing(start: str) -> None:
+    known, new = people(80, seed=1), people(60, seed=2)
+    shuffled = np.random.default_rng(0).permutation(known.tasks[0].people)
+    learned = Ldml(**SMALL, start=start).fit(TrainingSet(known.rows, (identity(shuffled),)))
+    untrained = Wpca(dim=6).fit(known)
+    alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, untrained)]
+    assert alike[0] < alike[1] + 0.1
+
+
+def test_descriptors_of_another_scale_are_learned_as_well() -> None:
+    data = people(seed=4)
+    small, large = Ldml(**SMALL).fit(data), Ldml(**SMALL).fit(TrainingSet(data.rows * 100, data.tasks))
+    z, same_z = small.embed(data.rows), large.embed(data.rows * 100)
+    assert np.abs(z - same_z).max() < 0.02 * np.abs(z).max()
+
+
+def told(data: TrainingSet, pairs: np.ndarray, same: bool) -> TrainingSet:
+    """The same data with explicit labels beside what the values say."""
+    [task] = data.tasks
+    count = len(pairs)
+    labels = {"pairs": pairs, "same": np.full(count, same), "weights": np.ones(count, np.float32)}
+    return TrainingSet(data.rows, (replace(task, **labels),))
+
+
+def apart(z: np.ndarray, pairs: np.ndarray) -> float:
+    """The mean squared distance of these pairs over that of all."""
+    return float(((z[pairs[:, 0]] - z[pairs[:, 1]]) ** 2).sum(1).mean() / (2 * z.var(0).sum()))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_thirty_explicit_labels_override_what_the_values_say(same: bool) -> None:
+    data = people(seed=5)
+    draw = np.random.default_rng(0)
+    first = draw.permutation(60)[:30] * 5
+    pairs = np.stack([first, (first + 5) % 300 if same else first + 1], 1)
+    plain, corrected = Ldml(**SMALL).fit(data), Ldml(**SMALL).fit(told(data, pairs, same))
+    before, after = (apart(e.embed(data.rows), pairs) for e in (plain, corrected))
+    assert after < before - 0.1 if same else after > before + 0.1
+
+
+def test_a_pair_with_an_explicit_label_counts_no_longer_as_derived() -> None:
+    data = told(people(10, seed=6), np.array([[0, 1], [0, 7]]), True)
+    batches = Batches(data.tasks[0], Uniform(50), np.random.default_rng(0), negatives=20, corrections=0.0)
+    batch = batches.draw(torch.device("cpu"))
+    place = {int(face): at for at, face in enumerate(batch.faces[:50])}
+    for i, j in ((0, 1), (0, 7)):
+        assert float(batch.weight[place[i], place[j]]) == 0
+    assert float(batch.weight[place[0], place[2]]) > 0
+
+
+def test_explicit_labels_alone_are_enough() -> None:
+    known, new = people(120, seed=7), people(60, seed=8)
+    draw = np.random.default_rng(0)
+    person = known.tasks[0].people
+    pairs = draw.integers(0, len(person), (200_000, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    same = person[pairs[:, 0]] == person[pairs[:, 1]]
+    chosen = np.concatenate([np.flatnonzero(same)[:400], np.flatnonzero(~same)[:400]])
+    unknown = replace(
+        identity(person, pairs=pairs[chosen], same=same[chosen], weights=np.ones(800, np.float32)),
+        values=np.full(len(person), np.nan),
+    )
+    learned = Ldml(**SMALL).fit(TrainingSet(known.rows, (unknown,)))
+    untrained = Wpca(dim=6).fit(known)
+    alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, untrained)]
+    assert alike[0] > alike[1] + 0.1
+
+
+def test_values_within_the_tolerance_are_the_same() -> None:
+    draw = np.random.default_rng(9)
+    age = draw.uniform(18, 80, 400)
+    rows = draw.normal(size=(400, 12)).astype(np.float32)
+    rows[:, 0] += 0.05 * age
+    data = TrainingSet(rows, (TaskData("age", np.arange(400), age, np.arange(400), tolerance=5),))
+    z = Ldml(dim=2, steps=100).fit(data).embed(rows, "age")
+    d2 = ((z[:, None] - z[None]) ** 2).sum(2) + np.diag(np.full(400, np.inf))
+    nearest = np.abs(age[np.argsort(d2, 1)[:, :5]] - age[:, None]).mean()
+    assert nearest < 16  # by chance 21
+
+
+def test_people_held_out_choose_the_number_of_steps_and_a_refit_repeats_it() -> None:
+    data = people(seed=10)
+    seen: list[dict[str, float]] = []
+    judged = Ldml(**SMALL, held_out=0.3).fit(data, progress=lambda step, steps, values: seen.append(values))
+    assert 1 <= judged.notes["steps"] <= 60
+    assert 0 < judged.notes["held_out"] <= 1
+    assert "held_out" in seen[-1]
+    again = Ldml(dim=6, steps=judged.notes["steps"]).fit(data)
+    assert again.notes["steps"] == judged.notes["steps"]
+
+
+def test_labels_of_people_held_out_do_not_reach_the_lesson() -> None:
+    data = people(seed=11)
+    [task] = data.tasks
+    _, held = teaching(data, 10, 0.3, seed=0)
+    poisoned = task.values.copy()
+    poisoned[held.faces] = np.random.default_rng(0).permutation(poisoned[held.faces])
+    one = teaching(data, 10, 0.3, seed=0)[0]
+    other = teaching(TrainingSet(data.rows, (replace(task, values=poisoned),)), 10, 0.3, seed=0)[0]
+    np.testing.assert_array_equal(one.values, other.values)
+    np.testing.assert_array_equal(one.faces, other.faces)
+
+
+def test_learning_goes_on_from_what_was_learned() -> None:
+    data = people(seed=12)
+    first = Ldml(**SMALL).fit(data)
+    before = first.embed(data.rows)
+    first.start, first.steps, first.rate = "learned", 1, 1e-6
+    after = first.fit(data).embed(data.rows)
+    ratio = np.linalg.norm(after, axis=1) / np.linalg.norm(before, axis=1)
+    assert ratio.std() < 1e-3 * ratio.mean()
+    with pytest.raises(NotFitted):
+        Ldml(**SMALL, start="learned").fit(data)
+
+
+def test_a_strong_pull_to_the_start_keeps_the_start() -> None:
+    data = people(seed=13)
+    start = Ldml(**SMALL | {"rate": 1e-9}).fit(data).embed(data.rows)
+    held, free = (Ldml(**SMALL, stay=stay).fit(data).embed(data.rows) for stay in (10.0, 0.0))
+    assert np.abs(held - start).max() < 0.1 * np.abs(free - start).max()
+
+
+def test_pairs_of_one_kind_alone_are_refused() -> None:
+    data = people(1, 20)
+    with pytest.raises(TooFewPairs, match="not the same"):
+        Ldml(dim=2).fit(data)
+
+
+def test_a_balanced_batch_has_each_person_as_often_whoever_has_most_photos() -> None:
+    person = np.repeat(np.arange(40), [400] + [3] * 39) * 1.0
+    draw = Balanced(groups=10, faces=3, others=1).over(person, 0.0, np.random.default_rng(0))
+    met = np.concatenate([np.unique(person[draw()]) for _ in range(400)])
+    often = np.bincount(met.astype(int), minlength=40)
+    assert often[1:].std() < 0.2 * often[1:].mean()
+    batch = draw()
+    assert len(np.unique(batch)) == len(batch)
+
+
+def test_nothing_warns_on_a_descriptor_without_variance() -> None:
+    data = people(seed=14)
+    rows = data.rows.copy()
+    rows[:, 5:] = 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        z = Ldml(dim=8, steps=5).fit(TrainingSet(rows, data.tasks)).embed(rows)
+    assert np.isfinite(z).all()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_gpu_learns_what_the_cpu_learns() -> None:
+    data = people(seed=15)
+    there, here = (Ldml(**SMALL, device=d).fit(data).embed(data.rows) for d in ("cuda", "cpu"))
+    assert abs(nearest_is_alike(there, data.tasks[0].people) - nearest_is_alike(here, data.tasks[0].people)) < 0.05
+
+
+def test_squared_distances_are_never_negative() -> None:
+    z = torch.randn(1, 5).repeat(50, 1) * 1e3
+    assert float(squared_distances(z).min()) >= 0

@@ -1,0 +1,125 @@
+import json
+
+import numpy as np
+import pytest
+
+from ml.errors import Corrupt, WrongShape
+from ml.evaluation.curves import cells_to_try, distractor_curve, speed_accuracy
+from ml.evaluation.protocols import Protocol, held_out_people
+from ml.evaluation.report import Report, rank_protocol, summarise
+from ml.indexes.flat import Flat
+from ml.indexes.ivf import Ivf
+
+
+@pytest.fixture(scope="module")
+def people() -> np.ndarray:
+    return np.repeat(np.arange(120), 4)
+
+
+@pytest.fixture(scope="module")
+def rows(people: np.ndarray) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    return (draw.normal(size=(120, 8))[people] + 0.7 * draw.normal(size=(480, 8))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def protocol(people: np.ndarray) -> Protocol:
+    return held_out_people(people, 0.5)
+
+
+@pytest.fixture(scope="module")
+def report(rows: np.ndarray, protocol: Protocol) -> Report:
+    return summarise([rank_protocol(rows, protocol)], protocol=protocol.name)
+
+
+def test_a_report_says_what_was_measured(report: Report) -> None:
+    assert (report.protocol, report.draws, report.queries, report.gallery) == ("held-out-0.5-0", 1, 60, 180)
+    assert report.relevant == 180
+    assert report.mean_average_precision.low < report.mean_average_precision.value < report.mean_average_precision.high
+    calls = [report.ncall[k].value for k in ("1", "2", "5", "10", "20")]
+    assert calls == sorted(calls)
+    assert report.cmc[9] == pytest.approx(report.ncall["10"].value)
+    assert report.fnir["0.01"].value >= report.fnir["0.1"].value
+    assert 0 < report.eer < 0.5
+    assert report.sd is None
+
+
+def test_a_report_goes_through_json_and_back(report: Report, rows: np.ndarray, protocol: Protocol) -> None:
+    assert Report.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False))) == report
+    with pytest.raises(Corrupt, match="not a report"):
+        Report.from_dict({"protocol": "x"})
+
+
+def test_chance_is_what_random_embeddings_reach(people: np.ndarray, protocol: Protocol) -> None:
+    draw = np.random.default_rng(1)
+    random = [rank_protocol(draw.normal(size=(480, 3)).astype(np.float32), protocol) for _ in range(40)]
+    found = summarise(random, protocol="p")
+    assert found.chance_at_10 == pytest.approx(1 - (170 / 180) * (169 / 179) * (168 / 178), abs=1e-9)
+    assert found.ncall["10"].value == pytest.approx(found.chance_at_10, abs=0.03)
+
+
+def test_draws_are_pooled_and_their_spread_told(rows: np.ndarray, people: np.ndarray) -> None:
+    ranked = [rank_protocol(rows, held_out_people(people, 0.5, seed=s)) for s in range(3)]
+    alone = [summarise([r], protocol="p").mean_average_precision.value for r in ranked]
+    together = summarise(ranked, protocol="p")
+    assert together.draws == 3
+    assert together.mean_average_precision.value == pytest.approx(np.mean(alone))
+    assert together.sd is not None
+    assert together.sd["mean_average_precision"] == pytest.approx(np.std(alone, ddof=1))
+
+
+def test_a_task_with_a_tolerance_is_measured_by_its_values(rows: np.ndarray, people: np.ndarray) -> None:
+    protocol = held_out_people(people, 0.5)
+    ages = 20.0 + people % 30
+    found = summarise([rank_protocol(rows, protocol, values=ages, tolerance=3)], protocol="p", task="age")
+    assert found.task == "age"
+    assert found.relevant > 180
+
+
+def test_embeddings_of_other_photos_are_refused(rows: np.ndarray, protocol: Protocol) -> None:
+    with pytest.raises(WrongShape, match="480"):
+        rank_protocol(rows[:-1], protocol)
+
+
+def test_a_report_needs_something_to_find(rows: np.ndarray) -> None:
+    alone = Protocol("p", np.arange(480), np.arange(400), np.arange(400, 440), np.arange(440, 480))
+    with pytest.raises(WrongShape, match="relevant face"):
+        summarise([rank_protocol(rows, alone)], protocol="p")
+
+
+def test_distractors_only_make_it_harder(rows: np.ndarray, protocol: Protocol) -> None:
+    extra = np.random.default_rng(2).normal(size=(400, 8)).astype(np.float32)
+    curve = distractor_curve(rows, protocol, extra)
+    assert [p.distractors for p in curve] == [0, 100, 200, 300, 400]
+    values = [p.mean_average_precision.value for p in curve]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < values[0]
+
+
+def test_probing_more_cells_finds_more_and_all_cells_find_all(rows: np.ndarray, people: np.ndarray) -> None:
+    draw = np.random.default_rng(3)
+    many = draw.normal(size=(4000, 8)).astype(np.float32)
+    index = Ivf(8)
+    index.add(np.arange(4000), many)
+    points = speed_accuracy(index, draw.normal(size=(50, 8)).astype(np.float32), timed=5)
+    assert [p.m for p in points] == list(cells_to_try(index.cells))
+    recalls = [p.recall.value for p in points]
+    assert recalls == sorted(recalls)
+    assert recalls[-1] == 1
+    assert all(np.diff([p.fraction for p in points]) >= 0)
+    assert all(p.milliseconds > 0 for p in points)
+
+
+def test_the_curve_tells_one_call_where_values_are_known(rows: np.ndarray, people: np.ndarray) -> None:
+    index = Flat(8)
+    gallery = np.arange(480)[np.arange(480) % 4 > 0]
+    index.add(gallery, rows[gallery])
+    [point] = speed_accuracy(
+        index,
+        rows[::4],
+        values=people[::4].astype(float),
+        value_of={int(i): float(people[i]) for i in gallery},
+        timed=3,
+    )
+    assert point.one_call is not None
+    assert point.one_call.value > 0.5

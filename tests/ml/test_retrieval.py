@@ -1,0 +1,159 @@
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
+
+from ml.errors import WrongShape
+from ml.evaluation.intervals import bootstrap_mean, over_draws, paired_difference
+from ml.evaluation.retrieval import (
+    SORT_FROM,
+    Faces,
+    Ranked,
+    average_precision,
+    average_precisions,
+    cmc,
+    distances,
+    n_call,
+    rank,
+    ranks_of,
+)
+
+
+def faces(rows: object, values: object, first_id: int = 0) -> Faces:
+    made = np.array(rows, np.float32)
+    return Faces(made, np.array(values, np.float64), first_id + np.arange(len(made)))
+
+
+def on_a_line(query: float, places: list[float], values: list[float], value: float = 1) -> Ranked:
+    return rank(faces([[query]], [value], 100), faces([[p] for p in places], values))
+
+
+@pytest.fixture
+def crowd() -> tuple[Faces, Faces]:
+    draw = np.random.default_rng(7)
+    gallery = faces(draw.normal(size=(600, 8)), draw.integers(0, 20, 600))
+    return faces(draw.normal(size=(40, 8)), draw.integers(0, 20, 40), 1000), gallery
+
+
+def test_average_precision_by_hand() -> None:
+    assert average_precision(np.array([1, 3])) == pytest.approx((1 / 1 + 2 / 3) / 2)
+    assert average_precision(np.array([1, 2, 3])) == 1
+    assert np.isnan(average_precision(np.empty(0, np.int64)))
+
+
+def test_ranks_calls_and_cmc_by_hand() -> None:
+    ranked = on_a_line(0, [5, 1, 3, 2], [1, 2, 1, 2])
+    assert ranked.ranks[0].tolist() == [3, 4]
+    assert [n_call(ranked, k)[0] for k in (1, 2, 3, 4)] == [0, 0, 1, 1]
+    assert [n_call(ranked, k, n=2)[0] for k in (3, 4)] == [0, 1]
+    assert cmc(ranked, 4).tolist() == [0, 0, 1, 1]
+    assert (ranked.mate[0], ranked.stranger[0]) == (9, 1)
+
+
+def test_of_equal_distances_the_smaller_id_is_first() -> None:
+    assert on_a_line(0, [2, 2, 2], [2, 1, 2]).ranks[0].tolist() == [2]
+    shuffled = Faces(np.full((3, 1), 2, np.float32), np.array([1.0, 2, 2]), np.array([9, 4, 5]))
+    assert rank(faces([[0]], [1], 100), shuffled).ranks[0].tolist() == [3]
+
+
+def test_a_face_is_never_ranked_for_itself() -> None:
+    gallery = faces([[0], [1], [2]], [1, 2, 1])
+    ranked = rank(gallery, gallery)
+    assert [r.tolist() for r in ranked.ranks] == [[2], [], [2]]
+    assert ranked.mated.tolist() == [True, False, True]
+    assert ranked.gallery == 2
+
+
+def test_distractors_count_as_negatives_and_never_as_relevant() -> None:
+    ranked = on_a_line(0, [1, 2], [np.nan, 1])
+    assert ranked.ranks[0].tolist() == [2]
+    assert on_a_line(0, [1, 2], [np.nan, np.nan], value=np.nan).ranks[0].tolist() == []
+
+
+def test_a_tolerance_makes_near_values_relevant() -> None:
+    ranked = rank(faces([[0]], [30], 9), faces([[1], [2], [3]], [36, 33, 27]), tolerance=3)
+    assert ranked.ranks[0].tolist() == [2, 3]
+
+
+def test_average_precision_agrees_with_scikit_learn_on_every_query(crowd: tuple[Faces, Faces]) -> None:
+    queries, gallery = crowd
+    measured = average_precisions(rank(queries, gallery))
+    d = distances(queries.rows, gallery.rows, "l2")
+    for q, value in enumerate(queries.values):
+        assert measured[q] == pytest.approx(average_precision_score(gallery.values == value, -d[q]), rel=1e-12)
+
+
+def test_an_inner_product_ranks_the_largest_first() -> None:
+    ranked = rank(faces([[1]], [1], 9), faces([[3], [5], [4]], [1, 2, 2]), metric="ip")
+    assert ranked.ranks[0].tolist() == [3]
+    assert ranked.mate[0] == -3
+
+
+@pytest.mark.parametrize("relevant", [SORT_FROM - 1, SORT_FROM + 1])
+def test_counting_and_sorting_give_the_same_ranks(relevant: int) -> None:
+    draw = np.random.default_rng(relevant)
+    line = draw.integers(0, 50, 500).astype(np.float32)
+    places = draw.choice(500, relevant, replace=False)
+    slow = np.lexsort((np.arange(500), line))
+    assert ranks_of(line, places).tolist() == sorted(int(np.flatnonzero(slow == p)[0]) + 1 for p in places)
+
+
+def test_a_query_is_ranked_alike_alone_and_in_company(crowd: tuple[Faces, Faces]) -> None:
+    whole = rank(*crowd)
+    alone = [rank(Faces(*(part[q : q + 1] for part in vars(crowd[0]).values())), crowd[1]) for q in range(40)]
+    assert [r.tolist() for r in whole.ranks] == [one.ranks[0].tolist() for one in alone]
+
+
+def test_equal_faces_tie_exactly_in_any_place() -> None:
+    face = np.random.default_rng(1).normal(size=(1, 33)).astype(np.float32)
+    line = distances(np.ones((1, 33), np.float32), np.repeat(face, 1003, 0), "l2")
+    assert len(np.unique(line)) == 1
+
+
+def test_impostors_are_drawn_the_same_way_twice(crowd: tuple[Faces, Faces]) -> None:
+    first, second = rank(*crowd, impostors=10), rank(*crowd, impostors=10)
+    assert len(first.impostor) == 400
+    assert np.array_equal(first.impostor, second.impostor)
+
+
+def test_other_widths_are_refused() -> None:
+    with pytest.raises(WrongShape, match=r"\(Q, 2\)"):
+        rank(faces([[0]], [1]), faces([[0, 1]], [1]))
+
+
+def test_no_query_gives_no_figures() -> None:
+    ranked = rank(Faces(np.empty((0, 1), np.float32), np.empty(0), np.empty(0, np.int64)), faces([[0]], [1]))
+    assert ranked.ranks == ()
+    assert np.isnan(cmc(ranked, 3)).all()
+
+
+def test_a_bootstrap_interval_holds_the_mean_and_shrinks_with_more_queries() -> None:
+    few, many = (bootstrap_mean(np.tile([0.0, 1.0], n)) for n in (20, 2000))
+    assert few.low < few.value == many.value < few.high
+    assert many.high - many.low < (few.high - few.low) / 5
+
+
+def test_people_are_resampled_whole() -> None:
+    values, people = np.repeat([0.0, 1.0] * 10, 50), np.repeat(np.arange(20.0), 50)
+    alone, together = bootstrap_mean(values), bootstrap_mean(values, people)
+    assert together.high - together.low > 5 * (alone.high - alone.low)
+
+
+def test_a_paired_difference_is_surer_than_two_figures_apart() -> None:
+    draw = np.random.default_rng(2)
+    hard = draw.random(400)
+    a, b = hard + 0.02 + 0.01 * draw.normal(size=400), hard
+    difference, apart = paired_difference(a, b), bootstrap_mean(a)
+    assert difference.low > 0.01
+    assert difference.high - difference.low < (apart.high - apart.low) / 5
+
+
+def test_queries_with_nothing_to_find_are_left_out() -> None:
+    assert bootstrap_mean(np.array([1.0, np.nan, 1.0])).value == 1
+    assert np.isnan(bootstrap_mean(np.array([np.nan])).value)
+
+
+def test_an_interval_over_draws_is_students() -> None:
+    found = over_draws(np.array([1.0, 2.0, 3.0]))
+    assert found.value == 2
+    assert found.high - 2 == pytest.approx(4.302652 / 3**0.5, rel=1e-5)
+    assert over_draws(np.array([1.0])).low == 1

@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ml.embedders._hinge import Projections, Rates
+from ml.embedders._pools import derived, pool
+from ml.embedders.base import TaskData, TrainingSet
+from ml.embedders.stml import Stml
+from ml.errors import TooFewPairs, WrongShape
+
+
+@pytest.fixture(scope="module")
+def faces() -> TrainingSet:
+    """80 people with 5 photos; a person shows in 10 of 40 numbers, the other 30 are louder and say nothing."""
+    draw = np.random.default_rng(0)
+    person = np.repeat(np.arange(80), 5)
+    rows = draw.normal(size=(400, 40)) * np.repeat([0.6, 2.0], [10, 30])
+    rows[:, :10] += draw.normal(size=(80, 10))[person]
+    return TrainingSet(rows.astype(np.float32), (TaskData("identity", np.arange(400), person * 1.0, person),))
+
+
+def nearest_is_alike(z: np.ndarray, values: np.ndarray) -> float:
+    d2 = ((z[:, None] - z[None]) ** 2).sum(2)
+    np.fill_diagonal(d2, np.inf)
+    return float((values[d2.argmin(1)] == values).mean())
+
+
+def test_one_task_without_a_common_projection_is_the_hinge_of_one_projection() -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(20, 6, dtype=torch.float64)
+    at = Projections(None, [torch.randn(3, 6, dtype=torch.float64) / 3], [1.0])
+    plain, bias, draw = at.own[0].clone(), 1.0, np.random.default_rng(0)
+    one = torch.ones(1, dtype=torch.float64)
+    for _ in range(200):
+        i, j = draw.choice(20, 2, replace=False)
+        y = float(draw.choice([-1, 1]))
+        u = (rows[i] - rows[j])[:, None]
+        if y * (bias - float((plain @ u).square().sum())) < 1:
+            plain, bias = plain - 1e-3 * y * plain @ u @ u.T, bias + 1e-4 * y
+        at.step(0, rows, torch.tensor([[i, j]]), y * one, one, Rates(1e-3, 0.0, 1e-4))
+    assert float((at.own[0] - plain).norm() / plain.norm()) < 1e-12
+    assert at.bias[0] == pytest.approx(bias, rel=1e-12)
+
+
+def test_people_it_never_saw_are_told_apart_better_than_before(faces: TrainingSet) -> None:
+    seen = np.arange(300)
+    known = TaskData("identity", seen, faces.tasks[0].values[:300], faces.tasks[0].people[:300])
+    learned = Stml(dim=10, steps=1500, batch=32, pairs=4000, held_out=0).fit(TrainingSet(faces.rows[:300], (known,)))
+    new, values = faces.rows[300:], faces.tasks[0].values[300:]
+    assert learned.embed(new).shape == (100, 10)
+    assert nearest_is_alike(learned.embed(new), values) > nearest_is_alike(new, values) + 0.1
+
+
+def test_it_learns_from_explicit_labels_alone(faces: TrainingSet) -> None:
+    draw = np.random.default_rng(1)
+    person = faces.tasks[0].people
+    mates = np.stack([np.arange(400), (np.arange(400) // 5) * 5 + draw.integers(0, 5, 400)], 1)
+    pairs = np.concatenate([mates[mates[:, 0] != mates[:, 1]], draw.integers(0, 400, (400, 2))])
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    same = person[pairs[:, 0]] == person[pairs[:, 1]]
+    labels = TaskData(
+        "identity", np.arange(400), np.full(400, np.nan), person, 0.0, pairs, same, np.ones(len(pairs), np.float32)
+    )
+    learned = Stml(dim=10, steps=800, batch=32).fit(TrainingSet(faces.rows, (labels,)))
+    z, values = learned.embed(faces.rows), faces.tasks[0].values
+    assert nearest_is_alike(z, values) > nearest_is_alike(faces.rows, values) + 0.1
+
+
+def test_it_is_kept_and_read_back_bit_for_bit(faces: TrainingSet, tmp_path: Path) -> None:
+    learned = Stml(dim=4, steps=50, held_out=0).fit(faces)
+    learned.save(tmp_path)
+    assert np.array_equal(Stml.load(tmp_path).embed(faces.rows), learned.embed(faces.rows))
+
+
+def test_it_learns_the_first_task_alone(faces: TrainingSet) -> None:
+    other = TaskData("age", faces.tasks[0].faces, np.zeros(400), faces.tasks[0].people)
+    assert Stml(dim=4, steps=10).fit(TrainingSet(faces.rows, (*faces.tasks, other))).tasks == ("identity",)
+
+
+def test_too_few_labels_say_how_many_are_missing(faces: TrainingSet) -> None:
+    alone = TaskData("identity", np.arange(400), np.arange(400.0), np.arange(400))
+    with pytest.raises(TooFewPairs, match=r"10 pairs of the same \(identity\) needed, 0 found: 10 more to label"):
+        Stml().fit(TrainingSet(faces.rows, (alone,)))
+    few = TrainingSet(
+        np.tile(faces.rows, (1, 2))[:20],
+        (TaskData("identity", np.arange(20), np.arange(20) // 5 * 1.0, np.arange(20)),),
+    )
+    with pytest.raises(TooFewPairs, match="65 faces needed, 20 found"):
+        Stml(dim=64).fit(few)
+
+
+def test_derived_pairs_are_what_they_say_and_no_one_rules() -> None:
+    values = np.concatenate([np.zeros(500), np.repeat(np.arange(1.0, 41), 3), [np.nan] * 9])
+    task = TaskData("identity", 7 + np.arange(629), values, np.arange(629))
+    pairs, same = derived(task, 2000, 2000, np.random.default_rng(0))
+    a, b = values[pairs.T - 7]
+    assert np.array_equal(a == b, same)
+    assert (pairs[:, 0] != pairs[:, 1]).all()
+    assert (len(pairs), same.sum()) == (4000, 2000)
+    assert (a[same] == 0).mean() < 0.06  # 500 of 620 faces are one person's
+
+
+def test_a_tolerance_makes_near_ages_the_same() -> None:
+    ages = np.random.default_rng(0).integers(18, 60, 300) * 1.0
+    task = TaskData("age", np.arange(300), ages, np.arange(300), tolerance=3)
+    pairs, same = derived(task, 500, 500, np.random.default_rng(0))
+    gap = np.abs(np.subtract(*ages[pairs.T]))
+    assert np.array_equal(gap <= 3, same)
+    assert gap[same].max() == 3
+
+
+def test_an_explicit_label_overrides_what_the_values_say() -> None:
+    values = np.repeat(np.arange(3.0), 2)
+    told = np.array([[1, 0], [2, 4]])
+    task = TaskData(
+        "identity", np.arange(6), values, np.arange(6), 0.0, told, np.array([False, True]), np.ones(2, np.float32) * 5
+    )
+    found = pool(task, 200, np.random.default_rng(0), torch.device("cpu"))
+    keys = {tuple(sorted(p)): [] for p in found.pairs.tolist()}
+    for pair, sign, weight in zip(found.pairs.tolist(), found.sign.tolist(), found.weight.tolist(), strict=True):
+        keys[tuple(sorted(pair))].append((sign, weight))
+    assert keys[(0, 1)] == [(-1.0, 5.0)]
+    assert keys[(2, 4)] == [(1.0, 5.0)]
+    assert len(keys) > 8
+
+
+def test_a_descriptor_too_narrow_is_refused(faces: TrainingSet) -> None:
+    with pytest.raises(WrongShape, match=r"\(N, 64 or more\)"):
+        Stml(dim=64).fit(faces)
