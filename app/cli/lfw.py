@@ -1,0 +1,94 @@
+"""LFW and its protocol files, as `evaluate` and `export-embeddings` take them."""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from app.cli.client import bar
+from ml import images
+from ml.pipeline import FrontEnd, default_front_end
+from ml.types import AlignedFace, CropKind, Crops, Image
+
+KINDS: tuple[CropKind, ...] = ("grey", "colour")
+CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Lfw:
+    """The folder of the data: `lfw-deepfunneled-*.tar` (or `lfw/<person>/<photo>`) and `lfw-protocol/`."""
+
+    data: Path
+
+    @property
+    def archives(self) -> list[Path]:
+        return sorted(self.data.glob("lfw-deepfunneled*.tar"))
+
+    @property
+    def protocol(self) -> Path:
+        return self.data / "lfw-protocol"
+
+    def photos(self) -> Iterator[tuple[str, bytes]]:
+        """(`Name/Name_0001.jpg`, bytes) of all. Exits with a sentence where there are none."""
+        folder = self.data / "lfw"
+        if not self.archives and not folder.is_dir():
+            raise typer.BadParameter(
+                f"neither lfw-deepfunneled-*.tar nor a folder lfw in {self.data}", param_hint="--data"
+            )
+        if not self.archives:
+            for path in sorted(folder.rglob("*.jpg")):
+                yield path.relative_to(folder).as_posix(), path.read_bytes()
+        for archive in self.archives:
+            with tarfile.open(archive) as tar:
+                for member in tar:
+                    file = tar.extractfile(member) if member.isfile() else None
+                    if file is not None:
+                        yield member.name.removeprefix("./"), file.read()
+
+
+def crops(lfw: Lfw, cache: Path) -> tuple[list[str], dict[CropKind, Crops]]:
+    """The centre face of every photo, in order of the names; cut once and kept in `cache`."""
+    names_file = cache / "names.txt"
+    if not names_file.exists():
+        _cut(lfw, cache)
+    names = names_file.read_text().splitlines()
+    return names, {kind: np.load(cache / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
+
+
+def _cut(lfw: Lfw, cache: Path) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
+    photos = sorted(lfw.photos())
+    chunks = [photos[i : i + CHUNK] for i in range(0, len(photos), CHUNK)]
+    with bar() as progress, ProcessPoolExecutor(os.cpu_count()) as pool:
+        shown = progress.add_task("cut faces", total=len(photos))
+        parts: dict[CropKind, list[Image]] = {kind: [] for kind in KINDS}
+        for faces in pool.map(_faces, chunks):
+            for face in faces:
+                for kind in KINDS:
+                    parts[kind].append(face.crops[kind])
+            progress.advance(shown, len(faces))
+    for kind in KINDS:
+        np.save(cache / f"{kind}.npy", np.stack(parts[kind]))
+    (cache / "names.txt").write_text("\n".join(name for name, _ in photos) + "\n")
+
+
+def _faces(photos: list[tuple[str, bytes]]) -> list[AlignedFace]:
+    front_end = default_front_end()
+    return [centre_face(front_end, images.read(data)) for _, data in photos]
+
+
+def centre_face(front_end: FrontEnd, image: Image) -> AlignedFace:
+    """The face nearest the middle of the photo; where none is found, the photo as it was funneled."""
+    height, width = image.shape[:2]
+
+    def off(face: AlignedFace) -> float:
+        box = face.box
+        return float(np.hypot(box.x + box.width / 2 - width / 2, box.y + box.height / 2 - height / 2))
+
+    faces = front_end.faces(image)
+    return min(faces, key=off) if faces else front_end.aligned(image)

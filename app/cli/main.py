@@ -1,0 +1,23 @@
+"""`likeness`: the service and its tools, from a terminal."""
+
+import typer
+
+from app.cli import demo, evaluate, export, keys, models, serve, use
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(serve.serve)
+app.command()(serve.worker)
+app.command()(serve.migrate)
+app.command("import")(use.import_)
+app.command()(use.search)
+app.command()(use.train)
+app.command()(use.publish)
+app.command()(demo.demo)
+app.command()(evaluate.evaluate)
+app.command("export-embeddings")(export.export_embeddings)
+app.add_typer(keys.app, name="keys")
+app.add_typer(models.app, name="models")
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,51 @@
+"""A service of one's own for as long as a command runs: same program, own port, own home."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+START_SECONDS = 120
+
+
+@contextmanager
+def service(home: Path, **settings: str) -> Iterator[httpx.Client]:
+    """A client with an admin's key. The home stays, so that the next run finds what this one made."""
+    home.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LIKENESS_")}
+    env |= {"LIKENESS_HOME": str(home)} | {f"LIKENESS_{k.upper()}": v for k, v in settings.items()}
+    likeness = [sys.executable, "-m", "app.cli"]
+    key = subprocess.run(
+        [*likeness, "keys", "create", "--role", "admin"], env=env, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    with (home / "service.log").open("ab") as log:
+        process = subprocess.Popen([*likeness, "serve", "--port", str(port)], env=env, stdout=log, stderr=log)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"x-api-key": key}, timeout=600) as client:
+            _ready(client, process, home)
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def _ready(client: httpx.Client, process: subprocess.Popen[bytes], home: Path) -> None:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            if client.get("/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+        time.sleep(0.1)
+    raise RuntimeError(f"the service did not become ready; see {home / 'service.log'}")

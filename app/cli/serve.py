@@ -1,0 +1,96 @@
+"""Starting the service: the API in this process, the workers as processes that it watches."""
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Annotated
+
+import typer
+import uvicorn
+from sqlalchemy import exists, select
+
+from app.access import keys
+from app.config import Settings
+from app.db.migrate import upgrade
+from app.db.session import open_database, writing
+from app.db.tables import Key
+from app.main import create_app
+
+STOP_SECONDS = 8
+
+
+def migrate() -> None:
+    """Bring the database to the newest schema."""
+    settings = Settings.from_env(os.environ)
+    settings.home.mkdir(parents=True, exist_ok=True)
+    upgrade(settings.database)
+
+
+def worker(
+    lane: Annotated[str, typer.Option(help="work (imports, publishing) or train (fits, evaluations)")] = "work",
+    threads: Annotated[int, typer.Option(help="library threads of this process")] = 1,
+) -> None:
+    """Run one worker in the foreground."""
+    os.execv(sys.executable, [sys.executable, "-m", "workers.main", "--lane", lane, "--threads", str(threads)])
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on")] = 8000,
+    workers: Annotated[bool, typer.Option(help="start and watch the workers too")] = True,
+) -> None:
+    """Migrate, then run the API and its workers until TERM."""
+    settings = Settings.from_env(os.environ)
+    migrate()
+    secret = _first_key(settings)
+    if secret:
+        print(f"admin key (shown once): {secret}")
+    print(f"Likeness listens on http://{host}:{port}  (TERM or Ctrl-C stops it)", flush=True)
+    crew = Crew(settings) if workers else None
+    try:
+        config = uvicorn.Config(
+            create_app(settings), host=host, port=port, log_level="warning", timeout_graceful_shutdown=3
+        )
+        uvicorn.Server(config).run()
+    finally:
+        if crew is not None:
+            crew.stop()
+
+
+def _first_key(settings: Settings) -> str | None:
+    with writing(open_database(settings.database)) as session:
+        if session.scalar(select(exists().where(Key.role == "admin"))):
+            return None
+        return keys.create(session, "admin", "first start")[1]
+
+
+class Crew:
+    """The worker processes of one server; one that dies is started again."""
+
+    def __init__(self, settings: Settings) -> None:
+        cores = os.cpu_count() or 1
+        python = [sys.executable, "-m", "workers.main", "--parent", str(os.getpid())]
+        lanes = [["--lane", "work"]] * (settings.workers or cores) + [["--lane", "train", "--threads", str(cores)]]
+        self._commands = [python + lane for lane in lanes]
+        self._running = [subprocess.Popen(c) for c in self._commands]
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="crew", daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(0.5):
+            for i, process in enumerate(self._running):
+                if process.poll() is not None:
+                    self._running[i] = subprocess.Popen(self._commands[i])
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._watcher.join()
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,82 @@
+"""Commands over a running service: import, search, train, publish."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from app.cli.client import connect, console, told, wait
+
+Url = Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")]
+Collection = Annotated[str, typer.Argument(help="id of the collection")]
+
+
+def import_(
+    collection: Collection,
+    archive: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="tar or zip of <person>/<photo>")],
+    role: Annotated[str, typer.Option(help="gallery or distractor")] = "gallery",
+    aligned: Annotated[bool, typer.Option(help="the photos are face crops already")] = False,
+    url: Url = None,
+) -> None:
+    """Upload many photos; shows progress and what was refused."""
+    with connect(url) as client, archive.open("rb") as body:
+        told(client.put(f"/v1/collections/{collection}"))
+        query = {"role": role, "aligned": str(aligned).lower()}
+        headers = {"Content-Type": "application/octet-stream"}
+        path = f"/v1/collections/{collection}:import"
+        job = wait(client, client.post(path, params=query, content=body, headers=headers), f"import {archive.name}")
+        console.print_json(json.dumps(job["result"]))
+        for item in told(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 20}))["items"]:
+            console.print(f"refused {item['name']}: {', '.join(item['reasons'])}")
+
+
+def search(
+    collection: Collection,
+    photo: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
+    limit: Annotated[int, typer.Option(min=1, max=4096)] = 10,
+    fmr: Annotated[float | None, typer.Option(help="the false-match rate that you accept")] = None,
+    aligned: Annotated[bool, typer.Option(help="the photo is a face crop already")] = False,
+    url: Url = None,
+) -> None:
+    """Who looks like this face?"""
+    query = {"limit": str(limit), "aligned": str(aligned).lower()} | ({"fmr": str(fmr)} if fmr is not None else {})
+    with connect(url) as client:
+        path = f"/v1/collections/{collection}/search"
+        body = told(client.post(path, params=query, files={"file": photo.read_bytes()}))
+    for face in body["faces"]:
+        table = Table("subject", "face", "similarity", "distance", title=f"face at {face['bounding_box']}")
+        for match in face["matches"]:
+            subject = (match["subject"] or {}).get("id", "")
+            table.add_row(subject, match["face_id"], f"{match['similarity']:.1f}", f"{match['distance']:.4f}")
+        console.print(table)
+
+
+def train(
+    collection: Collection,
+    method: Annotated[str, typer.Option(help="wpca, ldml, clml, cpmtml, ...")] = "ldml",
+    descriptor: Annotated[str, typer.Option(help="lbp, or one of LIKENESS_ONNX_MANIFESTS")] = "lbp",
+    dim: Annotated[int, typer.Option(min=1)] = 32,
+    url: Url = None,
+) -> None:
+    """Learn a metric from the collection's subjects and labels; prints the candidate's report."""
+    body = {"collection": collection, "method": method, "descriptor": descriptor, "dim": dim}
+    with connect(url) as client:
+        console.print_json(
+            json.dumps(wait(client, client.post("/v1/trainings", json=body), f"train {method}")["result"])
+        )
+
+
+def publish(
+    collection: Collection,
+    model: Annotated[str, typer.Argument(help="id of the model")],
+    task: Annotated[str, typer.Option(help="of which task")] = "identity",
+    override: Annotated[str, typer.Option(help="publish against the gate, for this reason")] = "",
+    url: Url = None,
+) -> None:
+    """Let a model serve a collection; the gate may refuse."""
+    body = {"model": model} | ({"override": True, "reason": override} if override else {})
+    with connect(url) as client:
+        path = f"/v1/collections/{collection}/deployments/{task}:publish"
+        console.print_json(json.dumps(wait(client, client.post(path, json=body), "publish").get("result") or {}))

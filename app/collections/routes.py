@@ -1,0 +1,44 @@
+"""Galleries."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from app.collections import service
+from app.collections.schemas import CollectionIn, CollectionOut, CollectionsOut
+from app.db.tables import Collection
+from app.deps import Limit, NextToken, ReadDep, WriteDep
+from app.deps.paging import page
+from app.deps.roles import ADMIN, OPERATOR, READER
+
+router = APIRouter(prefix="/v1/collections", tags=["collections"])
+CollectionId = Annotated[str, Path(alias="collection", pattern=r"^[A-Za-z0-9_.-]{1,255}$")]
+
+
+@router.put("/{collection}", status_code=201, summary="Make a collection", openapi_extra=OPERATOR)
+def put_collection(
+    collection: CollectionId, session: WriteDep, response: Response, body: CollectionIn | None = None
+) -> CollectionOut:
+    """201 where it is new, 200 where it was there."""
+    row, new = service.put(session, collection, body.description if body else "")
+    response.status_code = 201 if new else 200
+    return service.shown(session, [row])[0]
+
+
+@router.get("", summary="List collections", openapi_extra=READER)
+def list_collections(session: ReadDep, limit: Limit = 100, next_token: NextToken = None) -> CollectionsOut:
+    """By id."""
+    rows, token = page(session, Collection, Collection.id, limit, next_token)
+    return CollectionsOut(collections=service.shown(session, rows), next_token=token)
+
+
+@router.get("/{collection}", summary="Look at a collection", openapi_extra=READER)
+def get_collection(collection: CollectionId, session: ReadDep) -> CollectionOut:
+    """With the numbers of its faces and subjects."""
+    return service.shown(session, [service.get(session, collection)])[0]
+
+
+@router.delete("/{collection}", status_code=204, summary="Delete a collection", openapi_extra=ADMIN)
+def delete_collection(collection: CollectionId, session: WriteDep) -> None:
+    """With its faces, subjects, labels, embeddings and index entries; its files follow by a job."""
+    service.remove(session, collection)

@@ -1,0 +1,63 @@
+"""Settings, read once from a mapping, frozen and passed. A misspelt variable stops the start."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+PREFIX = "LIKENESS_"
+CLIENT = {"LIKENESS_URL", "LIKENESS_KEY"}  # where the commands find a service; no setting of one
+MiB = 2**20
+
+
+class Settings(BaseModel, frozen=True, extra="forbid"):
+    """`LIKENESS_DATABASE_URL` -> `database_url`, and so on; every setting has a default."""
+
+    home: Path = Field(Path(".likeness"), description="the folder of all that the service keeps")
+    database_url: str = Field("", description="empty: SQLite in the home; or postgresql://user:password@host/name")
+    redis_url: str = Field("", description="empty: jobs and changes are looked for every half second; or redis://host")
+
+    detector: Literal["hog", "yunet"] = Field("hog", description="yunet needs `likeness models pull yunet` first")
+    onnx_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of an ONNX recogniser")
+    index_device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    workers: int = Field(0, ge=0, le=64, description="ingest processes that `serve` starts; 0: one per core")
+    inference_slots: int = Field(0, ge=0, le=256, description="requests described at once; 0: one per core")
+    patience_seconds: float = Field(10, gt=0, description="how long a request waits for a slot before 503")
+    lease_seconds: float = Field(15, gt=0, description="a job whose worker is silent this long is taken from it")
+    poll_seconds: float = Field(0.5, gt=0, description="how often followers and workers look by themselves")
+    wpca_after_faces: int = Field(500, ge=0, description="the first WPCA is fitted at so many faces; 0: never")
+
+    max_image_bytes: int = Field(20 * MiB, gt=0)
+    max_image_pixels: int = Field(50_000_000, gt=0)
+    max_faces_per_image: int = Field(100, gt=0)
+    max_json_bytes: int = Field(32 * MiB, gt=0)
+    max_import_bytes: int = Field(64 * 1024 * MiB, gt=0, description="of an archive as it is sent")
+    max_import_unpacked_bytes: int = Field(512 * 1024 * MiB, gt=0)
+    max_import_entries: int = Field(2_000_000, gt=0)
+    max_import_ratio: int = Field(200, gt=0, description="unpacked over packed bytes of one entry")
+    import_roots: tuple[Path, ...] = Field((), description="folders on this server that :import may name")
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> "Settings":
+        """Raises pydantic.ValidationError that names an unknown or wrong variable."""
+        mine = {k.removeprefix(PREFIX).lower(): v for k, v in env.items() if k.startswith(PREFIX) and k not in CLIENT}
+        return cls.model_validate({k: json.loads(v) if v[:1] in ("{", "[") else v for k, v in mine.items()})
+
+    @property
+    def database(self) -> str:
+        """The address with the driver that we use."""
+        if not self.database_url:
+            return f"sqlite:///{self.home / 'likeness.sqlite'}"
+        return self.database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+    @property
+    def generations(self) -> Path:
+        return self.home / "generations"
+
+    @property
+    def slots(self) -> int:
+        return self.inference_slots or os.cpu_count() or 1

@@ -1,0 +1,55 @@
+import { get, key } from "./api.js";
+import { h, toast } from "./dom.js";
+import { collections } from "./collections.js";
+import { gallery } from "./gallery.js";
+import { search } from "./search.js";
+import { learn } from "./learn.js";
+
+const VIEWS = { gallery: ["Gallery", gallery], search: ["Search", search], learn: ["Learn", learn] };
+const view = document.getElementById("view");
+const crumbs = document.getElementById("crumbs");
+const leave = document.getElementById("leave");
+
+function door() {
+  const input = h("input", { type: "password", autocomplete: "off", required: true, size: 46, id: "key" });
+  const enter = async (event) => {
+    event.preventDefault();
+    key.set(input.value.trim());
+    try {
+      await get("/v1/collections", { limit: 1 });
+      await show();
+    } catch (error) {
+      key.forget();
+      toast(error.message, true);
+    }
+  };
+  return h("section.card", {},
+    h("h1", {}, "Your key"),
+    h("p.soft", {}, "The first start of the service printed an admin key; ", h("code", {}, "likeness keys create --role admin"), " makes another. It stays in this tab."),
+    h("form.row", { onsubmit: enter }, h("label", {}, "Key", input), h("button", { id: "enter" }, "Enter")));
+}
+
+function tabs(collection, current) {
+  const link = (name) => h("a", { href: `#/${encodeURIComponent(collection)}/${name}`, "aria-current": name === current ? "page" : null }, VIEWS[name][0]);
+  return [h("a", { href: "#/" }, "Collections"), h("a", { href: `#/${encodeURIComponent(collection)}/gallery` }, collection), ...Object.keys(VIEWS).map(link)];
+}
+
+async function show() {
+  leave.hidden = !key.get();
+  crumbs.replaceChildren();
+  if (!key.get()) return view.replaceChildren(door());
+  const [collection, name = "gallery", argument] = location.hash.slice(2).split("/").map(decodeURIComponent);
+  try {
+    if (!collection) return view.replaceChildren(...(await collections()));
+    crumbs.replaceChildren(...tabs(collection, name));
+    view.replaceChildren(...(await VIEWS[name][1](collection, argument)));
+  } catch (error) {
+    if (error.status === 401) key.forget();
+    toast(error.message, true);
+    if (!key.get()) show();
+  }
+}
+
+leave.addEventListener("click", () => { key.forget(); location.hash = "#/"; show(); });
+addEventListener("hashchange", show);
+show();

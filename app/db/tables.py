@@ -1,0 +1,260 @@
+"""Every table. Moments are seconds since 1970 (UTC); JSON columns hold what no query looks into."""
+
+import secrets
+import time
+import uuid
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, LargeBinary, String, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
+
+
+def now() -> float:
+    return time.time()
+
+
+def new_id() -> str:
+    """Unique, and sorted by the time it was made."""
+    return f"{time.time_ns() // 1000:014x}{secrets.token_hex(5)}"
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON, list[str]: JSON}  # noqa: RUF012
+
+
+class Collection(Base):
+    """A gallery. `change` numbers its changes: raised and stamped on rows while this row is locked."""
+
+    __tablename__ = "collections"
+    id: Mapped[str] = mapped_column(String(255), primary_key=True)
+    description: Mapped[str] = mapped_column(default="")
+    change: Mapped[int] = mapped_column(BigInteger, default=0)
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class Subject(Base):
+    """A person. `id` is the client's name for it, unique in its collection."""
+
+    __tablename__ = "subjects"
+    __table_args__ = (UniqueConstraint("collection_id", "id"),)
+    pk: Mapped[int] = mapped_column(BigId, primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"))
+    id: Mapped[str] = mapped_column(String(255))
+    external_id: Mapped[str | None] = mapped_column(String(255))
+    attributes: Mapped[dict[str, Any]] = mapped_column("metadata", default=dict)
+    consent: Mapped[bool | None]
+    retain_until: Mapped[float | None]
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class Face(Base):
+    """An enrolled face; `pk` is its id in every index, never used twice."""
+
+    __tablename__ = "faces"
+    __table_args__ = (
+        UniqueConstraint("collection_id", "image_id", "number"),
+        Index("faces_in_order_of_change", "collection_id", "change"),
+        {"sqlite_autoincrement": True},
+    )
+    pk: Mapped[int] = mapped_column(BigId, primary_key=True)
+    face_id: Mapped[str] = mapped_column(String(36), unique=True, default=lambda: str(uuid.uuid4()))
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"))
+    subject_pk: Mapped[int | None] = mapped_column(ForeignKey("subjects.pk"), index=True)
+    role: Mapped[str] = mapped_column(String(16), default="gallery")  # or distractor
+    image_id: Mapped[str] = mapped_column(String(64))  # SHA-256 of the photo
+    number: Mapped[int] = mapped_column(default=0)  # of the face in the photo, the largest is 0
+    external_image_id: Mapped[str | None] = mapped_column(String(1024))
+    bounding_box: Mapped[dict[str, Any]]
+    landmarks: Mapped[list[Any]]
+    quality: Mapped[dict[str, Any]]
+    attributes: Mapped[dict[str, Any]] = mapped_column("metadata", default=dict)
+    change: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class Removal(Base):
+    """A face that is no more: what followers read to forget it."""
+
+    __tablename__ = "removals"
+    __table_args__ = (Index("removals_in_order_of_change", "collection_id", "change"),)
+    pk: Mapped[int] = mapped_column(BigId, primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"))
+    face_pk: Mapped[int] = mapped_column(BigInteger)
+    change: Mapped[int] = mapped_column(BigInteger)
+
+
+class Generation(Base):
+    """A model: recipe + embedder + calibration + report; immutable, in a folder of its own."""
+
+    __tablename__ = "generations"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    manifest: Mapped[dict[str, Any]]
+    report: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    training_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    archived_at: Mapped[float | None]
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class Embedding(Base):
+    """Where a face lies for one task of one generation: float32, little-endian."""
+
+    __tablename__ = "embeddings"
+    generation_id: Mapped[str] = mapped_column(ForeignKey("generations.id", ondelete="CASCADE"), primary_key=True)
+    task: Mapped[str] = mapped_column(String(64), primary_key=True)
+    face_pk: Mapped[int] = mapped_column(ForeignKey("faces.pk", ondelete="CASCADE"), primary_key=True, index=True)
+    vector: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class Deployment(Base):
+    """Which generations serve a task in a collection. `version` is raised by every move of a pointer (the ETag).
+
+    facts: generation id -> what was measured when it was published here: thresholds, cells, curve.
+    """
+
+    __tablename__ = "deployments"
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True)
+    task: Mapped[str] = mapped_column(String(64), primary_key=True)
+    champion: Mapped[str] = mapped_column(ForeignKey("generations.id"))
+    challenger: Mapped[str | None] = mapped_column(ForeignKey("generations.id"))
+    previous: Mapped[str | None] = mapped_column(ForeignKey("generations.id"))
+    version: Mapped[int] = mapped_column(default=1)
+    facts: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    history: Mapped[list[Any]] = mapped_column(default=list)  # {"at", "model", "by", "reason", "overridden"}
+    updated_at: Mapped[float] = mapped_column(default=now, onupdate=now)
+
+
+class Follower(Base):
+    """What one API process serves of one deployment, and up to which change."""
+
+    __tablename__ = "followers"
+    process: Mapped[str] = mapped_column(String(64), primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True)
+    task: Mapped[str] = mapped_column(String(64), primary_key=True)
+    generation_id: Mapped[str] = mapped_column(String(64))
+    change: Mapped[int] = mapped_column(BigInteger)
+    vectors: Mapped[int]
+    seen_at: Mapped[float] = mapped_column(default=now)
+
+
+class Task(Base):
+    """A criterion of likeness."""
+
+    __tablename__ = "tasks"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    description: Mapped[str] = mapped_column(default="")
+    enabled: Mapped[bool] = mapped_column(default=True)
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class Label(Base):
+    """Somebody said so of a pair: never edited, only superseded by a later one of theirs. face_a < face_b.
+
+    withdrawn_at: set where all that this person said was taken back; kept on record, and counts for nothing.
+    """
+
+    __tablename__ = "labels"
+    __table_args__ = (Index("labels_of_a_pair", "task", "face_a", "face_b"),)
+    pk: Mapped[int] = mapped_column(BigId, primary_key=True)
+    task: Mapped[str] = mapped_column(ForeignKey("tasks.name"))
+    face_a: Mapped[int] = mapped_column(ForeignKey("faces.pk", ondelete="CASCADE"), index=True)
+    face_b: Mapped[int] = mapped_column(ForeignKey("faces.pk", ondelete="CASCADE"), index=True)
+    same: Mapped[bool]
+    by: Mapped[str] = mapped_column(String(255), index=True)
+    note: Mapped[str] = mapped_column(default="")
+    withdrawn_at: Mapped[float | None]
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class Training(Base):
+    """A run: what was asked, its live curve, and its candidate.
+
+    snapshot: what it learns from: {"changes": {collection: number}, "labels": [pk]}; taken once, so that a run that
+    is begun again learns the same.
+    """
+
+    __tablename__ = "trainings"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
+    request: Mapped[dict[str, Any]]
+    job_id: Mapped[str | None] = mapped_column(String(64))
+    snapshot: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    curve: Mapped[list[Any]] = mapped_column(default=list)
+    report: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    model: Mapped[str | None] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class Evaluation(Base):
+    """A report of a model on a protocol."""
+
+    __tablename__ = "evaluations"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
+    request: Mapped[dict[str, Any]]
+    job_id: Mapped[str | None] = mapped_column(String(64))
+    report: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class Job(Base):
+    """Something to be done; this row is the truth. `lease_until` belongs to the worker that runs it."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (Index("jobs_to_claim", "lane", "state", "not_before"),)
+    id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
+    kind: Mapped[str] = mapped_column(String(32))
+    body: Mapped[dict[str, Any]]
+    lane: Mapped[str] = mapped_column(String(16), default="work")  # or train
+    state: Mapped[str] = mapped_column(String(16), default="queued")
+    parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    lock: Mapped[str | None] = mapped_column(String(300), index=True)  # waits for earlier jobs of the same lock
+    tries: Mapped[int] = mapped_column(default=0)
+    not_before: Mapped[float] = mapped_column(default=0.0)
+    lease_until: Mapped[float | None]
+    worker: Mapped[str | None] = mapped_column(String(64))
+    cancel: Mapped[bool] = mapped_column(default=False)
+    done: Mapped[int] = mapped_column(default=0)
+    total: Mapped[int | None]
+    failed: Mapped[int] = mapped_column(default=0)
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    problem: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    created_at: Mapped[float] = mapped_column(default=now)
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+
+
+class JobItem(Base):
+    """One photo of an import: queued, done or failed, and why."""
+
+    __tablename__ = "job_items"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(1024))
+    state: Mapped[str] = mapped_column(String(16), default="queued")
+    detail: Mapped[dict[str, Any]] = mapped_column(default=dict)  # the entry before; face ids or reasons after
+
+
+class Key(Base):
+    """Who may do what. The key itself is shown once; only its hash is kept. collections: empty means all."""
+
+    __tablename__ = "keys"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
+    name: Mapped[str] = mapped_column(String(255), default="")
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    role: Mapped[str] = mapped_column(String(16))  # reader, operator, admin
+    collections: Mapped[list[str]] = mapped_column(default=list)
+    created_at: Mapped[float] = mapped_column(default=now)
+    revoked_at: Mapped[float | None]
+
+
+class Answer(Base):
+    """What a creating request with an Idempotency-Key was answered, for 24 hours."""
+
+    __tablename__ = "answers"
+    key_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    idempotency_key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64))  # of method, path and body
+    status: Mapped[int | None]
+    headers: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    body: Mapped[bytes] = mapped_column(LargeBinary, default=b"")
+    created_at: Mapped[float] = mapped_column(default=now)

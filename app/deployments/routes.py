@@ -1,0 +1,61 @@
+"""Deployments: which model serves a task in a collection, published and rolled back."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Response
+
+from app.deployments import service
+from app.deployments.schemas import ChallengerIn, DeploymentOut, DeploymentsOut, PublishIn, RollbackIn
+from app.deployments.service import Place
+from app.deps import CallerDep, ReadDep
+from app.deps.accepted import JobOut
+from app.deps.moving import MoveDep
+from app.deps.roles import ADMIN, READER
+from app.deps.words import CollectionName
+
+router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"])
+PlaceDep = Annotated[Place, Depends()]
+MOVED: dict[int | str, dict[str, Any]] = {
+    200: {"model": DeploymentOut | JobOut, "description": "done"},
+    202: {"model": JobOut},
+}
+
+
+@router.get("", summary="List deployments", openapi_extra=READER)
+def list_deployments(collection: Annotated[CollectionName, Path()], session: ReadDep) -> DeploymentsOut:
+    """One for each task that the collection is searched for."""
+    return DeploymentsOut(deployments=service.everywhere(session, collection))
+
+
+@router.get("/{task}", summary="Look at a deployment", openapi_extra=READER)
+def get_deployment(place: PlaceDep, session: ReadDep, response: Response) -> DeploymentOut:
+    """Its pointers, what was measured of them here, and every move. The ETag is for `If-Match`."""
+    return service.shown(session, place, response)
+
+
+@router.post("/{task}:publish", summary="Publish a model", openapi_extra=ADMIN, responses=MOVED)
+def publish(
+    place: PlaceDep, body: PublishIn, session: MoveDep, caller: CallerDep, response: Response
+) -> DeploymentOut | JobOut:
+    """Re-embeds beside the live index, judges by the gate, moves the pointers of all tasks that the model serves.
+
+    202 with a job, or 200 where nothing is left to compute. 412 where `If-Match` is stale; so does the job fail where
+    the pointers move before it comes to that. A refusal is the job's problem `GateRefused` with its `reasons`.
+    """
+    return service.publish(session, place, body, caller, response)
+
+
+@router.post("/{task}:rollback", summary="Roll back", openapi_extra=ADMIN, responses=MOVED)
+def roll_back(
+    place: PlaceDep, session: MoveDep, caller: CallerDep, response: Response, body: RollbackIn | None = None
+) -> DeploymentOut | JobOut:
+    """The previous model serves again, at once; twice is back and forth. 409 where none came before."""
+    return service.roll_back(session, place, body, caller, response)
+
+
+@router.put("/{task}/challenger", summary="Set the challenger", openapi_extra=ADMIN, responses=MOVED)
+def put_challenger(
+    place: PlaceDep, body: ChallengerIn, session: MoveDep, caller: CallerDep, response: Response
+) -> DeploymentOut | JobOut:
+    """A model to be searched beside the champion; null takes it away. 202 where faces must be embedded first."""
+    return service.challenge(session, place, body, caller, response)

@@ -1,0 +1,99 @@
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.db.tables import Deployment
+from app.deps.words import Note
+from ml.calibration import Calibration
+
+RATES = (0.1, 0.01, 0.001, 0.0001)
+
+
+class ThresholdOut(BaseModel):
+    """Up to which distance faces pass at a false-match rate, as this gallery's impostors say."""
+
+    asked: float = Field(description="the false-match rate that one accepts")
+    distance: float
+    fmr: float
+    low: float = Field(description="its 95 % interval")
+    high: float
+    enough: bool = Field(description="whether the evidence carries it")
+
+
+class DeploymentOut(BaseModel):
+    """Which models serve a task in a collection. The version is the ETag."""
+
+    collection: str
+    task: str
+    champion: str = Field(description="the model that serves")
+    challenger: str | None = Field(description="searched beside it and compared")
+    previous: str | None = Field(description="what a roll back brings back")
+    version: int
+    thresholds: list[ThresholdOut] = Field(description="of the champion, where its pairs here were measured")
+    cells: int | None = Field(description="p, the cells of its index")
+    curve: list[dict[str, float]] = Field(description="of the champion: recall, fraction and milliseconds over m")
+    facts: dict[str, dict[str, Any]] = Field(description="model -> what was measured of it here")
+    history: list[dict[str, Any]] = Field(description="every move of a pointer: who, when, why, against which reasons")
+    updated_at: float
+
+    @classmethod
+    def of(cls, row: Deployment) -> Self:
+        facts = row.facts.get(row.champion, {})
+        return cls(
+            collection=row.collection_id,
+            task=row.task,
+            champion=row.champion,
+            challenger=row.challenger,
+            previous=row.previous,
+            version=row.version,
+            thresholds=list(_thresholds(facts)),
+            cells=facts.get("cells"),
+            curve=facts.get("curve", []),
+            facts={m: {k: v for k, v in told.items() if k != "calibration"} for m, told in row.facts.items()},
+            history=row.history,
+            updated_at=row.updated_at,
+        )
+
+
+def _thresholds(facts: Mapping[str, Any]) -> Iterator[ThresholdOut]:
+    own = facts.get("calibration")
+    if not own:
+        return
+    calibration = Calibration.from_dict(own)
+    for rate in RATES:
+        yield ThresholdOut(asked=rate, **asdict(calibration.threshold(rate)))
+
+
+class DeploymentsOut(BaseModel):
+    deployments: list[DeploymentOut]
+
+
+class PublishIn(BaseModel):
+    """The model that is to serve."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"model": "0005f2c1a9e0b2"},
+                {"model": "0005f2c1a9e0b2", "override": True, "reason": "the held-out people were mislabelled"},
+            ]
+        },
+    )
+    model: str = Field(min_length=1, max_length=64)
+    override: bool = Field(False, description="publish against the gate; needs a reason, which is kept")
+    reason: Note = ""
+
+
+class RollbackIn(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "complaints at the door"}]})
+    reason: Note = ""
+
+
+class ChallengerIn(BaseModel):
+    """A model to stand beside the champion; null: none."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"model": "0005f2c1a9e0b2"}]})
+    model: str | None = Field(min_length=1, max_length=64)

@@ -1,0 +1,98 @@
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header, Path, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.tables import Collection, Deployment, Job
+from app.deployments.schemas import ChallengerIn, DeploymentOut, PublishIn, RollbackIn
+from app.deps.accepted import JobOut, accepted
+from app.deps.caller import Caller
+from app.deps.words import CollectionName, TaskName
+from app.engine import pointers, publishing
+from app.engine.pointers import Why
+from app.engine.publishing import Wish
+from app.errors import Invalid, NotFound
+from app.queue.messages import Publish
+from app.queue.queue import enqueue
+
+
+@dataclass(frozen=True)
+class Place:
+    """A deployment as a path names it, and the version at which the caller expects it."""
+
+    collection: Annotated[CollectionName, Path()]
+    task: Annotated[TaskName, Path()]
+    if_match: Annotated[str | None, Header(description='the ETag that it must still have, such as "3"')] = None
+
+    @property
+    def version(self) -> int | None:
+        """None: any will do. Raises Invalid where If-Match is no ETag of ours."""
+        told = (self.if_match or "*").strip().removeprefix("W/").strip('"')
+        if told == "*":
+            return None
+        if not told.isdigit():
+            raise Invalid('If-Match holds the ETag of the deployment, such as "3"')
+        return int(told)
+
+
+def everywhere(session: Session, collection: str) -> list[DeploymentOut]:
+    """Every task's. Raises NotFound."""
+    if session.get(Collection, collection) is None:
+        raise NotFound(f"no collection {collection!r}")
+    rows = select(Deployment).where(Deployment.collection_id == collection).order_by(Deployment.task)
+    return [DeploymentOut.of(d) for d in session.scalars(rows)]
+
+
+def shown(session: Session, place: Place, response: Response) -> DeploymentOut:
+    """With its version as the ETag. Raises NotFound."""
+    deployment = pointers.of(session, place.collection, place.task)
+    response.headers["ETag"] = f'"{deployment.version}"'
+    return DeploymentOut.of(deployment)
+
+
+def publish(
+    session: Session, place: Place, body: PublishIn, caller: Caller, response: Response
+) -> DeploymentOut | JobOut:
+    """200 where it serves already, or can at once; else 202. See `app.engine.publishing.ask` for what is raised."""
+    wish = Wish(body.model, (place.task,), body.override, body.reason, caller.signature, place.version)
+    return _answered(session, place, publishing.ask(session, place.collection, wish), response)
+
+
+def challenge(
+    session: Session, place: Place, body: ChallengerIn, caller: Caller, response: Response
+) -> DeploymentOut | JobOut:
+    """As `publish`; no model takes the challenger away. Raises the same."""
+    if body.model is not None:
+        wish = Wish(body.model, (place.task,), by=caller.signature, version=place.version, pointer="challenger")
+        return _answered(session, place, publishing.ask(session, place.collection, wish), response)
+    collection = pointers.locked(session, place.collection)
+    pointers.expect(session, collection.id, place.task, place.version)
+    pointers.challenge(session, collection, place.task, None, Why(caller.signature))
+    return shown(session, place, response)
+
+
+def roll_back(
+    session: Session, place: Place, body: RollbackIn | None, caller: Caller, response: Response
+) -> DeploymentOut | JobOut:
+    """At once, since ingest keeps the previous model's embeddings; a job where some are missing all the same."""
+    collection = pointers.locked(session, place.collection)
+    pointers.expect(session, collection.id, place.task, place.version)
+    why = Why(caller.signature, body.reason if body else "")
+    previous = pointers.of(session, collection.id, place.task).previous
+    if previous is None or pointers.complete(session, collection.id, previous, [place.task]):
+        pointers.roll_back(session, collection, place.task, why)
+        return shown(session, place, response)
+    repair = Publish(
+        collection=collection.id, tasks=(place.task,), model=previous, override=True, reason=why.reason, by=why.by
+    )
+    return _answered(session, place, enqueue(session, repair), response)
+
+
+def _answered(session: Session, place: Place, job: Job | None, response: Response) -> DeploymentOut | JobOut:
+    if job is None:
+        return shown(session, place, response)
+    response.status_code = 202
+    accepted(response, job)
+    return JobOut.of(job)

@@ -1,0 +1,134 @@
+"""`Idempotency-Key` on every POST: a repetition is answered as the first request was, for 24 hours.
+
+Only answers of 2xx are kept; whatever failed may be tried again under its key. A request whose process died before it
+answered holds its key for five minutes. Of an archive that is streamed to disk, its length stands for its bytes.
+"""
+
+import hashlib
+from contextlib import suppress
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import IntegrityError
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.db.session import writing
+from app.db.tables import Answer, now
+from app.errors import AppError, Busy, Conflict, Invalid, problem
+from app.resources import Resources
+
+HELD_SECONDS = 300.0
+LONGEST = 255
+LARGEST_ANSWER = 2**20
+STREAMED = ":import"
+KEPT_HEADERS = ("content-type", "location", "retry-after")
+
+
+class Once:
+    """Stands behind the door, which knows the caller and counts the bytes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = Headers(scope=scope).get("idempotency-key") if scope["type"] == "http" else None
+        caller = scope.get("state", {}).get("caller")
+        if key is None or caller is None or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        resources: Resources = scope["state"]["resources"]
+        try:
+            fingerprint, receive = await _fingerprint(scope, receive)
+            earlier = await run_sync(_reserve, resources, (caller.key_id, key), fingerprint)
+        except AppError as error:
+            body = problem(error, scope["state"].get("request_id", ""))
+            told = JSONResponse(body, error.status, media_type="application/problem+json")
+            await told(scope, receive, send)
+            return
+        if earlier is not None:
+            await earlier(scope, receive, send)
+            return
+        keeper = _Keeper(resources, (caller.key_id, key), send)
+        try:
+            await self.app(scope, receive, keeper.send)
+        finally:
+            await keeper.close()
+
+
+class _Keeper:
+    """Keeps the answer before its last piece is sent, so that who has heard it will hear it again."""
+
+    def __init__(self, resources: Resources, name: tuple[str, str], send: Send) -> None:
+        self.resources, self.name, self._send = resources, name, send
+        self.status, self.headers, self.body = 0, Headers(), b""
+        self.kept = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], Headers(raw=message["headers"])
+        elif message["type"] == "http.response.body" and len(self.body) <= LARGEST_ANSWER:
+            self.body += message.get("body", b"")
+            if not message.get("more_body"):
+                await self.close()
+        await self._send(message)
+
+    async def close(self) -> None:
+        if not self.kept:
+            self.kept = True
+            good = 200 <= self.status < 300 and len(self.body) <= LARGEST_ANSWER
+            headers = {k: v for k, v in self.headers.items() if k in KEPT_HEADERS}
+            values = {"status": self.status, "headers": headers, "body": self.body} if good else None
+            with suppress(Busy):  # the key is held until its time is over
+                await run_sync(_end, self.resources, self.name, values)
+
+
+async def _fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
+    """Of method, path, query and body; and the body once more, for the route."""
+    told = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
+    if scope["path"].endswith(STREAMED):
+        told.update(Headers(scope=scope).get("content-length", "").encode())
+        return told.hexdigest(), receive
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    for message in messages:
+        told.update(message.get("body", b""))
+    heard = iter(messages)
+
+    async def again() -> Message:
+        return next(heard, None) or await receive()
+
+    return told.hexdigest(), again
+
+
+def _reserve(resources: Resources, name: tuple[str, str], fingerprint: str) -> Response | None:
+    """The answer of an earlier request, or None: the key is ours. Raises Conflict, Invalid."""
+    key_id, key = name
+    if not 0 < len(key) <= LONGEST or not key.isprintable():
+        raise Invalid(f"Idempotency-Key has 1 to {LONGEST} printable characters")
+    busy = Conflict("a request with this Idempotency-Key is being done; try again", code="RequestInProgress")
+    try:
+        with writing(resources.database) as session:
+            found = session.get(Answer, name, with_for_update=True)
+            if found is None or (found.status is None and found.created_at < now() - HELD_SECONDS):
+                session.merge(Answer(key_id=key_id, idempotency_key=key, fingerprint=fingerprint, created_at=now()))
+                return None
+    except IntegrityError as error:
+        raise busy from error
+    if found.fingerprint != fingerprint:
+        raise Invalid("this Idempotency-Key was sent with another request", code="IdempotencyKeyReused")
+    if found.status is None:
+        raise busy
+    return Response(found.body, found.status, found.headers | {"Idempotent-Replayed": "true"})
+
+
+def _end(resources: Resources, name: tuple[str, str], values: dict[str, Any] | None) -> None:
+    with writing(resources.database) as session:
+        found = session.get(Answer, name)
+        if found is not None and values is None:
+            session.delete(found)
+        elif found is not None and values is not None:
+            for field, value in values.items():
+                setattr(found, field, value)

@@ -1,0 +1,129 @@
+"""What depends on a gallery and on this machine: its calibration, its cells, and the measured curve over m."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from app.db.session import snapshot, writing
+from app.db.tables import Collection, Deployment, Face, now
+from app.engine import loading
+from app.engine.held import Held
+from app.engine.loading import Place
+from app.engine.scores import DEFAULT_FMR
+from app.errors import NotFound
+from app.resources import Resources
+from ml.calibration import Calibration, sample_genuine, sample_impostors
+from ml.errors import TooFewPairs
+from ml.generation import Generation
+from ml.indexes import tune
+from ml.indexes.base import Index
+from ml.types import Ids, Metric, Rows
+
+FEWEST = 100
+"""Below so many faces nothing is measured by itself: a few pairs say little about a false-match rate."""
+SAMPLE_BYTES = 32 * 2**20
+PEOPLE, PHOTOS = 2000, 4
+RATES = (0.1, 0.01, 0.001, 0.0001)
+QUERIES, COMPARED = 100, 2_000_000_000  # at most so many, and numbers compared for all of them in one pass
+
+
+def measure(resources: Resources, collection: str, task: str, generation: Generation) -> dict[str, Any]:
+    """The facts of a generation for a task of a collection, from its embeddings in the tables: what belongs into
+    `Deployment.facts[generation.id]`.
+
+    {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
+    enough}], "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "measured_at"}
+
+    The calibration is None where this gallery cannot give one: too few pairs, or a task that subjects do not define;
+    the generation's own then holds. Raises NotFound.
+    """
+    with snapshot(resources.database) as session:
+        born = session.scalar(select(Collection.created_at).where(Collection.id == collection))
+        if born is None:
+            raise NotFound(f"no collection {collection!r}")
+        place = Place(collection, task, generation.id, born)
+        dim = loading.width(generation, task)
+        index = loading.build(session, place, dim, generation.metric, resources.settings.index_device)
+        ids, people = _people(session, collection)
+    return _measured(Held(place, generation, index, 0), ids, people)
+
+
+def renew(database: Engine, held: Held) -> bool:
+    """Measures a deployment's champion anew, on the index that serves, and writes it down. False: it has moved on."""
+    place = held.place
+    with snapshot(database) as session:
+        ids, people = _people(session, place.collection)
+    measured = _measured(held, ids, people)
+    with writing(database) as session:
+        collection = session.get(Collection, place.collection, with_for_update=True, populate_existing=True)
+        deployment = session.get(Deployment, (place.collection, place.task), populate_existing=True)
+        if collection is None or collection.created_at != place.born or deployment is None:
+            return False
+        if deployment.champion != place.generation:
+            return False
+        deployment.facts = deployment.facts | {place.generation: measured}
+    return True
+
+
+def _people(session: Session, collection: str) -> tuple[Ids, Ids]:
+    """(n,) face pks, rising, and whose they are: a number a person, -1 unknown. A distractor is somebody else than
+    everybody, which in a large set of strangers is as good as true."""
+    told = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == collection).order_by(Face.pk)
+    rows = session.execute(told).all()
+    ids = np.array([r.pk for r in rows], np.int64)
+    whose = np.array([-1 if r.subject_pk is None else r.subject_pk for r in rows], np.int64)
+    strangers = (whose < 0) & np.array([r.role == "distractor" for r in rows], np.bool_)
+    whose[strangers] = whose.max(initial=0) + 1 + np.arange(strangers.sum())
+    return ids, whose
+
+
+def _measured(held: Held, ids: Ids, people: Ids) -> dict[str, Any]:
+    index, rng = held.index, np.random.default_rng(0)
+    most = max(100, SAMPLE_BYTES // (4 * index.dim))
+    with held.lock.shared():
+        there = np.isin(ids, index.ids(), assume_unique=True)
+        ids, people = ids[there], people[there]
+        drawn = np.sort(rng.permutation(len(ids))[:most])
+        together = np.array(list(_several(people, rng)), np.int64)[:most]
+        rows, alike = index.rows(ids[drawn]), index.rows(ids[together])
+    queries = max(10, min(QUERIES, COMPARED // max(1, len(ids) * index.dim)))
+    searchable = cast(Index, held)  # as an index is, but each search shares the lock
+    curve = tune(searchable, rows[rng.permutation(len(rows))[:queries]]) if len(rows) else ()
+    calibration = _calibrated(rows, people[drawn], alike, people[together], index.metric)
+    if held.place.task != "identity":
+        calibration = None
+    return {
+        "calibration": calibration.to_dict() if calibration else None,
+        "default_fmr": DEFAULT_FMR,
+        "thresholds": [{"asked": f} | asdict(calibration.threshold(f)) for f in RATES] if calibration else [],
+        "cells": index.cells,
+        "curve": [asdict(point) for point in curve],
+        "faces": len(ids),
+        "measured_at": now(),
+    }
+
+
+def _calibrated(rows: Rows, people: Ids, alike: Rows, whose: Ids, metric: Metric) -> Calibration | None:
+    """From a random sample, which gives the impostors, and from photos of the same people."""
+    pairs = int(np.clip(2e8 / rows.shape[1], 20_000, 200_000))
+    impostor = sample_impostors(rows, people, pairs, 0, metric)
+    genuine = sample_genuine(alike, whose, pairs // 4, 0, metric)
+    try:
+        return Calibration.fit(genuine, impostor)
+    except TooFewPairs:
+        return None
+
+
+def _several(people: Ids, rng: np.random.Generator) -> Iterator[np.int64]:
+    """Places of a few photos each of people who have more than one."""
+    order = np.argsort(people, kind="stable")
+    numbers, start, photos = np.unique(people[order], return_index=True, return_counts=True)
+    several: NDArray[np.int64] = np.flatnonzero((numbers >= 0) & (photos > 1))
+    for person in rng.permutation(several)[:PEOPLE]:
+        mine = order[start[person] : start[person] + photos[person]]
+        yield from rng.permutation(mine)[:PHOTOS]

@@ -1,0 +1,92 @@
+"""From the bytes of a photo to the faces that may be enrolled; no table is touched."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.engine.names import Role
+from app.resources import Resources
+from app.storage.blobs import Blobs
+from ml import images
+from ml.types import AlignedFace, Box
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of one photo. max_faces: None is 1 where a subject is given, else as many as a photo may have.
+
+    The subject's face is the largest; further faces that `max_faces` lets in belong to nobody.
+    """
+
+    subject: str | None = None
+    role: Role = "gallery"
+    external_image_id: str | None = None
+    external_id: str | None = None  # of the subject, where it is made
+    metadata: dict[str, Any] = field(default_factory=dict)
+    aligned: bool = False
+    max_faces: int | None = None
+
+    def of(self, number: int) -> str | None:
+        """The subject of this face of the photo."""
+        return self.subject if number == 0 else None
+
+    def most(self, limit: int) -> int:
+        return min(limit, self.max_faces or (1 if self.subject else limit))
+
+
+@dataclass(frozen=True)
+class Unindexed:
+    """A face, or a photo without one, that is not enrolled, and why."""
+
+    bounding_box: dict[str, float] | None
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """A photo after it was looked at. faces: number in the photo (the largest is 0) -> the face, good enough."""
+
+    image_id: str
+    data: bytes
+    wish: Wish
+    faces: dict[int, AlignedFace]
+    unindexed: tuple[Unindexed, ...] = ()
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """The photo and its crops, as they are kept; nothing where no face is."""
+        if self.faces:
+            yield Blobs.photo(self.image_id), self.data
+        for number, face in self.faces.items():
+            for kind, crop in face.crops.items():
+                yield Blobs.crop(self.image_id, number, kind), images.png(crop)
+
+    def names(self) -> list[str]:
+        crops = [Blobs.crop(self.image_id, n, kind) for n, face in self.faces.items() for kind in face.crops]
+        return [Blobs.photo(self.image_id), *crops] if crops else []
+
+
+def look(resources: Resources, data: bytes, wish: Wish) -> Looked:
+    """Decodes, detects, aligns and judges. Raises ml.Unreadable."""
+    settings = resources.settings
+    image = images.read(data, images.Limits(settings.max_image_bytes, settings.max_image_pixels))
+    image_id = Blobs.digest(data)
+    if wish.aligned:
+        return Looked(image_id, data, wish, {0: resources.front_end.aligned(image)})
+    found = resources.front_end.detector.detect(image)
+    faces: dict[int, AlignedFace] = {}
+    refused = [] if found else [Unindexed(None, ("NO_FACE",))]
+    most = wish.most(settings.max_faces_per_image)
+    for number, seen in enumerate(found[:most]):
+        face = resources.front_end.align(image, seen)
+        reasons = ("NO_LANDMARKS",) if face is None else face.quality.reasons
+        if face is not None and not reasons:
+            faces[number] = face
+        else:
+            refused.append(Unindexed(box(seen.box), reasons))
+    refused += [Unindexed(box(seen.box), ("EXCEEDS_MAX_FACES",)) for seen in found[most:]]
+    return Looked(image_id, data, wish, faces, tuple(refused))
+
+
+def box(found: Box) -> dict[str, float]:
+    """In pixels of the upright photo."""
+    return {side: round(value, 2) for side, value in vars(found).items()}

@@ -1,0 +1,100 @@
+"""Every error that the service answers with, as RFC 9457 problems.
+
+AppError
+├── Invalid            400 / 422   what was sent cannot be taken; `code` says why
+├── Unauthenticated    401
+├── Forbidden          403
+├── NotFound           404
+├── Conflict           409
+├── Stale              412         If-Match names another version
+├── TooLarge           413
+└── Busy               503         try again: Retry-After
+
+Errors of `ml` get their status from ML_ERRORS; a test proves that none is missing.
+"""
+
+from typing import Any
+
+from ml import errors as ml
+
+
+class AppError(Exception):
+    """An answer of our own. `code` is stable and made for programs, `detail` for people."""
+
+    status = 500
+    code = "InternalServerError"
+    title = "The service failed"
+    retryable = False
+
+    def __init__(self, detail: str, *, code: str | None = None, **extra: Any) -> None:
+        super().__init__(detail)
+        self.detail, self.extra = detail, extra
+        self.code = code or self.code
+
+
+class Invalid(AppError):
+    status, code, title = 422, "InvalidParameter", "The request cannot be taken as it is"
+
+
+class Unauthenticated(AppError):
+    status, code, title = 401, "AccessDenied", "A valid key is needed"
+
+
+class Forbidden(AppError):
+    status, code, title = 403, "AccessDenied", "This key may not do that"
+
+
+class NotFound(AppError):
+    status, code, title = 404, "ResourceNotFound", "No such thing"
+
+
+class Conflict(AppError):
+    status, code, title = 409, "ResourceInUse", "It contradicts what is there"
+
+
+class Stale(AppError):
+    status, code, title = 412, "PreconditionFailed", "It has changed since you looked"
+
+
+class TooLarge(AppError):
+    status, code, title = 413, "RequestTooLarge", "Over a limit"
+
+
+class Busy(AppError):
+    status, code, title, retryable = 503, "Throttling", "Try again shortly", True
+
+
+ML_ERRORS: dict[type[ml.LikenessError], tuple[int, str]] = {
+    ml.UnknownComponent: (422, "UnknownComponent"),
+    ml.Unreadable: (422, "InvalidImageFormat"),
+    ml.WrongShape: (422, "InvalidParameter"),
+    ml.NotFinite: (422, "InvalidParameter"),
+    ml.NotFitted: (409, "ModelNotReady"),
+    ml.TooFewPairs: (409, "TooFewLabels"),
+    ml.Corrupt: (503, "ModelUnavailable"),
+    ml.Unavailable: (409, "NotInstalled"),
+}
+
+
+def problem(error: Exception, request_id: str = "") -> dict[str, Any]:
+    """The body of an answer, or of a failed job: type title status detail code retryable request_id."""
+    status, code, title, retryable, extra = 500, AppError.code, AppError.title, False, {}
+    detail = "an unexpected error; the log has it under this request id"
+    if isinstance(error, AppError):
+        status, code, title, retryable = error.status, error.code, error.title, error.retryable
+        detail, extra = error.detail, error.extra
+    elif isinstance(error, ml.LikenessError):
+        status, code = ML_ERRORS[type(error)]
+        code = getattr(error, "code", code)
+        title, detail, retryable = "The request cannot be taken as it is", str(error), status == 503
+        extra = {"missing": error.missing} if isinstance(error, ml.TooFewPairs) else {}
+    return {
+        "type": f"urn:likeness:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "retryable": retryable,
+        "request_id": request_id,
+        **extra,
+    }

@@ -1,0 +1,46 @@
+"""Evaluations: how well a model, or a way of making one, ranks a collection's faces."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.accepted import accepted
+from app.deps.roles import ADMIN, OPERATOR
+from app.evaluations import service
+from app.evaluations.schemas import EvaluationIn, EvaluationsOut, StartedOut, WholeEvaluationOut
+
+router = APIRouter(prefix="/v1/evaluations", tags=["evaluations"])
+OfCollection = Annotated[str | None, Query(description="only evaluations of this collection")]
+
+
+@router.post("", status_code=202, summary="Measure a model", openapi_extra=ADMIN)
+def start_evaluation(
+    body: EvaluationIn, session: WriteDep, resources: ResourcesDep, caller: CallerDep, response: Response
+) -> StartedOut:
+    """A job that ranks the whole gallery for each query, as a search with m = p and no limit would.
+
+    With `training`, a model is fitted for each draw, on that draw's training side alone; nothing of it is kept.
+    """
+    job, started = service.start(session, resources.settings, caller, body)
+    accepted(response, job)
+    return started
+
+
+@router.get("", summary="List evaluations", openapi_extra=OPERATOR)
+def list_evaluations(
+    session: ReadDep,
+    caller: CallerDep,
+    collection: OfCollection = None,
+    limit: Limit = 100,
+    next_token: NextToken = None,
+) -> EvaluationsOut:
+    """Oldest first, without reports."""
+    evaluations, token = service.listed(session, caller, collection, limit, next_token)
+    return EvaluationsOut(evaluations=evaluations, next_token=token)
+
+
+@router.get("/{evaluation_id}", summary="Look at an evaluation", openapi_extra=OPERATOR)
+def get_evaluation(evaluation_id: str, session: ReadDep, caller: CallerDep) -> WholeEvaluationOut:
+    """Its report, once there is one: also the result of its job."""
+    return service.get(session, caller, evaluation_id)

@@ -1,0 +1,116 @@
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+
+from app.db.tables import Evaluation
+from app.deps.accepted import JobOut, State
+from app.deps.words import CollectionName, TaskName
+
+EXAMPLES: list[JsonValue] = [
+    {"collection": "staff", "protocol": "retrieval", "draws": 3, "model": "champion"},
+    {
+        "collection": "lfw", "protocol": "disjoint",
+        "files": [{"name": "disjoint-0.txt", "text": "train Aaron_Guiel\nquery Abdullah_Gul/Abdullah_Gul_0017.jpg\n"}],
+        "training": {"method": "ldml", "descriptor": "lbp", "dim": 32},
+    },
+]  # fmt: skip
+By = Annotated[str, StringConstraints(pattern=r"^(subjects|metadata\.[^\x00]{1,255})$")]
+
+
+class ProtocolFile(BaseModel):
+    """retrieval: a query's photo a line. disjoint: `train NAME` and `query PHOTO` lines.
+
+    A photo is named by the last two parts of its external_image_id, `Name/Name_0001.jpg`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(max_length=255, pattern=r"^[A-Za-z0-9_.-]+$")
+    text: str = Field(max_length=16_000_000)
+
+
+class TrainingSpec(BaseModel):
+    """How each draw's model is made, from the training side of its protocol alone; see `POST /v1/trainings`."""
+
+    model_config = ConfigDict(extra="forbid")
+    method: str = Field(max_length=64)
+    descriptor: str | None = Field(None, max_length=255)
+    descriptors: list[str] = Field([], max_length=8)
+    dim: int | None = Field(None, ge=1, le=4096)
+    options: dict[str, Any] = {}
+    seed: int = Field(0, ge=0, lt=2**31)
+    sources: list[dict[str, Any]] = Field([], max_length=64, description="without any: subjects and labels")
+
+
+class EvaluationIn(BaseModel):
+    """What is measured: a model that there is, or what a training makes; on protocol files, draws, or labels."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": EXAMPLES})
+    collection: CollectionName
+    task: TaskName = "identity"
+    protocol: Literal["retrieval", "disjoint", "holdout", "labels"] = "retrieval"
+    files: list[ProtocolFile] = Field([], max_length=20)
+    draws: int = Field(1, ge=1, le=100, description="without files: how many are drawn by the server")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the first draw; the next ones count on")
+    model: str | None = Field(None, max_length=64, description="an id, or champion (the default), challenger, previous")
+    training: TrainingSpec | None = None
+    by: By = Field("subjects", description="what counts as the same: subjects, or metadata.<key>")
+    tolerance: float = Field(0.0, ge=0, allow_inf_nan=False, description="metadata that differ by so much are the same")
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if self.model and self.training:
+            raise ValueError("send model or training, not both")
+        if self.protocol == "labels" and (self.training or self.files):
+            raise ValueError("labels are judged by a model that there is, and need no files")
+        if self.protocol == "holdout" and self.files:
+            raise ValueError("holdout is drawn by the server: send draws, not files")
+        return self
+
+
+class EvaluationOut(BaseModel):
+    """A measurement: what was asked, and what came of it."""
+
+    id: str
+    collection: str
+    state: State
+    job: str | None
+    request: dict[str, Any] = Field(description="files by their names alone")
+    problem: dict[str, Any] | None
+    created_at: float
+
+    @classmethod
+    def of(cls, row: Evaluation, job: JobOut | None) -> "EvaluationOut":
+        return cls(**_common(row, job))
+
+
+class WholeEvaluationOut(EvaluationOut):
+    """With its report: `mean` and `sd` over the draws, each draw, all draws pooled with intervals, and the curves."""
+
+    report: dict[str, Any]
+
+    @classmethod
+    def of(cls, row: Evaluation, job: JobOut | None) -> "WholeEvaluationOut":
+        return cls(**_common(row, job), report=row.report)
+
+
+class EvaluationsOut(BaseModel):
+    evaluations: list[EvaluationOut]
+    next_token: str | None = None
+
+
+class StartedOut(JobOut):
+    """The job, and the evaluation that it makes."""
+
+    evaluation: str
+
+
+def _common(row: Evaluation, job: JobOut | None) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "collection": row.request["collection"],
+        "state": job.state if job else "succeeded" if row.report else "cancelled",
+        "job": row.job_id,
+        "request": row.request | {"files": [f["name"] for f in row.request["files"]]},
+        "problem": job.problem if job else None,
+        "created_at": row.created_at,
+    }

@@ -1,0 +1,84 @@
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.config import Settings
+from app.db.tables import Collection, Deployment, Evaluation, Generation, Job
+from app.deps.accepted import JobOut
+from app.deps.caller import Caller
+from app.deps.paging import page
+from app.errors import Invalid, NotFound
+from app.evaluations.schemas import EvaluationIn, EvaluationOut, StartedOut, TrainingSpec, WholeEvaluationOut
+from app.queue.messages import Evaluate
+from app.queue.queue import enqueue
+from ml import registry
+from ml.errors import UnknownComponent
+
+POINTERS = ("champion", "challenger", "previous")
+
+
+def start(session: Session, settings: Settings, caller: Caller, told: EvaluationIn) -> tuple[Job, StartedOut]:
+    """Raises Forbidden, NotFound, Invalid, ml.UnknownComponent."""
+    caller.check(told.collection)
+    if session.get(Collection, told.collection) is None:
+        raise NotFound(f"no collection {told.collection!r}")
+    if told.training is None:
+        told = told.model_copy(update={"model": _model(session, told)})
+    else:
+        _check(settings, caller, told.training)
+    evaluation = Evaluation(request=told.model_dump(mode="json"))
+    session.add(evaluation)
+    session.flush()
+    job = enqueue(session, Evaluate(evaluation=evaluation.id))
+    evaluation.job_id = job.id
+    return job, StartedOut(**JobOut.of(job).model_dump(), evaluation=evaluation.id)
+
+
+def get(session: Session, caller: Caller, evaluation: str) -> WholeEvaluationOut:
+    row = session.get(Evaluation, evaluation)
+    if row is None:
+        raise NotFound(f"no evaluation {evaluation!r}")
+    caller.check(row.request["collection"])
+    job = session.get(Job, row.job_id) if row.job_id else None
+    return WholeEvaluationOut.of(row, JobOut.of(job) if job else None)
+
+
+def listed(
+    session: Session, caller: Caller, collection: str | None, limit: int, next_token: str | None
+) -> tuple[list[EvaluationOut], str | None]:
+    """Oldest first; a bound key sees those of its collections alone."""
+    asked = Evaluation.request["collection"].as_string()
+    where = [asked == collection] if collection else []
+    where += [asked.in_(caller.collections)] if caller.collections else []
+    rows, token = page(session, Evaluation, Evaluation.id, limit, next_token, *where)
+    jobs = {j.id: JobOut.of(j) for j in session.scalars(select(Job).where(Job.id.in_([r.job_id for r in rows])))}
+    return [EvaluationOut.of(row, jobs.get(row.job_id or "")) for row in rows], token
+
+
+def _model(session: Session, told: EvaluationIn) -> str:
+    """The id that is meant now, of a model that serves the task."""
+    named = told.model or "champion"
+    deployment = session.get(Deployment, (told.collection, told.task))
+    if named in POINTERS:
+        found = getattr(deployment, named) if deployment else None
+        if found is None:
+            raise NotFound(f"the task {told.task!r} of {told.collection!r} has no {named}")
+        named = found
+    model = session.get(Generation, named)
+    if model is None:
+        raise NotFound(f"no model {named!r}")
+    if told.task not in model.manifest["tasks"]:
+        raise Invalid(f"model {named} serves {', '.join(model.manifest['tasks'])}, not {told.task}", code="UnknownTask")
+    return model.id
+
+
+def _check(settings: Settings, caller: Caller, training: TrainingSpec) -> None:
+    """What a look can tell; the job checks the options as a training does."""
+    if training.method not in registry.names("embedders"):
+        raise UnknownComponent("method", training.method, registry.names("embedders"))
+    known = {*registry.names("descriptors"), *settings.onnx_manifests}
+    for name in [*training.descriptors, *([training.descriptor] if training.descriptor else [])]:
+        if name not in known:
+            raise UnknownComponent("descriptor", name, known)
+    for source in training.sources:
+        if source.get("collection"):
+            caller.check(str(source["collection"]))

@@ -1,0 +1,148 @@
+"""Faces: enrolled, listed, changed, removed; archives accepted."""
+
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from app.db.session import reading
+from app.db.tables import Face, Job, Subject
+from app.deps.paging import page
+from app.engine import people, pointers
+from app.engine.archives import Limits, check_first
+from app.engine.engine import Engine
+from app.engine.ingest import Outcome, enrol, prepared
+from app.engine.looking import Wish, look
+from app.engine.names import Role
+from app.errors import Conflict, Forbidden, Invalid, NotFound
+from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
+from app.queue.messages import ImportArchive
+from app.queue.queue import enqueue
+from app.resources import Resources
+from app.storage.blobs import Blobs
+from ml.types import CropKind
+
+PRIVATE = {"Cache-Control": "private, max-age=60", "X-Content-Type-Options": "nosniff"}
+
+
+def add(engine: Engine, collection: str, data: bytes, wish: Wish) -> tuple[EnrolledOut, bool]:
+    """The photo's faces, and whether any of them is new. Raises NotFound, Conflict, Busy, ml.Unreadable."""
+    resources = engine.resources
+    known(resources, collection)
+    with engine.slots.alone():
+        looked = look(resources, data, wish)
+        vectors = prepared(resources, collection, [looked])
+    [outcome] = enrol(resources, collection, [looked], vectors)
+    return _told(outcome), outcome.new
+
+
+def known(resources: Resources, collection: str) -> None:
+    """Before anything dear is done. Raises NotFound."""
+    with reading(resources.database) as session:
+        people.collection(session, collection)
+
+
+def _told(outcome: Outcome) -> EnrolledOut:
+    if outcome.conflict is not None:
+        raise Conflict(
+            "this photo is enrolled under another subject or role; change or delete that face first",
+            code="DuplicateWithOtherSubject",
+            face_id=outcome.conflict.face_id,
+        )
+    return EnrolledOut(
+        face_records=[FaceOut.of(face, subject) for face, subject in outcome.faces],
+        unindexed_faces=[UnindexedOut.of(seen) for seen in outcome.looked.unindexed],
+    )
+
+
+def listed(
+    session: Session, collection: str, subject: str | None, role: str | None, limit: int, token: str | None
+) -> FacesOut:
+    """In the order of their enrolment; an empty subject or role is none. Raises NotFound."""
+    people.collection(session, collection)
+    where: list[ColumnElement[bool]] = [Face.collection_id == collection]
+    if subject:
+        where.append(Face.subject_pk == people.get(session, collection, subject).pk)
+    if role:
+        where.append(Face.role == role)
+    faces, following = page(session, Face, Face.pk, limit, token, *where)
+    return FacesOut(faces=shown(session, faces), next_token=following)
+
+
+def shown(session: Session, faces: list[Face]) -> list[FaceOut]:
+    pks = {f.subject_pk for f in faces}
+    subjects = {s.pk: s for s in session.scalars(select(Subject).where(Subject.pk.in_(pks - {None})))}
+    return [FaceOut.of(f, subjects.get(f.subject_pk or 0)) for f in faces]
+
+
+def get(session: Session, collection: str, face_id: str) -> Face:
+    """Raises NotFound."""
+    face = session.scalar(select(Face).where(Face.collection_id == collection, Face.face_id == face_id))
+    if face is None:
+        raise NotFound(f"no face {face_id!r} in collection {collection!r}")
+    return face
+
+
+def crop(session: Session, blobs: Blobs, collection: str, face_id: str, kind: CropKind) -> bytes:
+    """PNG. Raises NotFound."""
+    face = get(session, collection, face_id)
+    return blobs.get(collection, Blobs.crop(face.image_id, face.number, kind))
+
+
+def photo(session: Session, blobs: Blobs, collection: str, face_id: str) -> bytes:
+    """As it was uploaded. Raises NotFound."""
+    return blobs.get(collection, Blobs.photo(get(session, collection, face_id).image_id))
+
+
+def change(session: Session, collection: str, face_id: str, patch: FacePatch) -> FaceOut:
+    """A change like any other: followers hear of it. Raises NotFound."""
+    place = pointers.locked(session, collection)
+    face = get(session, collection, face_id)
+    given = patch.model_fields_set
+    if "subject" in given:
+        subject = people.found_or_made(session, place, patch.subject) if patch.subject else None
+        face.subject_pk = subject.pk if subject else None
+    for name in given & {"role", "external_image_id"}:
+        setattr(face, name, getattr(patch, name))
+    if "metadata" in given:
+        face.attributes = patch.metadata
+    place.change += 1
+    face.change = place.change
+    session.flush()
+    return shown(session, [face])[0]
+
+
+def remove(session: Session, collection: str, face_id: str) -> None:
+    """Its row, labels and embeddings now, its files by a job. Raises NotFound."""
+    place = pointers.locked(session, collection)
+    people.erase(session, place, Face.pk == get(session, collection, face_id).pk)
+
+
+def accept(resources: Resources, session: Session, collection: str, path: Path, role: Role, aligned: bool) -> Job:
+    """The import of an archive that lies whole on the disk. Raises Invalid, TooLarge, Forbidden, NotFound."""
+    uploaded = path.parent == resources.uploads
+    if not uploaded:
+        path = _allowed(resources, path)
+    check_first(path, Limits.of(resources.settings))
+    people.collection(session, collection)
+    message = ImportArchive(
+        collection=collection, path=str(path.resolve()), role=role, aligned=aligned, remove_after=uploaded
+    )
+    return enqueue(session, message)
+
+
+def _allowed(resources: Resources, path: Path) -> Path:
+    """The folder itself, all links followed, if it lies in one that the settings name."""
+    roots = [root.resolve() for root in resources.settings.import_roots]
+    real = path.resolve()
+    if not any(real.is_relative_to(root) for root in roots):
+        raise Forbidden(f"{path} is in none of the folders that `import_roots` in the settings names")
+    if not real.is_dir():
+        raise Invalid(f"{path} is not a folder on the server")
+    return real
+
+
+def media_type(data: bytes) -> str:
+    """The media type of a photo, by its bytes."""
+    kinds = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png", b"RI": "image/webp", b"BM": "image/bmp"}
+    return kinds.get(data[:2], "application/octet-stream")

@@ -1,0 +1,45 @@
+"""Probes, figures and versions.
+
+The probes need no key: an orchestrator has none, and they tell nothing but whether to send requests here. Figures and
+versions name collections and count faces, so they need one; a key bound to collections sees only those.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.deps import CallerDep, EngineDep, ReadDep
+from app.deps.roles import READER
+from app.health import service
+from app.health.metrics import exposition
+
+router = APIRouter(tags=["health"])
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "not yet; the reasons are told"}}
+
+
+@router.get("/livez", summary="Is the process alive?")
+def livez() -> dict[str, str]:
+    """200 as long as it answers at all."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", summary="Can it serve?", responses=NOT_READY)
+def readyz(engine: EngineDep, response: Response) -> dict[str, Any]:
+    """200 where the database answers and the index of every deployment holds what the tables say: as many ids as
+    vectors as rows. Else 503, with the reasons."""
+    reasons = service.unready(engine)
+    response.status_code = 503 if reasons else 200
+    return {"status": "not ready" if reasons else "ok", "reasons": reasons}
+
+
+@router.get("/metrics", summary="Figures for Prometheus", openapi_extra=READER, response_class=Response)
+def metrics(request: Request, engine: EngineDep, session: ReadDep, caller: CallerDep) -> Response:
+    """Requests and their latency by route, faces, jobs by state, how far followers are behind, and what is held."""
+    text = exposition(request.app.state.meter, session, engine, caller)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/info", summary="Versions and what is loaded", openapi_extra=READER)
+def info(engine: EngineDep, caller: CallerDep) -> dict[str, Any]:
+    """Of this process."""
+    return service.info(engine, caller)

@@ -1,0 +1,71 @@
+"""Labels: who said what of which pair."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.roles import OPERATOR
+from app.deps.words import Word
+from app.labels import reading, service, suggesting
+from app.labels.schemas import AddedOut, LabelsIn, LabelsOut, SuggestIn, SuggestionsOut, WithdrawnOut
+
+router = APIRouter(prefix="/v1/labels", tags=["labels"])
+CSV = "face_a,face_b,same,by\n7f9c24e5-...,1b4e28ba-...,true,ana\n"
+JSONL = '{"face_a": "7f9c24e5-...", "face_b": "1b4e28ba-...", "same": true}\n'
+BULK = {
+    **OPERATOR,
+    "requestBody": {
+        "required": True,
+        "content": {
+            "text/csv": {"schema": {"type": "string"}, "example": CSV},
+            "application/x-ndjson": {"schema": {"type": "string"}, "example": JSONL},
+            "multipart/form-data": {
+                "schema": {"type": "object", "properties": {"file": {"type": "string", "format": "binary"}}}
+            },
+        },
+    },
+}
+Task = Annotated[Word | None, Query(description="only labels for this task")]
+By = Annotated[Word | None, Query(description="only labels that this labeller gave")]
+OfFace = Annotated[Word | None, Query(description="only labels of this face")]
+Contradicting = Annotated[bool, Query(description="only pairs on which labellers disagree: each one's latest word")]
+
+
+@router.post("", summary="Label pairs of faces", openapi_extra=OPERATOR)
+def add_labels(body: LabelsIn, session: WriteDep, caller: CallerDep) -> AddedOut:
+    """Appends. A later label by the same person supersedes their earlier one; among several people the majority
+    counts, and a tie counts for nothing. Those that cannot be kept are listed; 422 where none can."""
+    return service.add(session, caller, list(enumerate(body.labels)))
+
+
+@router.post(":import", summary="Label pairs in bulk", openapi_extra=BULK)
+def import_labels(request: Request, session: WriteDep, caller: CallerDep) -> AddedOut:
+    """CSV with a header, or one JSON object a line, as the body or as a multipart file. `index` is the number of the
+    record, from 0."""
+    return service.add(session, caller, *reading.parse(reading.body(request)))
+
+
+@router.get("", summary="List labels", openapi_extra=OPERATOR)
+def list_labels(
+    session: ReadDep, caller: CallerDep, task: Task = None, by: By = None, face: OfFace = None,
+    contradicting: Contradicting = False, limit: Limit = 100, next_token: NextToken = None,
+) -> LabelsOut:  # fmt: skip
+    """All that was said, in its order, superseded and withdrawn labels too."""
+    wanted = service.Wanted(task, by, face, contradicting)
+    labels, token = service.listed(session, caller, wanted, limit, next_token)
+    return LabelsOut(labels=labels, next_token=token)
+
+
+@router.delete("", summary="Take back all labels of one labeller", openapi_extra=OPERATOR)
+def withdraw_labels(session: WriteDep, caller: CallerDep, by: Annotated[Word, Query()]) -> WithdrawnOut:
+    """They stay on record with `withdrawn_at`, and count for nothing in any training that starts from now on."""
+    return WithdrawnOut(withdrawn=service.withdraw(session, caller, by))
+
+
+@router.post(":suggest", summary="Which pairs to label next", openapi_extra=OPERATOR)
+def suggest_labels(body: SuggestIn, session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> SuggestionsOut:
+    """The pairs of which the serving model is least sure, no face more than twice; pairs labelled already are left
+    out. From a random sample of the gallery: ask again for others."""
+    caller.check(body.collection)
+    return suggesting.suggest(session, resources, body)

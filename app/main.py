@@ -1,0 +1,119 @@
+"""The API: every slice's router, the door before them, and what is opened for them."""
+
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+from app.access.middleware import Door
+from app.access.routes import router as access
+from app.collections.routes import router as collections
+from app.config import Settings
+from app.console.routes import files
+from app.console.routes import router as console
+from app.db.session import writing
+from app.deployments.routes import router as deployments
+from app.deps.idempotency import Once
+from app.engine.engine import open_engine
+from app.engine.generations import ensure_first
+from app.errors import AppError, Busy, Invalid, NotFound, problem
+from app.evaluations.routes import router as evaluations
+from app.faces.routes import router as faces
+from app.health.metrics import Measured, Meter
+from app.health.routes import router as health
+from app.jobs.routes import router as jobs
+from app.labels.routes import router as labels
+from app.models.routes import router as models
+from app.resources import Resources, budget_threads, open_resources
+from app.search.routes import router as search
+from app.subjects.routes import router as subjects
+from app.tasks.routes import router as tasks
+from app.trainings.routes import router as trainings
+from ml.errors import LikenessError
+
+log = logging.getLogger("likeness.api")
+
+ROUTERS = (
+    health,
+    access,
+    collections,
+    subjects,
+    faces,
+    search,
+    labels,
+    tasks,
+    trainings,
+    evaluations,
+    models,
+    deployments,
+    jobs,
+)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The API over these settings; what it holds is opened when it starts and closed when it stops."""
+    opened: list[Resources] = []
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        budget_threads(max(1, (os.cpu_count() or 1) // settings.slots))
+        with open_resources(settings) as resources:
+            with writing(resources.database) as session:
+                ensure_first(session, resources.generations)
+            with open_engine(resources) as engine:
+                opened.append(resources)
+                yield {"resources": resources, "engine": engine}
+
+    app = FastAPI(title="Likeness", version="1", lifespan=lifespan)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.include_router(console)
+    app.mount("/console", files)
+    routes = [route for router in ROUTERS for route in router.routes]
+    app.add_middleware(Once)
+    app.add_middleware(Door, routes=routes, settings=settings, resources=lambda: opened[-1])
+    app.state.meter = Meter()
+    app.add_middleware(Measured, meter=app.state.meter)
+    for kind in (AppError, LikenessError, OperationalError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer_problem)
+    return app
+
+
+def answer_problem(request: Request, error: Exception) -> JSONResponse:
+    """Every failure as application/problem+json; what nobody expected is logged and never shown."""
+    request_id = getattr(request.state, "request_id", "")
+    body = problem(_as_ours(error), request_id)
+    if body["status"] == 500:
+        log.error("request.failed request_id=%s path=%s", request_id, request.url.path, exc_info=error)
+    headers = {"Retry-After": "1"} if body["retryable"] else {}
+    return JSONResponse(body, body["status"], headers, media_type="application/problem+json")
+
+
+def _as_ours(error: Exception) -> Exception:
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return Invalid(f"{where}: {first['msg']}", errors=_plain(error.errors()))
+    if isinstance(error, OperationalError):
+        return Busy("the database is busy or away; nothing of this request was kept")
+    if isinstance(error, HTTPException):
+        known = AppError(str(error.detail), code=NotFound.code if error.status_code == 404 else "InvalidRequest")
+        known.status, known.title = error.status_code, str(error.detail)
+        return known
+    return error
+
+
+def _plain(errors: Any) -> list[dict[str, Any]]:
+    return [{"loc": [str(p) for p in e["loc"]], "msg": e["msg"]} for e in errors[:20]]
+
+
+def from_env() -> FastAPI:
+    """For `uvicorn --factory app.main:from_env`."""
+    return create_app(Settings.from_env(os.environ))

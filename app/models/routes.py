@@ -1,0 +1,46 @@
+"""Models: how they were made, where they serve."""
+
+from fastapi import APIRouter, Response
+
+from app.db.tables import Generation
+from app.deps import CallerDep, Limit, NextToken, ReadDep, WriteDep
+from app.deps.accepted import JobOut
+from app.deps.moving import MoveDep
+from app.deps.paging import page
+from app.deps.roles import ADMIN, READER
+from app.models import service
+from app.models.schemas import ModelInFull, ModelsOut, PublishedOut, PublishIn
+
+router = APIRouter(prefix="/v1/models", tags=["models"])
+
+
+@router.get("", summary="List models", openapi_extra=READER)
+def list_models(session: ReadDep, caller: CallerDep, limit: Limit = 100, next_token: NextToken = None) -> ModelsOut:
+    """By id, which for those that a training made is the order of their making; archived ones too."""
+    rows, token = page(session, Generation, Generation.id, limit, next_token)
+    return ModelsOut(models=service.shown(session, rows, caller), next_token=token)
+
+
+@router.get("/{model}", summary="Look at a model", openapi_extra=READER)
+def get_model(model: str, session: ReadDep, caller: CallerDep) -> ModelInFull:
+    """How it was made, from which training and labels, its report, and where it is deployed."""
+    return service.in_full(session, model, caller)
+
+
+@router.post("/{model}:archive", summary="Archive a model", openapi_extra=ADMIN)
+def archive_model(model: str, session: WriteDep, caller: CallerDep) -> ModelInFull:
+    """It can be looked at, and no more be published. 409 while a pointer of a deployment names it."""
+    return service.archive(session, model, caller)
+
+
+@router.post(
+    "/{model}:publish",
+    summary="Publish a model",
+    openapi_extra=ADMIN,
+    responses={200: {"model": PublishedOut | JobOut}, 202: {"model": JobOut}},
+)
+def publish_model(
+    model: str, body: PublishIn, session: MoveDep, caller: CallerDep, response: Response
+) -> PublishedOut | JobOut:
+    """The same as publishing at the deployment of each task: 202 with a job, or 200 where it serves already."""
+    return service.publish(session, model, body, caller, response)

@@ -1,0 +1,68 @@
+"""Open in one place; the API, the workers and the tests use the same door."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import faiss
+import torch
+from sqlalchemy import Engine
+
+from app.config import Settings
+from app.db.session import open_database
+from app.engine.generations import Generations
+from app.queue.bell import Bell
+from app.storage.blobs import Blobs
+from ml.pipeline import FrontEnd, default_front_end
+
+YUNET = "face_detection_yunet_2023mar.onnx"
+
+
+@dataclass(frozen=True, eq=False)
+class Resources:
+    """All that a process holds open. The search engine is the API's alone and is opened by `app.main`."""
+
+    settings: Settings
+    database: Engine
+    blobs: Blobs
+    bell: Bell
+    generations: Generations
+    front_end: FrontEnd
+
+    @property
+    def uploads(self) -> Path:
+        """Where archives lie between their arrival and the end of their import."""
+        return self.settings.home / "uploads"
+
+    @property
+    def indexes(self) -> Path:
+        return self.settings.home / "indexes"
+
+
+@contextmanager
+def open_resources(settings: Settings) -> Iterator[Resources]:
+    """Raises ml.Unavailable where the settings name a detector that is not installed."""
+    for folder in ("blobs", "generations", "uploads", "indexes", "models"):
+        (settings.home / folder).mkdir(parents=True, exist_ok=True)
+    database, bell = open_database(settings.database), Bell(settings.redis_url)
+    try:
+        yield Resources(
+            settings=settings,
+            database=database,
+            blobs=Blobs(settings.home / "blobs"),
+            bell=bell,
+            generations=Generations(settings.generations),
+            front_end=default_front_end(settings.detector, settings.home / "models" / YUNET),
+        )
+    finally:
+        bell.close()
+        database.dispose()
+
+
+def budget_threads(threads: int) -> None:
+    """Every library of this process takes at most so many; called once, at its start."""
+    torch.set_num_threads(threads)
+    cv2.setNumThreads(threads)
+    faiss.omp_set_num_threads(threads)

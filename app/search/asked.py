@@ -1,0 +1,65 @@
+"""How a search is asked."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, Json, model_validator
+
+from app.deps.words import TaskName
+from app.search.filters import Filter
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+MOST = 4096
+MOST_WITH_CROPS = 100
+LARGEST_NUMBER = 1e15
+
+
+class Asked(BaseModel):
+    """How to search; all of it in the query string."""
+
+    model_config = ConfigDict(extra="forbid")
+    limit: int = Field(10, ge=1, le=MOST, description="how many matches at most, for each face")
+    threshold: Finite | None = Field(None, ge=0, le=100, description="only matches of this similarity or more")
+    fmr: Finite | None = Field(None, gt=0, lt=1, description="only matches that pass at this false-match rate")
+    task: TaskName = Field("identity", description="the criterion of likeness")
+    model: str | None = Field(None, max_length=64, description="champion, challenger, previous, or an id of these")
+    m: int | None = Field(None, ge=1, description="cells probed; all of them: an exact search")
+    target_recall: Finite | None = Field(None, gt=0, le=1, description="m off the measured curve: the cheapest so good")
+    max_latency_ms: Finite | None = Field(None, gt=0, description="m off the measured curve: the best so fast")
+    filter: Json[Filter] | None = Field(None, description=Filter.__doc__)
+    group_by: Literal["subject"] | None = Field(None, description="each subject once, by its nearest face")
+    include: list[Literal["crop"]] = Field([], max_length=4, description="crop: aligned crops as base64 PNG")
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.threshold is not None and self.fmr is not None:
+            raise ValueError("give threshold or fmr, not both")
+        if self.m is not None and (self.target_recall is not None or self.max_latency_ms is not None):
+            raise ValueError("give m, or target_recall and max_latency_ms to choose it, not both")
+        if self.include and self.limit > MOST_WITH_CROPS:
+            raise ValueError(f"crops come with at most {MOST_WITH_CROPS} matches; lower the limit")
+        return self
+
+
+class PhotoAsked(Asked):
+    face_selection: Literal["largest", "all"] = Field("largest", description="which faces of the photo are used")
+    aligned: bool = Field(False, description="the whole picture is one aligned face")
+
+
+class VerifyAsked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    collection: str | None = Field(
+        None, max_length=255, description="whose model and thresholds; may be left out where there is one collection"
+    )
+    face_id: str | None = Field(None, max_length=36, description="compare with this enrolled face")
+    subject: str | None = Field(None, max_length=255, description="compare with this person's nearest face")
+    task: TaskName = "identity"
+    model: str | None = Field(None, max_length=64)
+    fmr: Finite | None = Field(None, gt=0, lt=1, description="the false-match rate to decide at; else the default one")
+    aligned: bool = False
+
+
+class VectorIn(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"vector": [0.12, -0.4, 0.03]}]})
+    vector: list[Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]] = Field(
+        min_length=1, max_length=65_536, description="in the space of the model's embeddings"
+    )

@@ -1,0 +1,136 @@
+"""Which faces may match: conditions over subject, role and metadata, as SQL of both databases."""
+
+from decimal import Decimal
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from sqlalchemy import ColumnElement, Float, Numeric, String, and_, case, cast, func, literal, not_, or_
+from sqlalchemy.orm import InstrumentedAttribute
+
+from app.db.tables import Face, Subject
+from app.engine.names import Role, SubjectId
+
+Plain = str | bool | Annotated[float, Field(allow_inf_nan=False)] | None
+Ordered = Annotated[float, Field(allow_inf_nan=False)] | str
+Name = Annotated[str, StringConstraints(pattern=r'^[^"\\\x00-\x1f]{1,255}$')]
+Clause = ColumnElement[bool]
+COMPARED = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
+
+
+class Condition(BaseModel):
+    """All of these must hold for the value under a key."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    eq: Plain = None
+    ne: Plain = None
+    any_of: list[Plain] | None = Field(None, alias="in", max_length=1000)
+    gt: Ordered | None = None
+    gte: Ordered | None = None
+    lt: Ordered | None = None
+    lte: Ordered | None = None
+    exists: bool | None = None
+
+
+class Filter(BaseModel):
+    """E.g. `{"subject": ["ann", "bob"], "metadata": {"site": "east", "age": {"gte": 18}}}`.
+
+    subject: one id, several, or null for faces of nobody. A plain value under a key of metadata means equality.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    subject: SubjectId | list[SubjectId] | None = None
+    role: Role | None = None
+    metadata: dict[Name, Condition | Plain] = {}
+    subject_metadata: dict[Name, Condition | Plain] = {}
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("say at least one of subject, role, metadata, subject_metadata")
+        return self
+
+    def clauses(self, dialect: str) -> list[Clause]:
+        """Over faces joined with their subjects, where they have one."""
+        clauses: list[Clause] = []
+        if "subject" in self.model_fields_set:
+            named = [self.subject] if isinstance(self.subject, str) else self.subject
+            clauses.append(Face.subject_pk.is_(None) if named is None else Subject.id.in_(named))
+        if self.role is not None:
+            clauses.append(Face.role == self.role)
+        for column, wanted in ((Face.attributes, self.metadata), (Subject.attributes, self.subject_metadata)):
+            for key, condition in wanted.items():
+                value = _Sqlite(column, key) if dialect == "sqlite" else _Postgres(column, key)
+                clauses += _meets(value, condition)
+        return clauses
+
+
+class _Value:
+    """A value inside a JSON column: its kind as the database names it, and itself as text or number."""
+
+    texts: tuple[str, ...] = ("string",)
+    numbers: tuple[str, ...] = ("number",)
+    kind: ColumnElement[str]
+    text: ColumnElement[str]
+    number: ColumnElement[Any]
+
+    def constant(self, value: float) -> ColumnElement[Any]:
+        return literal(value, Float)
+
+    def is_bool(self, value: bool) -> Clause:
+        return and_(self.kind == "boolean", self.text == str(value).lower())
+
+    def equals(self, value: Plain) -> Clause:
+        if value is None:
+            return or_(self.kind.is_(None), self.kind == "null")
+        if isinstance(value, bool):
+            return self.is_bool(value)
+        return self.compared("__eq__", value)
+
+    def compared(self, operator: str, value: float | str) -> Clause:
+        if isinstance(value, str):
+            return and_(self.kind.in_(self.texts), getattr(self.text, operator)(value))
+        return and_(self.kind.in_(self.numbers), getattr(self.number, operator)(self.constant(value)))
+
+
+class _Sqlite(_Value):
+    texts, numbers = ("text",), ("integer", "real")
+
+    def __init__(self, column: InstrumentedAttribute[Any], key: str) -> None:
+        path = f'$."{key}"'
+        self.kind = func.json_type(column, path, type_=String)
+        self.text = func.json_extract(column, path, type_=String)
+        self.number = func.json_extract(column, path, type_=Float)
+
+    def is_bool(self, value: bool) -> Clause:
+        return self.kind == str(value).lower()
+
+
+class _Postgres(_Value):
+    def __init__(self, column: InstrumentedAttribute[Any], key: str) -> None:
+        self.kind = func.json_typeof(column.op("->")(key), type_=String)
+        self.text = column.op("->>", return_type=String())(key)
+        # a cast of what is no number fails, and AND promises no order: CASE does
+        self.number = case((self.kind == "number", cast(self.text, Numeric)))
+
+    def constant(self, value: float) -> ColumnElement[Any]:
+        return literal(Decimal(value), Numeric)
+
+
+def _meets(value: _Value, wanted: Condition | Plain) -> list[Clause]:
+    if not isinstance(wanted, Condition):
+        return [value.equals(wanted)]
+    clauses: list[Clause] = []
+    said = wanted.model_fields_set
+    if "eq" in said:
+        clauses.append(value.equals(wanted.eq))
+    if "ne" in said:
+        clauses.append(not_(func.coalesce(value.equals(wanted.ne), literal(False))))
+    if wanted.any_of is not None:
+        clauses.append(or_(literal(False), *(value.equals(v) for v in wanted.any_of)))
+    if wanted.exists is not None:
+        clauses.append(value.kind.is_not(None) if wanted.exists else value.kind.is_(None))
+    for name, operator in COMPARED.items():
+        limit = getattr(wanted, name)
+        if limit is not None:
+            clauses.append(value.compared(operator, limit))
+    return clauses

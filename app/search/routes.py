@@ -1,0 +1,79 @@
+"""Search: 1:N by photo, by enrolled face and by vector; verify: 1:1."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, File, Path, Query, Response, UploadFile
+
+from app.deps import CallerDep, EngineDep
+from app.deps.roles import PHOTO, READER
+from app.deps.words import CollectionName
+from app.search import service
+from app.search.answering import answered
+from app.search.asked import Asked, PhotoAsked, VectorIn, VerifyAsked
+from app.search.schemas import Answer, Verdict
+from app.search.service import open_desk
+from app.search.verifying import verify
+
+router = APIRouter(prefix="/v1", tags=["search"])
+CollectionId = Annotated[CollectionName, Path(alias="collection")]
+Photo = Annotated[UploadFile, File(description="JPEG, PNG, WebP or BMP")]
+Photos = Annotated[list[UploadFile], File(alias="file", min_length=1, max_length=2, description="one photo, or two")]
+
+
+@router.post(
+    "/collections/{collection}/search",
+    summary="Search with a photo",
+    response_model=Answer,
+    openapi_extra={**READER, **PHOTO},
+)
+def search_by_photo(
+    collection: CollectionId, file: Photo, asked: Annotated[PhotoAsked, Query()], engine: EngineDep
+) -> Response:
+    """The enrolled faces nearest to the largest face of a photo, or to each of its faces.
+
+    Without `threshold` or `fmr` the nearest `limit` return, and `passes` says which of them would pass at the
+    collection's default false-match rate; with one of them only those that pass, and where nobody does the answer is
+    `unknown`. `similarity` is 100 x the calibrated probability that both are one person, at even odds; as long as the
+    collection is not `calibrated` it is an order only. A photo without a face is a 422 with the code `NoFace`.
+    """
+    with open_desk(engine) as desk:
+        return answered(service.by_photo(desk, collection, file.file.read(), asked))
+
+
+@router.post(
+    "/collections/{collection}/faces/{face_id}/search",
+    summary="Search with an enrolled face",
+    response_model=Answer,
+    openapi_extra=READER,
+)
+def search_by_face(
+    collection: CollectionId, face_id: str, asked: Annotated[Asked, Query()], engine: EngineDep
+) -> Response:
+    """The other enrolled faces nearest to this one."""
+    with open_desk(engine) as desk:
+        return answered(service.by_face(desk, collection, face_id, asked))
+
+
+@router.post(
+    "/collections/{collection}/search:by-embedding",
+    summary="Search with a vector",
+    response_model=Answer,
+    openapi_extra=READER,
+)
+def search_by_vector(
+    collection: CollectionId, body: VectorIn, asked: Annotated[Asked, Query()], engine: EngineDep
+) -> Response:
+    """The enrolled faces nearest to a vector in the space of the model's embeddings.
+
+    A vector of another length, or with a number that is not finite, is a 422 that says how many are needed.
+    """
+    with open_desk(engine) as desk:
+        return answered(service.by_vector(desk, collection, body.vector, asked))
+
+
+@router.post("/verify", summary="Are these one person?", response_model=Verdict, openapi_extra={**READER, **PHOTO})
+def verify_pair(file: Photos, asked: Annotated[VerifyAsked, Query()], engine: EngineDep, caller: CallerDep) -> Response:
+    """Compares the largest faces of two photos (`file` given twice), or of one photo with an enrolled face or with
+    the nearest face of a subject. `passes` goes by `fmr`, or by the collection's default false-match rate."""
+    with open_desk(engine) as desk:
+        return answered(verify(desk, caller, [photo.file.read() for photo in file], asked))

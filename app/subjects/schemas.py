@@ -1,0 +1,69 @@
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from app.db.tables import Subject
+from app.engine.names import ExternalId, Metadata, SubjectId
+
+IN: dict[str, Any] = {"external_id": "personnel-7", "metadata": {"desk": "north"}, "consent": True}
+
+
+class SubjectIn(BaseModel):
+    """Fields that are left out stay as they are; of a new subject, the external id is then its id."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
+    external_id: ExternalId | None = None
+    metadata: Metadata = Field({}, description="takes the place of all that was there")
+    consent: bool | None = Field(None, description="whether the person agreed; null: not known")
+    retain_until: AwareDatetime | None = Field(None, description="null: without end")
+
+
+class SubjectOut(BaseModel):
+    """A person."""
+
+    id: str
+    external_id: str | None
+    metadata: dict[str, Any]
+    consent: bool | None
+    retain_until: datetime | None
+    face_count: int
+    created_at: float
+
+    @classmethod
+    def of(cls, subject: Subject, face_count: int) -> Self:
+        until = subject.retain_until
+        return cls(
+            id=subject.id,
+            external_id=subject.external_id,
+            metadata=subject.attributes,
+            consent=subject.consent,
+            retain_until=None if until is None else datetime.fromtimestamp(until, UTC),
+            face_count=face_count,
+            created_at=subject.created_at,
+        )
+
+
+class SubjectsOut(BaseModel):
+    subjects: list[SubjectOut]
+    next_token: str | None = None
+
+
+class MergeIn(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"into": "ada"}]})
+    into: SubjectId = Field(description="the subject that stays")
+
+
+class ErasedOut(BaseModel):
+    """What was erased; the jobs remove the photos and crops."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"subject": "ada", "faces": 3, "labels": 2, "embeddings": 6, "jobs": ["/v1/jobs/0"]}]
+        }
+    )
+    subject: str
+    faces: int
+    labels: int
+    embeddings: int
+    jobs: list[str]

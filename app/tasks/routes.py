@@ -1,0 +1,34 @@
+"""Tasks: the criteria of likeness."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from app.deps import ReadDep, WriteDep
+from app.deps.roles import ADMIN, READER
+from app.deps.words import TaskName
+from app.tasks import service
+from app.tasks.schemas import TaskIn, TaskOut, TasksOut
+
+router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+Name = Annotated[TaskName, Path(description="identity, age, expression, or one of your own")]
+
+
+@router.get("", summary="List tasks", openapi_extra=READER)
+def list_tasks(session: ReadDep) -> TasksOut:
+    """By name; switched on or not."""
+    return TasksOut(tasks=[TaskOut.model_validate(t) for t in service.every(session)])
+
+
+@router.get("/{name}", summary="Look at a task", openapi_extra=READER)
+def get_task(name: Name, session: ReadDep) -> TaskOut:
+    """What "same" means for it, and whether it is switched on."""
+    return TaskOut.model_validate(service.get(session, name))
+
+
+@router.put("/{name}", status_code=201, summary="Make a task, or switch it on or off", openapi_extra=ADMIN)
+def put_task(name: Name, body: TaskIn, session: WriteDep, response: Response) -> TaskOut:
+    """201 where it is new, 200 where it was there. Age and expression are off until somebody switches them on."""
+    task, new = service.put(session, name, body)
+    response.status_code = 201 if new else 200
+    return TaskOut.model_validate(task)

@@ -1,0 +1,134 @@
+"""A request is checked at once: whatever can be known to be wrong is answered, not left to a job."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.config import Settings
+from app.db.tables import Collection, Deployment, Generation, Task
+from app.deps.caller import Caller
+from app.errors import Invalid, NotFound
+from app.trainings.plan import Named, Plan, Source
+from app.trainings.schemas import TrainingIn
+from ml import registry
+
+INNER = {"device"}
+"""Options that are the machine's affair and not the client's."""
+
+
+def plan(session: Session, settings: Settings, caller: Caller, told: TrainingIn) -> Plan:
+    """Raises Forbidden, NotFound (a collection), Invalid with the list of what there is."""
+    sources = told.sources or [Source(origin="subjects"), Source(origin="labels")]
+    made = Plan(
+        collection=told.collection,
+        method=told.method,
+        descriptors=tuple(_descriptors(session, settings, told, sources[0].task)),
+        options=_options(told),
+        sources=tuple(sources),
+        holdout=told.holdout,
+    )
+    for collection in made.collections:
+        caller.check(collection)
+        if session.get(Collection, collection) is None:
+            raise NotFound(f"no collection {collection!r}")
+    _check_tasks(session, made.tasks)
+    _check_sources(made)
+    _check_width(made)
+    return made
+
+
+def _descriptors(session: Session, settings: Settings, told: TrainingIn, task: str) -> Iterable[Named]:
+    named = told.descriptors or ([told.descriptor] if told.descriptor else [])
+    if told.descriptor and told.descriptors:
+        raise Invalid("send descriptor or descriptors, not both")
+    if not named:
+        return _serving(session, told.collection, task)
+    return [_descriptor(settings, name) for name in named]
+
+
+def _serving(session: Session, collection: str, task: str) -> list[Named]:
+    """What the champion is described by, so that retraining changes the metric alone."""
+    deployment = session.get(Deployment, (collection, task)) or session.get(Deployment, (collection, "identity"))
+    champion = session.get(Generation, deployment.champion) if deployment else None
+    return [Named(**d) for d in champion.manifest["descriptors"]] if champion else [Named(name="lbp")]
+
+
+def _descriptor(settings: Settings, name: str) -> Named:
+    if name in settings.onnx_manifests:
+        return Named(name="onnx", options={"manifest": str(settings.onnx_manifests[name])})
+    known = {n for n in registry.names("descriptors") if n != "onnx"} | settings.onnx_manifests.keys()
+    if name not in known:
+        raise Invalid(
+            f"no descriptor is named {name!r}; there are: {', '.join(sorted(known))}",
+            code="UnknownComponent",
+            descriptors=sorted(known),
+        )
+    return Named(name=name)
+
+
+def _options(told: TrainingIn) -> dict[str, Any]:
+    methods = registry.names("embedders")
+    if told.method not in methods:
+        raise Invalid(
+            f"no method is named {told.method!r}; there are: {', '.join(methods)}",
+            code="UnknownComponent",
+            methods=methods,
+        )
+    known = _known(told.method)
+    if told.dim is not None and "dim" not in known.model_fields:
+        raise Invalid(f"the method {told.method} has no dim: it keeps the descriptor's width")
+    given = {"seed": told.seed} | ({} if told.dim is None else {"dim": told.dim}) | told.options
+    listed = {name: f"{field.annotation} = {field.default!r}" for name, field in known.model_fields.items()}
+    try:
+        options = known.model_validate(given).model_dump()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        wrong = ".".join(str(part) for part in first["loc"])
+        raise Invalid(
+            f"option {wrong!r} of {told.method}: {first['msg']}; it has: {', '.join(known.model_fields)}",
+            options=listed,
+        ) from error
+    negative = [n for n, v in options.items() if isinstance(v, int | float) and v < 0]
+    if negative or not options.get("dim", 1) or not options.get("steps", 1):
+        raise Invalid(f"option {(negative or ['dim and steps'])[0]!r} of {told.method} is too small", options=listed)
+    return options
+
+
+def _known(method: str) -> type[BaseModel]:
+    """The options of a method with their types and defaults, as its dataclass fields say."""
+    made = registry.component("embedders", method)
+    hints = get_type_hints(made)
+    told: dict[str, Any] = {f.name: (hints[f.name], f.default) for f in fields(made) if f.name not in INNER}
+    return create_model(method, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **told)
+
+
+def _check_tasks(session: Session, tasks: Iterable[str]) -> None:
+    known = dict(session.execute(select(Task.name, Task.enabled)).all())
+    for task in tasks:
+        if task not in known:
+            raise Invalid(f"no task {task!r}; there are: {', '.join(sorted(known))}", code="UnknownTask")
+        if not known[task]:
+            raise Invalid(f"the task {task!r} is off; an administrator may switch it on", code="TaskDisabled")
+
+
+def _check_sources(plan: Plan) -> None:
+    for task in plan.tasks:
+        mine = [s for s in plan.sources if s.task == task]
+        derived = {(s.origin, s.tolerance) for s in mine if s.origin != "labels"}
+        if len(derived) > 1:
+            raise Invalid(f"task {task!r}: all its sources must be subjects, or one metadata field with one tolerance")
+        if len({(plan.of(s), s.origin) for s in mine}) < len(mine):
+            raise Invalid(f"task {task!r}: a source is named twice")
+        if any(s.tolerance is not None and s.metadata is None for s in mine):
+            raise Invalid(f"task {task!r}: tolerance is for metadata; labels and subjects have none")
+
+
+def _check_width(plan: Plan) -> None:
+    """A learned space is no wider than what it is learned from. Raises ml.Unavailable where a file is missing."""
+    width, dim = plan.recipe.dim, plan.options.get("dim", 1)
+    if dim > width:
+        raise Invalid(f"dim must be at most {width}, the width of the descriptors, not {dim}")

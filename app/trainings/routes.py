@@ -1,0 +1,45 @@
+"""Trainings: a metric learned from labels, subjects and metadata."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.accepted import accepted
+from app.deps.roles import ADMIN, OPERATOR
+from app.deps.words import Word
+from app.trainings import service
+from app.trainings.schemas import StartedOut, TrainingIn, TrainingsOut, WholeTrainingOut
+
+router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
+OfCollection = Annotated[Word | None, Query(description="only trainings of this collection")]
+
+
+@router.post("", status_code=202, summary="Learn a metric", openapi_extra=ADMIN)
+def start_training(
+    body: TrainingIn, session: WriteDep, resources: ResourcesDep, caller: CallerDep, response: Response
+) -> StartedOut:
+    """A job that learns from what is known now, measures the result on people held out, and learns once more from
+    everybody: a candidate, which serves nobody until it is published. Cancel it by its job."""
+    job, started = service.start(session, resources.settings, caller, body)
+    accepted(response, job)
+    return started
+
+
+@router.get("", summary="List trainings", openapi_extra=OPERATOR)
+def list_trainings(
+    session: ReadDep,
+    caller: CallerDep,
+    collection: OfCollection = None,
+    limit: Limit = 100,
+    next_token: NextToken = None,
+) -> TrainingsOut:
+    """Oldest first, without curves and reports."""
+    trainings, token = service.listed(session, caller, collection, limit, next_token)
+    return TrainingsOut(trainings=trainings, next_token=token)
+
+
+@router.get("/{training_id}", summary="Look at a training", openapi_extra=OPERATOR)
+def get_training(training_id: Annotated[Word, Path()], session: ReadDep, caller: CallerDep) -> WholeTrainingOut:
+    """Its curve as far as it has come; its report and its candidate at the end."""
+    return service.get(session, caller, training_id)

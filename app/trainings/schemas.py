@@ -1,0 +1,85 @@
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from app.db.tables import Training
+from app.deps.accepted import JobOut, State
+from app.deps.words import CollectionName
+from app.trainings.plan import Source
+
+EXAMPLES: list[JsonValue] = [
+    {"collection": "staff", "method": "ldml", "descriptor": "lbp", "dim": 32},
+    {
+        "collection": "staff", "method": "cpmtml", "descriptor": "lbp", "dim": 64,
+        "sources": [
+            {"task": "identity", "from": "subjects"},
+            {"task": "identity", "from": "labels"},
+            {"task": "age", "collection": "ages", "from": "metadata.age", "tolerance": 5, "max_pairs": 40000},
+        ],
+    },
+]  # fmt: skip
+
+
+class TrainingIn(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": EXAMPLES})
+    collection: CollectionName
+    method: str = Field("ldml", max_length=64, description="how the metric is learned")
+    descriptor: str | None = Field(None, max_length=255, description="without it, that of the serving model")
+    descriptors: list[str] = Field([], max_length=8, description="several, one after the other in a row")
+    dim: int | None = Field(None, ge=1, le=4096)
+    options: dict[str, Any] = Field({}, description="of the method; a wrong one is answered with the list of them")
+    seed: int = Field(0, ge=0, lt=2**31)
+    sources: list[Source] = Field([], max_length=64, description="without any: identity from subjects and labels")
+    holdout: float = Field(0.2, ge=0, le=0.8, description="share of the people whom the report is measured on; 0: none")
+
+
+class StartedOut(JobOut):
+    """The job, and the training that it runs."""
+
+    training: str
+
+
+class TrainingOut(BaseModel):
+    """A run: what was asked, how far it is, and its candidate."""
+
+    id: str
+    collection: str
+    request: dict[str, Any] = Field(description="with every option filled in")
+    state: State
+    job: str | None
+    model: str | None = Field(description="the candidate's id, once there is one")
+    problem: dict[str, Any] | None
+    created_at: float
+
+    @classmethod
+    def of(cls, training: Training, job: JobOut | None) -> "TrainingOut":
+        return cls(**_common(training, job))
+
+
+class WholeTrainingOut(TrainingOut):
+    """With its live curve and its report."""
+
+    curve: list[dict[str, Any]] = Field(description="one point now and then: phase, step, steps, and what was measured")
+    report: dict[str, Any]
+
+    @classmethod
+    def of(cls, training: Training, job: JobOut | None) -> "WholeTrainingOut":
+        return cls(**_common(training, job), curve=training.curve, report=training.report)
+
+
+class TrainingsOut(BaseModel):
+    trainings: list[TrainingOut]
+    next_token: str | None = None
+
+
+def _common(training: Training, job: JobOut | None) -> dict[str, Any]:
+    return {
+        "id": training.id,
+        "collection": training.request["collection"],
+        "request": training.request,
+        "state": job.state if job else "succeeded" if training.model else "cancelled",
+        "job": training.job_id,
+        "model": training.model,
+        "problem": job.problem if job else None,
+        "created_at": training.created_at,
+    }

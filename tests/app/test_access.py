@@ -1,0 +1,74 @@
+"""The door: keys, roles, bindings and sizes, before any body is read."""
+
+import socket
+import time
+
+import httpx
+import pytest
+
+from tests.service import Service
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer nonsense"}, {"x-api-key": "nonsense"}])
+def test_without_a_valid_key_the_answer_is_401_as_a_problem(service: Service, headers: dict[str, str]) -> None:
+    answer = httpx.get(f"{service.url}/v1/collections", headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert {"type", "title", "status", "detail", "code", "request_id"} <= answer.json().keys()
+
+
+def test_a_key_is_taken_as_bearer_and_as_x_api_key(service: Service) -> None:
+    bearer = service.key("reader")
+    secret = bearer["Authorization"].removeprefix("Bearer ")
+    for headers in (bearer, {"x-api-key": secret}):
+        assert httpx.get(f"{service.url}/v1/collections", headers=headers).status_code == 200
+
+
+def test_a_role_may_do_its_own_and_no_more(service: Service) -> None:
+    url = f"{service.url}/v1/collections/a"
+    assert httpx.put(url, headers=service.key("reader")).status_code == 403
+    assert httpx.put(url, headers=service.key("operator")).status_code == 201
+    assert httpx.get(f"{service.url}/v1/keys", headers=service.key("operator")).status_code == 403
+
+
+def test_a_bound_key_opens_its_own_collections_only(service: Service) -> None:
+    headers = service.key("operator", "mine")
+    assert httpx.put(f"{service.url}/v1/collections/mine", headers=headers).status_code == 201
+    assert httpx.put(f"{service.url}/v1/collections/other", headers=headers).status_code == 403
+
+
+def test_a_revoked_key_is_refused(service: Service) -> None:
+    made = service.client.post("/v1/keys", json={"role": "reader", "name": "guest"}).json()
+    assert made["key"].startswith("lk_")
+    listed = service.client.get("/v1/keys").json()["keys"]
+    assert "key" not in listed[-1], "the secret is shown once"
+    assert service.client.delete(f"/v1/keys/{made['id']}").status_code == 204
+    answer = httpx.get(f"{service.url}/v1/collections", headers={"x-api-key": made["key"]})
+    assert answer.status_code == 401
+
+
+def test_a_body_without_a_key_is_refused_before_it_is_sent(service: Service) -> None:
+    host, port = service.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as raw:
+        raw.sendall(b"POST /v1/collections/a:import HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n\r\n")
+        began = time.monotonic()
+        assert b" 401 " in raw.recv(100), "the answer comes although the body never did"
+        assert time.monotonic() - began < 5
+
+
+def test_a_body_over_the_limit_is_refused_by_its_declared_and_by_its_counted_length(service: Service) -> None:
+    over = service.resources.settings.max_json_bytes + 1
+
+    def undeclared():  # type: ignore[no-untyped-def]
+        for _ in range(over // 65536 + 2):
+            yield b" " * 65536
+
+    declared = service.client.put("/v1/collections/a", content=b" " * over)
+    counted = service.client.put("/v1/collections/a", content=undeclared())
+    assert {declared.status_code, counted.status_code} == {413}
+    assert "bytes" in declared.json()["detail"]
+
+
+def test_an_unknown_path_is_a_problem_too(service: Service) -> None:
+    answer = service.client.get("/v1/nonsense")
+    assert (answer.status_code, answer.json()["code"]) == (404, "ResourceNotFound")

@@ -1,0 +1,130 @@
+"""Deployments over HTTP: looked at, published, rolled back."""
+
+import time
+from typing import Any
+
+import pytest
+
+from app.db.session import writing
+from app.engine.generations import FIRST
+from tests.gallery import enrol
+from tests.rows import generation
+from tests.service import Service
+
+BASE = "/v1/collections/c/deployments/identity"
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def stocked(service: Service, *models: str) -> None:
+    service.client.put("/v1/collections/c")
+    enrol(service.resources, "c", range(8), shots=2)
+    for seed, name in enumerate(models):
+        with writing(service.resources.database) as session:
+            service.resources.generations.keep(session, generation(name, seed=seed))
+
+
+def publish(service: Service, model: str, **told: Any) -> dict[str, Any]:
+    job = service.wait(service.client.post(f"{BASE}:publish", json={"model": model}, **told))
+    assert job["state"] == "succeeded", job["problem"]
+    return job
+
+
+def test_a_deployment_shows_its_pointers_and_its_version_as_etag(service: Service) -> None:
+    stocked(service, "m1")
+    answer = service.client.get(BASE)
+    assert answer.headers["ETag"] == '"1"'
+    assert (answer.json()["champion"], answer.json()["previous"], answer.json()["version"]) == (FIRST, None, 1)
+    assert publish(service, "m1")["result"]["version"] == 2
+    shown = service.client.get(BASE).json()
+    assert (shown["champion"], shown["previous"], shown["cells"]) == ("m1", FIRST, 1)
+    assert [point["m"] for point in shown["curve"]] == [1]
+    assert [t["asked"] for t in shown["thresholds"]] == [0.1, 0.01, 0.001, 0.0001]
+    assert shown["thresholds"][0]["low"] <= shown["thresholds"][0]["fmr"] <= shown["thresholds"][0]["high"]
+    [entry] = shown["history"]
+    assert (entry["model"], entry["by"]) == ("m1", "test")
+    listed = service.client.get("/v1/collections/c/deployments").json()["deployments"]
+    assert [d["task"] for d in listed] == ["identity"]
+
+
+def test_rolling_back_is_done_when_it_is_answered(service: Service) -> None:
+    stocked(service, "m1")
+    publish(service, "m1")
+    start = time.monotonic()
+    answer = service.client.post(f"{BASE}:rollback", json={"reason": "complaints"})
+    assert time.monotonic() - start < 1
+    assert answer.status_code == 200
+    assert (answer.json()["champion"], answer.json()["previous"]) == (FIRST, "m1")
+    face = service.client.get("/v1/collections/c/faces").json()["faces"][0]["face_id"]
+    assert service.client.post(f"/v1/collections/c/faces/{face}/search").json()["model"] == FIRST
+    assert service.client.get(BASE).json()["history"][-1]["reason"] == "complaints"
+    assert service.client.post(f"{BASE}:rollback").json()["champion"] == "m1"
+
+
+def test_what_served_before_is_published_at_once(service: Service) -> None:
+    stocked(service, "m1", "m2")
+    for model in ("m1", "m2"):
+        publish(service, model)
+    assert service.client.post(f"{BASE}:publish", json={"model": "m2"}).json()["version"] == 3
+    answer = service.client.post(f"{BASE}:publish", json={"model": "m1"})
+    assert (answer.status_code, answer.json()["champion"], answer.headers["ETag"]) == (200, "m1", '"4"')
+
+
+@on_sqlite
+def test_there_is_nothing_to_roll_back_to_at_first(service: Service) -> None:
+    stocked(service)
+    answer = service.client.post(f"{BASE}:rollback")
+    assert (answer.status_code, answer.json()["code"]) == (409, "ResourceInUse")
+
+
+@on_sqlite
+def test_a_stale_etag_is_refused(service: Service) -> None:
+    stocked(service, "m1")
+    stale = {"If-Match": '"7"'}
+    for verb, body in ((":publish", {"model": "m1"}), (":rollback", None)):
+        answer = service.client.post(f"{BASE}{verb}", json=body, headers=stale)
+        assert (answer.status_code, answer.json()["code"]) == (412, "PreconditionFailed")
+    assert service.client.put(f"{BASE}/challenger", json={"model": "m1"}, headers=stale).status_code == 412
+    assert service.client.post(f"{BASE}:rollback", headers={"If-Match": "soon"}).status_code == 422
+    assert publish(service, "m1", headers={"If-Match": '"1"'})["result"]["model"] == "m1"
+
+
+@on_sqlite
+def test_what_cannot_be_published_says_why(service: Service) -> None:
+    stocked(service, "m1")
+    client = service.client
+
+    def refused(path: str, **body: Any) -> tuple[int, str]:
+        answer = client.post(path, json=body)
+        return answer.status_code, answer.json()["code"]
+
+    assert refused(f"{BASE}:publish", model="none") == (404, "ResourceNotFound")
+    assert refused("/v1/collections/none/deployments/identity:publish", model="m1") == (404, "ResourceNotFound")
+    assert refused("/v1/collections/c/deployments/age:publish", model="m1") == (422, "UnknownTask")
+    assert refused(f"{BASE}:publish", model="m1", override=True) == (422, "ReasonRequired")
+    assert refused(f"{BASE}:publish") == (422, "InvalidParameter")
+    assert client.get("/v1/collections/c/deployments/age").status_code == 404
+    assert client.get("/v1/collections/none/deployments").status_code == 404
+
+
+@on_sqlite
+def test_only_administrators_publish(service: Service) -> None:
+    stocked(service, "m1")
+    operator = service.key("operator")
+    for answer in (
+        service.client.post(f"{BASE}:publish", json={"model": "m1"}, headers=operator),
+        service.client.post(f"{BASE}:rollback", headers=operator),
+        service.client.put(f"{BASE}/challenger", json={"model": "m1"}, headers=operator),
+    ):
+        assert answer.status_code == 403
+    assert service.client.get(BASE, headers=service.key("reader", "other")).status_code == 403
+
+
+@on_sqlite
+def test_a_challenger_comes_and_goes(service: Service) -> None:
+    stocked(service, "m1")
+    assert service.wait(service.client.put(f"{BASE}/challenger", json={"model": "m1"}))["state"] == "succeeded"
+    assert service.client.get(BASE).json()["challenger"] == "m1"
+    assert service.client.put(f"{BASE}/challenger", json={"model": "m1"}).status_code == 200
+    assert service.client.put(f"{BASE}/challenger", json={"model": None}).json()["challenger"] is None
+    again = service.client.put(f"{BASE}/challenger", json={"model": "m1"})  # its embeddings are there still
+    assert (again.status_code, again.json()["challenger"]) == (200, "m1")

@@ -1,0 +1,474 @@
+"""The search engine of an API process: it follows the tables, swaps without a gap, and survives what goes wrong."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, select, text
+
+from app.db.session import reading, writing
+from app.db.tables import Collection, Deployment, Embedding, Follower
+from app.engine import facts, loading
+from app.engine.batching import WAITING, Slots
+from app.engine.engine import Engine, open_engine
+from app.engine.loading import Place
+from app.engine.locks import SharedLock
+from app.errors import Busy, NotFound
+from app.resources import Resources
+from ml.generation import Generation
+from ml.indexes.ivf import Ivf
+from ml.types import Ids
+from tests.rows import Gallery, generation, people
+
+MODEL, OTHER = generation("m-one"), generation("m-two", dim=12, seed=1)
+
+
+@pytest.fixture
+def resources(lasting: Resources) -> Iterator[Resources]:
+    """Tidied after each test: one engine after the other follows these tables."""
+    yield lasting
+    with writing(lasting.database) as session:
+        session.execute(delete(Collection))
+    for file in lasting.indexes.iterdir():
+        file.unlink()
+
+
+@pytest.fixture
+def gallery(resources: Resources) -> Gallery:
+    """Twenty people with three photos each, under one model."""
+    made = Gallery(resources).make(MODEL)
+    rows, subjects = people(20, 3)
+    made.add({MODEL.id: rows}, subjects)
+    return made
+
+
+@pytest.fixture
+def engine(resources: Resources) -> Iterator[Engine]:
+    with open_engine(resources) as opened:
+        yield opened
+
+
+def until(what: Callable[[], bool], seconds: float = 10) -> None:
+    limit = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < limit, "it did not come true in time"
+        time.sleep(0.01)
+
+
+def held(engine: Engine, collection: str = "staff", model: str | None = None) -> set[int]:
+    with engine.use(collection, model=model) as serving:
+        return set(serving.index.ids().tolist())
+
+
+def test_it_follows_what_is_added_and_removed(gallery: Gallery, engine: Engine) -> None:
+    until(lambda: held(engine) == set(gallery.pks))
+    rows, subjects = people(5, 1, seed=7)
+    gallery.add({MODEL.id: rows}, subjects)
+    gallery.remove(gallery.pks[:4])
+    until(lambda: held(engine) == set(gallery.pks))
+    with engine.use("staff") as serving:
+        found = serving.search(rows, 1)
+        assert found.ids[:, 0].tolist() == gallery.pks[-5:]
+        assert found.distances.max() == 0
+
+
+def test_it_reports_which_change_it_serves_and_signs_off(gallery: Gallery) -> None:
+    with open_engine(gallery.resources) as engine:
+        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: reported(gallery) == [(engine.follower.process, MODEL.id, 1, 60)])
+        gallery.remove(gallery.pks[:1])
+        until(lambda: reported(gallery) == [(engine.follower.process, MODEL.id, 2, 59)])
+    assert reported(gallery) == []
+
+
+def reported(gallery: Gallery) -> list[tuple[str, str, int, int]]:
+    with reading(gallery.resources.database) as session:
+        rows = session.scalars(select(Follower).where(Follower.collection_id == gallery.collection)).all()
+        return [(r.process, r.generation_id, r.change, r.vectors) for r in rows]
+
+
+def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: Gallery, engine: Engine) -> None:
+    rows, _ = people(20, 3, dim=12, seed=3)
+    also(gallery, rows)
+    failures: list[BaseException] = []
+    models: list[str] = []
+    stop = threading.Event()
+
+    def search() -> None:
+        while not stop.is_set():
+            try:
+                with engine.use("staff") as serving:
+                    width = 8 if serving.generation.id == MODEL.id else 12
+                    assert (serving.search(np.zeros((1, width), np.float32), 5).ids >= 0).all()
+                    models.append(serving.generation.id)
+            except BaseException as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for champion, previous in [(OTHER.id, MODEL.id), (MODEL.id, OTHER.id), (OTHER.id, MODEL.id)]:
+        until(lambda: bool(models))
+        models.clear()
+        gallery.point(champion=champion, previous=previous)
+        until(lambda champion=champion: champion in models)  # type: ignore[misc]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def also(gallery: Gallery, rows: np.ndarray, model: Generation = OTHER) -> None:
+    """The gallery's faces have their places under the other model too."""
+    with writing(gallery.resources.database) as session:
+        gallery.resources.generations.keep(session, model)
+        session.flush()
+        session.add_all(
+            Embedding(generation_id=model.id, task="identity", face_pk=pk, vector=row.tobytes())
+            for pk, row in zip(gallery.pks, rows, strict=True)
+        )
+
+
+def test_what_is_being_used_outlives_its_swap(gallery: Gallery, engine: Engine) -> None:
+    also(gallery, people(20, 3, dim=12, seed=3)[0])
+    with engine.use("staff") as serving:
+        before = serving.index_generation
+        gallery.point(champion=OTHER.id, previous=None)
+        until(lambda: served(engine) == OTHER.id)
+        assert serving.generation.id == MODEL.id
+        assert serving.search(np.zeros((1, 8), np.float32), 60).ids.min() > 0
+    with engine.use("staff") as after:
+        assert after.index_generation != before
+
+
+def served(engine: Engine, model: str | None = None) -> str:
+    with engine.use("staff", model=model) as serving:
+        return serving.generation.id
+
+
+def test_rolling_back_finds_the_previous_index_warm(gallery: Gallery, engine: Engine) -> None:
+    also(gallery, people(20, 3, dim=12, seed=3)[0])
+    gallery.point(champion=OTHER.id, previous=MODEL.id)
+    until(lambda: served(engine) == OTHER.id and served(engine, "previous") == MODEL.id)
+    with engine.use("staff", model="previous") as serving:
+        before = serving.index
+    gallery.point(champion=MODEL.id, previous=OTHER.id)
+    until(lambda: served(engine) == MODEL.id, seconds=1)
+    with engine.use("staff") as serving:
+        assert serving.index is before
+
+
+def test_rolling_back_waits_for_nothing_slow(gallery: Gallery, engine: Engine) -> None:
+    also(gallery, people(20, 3, dim=12, seed=3)[0])
+    gallery.point(champion=OTHER.id, previous=MODEL.id)
+    until(lambda: served(engine) == OTHER.id and served(engine, "previous") == MODEL.id)
+    done = threading.Event()
+    for i in range(3):
+        engine.follower.keeper.chores.start(("slow", i), lambda: done.wait(10))
+    gallery.point(champion=MODEL.id, previous=OTHER.id)
+    gallery.remove(gallery.pks[:2])
+    until(lambda: served(engine) == MODEL.id and held(engine) == set(gallery.pks), seconds=1)
+    done.set()
+
+
+def test_a_challenger_is_loaded_when_it_is_asked_for(gallery: Gallery, engine: Engine) -> None:
+    also(gallery, people(20, 3, dim=12, seed=3)[0])
+    gallery.point(challenger=OTHER.id)
+    until(lambda: index_generation(engine) == "2.2")
+    assert set(engine.registry.all()[0].held) == {MODEL.id}
+    assert served(engine, "challenger") == served(engine, OTHER.id) == OTHER.id
+    assert set(engine.registry.all()[0].held) == {MODEL.id, OTHER.id}
+
+
+def test_what_is_not_there_is_named(gallery: Gallery, engine: Engine) -> None:
+    for collection, task, model in [("nobody", "identity", None), ("staff", "age", None), ("staff", "identity", "m-9")]:
+        with pytest.raises(NotFound, match=r"nobody|age|m-one"), engine.use(collection, task, model):
+            raise AssertionError
+
+
+def test_a_deleted_collection_is_dropped_and_another_of_its_name_is_not_mistaken_for_it(
+    gallery: Gallery, engine: Engine
+) -> None:
+    until(lambda: held(engine) == set(gallery.pks))
+    with writing(gallery.resources.database) as session:
+        session.delete(session.get_one(Collection, "staff"))
+    until(lambda: not engine.registry.all())
+    again = Gallery(gallery.resources).make(MODEL)
+    again.add({MODEL.id: people(2, 1)[0]}, ["a", "b"])
+    until(lambda: held(engine) == set(again.pks))
+
+
+def test_an_empty_collection_is_served(resources: Resources, engine: Engine) -> None:
+    Gallery(resources).make(MODEL)
+    with engine.use("staff") as serving:
+        assert serving.search(np.zeros((1, 8), np.float32), 3).ids.tolist() == [[-1, -1, -1]]
+
+
+def test_a_restart_goes_on_from_the_snapshot(gallery: Gallery) -> None:
+    with open_engine(gallery.resources) as engine:
+        until(lambda: held(engine) == set(gallery.pks))
+    gallery.add({MODEL.id: people(2, 1, seed=5)[0]}, ["a", "b"])
+    gallery.remove(gallery.pks[:3])
+    with open_engine(gallery.resources) as engine:
+        until(lambda: held(engine) == set(gallery.pks))
+        with engine.use("staff") as serving:
+            assert serving.held.built_with == 60, "it was read from the disk, and caught up"
+
+
+@pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "record forged", "record gone"])
+def test_a_snapshot_that_is_not_what_was_saved_is_not_served(gallery: Gallery, harm: str) -> None:
+    with open_engine(gallery.resources) as engine:
+        until(lambda: held(engine) == set(gallery.pks))
+    [file] = gallery.resources.indexes.glob("*.index")
+    [record] = gallery.resources.indexes.glob("*.json")
+    spoil(file, record, harm)
+    with open_engine(gallery.resources) as engine:
+        until(lambda: held(engine) == set(gallery.pks))
+        with engine.use("staff") as serving:
+            found = serving.search(people(20, 3)[0], 1)
+            assert found.ids[:, 0].tolist() == gallery.pks
+
+
+def spoil(file: Path, record: Path, harm: str) -> None:
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 1
+    if harm == "truncated":
+        file.write_bytes(file.read_bytes()[:-50])
+    elif harm == "altered":
+        file.write_bytes(data)
+    elif harm == "missing":
+        file.unlink()
+    elif harm == "record forged":
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"change": 10**6}))
+    else:
+        record.unlink()
+
+
+def test_what_nobody_needs_is_tidied_from_the_folder(gallery: Gallery) -> None:
+    folder = gallery.resources.indexes
+    for name in ("gone.json", "gone.0.index", "gone.1.index.part"):
+        (folder / name).write_text("{}")
+        os.utime(folder / name, (1, 1))
+    (folder / "fresh.index.part").write_text("of another process")
+    for _ in range(2):
+        with open_engine(gallery.resources) as engine:
+            until(lambda engine=engine: held(engine) == set(gallery.pks))  # type: ignore[misc]
+        gallery.add({MODEL.id: people(1, 1)[0]}, ["a"])
+    left = sorted(p.name for p in folder.iterdir())
+    assert [name.split(".")[-1] for name in left if name != "fresh.index.part"] == ["index", "json", "key"]
+    assert "fresh.index.part" in left
+
+
+def test_a_removed_face_does_not_stay_in_a_file(gallery: Gallery, engine: Engine) -> None:
+    until(lambda: len(list(gallery.resources.indexes.glob("*.index"))) == 1)
+    gallery.remove(gallery.pks[:1])
+    until(lambda: held(engine) == set(gallery.pks))
+    assert list(gallery.resources.indexes.glob("*.index")) == []
+
+
+def test_two_processes_follow_the_same_tables(gallery: Gallery, engine: Engine) -> None:
+    with open_engine(gallery.resources) as second:
+        gallery.remove(gallery.pks[:2])
+        until(lambda: held(engine) == held(second) == set(gallery.pks))
+        until(lambda: index_generation(engine) == index_generation(second) == "1.2")
+        until(lambda: len(reported(gallery)) == 2)
+
+
+def index_generation(engine: Engine) -> str:
+    with engine.use("staff") as serving:
+        return serving.index_generation
+
+
+def test_it_answers_from_what_it_holds_while_a_model_cannot_be_loaded(gallery: Gallery, engine: Engine) -> None:
+    broken = generation(f"m-{uuid4().hex}", dim=12)
+    also(gallery, people(20, 3, dim=12, seed=3)[0], broken)
+    until(lambda: held(engine) == set(gallery.pks))
+    weights = gallery.resources.generations.folder / broken.id / "embedder.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-4])
+    gallery.point(champion=broken.id, previous=MODEL.id)
+    time.sleep(0.3)
+    assert served(engine) == MODEL.id
+    weights.write_bytes(data)
+    until(lambda: served(engine) == broken.id)
+
+
+def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: Gallery, engine: Engine) -> None:
+    until(lambda: held(engine) == set(gallery.pks))
+    rows = np.random.default_rng(0).standard_normal((10_100, 8)).astype(np.float32)
+    gallery.add({MODEL.id: rows}, [None] * len(rows), role="distractor")
+    until(lambda: held(engine) == set(gallery.pks), seconds=30)
+    until(lambda: isinstance(engine.registry.all()[0].champion.index, Ivf), seconds=30)
+    with engine.use("staff") as serving:
+        assert len(serving.index) == 10_160
+        found = serving.search(rows[:20], 1, m=serving.index.cells)
+        assert found.ids[:, 0].tolist() == gallery.pks[60:80]
+        assert not serving.held.outgrown()
+
+
+def test_faces_that_were_written_past_the_counter_are_noticed_when_it_is_saved(
+    gallery: Gallery, resources: Resources
+) -> None:
+    with open_engine(resources) as engine:
+        until(lambda: held(engine) == set(gallery.pks))
+    with writing(resources.database) as session:
+        session.execute(delete(Embedding).where(Embedding.face_pk == gallery.pks[0]))
+    with open_engine(resources) as engine:
+        until(lambda: held(engine) == set(gallery.pks[1:]))
+
+
+def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: Engine) -> None:
+    gallery = Gallery(resources).make(MODEL)
+    rows, subjects = people(40, 3)
+    gallery.add({MODEL.id: rows}, subjects)
+    until(lambda: engine.registry.get(("staff", "identity")) is not None)
+    until(lambda: known(engine) == 120)
+    with engine.use("staff") as serving:
+        near, far = serving.facts.similarity(np.array([0.3, 15.0], np.float32))
+        assert near > 90 > 10 > far
+        assert serving.facts.curve[-1].recall == 1
+        line = serving.facts.threshold(0.01)
+        assert line is not None
+        assert line.fmr <= 0.01
+    with reading(resources.database) as session:
+        kept = session.get_one(Deployment, ("staff", "identity")).facts[MODEL.id]
+    assert kept.keys() == {"calibration", "default_fmr", "thresholds", "cells", "curve", "faces", "measured_at"}
+    again = facts.measure(resources, "staff", "identity", MODEL)["calibration"]
+    assert json.loads(json.dumps(again)) == kept["calibration"]
+
+
+def known(engine: Engine) -> int:
+    with engine.use("staff") as serving:
+        return serving.facts.measured_on
+
+
+def test_where_nothing_is_known_similarity_is_still_an_order(gallery: Gallery, engine: Engine) -> None:
+    with engine.use("staff") as serving:
+        far = np.array([0, 1e-6, 1, 50, 1e6, 1e30], np.float32)
+        similar = serving.facts.similarity(far)
+        assert serving.facts.calibration is None
+    assert (np.diff(similar) < 0).all()
+    assert 0 <= similar.min() < similar.max() <= 100
+
+
+def test_the_database_may_go_away_and_come_back(gallery: Gallery) -> None:
+    with open_engine(gallery.resources) as engine:
+        until(lambda: held(engine) == set(gallery.pks))
+        with gallery.resources.database.connect() as connection:
+            hidden = "faces" if connection.dialect.name == "postgresql" else "collections"
+            connection.execute(text(f"alter table {hidden} rename to hidden"))
+            connection.commit()
+        time.sleep(0.3)
+        with engine.use("staff") as serving:
+            assert (serving.search(np.zeros((1, 8), np.float32), 5).ids >= 0).all()
+        with gallery.resources.database.connect() as connection:
+            connection.execute(text(f"alter table hidden rename to {hidden}"))
+            connection.commit()
+        gallery.remove(gallery.pks[:1])
+        until(lambda: held(engine) == set(gallery.pks))
+
+
+class Counted:
+    """Work that tells how many did it at once, and with whom."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.running = self.most = 0
+        self.lock = threading.Lock()
+        self.go = threading.Event()
+
+    def __call__(self, items: list[int]) -> list[int]:
+        with self.lock:
+            self.batches.append(len(items))
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.go.wait(5)
+        with self.lock:
+            self.running -= 1
+        if 13 in items:
+            raise ValueError("13")
+        return [2 * i for i in items]
+
+
+def test_what_waits_for_a_slot_is_done_together_and_each_gets_its_own() -> None:
+    slots, work = Slots(2, patience=5), Counted()
+    results: dict[int, object] = {}
+
+    def ask(item: int) -> None:
+        try:
+            results[item] = slots.together("kind", item, work)
+        except ValueError as error:
+            results[item] = str(error)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8, 20)]
+    for i, thread in enumerate(threads):
+        thread.start()
+        until(lambda i=i: slots.waiting == max(0, i - 1))  # type: ignore[misc]
+    work.go.set()
+    for thread in threads:
+        thread.join()
+    assert results == {i: "13" if i == 13 else 2 * i for i in range(8, 20)}
+    assert work.batches[:3] == [1, 1, 10]
+    assert work.most <= 2
+
+
+def test_impatience_and_a_long_queue_are_busy() -> None:
+    slots = Slots(1, patience=0.05)
+    with slots.alone():
+        with pytest.raises(Busy, match="no slot"), slots.alone():
+            raise AssertionError
+        slots.patience = 5
+        threads = [threading.Thread(target=slots.together, args=("k", i, list)) for i in range(WAITING)]
+        for thread in threads:
+            thread.start()
+        until(lambda: slots.waiting == WAITING)
+        with pytest.raises(Busy, match="wait already"), slots.alone():
+            raise AssertionError
+    for thread in threads:
+        thread.join()
+    assert slots.waiting == 0
+
+
+def test_who_changes_an_index_is_alone_and_is_not_starved() -> None:
+    lock, inside, seen = SharedLock(), [0], []
+    stop = threading.Event()
+
+    def share() -> None:
+        while not stop.is_set():
+            with lock.shared():
+                seen.append(inside[0])
+
+    threads = [threading.Thread(target=share) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(50):
+        with lock.alone():
+            inside[0] = 1
+            time.sleep(0.0005)
+            inside[0] = 0
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert set(seen) == {0}
+
+
+@pytest.mark.parametrize("lasting", ["sqlite"], indirect=True)
+def test_a_sample_finds_the_cells_of_a_large_gallery(resources: Resources) -> None:
+    rows: np.ndarray = np.random.default_rng(1).standard_normal((12_000, 4)).astype(np.float32)
+    model = generation("m-four", dim=4)
+    gallery = Gallery(resources, "large").make(model)
+    gallery.add({model.id: rows}, [None] * len(rows))
+    with reading(resources.database) as session:
+        born = session.get_one(Collection, "large").created_at
+        index = loading.build(session, Place("large", "identity", model.id, born), 4, "l2", "cpu", per_cell=20)
+    ids: Ids = np.array(gallery.pks)
+    assert index.cells == 128
+    assert (index.ids() == np.sort(ids)).all()
+    assert (index.rows(ids) == rows).all()
+    assert not index.needs_rebuild()

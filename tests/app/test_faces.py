@@ -1,0 +1,260 @@
+"""Enrolling, listing, changing and deleting faces over HTTP."""
+
+import io
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from sqlalchemy import func, select
+
+from app.db.session import reading
+from app.db.tables import Embedding, Face
+from ml.drawn import draw, person
+from tests.service import Service
+
+BASE = "/v1/collections/staff"
+
+
+def picture(seed: int = 0, size: tuple[int, int] = (100, 170)) -> bytes:
+    """A textured picture that passes for an aligned face."""
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(40, 215, (size[1] // 5, size[0] // 5, 3), dtype=np.uint8)
+    return encoded(Pillow.fromarray(pixels).resize(size, Pillow.Resampling.BICUBIC))
+
+
+def encoded(image: Pillow.Image, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.fixture
+def staff(service: Service) -> httpx.Client:
+    """A client of a service that has the collection `staff`."""
+    service.client.put(BASE).raise_for_status()
+    return service.client
+
+
+def enrol(client: httpx.Client, photo: bytes, aligned: bool = True, **fields: Any) -> httpx.Response:
+    return client.post(f"{BASE}/faces", files={"file": photo}, data={"aligned": aligned, **fields})
+
+
+def test_a_photo_becomes_a_face_once(staff: httpx.Client) -> None:
+    first = enrol(staff, picture(), subject="ada", metadata=json.dumps({"age": 36}), external_image_id="a.png")
+    assert first.status_code == 201, first.text
+    [face] = first.json()["face_records"]
+    assert face["subject"] == {"id": "ada", "external_id": "ada"}
+    assert (face["role"], face["metadata"], face["external_image_id"]) == ("gallery", {"age": 36}, "a.png")
+    assert len(face["landmarks"]) == 5
+    assert face["bounding_box"] == {"x": 0, "y": 0, "width": 100, "height": 170}
+
+    again = enrol(staff, picture(), subject="ada")
+    assert again.status_code == 200
+    assert again.json()["face_records"] == [face]
+
+    shown = staff.get(BASE).json()
+    assert (shown["face_count"], shown["subject_count"], shown["change"]) == (1, 1, 1)
+
+
+def test_the_same_photo_under_another_subject_or_role_is_refused(staff: httpx.Client) -> None:
+    enrol(staff, picture(), subject="ada").raise_for_status()
+    others: list[dict[str, str]] = [{"subject": "bob"}, {"subject": "ada", "role": "distractor"}, {}]
+    for other in others:
+        answer = enrol(staff, picture(), **other)
+        assert (answer.status_code, answer.json()["code"]) == (409, "DuplicateWithOtherSubject")
+    assert staff.get(f"{BASE}/subjects").json()["subjects"][0]["id"] == "ada"
+
+
+def test_equal_uploads_at_once_give_one_record(staff: httpx.Client) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: enrol(staff, picture(), subject="ada"), range(6)))
+    assert sorted(a.status_code for a in answers) == [200] * 5 + [201]
+    assert len({a.json()["face_records"][0]["face_id"] for a in answers}) == 1
+    assert len(staff.get(f"{BASE}/faces").json()["faces"]) == 1
+
+
+def test_every_face_has_its_place_for_every_model_that_serves(service: Service, staff: httpx.Client) -> None:
+    for seed in range(3):
+        enrol(staff, picture(seed)).raise_for_status()
+    with reading(service.resources.database) as session:
+        assert session.scalar(select(func.count()).select_from(Embedding)) == 3
+        vector = session.scalars(select(Embedding.vector)).first()
+        assert vector is not None
+        assert len(vector) == 4 * 9860
+        assert np.isfinite(np.frombuffer(vector, "<f4")).all()
+
+
+def test_a_drawn_face_is_found_and_cut_out(staff: httpx.Client) -> None:
+    image = draw(person(1), 1)
+    answer = enrol(staff, encoded(Pillow.fromarray(image)), aligned=False, subject="drawn")
+    [face] = answer.json()["face_records"]
+    crop = staff.get(f"{BASE}/faces/{face['face_id']}/crop")
+    assert crop.headers["content-type"] == "image/png"
+    assert Pillow.open(io.BytesIO(crop.content)).size == (112, 112)
+    grey = staff.get(f"{BASE}/faces/{face['face_id']}/crop", params={"kind": "grey"})
+    assert Pillow.open(io.BytesIO(grey.content)).size == (100, 170)
+    photo = staff.get(f"{BASE}/faces/{face['face_id']}/image")
+    assert (photo.headers["content-type"], photo.content) == ("image/png", encoded(Pillow.fromarray(image)))
+
+
+def test_of_several_faces_the_largest_is_the_subjects(staff: httpx.Client) -> None:
+    near, far = (draw(person(n), n) for n in (1, 2))
+    far = np.asarray(Pillow.fromarray(far).resize((far.shape[1] // 2, far.shape[0] // 2)))
+    together = np.full((near.shape[0], near.shape[1] + far.shape[1], 3), 90, np.uint8)
+    together[:, : near.shape[1]], together[: far.shape[0], near.shape[1] :] = near, far
+    photo = encoded(Pillow.fromarray(together))
+
+    one = enrol(staff, photo, aligned=False, subject="ada").json()
+    assert [f["subject"]["id"] for f in one["face_records"]] == ["ada"]
+    assert [u["reasons"] for u in one["unindexed_faces"]] == [["EXCEEDS_MAX_FACES"]]
+
+    both = staff.post(f"{BASE}/faces", params={"max_faces": 2}, files={"file": photo}, data={"subject": "ada"})
+    assert both.status_code == 201
+    assert [f["subject"] and f["subject"]["id"] for f in both.json()["face_records"]] == ["ada", None]
+    assert staff.get(BASE).json()["face_count"] == 2
+
+
+def test_a_photo_without_a_face_says_so(staff: httpx.Client) -> None:
+    answer = enrol(staff, encoded(Pillow.new("RGB", (300, 300), "grey")), aligned=False, subject="ada")
+    assert answer.status_code == 200
+    assert answer.json() == {"face_records": [], "unindexed_faces": [{"bounding_box": None, "reasons": ["NO_FACE"]}]}
+    assert staff.get(BASE).json()["subject_count"] == 0
+
+
+def test_pictures_of_every_mode_are_taken(staff: httpx.Client) -> None:
+    grey = Pillow.open(io.BytesIO(picture())).convert("L")
+    deep = Pillow.fromarray(np.asarray(grey).astype(np.uint16) * 256)
+    for image in [deep, *(grey.convert(mode) for mode in ("L", "LA", "RGBA", "P", "1"))]:
+        assert enrol(staff, encoded(image)).status_code == 201, image.mode
+
+
+def test_cmyk_and_turned_photos_are_taken(staff: httpx.Client) -> None:
+    image = Pillow.open(io.BytesIO(picture()))
+    assert enrol(staff, encoded(image.convert("CMYK"), "JPEG")).status_code == 201
+    turned = Pillow.Exif()
+    turned[0x0112] = 6
+    lying = image.convert("RGB").transpose(Pillow.Transpose.ROTATE_90)
+    [face] = enrol(staff, encoded(lying, "JPEG", exif=turned)).json()["face_records"]
+    assert (face["bounding_box"]["width"], face["bounding_box"]["height"]) == (100, 170)
+
+
+def broken() -> dict[str, bytes]:
+    image = Pillow.open(io.BytesIO(picture()))
+    return {
+        "text": b"this is no picture",
+        "nothing": b"",
+        "cut short": encoded(image)[:-200],
+        "gif": encoded(image.convert("P"), "GIF"),
+        "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    }
+
+
+def test_what_is_no_picture_is_refused(staff: httpx.Client) -> None:
+    for what, data in broken().items():
+        answer = enrol(staff, data)
+        assert (answer.status_code, answer.json()["code"]) == (422, "InvalidImageFormat"), what
+        assert answer.headers["content-type"] == "application/problem+json"
+    bomb = enrol(staff, encoded(Pillow.new("1", (16_000, 16_000))))
+    assert (bomb.status_code, bomb.json()["code"]) == (422, "ImageTooLarge")
+    assert "50,000,000" in bomb.json()["detail"]
+    assert staff.get(BASE).json()["face_count"] == 0
+
+
+def test_fields_that_cannot_be_kept_are_refused(staff: httpx.Client) -> None:
+    for fields in [
+        {"role": "hero"},
+        {"subject": "a/b"},
+        {"subject": ".."},
+        {"subject": "x" * 256},
+        {"subject": "zero\0byte"},
+        {"metadata": "[1]"},
+        {"metadata": '{"a": NaN}'},
+        {"metadata": "{"},
+        {"metadata": '{"a": "\\ud800"}'},
+        {"metadata": json.dumps({"a": "x" * 70_000})},
+        {"external_image_id": "x" * 1025},
+    ]:
+        assert enrol(staff, picture(), **fields).status_code == 422, fields
+    assert staff.get(BASE).json()["face_count"] == 0
+
+
+def test_a_body_over_the_limit_is_refused_unread(service: Service) -> None:
+    key = service.key("operator")["Authorization"]
+    address = httpx.URL(service.url)
+    with socket.create_connection((address.host, address.port or 80), timeout=10) as wire:
+        head = [f"POST {BASE}/faces HTTP/1.1", "Host: x", f"Authorization: {key}", f"Content-Length: {10**9}", "", ""]
+        wire.sendall("\r\n".join(head).encode())
+        assert b" 413 " in wire.recv(4096).splitlines()[0]
+
+
+def test_the_door_is_before_the_body(service: Service, staff: httpx.Client) -> None:
+    with httpx.Client(base_url=service.url) as stranger:
+        assert enrol(stranger, picture()).status_code == 401
+        stranger.headers.update(service.key("reader"))
+        assert enrol(stranger, picture()).status_code == 403
+        stranger.headers.update(service.key("operator", "other"))
+        assert enrol(stranger, picture()).status_code == 403
+        stranger.headers.update(service.key("operator", "staff"))
+        assert enrol(stranger, picture()).status_code == 201
+
+
+def test_an_unknown_collection_or_face_is_404(staff: httpx.Client) -> None:
+    assert staff.post("/v1/collections/none/faces", files={"file": picture()}).status_code == 404
+    for path in ("faces/none", "faces/none/crop", "faces/none/image", "subjects/none", "faces?subject=none"):
+        answer = staff.get(f"{BASE}/{path}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "ResourceNotFound")
+
+
+def test_faces_are_listed_by_page_subject_and_role(staff: httpx.Client) -> None:
+    for seed in range(5):
+        enrol(staff, picture(seed), subject=f"s{seed % 2}")
+    enrol(staff, picture(9), role="distractor")
+    seen: list[str] = []
+    token: str | None = None
+    while True:
+        page = staff.get(f"{BASE}/faces", params={"limit": 4} | ({"next_token": token} if token else {})).json()
+        seen += [f["face_id"] for f in page["faces"]]
+        token = page.get("next_token")
+        if token is None:
+            break
+    assert len(seen) == len(set(seen)) == 6
+    assert len(staff.get(f"{BASE}/faces", params={"subject": "s0"}).json()["faces"]) == 3
+    assert len(staff.get(f"{BASE}/faces", params={"role": "distractor"}).json()["faces"]) == 1
+    assert len(staff.get(f"{BASE}/faces?subject=&role=").json()["faces"]) == 6
+    assert staff.get(f"{BASE}/faces", params={"role": "hero"}).status_code == 422
+    assert staff.get(f"{BASE}/faces", params={"next_token": "nonsense"}).status_code == 422
+
+
+def test_a_face_can_be_changed(service: Service, staff: httpx.Client) -> None:
+    [face] = enrol(staff, picture(), subject="ada", metadata='{"a": 1}').json()["face_records"]
+    path = f"{BASE}/faces/{face['face_id']}"
+    changed = staff.patch(path, json={"subject": "bob", "role": "distractor"}).json()
+    assert (changed["subject"]["id"], changed["role"], changed["metadata"]) == ("bob", "distractor", {"a": 1})
+    assert staff.patch(path, json={"subject": None, "metadata": {}}).json()["subject"] is None
+    assert staff.patch(path, json={"colour": "red"}).status_code == 422
+    with reading(service.resources.database) as session:
+        assert session.scalars(select(Face.change)).all() == [3]
+
+
+def test_a_deleted_face_takes_its_files_and_can_come_back(service: Service, staff: httpx.Client) -> None:
+    [face] = enrol(staff, picture(), subject="ada").json()["face_records"]
+    blobs = service.resources.blobs
+    assert len(list(blobs.names("staff"))) == 3
+    assert staff.delete(f"{BASE}/faces/{face['face_id']}").status_code == 204
+    assert staff.delete(f"{BASE}/faces/{face['face_id']}").status_code == 404
+    wait_until(lambda: not list(blobs.names("staff")))
+    assert enrol(staff, picture(), subject="ada").status_code == 201
+    assert len(list(blobs.names("staff"))) == 3
+
+
+def wait_until(true: Any, seconds: float = 10) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not come true"
+        time.sleep(0.05)

@@ -1,0 +1,103 @@
+"""Probes, figures and versions."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+from sqlalchemy import delete
+
+from app.access import keys
+from app.config import Settings
+from app.db.session import writing
+from app.db.tables import Embedding
+from app.resources import Resources
+from tests.rows import Gallery, generation, people
+from tests.service import serving
+
+MODEL = generation("m-one")
+
+
+@pytest.fixture
+def gallery(resources: Resources) -> Gallery:
+    made = Gallery(resources).make(MODEL)
+    rows, subjects = people(10, 2)
+    made.add({MODEL.id: rows}, subjects)
+    return made
+
+
+@pytest.fixture
+def api(settings: Settings, gallery: Gallery) -> Iterator[httpx.Client]:
+    """The API alone, with a reader's client."""
+    with serving(settings) as url, httpx.Client(base_url=url, headers=key(gallery), timeout=30) as client:
+        yield client
+
+
+def key(gallery: Gallery, *collections: str) -> dict[str, str]:
+    with writing(gallery.resources.database) as session:
+        return {"x-api-key": keys.create(session, "reader", "test", collections)[1]}
+
+
+def ready(api: httpx.Client, wanted: int = 200) -> dict[str, object]:
+    limit = time.monotonic() + 10
+    while True:
+        answer = api.get("/readyz", headers={"x-api-key": ""})
+        if answer.status_code == wanted:
+            return dict(answer.json())
+        assert time.monotonic() < limit, answer.text
+        time.sleep(0.05)
+
+
+def test_it_is_ready_when_rows_vectors_and_ids_are_as_many(api: httpx.Client, gallery: Gallery) -> None:
+    assert api.get("/livez", headers={"x-api-key": ""}).json() == {"status": "ok"}
+    assert ready(api) == {"status": "ok", "reasons": []}
+    with writing(gallery.resources.database) as session:
+        session.execute(delete(Embedding).where(Embedding.face_pk == gallery.pks[0]))
+    assert "20 rows, 19 vectors" in str(ready(api, 503)["reasons"])
+    gallery.remove(gallery.pks[:1])
+    assert ready(api)["reasons"] == []
+
+
+def test_it_stays_ready_while_faces_arrive(api: httpx.Client, gallery: Gallery) -> None:
+    ready(api)
+    for i in range(20):
+        gallery.add({MODEL.id: np.full((1, 8), i, np.float32)}, [None])
+        assert api.get("/readyz").status_code == 200
+    ready(api)
+
+
+def test_an_index_that_lost_a_face_mends_itself(api: httpx.Client, gallery: Gallery) -> None:
+    ready(api)
+    with writing(gallery.resources.database) as session:
+        row = session.get_one(Embedding, (MODEL.id, "identity", gallery.pks[0]))
+        vector = row.vector
+        session.delete(row)
+    ready(api, 503)
+    time.sleep(0.3)
+    with writing(gallery.resources.database) as session:
+        session.add(Embedding(generation_id=MODEL.id, task="identity", face_pk=gallery.pks[0], vector=vector))
+    ready(api)
+
+
+def test_figures_are_told_to_who_has_a_key(api: httpx.Client, gallery: Gallery) -> None:
+    ready(api)
+    api.get("/v1/collections/staff")
+    api.get("/v1/collections/nobody")
+    assert api.get("/metrics", headers={"x-api-key": ""}).status_code == 401
+    told = api.get("/metrics").text
+    assert 'likeness_faces{collection="staff",role="gallery"} 20.0' in told
+    assert 'likeness_index_vectors{collection="staff",model="m-one",task="identity"} 20.0' in told
+    assert 'likeness_requests_total{method="GET",route="/v1/collections/{collection}",status="404"} 1.0' in told
+    assert 'likeness_request_seconds_bucket{le="10.0",method="GET",route="/v1/collections/{collection}"} 2.0' in told
+    assert "likeness_follower_lag{" in told
+    assert "staff" not in api.get("/metrics", headers=key(gallery, "other")).text
+
+
+def test_what_is_loaded_is_told(api: httpx.Client, gallery: Gallery) -> None:
+    ready(api)
+    told = api.get("/info").json()
+    [deployment] = told["deployments"]
+    assert (deployment["collection"], deployment["model"], deployment["vectors"]) == ("staff", "m-one", 20)
+    assert told["version"] != "unknown"
+    assert api.get("/info", headers=key(gallery, "other")).json()["deployments"] == []

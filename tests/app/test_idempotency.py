@@ -1,0 +1,67 @@
+"""A request that is sent again is not done again."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from sqlalchemy import select, update
+
+from app.db.session import reading, writing
+from app.db.tables import Answer, Job, now
+from tests.app.test_faces import BASE, enrol, picture
+from tests.flows.test_upload import FEW, tar
+from tests.service import Service
+
+
+@pytest.fixture
+def staff(service: Service) -> httpx.Client:
+    """A client of a service that has the collection `staff`."""
+    service.client.put(BASE).raise_for_status()
+    return service.client
+
+
+def imported(client: httpx.Client, key: str, **changes: object) -> httpx.Response:
+    request: dict[str, object] = {"content": tar(FEW), "params": {"aligned": True}} | changes
+    return client.post(f"{BASE}:import", headers={"Idempotency-Key": key}, **request)  # type: ignore[arg-type]
+
+
+def test_an_import_that_is_sent_again_is_the_same_job(service: Service, staff: httpx.Client) -> None:
+    first, second = imported(staff, "a"), imported(staff, "a")
+    assert (first.status_code, second.status_code) == (202, 202)
+    assert second.headers["Location"] == first.headers["Location"]
+    assert (second.json(), second.headers["Idempotent-Replayed"]) == (first.json(), "true")
+    assert imported(staff, "b").headers["Location"] != first.headers["Location"]
+    with reading(service.resources.database) as session:
+        assert len(session.scalars(select(Job).where(Job.kind == "import")).all()) == 2
+
+
+def test_a_key_belongs_to_one_request_and_one_caller(service: Service, staff: httpx.Client) -> None:
+    imported(staff, "a").raise_for_status()
+    other = imported(staff, "a", params={"aligned": False})
+    assert (other.status_code, other.json()["code"]) == (422, "IdempotencyKeyReused")
+    assert imported(staff, "x" * 256).status_code == 422
+    with httpx.Client(base_url=service.url, headers=service.key("operator")) as colleague:
+        assert "Idempotent-Replayed" not in imported(colleague, "a").headers
+
+
+def test_what_failed_may_be_tried_again_under_its_key(staff: httpx.Client) -> None:
+    headers = {"Idempotency-Key": "a"}
+    staff.headers.update(headers)
+    assert enrol(staff, b"no picture").status_code == 422
+    assert enrol(staff, picture()).status_code == 201
+    again = enrol(staff, picture())
+    assert again.status_code == 422, "httpx makes a new boundary each time: another body"
+
+
+def test_a_request_that_is_being_done_is_not_done_twice(service: Service, staff: httpx.Client) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: imported(staff, "a"), range(4)))
+    assert {a.status_code for a in answers} <= {202, 409}
+    assert len({a.headers["Location"] for a in answers if a.status_code == 202}) == 1
+    with writing(service.resources.database) as session:
+        session.execute(update(Answer).values(status=None))
+    held = imported(staff, "a")
+    assert (held.status_code, held.json()["code"]) == (409, "RequestInProgress")
+    with writing(service.resources.database) as session:
+        session.execute(update(Answer).values(created_at=now() - 1_000))
+    assert imported(staff, "a").status_code == 202

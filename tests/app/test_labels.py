@@ -1,0 +1,164 @@
+"""Labels over HTTP: what is kept, what is refused, what they settle."""
+
+import itertools
+
+import pytest
+
+from app.db.session import reading
+from app.db.tables import Face
+from app.engine.settled import Rule, decide, settle, standing
+from tests.gallery import enrol
+from tests.service import Service
+
+
+@pytest.fixture
+def faces(service: Service) -> list[Face]:
+    return enrol(service.resources, "c", range(4), shots=2, strength=0.3)
+
+
+def pair(a: Face, b: Face, same: bool = True, **more: object) -> dict[str, object]:
+    return {"face_a": a.face_id, "face_b": b.face_id, "same": same, **more}
+
+
+def test_what_can_be_kept_is_kept_and_the_rest_is_refused_one_by_one(service: Service, faces: list[Face]) -> None:
+    labels = [
+        pair(faces[1], faces[0], note="twins?"),
+        pair(faces[0], faces[0]),
+        {"face_a": faces[0].face_id, "face_b": "nobody", "same": True},
+        pair(faces[0], faces[2], False, task="height"),
+        pair(faces[0], faces[2], False, task="age"),
+    ]
+    answer = service.client.post("/v1/labels", json={"labels": labels})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert told["accepted"] == 1
+    assert [(r["index"], r["code"]) for r in told["refused"]] == [
+        (1, "SameFace"), (2, "ResourceNotFound"), (3, "UnknownTask"), (4, "TaskDisabled"),
+    ]  # fmt: skip
+    [kept] = service.client.get("/v1/labels").json()["labels"]
+    assert {kept["face_a"], kept["face_b"]} == {faces[0].face_id, faces[1].face_id}
+    assert (kept["by"], kept["note"], kept["task"]) == ("test", "twins?", "identity")
+
+
+REFUSED = [
+    ({"face_a": "x", "face_b": "x", "same": True}, "SameFace"),
+    ({"face_a": "x", "face_b": "y", "same": True}, "ResourceNotFound"),
+    ({"face_a": "x\0", "face_b": "y", "same": True}, "InvalidParameter"),
+    ({"face_a": "x", "face_b": "y", "same": "perhaps"}, "InvalidParameter"),
+    ({"face_a": "x", "face_b": "y", "same": True, "sure": 1}, "InvalidParameter"),
+]
+NO_LABELS = [b"", b"\xff\xfe", b"one,two\n1,2\n", b'face_a,face_b,same\n"x,y', b"{not json}\n"]
+
+
+def test_where_nothing_can_be_kept_the_answer_is_a_problem(service: Service) -> None:
+    for label, code in REFUSED:
+        answer = service.client.post("/v1/labels", json={"labels": [label]})
+        assert (answer.status_code, answer.json()["code"]) == (422, code)
+    for bad in NO_LABELS:
+        answer = service.client.post("/v1/labels:import", content=bad, headers={"content-type": "text/plain"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "InvalidParameter"), bad
+
+
+def test_a_key_must_cover_both_collections(service: Service, faces: list[Face]) -> None:
+    [other] = enrol(service.resources, "d", [9], shots=1)
+    body = {"labels": [pair(faces[0], other)]}
+    assert service.client.post("/v1/labels", json=body, headers=service.key("operator", "c")).status_code == 403
+    assert service.client.post("/v1/labels", json=body, headers=service.key("operator", "c", "d")).status_code == 200
+    assert service.client.post("/v1/labels", json=body, headers=service.key("reader")).status_code == 403
+    seen = service.client.get("/v1/labels", headers=service.key("operator", "c")).json()
+    assert seen["labels"] == []
+
+
+def test_labels_come_in_bulk_as_csv_json_lines_or_a_form(service: Service, faces: list[Face]) -> None:
+    a, b, c, _ = (f.face_id for f in faces[:4])
+    csv = (
+        f'\ufeffface_a,face_b,same,by,note\n{a},{b},true,ana,\n{a},{c},no,ana,"far, I think"\n{a},{a},1,ana,\n{a},,1\n'
+    )
+    answer = service.client.post("/v1/labels:import", content=csv.encode(), headers={"content-type": "text/csv"})
+    assert answer.json()["accepted"] == 2, answer.text
+    assert [(r["index"], r["code"]) for r in answer.json()["refused"]] == [(2, "SameFace"), (3, "InvalidParameter")]
+    lines = f'{{"face_a": "{a}", "face_b": "{b}", "same": false}}\n\n{{"face_a": 3}}\n'
+    answer = service.client.post("/v1/labels:import", content=lines)
+    assert (answer.json()["accepted"], answer.json()["refused"][0]["index"]) == (1, 1)
+    answer = service.client.post("/v1/labels:import", files={"file": ("labels.jsonl", lines.encode())})
+    assert answer.json()["accepted"] == 1
+    assert len(service.client.get("/v1/labels").json()["labels"]) == 4
+
+
+def test_a_later_label_supersedes_and_the_majority_settles(service: Service, faces: list[Face]) -> None:
+    a, b, c, d = faces[:4]
+    said = [
+        pair(a, b, True, by="ana"), pair(b, a, False, by="ana"),  # ana has changed her mind
+        pair(a, c, True, by="ana"), pair(a, c, False, by="ben"),  # a tie
+        pair(a, d, True, by="ana"), pair(a, d, True, by="ben"), pair(a, d, False, by="eva"),
+    ]  # fmt: skip
+    assert service.client.post("/v1/labels", json={"labels": said}).json()["accepted"] == 7
+    with reading(service.resources.database) as session:
+        settled = settle(session, standing(session, "identity"))
+    assert settled.pairs.tolist() == [[a.pk, b.pk], [a.pk, d.pk]]
+    assert settled.same.tolist() == [False, True]
+    assert settled.weights.tolist() == pytest.approx([1, 1 / 3])
+    assert settled.unsettled == 1
+    told = service.client.get("/v1/labels", params={"contradicting": True}).json()["labels"]
+    assert {frozenset((t["face_a"], t["face_b"])) for t in told} == {
+        frozenset((a.face_id, c.face_id)), frozenset((a.face_id, d.face_id)),
+    }  # fmt: skip
+    assert len(told) == 5
+
+
+def test_all_labels_of_one_labeller_are_taken_back_at_once(service: Service, faces: list[Face]) -> None:
+    said = [pair(a, b, by="mallory") for a, b in itertools.pairwise(faces)] + [
+        pair(faces[0], faces[1], False, by="ana")
+    ]
+    service.client.post("/v1/labels", json={"labels": said})
+    assert service.client.delete("/v1/labels").status_code == 422
+    assert service.client.delete("/v1/labels", params={"by": "mallory"}).json() == {"withdrawn": 7}
+    assert service.client.delete("/v1/labels", params={"by": "mallory"}).json() == {"withdrawn": 0}
+    with reading(service.resources.database) as session:
+        settled = settle(session, standing(session, "identity"))
+    assert settled.same.tolist() == [False]
+    kept = service.client.get("/v1/labels", params={"by": "mallory"}).json()["labels"]
+    assert all(k["withdrawn_at"] for k in kept)
+    assert not service.client.get("/v1/labels", params={"contradicting": True}).json()["labels"]
+
+
+def test_labels_are_listed_by_face_and_in_pages(service: Service, faces: list[Face]) -> None:
+    said = [pair(a, b) for a, b in itertools.combinations(faces[:4], 2)]
+    service.client.post("/v1/labels", json={"labels": said})
+    of = service.client.get("/v1/labels", params={"face": faces[0].face_id}).json()["labels"]
+    assert len(of) == 3
+    first = service.client.get("/v1/labels", params={"limit": 4}).json()
+    rest = service.client.get("/v1/labels", params={"limit": 4, "next_token": first["next_token"]}).json()
+    ids = [label["id"] for label in first["labels"] + rest["labels"]]
+    assert len(ids) == 6
+    assert ids == sorted(ids)
+    assert rest["next_token"] is None
+    assert service.client.get("/v1/labels?by=%00").status_code == 422
+
+
+def test_the_most_doubtful_pairs_are_suggested_and_not_twice(service: Service, faces: list[Face]) -> None:
+    enrol(service.resources, "c", range(20, 30), shots=2, named=False)
+    asked = {"collection": "c", "limit": 8}
+    pairs = service.client.post("/v1/labels:suggest", json=asked).json()["pairs"]
+    assert len(pairs) == 8
+    shown = [p[end] for p in pairs for end in ("face_a", "face_b")]
+    assert max(shown.count(f) for f in shown) <= 2
+    said = [{"face_a": p["face_a"], "face_b": p["face_b"], "same": False} for p in pairs]
+    service.client.post("/v1/labels", json={"labels": said})
+    again = service.client.post("/v1/labels:suggest", json=asked).json()["pairs"]
+    assert not {frozenset((p["face_a"], p["face_b"])) for p in pairs} & {
+        frozenset((p["face_a"], p["face_b"])) for p in again
+    }
+    assert service.client.post("/v1/labels:suggest", json={"collection": "nowhere"}).status_code == 404
+    assert (
+        service.client.post("/v1/labels:suggest", json=asked, headers=service.key("operator", "d")).status_code == 403
+    )
+
+
+def test_weights_and_a_quorum_keep_one_voice_from_ruling() -> None:
+    votes = {(1, 2): {"ana": True, "mallory": False}, (3, 4): {"mallory": True}}
+    trusted = decide(votes, Rule(weights={"mallory": 0.1}))
+    assert trusted.same.tolist() == [True, True]
+    assert trusted.weights.tolist() == pytest.approx([0.45, 0.1])
+    assert len(decide(votes, Rule(quorum=2))) == 0
+    assert decide(votes, Rule(weights={"mallory": 0.0})).pairs.tolist() == [[1, 2]]

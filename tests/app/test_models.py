@@ -1,0 +1,67 @@
+"""Models over HTTP."""
+
+import pytest
+
+from app.db.session import writing
+from app.engine.generations import FIRST
+from tests.gallery import enrol
+from tests.rows import generation
+from tests.service import Service
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def stocked(service: Service, *models: str) -> None:
+    service.client.put("/v1/collections/c")
+    enrol(service.resources, "c", range(3), shots=2)
+    for name in models:
+        with writing(service.resources.database) as session:
+            service.resources.generations.keep(session, generation(name), training_id="t", report={"candidate": None})
+
+
+@on_sqlite
+def test_a_model_tells_how_it_was_made_and_where_it_serves(service: Service) -> None:
+    stocked(service, "m1")
+    listed = service.client.get("/v1/models").json()["models"]
+    assert [(m["id"], m["method"], m["tasks"]) for m in listed] == [
+        (FIRST, "l2", ["identity"]),
+        ("m1", "wpca", ["identity"]),
+    ]
+    made = service.client.get("/v1/models/m1").json()
+    assert (made["training_id"], made["options"]["dim"], made["report"]) == ("t", 8, {"candidate": None})
+    assert made["manifest"]["facts"] == {"made": "for a test"}
+    assert made["deployed"] == []
+    served = service.client.get(f"/v1/models/{FIRST}").json()["deployed"]
+    assert served == [{"collection": "c", "task": "identity", "pointer": "champion"}]
+    assert service.client.get("/v1/models/none").status_code == 404
+
+
+@on_sqlite
+def test_a_bound_key_is_not_told_of_other_collections(service: Service) -> None:
+    stocked(service)
+    elsewhere = service.key("reader", "other")
+    assert service.client.get(f"/v1/models/{FIRST}", headers=elsewhere).json()["deployed"] == []
+    admin = service.key("admin", "other")
+    answer = service.client.post(f"/v1/models/{FIRST}:publish", json={"collection": "c"}, headers=admin)
+    assert answer.status_code == 403
+
+
+def test_a_model_is_published_by_its_own_name_too(service: Service) -> None:
+    stocked(service, "m1")
+    job = service.wait(service.client.post("/v1/models/m1:publish", json={"collection": "c"}))
+    assert job["state"] == "succeeded", job["problem"]
+    assert service.client.get("/v1/collections/c/deployments/identity").json()["champion"] == "m1"
+    again = service.client.post("/v1/models/m1:publish", json={"collection": "c", "tasks": ["identity"]})
+    assert (again.status_code, again.json()) == (200, {"model": "m1", "collection": "c", "tasks": ["identity"]})
+
+
+@on_sqlite
+def test_a_model_that_a_pointer_names_cannot_be_archived(service: Service) -> None:
+    stocked(service, "m1", "m2")
+    assert service.client.post("/v1/models/m2:archive").json()["archived_at"] > 0
+    assert service.client.post("/v1/models/m2:publish", json={"collection": "c"}).status_code == 409
+    service.wait(service.client.post("/v1/models/m1:publish", json={"collection": "c"}))
+    for model in ("m1", FIRST):
+        answer = service.client.post(f"/v1/models/{model}:archive")
+        assert (answer.status_code, answer.json()["code"]) == (409, "ResourceInUse")
+    assert service.client.post("/v1/models/m2:archive", headers=service.key("operator")).status_code == 403

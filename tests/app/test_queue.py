@@ -1,0 +1,122 @@
+"""The job's row is the truth."""
+
+import threading
+
+from sqlalchemy import func, select
+
+from app.db.session import reading, writing
+from app.db.tables import Job, now
+from app.queue import queue
+from app.queue.messages import Erase, FitFirst, Sweep
+from app.resources import Resources
+
+
+def add(resources: Resources, *messages: object, **options: object) -> list[str]:
+    with writing(resources.database) as session:
+        return [queue.enqueue(session, m, **options).id for m in messages]  # type: ignore[arg-type]
+
+
+def take(resources: Resources, worker: str = "w", lane: str = "work", lease: float = 10) -> str | None:
+    with writing(resources.database) as session:
+        job = queue.claim(session, lane=lane, worker=worker, lease=lease)
+        return job and job.id
+
+
+def state(resources: Resources, job_id: str) -> str:
+    with reading(resources.database) as session:
+        return session.get_one(Job, job_id).state
+
+
+def test_jobs_are_taken_oldest_first_and_only_of_the_own_lane(resources: Resources) -> None:
+    first, second = add(resources, Sweep(), Sweep())
+    [fit] = add(resources, FitFirst(collection="a"))
+    assert [take(resources), take(resources), take(resources)] == [first, second, None]
+    assert take(resources, lane="train") == fit
+
+
+def test_a_rolled_back_cause_leaves_no_job(resources: Resources) -> None:
+    try:
+        with writing(resources.database) as session:
+            queue.enqueue(session, Sweep())
+            raise RuntimeError
+    except RuntimeError:
+        assert take(resources) is None
+
+
+def test_many_workers_never_get_the_same_job(resources: Resources) -> None:
+    jobs = add(resources, *[Sweep()] * 40)
+    taken: list[str] = []
+
+    def work(name: str) -> None:
+        while job := take(resources, name):
+            taken.append(job)
+
+    threads = [threading.Thread(target=work, args=(f"w{i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == jobs
+
+
+def test_a_job_waits_for_an_earlier_one_of_its_lock(resources: Resources) -> None:
+    first, second, other = add(resources, *[FitFirst(collection=c) for c in ("a", "a", "b")])
+    assert take(resources, lane="train") == first
+    assert take(resources, lane="train") == other
+    assert take(resources, lane="train") is None
+    with writing(resources.database) as session:
+        assert queue.end(session, first, "succeeded", worker="w")
+    assert take(resources, lane="train") == second
+
+
+def test_what_a_dead_worker_held_is_freed_and_fails_after_too_many_tries(resources: Resources) -> None:
+    [job] = add(resources, Sweep())
+    for _ in range(queue.MAX_TRIES):
+        assert take(resources, lease=-1) == job
+        with writing(resources.database) as session:
+            queue.free_abandoned(session)
+    assert state(resources, job) == "failed"
+    with reading(resources.database) as session:
+        assert session.get_one(Job, job).problem["code"] == "WorkerLost"  # type: ignore[index]
+
+
+def test_a_worker_that_lost_its_job_can_neither_renew_nor_end_it(resources: Resources) -> None:
+    [job] = add(resources, Sweep())
+    take(resources, "slow", lease=-1)
+    with writing(resources.database) as session:
+        queue.free_abandoned(session)
+    take(resources, "quick")
+    with writing(resources.database) as session:
+        assert not queue.renew(session, job, worker="slow", lease=10)
+        assert not queue.end(session, job, "succeeded", worker="slow")
+        assert queue.end(session, job, "succeeded", worker="quick")
+        assert not queue.end(session, job, "failed", worker="quick"), "a job ends once"
+
+
+def test_a_job_put_off_counts_no_try_and_lets_fresh_work_pass(resources: Resources) -> None:
+    old, fresh = add(resources, Sweep(), Erase(collection="a"))
+    assert take(resources) == old
+    with writing(resources.database) as session:
+        queue.put_back(session, old, worker="w", delay=-1)
+    assert take(resources) == fresh
+    assert take(resources) == old
+    with reading(resources.database) as session:
+        assert session.get_one(Job, old).tries == 1
+
+
+def test_cancelling_ends_what_waits_and_stops_what_runs(resources: Resources) -> None:
+    [parent] = add(resources, Sweep())
+    assert take(resources) == parent
+    [child] = add(resources, Sweep(), parent=parent)
+    with writing(resources.database) as session:
+        queue.cancel(session, session.get_one(Job, parent))
+        assert not queue.renew(session, parent, worker="w", lease=10)
+    assert state(resources, child) == "cancelled"
+    assert state(resources, parent) == "running"
+
+
+def test_a_delayed_job_is_not_taken_before_its_time(resources: Resources) -> None:
+    add(resources, Sweep(), delay=60)
+    assert take(resources) is None
+    with reading(resources.database) as session:
+        assert session.scalar(select(func.max(Job.not_before))) > now()  # type: ignore[operator]

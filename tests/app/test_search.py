@@ -1,0 +1,435 @@
+"""Search over HTTP: by photo, by face and by vector; and whether two photos show one person."""
+
+import base64
+import io
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+from app.access import keys
+from app.db.session import writing
+from app.db.tables import Collection, Face
+from app.engine.generations import FIRST
+from app.resources import Resources
+from app.storage.blobs import Blobs
+from ml import drawn, images
+from ml.types import Image, Rows
+from tests.rows import Gallery, generation, people
+from tests.service import serving
+
+MODEL = generation("m-one")
+ROWS, SUBJECTS = people(20, 3)
+
+
+class Api(httpx.Client):
+    """A reader's client, and the collection of this test."""
+
+    staff = ""
+
+
+@pytest.fixture(scope="module")
+def client(lasting: Resources) -> Iterator[Api]:
+    """Of the API alone."""
+    with writing(lasting.database) as session:
+        secret = keys.create(session, "reader", "test")[1]
+    with (
+        serving(lasting.settings) as url,
+        Api(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=30) as opened,
+    ):
+        yield opened
+
+
+@pytest.fixture
+def api(client: Api) -> Api:
+    client.staff = f"staff-{uuid4().hex[:8]}"
+    return client
+
+
+@pytest.fixture
+def gallery(lasting: Resources, api: Api) -> Gallery:
+    """Twenty people with three faces each and five strangers far away; no calibration."""
+    made = Gallery(lasting, api.staff).make(MODEL)
+    told = [{"age": 20 + i % 30, "site": "east" if i % 2 else "west", "vip": i % 3 == 0} for i in range(60)]
+    made.add({MODEL.id: ROWS}, SUBJECTS, metadata=told)
+    made.add({MODEL.id: ROWS[:5] + 9}, [None] * 5, role="distractor")
+    return made
+
+
+def by_vector(api: Api, vector: Rows, collection: str = "", **asked: Any) -> httpx.Response:
+    asked = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in asked.items()}
+    body = {"vector": vector.astype(np.float64).tolist()}
+    return settled(
+        lambda: api.post(f"/v1/collections/{collection or api.staff}/search:by-embedding", json=body, params=asked),
+        api,
+        collection,
+    )
+
+
+def settled(ask: Any, api: Api, collection: str = "") -> httpx.Response:
+    """Asks until the index holds what the tables do."""
+    limit = time.monotonic() + 10
+    while True:
+        answer: httpx.Response = ask()
+        change = api.get(f"/v1/collections/{collection or api.staff}").json().get("change", 0)
+        if answer.status_code != 200 or answer.json()["index_generation"].endswith(f".{change}"):
+            return answer
+        assert time.monotonic() < limit, answer.text
+        time.sleep(0.02)
+
+
+def matches(answer: httpx.Response) -> list[dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    [face] = answer.json()["faces"]
+    return list(face["matches"])
+
+
+def subjects(answer: httpx.Response) -> list[str | None]:
+    return [m["subject"] and m["subject"]["id"] for m in matches(answer)]
+
+
+def test_a_vector_finds_its_own_people_nearest_first(api: Api, gallery: Gallery) -> None:
+    answer = by_vector(api, ROWS[7], limit=5)
+    found = matches(answer)
+    assert subjects(answer)[:3] == ["p002"] * 3
+    assert found[0]["distance"] == 0
+    assert found[0]["subject"] == {"id": "p002", "external_id": "x-p002"}
+    assert [m["distance"] for m in found] == sorted(m["distance"] for m in found)
+    assert [m["similarity"] for m in found] == sorted((m["similarity"] for m in found), reverse=True)
+    body = answer.json()
+    assert (body["model"], body["m"], body["fraction"], body["calibrated"]) == (MODEL.id, 1, 1.0, False)
+    assert found[0]["probability"] is found[0]["passes"] is body["unknown"] is body["threshold"] is None
+    assert answer.headers["X-Model"] == MODEL.id
+    assert answer.headers["X-Index-Generation"] == body["index_generation"]
+    assert answer.headers["X-Request-Id"]
+
+
+def test_distractors_match_like_any_other_and_are_told(api: Api, gallery: Gallery) -> None:
+    first = matches(by_vector(api, ROWS[0] + 9))[0]
+    assert (first["role"], first["subject"], first["distance"]) == ("distractor", None, 0)
+
+
+UNSEARCHABLE: list[tuple[Any, str]] = [
+    ([1.0] * 7, "must have 8 numbers"),
+    ([1.0] * 9, "must have 8 numbers"),
+    ([], "at least 1"),
+    ([float("nan")] * 8, "finite"),
+    ([float("inf")] * 8, "finite"),
+    ([1e300] * 8, "less than or equal"),
+    ([10**400] * 8, "valid number"),
+    (["a"] * 8, "valid number"),
+    (None, "valid list"),
+]
+
+
+def test_a_vector_that_cannot_be_searched_is_a_422(api: Api, gallery: Gallery) -> None:
+    by_vector(api, ROWS[0])
+    for vector, told in UNSEARCHABLE:
+        body = json.dumps({"vector": vector}).encode()
+        answer = api.post(
+            f"/v1/collections/{api.staff}/search:by-embedding",
+            content=body,
+            headers={"Content-Type": "application/json"},
+        )
+        assert answer.status_code == 422, answer.text
+        assert told in answer.text
+        assert answer.json()["code"] == "InvalidParameter"
+
+
+UNTAKEN: list[dict[str, Any]] = [
+    {"limit": 0},
+    {"limit": 4097},
+    {"limit": "many"},
+    {"threshold": 101},
+    {"threshold": "nan"},
+    {"fmr": 0},
+    {"fmr": 1},
+    {"fmr": 0.1, "threshold": 50},
+    {"m": 0},
+    {"m": 3, "target_recall": 0.9},
+    {"max_latency_ms": -1},
+    {"filter": "{"},
+    {"filter": "[]"},
+    {"filter": "{}"},
+    {"filter": '{"size": 3}'},
+    {"filter": '{"metadata": {"age": {"between": [1, 2]}}}'},
+    {"filter": '{"metadata": {"a\\"b": 1}}'},
+    {"filter": '{"metadata": {"age": NaN}}'},
+    {"group_by": "age"},
+    {"include": "explanation"},
+    {"include": "crop", "limit": 4096},
+    {"nearest": 3},
+]
+
+
+def test_a_parameter_that_cannot_be_taken_is_a_422(api: Api, gallery: Gallery) -> None:
+    by_vector(api, ROWS[0])
+    for asked in UNTAKEN:
+        answer = by_vector(api, ROWS[0], **asked)
+        assert answer.status_code == 422, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_what_is_not_there_is_a_404(api: Api, gallery: Gallery) -> None:
+    assert by_vector(api, ROWS[0], "nobody").status_code == 404
+    assert by_vector(api, ROWS[0], task="age").json()["code"] == "UnknownTask"
+    assert by_vector(api, ROWS[0], model="m-nine").json()["code"] == "UnknownModel"
+    assert by_vector(api, ROWS[0], model="challenger").status_code == 404
+    assert api.post(f"/v1/collections/{api.staff}/faces/none/search").status_code == 404
+    assert by_vector(api, ROWS[0], model=MODEL.id).status_code == 200
+
+
+def test_a_key_is_needed(api: Api, gallery: Gallery) -> None:
+    for path in (
+        f"collections/{api.staff}/search",
+        f"collections/{api.staff}/search:by-embedding",
+        f"collections/{api.staff}/faces/x/search",
+    ):
+        assert api.post(f"/v1/{path}", headers={"Authorization": ""}).status_code == 401
+    assert api.post("/v1/verify", headers={"Authorization": ""}).status_code == 401
+
+
+def test_a_face_finds_the_others_of_its_person_and_not_itself(api: Api, gallery: Gallery) -> None:
+    with writing(gallery.resources.database) as session:
+        face_id = session.get_one(Face, gallery.pks[30]).face_id
+    answer = settled(lambda: api.post(f"/v1/collections/{api.staff}/faces/{face_id}/search", params={"limit": 64}), api)
+    assert subjects(answer)[:2] == ["p010", "p010"]
+    assert len(matches(answer)) == 64
+    assert face_id not in {m["face_id"] for m in matches(answer)}
+
+
+def test_each_subject_comes_once_by_its_nearest_face(api: Api, gallery: Gallery) -> None:
+    answer = by_vector(api, ROWS[0], group_by="subject", limit=22)
+    named = [s for s in subjects(answer) if s]
+    assert named[0] == "p000"
+    assert len(named) == len(set(named)) == 20
+    assert len(subjects(answer)) == 22
+    alone = matches(by_vector(api, ROWS[0], group_by="subject", limit=1))
+    assert (len(alone), alone[0]["distance"]) == (1, 0)
+
+
+FILTERS: list[tuple[dict[str, Any], Callable[[int], object]]] = [
+    ({"subject": "p003"}, lambda i: i // 3 == 3),
+    ({"subject": ["p003", "p004"]}, lambda i: i // 3 in (3, 4)),
+    ({"subject": None}, lambda i: i >= 60),
+    ({"role": "distractor"}, lambda i: i >= 60),
+    ({"metadata": {"site": "east"}}, lambda i: i < 60 and i % 2),
+    ({"metadata": {"vip": True}}, lambda i: i < 60 and i % 3 == 0),
+    ({"metadata": {"vip": 1}}, lambda i: False),
+    ({"metadata": {"age": 25}}, lambda i: i < 60 and i % 30 == 5),
+    ({"metadata": {"age": {"gte": 30, "lt": 40}}}, lambda i: i < 60 and 10 <= i % 30 < 20),
+    ({"metadata": {"age": {"gt": "1"}}}, lambda i: False),
+    ({"metadata": {"site": {"gt": "f"}}}, lambda i: i < 60 and not i % 2),
+    ({"metadata": {"age": {"in": [20, 21, "x"]}}}, lambda i: i < 60 and i % 30 < 2),
+    ({"metadata": {"site": {"ne": "east"}}}, lambda i: i >= 60 or not i % 2),
+    ({"metadata": {"site": {"exists": False}}}, lambda i: i >= 60),
+    ({"metadata": {"site": None}}, lambda i: i >= 60),
+    ({"metadata": {"nothing": 10**30}}, lambda i: False),
+    ({"subject_metadata": {"team": "red"}}, lambda i: i < 60 and not (i // 3) % 2),
+    ({"subject": "p003", "metadata": {"site": "east"}}, lambda i: i in (9, 11)),
+]
+
+
+def test_a_filter_lets_through_what_it_says(api: Api, gallery: Gallery) -> None:
+    with writing(gallery.resources.database) as session:
+        there = {i: session.get_one(Face, pk).face_id for i, pk in enumerate(gallery.pks)}
+    for wanted, expected in FILTERS:
+        found = {m["face_id"] for m in matches(by_vector(api, ROWS[0], filter=wanted, limit=4096))}
+        assert found == {face_id for i, face_id in there.items() if expected(i)}, wanted
+
+
+def test_a_threshold_leaves_out_what_is_farther(api: Api, gallery: Gallery) -> None:
+    every = matches(by_vector(api, ROWS[0], limit=64))
+    answer = by_vector(api, ROWS[0], limit=64, threshold=every[3]["similarity"])
+    assert [m["face_id"] for m in matches(answer)] == [m["face_id"] for m in every[:4]]
+    assert all(m["passes"] for m in matches(answer))
+    assert answer.json()["unknown"] is False
+    nobody = by_vector(api, ROWS[0] - 50, threshold=99)
+    assert matches(nobody) == []
+    assert nobody.json()["unknown"] is nobody.json()["faces"][0]["unknown"] is True
+
+
+def test_a_false_match_rate_needs_a_calibration_and_then_gives_its_threshold(api: Api, gallery: Gallery) -> None:
+    assert by_vector(api, ROWS[0], fmr=0.01).json()["code"] == "NotCalibrated"
+    draw = np.random.default_rng(0)
+    gallery.calibrate(MODEL.id, 0.6 * draw.chisquare(8, 900) / 8, 16 * draw.chisquare(8, 90_000) / 8)
+    limit = time.monotonic() + 5
+    while not by_vector(api, ROWS[0]).json()["calibrated"]:
+        assert time.monotonic() < limit
+    answer = by_vector(api, ROWS[0], fmr=0.01, limit=64)
+    line = answer.json()["threshold"]
+    assert line["fmr"] <= 0.01
+    assert line["low"] < line["fmr"] < line["high"]
+    assert line["enough"] is True
+    assert all(m["distance"] <= line["distance"] and m["passes"] for m in matches(answer))
+    near = matches(by_vector(api, ROWS[0], limit=64))
+    assert {m["passes"] for m in near} == {True, False}
+    assert near[0]["probability"] * 100 == pytest.approx(near[0]["similarity"])
+    assert near[0]["fmr_estimate"] < near[-1]["fmr_estimate"]
+    assert by_vector(api, ROWS[0], fmr=1e-6, limit=1).json()["threshold"]["enough"] is False
+
+
+def test_a_face_that_is_removed_is_not_answered_even_before_the_index_knows(api: Api, gallery: Gallery) -> None:
+    by_vector(api, ROWS[0])
+    with writing(gallery.resources.database) as session:
+        session.delete(session.get_one(Face, gallery.pks[0]))
+    answer = api.post(
+        f"/v1/collections/{api.staff}/search:by-embedding", json={"vector": ROWS[0].tolist()}, params={"limit": 64}
+    )
+    assert len(matches(answer)) == 64
+    assert matches(answer)[0]["distance"] > 0
+
+
+def test_the_collection_may_vanish_beneath_a_search(api: Api, gallery: Gallery) -> None:
+    by_vector(api, ROWS[0])
+    with writing(gallery.resources.database) as session:
+        session.delete(session.get_one(Collection, api.staff))
+    body = {"vector": ROWS[0].tolist()}
+    assert api.post(f"/v1/collections/{api.staff}/search:by-embedding", json=body).status_code == 404
+
+
+def photo(person: int, shot: int) -> bytes:
+    return encoded(drawn.draw(drawn.person(person), shot, strength=0.3))
+
+
+def encoded(picture: Image, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Pillow.fromarray(picture).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def enrolled() -> dict[str, Any]:
+    """What enrolment would have made of six people's photos; filled by the first test that needs it."""
+    return {}
+
+
+@pytest.fixture
+def faces(lasting: Resources, api: Api, enrolled: dict[str, Any]) -> Gallery:
+    """Six drawn people with two photos each, described by the first model."""
+    first = lasting.generations.get(FIRST)
+    if not enrolled:
+        seen = [lasting.front_end.faces(images.read(photo(p, s)))[0] for p in range(6) for s in range(2)]
+        crops = {kind: np.stack([f.crops[kind] for f in seen]) for kind in first.recipe.crops}
+        enrolled.update(rows=first.embed_crops(crops)["identity"], grey=crops["grey"])
+    made = Gallery(lasting, api.staff).make(first)
+    made.add({FIRST: enrolled["rows"]}, [f"d{p}" for p in range(6) for _ in range(2)])
+    return made
+
+
+def by_photo(api: Api, data: bytes, **asked: Any) -> httpx.Response:
+    files = {"file": ("photo.png", data)}
+    return settled(lambda: api.post(f"/v1/collections/{api.staff}/search", files=files, params=asked), api)
+
+
+def test_a_photo_finds_its_person(api: Api, faces: Gallery) -> None:
+    answer = by_photo(api, photo(3, 1), limit=2)
+    assert subjects(answer)[0] == "d3"
+    assert matches(answer)[0]["distance"] < 1e-3
+    box = answer.json()["faces"][0]["bounding_box"]
+    assert box["width"] > 50
+    assert answer.json()["model"] == FIRST
+    assert subjects(by_photo(api, photo(2, 7)))[0] == "d2"
+
+
+def test_every_face_of_a_photo_is_searched_with_if_asked(api: Api, faces: Gallery) -> None:
+    two = np.concatenate([drawn.draw(drawn.person(p), 0, strength=0.3) for p in (1, 4)], axis=1)
+    answer = by_photo(api, encoded(two), face_selection="all", limit=1)
+    assert {f["matches"][0]["subject"]["id"] for f in answer.json()["faces"]} == {"d1", "d4"}
+    assert len(by_photo(api, encoded(two), limit=1).json()["faces"]) == 1
+
+
+def test_crops_come_along_if_asked(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:
+    with writing(faces.resources.database) as session:
+        rows = [session.get_one(Face, pk) for pk in faces.pks]
+        stored = [
+            (Blobs.crop(f.image_id, f.number, "grey"), images.png(c))
+            for f, c in zip(rows, enrolled["grey"], strict=True)
+        ]
+    faces.resources.blobs.put(api.staff, stored[:6])
+    answer = by_photo(api, photo(1, 0), include="crop", limit=12).json()["faces"][0]
+    assert images.unpng(base64.b64decode(answer["crop"])).shape == (170, 100)
+    assert [m["crop"] is not None for m in answer["matches"]].count(True) == 6
+    best = base64.b64decode(answer["matches"][0]["crop"])
+    assert (images.unpng(best) == enrolled["grey"][2]).all()
+
+
+def test_an_aligned_face_is_taken_as_it_is(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:
+    answer = by_photo(api, encoded(enrolled["grey"][5]), aligned=True)
+    assert matches(answer)[0]["distance"] < 1e-3
+    assert subjects(answer)[0] == "d2"
+
+
+UNSEEN = {
+    "no face": (encoded(np.full((200, 200, 3), 128, np.uint8)), "NoFace"),
+    "no picture": (b"no picture", "InvalidImageFormat"),
+    "empty": (b"", "InvalidImageFormat"),
+    "cut short": (photo(0, 0)[:5000], "InvalidImageFormat"),
+    "too many pixels": (encoded(np.zeros((7200, 7200), np.uint8)), "ImageTooLarge"),
+}
+
+
+def test_a_photo_that_cannot_be_searched_is_named(api: Api, faces: Gallery) -> None:
+    for what, (data, code) in UNSEEN.items():
+        answer = by_photo(api, data)
+        assert (answer.status_code, answer.json()["code"]) == (422, code), what
+
+
+def test_a_search_without_a_photo_is_a_422(api: Api, faces: Gallery) -> None:
+    assert api.post(f"/v1/collections/{api.staff}/search").status_code == 422
+    assert api.post(f"/v1/collections/{api.staff}/search", files={"photo": b"x"}).status_code == 422
+
+
+def verify(api: Api, *photos: bytes, **asked: Any) -> httpx.Response:
+    return api.post(
+        "/v1/verify", files=[("file", ("p.png", p)) for p in photos], params={"collection": api.staff} | asked
+    )
+
+
+def test_two_photos_are_verified(api: Api, faces: Gallery) -> None:
+    by_photo(api, photo(0, 0))
+    same, other = verify(api, photo(1, 0), photo(1, 1)).json(), verify(api, photo(1, 0), photo(5, 0)).json()
+    assert same["distance"] < other["distance"]
+    assert same["similarity"] > other["similarity"]
+    assert same["face_id"] is None
+    assert len(same["bounding_boxes"]) == 2
+    assert same["passes"] is None, "nothing is calibrated"
+    assert verify(api, photo(1, 0), photo(1, 0)).json()["distance"] == pytest.approx(0, abs=1e-3)
+
+
+def test_a_photo_is_verified_against_a_face_or_a_subject(api: Api, faces: Gallery) -> None:
+    face_id = matches(by_photo(api, photo(4, 1), limit=1))[0]["face_id"]
+    assert verify(api, photo(4, 1), face_id=face_id).json()["distance"] < 1e-3
+    nearest = verify(api, photo(4, 1), subject="d4").json()
+    assert (nearest["face_id"], nearest["distance"] < 1e-3) == (face_id, True)
+    assert verify(api, photo(4, 1), subject="d0").json()["distance"] > nearest["distance"]
+
+
+def test_a_verification_says_what_is_missing(api: Api, faces: Gallery) -> None:
+    by_photo(api, photo(0, 0))
+    assert verify(api, photo(0, 0)).status_code == 422
+    assert verify(api, photo(0, 0), photo(0, 1), subject="d0").status_code == 422
+    assert verify(api, photo(0, 0), subject="nobody").status_code == 404
+    assert verify(api, photo(0, 0), face_id="none").status_code == 404
+    assert verify(api, photo(0, 0), photo(0, 1), collection="nobody").status_code == 404
+    assert verify(api, photo(0, 0), photo(0, 1), fmr=0.01).json()["code"] == "NotCalibrated"
+    Gallery(faces.resources, f"{api.staff}-2").make(MODEL)
+    two = [("file", photo(0, 0)), ("file", photo(0, 1))]
+    assert "name the collection" in api.post("/v1/verify", files=two).json()["detail"]
+    with writing(faces.resources.database) as session:
+        bound = {"Authorization": f"Bearer {keys.create(session, 'reader', 'bound', (api.staff,))[1]}"}
+    assert api.post("/v1/verify", files=two, headers=bound).status_code == 200, "the only one that this key may use"
+
+
+def test_a_key_of_another_collection_may_not_verify_here(api: Api, faces: Gallery) -> None:
+    with writing(faces.resources.database) as session:
+        bound = {"Authorization": f"Bearer {keys.create(session, 'reader', 'bound', ('other',))[1]}"}
+    two = [("file", photo(0, 0)), ("file", photo(0, 1))]
+    asked = {"collection": api.staff}
+    assert api.post("/v1/verify", files=two, params=asked, headers=bound).status_code == 403

@@ -1,0 +1,91 @@
+"""People: made, changed, merged, erased over HTTP."""
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from app.db.session import reading
+from app.db.tables import Face, Removal
+from tests.app.test_faces import BASE, enrol, picture, wait_until
+from tests.service import Service
+
+
+@pytest.fixture
+def staff(service: Service) -> httpx.Client:
+    """A client of a service that has the collection `staff`."""
+    service.client.put(BASE).raise_for_status()
+    return service.client
+
+
+def test_a_subject_is_made_and_changed(staff: httpx.Client) -> None:
+    path = f"{BASE}/subjects/Ada%20L."
+    made = staff.put(path, json={"metadata": {"desk": 1}, "retain_until": "2030-01-01T00:00:00Z"})
+    assert made.status_code == 201
+    assert made.json() | {"created_at": 0} == {
+        "id": "Ada L.",
+        "external_id": "Ada L.",
+        "metadata": {"desk": 1},
+        "consent": None,
+        "retain_until": "2030-01-01T00:00:00Z",
+        "face_count": 0,
+        "created_at": 0,
+    }
+    assert staff.put(path).status_code == 200
+    changed = staff.patch(path, json={"external_id": "nr 7", "consent": True, "retain_until": None}).json()
+    assert (changed["external_id"], changed["consent"], changed["retain_until"]) == ("nr 7", True, None)
+    assert changed["metadata"] == {"desk": 1}
+    assert staff.get(path).json() == changed
+    assert staff.patch(path, json={"name": "x"}).status_code == 422
+    assert staff.patch(path, json={"external_id": "a\0b"}).status_code == 422
+    assert staff.patch(path, json={"retain_until": "2030-01-01T00:00:00"}).status_code == 422
+    assert staff.put(f"{BASE}/subjects/{'x' * 256}").status_code == 422
+    assert staff.put("/v1/collections/none/subjects/ada").status_code == 404
+
+
+def test_subjects_are_listed_with_the_number_of_their_faces(staff: httpx.Client) -> None:
+    for n in range(5):
+        enrol(staff, picture(n), subject="ada" if n % 2 else "bob").raise_for_status()
+    staff.put(f"{BASE}/subjects/cleo")
+    first = staff.get(f"{BASE}/subjects", params={"limit": 2}).json()
+    rest = staff.get(f"{BASE}/subjects", params={"next_token": first["next_token"]}).json()
+    found = {s["id"]: s["face_count"] for s in first["subjects"] + rest["subjects"]}
+    assert found == {"ada": 2, "bob": 3, "cleo": 0}
+
+
+def test_two_names_of_one_person_are_merged(service: Service, staff: httpx.Client) -> None:
+    for n in range(3):
+        enrol(staff, picture(n), subject="ada" if n else "ada l").raise_for_status()
+    staff.patch(f"{BASE}/subjects/ada", json={"metadata": {"desk": 1}})
+    staff.patch(f"{BASE}/subjects/ada%20l", json={"metadata": {"desk": 2, "floor": 3}})
+    merged = staff.post(f"{BASE}/subjects/ada%20l:merge", json={"into": "ada"})
+    assert merged.status_code == 200
+    assert (merged.json()["face_count"], merged.json()["metadata"]) == (3, {"desk": 1, "floor": 3})
+    assert staff.get(f"{BASE}/subjects/ada%20l").status_code == 404
+    with reading(service.resources.database) as session:
+        assert sorted(session.scalars(select(Face.change))) == [2, 3, 4]
+    assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "ada"}).status_code == 409
+    assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "none"}).status_code == 404
+
+
+def test_a_deleted_subject_leaves_nothing_but_a_receipt(service: Service, staff: httpx.Client) -> None:
+    for n in range(3):
+        enrol(staff, picture(n), subject="ada" if n else "bob").raise_for_status()
+    receipt = staff.delete(f"{BASE}/subjects/ada").json()
+    assert (receipt["faces"], receipt["labels"], receipt["embeddings"]) == (2, 0, 2)
+    assert staff.delete(f"{BASE}/subjects/ada").status_code == 404
+    assert [f["subject"]["id"] for f in staff.get(f"{BASE}/faces").json()["faces"]] == ["bob"]
+    [job] = receipt["jobs"]
+    wait_until(lambda: staff.get(job).json()["state"] == "succeeded")
+    assert staff.get(job).json()["result"] == {"files": 6}
+    assert len(list(service.resources.blobs.names("staff"))) == 3
+    with reading(service.resources.database) as session:
+        assert len(session.scalars(select(Removal)).all()) == 2
+    assert enrol(staff, picture(1), subject="ada").status_code == 201
+
+
+def test_a_reader_changes_nobody(service: Service, staff: httpx.Client) -> None:
+    staff.put(f"{BASE}/subjects/ada")
+    with httpx.Client(base_url=service.url, headers=service.key("reader")) as reader:
+        assert reader.get(f"{BASE}/subjects/ada").status_code == 200
+        for method, path in (("PUT", "ada"), ("PATCH", "ada"), ("DELETE", "ada"), ("POST", "ada:merge")):
+            assert reader.request(method, f"{BASE}/subjects/{path}", json={}).status_code == 403

@@ -1,0 +1,91 @@
+"""Trainings over HTTP: checked at once, kept with their job."""
+
+from typing import Any
+
+from tests.gallery import enrol
+from tests.service import Service
+
+
+def start(service: Service, **asked: Any) -> Any:
+    return service.client.post("/v1/trainings", json={"collection": "c"} | asked)
+
+
+WRONG: list[tuple[dict[str, Any], int, str]] = [
+    ({"method": "magic"}, 422, "wpca"),
+    ({"descriptor": "magic"}, 422, "lbp"),
+    ({"descriptor": "onnx"}, 422, "lbp"),
+    ({"descriptor": "lbp", "descriptors": ["lbp"]}, 422, "not both"),
+    ({"method": "wpca", "options": {"whitening": True}}, 422, "whiten"),
+    ({"method": "wpca", "options": {"whiten": "perhaps"}}, 422, "whiten"),
+    ({"method": "wpca", "options": {"sample": -1}}, 422, "sample"),
+    ({"method": "wpca", "options": {"device": "cuda"}}, 422, "device"),
+    ({"method": "wpca", "dim": 0}, 422, "dim"),
+    ({"method": "wpca", "dim": 4097}, 422, "dim"),
+    ({"method": "l2", "dim": 8}, 422, "dim"),
+    ({"holdout": 1.5}, 422, "holdout"),
+    ({"collection": "nowhere"}, 404, "nowhere"),
+    ({"sources": [{"from": "subjects", "collection": "nowhere"}]}, 404, "nowhere"),
+    ({"sources": [{"from": "rumours"}]}, 422, "from"),
+    ({"sources": [{"task": "height", "from": "labels"}]}, 422, "identity"),
+    ({"sources": [{"task": "age", "from": "metadata.age", "tolerance": 5}]}, 422, "off"),
+    ({"sources": [{"from": "subjects", "tolerance": 5}]}, 422, "tolerance"),
+    ({"sources": [{"from": "subjects"}, {"from": "metadata.name"}]}, 422, "all its sources"),
+    ({"sources": [{"from": "subjects"}, {"from": "subjects"}]}, 422, "twice"),
+]
+
+
+def test_what_is_wrong_is_told_at_once(service: Service) -> None:
+    service.client.put("/v1/collections/c")
+    for asked, status, says in WRONG:
+        answer = start(service, **asked)
+        assert answer.status_code == status, (asked, answer.text)
+        assert says in answer.text, asked
+    assert service.client.get("/v1/trainings").json()["trainings"] == []
+
+
+def test_a_training_is_kept_with_its_job(service: Service) -> None:
+    enrol(service.resources, "c", range(8), shots=2)
+    answer = start(service, method="wpca", dim=4, seed=3)
+    assert answer.status_code == 202, answer.text
+    job = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
+    ended = service.wait(answer)
+    assert ended["state"] == "succeeded", ended
+    assert ended["progress"]["done"] == ended["progress"]["total"]
+    training = service.client.get(f"/v1/trainings/{job['training']}").json()
+    assert training["model"] == ended["result"]["model"]
+    assert training["report"] == ended["result"]["report"]
+    assert training["request"]["options"]["dim"] == 4
+    assert training["request"]["options"]["seed"] == 3
+    assert training["request"]["descriptors"] == [{"name": "lbp", "options": {}}]
+    assert training["state"] == "succeeded"
+    listed = service.client.get("/v1/trainings", params={"collection": "c"}).json()["trainings"]
+    assert [t["id"] for t in listed] == [training["id"]]
+    assert service.client.get("/v1/trainings", params={"collection": "d"}).json()["trainings"] == []
+
+
+def test_a_bound_key_sees_and_starts_its_own(service: Service) -> None:
+    enrol(service.resources, "c", range(8), shots=2)
+    service.client.put("/v1/collections/d")
+    training = start(service, method="wpca", dim=4).json()["training"]
+    other, own = service.key("admin", "d"), service.key("admin", "c")
+    assert service.client.get(f"/v1/trainings/{training}", headers=other).status_code == 403
+    assert service.client.get("/v1/trainings", headers=other).json()["trainings"] == []
+    assert len(service.client.get("/v1/trainings", headers=own).json()["trainings"]) == 1
+    sources = [{"from": "subjects"}, {"from": "subjects", "collection": "d"}]
+    body = {"collection": "c", "sources": sources}
+    assert service.client.post("/v1/trainings", json=body, headers=own).status_code == 403
+    assert service.client.post("/v1/trainings", json=body, headers=service.key("operator")).status_code == 403
+    assert service.client.get("/v1/trainings/nothing").status_code == 404
+    assert service.client.get("/v1/trainings/%00").status_code == 422
+
+
+def test_too_few_labels_fail_the_job_and_say_how_many_are_missing(service: Service) -> None:
+    faces = enrol(service.resources, "c", range(6), shots=1, named=False)
+    label = {"face_a": faces[0].face_id, "face_b": faces[1].face_id, "same": True}
+    service.client.post("/v1/labels", json={"labels": [label]})
+    ended = service.wait(start(service, method="ldml", dim=4))
+    assert ended["state"] == "failed"
+    assert (ended["problem"]["code"], ended["problem"]["missing"]) == ("TooFewLabels", 9)
+    training = service.client.get("/v1/trainings").json()["trainings"][0]
+    assert training["problem"]["code"] == "TooFewLabels"

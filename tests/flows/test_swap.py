@@ -1,0 +1,140 @@
+"""From labels to a new model, over HTTP and with nothing replaced, while somebody searches throughout."""
+
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from ml import images
+from ml.drawn import draw, person
+from tests.service import Service
+
+PEOPLE, SHOTS = 16, 4
+BASE = "/v1/collections/c/deployments/identity"
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+Answer = list[tuple[str, float]]
+
+
+class Searcher(threading.Thread):
+    """Searches without a pause; what went wrong, and which models answered."""
+
+    def __init__(self, service: Service, photo: bytes) -> None:
+        super().__init__(daemon=True)
+        self.service, self.photo = service, photo
+        self.failures: list[str] = []
+        self.models: list[str] = []
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self.service.url, headers=self.service.client.headers, timeout=30) as client:
+            while not self.stopping.is_set():
+                answer = client.post("/v1/collections/c/search?aligned=true", files={"file": self.photo})
+                if answer.status_code == 200 and answer.json()["faces"][0]["matches"]:
+                    self.models.append(answer.json()["model"])
+                else:
+                    self.failures.append(answer.text)
+
+    def __enter__(self) -> "Searcher":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self.join(30)
+
+
+def photo(who: int, shot: int) -> bytes:
+    return images.png(draw(person(who), shot))
+
+
+def upload(service: Service) -> dict[str, list[str]]:
+    service.client.put("/v1/collections/c")
+    faces: dict[str, list[str]] = {}
+    for who in range(PEOPLE):
+        for shot in range(SHOTS):
+            told = {"subject": f"p{who}", "aligned": "true"}
+            answer = service.client.post("/v1/collections/c/faces", files={"file": photo(who, shot)}, data=told)
+            assert answer.status_code in (200, 201), answer.text
+            faces.setdefault(f"p{who}", []).append(answer.json()["face_records"][0]["face_id"])
+    return faces
+
+
+def ask(service: Service) -> Answer:
+    answer = service.client.post("/v1/collections/c/search?aligned=true&limit=20", files={"file": photo(3, 99)})
+    assert answer.status_code == 200, answer.text
+    return [(m["face_id"], m["distance"]) for m in answer.json()["faces"][0]["matches"]]
+
+
+def train(service: Service, **asked: Any) -> str:
+    body = {"collection": "c", "method": "ldml", "dim": 8, "options": {"steps": 80}} | asked
+    job = service.wait(service.client.post("/v1/trainings", json=body), 120)
+    assert job["state"] == "succeeded", job["problem"]
+    return str(job["result"]["model"])
+
+
+def label(service: Service, faces: dict[str, list[str]]) -> None:
+    names = sorted(faces)
+    said = [
+        {"face_a": faces[a][0], "face_b": other, "task": "identity", "same": same}
+        for a, b in zip(names, names[1:] + names[:1], strict=True)
+        for other, same in ((faces[a][1], True), (faces[b][0], False))
+    ]
+    assert service.client.post("/v1/labels", json={"labels": said}).json()["accepted"] == len(said)
+
+
+def test_a_new_model_comes_to_serve_without_a_refused_search_and_goes_again(service: Service) -> None:
+    label(service, upload(service))
+    before, first = ask(service), service.client.get(BASE).json()["champion"]
+    with Searcher(service, photo(5, 77)) as searcher:
+        model = train(service, holdout=0.25)
+        version = service.client.get(BASE).headers["ETag"]
+        body = {"model": model, "override": True, "reason": "a test of the swap, not of the metric"}
+        job = service.wait(service.client.post(f"{BASE}:publish", json=body, headers={"If-Match": version}))
+        assert job["state"] == "succeeded", job["problem"]
+        after = ask(service)
+        assert after != before
+        answer = service.client.post(f"{BASE}:rollback")
+        assert (answer.status_code, answer.json()["champion"]) == (200, first)
+        assert ask(service) == before
+        assert service.client.post(f"{BASE}:rollback").json()["champion"] == model
+        assert ask(service) == after
+    assert not searcher.failures
+    assert {first, model} <= set(searcher.models)
+    stale = service.client.post(f"{BASE}:publish", json={"model": first}, headers={"If-Match": version})
+    assert (stale.status_code, stale.json()["code"]) == (412, "PreconditionFailed")
+
+
+@on_sqlite
+def test_a_face_enrolled_after_the_swap_is_found_after_rolling_back(service: Service) -> None:
+    upload(service)
+    model = train(service, method="wpca", options={}, holdout=0)
+    job = service.wait(service.client.post(f"{BASE}:publish", json={"model": model}))
+    assert job["result"]["verdict"]["passed"]
+    new = service.client.post(
+        "/v1/collections/c/faces", files={"file": photo(3, 99)}, data={"subject": "late", "aligned": "true"}
+    )
+    assert service.client.post(f"{BASE}:rollback").status_code == 200
+    [face] = new.json()["face_records"]
+    nearest, distance = ask(service)[0]
+    assert (nearest, distance) == (face["face_id"], 0.0)
+
+
+@on_sqlite
+def test_the_gate_keeps_a_worse_model_out_and_an_administrator_may_insist(service: Service) -> None:
+    upload(service)
+    good = train(service, method="wpca", dim=16, options={}, holdout=0.5)
+    forced = {"override": True, "reason": "to have something to lose"}
+    service.wait(service.client.post(f"{BASE}:publish", json={"model": good} | forced))
+    worse = train(service, method="wpca", dim=1, options={}, holdout=0.5)
+    job = service.wait(service.client.post(f"{BASE}:publish", json={"model": worse}))
+    assert (job["state"], job["problem"]["code"]) == ("failed", "GateRefused")
+    assert any("1-call@1 " in reason for reason in job["problem"]["reasons"])
+    assert service.client.get(BASE).json()["champion"] == good
+    refused = service.client.post(f"{BASE}:publish", json={"model": worse, "override": True})
+    assert refused.json()["code"] == "ReasonRequired"
+    job = service.wait(service.client.post(f"{BASE}:publish", json={"model": worse} | forced))
+    assert job["state"] == "succeeded"
+    shown = service.client.get(BASE).json()
+    assert (shown["champion"], shown["history"][-1]["overridden"]) == (worse, True)
+    assert shown["history"][-1]["verdict"]["reasons"]

@@ -1,0 +1,104 @@
+"""From an upload to a candidate, over HTTP alone."""
+
+import io
+import tarfile
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from tests.gallery import crops
+from tests.service import Service
+
+STRONG = 1.6
+LEARN = {"dim": 16, "options": {"steps": 60, "groups": 16, "others": 16}}
+
+
+def archive(people: Iterable[int], shots: int) -> bytes:
+    """Aligned faces of drawn people, taken in bad light and badly turned, as <person>/<shot>.png."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for who in people:
+            for shot in range(shots):
+                data = crops(who, who * 1000 + shot, STRONG)["grey"]
+                entry = tarfile.TarInfo(f"p{who}/{shot}.png")
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def upload(service: Service, name: str, people: Iterable[int], shots: int, role: str = "gallery") -> None:
+    service.client.put(f"/v1/collections/{name}")
+    answer = service.client.post(
+        f"/v1/collections/{name}:import",
+        params={"aligned": True, "role": role},
+        content=archive(people, shots),
+        headers={"content-type": "application/x-tar"},
+    )
+    assert service.wait(answer)["state"] == "succeeded"
+
+
+def train(service: Service, **asked: Any) -> Any:
+    return service.client.post("/v1/trainings", json={"collection": "c", **asked})
+
+
+def face_ids(service: Service, subject: str) -> list[str]:
+    faces = service.client.get("/v1/collections/c/faces", params={"subject": subject}).json()["faces"]
+    return [f["face_id"] for f in faces]
+
+
+def test_labels_become_a_candidate_that_is_measured_against_what_serves(service: Service) -> None:
+    upload(service, "c", range(24), shots=4)
+    upload(service, "c", range(100, 110), shots=1, role="distractor")
+    same = face_ids(service, "p1")
+    other = face_ids(service, "p2")
+    labels = [
+        {"face_a": same[0], "face_b": other[0], "same": False},
+        {"face_a": same[0], "face_b": same[1], "same": True},
+    ]
+    assert service.client.post("/v1/labels", json={"labels": labels}).json()["accepted"] == 2
+
+    answer = train(service, method="ldml", **LEARN)
+    waiting = train(service, method="wpca", dim=16)
+    training, seen = answer.json()["training"], 0
+    while True:
+        seen = max(seen, len(service.client.get(f"/v1/trainings/{training}").json()["curve"]))
+        second = service.client.get(waiting.headers["location"]).json()["state"]
+        if service.client.get(answer.headers["location"]).json()["finished_at"]:
+            break
+        assert second == "queued", "one after the other"
+        time.sleep(0.1)
+    assert seen, "the curve is live"
+    job = service.wait(answer)
+    assert job["state"] == "succeeded", job["problem"]
+
+    report = job["result"]["report"]
+    candidate, current = report["candidate"], report["current"]
+    assert report["refit"]
+    assert report["distractors"] == 10
+    assert candidate["queries"] == current["queries"] == 4 * report["held_out_people"]
+    assert candidate["gallery"] == current["gallery"]
+    assert candidate["mean_average_precision"]["value"] > 2 * candidate["chance_at_10"] / 10
+    shown = service.client.get(f"/v1/trainings/{training}").json()
+    assert {p["phase"] for p in shown["curve"]} == {"fit", "refit"}
+    losses = [p["loss"] for p in shown["curve"] if p["phase"] == "refit"]
+    assert losses[-1] < losses[0]
+    model = service.client.get(f"/v1/models/{job['result']['model']}").json()
+    assert model["training_id"] == training
+    assert model["options"]["dim"] == 16
+    assert service.wait(waiting)["state"] == "succeeded"
+
+
+def test_too_few_are_told_how_many_are_missing_and_a_cancel_ends_it(service: Service) -> None:
+    upload(service, "c", range(3), shots=2)
+    ended = service.wait(train(service, method="ldml", dim=4))
+    assert (ended["state"], ended["problem"]["code"], ended["problem"]["missing"]) == ("failed", "TooFewLabels", 7)
+    upload(service, "c", range(3, 20), shots=3)
+    answer = train(service, method="ldml", dim=4, options={"steps": 5000})
+    while not service.client.get(f"/v1/trainings/{answer.json()['training']}").json()["curve"]:
+        time.sleep(0.05)
+    asked = time.monotonic()
+    assert service.client.post(f"{answer.headers['location']}:cancel").status_code == 200
+    ended = service.wait(answer)
+    assert ended["state"] == "cancelled"
+    assert time.monotonic() - asked < 3
+    assert service.client.get(f"/v1/trainings/{answer.json()['training']}").json()["model"] is None

@@ -1,0 +1,187 @@
+"""Many photos over HTTP, in every way that one can send them."""
+
+import io
+import socket
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.config import Settings
+from tests.service import Service, running
+from tests.workers.test_import import PEOPLE, picture
+
+BASE = "/v1/collections/staff"
+FEW = dict(list(PEOPLE.items())[:6])
+
+
+def tar(files: dict[str, bytes], mode: str = "w") -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder on the server."""
+    for name, data in FEW.items():
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(data)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def staff(settings: Settings, photos: Path) -> Iterator[Service]:
+    """A service with the collection `staff`, that allows the folder of photos."""
+    with running(settings.model_copy(update={"import_roots": (photos.parent,)})) as service:
+        service.client.put(BASE).raise_for_status()
+        yield service
+
+
+def send(service: Service, **request: object) -> httpx.Response:
+    return service.client.post(f"{BASE}:import", params={"aligned": True}, **request)  # type: ignore[arg-type]
+
+
+def test_an_archive_becomes_a_gallery_however_it_is_sent(staff: Service, photos: Path) -> None:
+    ways: dict[str, dict[str, object]] = {
+        "form": {"files": {"file": ("a.tar", tar(FEW))}},
+        "tar": {"content": tar(FEW), "headers": {"Content-Type": "application/x-tar"}},
+        "tar.gz": {"content": tar(FEW, "w:gz"), "headers": {"Content-Type": "application/gzip"}},
+        "zip": {"content": zipped(FEW), "headers": {"Content-Type": "application/zip"}},
+        "no type": {"content": zipped(FEW)},
+        "folder": {"json": {"directory": str(photos)}},
+    }
+    for way, request in ways.items():
+        answer = send(staff, **request)
+        job = staff.wait(answer)
+        assert (job["state"], job["progress"]) == ("succeeded", {"done": 6, "total": 6, "failed": 0}), (way, job)
+        assert answer.headers["Location"] == f"/v1/jobs/{job['id']}"
+        items = staff.client.get(f"/v1/jobs/{job['id']}/items").json()["items"]
+        assert sorted(i["name"] for i in items) == sorted(FEW)
+    shown = staff.client.get(BASE).json()
+    assert (shown["face_count"], shown["subject_count"]) == (6, 6)
+    assert not list(staff.resources.uploads.iterdir())
+    assert photos.is_dir()
+
+
+def test_a_job_lists_what_was_refused(staff: Service) -> None:
+    files = {**FEW, "p9/notes.txt": b"no photo", "p9/cut.png": picture(50)[:-300]}
+    job = staff.wait(send(staff, content=tar(files)))
+    assert job["progress"] == {"done": 6, "total": 8, "failed": 2}
+    assert (job["result"]["enrolled"], job["result"]["refused"]) == (6, 2)
+    items = staff.client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed"}).json()["items"]
+    assert {i["name"]: i["reasons"] for i in items} == {
+        "p9/notes.txt": ["InvalidImageFormat"],
+        "p9/cut.png": ["InvalidImageFormat"],
+    }
+
+
+def test_a_hostile_or_broken_upload_is_refused_before_anything_is_kept(staff: Service, tmp_path: Path) -> None:
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/bomb.png", bytes(30 * 2**20))
+    (tmp_path / "link").symlink_to("/etc")
+    refused: list[tuple[int, str, dict[str, object]]] = [
+        (422, "InvalidArchive", {"content": tar({**FEW, "../evil.png": b"x"})}),
+        (422, "InvalidArchive", {"content": zipped({**FEW, "/etc/evil.png": b"x"})}),
+        (422, "InvalidArchive", {"content": tar(FEW)[:30_000]}),
+        (422, "InvalidArchive", {"content": b"no archive at all"}),
+        (422, "InvalidArchive", {"content": b""}),
+        (413, "ArchiveTooLarge", {"content": bomb.getvalue()}),
+        (422, "InvalidParameter", {"files": {"photos": tar(FEW)}}),
+        (422, "InvalidRequest", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data; boundary=x"}}),
+        (422, "InvalidRequest", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}),
+        (422, "InvalidParameter", {"json": {"directory": ""}}),
+        (422, "InvalidParameter", {"content": b"{", "headers": {"Content-Type": "application/json"}}),
+        (422, "InvalidParameter", {"json": {"directory": str(tmp_path / "none")}}),
+        (403, "AccessDenied", {"json": {"directory": "/etc"}}),
+        (403, "AccessDenied", {"json": {"directory": str(tmp_path / "link")}}),
+        (403, "AccessDenied", {"json": {"directory": str(tmp_path / ".." / "..")}}),
+    ]
+    for status, code, request in refused:
+        answer = send(staff, **request)
+        assert (answer.status_code, answer.json()["code"]) == (status, code), (request, answer.text)
+    assert staff.client.post("/v1/collections/none:import", content=tar(FEW)).status_code == 404
+    assert staff.client.post(f"{BASE}:import", params={"role": "hero"}, content=tar(FEW)).status_code == 422
+    assert not list(staff.resources.uploads.iterdir())
+    assert "import" not in {job["kind"] for job in staff.client.get("/v1/jobs").json()["jobs"]}
+    assert staff.client.get(BASE).json()["face_count"] == 0
+
+
+def test_the_door_answers_before_the_body_of_an_import_is_sent(staff: Service) -> None:
+    keys = {
+        401: {},
+        403: staff.key("reader"),
+        413: staff.key("operator"),
+    }
+    for status, key in keys.items():
+        lines = [f"POST {BASE}:import HTTP/1.1", "Host: x", f"Content-Length: {2**40}"]
+        lines += [f"{name}: {value}" for name, value in key.items()]
+        assert f" {status} " in told(staff.url, "\r\n".join([*lines, "", ""]))
+    bound = staff.key("operator", "other")
+    assert staff.client.post(f"{BASE}:import", content=tar(FEW), headers=bound).status_code == 403
+
+
+def told(url: str, head: str) -> str:
+    """The first line that a server answers to a head without its body."""
+    address = httpx.URL(url)
+    with socket.create_connection((address.host, address.port or 80), timeout=10) as wire:
+        wire.sendall(head.encode())
+        return wire.recv(4096).splitlines()[0].decode()
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(staff: Service) -> None:
+    address = httpx.URL(staff.url)
+    key = staff.key("operator")["Authorization"]
+    with socket.create_connection((address.host, address.port or 80), timeout=10) as wire:
+        head = [f"POST {BASE}:import HTTP/1.1", "Host: x", f"Authorization: {key}", "Content-Length: 9000000", "", ""]
+        wire.sendall("\r\n".join(head).encode() + bytes(3_000_000))
+        wait_until(lambda: bool(list(staff.resources.uploads.iterdir())))
+    wait_until(lambda: not list(staff.resources.uploads.iterdir()))
+
+
+def test_two_imports_at_once_and_a_search_among_them(staff: Service) -> None:
+    files = [{f"q{n}/{n}.png": picture(1000 * part + n) for n in range(30)} for part in range(2)]
+    jobs = [send(staff, content=tar(f)) for f in files]
+    failures: list[httpx.Response] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.05):
+            answer = staff.client.get(f"{BASE}/faces", params={"limit": 5})
+            if answer.status_code != 200:
+                failures.append(answer)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    ended = [staff.wait(job) for job in jobs]
+    stop.set()
+    thread.join()
+    assert [job["state"] for job in ended] == ["succeeded", "succeeded"]
+    assert not failures
+    shown = staff.client.get(BASE).json()
+    assert (shown["face_count"], shown["subject_count"]) == (60, 30)
+
+
+def wait_until(true: object, seconds: float = 10) -> None:
+    until = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < until, "it did not come true"
+        time.sleep(0.02)

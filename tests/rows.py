@@ -1,0 +1,135 @@
+"""Faces written straight into the tables, as enrolment would write them: for tests of what reads them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from sqlalchemy import delete, insert, select
+
+from app.db.session import writing
+from app.db.tables import Collection, Deployment, Embedding, Face, Removal, Subject
+from app.resources import Resources
+from ml.calibration import Calibration
+from ml.embedders.wpca import Wpca
+from ml.generation import Generation, Recipe
+from ml.types import Rows
+
+WIDTH = 9860
+
+
+def generation(name: str, dim: int = 8, seed: int = 0) -> Generation:
+    """A model with a random projection of the LBP descriptor to `dim` numbers, and no calibration."""
+    embedder = Wpca(dim=dim)
+    draw = np.random.default_rng(seed)
+    embedder.learned = {
+        "projection": draw.standard_normal((dim, WIDTH), dtype=np.float32),
+        "offset": np.zeros(dim, np.float32),
+    }
+    return Generation(name, Recipe(), "wpca", embedder, facts={"made": "for a test"})
+
+
+def people(count: int, photos: int, dim: int = 8, seed: int = 0, spread: float = 0.2) -> tuple[Rows, list[str]]:
+    """(count * photos, dim) rows, those of a person about their own centre; and whose they are."""
+    draw = np.random.default_rng(seed)
+    centres = draw.standard_normal((count, dim)).repeat(photos, axis=0)
+    rows = (centres + spread * draw.standard_normal(centres.shape)).astype(np.float32)
+    return rows, [f"p{i:03}" for i in np.arange(count).repeat(photos)]
+
+
+@dataclass
+class Gallery:
+    """A collection and its faces. Every write stamps and raises the collection's change, as services do."""
+
+    resources: Resources
+    collection: str = "staff"
+    pks: list[int] = field(default_factory=list)
+
+    def make(self, champion: Generation, task: str = "identity", **pointers: Any) -> "Gallery":
+        with writing(self.resources.database) as session:
+            for model in (champion, *(m for m in pointers.values() if m)):
+                self.resources.generations.keep(session, model)
+            if session.get(Collection, self.collection) is None:
+                session.add(Collection(id=self.collection))
+            session.flush()
+            others = {name: model.id for name, model in pointers.items()}
+            session.add(Deployment(collection_id=self.collection, task=task, champion=champion.id, **others))
+        return self
+
+    def add(
+        self,
+        vectors: dict[str, Rows],
+        subjects: Sequence[str | None],
+        role: str = "gallery",
+        metadata: Sequence[dict[str, Any]] | None = None,
+        task: str = "identity",
+    ) -> list[str]:
+        """vectors: generation id -> (n, dim). Returns the face ids."""
+        with writing(self.resources.database) as session:
+            change = self._raised(session)
+            known = {s.id: s.pk for s in session.scalars(select(Subject).where(self._here(Subject)))}
+            for name in sorted({s for s in subjects if s} - known.keys()):
+                subject = Subject(collection_id=self.collection, id=name, external_id=f"x-{name}")
+                subject.attributes = {"team": "red" if name[-1] in "02468" else "blue"}
+                session.add(subject)
+                session.flush()
+                known[name] = subject.pk
+            faces = [
+                {
+                    "face_id": str(uuid4()),
+                    "collection_id": self.collection,
+                    "subject_pk": known[name] if name else None,
+                    "role": role,
+                    "image_id": uuid4().hex * 2,
+                    "bounding_box": {"x": 0, "y": 0, "width": 9, "height": 9},
+                    "landmarks": [],
+                    "quality": {},
+                    "attributes": metadata[i] if metadata else {},
+                    "change": change,
+                }
+                for i, name in enumerate(subjects)
+            ]
+            pks = session.scalars(insert(Face).returning(Face.pk, sort_by_parameter_order=True), faces).all()
+            for model, rows in vectors.items():
+                places = zip(pks, np.ascontiguousarray(rows, "<f4"), strict=True)
+                known_as = {"generation_id": model, "task": task}
+                session.execute(
+                    insert(Embedding), [known_as | {"face_pk": pk, "vector": r.tobytes()} for pk, r in places]
+                )
+            self.pks += pks
+        self.resources.bell.ring("changes")
+        return [str(face["face_id"]) for face in faces]
+
+    def remove(self, pks: Sequence[int]) -> None:
+        with writing(self.resources.database) as session:
+            change = self._raised(session)
+            session.execute(delete(Face).where(Face.pk.in_(pks)))
+            session.add_all(Removal(collection_id=self.collection, face_pk=pk, change=change) for pk in pks)
+        self.pks = [pk for pk in self.pks if pk not in set(pks)]
+        self.resources.bell.ring("changes")
+
+    def point(self, task: str = "identity", **pointers: str | None) -> None:
+        """Moves pointers, as publishing does."""
+        with writing(self.resources.database) as session:
+            self._raised(session)
+            deployment = session.get_one(Deployment, (self.collection, task))
+            for name, model in pointers.items():
+                setattr(deployment, name, model)
+            deployment.version += 1
+        self.resources.bell.ring("changes")
+
+    def calibrate(self, model: str, genuine: Rows, impostor: Rows, task: str = "identity") -> None:
+        """Facts as publishing writes them."""
+        facts = {"calibration": Calibration.fit(genuine, impostor).to_dict(), "default_fmr": 0.001, "faces": 10**9}
+        with writing(self.resources.database) as session:
+            deployment = session.get_one(Deployment, (self.collection, task))
+            deployment.facts = deployment.facts | {model: facts}
+
+    def _raised(self, session: Any) -> int:
+        collection = session.get_one(Collection, self.collection, with_for_update=True)
+        collection.change += 1
+        return int(collection.change)
+
+    def _here(self, row: Any) -> Any:
+        return row.collection_id == self.collection

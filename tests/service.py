@@ -1,0 +1,84 @@
+"""The service in this process, on a real port, over a real database."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+
+from app.access import keys
+from app.config import Settings
+from app.db.migrate import upgrade
+from app.db.session import writing
+from app.main import create_app
+from app.resources import Resources, open_resources
+from workers.main import Worker
+
+
+@dataclass
+class Service:
+    """A running service; `client` holds an admin's key."""
+
+    url: str
+    client: httpx.Client
+    resources: Resources
+
+    def key(self, role: str, *collections: str) -> dict[str, str]:
+        """Headers of a new key."""
+        with writing(self.resources.database) as session:
+            return {"Authorization": f"Bearer {keys.create(session, role, 'test', collections)[1]}"}  # type: ignore[arg-type]
+
+    def wait(self, answer: httpx.Response, seconds: float = 60) -> dict[str, Any]:
+        """The job that a 202 names, once it has ended."""
+        assert answer.status_code == 202, answer.text
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            job = self.client.get(answer.headers["Location"]).json()
+            if job["finished_at"]:
+                return dict(job)
+            time.sleep(0.03)
+        raise AssertionError(f"the job did not end within {seconds} s: {job}")
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[Service]:
+    """API and one worker of each lane, as threads of this process."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    upgrade(settings.database)
+    with open_resources(settings) as resources, serving(settings) as url:
+        workers = [Worker(resources, lane) for lane in ("work", "train")]
+        threads = [threading.Thread(target=w.run, daemon=True) for w in workers]
+        for thread in threads:
+            thread.start()
+        with writing(resources.database) as session:
+            secret = keys.create(session, "admin", "test")[1]
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=60) as client:
+            yield Service(url, client, resources)
+        for worker in workers:
+            worker.stopping.set()
+            if worker.current is not None:
+                worker.current.interrupted.set()
+        for thread in threads:
+            thread.join(30)
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[str]:
+    """The API on a port of its own."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(create_app(settings), log_level="warning", timeout_graceful_shutdown=2)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        assert server.started, "the API did not start"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)

@@ -1,0 +1,190 @@
+"""Files go after their rows, and never a file that a row names."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import delete, func, select
+
+from app.db.session import reading, writing
+from app.db.tables import Answer, Collection, Deployment, Embedding, Face, Follower, Job, Removal, Subject, now
+from app.engine import people, pointers
+from app.engine.generations import FIRST
+from app.engine.ingest import enrol, prepared
+from app.engine.looking import Wish, look
+from app.queue import queue
+from app.queue.messages import Erase, FitFirst, ImportArchive, Sweep
+from app.resources import Resources
+from app.storage.blobs import Blobs
+from ml.embedders.l2 import L2
+from ml.generation import Generation, Recipe
+from tests.workers.test_import import count, picture
+from workers.context import JobContext
+from workers.handlers import erase, sweep
+from workers.main import Worker
+
+
+@pytest.fixture
+def staff(resources: Resources) -> Resources:
+    """A collection of four faces of two subjects."""
+    with writing(resources.database) as session:
+        session.add(Collection(id="staff"))
+        session.flush()
+        session.add(Deployment(collection_id="staff", task="identity", champion=FIRST))
+    for n in range(4):
+        add(resources, n)
+    return resources
+
+
+def add(resources: Resources, n: int) -> None:
+    looked = [look(resources, picture(n), Wish(subject=f"s{n % 2}", aligned=True))]
+    enrol(resources, "staff", looked, prepared(resources, "staff", looked))
+
+
+def files(resources: Resources) -> set[str]:
+    return set(resources.blobs.names("staff"))
+
+
+def context(resources: Resources) -> JobContext:
+    return JobContext("none", "w", resources)
+
+
+def work(resources: Resources) -> None:
+    worker = Worker(resources, "work")
+    while worker.step():
+        continue
+
+
+def age(resources: Resources, name: str, seconds: float) -> None:
+    moment = time.time() - seconds
+    os.utime(resources.blobs.root / "c-staff" / name, (moment, moment))
+
+
+def test_a_face_takes_rows_and_files_along(staff: Resources) -> None:
+    with writing(staff.database) as session:
+        face = session.scalars(select(Face)).first()
+        assert face is not None
+        image, pk = face.image_id, face.pk
+        receipt = people.erase(session, pointers.locked(session, "staff"), Face.pk == pk)
+    assert (receipt.faces, receipt.labels, receipt.embeddings, len(receipt.jobs)) == (1, 0, 1, 1)
+    assert (count(staff, Face), count(staff, Embedding)) == (3, 3)
+    with reading(staff.database) as session:
+        [removal] = session.scalars(select(Removal))
+        assert (removal.face_pk, removal.change) == (pk, session.get_one(Collection, "staff").change)
+    assert len(files(staff)) == 12
+    work(staff)
+    assert len(files(staff)) == 9
+    assert not any(image in name for name in files(staff))
+    again = Erase(collection="staff", images=(image,))
+    assert erase.run(again, context(staff)) == {"files": 0}
+
+
+def test_of_a_photo_of_two_faces_one_crop_goes(staff: Resources) -> None:
+    with writing(staff.database) as session:
+        face = session.scalars(select(Face)).first()
+        assert face is not None
+        image = face.image_id
+    crops = [(Blobs.crop(image, 1, kind), b"crop") for kind in ("grey", "colour")]
+    staff.blobs.put("staff", crops)  # type: ignore[arg-type]
+    assert erase.run(Erase(collection="staff", images=(image,)), context(staff)) == {"files": 2}
+    assert len(files(staff)) == 12
+
+
+def test_an_upload_and_an_erasing_of_one_photo_leave_row_and_files_together(staff: Resources) -> None:
+    image = Blobs.digest(picture(0))
+
+    def remove(_: int) -> None:
+        with writing(staff.database) as session:
+            people.erase(session, pointers.locked(session, "staff"), Face.image_id == image)
+        erase.run(Erase(collection="staff", images=(image,)), context(staff))
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            ended = [pool.submit(remove, 0), pool.submit(add, staff, 0), pool.submit(add, staff, 0)]
+            for each in ended:
+                each.result()
+            with reading(staff.database) as session:
+                there = session.scalar(select(Face).where(Face.image_id == image)) is not None
+            assert sum(image in name for name in files(staff)) >= 3 * there
+
+
+def test_a_deleted_collection_leaves_no_file(staff: Resources) -> None:
+    with writing(staff.database) as session:
+        session.delete(session.get_one(Collection, "staff"))
+        queue.enqueue(session, Erase(collection="staff", whole=True))
+    work(staff)
+    assert not files(staff)
+    assert not list(staff.blobs.root.iterdir())
+    assert (count(staff, Face), count(staff, Subject), count(staff, Embedding), count(staff, Collection)) == (0,) * 4
+
+
+def test_a_collection_made_anew_keeps_its_files(staff: Resources) -> None:
+    assert erase.run(Erase(collection="staff", whole=True), context(staff)) is not None
+    assert len(files(staff)) == 12
+
+
+def test_a_sweep_removes_old_orphans_and_nothing_else(staff: Resources) -> None:
+    orphan, young = "f" * 64, "e" * 64
+    staff.blobs.put(
+        "staff", [(Blobs.photo(orphan), b"x"), (Blobs.crop(orphan, 0, "grey"), b"x"), (Blobs.photo(young), b"x")]
+    )
+    half = staff.blobs.root / "c-staff" / "photos" / "ff" / ".half"
+    half.write_bytes(b"x")
+    for name in files(staff) - {Blobs.photo(young)}:
+        age(staff, name, 4_000)
+    (staff.blobs.root / "trash-1").mkdir()
+    staff.blobs.put("gone", [(Blobs.photo(orphan), b"x")])
+    result = sweep.run(Sweep(), context(staff))
+    assert result["files"] == 3
+    assert len(files(staff)) == 13
+    assert [p.name for p in staff.blobs.root.iterdir()] == ["c-staff"]
+    assert sweep.run(Sweep(), context(staff))["files"] == 0
+
+
+def test_a_sweep_removes_what_is_out_of_date(staff: Resources) -> None:
+    values = {"collection_id": "staff", "task": "identity", "generation_id": FIRST, "change": 0, "vectors": 0}
+    with writing(staff.database) as session:
+        session.add(Follower(process="dead", seen_at=now() - 40, **values))
+        session.add(Follower(process="alive", seen_at=now(), **values))
+        session.add(Answer(key_id="k", idempotency_key="a", fingerprint="", created_at=now() - 90_000))
+        session.add(Answer(key_id="k", idempotency_key="b", fingerprint=""))
+        yesterday = now() - 90_000
+        parent = Job(kind="import", body={}, state="succeeded", finished_at=yesterday)
+        session.add(parent)
+        session.flush()
+        session.add(Job(kind="ingest", body={}, state="succeeded", finished_at=yesterday, parent_id=parent.id))
+        session.add(Job(kind="sweep", body={}, state="succeeded", finished_at=yesterday))
+        kept = parent.id
+    assert sweep.run(Sweep(), context(staff))["rows"] == 4
+    with reading(staff.database) as session:
+        assert session.scalars(select(Follower.process)).all() == ["alive"]
+        assert session.scalars(select(Answer.idempotency_key)).all() == ["b"]
+        assert session.scalars(select(Job.id)).all() == [kept]
+
+
+def test_a_sweep_keeps_the_archives_of_living_imports(staff: Resources) -> None:
+    for name in ("alive", "stale", "young"):
+        (staff.uploads / name).write_bytes(b"x")
+    for name in ("alive", "stale"):
+        os.utime(staff.uploads / name, (0, 0))
+    with writing(staff.database) as session:
+        queue.enqueue(session, ImportArchive(collection="staff", path=str(staff.uploads / "alive")))
+    assert sweep.run(Sweep(), context(staff))["uploads"] == 1
+    assert sorted(p.name for p in staff.uploads.iterdir()) == ["alive", "young"]
+
+
+def test_a_sweep_removes_embeddings_that_no_pointer_names(staff: Resources) -> None:
+    with writing(staff.database) as session:
+        staff.generations.keep(session, Generation("later", Recipe(), "l2", L2()))
+        session.flush()
+        session.get_one(Deployment, ("staff", "identity")).champion = "later"
+    assert count(staff, Embedding) == 4
+    with writing(staff.database) as session:
+        job = queue.enqueue(session, FitFirst(collection="staff"))
+    assert sweep.run(Sweep(), context(staff))["embeddings"] == 0
+    with writing(staff.database) as session:
+        session.execute(delete(Job).where(Job.id == job.id))
+    assert sweep.run(Sweep(), context(staff))["embeddings"] == 4
+    with reading(staff.database) as session:
+        assert session.scalar(select(func.count()).select_from(Embedding)) == 0

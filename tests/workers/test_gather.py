@@ -1,0 +1,71 @@
+"""Stored crops are described as they would be in memory, and a share of the cores is left to those who are served."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from app.engine.traffic import Traffic
+from app.errors import NotFound
+from app.resources import Resources
+from app.storage.blobs import Blobs
+from ml.generation import Recipe
+from ml.images import unpng
+from ml.types import Spec
+from tests.gallery import crops, enrol
+from workers.context import Interrupted, JobContext
+from workers.gather import batches, describe
+from workers.telling import telling
+
+pytestmark = pytest.mark.parametrize("database_url", [""], indirect=True, ids=["sqlite"])
+
+
+def test_faces_are_described_in_their_order(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(40), shots=2)
+    recipe = Recipe((Spec("lbp", {"cell": 25}), Spec("lbp", {"cell": 50})))
+    told: list[tuple[int, int]] = []
+    rows = describe(resources, recipe, faces, JobContext("j", "w", resources), lambda *at: told.append(at))
+    grey = [np.asarray(unpng(crops(who, who * 1000 + shot, 1.0)["grey"])) for who in range(40) for shot in range(2)]
+    assert np.array_equal(rows, recipe.describe({"grey": np.stack(grey)}))
+    assert told[-1] == (80, 80)
+    parts = list(batches(resources, recipe, faces, JobContext("j", "w", resources), size=7))
+    assert np.array_equal(np.concatenate(parts), rows)
+    assert describe(resources, recipe, [], JobContext("j", "w", resources)).shape == (0, recipe.dim)
+
+
+def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(3), shots=1)
+    context = JobContext("j", "w", resources)
+    resources.blobs.remove("c", [Blobs.crop(faces[1].image_id, 0, "grey")])
+    with pytest.raises(NotFound):
+        describe(resources, Recipe(), faces, context)
+    context.interrupted.set()
+    with pytest.raises(Interrupted):
+        describe(resources, Recipe(), faces, context)
+
+
+def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resources) -> None:
+    enrol(resources, "c", [1], shots=1)
+    traffic, before = Traffic(resources.settings.home), torch.get_num_threads()
+    assert traffic.idle_seconds() == float("inf")
+    torch.set_num_threads(2)
+    try:
+        with telling(JobContext("j", "w", resources)) as told:
+            told.share_cores()
+            assert torch.get_num_threads() == 2
+            traffic.stamp()
+            assert traffic.idle_seconds() < 5
+            told.share_cores()
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2, "the next job begins with all that the process was given"
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_stamp_costs_a_file_once_a_second_at_most(resources: Resources) -> None:
+    traffic = Traffic(resources.settings.home)
+    began = time.perf_counter()
+    for _ in range(10_000):
+        traffic.stamp()
+    assert time.perf_counter() - began < 1

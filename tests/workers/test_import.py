@@ -1,0 +1,316 @@
+"""Imports: everything enrolled or refused with a reason, once, whatever dies on the way."""
+
+import io
+import json
+import tarfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from sqlalchemy import func, select, update
+
+from app.db.session import reading, writing
+from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, JobItem, Subject, now
+from app.engine.generations import FIRST
+from app.engine.ingest import enrol, prepared
+from app.engine.looking import Wish, look
+from app.queue import queue
+from app.queue.messages import FitFirst, ImportArchive, IngestBatch
+from app.resources import Resources
+from ml.embedders.l2 import L2
+from ml.generation import Generation, Recipe
+from workers.context import Interrupted, JobContext
+from workers.handlers import importing, ingest
+from workers.main import Worker
+
+
+def picture(seed: int) -> bytes:
+    """A textured picture that passes for an aligned face."""
+    pixels = np.random.default_rng(seed).integers(40, 215, (34, 20, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Pillow.fromarray(pixels).resize((100, 170), Pillow.Resampling.BICUBIC).save(file, "PNG")
+    return file.getvalue()
+
+
+PEOPLE = {f"p{n % 7}/{n}.png": picture(n) for n in range(40)}
+
+
+def uploaded(resources: Resources, files: dict[str, bytes]) -> Path:
+    path = resources.uploads / "archive"
+    with tarfile.open(path, "w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture
+def staff(resources: Resources) -> Resources:
+    """Resources that hold the collection `staff`."""
+    with writing(resources.database) as session:
+        session.add(Collection(id="staff"))
+        session.flush()
+        session.add(Deployment(collection_id="staff", task="identity", champion=FIRST))
+    return resources
+
+
+def asked(resources: Resources, path: Path, **options: Any) -> str:
+    message = ImportArchive(collection="staff", path=str(path), **{"aligned": True} | options)
+    with writing(resources.database) as session:
+        return queue.enqueue(session, message).id
+
+
+def drain(resources: Resources, until: str) -> Job:
+    """One worker does what there is to do until that job has ended."""
+    worker = Worker(resources, "work")
+    for _ in range(500):
+        worker.step()
+        with reading(resources.database) as session:
+            job = session.get_one(Job, until)
+            if job.finished_at:
+                return job
+        resources.bell.wait("jobs", 0.02)
+    raise AssertionError("the job did not end")
+
+
+def items(resources: Resources, job: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    with reading(resources.database) as session:
+        rows = session.scalars(select(JobItem).where(JobItem.job_id == job))
+        return {i.name: (i.state, i.detail) for i in rows}
+
+
+def count(resources: Resources, row: type[Any]) -> int:
+    with reading(resources.database) as session:
+        return session.scalar(select(func.count()).select_from(row)) or 0
+
+
+def test_every_photo_becomes_a_face_under_its_folder(staff: Resources) -> None:
+    path = uploaded(staff, PEOPLE | {"nobody.png": picture(99)})
+    job = drain(staff, asked(staff, path))
+    assert (job.state, job.done, job.failed, job.total) == ("succeeded", 41, 0, 41), job.problem
+    assert job.result is not None
+    assert (job.result["enrolled"], job.result["refused"]) == (41, 0)
+    assert (count(staff, Face), count(staff, Subject), count(staff, Embedding)) == (41, 7, 41)
+    assert all(state == "done" and len(detail["face_ids"]) == 1 for state, detail in items(staff, job.id).values())
+    with reading(staff.database) as session:
+        assert session.get_one(Collection, "staff").change == job.result["change"]
+        nobody = session.scalar(select(Face).where(Face.external_image_id == "nobody.png"))
+        assert nobody is not None
+        assert nobody.subject_pk is None
+    assert not path.exists()
+    again = drain(staff, asked(staff, uploaded(staff, PEOPLE)))
+    assert (again.done, again.failed, count(staff, Face)) == (40, 0, 41)
+
+
+def test_what_is_refused_says_why(staff: Resources) -> None:
+    files = {
+        "a/1.png": picture(1),
+        "b/1.png": picture(1),
+        "a/README.txt": b"read me",
+        "a/cut.png": picture(2)[:-200],
+        "a/.DS_Store": b"hidden",
+        "__MACOSX/a/._1.png": b"hidden",
+        "a\x01b/1.png": picture(3),
+    }
+    job = drain(staff, asked(staff, uploaded(staff, files)))
+    assert (job.state, job.done, job.failed, job.total) == ("succeeded", 1, 4, 5)
+    reasons = {name: detail["reasons"] for name, (state, detail) in items(staff, job.id).items() if state == "failed"}
+    assert reasons == {
+        "b/1.png": ["DUPLICATE"],
+        "a/README.txt": ["InvalidImageFormat"],
+        "a/cut.png": ["InvalidImageFormat"],
+        "a\x01b/1.png": ["INVALID_SUBJECT"],
+    }
+
+
+def test_a_photo_without_a_face_is_refused(staff: Resources) -> None:
+    file = io.BytesIO()
+    Pillow.new("RGB", (200, 200), "grey").save(file, "PNG")
+    job = drain(staff, asked(staff, uploaded(staff, {"a/1.png": file.getvalue()}), aligned=False))
+    assert items(staff, job.id)["a/1.png"] == ("failed", {"face_ids": [], "reasons": ["NO_FACE"]})
+
+
+def test_a_table_in_the_archive_overrides_the_folders(staff: Resources) -> None:
+    table = "file,subject,external_id,role,age\nx/0.png,ada,nr 7,,36\nx/1.png,,,distractor,\nx/9.png,ada,,,\n"
+    files = {"manifest.csv": table.encode(), **{f"x/{n}.png": picture(n) for n in range(3)}}
+    job = drain(staff, asked(staff, uploaded(staff, files)))
+    assert (job.done, job.failed) == (2, 2)
+    found = items(staff, job.id)
+    assert found["x/2.png"] == ("failed", {"reasons": ["NOT_IN_MANIFEST"]})
+    assert found["x/9.png"] == ("failed", {"reasons": ["FILE_MISSING"]})
+    with reading(staff.database) as session:
+        [ada] = session.scalars(select(Subject))
+        faces = {f.external_image_id: f for f in session.scalars(select(Face))}
+    assert (ada.id, ada.external_id) == ("ada", "nr 7")
+    assert (faces["x/0.png"].subject_pk, faces["x/0.png"].attributes) == (ada.pk, {"age": "36"})
+    assert (faces["x/1.png"].subject_pk, faces["x/1.png"].role) == (None, "distractor")
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({**PEOPLE, "../evil.png": b"x"}, "leads out"),
+        ({"__MACOSX/x": b""}, "no file"),
+        ({**PEOPLE, "manifest.csv": b"file\na\na\n"}, "second time"),
+    ],
+)
+def test_of_a_hostile_archive_nothing_is_kept(staff: Resources, files: dict[str, bytes], told: str) -> None:
+    path = uploaded(staff, files)
+    job = drain(staff, asked(staff, path))
+    assert job.state == "failed"
+    assert job.problem is not None
+    assert job.problem["code"] == "InvalidArchive"
+    assert told in job.problem["detail"]
+    assert (count(staff, Face), count(staff, JobItem), path.exists()) == (0, 0, False)
+    assert not list(staff.blobs.names("staff"))
+
+
+def test_a_part_that_is_done_twice_changes_nothing(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, PEOPLE))
+    worker = Worker(staff, "work")
+    worker.step()
+    with writing(staff.database) as session:
+        part = session.scalars(select(Job).where(Job.parent_id == job).order_by(Job.id)).first()
+        assert part is not None
+        message = queue.read(part)
+    assert isinstance(message, IngestBatch)
+    threads = [threading.Thread(target=ingest.run, args=(message, JobContext(part.id, "w", staff))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with reading(staff.database) as session:
+        assert session.get_one(Job, job).done == count(staff, Face) == message.last - message.first
+    done = drain(staff, job)
+    assert (done.done, done.failed, count(staff, Face)) == (40, 0, 40)
+
+
+def test_an_import_goes_on_where_its_worker_died(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, PEOPLE))
+    worker = Worker(staff, "work")
+    worker.step()
+    died = 0
+    while died < 3:
+        with writing(staff.database) as session:
+            part = queue.claim(session, lane="work", worker="dead", lease=-1)
+        died += part is not None and part.parent_id == job
+        with writing(staff.database) as session:
+            queue.free_abandoned(session)
+    done = drain(staff, job)
+    assert (done.state, done.done, done.failed, count(staff, Face)) == ("succeeded", 40, 0, 40)
+
+
+def test_a_photo_that_kills_its_worker_again_and_again_is_refused_alone(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, PEOPLE))
+    Worker(staff, "work").step()
+    with writing(staff.database) as session:
+        killer = session.get_one(JobItem, (job, 3))
+        killer.detail = killer.detail | {"tried": ingest.TRIES}
+        session.execute(update(Job).where(Job.parent_id == job).values(tries=queue.MAX_TRIES - 1))
+    done = drain(staff, job)
+    assert (done.state, done.done, done.failed) == ("succeeded", 39, 1)
+    assert items(staff, job)[killer.name] == ("failed", {"reasons": ["WORKER_LOST"]})
+
+
+def test_a_part_that_was_given_up_is_taken_up_again(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, PEOPLE))
+    Worker(staff, "work").step()
+    with writing(staff.database) as session:
+        lost = update(Job).where(Job.parent_id == job)
+        session.execute(lost.values(state="failed", problem={"code": "WorkerLost"}, finished_at=now()))
+    done = drain(staff, job)
+    assert (done.state, done.done, done.failed) == ("succeeded", 40, 0)
+
+
+def test_a_part_that_cannot_be_done_is_refused_and_the_import_ends(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, PEOPLE))
+    Worker(staff, "work").step()
+    with writing(staff.database) as session:
+        part = session.scalars(select(Job).where(Job.parent_id == job).order_by(Job.id)).first()
+        assert part is not None
+        queue.end(session, part.id, "failed", problem={"code": "InternalServerError"})
+    done = drain(staff, job)
+    assert (done.state, done.done, done.failed) == ("succeeded", 24, 16)
+
+
+def test_a_cancelled_import_stops(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, PEOPLE))
+    worker = Worker(staff, "work")
+    worker.step()
+    worker.step()
+    with writing(staff.database) as session:
+        queue.cancel(session, session.get_one(Job, job))
+    while worker.step():
+        continue
+    with reading(staff.database) as session:
+        assert session.get_one(Job, job).state == "cancelled"
+        assert 0 < session.get_one(Job, job).done == count(staff, Face) < 40
+
+
+def test_it_ends_when_the_serving_indexes_hold_what_it_brought(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, PEOPLE))
+    with writing(staff.database) as session:
+        values = {"task": "identity", "generation_id": FIRST, "vectors": 0}
+        session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 60, **values))
+        session.add(Follower(process="dead", collection_id="staff", change=0, seen_at=now() - 60, **values))
+    worker = Worker(staff, "work")
+    for _ in range(30):
+        worker.step()
+        staff.bell.wait("jobs", 0.02)
+    with writing(staff.database) as session:
+        held = session.get_one(Job, job)
+        assert (held.done, held.finished_at) == (40, None)
+        change = session.get_one(Collection, "staff").change
+        session.execute(update(Follower).where(Follower.process == "alive").values(change=change))
+    assert drain(staff, job).state == "succeeded"
+
+
+def test_the_first_model_is_asked_for_once(staff: Resources) -> None:
+    small = staff.settings.model_copy(update={"wpca_after_faces": 20})
+    object.__setattr__(staff, "settings", small)
+    drain(staff, asked(staff, uploaded(staff, PEOPLE)))
+    drain(staff, asked(staff, uploaded(staff, {f"q/{n}.png": picture(100 + n) for n in range(40)})))
+    with reading(staff.database) as session:
+        [job] = session.scalars(select(Job).where(Job.kind == FitFirst.kind))
+    assert job.body == {"collection": "staff"}
+
+
+def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
+    looked = [look(staff, picture(1), Wish(aligned=True))]
+    vectors = prepared(staff, "staff", looked)
+    with writing(staff.database) as session:
+        staff.generations.keep(session, Generation("later", Recipe(), "l2", L2()))
+        session.flush()
+        session.get_one(Deployment, ("staff", "identity")).challenger = "later"
+    [outcome] = enrol(staff, "staff", looked, vectors)
+    assert outcome.new
+    with reading(staff.database) as session:
+        assert set(session.scalars(select(Embedding.generation_id))) == {FIRST, "later"}
+
+
+def test_a_folder_of_the_server_is_left_as_it_is(staff: Resources, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    for name, data in PEOPLE.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    job = drain(staff, asked(staff, folder, remove_after=False))
+    assert (job.state, job.done) == ("succeeded", 40)
+    assert sum(p.is_file() for p in folder.rglob("*")) == 40
+
+
+def test_a_listing_that_is_interrupted_starts_again(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, PEOPLE))
+    with writing(staff.database) as session:
+        session.add(JobItem(job_id=job, number=77, name="left over", detail={}))
+    context = JobContext(job, "w", staff)
+    context.interrupted.set()
+    message = ImportArchive(collection="staff", path=str(staff.uploads / "archive"), aligned=True)
+    with pytest.raises(Interrupted):
+        importing.run(message, context)
+    done = drain(staff, job)
+    assert (done.done, done.total) == (40, 40)
+    assert json.dumps(sorted(items(staff, job))) == json.dumps(sorted(PEOPLE))

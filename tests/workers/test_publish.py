@@ -1,0 +1,300 @@
+"""Publishing, called as a worker calls it, on drawn faces."""
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from app.db.session import reading, writing
+from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
+from app.engine import pointers
+from app.engine.generations import FIRST
+from app.engine.ingest import enrol as take
+from app.engine.ingest import prepared
+from app.engine.looking import Wish, look
+from app.engine.pointers import Why
+from app.errors import Conflict, Stale
+from app.queue.messages import Publish
+from app.queue.queue import enqueue
+from app.resources import Resources
+from ml.drawn import draw, person
+from ml.evaluation.protocols import Protocol
+from ml.evaluation.report import rank_protocol, summarise
+from ml.generation import Generation
+from ml.images import png
+from tests.gallery import context, enrol
+from tests.rows import generation
+from workers import reembedding
+from workers.context import Interrupted, Later
+from workers.handlers import publish
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def keep(resources: Resources, model: Generation, report: dict[str, Any] | None = None) -> Generation:
+    with writing(resources.database) as session:
+        resources.generations.keep(session, model, report=report or {})
+    return model
+
+
+def job(resources: Resources, model: str, **wish: Any) -> tuple[Publish, Job]:
+    message = Publish(**{"collection": "c", "tasks": ("identity",), "model": model, "by": "ann"} | wish)
+    with writing(resources.database) as session:
+        return message, enqueue(session, message)
+
+
+def run(resources: Resources, model: str, **wish: Any) -> dict[str, Any]:
+    message, row = job(resources, model, **wish)
+    return publish.run(message, context(resources, row))
+
+
+def deployment(resources: Resources, task: str = "identity") -> Deployment:
+    with reading(resources.database) as session:
+        found = session.get_one(Deployment, ("c", task))
+        session.expunge(found)
+        return found
+
+
+def counted(resources: Resources, model: str, task: str = "identity") -> int:
+    rows = select(func.count()).where(Embedding.generation_id == model, Embedding.task == task)
+    with reading(resources.database) as session:
+        return session.scalar(rows) or 0
+
+
+def change(resources: Resources) -> int:
+    with reading(resources.database) as session:
+        return session.get_one(Collection, "c").change
+
+
+def report(spread: float, task: str = "identity") -> dict[str, Any]:
+    """Of 30 people with four faces each; the greater the spread, the worse."""
+    rng = np.random.default_rng(0)
+    people = np.repeat(np.arange(30), 4)
+    rows = (rng.standard_normal((30, 8))[people] + spread * rng.standard_normal((120, 8))).astype(np.float32)
+    everybody = np.arange(120)
+    protocol = Protocol("held-out", people, np.empty(0, np.int64), everybody, everybody)
+    return summarise([rank_protocol(rows, protocol)], protocol="held-out", task=task).to_dict()
+
+
+def trained(candidate: float, current: float, against: str = FIRST) -> dict[str, Any]:
+    return {
+        "tasks": {
+            "identity": {"candidate": report(candidate), "current": report(current), "current_model": against},
+        }
+    }
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resources, times: int) -> None:
+    enrol(resources, "c", range(4), shots=3)
+    model, before = keep(resources, generation("m1")), change(resources)
+    message, row = job(resources, model.id)
+    for _ in range(times):
+        result = publish.run(message, context(resources, row))
+    assert result == {
+        "model": "m1", "tasks": ["identity"], "version": 2, "served": True,
+        "verdict": {"passed": True, "reasons": [], "compared_with": {}},
+    }  # fmt: skip
+    assert counted(resources, "m1") == 12
+    served = deployment(resources)
+    assert (served.champion, served.previous, served.version) == ("m1", FIRST, 2)
+    [entry] = served.history
+    assert (entry["model"], entry["by"], entry["overridden"]) == ("m1", "ann", False)
+    assert served.facts["m1"]["faces"] == 12
+    assert change(resources) == before + 1 == entry["change"]
+
+
+def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(4), shots=3)
+    model = keep(resources, generation("m1"))
+    marked = np.ones((5, 8), np.float32)
+    with writing(resources.database) as session:
+        reembedding.keep(session, "m1", {"identity": marked}, [f.pk for f in faces[:5]])
+    run(resources, model.id)
+    with reading(resources.database) as session:
+        rows = session.execute(select(Embedding.face_pk, Embedding.vector).where(Embedding.generation_id == "m1"))
+        stored = {row.face_pk: row.vector for row in rows}
+    assert [stored[f.pk] for f in faces[:5]] == [row.tobytes() for row in marked]
+    assert len(stored) == 12
+
+
+def test_a_place_is_not_kept_for_a_face_that_was_removed_meanwhile(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(2), shots=1)
+    keep(resources, generation("m1"))
+    with writing(resources.database) as session:
+        session.delete(session.get_one(Face, faces[0].pk))
+    with writing(resources.database) as session:
+        reembedding.keep(session, "m1", {"identity": np.ones((2, 8), np.float32)}, [f.pk for f in faces])
+    assert counted(resources, "m1") == 1
+
+
+def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -> None:
+    enrol(resources, "c", range(12), shots=4)
+    model = keep(resources, generation("m1"))
+    stop = threading.Event()
+    arrived: list[str] = []
+
+    def arrive() -> None:
+        for shot in range(100):
+            if stop.is_set():
+                return
+            photo = look(resources, png(draw(person(50), shot)), Wish(aligned=True))
+            outcomes = take(resources, "c", [photo], prepared(resources, "c", [photo]))
+            arrived.extend(face.face_id for face, _ in outcomes[0].faces)
+
+    thread = threading.Thread(target=arrive)
+    thread.start()
+    run(resources, model.id)
+    stop.set()
+    thread.join()
+    assert arrived
+    assert counted(resources, "m1") == 48 + len(arrived) == counted(resources, FIRST)
+
+
+@on_sqlite
+def test_the_gate_refuses_a_worse_candidate_with_reasons(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    with pytest.raises(Conflict, match="m1") as refused:
+        run(resources, "m1")
+    assert refused.value.code == "GateRefused"
+    assert any("mAP" in reason for reason in refused.value.extra["reasons"])
+    assert (deployment(resources).champion, counted(resources, "m1")) == (FIRST, 0)
+
+
+@on_sqlite
+def test_an_override_is_kept_on_record_with_what_the_gate_said(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    result = run(resources, "m1", override=True, reason="the held-out photos are old")
+    assert not result["verdict"]["passed"]
+    [entry] = deployment(resources).history
+    assert entry["overridden"]
+    assert entry["reason"] == "the held-out photos are old"
+    assert entry["verdict"]["reasons"] == result["verdict"]["reasons"] != []
+
+
+@on_sqlite
+def test_a_better_candidate_passes_and_is_compared_with_what_serves_by_then(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    keep(resources, generation("m1"), trained(candidate=0.5, current=3.0))
+    keep(resources, generation("m2"), trained(candidate=1.5, current=3.0))
+    assert run(resources, "m1")["verdict"] == {"passed": True, "reasons": [], "compared_with": {"identity": FIRST}}
+    with pytest.raises(Conflict) as refused:  # better than what served when it was trained, worse than what serves now
+        run(resources, "m2")
+    assert refused.value.extra["compared_with"] == {"identity": "m1"}
+
+
+def test_a_job_whose_deployment_has_moved_before_it_runs_is_stale(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    for name in ("m1", "m2"):
+        keep(resources, generation(name))
+    message, row = job(resources, "m2", version=1)
+    run(resources, "m1")
+    with pytest.raises(Stale):
+        publish.run(message, context(resources, row))
+    assert deployment(resources).champion == "m1"
+
+
+@on_sqlite
+def test_an_archived_model_is_not_published(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    with writing(resources.database) as session:
+        resources.generations.keep(session, generation("m1"), archived_at=now())
+    with pytest.raises(Conflict, match="archived"):
+        run(resources, "m1")
+
+
+def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    model = keep(resources, generation("m1"))
+    place = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
+    with writing(resources.database) as session:
+        session.add(Follower(**place, generation_id=FIRST, change=1, seen_at=now() + 60))
+        session.add(Follower(**place | {"process": "dead"}, generation_id=FIRST, change=1, seen_at=now() - 60))
+    message, row = job(resources, model.id)
+    with pytest.raises(Later):
+        publish.run(message, context(resources, row))
+    with writing(resources.database) as session:
+        session.merge(Follower(**place, generation_id="m1", change=change(resources), seen_at=now()))
+    assert publish.run(message, context(resources, row))["served"]
+    assert deployment(resources).version == 2
+
+
+@on_sqlite
+def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    model = keep(resources, generation("m1"))
+    message, row = job(resources, model.id)
+    publish.run(message, context(resources, row))
+    with writing(resources.database) as session:
+        pointers.roll_back(session, pointers.locked(session, "c"), "identity", Why("bob"))
+    publish.run(message, context(resources, row))
+    assert deployment(resources).champion == FIRST
+
+
+@on_sqlite
+def test_an_interrupted_run_leaves_the_pointers_and_another_goes_on(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    model = keep(resources, generation("m1"))
+    message, row = job(resources, model.id)
+    stopped = context(resources, row)
+    stopped.interrupted.set()
+    with pytest.raises(Interrupted):
+        publish.run(message, stopped)
+    assert deployment(resources).champion == FIRST
+    publish.run(message, context(resources, row))
+    assert deployment(resources).champion == "m1"
+
+
+def two_tasks(resources: Resources, name: str) -> Generation:
+    model = generation(name)
+    model.embedder.tasks = ("identity", "age")
+    with writing(resources.database) as session:
+        session.merge(Task(name="age", enabled=True))
+    return keep(resources, model)
+
+
+def test_a_model_of_several_tasks_is_moved_for_all_and_rolled_back_where_it_came_after_another(
+    resources: Resources,
+) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    for name in ("m1", "m2"):
+        two_tasks(resources, name)
+        run(resources, name, tasks=("identity", "age"))
+    age = deployment(resources, "age")
+    assert (age.champion, age.previous, counted(resources, "m2", "age")) == ("m2", "m1", 6)
+    with writing(resources.database) as session:
+        moved = pointers.roll_back(session, pointers.locked(session, "c"), "identity", Why("bob"))
+        assert {d.task for d in moved} == {"identity", "age"}
+    assert deployment(resources, "age").champion == "m1"
+
+
+@on_sqlite
+def test_a_challenger_is_embedded_and_stands_beside(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    run(resources, "m1", pointer="challenger")
+    here = deployment(resources)
+    assert (here.champion, here.challenger, here.previous) == (FIRST, "m1", None)
+    assert counted(resources, "m1") == 6
+
+
+@on_sqlite
+def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -> None:
+    enrol(resources, "c", range(3), shots=2)
+    for name in ("m1", "m2", "m3"):
+        keep(resources, replace(generation(name), facts={"made": name}))
+        run(resources, name)
+    assert set(deployment(resources).facts) == {"m2", "m3"}
+
+
+@on_sqlite
+def test_a_model_may_come_to_an_empty_collection(resources: Resources) -> None:
+    with writing(resources.database) as session:
+        session.add_all([Collection(id="c"), Deployment(collection_id="c", task="identity", champion=FIRST)])
+    keep(resources, generation("m1"))
+    assert run(resources, "m1")["served"]

@@ -1,0 +1,217 @@
+"""The trainer, called as a worker calls it, on drawn faces."""
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from app.db.session import reading, writing
+from app.db.tables import Deployment, Face, Generation, Job, Label, Training
+from app.errors import NotFound
+from app.queue.messages import Train
+from app.queue.queue import cancel, enqueue
+from app.resources import Resources
+from app.storage.blobs import Blobs
+from app.trainings.plan import Named, Plan, Source
+from ml.errors import TooFewPairs
+from ml.evaluation.gate import judge
+from ml.evaluation.report import Report
+from tests.gallery import context, enrol
+from workers import snapshot
+from workers.context import Interrupted
+from workers.handlers import train
+from workers.learning import HELD_OUT
+
+LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "needed": 10}
+OURS = (Source(origin="subjects"), Source(origin="labels"))
+
+
+def begin(resources: Resources, **asked: Any) -> tuple[Job, Train]:
+    plan = Plan(**{
+        "collection": "c", "method": "ldml", "descriptors": (Named(name="lbp"),), "options": LDML, "sources": OURS,
+        "holdout": 0.3,
+    } | asked)  # fmt: skip
+    with writing(resources.database) as session:
+        training = Training(request=plan.model_dump(mode="json", by_alias=True))
+        session.add(training)
+        session.flush()
+        message = Train(training=training.id, collection="c")
+        job = enqueue(session, message)
+        job.state, job.worker = "running", "test"
+        training.job_id = job.id
+    return job, message
+
+
+def of(resources: Resources, message: Train) -> Training:
+    with reading(resources.database) as session:
+        training = session.get_one(Training, message.training)
+        session.expunge(training)
+        return training
+
+
+def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -> None:
+    enrol(resources, "c", range(24), shots=4)
+    enrol(resources, "c", range(100, 106), shots=1, named=False, role="distractor")
+    job, message = begin(resources)
+    result = train.run(message, context(resources, job))
+    training = of(resources, message)
+    assert training.model == result["model"]
+    report = result["report"]
+    assert report == training.report
+    assert report["refit"]
+    assert 0 < report["held_out_people"] < 24
+    assert report["distractors"] == 6
+    candidate, current = (Report.from_dict(report[which]) for which in ("candidate", "current"))
+    assert (candidate.queries, candidate.gallery) == (current.queries, current.gallery)
+    assert candidate.gallery == report["held_out_people"] * 4 + 6 - 1
+    assert judge(candidate, current) is not None
+    assert report["current_model"] == "lbp-l2"
+    assert report["tasks"]["identity"]["current_has_seen"] == 0
+    assert {p["phase"] for p in training.curve} == {"fit", "refit"}
+    made = resources.generations.get(result["model"])
+    assert made.embedder.notes["steps"] == resources.generations.get(made.id + HELD_OUT).embedder.notes["steps"]
+    assert made.calibrations["identity"].slope > 0
+
+
+def test_run_twice_it_ends_with_the_same_model(resources: Resources) -> None:
+    enrol(resources, "c", range(12))
+    job, message = begin(resources)
+    first = train.run(message, context(resources, job))
+    assert train.run(message, context(resources, job)) == first
+    with writing(resources.database) as session:
+        training = session.get_one(Training, message.training)
+        training.model = None  # as if it had been killed before its last transaction
+        session.delete(session.get_one(Generation, first["model"]))
+    enrol(resources, "c", range(50, 60))  # what arrived meanwhile is not learned from
+    again = train.run(message, context(resources, job))
+    assert again["model"] == first["model"]
+    assert again["report"]["faces"] == first["report"]["faces"] == 48
+    assert again["report"]["candidate"]["mean_average_precision"] == pytest.approx(
+        first["report"]["candidate"]["mean_average_precision"]
+    )
+    with reading(resources.database) as session:
+        assert session.scalar(select(func.count()).select_from(Generation)) == 2  # it, and the first of all
+
+
+def test_too_few_labels_say_how_many_are_missing(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(6), shots=1, named=False)
+    with writing(resources.database) as session:
+        for a, b, same in ((0, 1, True), (2, 3, True), (1, 4, False)):
+            session.add(Label(task="identity", face_a=faces[a].pk, face_b=faces[b].pk, same=same, by="ana"))
+    job, message = begin(resources, holdout=0.0)
+    with pytest.raises(TooFewPairs) as refused:
+        train.run(message, context(resources, job))
+    assert refused.value.missing == 8
+
+
+def test_labels_teach_where_nobody_is_named(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(20), shots=3, named=False)
+    with writing(resources.database) as session:
+        for who in range(20):
+            a, b = faces[3 * who], faces[3 * who + 1]
+            session.add(Label(task="identity", face_a=a.pk, face_b=b.pk, same=True, by="ana"))
+            for step in (3, 6, 9):
+                first, second = sorted((a.pk, faces[(3 * who + step) % 60].pk))
+                session.add(Label(task="identity", face_a=first, face_b=second, same=False, by="ana"))
+    job, message = begin(resources, holdout=0.3)
+    report = train.run(message, context(resources, job))["report"]
+    told = report["tasks"]["identity"]["labels"]
+    assert told["unseen"]["pairs"] > 0
+    assert told["unseen"]["pairs"] + told["learned"]["pairs"] == 80
+    assert report["candidate"] is None
+
+
+def test_principal_components_need_neither_labels_nor_names(resources: Resources) -> None:
+    enrol(resources, "c", range(10), shots=2, named=False)
+    job, message = begin(resources, method="wpca", options={"dim": 6})
+    result = train.run(message, context(resources, job))
+    made = resources.generations.get(result["model"])
+    assert made.embedder.learned["projection"].shape == (6, 9860)
+    assert not made.calibrations
+    assert not result["report"]["refit"]
+
+
+def test_a_second_training_is_compared_with_what_has_not_seen_the_held_out(resources: Resources) -> None:
+    enrol(resources, "c", range(16))
+    job, message = begin(resources)
+    first = train.run(message, context(resources, job))
+    with writing(resources.database) as session:
+        session.get_one(Deployment, ("c", "identity")).champion = first["model"]
+    job, message = begin(resources)
+    second = train.run(message, context(resources, job))
+    told = second["report"]["tasks"]["identity"]
+    assert told["current_model"] == first["model"]
+    assert told["current_has_seen"] == 0
+    assert told["difference"]["mAP"]["value"] == pytest.approx(0, abs=0.01), "learned from the same, it is as good"
+
+
+def test_a_cancel_is_heard_soon(resources: Resources) -> None:
+    enrol(resources, "c", range(12))
+    job, message = begin(resources, options=LDML | {"steps": 3000})
+    ended: list[float] = []
+
+    def work() -> None:
+        with pytest.raises(Interrupted):
+            train.run(message, context(resources, job))
+        ended.append(time.monotonic())
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    while worker.is_alive() and not of(resources, message).curve:
+        time.sleep(0.05)
+    with writing(resources.database) as session:
+        cancel(session, session.get_one(Job, job.id))
+    asked = time.monotonic()
+    worker.join(20)
+    assert ended
+    assert ended[0] - asked < 2
+    assert of(resources, message).model is None
+
+
+def test_metadata_defines_a_task_of_its_own(resources: Resources) -> None:
+    ages = {who: {"age": 20 + who} for who in range(20)}
+    enrol(resources, "c", range(20), shots=2, metadata=ages)
+    sources = (Source(task="age", origin="metadata.age", tolerance=2),)
+    job, message = begin(resources, sources=sources)
+    report = train.run(message, context(resources, job))["report"]
+    assert report["task"] == "age"
+    assert report["candidate"]["task"] == "age"
+    assert np.isfinite(report["candidate"]["mean_average_precision"]["value"])
+
+
+def test_several_tasks_of_several_collections_share_one_model(resources: Resources) -> None:
+    enrol(resources, "c", range(16), shots=3)
+    ages = {who: {"age": 20 + who % 10} for who in range(100, 140)}
+    enrol(resources, "d", range(100, 140), shots=1, metadata=ages, named=False)
+    sources = (
+        Source(origin="subjects"),
+        Source(task="age", collection="d", origin="metadata.age", tolerance=1, max_pairs=300),
+    )
+    options = {"dim": 4, "steps": 60, "batch": 16, "pairs": 300, "auxiliary_pairs": 300}
+    job, message = begin(resources, method="cpmtml", options=options, sources=sources)
+    result = train.run(message, context(resources, job))
+    made = resources.generations.get(result["model"])
+    assert made.tasks == ("identity", "age")
+    assert made.calibrations.keys() == {"identity", "age"}
+    tasks = result["report"]["tasks"]
+    assert tasks["identity"]["current"] is not None
+    assert tasks["age"]["candidate"]["task"] == "age"
+    assert tasks["age"]["current"] is None, "nothing serves it yet"
+    assert {p["phase"] for p in of(resources, message).curve} == {"fit", "refit"}
+
+
+def test_a_face_that_is_erased_meanwhile_is_done_without(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(12), shots=3)
+    job, message = begin(resources)
+    with writing(resources.database) as session:
+        training = session.get_one(Training, message.training)
+        snapshot.taken(session, training, Plan.model_validate(training.request))
+    resources.blobs.remove("c", [Blobs.crop(faces[0].image_id, 0, "grey")])
+    with pytest.raises(NotFound):
+        train.run(message, context(resources, job))
+    with writing(resources.database) as session:
+        session.delete(session.get_one(Face, faces[0].pk))
+    assert train.run(message, context(resources, job))["report"]["faces"] == 35

@@ -1,0 +1,1 @@
+"""How jobs are done. Nobody imports it."""

@@ -1,0 +1,45 @@
+"""What a handler is given: the way to tell how far it is, and to hear that it should stop."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import update
+
+from app.db.session import writing
+from app.db.tables import Job
+from app.resources import Resources
+
+
+class Later(Exception):
+    """Nothing to do yet: put the job back for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"again in {seconds} s")
+        self.seconds = seconds
+
+
+class Interrupted(Exception):
+    """The job was cancelled or taken over, or this worker is asked to stop."""
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """One run of one job by one worker."""
+
+    job_id: str
+    worker: str
+    resources: Resources
+    interrupted: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        """Between two steps. Raises Interrupted."""
+        if self.interrupted.is_set():
+            raise Interrupted
+
+    def progress(self, done: int, total: int | None = None, failed: int = 0) -> None:
+        """Shown at `GET /v1/jobs/{id}`. Raises Interrupted."""
+        self.check()
+        values: dict[str, Any] = {"done": done, "failed": failed} | ({} if total is None else {"total": total})
+        with writing(self.resources.database) as session:
+            session.execute(update(Job).where(Job.id == self.job_id).values(**values))

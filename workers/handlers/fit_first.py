@@ -1,0 +1,74 @@
+"""The first model that is learned: principal components of the first faces, which need no labels."""
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from app.db.session import snapshot as at_one_moment
+from app.db.session import writing
+from app.db.tables import Collection, Deployment, Generation
+from app.engine.generations import FIRST
+from app.queue.messages import FitFirst, Publish
+from app.queue.queue import enqueue
+from app.trainings.plan import Named, Plan, Source
+from ml import generation as folders
+from workers import snapshot
+from workers.context import JobContext
+from workers.learning import learn
+from workers.telling import plain, telling
+
+WIDEST = 128
+FACES = 2000
+FEWEST = 8
+
+
+def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
+    """Keeps the model and writes down its publication. Does nothing where something else serves by now, or where it
+    was done already."""
+    resources = context.resources
+    with at_one_moment(resources.database) as session:
+        collection = session.get(Collection, message.collection)
+        deployment = session.get(Deployment, (message.collection, "identity"))
+        if collection is None or deployment is None or deployment.champion != FIRST:
+            return {"model": None, "why": "the collection is gone, or is served by something else by now"}
+        name = _name(collection)
+        if session.get(Generation, name) is not None:
+            return {"model": name}
+        at = {"changes": {collection.id: collection.change}, "labels": {}}
+        plan = _plan(collection.id)
+        taken = snapshot.read(session, plan, at, max(FACES, resources.settings.wpca_after_faces))
+    if len(taken.faces) < FEWEST:
+        return {"model": None, "why": f"{len(taken.faces)} faces are too few"}
+    plan = plan.model_copy(update={"options": {"dim": min(WIDEST, len(taken.faces) // 4), "unit": True}})
+    with telling(context) as told:
+        candidate = learn(context, plan, taken, name, told)
+    report = plain(candidate.report)
+    made = replace(candidate.generation, facts={**candidate.generation.facts, "changes": at["changes"]})
+    if candidate.twin is not None:
+        folders.save(candidate.twin, resources.generations.folder)
+    reason = f"the first {len(taken.faces)} faces"
+    publish = Publish(collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason)
+    with writing(resources.database) as session:
+        resources.generations.keep(session, made, report=report)
+        session.flush()
+        enqueue(session, publish)
+    resources.bell.ring("jobs")
+    return {"model": name, "report": report}
+
+
+def _name(collection: Collection) -> str:
+    """One for each collection, and another for one of the same id that was made anew."""
+    told = f"{collection.id}\0{collection.created_at!r}"
+    return f"first-{hashlib.sha256(told.encode()).hexdigest()[:20]}"
+
+
+def _plan(collection: str) -> Plan:
+    """Principal components; the subjects, where there are any, serve to measure and calibrate."""
+    return Plan(
+        collection=collection,
+        method="wpca",
+        descriptors=(Named(name="lbp"),),
+        options={},
+        sources=(Source(origin="subjects"),),
+        holdout=0.2,
+    )

@@ -1,0 +1,67 @@
+"""What an archive holds, as the items of an import: looked through twice, so that a hostile one leaves nothing."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from app.engine.archives import Archive, Entry, Limits, checked, is_gzip, open_archive, unpack_gzip
+from app.engine.archives.entries import refused
+from app.engine.archives.manifest import LONGEST, NAMES, Manifest
+from app.engine.names import SubjectId
+from ml.errors import Unreadable
+from workers.context import JobContext
+
+SUBJECT: TypeAdapter[str] = TypeAdapter(SubjectId)
+Row = dict[str, Any]
+
+
+def items(path: Path, context: JobContext) -> Iterator[Row]:
+    """{"name", "detail"} of each file, in a fixed order. Raises Invalid, TooLarge before the first."""
+    limits = Limits.of(context.resources.settings)
+    if is_gzip(path):
+        unpack_gzip(path, limits)
+    archive = open_archive(path)
+    table = None
+    for number, entry in enumerate(checked(archive.entries(), limits)):
+        if number % 1_000 == 0:
+            context.check()
+        if entry.name in NAMES:
+            table = entry
+    if table is None:
+        return map(_by_folder, checked(archive.entries(), limits))
+    return _by_manifest(archive, table, limits)
+
+
+def _by_folder(entry: Entry) -> Row:
+    """The first folder is the subject; a file at the top is nobody's."""
+    if entry.folder is None:
+        return _row(entry)
+    try:
+        return _row(entry, subject=SUBJECT.validate_python(entry.folder))
+    except ValidationError:
+        return _row(entry, refused="INVALID_SUBJECT")
+
+
+def _by_manifest(archive: Archive, table: Entry, limits: Limits) -> Iterator[Row]:
+    """What the table says of each file. A file that it does not name, or that it names in vain, is refused."""
+    try:
+        data = archive.read(table, LONGEST)
+    except Unreadable as error:
+        raise refused(f"{table.name}: {error}") from error
+    with closing(Manifest.read(data, table.name)) as manifest:
+        for entry in checked(archive.entries(), limits):
+            if entry.name == table.name:
+                continue
+            line = manifest.take(entry.name)
+            said = {"refused": "NOT_IN_MANIFEST"} if line is None else line.model_dump(exclude={"file"})
+            yield _row(entry, **said)
+        for name in manifest.left():
+            yield _row(Entry(name[:1024], 0, 0), refused="FILE_MISSING")
+
+
+def _row(entry: Entry, **said: Any) -> Row:
+    kept = {k: v for k, v in said.items() if v not in (None, {})}
+    return {"name": entry.name, "detail": {"place": list(entry.place), "size": entry.size, **kept}}

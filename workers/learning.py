@@ -1,0 +1,146 @@
+"""From a snapshot to a candidate: fit without the people held out, measure, fit once more with everybody."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.db.session import reading
+from app.db.tables import Deployment
+from app.errors import NotFound
+from app.trainings.plan import Plan
+from ml.calibration import Calibration
+from ml.embedders.base import Embedder
+from ml.errors import TooFewPairs
+from ml.generation import Generation, Recipe
+from ml.types import Rows
+from workers import fitting, measuring
+from workers.bench import Bench, Contestant
+from workers.context import JobContext
+from workers.gather import describe
+from workers.measuring import Trial
+from workers.snapshot import Facts, Snapshot, Told
+from workers.telling import Telling
+
+HELD_OUT = "-held-out"
+"""Ends the name of a model's twin, which is kept beside it: the same, learned without the people held out. The next
+training is compared with the twin of the model that serves, since that model itself knows those people."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """generation: learned from everybody; twin: without the people held out, None where nobody was."""
+
+    generation: Generation
+    twin: Generation | None
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """The model that a candidate is compared with. seen: how many of the held-out people it may have learned from."""
+
+    model: str
+    contestant: Contestant
+    seen: int
+
+
+def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Telling) -> Candidate:
+    """Everything between reading and writing the tables. Raises TooFewPairs, NotFound (a crop is gone), Interrupted."""
+    recipe, seed = plan.recipe, int(plan.options.get("seed", 0))
+    tell = told.phase("describe", 0, 200)
+    rows = describe(context.resources, recipe, taken.faces, context, lambda done, total: tell(done, total, {}))
+    held = fitting.held_out(taken, plan.holdout)
+    first = _without(held, plan, taken, rows, told) if held.any() else None
+    everything = fitting.training_set(taken, rows, np.ones(len(rows), np.bool_), seed)
+    if first is None:
+        only = fitting.fit(plan, everything, told.phase("fit", 200, 1000))
+        known = _known({f.task: measuring.calibrate_on_learned(only, rows, f) for f in _served(taken, only)})
+        return Candidate(_made(plan, recipe, name, only, known), None, _unmeasured(plan, taken, held))
+    report, known = _measured(context, plan, taken, rows, held, first)
+    last = fitting.fit(plan, everything, told.phase("refit", 620, 1000), steps=first.notes.get("steps"))
+    twin = Generation(name + HELD_OUT, recipe, plan.method, first, known, {"holdout": plan.holdout})
+    return Candidate(_made(plan, recipe, name, last, known), twin, report)
+
+
+def _without(held: NDArray[np.bool_], plan: Plan, taken: Snapshot, rows: Rows, told: Telling) -> Embedder | None:
+    """Learned without these; None where what is left is too little to learn from."""
+    left = fitting.training_set(taken, rows, ~held, int(plan.options.get("seed", 0)))
+    try:
+        return fitting.fit(plan, left, told.phase("fit", 200, 580))
+    except TooFewPairs:
+        return None
+
+
+def _made(plan: Plan, recipe: Recipe, name: str, embedder: Embedder, known: dict[str, Calibration]) -> Generation:
+    facts = {"made": "trained", "collection": plan.collection, "plan": plan.model_dump(mode="json", by_alias=True)}
+    return Generation(name, recipe, plan.method, embedder, known, facts)
+
+
+def _served(taken: Snapshot, embedder: Embedder) -> list[Facts]:
+    return [f for f in taken.tasks if f.task in embedder.tasks]
+
+
+def _known(calibrations: dict[str, Calibration | None]) -> dict[str, Calibration]:
+    return {task: c for task, c in calibrations.items() if c is not None}
+
+
+def _unmeasured(plan: Plan, taken: Snapshot, held: NDArray[np.bool_]) -> dict[str, Any]:
+    why = "fewer than four people have what a search needs"
+    if held.any():
+        why = "without the people held out, too little is left to learn from"
+    why = why if plan.holdout else "nobody was to be held out"
+    return _summary(plan, taken, 0) | {"refit": False, "why_unmeasured": why}
+
+
+def _summary(plan: Plan, taken: Snapshot, people: int) -> dict[str, Any]:
+    told = {"holdout": plan.holdout, "held_out_people": people, "faces": len(taken.faces), "task": plan.tasks[0]}
+    return told | {"distractors": len(taken.distractors), "candidate": None, "current": None, "tasks": {}}
+
+
+def _measured(
+    context: JobContext, plan: Plan, taken: Snapshot, rows: Rows, held: NDArray[np.bool_], first: Embedder
+) -> tuple[dict[str, Any], dict[str, Calibration]]:
+    """The report, whose `candidate` and `current` are those of the main task; `tasks` has all."""
+
+    def described(recipe: Recipe, faces: Sequence[Told]) -> Rows:
+        return describe(context.resources, recipe, faces, context)
+
+    labelled = [f.pairs.ravel() for f in taken.tasks]
+    places = np.unique(np.concatenate([np.flatnonzero(held), *labelled]))
+    bench = Bench(taken, places, plan.recipe, rows, described)
+    report = _summary(plan, taken, len(np.unique(taken.people[held]))) | {"refit": True, "notes": first.notes}
+    calibrations: dict[str, Calibration | None] = {}
+    for facts in _served(taken, first):
+        context.check()
+        trial = Trial(bench, facts, held, f"held-out-{plan.holdout:g}")
+        now = measuring.measure(trial, Contestant(plan.recipe, first))
+        serving = _serving(context, plan, taken, held, facts.task)
+        before = measuring.measure(trial, serving.contestant) if serving else None
+        told = measuring.report(trial, now, before)
+        told |= {"current_model": serving.model, "current_has_seen": serving.seen} if serving else {}
+        report["tasks"][facts.task] = told
+        calibrations[facts.task] = measuring.calibrate(now) or measuring.calibrate_on_learned(first, rows, facts)
+    main = report["tasks"].get(plan.tasks[0], {})
+    return report | {key: main.get(key) for key in ("candidate", "current", "current_model")}, _known(calibrations)
+
+
+def _serving(context: JobContext, plan: Plan, taken: Snapshot, held: NDArray[np.bool_], task: str) -> Serving | None:
+    """The champion of the task; its twin in its stead, if it has one."""
+    with reading(context.resources.database) as session:
+        deployment = session.get(Deployment, (plan.collection, task))
+        if deployment is None:
+            return None
+        serves = deployment.champion
+    generations = context.resources.generations
+    champion = generations.get(serves)
+    people, first = np.unique(taken.people[held], return_index=True)
+    seen = len(people) if champion.embedder.needs_fit else 0
+    try:
+        twin = generations.get(champion.id + HELD_OUT)
+    except NotFound:
+        return Serving(champion.id, Contestant(champion.recipe, champion.embedder), seen)
+    seen = int((taken.chance[held][first] >= twin.facts["holdout"]).sum())
+    return Serving(champion.id, Contestant(twin.recipe, twin.embedder), seen)
