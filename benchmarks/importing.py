@@ -1,0 +1,199 @@
+"""An import over HTTP beside the bare pipeline on the same cores and photos.
+
+    python -m benchmarks.importing ARCHIVE.tar [ARCHIVE.tar ...] [--photos N] [--first-model]
+
+Bare: decode, detect, landmarks, align, describe, embed in as many processes as the service has workers; nothing kept.
+Service: a new one on a free port; the clock runs from the first byte sent until every import has succeeded, that is,
+until the serving index holds what it brought.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections import Counter
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from app.engine.archives import open_archive
+from app.resources import budget_threads
+from ml import images
+from ml.descriptors.lbp import Lbp
+from ml.embedders.l2 import L2
+from ml.pipeline import default_front_end
+
+CHUNK = 32
+
+
+def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
+    """One process's share of the photos; how many faces it found."""
+    budget_threads(1)
+    entries, _ = share
+    front_end, lbp, embedder = default_front_end(), Lbp(), L2()
+    found = 0
+    for start in range(0, len(entries), CHUNK):
+        crops = []
+        for path, entry in entries[start : start + CHUNK]:
+            image = images.read(open_archive(path).read(entry, 2**25))
+            seen = front_end.detector.detect(image)[:1]
+            faces = [front_end.align(image, each) for each in seen]
+            crops += [face.crops["grey"] for face in faces if face is not None]
+        if crops:
+            found += len(embedder.embed(lbp.describe(np.stack(crops))))
+    return found
+
+
+def bare_rate(paths: list[Path], processes: int) -> dict[str, float]:
+    entries = [(path, e) for path in paths for e in open_archive(path).entries() if e.kind == "file"]
+    shares = [(entries[n::processes], n) for n in range(processes)]
+    with get_context("spawn").Pool(processes) as pool:
+        pool.map(bare, [([], n) for n in range(processes)])  # the models are loaded before the clock runs
+        began, spent = time.perf_counter(), cpu_seconds(os.getpid())
+        faces = sum(pool.map(bare, shares, chunksize=1))
+        seconds, spent = time.perf_counter() - began, cpu_seconds(os.getpid()) - spent
+    photos = len(entries)
+    return {"photos": photos, "faces": faces, "seconds": seconds, "rate": photos / seconds, "cpu": spent / photos}
+
+
+def cpu_seconds(process: int) -> float:
+    return sum(cpu_of_each(process).values())
+
+
+def cpu_of_each(process: int) -> dict[int, float]:
+    """Seconds of a process and its children that live, by /proc: what other work on the machine does not blur."""
+    spent = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(stat.parent.name) == process or int(fields[1]) == process:
+            spent[int(stat.parent.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+def service_rate(paths: list[Path], processes: int, first_model: bool) -> dict[str, Any]:
+    home = Path(tempfile.mkdtemp(prefix="likeness-bench-"))
+    environment = os.environ | {"LIKENESS_HOME": str(home), "LIKENESS_WORKERS": str(processes)}
+    environment |= {"OMP_NUM_THREADS": "1"} | ({} if first_model else {"LIKENESS_WPCA_AFTER_FACES": "0"})
+    likeness = [sys.executable, "-c", "from app.cli.main import main; main()"]
+    secret = _made(subprocess.run([*likeness, "migrate"], env=environment, check=True), likeness, environment)
+    port = _free_port()
+    server = subprocess.Popen([*likeness, "serve", "--port", str(port)], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        headers = {"Authorization": f"Bearer {secret}"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=600) as client:
+            return _imported(client, paths, server.pid)
+    finally:
+        server.terminate()
+        server.wait(30)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _made(_: object, likeness: list[str], environment: dict[str, str]) -> str:
+    told = subprocess.run(
+        [*likeness, "keys", "create", "--role", "admin"], env=environment, check=True, capture_output=True, text=True
+    )
+    return told.stdout.strip()
+
+
+def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str, Any]:
+    while True:
+        try:
+            client.get("/readyz").raise_for_status()
+            break
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    spent = -1.0
+    while (now := cpu_seconds(server)) - spent > 0.1:  # the workers load what the pipeline needs
+        spent = now
+        time.sleep(2)
+    client.put("/v1/collections/lfw").raise_for_status()
+    began, spent = time.perf_counter(), cpu_of_each(server)
+    jobs = []
+    for path in paths:
+        with path.open("rb") as file:
+            answer = client.post(
+                "/v1/collections/lfw:import", content=file, headers={"Content-Type": "application/x-tar"}
+            )
+        answer.raise_for_status()
+        jobs.append(answer.headers["Location"])
+    sent = time.perf_counter() - began
+    ended = []
+    for job in jobs:
+        while not (shown := client.get(job).json())["finished_at"]:
+            time.sleep(0.5)
+        ended.append(shown)
+    seconds = time.perf_counter() - began
+    each = {"api" if p == server else f"worker {p}": t - spent.get(p, 0) for p, t in cpu_of_each(server).items()}
+    reasons = Counter(r for job in jobs for i in _refused(client, job) for r in i["reasons"])
+    done, failed = (sum(job["progress"][k] for job in ended) for k in ("done", "failed"))
+    states = sorted(job["state"] for job in ended)
+    return {
+        "photos": done + failed,
+        "done": done,
+        "failed": failed,
+        "seconds": seconds,
+        "sent": sent,
+        "rate": (done + failed) / seconds,
+        "cpu": sum(each.values()) / (done + failed),
+        "cpu_of_each": each,
+        "states": states,
+        "reasons": dict(reasons),
+        "collection": client.get("/v1/collections/lfw").json(),
+    }
+
+
+def _refused(client: httpx.Client, job: str) -> list[dict[str, Any]]:
+    return list(client.get(f"{job}/items", params={"state": "failed", "limit": 1000}).json()["items"])
+
+
+def _cut(paths: list[Path], photos: int, folder: Path) -> list[Path]:
+    """One tar of the first photos."""
+    kept = folder / "some.tar"
+    with tarfile.open(kept, "w") as some:
+        for path in paths:
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    if member.isfile() and photos > 0:
+                        some.addfile(member, archive.extractfile(member))
+                        photos -= 1
+    return [kept]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("archives", nargs="+", type=Path)
+    parser.add_argument("--photos", type=int, default=0, help="only the first so many")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--first-model", action="store_true", help="let the service fit its first model meanwhile")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        paths = arguments.archives
+        if arguments.photos:
+            paths = _cut(paths, arguments.photos, Path(folder))
+        before = bare_rate(paths, arguments.processes)
+        served = service_rate(paths, arguments.processes, arguments.first_model)
+    ratios = {"ratio": served["rate"] / before["rate"], "ratio_of_cpu": before["cpu"] / served["cpu"]}
+    result = {"bare": before, "service": served, **ratios}
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""How well and how fast the front end finds faces and points on LFW (deep-funneled).
+
+    python -m benchmarks.landmarks --data DIR --yunet FILE [--every N] [--json FILE]
+
+DIR: the tars `lfw*.tar`, or a folder of `<person>/<photo>.jpg`. The truth is a consensus: the median of ten YuNet runs
+(five sizes, mirrored or not), asked about the middle of the photo whatever our detector found. A face that was not
+detected counts as wrong. `--every N` takes each Nth photo.
+"""
+
+import argparse
+import json
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from multiprocessing import get_context
+from os import cpu_count
+from pathlib import Path
+from time import perf_counter
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.detectors.base import Detector, centre_face
+from ml.detectors.hog import Hog
+from ml.detectors.yunet import Yunet
+from ml.images import read
+from ml.landmarks.base import MIRRORED
+from ml.landmarks.median import Median
+from ml.landmarks.regressor import Regressor
+from ml.pipeline import default_front_end
+from ml.quality import assess
+from ml.types import Box, Detection, Image, Points
+
+MIDDLE = Detection(Box(71, 80, 108, 108), 1.0)
+"""Where LFW's faces are; with `Median`'s context nearly the whole photo."""
+NOWHERE: Points = np.full((5, 2), np.nan, np.float32)
+
+
+def photos(data: Path) -> Iterator[tuple[str, bytes]]:
+    """LFW's photos by name, `Name/Name_0001.jpg`, in the order of their names, from a folder or from tars."""
+    if tars := sorted(data.glob("lfw*.tar")):
+        for path in tars:
+            with tarfile.open(path) as tar:
+                members = sorted((m for m in tar if m.isfile()), key=lambda m: m.name)
+                yield from ((m.name.removeprefix("./"), file.read()) for m in members if (file := tar.extractfile(m)))
+    else:
+        yield from ((path.relative_to(data).as_posix(), path.read_bytes()) for path in sorted(data.glob("*/*.jpg")))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A detector, and a landmarker or else the detector's own points."""
+
+    detector: Detector
+    landmarks: Regressor | None
+
+    def points(self, image: Image) -> Points:
+        face = centre_face(self.detector.detect(image), image)
+        if face is None:
+            return NOWHERE
+        found = self.landmarks.locate(image, face) if self.landmarks else face.landmarks
+        return NOWHERE if found is None else found
+
+
+@lru_cache(1)
+def ways(yunet: Path) -> tuple[dict[str, Way], Median]:
+    cv2.setNumThreads(1)
+    net, ours = Yunet(yunet), Regressor()
+    found = {"hog, regressor": Way(Hog(), ours), "yunet, regressor": Way(net, ours), "yunet, once": Way(net, None)}
+    return found, Median(net)
+
+
+def look(task: tuple[bytes, Path]) -> tuple[Points, dict[str, tuple[Points, Points]]]:
+    """The consensus of a photo, and each way's points, as it is and mirrored (brought back)."""
+    data, yunet = task
+    image = read(data)
+    flipped = np.ascontiguousarray(image[:, ::-1])
+    known, median = ways(yunet)
+    truth = median.locate(image, MIDDLE)
+
+    def back(points: Points) -> Points:
+        return np.column_stack([image.shape[1] - 1 - points[:, 0], points[:, 1]])[MIRRORED]
+
+    found = {name: (way.points(image), back(way.points(flipped))) for name, way in known.items()}
+    return (NOWHERE if truth is None else truth), found
+
+
+def worst(a: NDArray[np.float32], b: NDArray[np.float32], truth: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(n,): the farthest of the five points, in eye distances of the truth; infinite where there is none."""
+    eyes = np.linalg.norm(truth[:, 1] - truth[:, 0], axis=1)
+    away = np.linalg.norm(a - b, axis=2).max(1) / eyes
+    return np.where(np.isfinite(away), away, np.inf)
+
+
+def accuracy(data: Path, yunet: Path, every: int) -> dict[str, dict[str, float]]:
+    """Per cent of all faces, for each way."""
+    tasks = ((photo, yunet) for _, photo in islice(photos(data), 0, None, every))
+    with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
+        looks = list(pool.map(look, tasks, chunksize=16))
+    truth = np.array([t for t, _ in looks])
+    table = {}
+    for name in looks[0][1]:
+        plain, mirrored = (np.array([found[name][side] for _, found in looks]) for side in (0, 1))
+        off, apart = worst(plain, truth, truth), worst(plain, mirrored, truth)
+        table[name] = {
+            "faces": float(len(looks)),
+            "without a consensus": float(np.isnan(truth[:, 0, 0]).sum()),
+            "detected": 100 * float(np.isfinite(plain[:, 0, 0]).mean()),
+            "within 15 %": 100 * float((off < 0.15).mean()),
+            "within 10 %": 100 * float((off < 0.10).mean()),
+            "mirror within 10 %": 100 * float((apart < 0.10).mean()),
+            "median off, %": 100 * float(np.median(off)),
+        }
+    return table
+
+
+def speed(data: Path, photos_timed: int = 300) -> dict[str, float]:
+    """Milliseconds a photo of each step of the default front end, on one thread: median over photos."""
+    cv2.setNumThreads(1)
+    front, rows = default_front_end(), []
+    for _, photo in islice(photos(data), 0, photos_timed * 10, 10):
+        marks = [perf_counter()]
+        image = read(photo)
+        marks.append(perf_counter())
+        face = centre_face(front.detector.detect(image), image) or MIDDLE
+        marks.append(perf_counter())
+        points = front.landmarks.locate(image, face)
+        assert points is not None
+        marks.append(perf_counter())
+        crops = front.aligner.crops(image, points)
+        marks.append(perf_counter())
+        assess(crops["grey"], points, face.confidence)
+        marks.append(perf_counter())
+        rows.append(np.diff(marks))
+    steps = ("decode", "detect", "landmarks", "align", "quality")
+    return dict(zip(steps, (1e3 * np.median(rows, axis=0)).tolist(), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.landmarks", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--yunet", type=Path, required=True)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    times = speed(asked.data)
+    print("ms a photo, one thread: " + ", ".join(f"{step} {ms:.2f}" for step, ms in times.items()))
+    table = accuracy(asked.data, asked.yunet, asked.every)
+    columns = list(next(iter(table.values())))
+    print(f"{'LFW deep-funneled, centre face':32}" + "".join(f"{name:>21}" for name in columns))
+    for way, row in table.items():
+        print(f"{way:32}" + "".join(f"{row[name]:21.1f}" for name in columns))
+    if asked.json:
+        asked.json.write_text(json.dumps({"ms": times, "ways": table}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""A training as the worker runs it, on real crops: from the job's start to a kept candidate.
+
+    python -m benchmarks.training --crops GREY.npy --names NAMES.txt [--method ldml] [--dim 32] [--option steps=800 ...]
+
+GREY.npy: (N, 170, 100) uint8; NAMES.txt: one `Name/Name_0001.jpg` a line. The faces are put into a new service, in
+a folder that is removed afterwards; that time is not counted.
+"""
+
+import argparse
+import json
+import logging
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select
+
+from app.config import Settings
+from app.db.migrate import upgrade
+from app.db.session import writing
+from app.db.tables import Collection, Deployment, Face, Subject, Training
+from app.engine.generations import FIRST, ensure_first
+from app.queue.messages import Train
+from app.queue.queue import enqueue
+from app.resources import Resources, budget_threads, open_resources
+from app.storage.blobs import Blobs
+from app.trainings.plan import Named, Plan, Source
+from ml.images import png
+from workers.context import JobContext
+from workers.handlers import train
+
+STEP = 500
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--crops", type=Path, required=True)
+    parser.add_argument("--names", type=Path, required=True)
+    parser.add_argument("--method", default="ldml")
+    parser.add_argument("--dim", type=int, default=32)
+    parser.add_argument("--option", action="append", default=[], help="name=JSON")
+    parser.add_argument("--holdout", type=float, default=0.2)
+    parser.add_argument("--limit", type=int, help="only the first so many faces")
+    parser.add_argument("--threads", type=int, default=2)
+    told = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
+    budget_threads(told.threads)
+    options = {"dim": told.dim} | {n: json.loads(v) for n, _, v in (o.partition("=") for o in told.option)}
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(home=Path(folder))
+        upgrade(settings.database)
+        with open_resources(settings) as resources:
+            with writing(resources.database) as session:
+                ensure_first(session, resources.generations)
+            names = told.names.read_text().splitlines()[: told.limit]
+            fill(resources, np.load(told.crops, mmap_mode="r")[: told.limit], names)
+            print(json.dumps(trained(resources, told.method, options, told.holdout), indent=1))
+
+
+def fill(resources: Resources, crops: Any, names: Sequence[str]) -> None:
+    """One collection, `c`, of all these faces."""
+    with writing(resources.database) as session:
+        session.add_all([Collection(id="c", change=1), Deployment(collection_id="c", task="identity", champion=FIRST)])
+        session.flush()
+        session.add_all(Subject(collection_id="c", id=who) for who in dict.fromkeys(n.split("/")[0] for n in names))
+        session.flush()
+        people = dict(session.execute(select(Subject.id, Subject.pk)).all())
+    for start in range(0, len(names), STEP):
+        part = range(start, min(start + STEP, len(names)))
+        images = [Blobs.digest(names[i].encode()) for i in part]
+        resources.blobs.put("c", [(Blobs.crop(m, 0, "grey"), png(crops[i])) for i, m in zip(part, images, strict=True)])
+        with writing(resources.database) as session:
+            session.add_all(
+                Face(
+                    collection_id="c", subject_pk=people[names[i].split("/")[0]], image_id=m, number=0, change=1,
+                    bounding_box={}, landmarks=[], quality={},
+                )
+                for i, m in zip(part, images, strict=True)
+            )  # fmt: skip
+
+
+def trained(resources: Resources, method: str, options: dict[str, Any], holdout: float) -> dict[str, Any]:
+    plan = Plan(
+        collection="c", method=method, descriptors=(Named(name="lbp"),), options=options, holdout=holdout,
+        sources=(Source(origin="subjects"), Source(origin="labels")),
+    )  # fmt: skip
+    with writing(resources.database) as session:
+        training = Training(request=plan.model_dump(mode="json", by_alias=True))
+        session.add(training)
+        session.flush()
+        message = Train(training=training.id, collection="c")
+        job = enqueue(session, message)
+        job.worker = "benchmark"
+    began, worked = time.perf_counter(), time.process_time()
+    report = train.run(message, JobContext(job.id, "benchmark", resources))["report"]
+    seconds, cpu = time.perf_counter() - began, time.process_time() - worked
+    figures = {
+        which: {
+            "mAP": report[which]["mean_average_precision"],
+            "1-call@1": report[which]["ncall"]["1"],
+            "1-call@10": report[which]["ncall"]["10"],
+        }
+        for which in ("candidate", "current")
+        if report[which]
+    }
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    asked = {
+        "method": method,
+        "options": options,
+        "faces": report["faces"],
+        "held_out_people": report["held_out_people"],
+    }
+    return (
+        asked
+        | {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "peak_memory_gib": round(memory, 2)}
+        | figures
+    )
+
+
+if __name__ == "__main__":
+    main()
