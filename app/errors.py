@@ -70,6 +70,7 @@ ML_ERRORS: dict[type[ml.LikenessError], tuple[int, str]] = {
     ml.WrongShape: (422, "InvalidParameter"),
     ml.NotFinite: (422, "InvalidParameter"),
     ml.NotFitted: (409, "ModelNotReady"),
+    ml.NotLinear: (409, "NotExplainable"),
     ml.TooFewPairs: (409, "TooFewLabels"),
     ml.Corrupt: (503, "ModelUnavailable"),
     ml.Unavailable: (409, "NotInstalled"),

@@ -6,6 +6,7 @@ LikenessError
 ├── WrongShape            an array of another shape, width or type than stated
 ├── NotFinite             NaN or infinity in an array
 ├── NotFitted             an embedder was asked to embed before it was fitted
+├── NotLinear             a distance that cannot be taken apart exactly
 ├── TooFewPairs           a learner needs more labels; says how many are missing
 ├── Corrupt               a stored file is missing, truncated or altered
 └── Unavailable           an optional file or library is not here; says how to get it
@@ -44,6 +45,11 @@ class NotFinite(LikenessError):
 class NotFitted(LikenessError):
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} was not fitted; call fit or load first")
+
+
+class NotLinear(LikenessError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is not made of linear maps, so its distances cannot be taken apart exactly")
 
 
 class TooFewPairs(LikenessError):

@@ -10,6 +10,7 @@ from app.search.filters import Filter
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 MOST = 4096
 MOST_WITH_CROPS = 100
+MOST_EXPLAINED, EXPLAINED_IN_ALL = 20, 100  # of one face; of all faces of a photo
 LARGEST_NUMBER = 1e15
 
 
@@ -27,7 +28,11 @@ class Asked(BaseModel):
     max_latency_ms: Finite | None = Field(None, gt=0, description="m off the measured curve: the best so fast")
     filter: Json[Filter] | None = Field(None, description=Filter.__doc__)
     group_by: Literal["subject"] | None = Field(None, description="each subject once, by its nearest face")
-    include: list[Literal["crop"]] = Field([], max_length=4, description="crop: aligned crops as base64 PNG")
+    include: list[Literal["crop", "explanation"]] = Field(
+        [],
+        max_length=4,
+        description="crop: aligned crops as base64 PNG; explanation: which cells and descriptors made each distance",
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -35,6 +40,8 @@ class Asked(BaseModel):
             raise ValueError("give threshold or fmr, not both")
         if self.m is not None and (self.target_recall is not None or self.max_latency_ms is not None):
             raise ValueError("give m, or target_recall and max_latency_ms to choose it, not both")
+        if "explanation" in self.include and self.limit > MOST_EXPLAINED:
+            raise ValueError(f"explanations come with at most {MOST_EXPLAINED} matches; lower the limit")
         if self.include and self.limit > MOST_WITH_CROPS:
             raise ValueError(f"crops come with at most {MOST_WITH_CROPS} matches; lower the limit")
         return self

@@ -48,6 +48,11 @@ class Hits:
     m: int
     fraction: float
 
+    @property
+    def named(self) -> dict[str, Named]:
+        """By their face id."""
+        return {known.face_id: known for known in self.known.values()}
+
 
 def line(scores: Scores, asked_fmr: float | None, similarity: float | None = None) -> Line:
     """Raises Conflict where a false-match rate is asked of a deployment that was not calibrated."""

@@ -20,6 +20,19 @@ EXAMPLE: dict[str, Any] = {
                     "probability": 0.982,
                     "fmr_estimate": 0.0001,
                     "passes": True,
+                    "explanation": {
+                        "distance": 0.41,
+                        "parts": [
+                            {
+                                "task": "identity",
+                                "descriptor": "lbp",
+                                "contribution": 0.41,
+                                "grid": {"crop": "grey", "rows": 3, "columns": 2, "size": 50},
+                                "cells": [[0.21, 0.12], [-0.02, 0.06], [0.03, 0.01]],
+                            }
+                        ],
+                        "rest": 0.0,
+                    },
                 }
             ],
         }
@@ -66,11 +79,45 @@ class Score(TypedDict):
     passes: bool | None
 
 
+class Grid(TypedDict):
+    """rows x columns of squares, `size` pixels a side, from the top-left corner of that kind of crop: grey is 100 wide
+    and 170 high, colour 112 x 112."""
+
+    crop: str
+    rows: int
+    columns: int
+    size: int
+
+
+class ExplanationPart(TypedDict):
+    """What one descriptor made of a distance: `contribution` is the sum of its `cells`, row after row of the grid.
+    Above 0 it draws the faces apart, below 0 together. null: the descriptor tells of the whole face at once."""
+
+    task: str
+    descriptor: str
+    contribution: float
+    grid: Grid | None
+    cells: list[list[float]] | None
+
+
+class Explanation(TypedDict):
+    """distance = the contributions of all parts + rest, in double precision. rest: what no cell made (0 for one linear
+    map; with local maps, what came of the faces' belonging to different ones)."""
+
+    distance: float
+    parts: list[ExplanationPart]
+    rest: float
+
+
 class Match(Score):
+    """unexplained: why an explanation that was asked for is null."""
+
     face_id: str
     subject: SubjectRef | None
     role: str
     crop: NotRequired[str | None]
+    explanation: NotRequired[Explanation | None]
+    unexplained: NotRequired[str]
 
 
 class Matches(TypedDict):

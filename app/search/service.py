@@ -1,7 +1,7 @@
 """Searches by photo, by enrolled face and by vector: one generation for the whole of each."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,11 +15,21 @@ from app.engine.engine import Engine
 from app.engine.served import Serving
 from app.errors import Busy, Invalid, NotFound
 from app.search import naming
-from app.search.asked import Asked, PhotoAsked
+from app.search.asked import EXPLAINED_IN_ALL, Asked, PhotoAsked
+from app.search.criteria import Criterion
+from app.search.explaining import crops_of, explain
 from app.search.matching import Hits, Line, line, match
 from app.search.schemas import Answer, BoundingBox, Matches
 from ml import images
 from ml.types import AlignedFace, CropKind, Crops, Image, Rows
+
+
+@dataclass(frozen=True)
+class Query:
+    """A face that is searched with: where it is in the photo, and its (1, ...) crops; None where it has none."""
+
+    box: BoundingBox | None = None
+    crops: Mapping[CropKind, Crops] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +72,8 @@ def by_photo(desk: Desk, collection: str, data: bytes, asked: PhotoAsked) -> Ans
         drawn = line(serving.facts, asked.fmr, asked.threshold)
         faces = desk.faces(data, aligned=asked.aligned, most=most)
         hits = match(desk.session, serving, serving.embed(crops(serving, faces)), asked, drawn)
-        kind = serving.generation.recipe.crops[0]
-        own = [encoded(face.crops[kind]) for face in faces] if "crop" in asked.include else None
-        return _answer(desk, serving, asked, drawn, hits, [bounding_box(face) for face in faces], own)
+        queries = [Query(bounding_box(f), {kind: crop[None] for kind, crop in f.crops.items()}) for f in faces]
+        return _answer(desk, serving, asked, drawn, hits, queries)
 
 
 def by_face(desk: Desk, collection: str, face_id: str, asked: Asked) -> Answer:
@@ -73,11 +82,15 @@ def by_face(desk: Desk, collection: str, face_id: str, asked: Asked) -> Answer:
         drawn = line(serving.facts, asked.fmr, asked.threshold)
         face = naming.face(desk.session, collection, face_id)
         hits = match(desk.session, serving, stored(desk.session, serving, [face.pk]), asked, drawn, but=face.pk)
-        return _answer(desk, serving, asked, drawn, hits, [None])
+        kinds = serving.generation.recipe.crops if asked.include else ()
+        own = crops_of(desk.engine.resources.blobs, collection, naming.names(desk.session, [face.pk])[face.pk], kinds)
+        return _answer(desk, serving, asked, drawn, hits, [Query(None, own or None)])
 
 
 def by_vector(desk: Desk, collection: str, vector: list[float], asked: Asked) -> Answer:
     """Raises NotFound, Invalid, Conflict, Busy."""
+    if "explanation" in asked.include:
+        raise Invalid("a vector has no crop whose cells could be told; search with a photo or an enrolled face")
     with desk.use(collection, asked) as serving:
         drawn = line(serving.facts, asked.fmr, asked.threshold)
         if len(vector) != serving.index.dim:
@@ -87,7 +100,7 @@ def by_vector(desk: Desk, collection: str, vector: list[float], asked: Asked) ->
                 needed=serving.index.dim,
             )
         hits = match(desk.session, serving, np.array([vector], np.float32), asked, drawn)
-        return _answer(desk, serving, asked, drawn, hits, [None])
+        return _answer(desk, serving, asked, drawn, hits, [Query()])
 
 
 def crops(serving: Serving, faces: Sequence[AlignedFace]) -> dict[CropKind, Crops]:
@@ -114,22 +127,16 @@ def encoded(crop: Image) -> str:
     return base64.b64encode(images.png(crop)).decode()
 
 
-def _answer(
-    desk: Desk,
-    serving: Serving,
-    asked: Asked,
-    drawn: Line,
-    hits: Hits,
-    boxes: Sequence[BoundingBox | None],
-    own: Sequence[str] | None = None,
-) -> Answer:
+def _answer(desk: Desk, serving: Serving, asked: Asked, drawn: Line, hits: Hits, queries: Sequence[Query]) -> Answer:
     _still_there(desk, serving, hits)
     faces = [
-        Matches(bounding_box=box, unknown=not found if drawn.cut else None, matches=found)
-        for box, found in zip(boxes, hits.matches, strict=True)
+        Matches(bounding_box=query.box, unknown=not found if drawn.cut else None, matches=found)
+        for query, found in zip(queries, hits.matches, strict=True)
     ]
     if "crop" in asked.include:
-        _add_crops(desk, serving, hits, faces, own)
+        _add_crops(desk, serving, hits, faces, queries)
+    if "explanation" in asked.include:
+        _add_explanations(desk, serving, hits, faces, queries)
     return Answer(
         faces=faces,
         model=serving.generation.id,
@@ -149,11 +156,23 @@ def _still_there(desk: Desk, serving: Serving, hits: Hits) -> None:
         raise NotFound(f"no collection {serving.served.collection!r}")
 
 
-def _add_crops(desk: Desk, serving: Serving, hits: Hits, faces: list[Matches], own: Sequence[str] | None) -> None:
-    blobs, kind = desk.engine.resources.blobs, serving.generation.recipe.crops[0]
-    named = {known.face_id: known for known in hits.known.values()}
-    for i, face in enumerate(faces):
-        if own is not None:
-            face["crop"] = own[i]
+def _add_crops(desk: Desk, serving: Serving, hits: Hits, faces: list[Matches], queries: Sequence[Query]) -> None:
+    blobs, kind, named = desk.engine.resources.blobs, serving.generation.recipe.crops[0], hits.named
+    for face, query in zip(faces, queries, strict=True):
+        if query.crops is not None:
+            face["crop"] = encoded(query.crops[kind][0])
         for found in face["matches"]:
             found["crop"] = naming.crop(blobs, serving.served.collection, named[found["face_id"]], kind)
+
+
+def _add_explanations(desk: Desk, serving: Serving, hits: Hits, faces: list[Matches], queries: Sequence[Query]) -> None:
+    left, named = EXPLAINED_IN_ALL, hits.named
+    for face, query in zip(faces, queries, strict=True):
+        here = [named[found["face_id"]] for found in face["matches"]]
+        told = explain([Criterion(serving)], desk.engine.resources.blobs, query.crops, here[:left])
+        told += [f"only the first {EXPLAINED_IN_ALL} matches of an answer are explained"] * len(here[left:])
+        left = max(0, left - len(here))
+        for found, one in zip(face["matches"], told, strict=True):
+            found["explanation"] = None if isinstance(one, str) else one
+            if isinstance(one, str):
+                found["unexplained"] = one

@@ -1,14 +1,28 @@
 """What every descriptor promises."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ml.errors import NotFinite, WrongShape
-from ml.types import CropKind, Crops, Rows
+from ml.types import CropKind, Crops, Ids, Rows
 
 CROP_SHAPES: dict[CropKind, tuple[int, ...]] = {"grey": (170, 100), "colour": (112, 112, 3)}
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Squares of a crop, `size` pixels a side, from its top-left corner: rows x columns of them.
+
+    of: (dim,) which square each number of a descriptor tells of, counted row after row
+    """
+
+    rows: int
+    columns: int
+    size: int
+    of: Ids
 
 
 class Descriptor(ABC):
@@ -27,6 +41,11 @@ class Descriptor(ABC):
 
     @abstractmethod
     def _describe(self, crops: Crops) -> Rows: ...
+
+    @property
+    def cells(self) -> Cells | None:
+        """Where on the crop its numbers come from; None where each tells of the whole of it."""
+        return None
 
     def describe(self, crops: Crops) -> Rows:
         """One row a crop. Raises WrongShape, NotFinite."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.descriptors.base import CROP_SHAPES, Descriptor
+from ml.descriptors.base import CROP_SHAPES, Cells, Descriptor
 from ml.errors import WrongShape
 from ml.types import CropKind, Crops, Rows
 
@@ -96,6 +96,11 @@ class Lbp(Descriptor):
     @property
     def dim(self) -> int:
         return (HEIGHT // self.cell) * (WIDTH // self.cell) * BINS
+
+    @property
+    def cells(self) -> Cells:
+        rows, columns = HEIGHT // self.cell, WIDTH // self.cell
+        return Cells(rows, columns, self.cell, np.tile(np.arange(rows * columns), BINS))
 
     def _describe(self, crops: Crops) -> Rows:
         first, weights = _pooling(self.cell)

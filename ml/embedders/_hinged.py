@@ -13,7 +13,7 @@ from ml.embedders._hinge import Projections, Rates
 from ml.embedders._pairs import device_of, principal, project, tensor
 from ml.embedders._pools import Pool, pool
 from ml.embedders._rounds import Rounds
-from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
+from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
 from ml.errors import TooFewPairs, WrongShape
 from ml.types import Rows
 
@@ -147,6 +147,10 @@ class Hinged(Embedder):
     def _embed(self, rows: Rows, task: str) -> Rows:
         number = self.tasks.index(task)
         return project(rows, self.learned["projections"][number], self.learned["offsets"][number])
+
+    def maps(self, rows: Rows, task: str = "identity") -> Maps:
+        number = self.tasks.index(task)
+        return Maps.one(rows, self.learned["projections"][number], self.learned["offsets"][number])
 
 
 def _median(rows: Tensor, pool: Pool, projection: Tensor | None = None, limit: int = 2000) -> float:

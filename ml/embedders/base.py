@@ -55,6 +55,32 @@ class TrainingSet:
         return next(t for t in self.tasks if t.task == name)
 
 
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """How rows were embedded, opened up: z = sum_s shares_s (projections_s row - offsets_s), compared by |z_i - z_j|^2.
+
+    rows: (N, D) that the maps act on; projections: (k, d, D), None where there is one and it is the identity
+    offsets: (k, d); shares: (N, k), each row's own
+    """
+
+    rows: Rows
+    projections: Rows | None
+    offsets: Rows
+    shares: Rows
+
+    @classmethod
+    def one(
+        cls, rows: Rows, projection: Rows | None = None, offset: Rows | None = None, scale: Rows | None = None
+    ) -> Self:
+        """A single map, (d, D) and (d,), each row's z times its `scale` (N,)."""
+        return cls(
+            rows,
+            None if projection is None else projection[None],
+            np.zeros((1, rows.shape[1]), np.float32) if offset is None else offset[None],
+            np.ones((len(rows), 1), np.float32) if scale is None else scale[:, None],
+        )
+
+
 @dataclass
 class Embedder(ABC):
     """A learned map from descriptors to the space in which near means alike.
@@ -109,6 +135,11 @@ class Embedder(ABC):
         if not np.isfinite(rows).all():
             raise NotFinite("a descriptor")
         return np.ascontiguousarray(self._embed(rows.astype(np.float32, copy=False), task), np.float32)
+
+    def maps(self, rows: Rows, task: str = "identity") -> Maps | None:
+        """The linear maps that `embed` applied to these rows, from which a distance can be taken apart; None where it
+        is not made of such."""
+        return None
 
     @property
     def needs_fit(self) -> bool:

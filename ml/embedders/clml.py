@@ -13,7 +13,7 @@ from ml.embedders._maps import Local, members
 from ml.embedders._mixture import Mixture, fit_mixture
 from ml.embedders._pairs import tensor
 from ml.embedders._space import Space
-from ml.embedders.base import Progress
+from ml.embedders.base import Maps, Progress
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
 from ml.types import Rows
@@ -101,6 +101,10 @@ class Clml(Ldml):
                 sums.index_add_(0, mine, share * (faces @ maps[s].T))
             z[at : at + CHUNK] = sums.numpy()
         return z
+
+    def maps(self, rows: Rows, task: str = "identity") -> Maps:
+        projections = self.learned["projection"].reshape(-1, self.dim, rows.shape[1])
+        return Maps(rows, projections, self.learned["offset"].reshape(-1, self.dim), self.assignments(rows))
 
 
 def _leading_axes(seen: Tensor) -> Tensor:

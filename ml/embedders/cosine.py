@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
 from ml.types import Rows
 
 
@@ -26,3 +26,6 @@ class Cosine(Embedder):
     def _embed(self, rows: Rows, task: str) -> Rows:
         unit: Rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return unit
+
+    def maps(self, rows: Rows, task: str = "identity") -> Maps:
+        return Maps.one(self.embed(rows, task))

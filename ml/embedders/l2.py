@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
 from ml.types import Rows
 
 
@@ -23,3 +23,6 @@ class L2(Embedder):
 
     def _embed(self, rows: Rows, task: str) -> Rows:
         return rows
+
+    def maps(self, rows: Rows, task: str = "identity") -> Maps:
+        return Maps.one(rows)

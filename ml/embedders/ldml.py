@@ -13,7 +13,7 @@ from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Linear
 from ml.embedders._pairs import device_of, project, tensor
 from ml.embedders._space import Space, Start, discriminant, principal_space, whitened
-from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
+from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.sampling.balanced import Balanced
 from ml.sampling.base import Sampler
@@ -131,3 +131,6 @@ class Ldml(Embedder):
 
     def _embed(self, rows: Rows, task: str) -> Rows:
         return project(rows, self.learned["projection"], self.learned["offset"])
+
+    def maps(self, rows: Rows, task: str = "identity") -> Maps:
+        return Maps.one(rows, self.learned["projection"], self.learned["offset"])

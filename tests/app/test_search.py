@@ -20,7 +20,7 @@ from app.engine.generations import FIRST
 from app.resources import Resources
 from app.storage.blobs import Blobs
 from ml import drawn, images
-from ml.types import Image, Rows
+from ml.types import Crops, Image, Rows
 from tests.rows import Gallery, generation, people
 from tests.service import serving
 
@@ -162,7 +162,9 @@ UNTAKEN: list[dict[str, Any]] = [
     {"filter": '{"metadata": {"a\\"b": 1}}'},
     {"filter": '{"metadata": {"age": NaN}}'},
     {"group_by": "age"},
+    {"include": "reasons"},
     {"include": "explanation"},
+    {"include": "explanation", "limit": 21},
     {"include": "crop", "limit": 4096},
     {"nearest": 3},
 ]
@@ -358,6 +360,58 @@ def test_crops_come_along_if_asked(api: Api, faces: Gallery, enrolled: dict[str,
     assert [m["crop"] is not None for m in answer["matches"]].count(True) == 6
     best = base64.b64decode(answer["matches"][0]["crop"])
     assert (images.unpng(best) == enrolled["grey"][2]).all()
+
+
+def keep_crops(faces: Gallery, crops: Crops, count: int) -> None:
+    """Of the first so many faces."""
+    with writing(faces.resources.database) as session:
+        rows = [session.get_one(Face, pk) for pk in faces.pks]
+        stored = [(Blobs.crop(f.image_id, 0, "grey"), images.png(c)) for f, c in zip(rows, crops, strict=True)]
+    faces.resources.blobs.put(faces.collection, stored[:count])
+
+
+def test_an_explanation_sums_to_the_distance_and_shows_what_was_changed(
+    api: Api, faces: Gallery, enrolled: dict[str, Any]
+) -> None:
+    keep_crops(faces, enrolled["grey"], 12)
+    changed = enrolled["grey"][5].copy()
+    changed[90:100, 40:50] = np.random.default_rng(0).integers(0, 255, (10, 10))
+    answer = by_photo(api, encoded(changed), aligned=True, include="explanation", limit=12)
+    assert len(matches(answer)) == 12
+    for match in matches(answer):
+        told = match["explanation"]
+        [part] = told["parts"]
+        assert (part["task"], part["descriptor"]) == ("identity", "lbp")
+        assert part["grid"] == {"crop": "grey", "rows": 17, "columns": 10, "size": 10}
+        assert np.shape(part["cells"]) == (17, 10)
+        assert np.sum(part["cells"]) + told["rest"] == pytest.approx(told["distance"], rel=1e-12)
+        assert told["distance"] == pytest.approx(match["distance"], rel=1e-4, abs=1e-4)
+        assert "unexplained" not in match
+    nearest = np.array(matches(answer)[0]["explanation"]["parts"][0]["cells"])
+    assert np.unravel_index(nearest.argmax(), nearest.shape) == (9, 4)
+    assert (nearest[:7] == 0).all()
+
+
+def test_an_enrolled_face_is_explained_and_one_without_its_crop_says_so(
+    api: Api, faces: Gallery, enrolled: dict[str, Any]
+) -> None:
+    with writing(faces.resources.database) as session:
+        face_id = session.get_one(Face, faces.pks[0]).face_id
+    url, asked = f"/v1/collections/{api.staff}/faces/{face_id}/search", {"include": "explanation", "limit": 11}
+    without = matches(settled(lambda: api.post(url, params=asked), api))
+    assert {m["unexplained"] for m in without} == {"the stored crop of the face that was searched with is gone"}
+    keep_crops(faces, enrolled["grey"], 7)
+    found = matches(api.post(url, params=asked))
+    told = [m["explanation"] for m in found]
+    assert sum(t is not None for t in told) == 6
+    assert {m.get("unexplained") for m in found} == {None, "the stored crop of this face is gone"}
+    assert all(t["distance"] == pytest.approx(m["distance"], rel=1e-4) for m, t in zip(found, told, strict=True) if t)
+
+
+def test_a_vector_cannot_be_explained(api: Api, gallery: Gallery) -> None:
+    answer = by_vector(api, ROWS[0], include="explanation")
+    assert answer.status_code == 422
+    assert "a vector has no crop" in answer.json()["detail"]
 
 
 def test_an_aligned_face_is_taken_as_it_is(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:

@@ -17,6 +17,11 @@ from tests.service import Service
 
 PEOPLE, SHOTS = 14, 5
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,1400", "--disable-background-networking")
+COLOURED = """
+const canvas = document.querySelector('.why canvas'), {width, height} = canvas;
+const pixels = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+return [width, height, pixels.filter((v, i) => i % 4 === 0 && v !== pixels[i + 2]).length];
+"""
 
 
 @pytest.fixture
@@ -75,6 +80,11 @@ def test_an_operator_uploads_searches_labels_trains_and_publishes(
     browser.find_element(By.CSS_SELECTOR, ".drop input").send_keys(str(query))
     see(".photo .box")
     match = see(".match", "similarity")
+    match.find_element(By.CSS_SELECTOR, "button.quiet").click()
+    see(".why figcaption", "lbp: 100.0 % of the distance")
+    width, height, coloured = browser.execute_script(COLOURED)
+    assert (width, height) == (100, 170)
+    assert coloured > 1000, "the grey crop is painted over with colours"
     match.find_element(By.CSS_SELECTOR, "button.good").click()
     see("#toasts", "Kept: the same person")
     assert len(service.client.get("/v1/labels").json()["labels"]) == 1

@@ -1,5 +1,6 @@
 import { call, form, get, picture, post } from "./api.js";
-import { drop, h, percent, toast } from "./dom.js";
+import { busy, drop, h, percent, toast } from "./dom.js";
+import { heat } from "./heat.js";
 
 /** Matches of a dropped photo, or of the enrolled face `faceId`; each can be called the same or not the same. */
 export async function search(collection, faceId) {
@@ -23,7 +24,9 @@ async function byPhoto(state, file, aligned) {
   const src = URL.createObjectURL(file);
   const image = h("img", { src, alt: "the query photo" });
   await image.decode();
-  const body = await (await form(`${state.base}/search`, file, {}, { ...state.query(), aligned, face_selection: "all" })).json();
+  const asked = { aligned, face_selection: "all" };
+  const ask = async (more) => (await form(`${state.base}/search`, file, {}, { ...state.query(), ...asked, ...more })).json();
+  const body = await ask({});
   const frame = h("div.photo", {}, image);
   body.faces.forEach((face, i) => {
     const b = face.bounding_box;
@@ -34,6 +37,7 @@ async function byPhoto(state, file, aligned) {
   });
   const pick = (i) => {
     frame.querySelectorAll(".box").forEach((b, j) => b.setAttribute("aria-pressed", j === i));
+    state.explained = async () => (await ask({ include: "explanation" })).faces[i].matches;
     matches(state, body, body.faces[i]);
   };
   state.left.replaceChildren(frame, h("p.soft", {}, `${body.faces.length} face${body.faces.length === 1 ? "" : "s"} found`));
@@ -44,8 +48,9 @@ async function byFace(state, faceId) {
   state.faceId = faceId;
   const image = h("img", { alt: "the query face", src: await picture(`${state.base}/faces/${faceId}/crop?kind=colour`) });
   state.left.replaceChildren(h("div.photo", {}, image));
-  const answer = await call("POST", `${state.base}/faces/${faceId}/search`, { query: state.query() });
-  const body = await answer.json();
+  const ask = async (more) => (await call("POST", `${state.base}/faces/${faceId}/search`, { query: { ...state.query(), ...more } })).json();
+  state.explained = async () => (await ask({ include: "explanation" })).faces[0].matches;
+  const body = await ask({});
   matches(state, body, body.faces[0]);
 }
 
@@ -64,10 +69,17 @@ function row(state, match) {
   const passes = match.passes === null || match.passes === undefined ? null
     : h(`span.tag.${match.passes ? "good" : "warn"}`, {}, match.passes ? "passes" : "below the threshold");
   const say = (same) => (event) => label(state, match, same, event.currentTarget).catch((e) => toast(e.message, true));
+  const why = h("div.why");
+  const explain = (event) => busy(event.currentTarget, async () => {
+    const told = (await state.explained()).find((m) => m.face_id === match.face_id);
+    if (!told) throw new Error("this match is gone; search again");
+    why.replaceChildren(...await heat(state.base, told));
+  });
   return h("div.match", { "data-face": match.face_id }, h("a", { href: `#/${encodeURIComponent(state.collection)}/search/${match.face_id}` }, image),
     h("div", {}, h("strong", {}, match.subject ? match.subject.id : "no name"), " ", passes, meter,
       h("div.soft", {}, `similarity ${match.similarity.toFixed(1)} · distance ${match.distance.toPrecision(4)}`)),
-    h("div.row", {}, h("button.good", { onclick: say(true) }, "Same"), h("button.bad", { onclick: say(false) }, "Not the same")));
+    h("div.row", {}, h("button.good", { onclick: say(true) }, "Same"), h("button.bad", { onclick: say(false) }, "Not the same"),
+      h("button.quiet", { onclick: explain }, "Why?")), why);
 }
 
 async function label(state, match, same, button) {
