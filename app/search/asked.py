@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Json, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Json, StringConstraints, model_validator
 
 from app.deps.words import TaskName
 from app.search.filters import Filter
@@ -14,6 +14,11 @@ MOST_EXPLAINED, EXPLAINED_IN_ALL = 20, 100  # of one face; of all faces of a pho
 LARGEST_NUMBER = 1e15
 
 
+_ONE = r"[a-z][a-z0-9_-]{0,63}(:\d{1,6}(\.\d{1,6})?)?"
+Tasks = Annotated[str, StringConstraints(pattern=rf"^{_ONE}(,{_ONE})*$", max_length=1024)]
+MOST_TASKS = 8
+
+
 class Asked(BaseModel):
     """How to search; all of it in the query string."""
 
@@ -21,7 +26,9 @@ class Asked(BaseModel):
     limit: int = Field(10, ge=1, le=MOST, description="how many matches at most, for each face")
     threshold: Finite | None = Field(None, ge=0, le=100, description="only matches of this similarity or more")
     fmr: Finite | None = Field(None, gt=0, lt=1, description="only matches that pass at this false-match rate")
-    task: TaskName = Field("identity", description="the criterion of likeness")
+    task: Tasks = Field(
+        "identity", description="the criterion of likeness; or several with their weights: identity:0.7,age:0.3"
+    )
     model: str | None = Field(None, max_length=64, description="champion, challenger, previous, or an id of these")
     m: int | None = Field(None, ge=1, description="cells probed; all of them: an exact search")
     target_recall: Finite | None = Field(None, gt=0, le=1, description="m off the measured curve: the cheapest so good")
@@ -33,6 +40,26 @@ class Asked(BaseModel):
         max_length=4,
         description="crop: aligned crops as base64 PNG; explanation: which cells and descriptors made each distance",
     )
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """task -> its weight; they sum to 1."""
+        told = [named.partition(":") for named in self.task.split(",")]
+        weights = {name: float(weight or 1) for name, _, weight in told}
+        return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+    @model_validator(mode="after")
+    def _mixes(self) -> Self:
+        named = self.task.split(",")
+        if len(named) > MOST_TASKS:
+            raise ValueError(f"at most {MOST_TASKS} tasks are weighed against each other")
+        if len({name.partition(":")[0] for name in named}) < len(named):
+            raise ValueError("each task is named once, as in identity:0.7,age:0.3")
+        if any(weight and not float(weight) for _, _, weight in (name.partition(":") for name in named)):
+            raise ValueError("a weight is above 0; leave out a task that is to count for nothing")
+        if len(named) > 1 and (self.threshold is not None or self.fmr is not None):
+            raise ValueError("a mix of tasks is not calibrated: threshold and fmr need a single task")
+        return self
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

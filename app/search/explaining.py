@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from app.errors import NotFound
-from app.search.criteria import Criterion
+from app.search.criteria import Criteria, Criterion
 from app.search.naming import Named
 from app.search.schemas import Explanation, ExplanationPart, Grid
 from app.storage.blobs import Blobs
@@ -19,7 +19,7 @@ OWN_GONE = "the stored crop of the face that was searched with is gone"
 
 
 def explain(
-    criteria: Sequence[Criterion], blobs: Blobs, own: Mapping[CropKind, Crops] | None, faces: Sequence[Named]
+    criteria: Criteria, blobs: Blobs, own: Mapping[CropKind, Crops] | None, faces: Sequence[Named]
 ) -> list[Explanation | str]:
     """One for each of these faces of the collection, or why there is none. Raises Busy.
 
@@ -27,17 +27,20 @@ def explain(
     """
     if own is None:
         return [OWN_GONE] * len(faces)
-    first = criteria[0].serving
-    kinds = list(dict.fromkeys(kind for c in criteria for kind in c.serving.generation.recipe.crops))
-    with first.slots.alone():
-        crops = [crops_of(blobs, first.served.collection, face, kinds) for face in faces]
+    with criteria.first.slots.alone():
+        crops = [crops_of(blobs, criteria.collection, face, kinds_of(criteria)) for face in faces]
         there = [c for c in crops if c is not None]
         try:
-            by_task = [_parts(c, own, there) for c in criteria] if there else []
+            by_task = [_parts(c, own, there) for c in criteria.each] if there else []
         except NotLinear as error:
             return [str(error)] * len(faces)
     merged = (_merged(told) for told in zip(*by_task, strict=True))
     return [GONE if c is None else next(merged) for c in crops]
+
+
+def kinds_of(criteria: Criteria) -> list[CropKind]:
+    """The kinds of crop that are described; the first is the one to show."""
+    return list(dict.fromkeys(kind for c in criteria.each for kind in c.serving.generation.recipe.crops))
 
 
 def crops_of(blobs: Blobs, collection: str, face: Named, kinds: Sequence[CropKind]) -> dict[CropKind, Crops] | None:

@@ -10,8 +10,8 @@ from app.deps.words import CollectionName
 from app.search import service
 from app.search.answering import answered
 from app.search.asked import Asked, PhotoAsked, VectorIn, VerifyAsked
+from app.search.desk import open_desk
 from app.search.schemas import Answer, Verdict
-from app.search.service import open_desk
 from app.search.verifying import verify
 
 router = APIRouter(prefix="/v1", tags=["search"])

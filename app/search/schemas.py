@@ -110,11 +110,12 @@ class Explanation(TypedDict):
 
 
 class Match(Score):
-    """unexplained: why an explanation that was asked for is null."""
+    """distances: of a mix, each task's own. unexplained: why an explanation that was asked for is null."""
 
     face_id: str
     subject: SubjectRef | None
     role: str
+    distances: NotRequired[dict[str, float]]
     crop: NotRequired[str | None]
     explanation: NotRequired[Explanation | None]
     unexplained: NotRequired[str]
@@ -141,9 +142,23 @@ class Limit(TypedDict):
     enough: bool | None
 
 
+class Weighed(TypedDict):
+    """A task's part in a mix: share x its distance / scale. scale: how far this gallery's strangers spread by it."""
+
+    task: str
+    share: float
+    scale: float
+    model: str
+    index_generation: str
+    m: int
+
+
 class Answer(TypedDict):
     """m: cells probed; fraction: distances computed over faces held; calibrated: whether similarity is a probability
-    (else it is an order only); threshold: what `passes` goes by."""
+    (else it is an order only); threshold: what `passes` goes by.
+
+    Of a mix of tasks: `tasks` says what each of them is in it, model and index_generation name those of all, m is the
+    largest, fraction the sum; complete: no face of the cells probed that is missing here is nearer."""
 
     faces: list[Matches]
     model: str
@@ -154,6 +169,8 @@ class Answer(TypedDict):
     calibrated: bool
     threshold: Limit | None
     unknown: bool | None
+    tasks: NotRequired[list[Weighed]]
+    complete: NotRequired[bool]
 
 
 class Verdict(Score):

@@ -11,9 +11,10 @@ from app.deps.caller import Caller
 from app.engine.served import Serving
 from app.errors import Invalid, NotFound
 from app.search.asked import VerifyAsked
-from app.search.matching import line, scored
+from app.search.desk import Desk, bounding_box, crops
+from app.search.judging import line, scored
+from app.search.places import stored
 from app.search.schemas import Verdict
-from app.search.service import Desk, bounding_box, crops, stored
 from ml.evaluation.retrieval import distances
 from ml.types import Rows
 

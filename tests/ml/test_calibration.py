@@ -186,3 +186,9 @@ def test_samples_of_nobody_are_empty() -> None:
     rows, nobody = np.ones((4, 2), np.float32), np.full(4, -1)
     assert sample_genuine(rows, nobody, 5, 0).shape == sample_impostors(rows, nobody, 5, 0).shape == (0,)
     assert sample_genuine(rows, np.arange(4), 5, 0).shape == (0,)
+
+
+def test_the_spread_of_strangers_is_their_standard_deviation_where_they_are_normal() -> None:
+    draw = np.random.default_rng(0)
+    assert Impostors.of(draw.normal(50, 3, 100_000)).spread == pytest.approx(3, rel=0.02)
+    assert Impostors.of(np.full(100, 7.0)).spread == 0

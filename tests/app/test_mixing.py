@@ -1,0 +1,267 @@
+"""Searches by several tasks at once, against a ranking computed here the long way."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import insert
+
+from app.access import keys
+from app.db.session import writing
+from app.db.tables import Embedding, Face, Task
+from app.resources import Resources
+from app.search import mixing, places
+from app.search.criteria import Criteria, Criterion
+from app.storage.blobs import Blobs
+from ml import images, indexes
+from ml.calibration import Calibration
+from ml.evaluation.retrieval import distances
+from ml.generation import Generation
+from ml.types import Rows
+from tests.app.test_search import Api, encoded, matches, settled
+from tests.rows import Gallery, generation, people
+from tests.service import serving
+
+MIX = "identity:0.7,age:0.3"
+
+
+def apart(rows: Rows) -> NDArray[np.float64]:
+    """(n, n) squared distances."""
+    wide = rows.astype(np.float64)
+    found: NDArray[np.float64] = ((wide[:, None] - wide[None]) ** 2).sum(2)
+    return found
+
+
+def calibrated(name: str, task: str, rows: Rows) -> Generation:
+    """As training leaves it: with a calibration of its own."""
+    made = generation(name, rows.shape[1], seed=5)
+    made.embedder.tasks = (task,)
+    strangers = apart(rows)[np.triu_indices(len(rows), 4)]
+    return replace(made, calibrations={task: Calibration.fit(np.linspace(0, 1, 50), strangers)})
+
+
+FACES, SUBJECTS = people(100, 4)
+AGES = np.random.default_rng(3).normal(scale=4, size=(400, 5)).astype(np.float32)
+WHO, AGE = calibrated("m-who", "identity", FACES), calibrated("m-age", "age", AGES)
+
+
+@pytest.fixture(scope="module")
+def client(lasting: Resources) -> Iterator[Api]:
+    with writing(lasting.database) as session:
+        secret = keys.create(session, "reader", "test")[1]
+        session.get_one(Task, "age").enabled = True
+    with (
+        serving(lasting.settings) as url,
+        Api(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=30) as opened,
+    ):
+        yield opened
+
+
+@pytest.fixture
+def api(client: Api) -> Api:
+    client.staff = f"staff-{uuid4().hex[:8]}"
+    return client
+
+
+def collection(
+    resources: Resources, api: Api, who: Rows, ages: Rows, subjects: list[str], ageless: int = -1
+) -> Gallery:
+    """Deployed for both tasks. ageless: the face that has no place for age yet."""
+    made = Gallery(resources, api.staff).make(WHO)
+    told = [{"even": i % 2 == 0} for i in range(len(subjects))]
+    made.add({WHO.id: who}, subjects, metadata=told)
+    with writing(resources.database) as session:
+        resources.generations.keep(session, AGE)
+        known_as = {"generation_id": AGE.id, "task": "age"}
+        rows = [known_as | {"face_pk": pk, "vector": row.tobytes()} for pk, row in zip(made.pks, ages, strict=True)]
+        session.execute(insert(Embedding), [row for i, row in enumerate(rows) if i != ageless])
+    made.make(AGE, task="age")
+    return made
+
+
+@pytest.fixture
+def gallery(lasting: Resources, api: Api) -> Gallery:
+    """A hundred people with four faces each, whose ages have nothing to do with who they are."""
+    return collection(lasting, api, FACES, AGES, SUBJECTS)
+
+
+def face_ids(gallery: Gallery) -> list[str]:
+    with writing(gallery.resources.database) as session:
+        return [session.get_one(Face, pk).face_id for pk in gallery.pks]
+
+
+def search(api: Api, face_id: str, task: str = MIX, **asked: Any) -> httpx.Response:
+    url = f"/v1/collections/{api.staff}/faces/{face_id}/search"
+    return settled(lambda: api.post(url, params=asked | {"task": task}), api)
+
+
+def mixed(answer: httpx.Response) -> NDArray[np.float64]:
+    """(n, n) distances by what the answer says of its weights and scales."""
+    told = {t["task"]: t["share"] / t["scale"] for t in answer.json()["tasks"]}
+    return told["identity"] * apart(FACES) + told["age"] * apart(AGES)
+
+
+def test_a_mix_ranks_as_the_weighted_sum_over_all_faces_does(api: Api, gallery: Gallery) -> None:
+    ids = face_ids(gallery)
+    for query in (0, 57, 399):
+        answer = search(api, ids[query], limit=7)
+        whole = mixed(answer)
+        others = np.delete(np.argsort(whole[query], kind="stable"), 0)[:7]
+        assert [m["face_id"] for m in matches(answer)] == [ids[i] for i in others]
+        np.testing.assert_allclose([m["distance"] for m in matches(answer)], whole[query, others], rtol=1e-4)
+        for match, i in zip(matches(answer), others, strict=True):
+            assert match["distances"]["identity"] == pytest.approx(apart(FACES)[query, i], rel=1e-4)
+            assert match["distances"]["age"] == pytest.approx(apart(AGES)[query, i], rel=1e-4)
+        assert answer.json()["complete"] is True
+
+
+def test_an_answer_says_what_was_mixed_and_that_it_is_an_order_only(api: Api, gallery: Gallery) -> None:
+    answer = search(api, face_ids(gallery)[0], limit=3)
+    body, match = answer.json(), matches(answer)[0]
+    assert (body["task"], body["model"], body["calibrated"]) == (MIX, "m-who,m-age", False)
+    assert (body["threshold"], body["unknown"], match["probability"], match["passes"]) == (None, None, None, None)
+    assert [(t["task"], t["share"], t["model"], t["m"]) for t in body["tasks"]] == [
+        ("identity", 0.7, "m-who", 1),
+        ("age", 0.3, "m-age", 1),
+    ]
+    total = sum(t["share"] * match["distances"][t["task"]] / t["scale"] for t in body["tasks"])
+    assert match["distance"] == pytest.approx(total, rel=1e-5)
+    assert answer.headers["X-Model"] == "m-who,m-age"
+    assert answer.headers["X-Index-Generation"] == body["index_generation"]
+    similar = [m["similarity"] for m in matches(answer)]
+    assert similar == sorted(similar, reverse=True)
+
+
+def test_weights_say_which_task_leads(api: Api, gallery: Gallery) -> None:
+    ids = face_ids(gallery)
+    by_one, by_other = (matches(search(api, ids[8], task, limit=5)) for task in ("identity", "age"))
+    led = matches(search(api, ids[8], "identity:1000,age:0.001", limit=3))
+    assert [m["face_id"] for m in led] == [m["face_id"] for m in by_one[:3]]
+    led = matches(search(api, ids[8], "identity:0.0001,age:5", limit=3))
+    assert [m["face_id"] for m in led] == [m["face_id"] for m in by_other[:3]]
+    even = search(api, ids[8], "identity,age", limit=1)
+    assert [t["share"] for t in even.json()["tasks"]] == [0.5, 0.5]
+    assert matches(even)[0]["face_id"] == ids[int(np.argsort(mixed(even)[8])[1])]
+    alone = search(api, ids[8], "identity:0.2", limit=5).json()
+    assert [m["face_id"] for m in alone["faces"][0]["matches"]] == [m["face_id"] for m in by_one]
+    assert (alone["task"], alone["calibrated"]) == ("identity", True)
+    assert "tasks" not in alone
+
+
+def test_filters_and_groups_hold_for_a_mix(api: Api, gallery: Gallery) -> None:
+    ids = face_ids(gallery)
+    answer = search(api, ids[1], limit=5, filter='{"metadata": {"even": true}}')
+    order = [i for i in np.argsort(mixed(answer)[1], kind="stable") if i % 2 == 0][:5]
+    assert [m["face_id"] for m in matches(answer)] == [ids[i] for i in order]
+    answer = search(api, ids[1], limit=100, group_by="subject")
+    whole = mixed(answer)[1]
+    nearest = {SUBJECTS[i]: whole[i] for i in np.argsort(-whole) if i != 1}
+    assert [m["subject"]["id"] for m in matches(answer)] == sorted(nearest, key=nearest.__getitem__)
+    every = search(api, ids[1], limit=4096)
+    assert (len(matches(every)), every.json()["complete"]) == (399, True)
+
+
+def test_a_face_that_lacks_its_place_in_a_task_is_left_out(lasting: Resources, api: Api) -> None:
+    by_identity = np.argsort(apart(FACES)[5])
+    ids = face_ids(collection(lasting, api, FACES, AGES, SUBJECTS, ageless=int(by_identity[1])))
+    answer = search(api, ids[5], "identity:99,age:0.0001", limit=3)
+    assert [m["face_id"] for m in matches(answer)] == [ids[i] for i in by_identity[2:5]]
+    assert len(matches(search(api, ids[5], limit=4096))) == 398
+
+
+UNMIXED: list[tuple[dict[str, Any], str]] = [
+    ({"task": MIX, "threshold": 50}, "a mix of tasks is not calibrated"),
+    ({"task": MIX, "fmr": 0.01}, "a mix of tasks is not calibrated"),
+    ({"task": "identity,identity:2"}, "each task is named once"),
+    ({"task": "identity:0,age"}, "a weight is above 0"),
+    ({"task": "identity:-1,age"}, "pattern"),
+    ({"task": "identity:nan,age"}, "pattern"),
+    ({"task": "identity,"}, "pattern"),
+    ({"task": ",".join(f"t{i}" for i in range(9))}, "at most 8 tasks"),
+]
+
+
+def test_a_mix_that_cannot_be_is_named(api: Api, gallery: Gallery) -> None:
+    face_id = face_ids(gallery)[0]
+    for asked, told in UNMIXED:
+        answer = search(api, face_id, **asked)
+        assert (answer.status_code, told in answer.text) == (422, True), answer.text
+    assert search(api, face_id, "identity,height").json()["code"] == "UnknownTask"
+    body = {"vector": FACES[0].tolist()}
+    by_vector = api.post(f"/v1/collections/{api.staff}/search:by-embedding", params={"task": MIX}, json=body)
+    assert (by_vector.status_code, "space of one task" in by_vector.text) == (422, True)
+
+
+def test_a_task_that_is_not_calibrated_cannot_be_weighed(lasting: Resources, api: Api) -> None:
+    bare = generation("m-bare")
+    Gallery(lasting, api.staff).make(bare).add({bare.id: FACES[:8]}, SUBJECTS[:8])
+    Gallery(lasting, api.staff).make(AGE, task="age")
+    answer = api.post(f"/v1/collections/{api.staff}/faces/none/search", params={"task": MIX})
+    assert (answer.status_code, answer.json()["code"]) == (409, "NotCalibrated")
+    assert "'identity'" in answer.json()["detail"]
+
+
+def test_a_task_that_is_switched_off_is_not_searched_by(api: Api, gallery: Gallery) -> None:
+    face_id = face_ids(gallery)[0]
+    assert search(api, face_id).status_code == 200
+    try:
+        with writing(gallery.resources.database) as session:
+            session.get_one(Task, "age").enabled = False
+        assert search(api, face_id).json()["code"] == "TaskDisabled"
+        assert search(api, face_id, "age").json()["code"] == "TaskDisabled"
+        assert search(api, face_id, "identity").status_code == 200
+    finally:
+        with writing(gallery.resources.database) as session:
+            session.get_one(Task, "age").enabled = True
+
+
+def test_the_parts_of_all_tasks_sum_to_the_distance_of_the_mix(lasting: Resources, api: Api) -> None:
+    """By a photo, which each task's own model describes and embeds."""
+    crops = np.random.default_rng(0).integers(0, 255, (8, 170, 100), dtype=np.uint8)
+    rows = WHO.describe({"grey": crops})
+    made = collection(lasting, api, WHO.embed(rows), AGE.embed(rows, "age"), [f"c{i}" for i in range(8)])
+    with writing(lasting.database) as session:
+        named = [Blobs.crop(session.get_one(Face, pk).image_id, 0, "grey") for pk in made.pks]
+    lasting.blobs.put(api.staff, [(name, images.png(crop)) for name, crop in zip(named, crops, strict=True)])
+    search(api, face_ids(made)[0])
+    url, asked = f"/v1/collections/{api.staff}/search", {"task": MIX, "include": "explanation", "aligned": True}
+    answer = api.post(url, params=asked, files={"file": encoded(crops[3])})
+    assert matches(answer)[0]["face_id"] == face_ids(made)[3]
+    for match in matches(answer)[1:]:
+        told = match["explanation"]
+        assert [p["task"] for p in told["parts"]] == ["identity", "age"]
+        assert told["distance"] == pytest.approx(match["distance"], rel=1e-4)
+        cells = sum(np.sum(part["cells"]) for part in told["parts"])
+        assert cells + told["rest"] == pytest.approx(told["distance"], rel=1e-12)
+
+
+@pytest.mark.parametrize("k", [5, 300, 1500])
+def test_what_lies_within_the_bound_is_surely_the_nearest(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With cells: every list is cut at k, and what it left out is farther than the bound."""
+    draw, ids = np.random.default_rng(7), np.arange(3000)
+    sides = [draw.normal(size=(3000, dim)).astype(np.float32) for dim in (6, 4)]
+
+    def held(rows: Rows) -> Any:
+        index = indexes.build(ids, rows, "l2", p=16)
+        return SimpleNamespace(
+            index=index, rows=rows, search=lambda q, k, m, among: index.search(q, k, m=m, allowed=among)
+        )
+
+    monkeypatch.setattr(places, "found", lambda _, serving, pks: {pk: serving.rows[pk].tobytes() for pk in pks})
+    criteria = Criteria(tuple(Criterion(held(rows), share, 2.0) for rows, share in zip(sides, (0.6, 0.4), strict=True)))
+    queries = [rows[:20] for rows in sides]
+    found = mixing.nearest(None, criteria, queries, k, [16, 16], None)  # type: ignore[arg-type]
+    whole = sum(share / 2 * distances(rows[:20], rows, "l2") for rows, share in zip(sides, (0.6, 0.4), strict=True))
+    for q in range(20):
+        sure = found.distances[q] < found.bound[q]
+        nearer = np.flatnonzero(whole[q] < found.bound[q] * (1 - 1e-5))
+        assert set(nearer.tolist()) <= set(found.ids[q][sure].tolist())
+        np.testing.assert_allclose(found.distances[q][sure], np.sort(whole[q])[: sure.sum()], rtol=1e-4, atol=1e-5)
+    many = (found.distances < found.bound[:, None]).sum(axis=1).mean()
+    assert many >= {5: 1, 300: 3, 1500: 100}[k], "the bound lets something through"
