@@ -79,7 +79,7 @@ class Door:
 
     def _limit(self, body: str) -> int:
         settings = self.settings
-        photo = 2 * settings.max_image_bytes + MULTIPART_SLACK  # verify takes two
+        photo = 2 * 4 * (settings.max_image_bytes // 3 + 1) + MULTIPART_SLACK  # verify takes two, maybe as base64
         return {"photo": photo, "archive": settings.max_import_bytes}.get(body, settings.max_json_bytes)
 
     async def _admit(self, scope: Scope, role: str, collection: str | None) -> Caller:

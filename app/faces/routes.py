@@ -2,17 +2,17 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Form, Path, Query, Response, UploadFile
-from pydantic import Json
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.accepted import JobOut, accepted
+from app.deps.photos import bodies, sent
 from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
 from app.deps.words import CollectionName
 from app.engine.looking import Wish
-from app.engine.names import ExternalImageId, Metadata, Role, SubjectId
+from app.engine.names import Role
 from app.faces import service
-from app.faces.schemas import DirectoryIn, EnrolledOut, FaceOut, FacePatch, FacesOut
+from app.faces.schemas import DirectoryIn, EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
 from app.faces.streaming import ReceivedDep
 from ml.types import CropKind
 
@@ -48,18 +48,13 @@ ENROLLED: dict[int | str, dict[str, Any]] = {
     status_code=201,
     summary="Enrol a photo",
     responses=ENROLLED,
-    openapi_extra={**OPERATOR, **PHOTO},
+    openapi_extra={**OPERATOR, **PHOTO, **bodies(EnrolIn)},
 )
 def enrol_photo(
     collection: CollectionId,
     engine: EngineDep,
     response: Response,
-    file: Annotated[UploadFile, File(description="JPEG, PNG, WebP or BMP")],
-    subject: Annotated[SubjectId | None, Form(description="whose face it is; made where it is missing")] = None,
-    role: Annotated[Role, Form()] = "gallery",
-    external_image_id: Annotated[ExternalImageId | None, Form()] = None,
-    metadata: Annotated[Json[Metadata] | None, Form(description="a JSON object")] = None,
-    aligned: Annotated[bool, Form(description="it is one aligned face and is taken as it is")] = False,
+    body: Annotated[EnrolIn, Depends(sent(EnrolIn))],
     max_faces: MaxFaces = None,
 ) -> EnrolledOut:
     """201 with what is new; 200 where the photo was there under the same subject and role, or holds no face to enrol.
@@ -67,8 +62,8 @@ def enrol_photo(
     With a subject, only the largest face belongs to it. 409 `DuplicateWithOtherSubject` where the photo is enrolled
     under another subject or role; 422 `InvalidImageFormat`, `ImageTooLarge`.
     """
-    wish = Wish(subject, role, external_image_id, None, metadata or {}, aligned, max_faces)
-    enrolled, new = service.add(engine, collection, file.file.read(), wish)
+    wish = Wish(body.subject, body.role, body.external_image_id, None, body.metadata, body.aligned, max_faces)
+    enrolled, new = service.add(engine, collection, body.image, wish)
     response.status_code = 201 if new else 200
     return enrolled
 

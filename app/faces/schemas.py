@@ -1,8 +1,10 @@
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import from_json
 
 from app.db.tables import Face, Subject
+from app.deps.photos import SHORTEST, PhotoIn
 from app.engine.looking import Unindexed
 from app.engine.names import ExternalImageId, Metadata, Role, SubjectId
 
@@ -67,6 +69,22 @@ class UnindexedOut(BaseModel):
     @classmethod
     def of(cls, seen: Unindexed) -> Self:
         return cls(bounding_box=seen.bounding_box, reasons=list(seen.reasons))
+
+
+def _object(told: object) -> object:
+    """A form has JSON as text."""
+    return from_json(told) if isinstance(told, str) else told
+
+
+class EnrolIn(PhotoIn):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"image": SHORTEST, "subject": "ada", "role": "gallery"}]}
+    )
+    subject: SubjectId | None = Field(None, description="whose face it is; made where it is missing")
+    role: Role = "gallery"
+    external_image_id: ExternalImageId | None = None
+    metadata: Annotated[Metadata, BeforeValidator(_object)] = Field({}, description="a JSON object")
+    aligned: bool = Field(False, description="it is one aligned face and is taken as it is")
 
 
 class EnrolledOut(BaseModel):

@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, File, Path, Query, Response, UploadFile
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.deps import CallerDep, EngineDep
+from app.deps.photos import PhotoIn, PhotosIn, bodies, sent
 from app.deps.roles import PHOTO, READER
 from app.deps.words import CollectionName
 from app.search import service
@@ -16,18 +17,18 @@ from app.search.verifying import verify
 
 router = APIRouter(prefix="/v1", tags=["search"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
-Photo = Annotated[UploadFile, File(description="JPEG, PNG, WebP or BMP")]
-Photos = Annotated[list[UploadFile], File(alias="file", min_length=1, max_length=2, description="one photo, or two")]
+PhotoDep = Annotated[PhotoIn, Depends(sent(PhotoIn))]
+PhotosDep = Annotated[PhotosIn, Depends(sent(PhotosIn))]
 
 
 @router.post(
     "/collections/{collection}/search",
     summary="Search with a photo",
     response_model=Answer,
-    openapi_extra={**READER, **PHOTO},
+    openapi_extra={**READER, **PHOTO, **bodies(PhotoIn)},
 )
 def search_by_photo(
-    collection: CollectionId, file: Photo, asked: Annotated[PhotoAsked, Query()], engine: EngineDep
+    collection: CollectionId, body: PhotoDep, asked: Annotated[PhotoAsked, Query()], engine: EngineDep
 ) -> Response:
     """The enrolled faces nearest to the largest face of a photo, or to each of its faces.
 
@@ -37,7 +38,7 @@ def search_by_photo(
     collection is not `calibrated` it is an order only. A photo without a face is a 422 with the code `NoFace`.
     """
     with open_desk(engine) as desk:
-        return answered(service.by_photo(desk, collection, file.file.read(), asked))
+        return answered(service.by_photo(desk, collection, body.image, asked))
 
 
 @router.post(
@@ -71,9 +72,17 @@ def search_by_vector(
         return answered(service.by_vector(desk, collection, body.vector, asked))
 
 
-@router.post("/verify", summary="Are these one person?", response_model=Verdict, openapi_extra={**READER, **PHOTO})
-def verify_pair(file: Photos, asked: Annotated[VerifyAsked, Query()], engine: EngineDep, caller: CallerDep) -> Response:
-    """Compares the largest faces of two photos (`file` given twice), or of one photo with an enrolled face or with
-    the nearest face of a subject. `passes` goes by `fmr`, or by the collection's default false-match rate."""
+@router.post(
+    "/verify",
+    summary="Are these one person?",
+    response_model=Verdict,
+    openapi_extra={**READER, **PHOTO, **bodies(PhotosIn)},
+)
+def verify_pair(
+    body: PhotosDep, asked: Annotated[VerifyAsked, Query()], engine: EngineDep, caller: CallerDep
+) -> Response:
+    """Compares the largest faces of two photos (`file` given twice, or `images` in JSON), or of one photo with an
+    enrolled face or with the nearest face of a subject. `passes` goes by `fmr`, or by the collection's default
+    false-match rate."""
     with open_desk(engine) as desk:
-        return answered(verify(desk, caller, [photo.file.read() for photo in file], asked))
+        return answered(verify(desk, caller, body.images, asked))

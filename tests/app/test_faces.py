@@ -1,5 +1,6 @@
 """Enrolling, listing, changing and deleting faces over HTTP."""
 
+import base64
 import io
 import json
 import socket
@@ -182,6 +183,53 @@ def test_fields_that_cannot_be_kept_are_refused(staff: httpx.Client) -> None:
     ]:
         assert enrol(staff, picture(), **fields).status_code == 422, fields
     assert staff.get(BASE).json()["face_count"] == 0
+
+
+def by_json(client: httpx.Client, **body: Any) -> httpx.Response:
+    return client.post(f"{BASE}/faces", json={"aligned": True} | body)
+
+
+def test_a_photo_in_base64_is_enrolled_as_the_same_photo_in_a_form(staff: httpx.Client) -> None:
+    told = {"subject": "ada", "role": "gallery", "external_image_id": "a.png"}
+    image = base64.encodebytes(picture()).decode()
+    first = by_json(staff, image=image, metadata={"age": 36}, **told)
+    assert first.status_code == 201, first.text
+    [face] = first.json()["face_records"]
+    assert (face["subject"]["id"], face["metadata"], face["external_image_id"]) == ("ada", {"age": 36}, "a.png")
+    again = enrol(staff, picture(), metadata='{"age": 36}', **told)
+    assert (again.status_code, again.json()["face_records"]) == (200, [face])
+    assert staff.get(f"{BASE}/faces/{face['face_id']}/image").content == picture()
+
+
+def test_a_json_body_that_cannot_be_taken_is_named(staff: httpx.Client) -> None:
+    image = base64.b64encode(picture()).decode()
+    for wrong in (image[:-1], "not base64!", f"data:image/png;base64,{image}", "\u00e9"):
+        answer = by_json(staff, image=wrong)
+        assert (answer.status_code, answer.json()["code"]) == (422, "InvalidImageFormat"), wrong[:30]
+        assert "is not base64" in answer.json()["detail"]
+    for body in (
+        {},
+        {"image": 5},
+        {"image": image, "role": "hero"},
+        {"image": image, "metadata": [1]},
+        {"file": image},
+    ):
+        answer = by_json(staff, **body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "InvalidParameter"), str(body)[:50]
+    for bare in (b"{", b"[]", b"", b"\xff"):
+        answer = staff.post(f"{BASE}/faces", content=bare, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 422, bare
+    text = base64.b64encode(b"this is no picture").decode()
+    assert by_json(staff, image=text).json()["code"] == "InvalidImageFormat"
+    assert staff.get(BASE).json()["face_count"] == 0
+
+
+def test_a_json_body_over_the_limit_is_refused_before_it_is_parsed(service: Service, staff: httpx.Client) -> None:
+    limit = service.resources.settings.max_image_bytes
+    over = staff.post(f"{BASE}/faces", content=b"{" * 3 * limit, headers={"Content-Type": "application/json"})
+    assert (over.status_code, over.json()["code"]) == (413, "RequestTooLarge")
+    large = by_json(staff, image=base64.b64encode(bytes(limit + 1)).decode())
+    assert (large.status_code, large.json()["code"]) == (422, "ImageTooLarge")
 
 
 def test_a_body_over_the_limit_is_refused_unread(service: Service) -> None:

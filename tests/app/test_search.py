@@ -340,6 +340,18 @@ def test_a_photo_finds_its_person(api: Api, faces: Gallery) -> None:
     assert subjects(by_photo(api, photo(2, 7)))[0] == "d2"
 
 
+def text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def test_a_photo_in_base64_is_searched_with_as_a_file_is(api: Api, faces: Gallery) -> None:
+    by_file = by_photo(api, photo(3, 1), limit=5)
+    asked, url = {"limit": 5}, f"/v1/collections/{api.staff}/search"
+    assert api.post(url, params=asked, json={"image": text(photo(3, 1))}).json() == by_file.json()
+    assert api.post(url, json={"image": "%"}).json()["code"] == "InvalidImageFormat"
+    assert api.post(url, json={"url": "https://example.org/a.png"}).status_code == 422
+
+
 def test_every_face_of_a_photo_is_searched_with_if_asked(api: Api, faces: Gallery) -> None:
     two = np.concatenate([drawn.draw(drawn.person(p), 0, strength=0.3) for p in (1, 4)], axis=1)
     answer = by_photo(api, encoded(two), face_selection="all", limit=1)
@@ -455,6 +467,18 @@ def test_two_photos_are_verified(api: Api, faces: Gallery) -> None:
     assert len(same["bounding_boxes"]) == 2
     assert same["passes"] is None, "nothing is calibrated"
     assert verify(api, photo(1, 0), photo(1, 0)).json()["distance"] == pytest.approx(0, abs=1e-3)
+
+
+def test_photos_in_base64_are_verified_as_files_are(api: Api, faces: Gallery) -> None:
+    by_photo(api, photo(0, 0))
+    asked, two = {"collection": api.staff}, [text(photo(1, 0)), text(photo(5, 0))]
+    by_json = api.post("/v1/verify", params=asked, json={"images": two})
+    assert by_json.json() == verify(api, photo(1, 0), photo(5, 0)).json()
+    one = api.post("/v1/verify", params=asked | {"subject": "d1"}, json={"images": two[:1]})
+    assert one.json() == verify(api, photo(1, 0), subject="d1").json()
+    for wrong in ([], two + two, text(photo(1, 0)), [1, 2]):
+        assert api.post("/v1/verify", params=asked, json={"images": wrong}).status_code == 422
+    assert verify(api, *[photo(1, 0)] * 3).status_code == 422
 
 
 def test_a_photo_is_verified_against_a_face_or_a_subject(api: Api, faces: Gallery) -> None:

@@ -1,5 +1,6 @@
 """Promises that one list makes to another."""
 
+import base64
 import inspect
 
 import pytest
@@ -13,7 +14,7 @@ from app.errors import ML_ERRORS
 from app.main import ROUTERS, create_app
 from app.queue.messages import MESSAGES
 from app.resources import Resources
-from ml import errors
+from ml import errors, images
 from workers.handlers import HANDLERS
 
 ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
@@ -41,6 +42,23 @@ def test_the_openapi_document_is_3_1_and_has_examples() -> None:
     document = create_app(Settings()).openapi()
     assert document["openapi"].startswith("3.1")
     assert "example" in str(document["components"]["schemas"])
+
+
+def test_a_photo_may_be_a_file_or_base64_wherever_one_is_taken() -> None:
+    paths = create_app(Settings()).openapi()["paths"]
+    taken = [o for p in paths.values() for o in p.values() if o.get("x-body") == "photo"]
+    assert len(taken) == 3
+    for operation in taken:
+        content = operation["requestBody"]["content"]
+        assert set(content) == {"multipart/form-data", "application/json"}
+        form, json = (content[kind]["schema"] for kind in ("multipart/form-data", "application/json"))
+        assert form["required"] == ["file"]
+        assert form["properties"].keys() - {"file"} == json["properties"].keys() - {"image", "images"}
+        image = json["properties"].get("image") or json["properties"]["images"]["items"]
+        assert image["contentEncoding"] == "base64"
+        for example in json["examples"]:
+            for picture in example.get("images", [example.get("image")]):
+                assert images.read(base64.b64decode(picture)).shape == (1, 1, 3)
 
 
 def test_the_tables_are_what_the_migrations_make(resources: Resources) -> None:
