@@ -14,7 +14,7 @@ MOST_EXPLAINED, EXPLAINED_IN_ALL = 20, 100  # of one face; of all faces of a pho
 LARGEST_NUMBER = 1e15
 
 
-_ONE = r"[a-z][a-z0-9_-]{0,63}(:\d{1,6}(\.\d{1,6})?)?"
+_ONE = r"[a-z][a-z0-9_-]{0,63}(:[0-9]{1,6}(\.[0-9]{1,6})?)?"
 Tasks = Annotated[str, StringConstraints(pattern=rf"^{_ONE}(,{_ONE})*$", max_length=1024)]
 MOST_TASKS = 8
 
