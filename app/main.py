@@ -31,10 +31,11 @@ from app.health.routes import router as health
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as labels
 from app.models.routes import router as models
-from app.resources import Resources, budget_threads, open_resources
+from app.resources import Resources, open_resources
 from app.search.routes import router as search
 from app.subjects.routes import router as subjects
 from app.tasks.routes import router as tasks
+from app.threads import set_threads
 from app.trainings.routes import router as trainings
 from ml.errors import LikenessError
 
@@ -63,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        budget_threads(max(1, (os.cpu_count() or 1) // settings.slots))
+        set_threads(max(1, (os.cpu_count() or 1) // settings.slots))
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
                 ensure_first(session, resources.generations)

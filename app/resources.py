@@ -5,9 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
-import faiss
-import torch
 from sqlalchemy import Engine
 
 from app.config import Settings
@@ -59,10 +56,3 @@ def open_resources(settings: Settings) -> Iterator[Resources]:
     finally:
         bell.close()
         database.dispose()
-
-
-def budget_threads(threads: int) -> None:
-    """Every library of this process takes at most so many; called once, at its start."""
-    torch.set_num_threads(threads)
-    cv2.setNumThreads(threads)
-    faiss.omp_set_num_threads(threads)

@@ -26,7 +26,7 @@ import httpx
 import numpy as np
 
 from app.engine.archives import open_archive
-from app.resources import budget_threads
+from app.threads import set_threads
 from ml import images
 from ml.descriptors.lbp import Lbp
 from ml.embedders.l2 import L2
@@ -37,7 +37,7 @@ CHUNK = 32
 
 def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
     """One process's share of the photos; how many faces it found."""
-    budget_threads(1)
+    set_threads(1)
     entries, _ = share
     front_end, lbp, embedder = default_front_end(), Lbp(), L2()
     found = 0

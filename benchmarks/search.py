@@ -24,7 +24,8 @@ from app.access import keys
 from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import writing
-from app.resources import budget_threads, open_resources
+from app.resources import open_resources
+from app.threads import set_threads
 from ml import drawn, images
 from tests.conftest import free_port
 from tests.rows import Gallery, generation, people
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--faces", type=int, default=13_000)
     parser.add_argument("--dim", type=int, default=64)
     wanted = parser.parse_args()
-    budget_threads(1)
+    set_threads(1)
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home))
         upgrade(settings.database)

@@ -26,8 +26,9 @@ from app.db.tables import Collection, Deployment, Face, Subject, Training
 from app.engine.generations import FIRST, ensure_first
 from app.queue.messages import Train
 from app.queue.queue import enqueue
-from app.resources import Resources, budget_threads, open_resources
+from app.resources import Resources, open_resources
 from app.storage.blobs import Blobs
+from app.threads import set_threads
 from app.trainings.plan import Named, Plan, Source
 from ml.images import png
 from workers.context import JobContext
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     told = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
-    budget_threads(told.threads)
+    set_threads(told.threads)
     options = {"dim": told.dim} | {n: json.loads(v) for n, _, v in (o.partition("=") for o in told.option)}
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder))

@@ -5,9 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import expit
-from scipy.stats import beta
+from scipy.special import betaincinv, expit
 
 from ml.errors import Corrupt, NotFinite, TooFewPairs, WrongShape
 from ml.types import Ids, Metric, Rows
@@ -162,8 +160,8 @@ def threshold_for_fmr(impostor_distances: Distances, fmr: float) -> Threshold:
 def clopper_pearson(errors: int, n: int) -> tuple[float, float]:
     """The exact 95 % interval of a rate of which `errors` were seen in n trials (Clopper and Pearson 1934)."""
     tail = (1 - CONFIDENCE) / 2
-    low = beta.ppf(tail, errors, n - errors + 1) if errors else 0.0
-    high = beta.ppf(1 - tail, errors + 1, n - errors) if errors < n else 1.0
+    low = betaincinv(errors, n - errors + 1, tail) if errors else 0.0
+    high = betaincinv(errors + 1, n - errors, 1 - tail) if errors < n else 1.0
     return float(low), float(high)
 
 
@@ -217,6 +215,8 @@ def _finite(distances: Distances) -> Distances:
 
 def _platt(same: Distances, other: Distances) -> tuple[float, float]:
     """(slope, intercept) of the smallest balanced cross-entropy against Platt's targets."""
+    from scipy.optimize import minimize  # a third of a second to load, and only workers fit
+
     scores, sizes = np.concatenate([same, other]), np.array([len(same), len(other)])
     is_same = np.arange(len(scores)) < len(same)
     targets = np.where(is_same, 1 - 1 / (sizes[0] + 2), 1 / (sizes[1] + 2))

@@ -18,12 +18,13 @@ from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import open_database, writing
 from app.engine.generations import ensure_first
-from app.resources import Resources, budget_threads, open_resources
+from app.resources import Resources, open_resources
+from app.threads import set_threads
 from tests.service import Service, running
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-budget_threads(1)
+set_threads(1)
 
 
 @pytest.fixture(scope="session")

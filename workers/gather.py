@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from app.resources import Resources
 from app.storage.blobs import Blobs
+from app.threads import get_threads
 from ml.generation import Recipe
 from ml.images import unpng
 from ml.types import CropKind, Crops, Rows
@@ -56,7 +56,7 @@ def batches(
         return recipe.describe(crops(resources.blobs, faces[start : start + size], recipe.crops))
 
     starts = range(0, len(faces), size)
-    threads = max(1, torch.get_num_threads())
+    threads = max(1, get_threads())
     with ThreadPoolExecutor(threads, thread_name_prefix="gather") as pool:
         for first in range(0, len(starts), 2 * threads):
             context.check()

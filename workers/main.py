@@ -16,7 +16,8 @@ from app.db.session import writing
 from app.db.tables import Job
 from app.errors import Busy, problem
 from app.queue import queue
-from app.resources import Resources, budget_threads, open_resources
+from app.resources import Resources, open_resources
+from app.threads import set_threads
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import HANDLERS
 from workers.schedule import Schedule
@@ -146,7 +147,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     if arguments.lane == "train":
         os.nice(15)
-    budget_threads(arguments.threads)
+    set_threads(arguments.threads)
     with open_resources(Settings.from_env(os.environ)) as resources:
         worker = Worker(resources, arguments.lane)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from sqlalchemy import select, update
 
 from app.db.session import writing
 from app.db.tables import Job, Training
 from app.engine.traffic import Traffic
+from app.threads import get_threads, set_threads
 from ml.embedders.base import Progress
 from workers.context import Interrupted, JobContext
 
@@ -31,7 +31,7 @@ class Telling:
         self.context, self.training_id = context, training_id
         self.curve: list[dict[str, Any]] = []
         self._told = 0.0
-        self._threads = torch.get_num_threads()
+        self._threads = get_threads()
         self._traffic = Traffic(context.resources.settings.home)
 
     def phase(self, name: str, start: int, end: int) -> Progress:
@@ -76,12 +76,12 @@ class Telling:
     def share_cores(self) -> None:
         """One thread while the API serves, all that this process was given once it has been quiet."""
         wanted = self._threads if self._traffic.idle_seconds() > QUIET_SECONDS else 1
-        if wanted != torch.get_num_threads():
-            torch.set_num_threads(wanted)
+        if wanted != get_threads():
+            set_threads(wanted)
 
     def give_back(self) -> None:
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
+        if get_threads() != self._threads:
+            set_threads(self._threads)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm, rankdata
+from scipy.special import ndtri
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -68,10 +68,12 @@ def judged(said: Settled, pks: Sequence[int], rows: Rows, generation: Generation
 
 
 def _auc(distances: Rows, said: Settled) -> tuple[float, float, float]:
+    from scipy.stats import rankdata  # most of a second to load, for one call
+
     same, others = int(said.same.sum()), int((~said.same).sum())
     below = rankdata(-distances)[said.same].sum() - same * (same + 1) / 2
     auc = float(below / (same * others))
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc) + (same - 1) * (q1 - auc**2) + (others - 1) * (q2 - auc**2)
-    half = float(norm.ppf(0.975)) * float(np.sqrt(max(spread, 0.0) / (same * others)))
+    half = float(ndtri(0.975)) * float(np.sqrt(max(spread, 0.0) / (same * others)))
     return auc, max(0.0, auc - half), min(1.0, auc + half)

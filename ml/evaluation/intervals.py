@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 
 @dataclass(frozen=True)
@@ -60,5 +60,5 @@ def over_draws(values: NDArray[np.float64], *, level: float = 0.95) -> Interval:
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
         return Interval(mean, mean, mean)
-    half = float(student.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+    half = float(stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / np.sqrt(n))
     return Interval(mean, mean - half, mean + half)

@@ -1,0 +1,26 @@
+"""How many threads the libraries of this process take.
+
+torch is told when it is there: it takes two seconds to load, and a process loads it with the first model that needs it.
+Small calls on two OpenMP threads of a busy machine take ten times as long as on one.
+"""
+
+import os
+import sys
+
+import cv2
+import faiss
+
+NAME = "OMP_NUM_THREADS"
+
+
+def set_threads(threads: int) -> None:
+    """At most so many each, of the calling thread and of those that start later."""
+    os.environ[NAME] = str(threads)
+    cv2.setNumThreads(threads)
+    faiss.omp_set_num_threads(threads)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(threads)
+
+
+def get_threads() -> int:
+    return int(os.environ.get(NAME) or os.cpu_count() or 1)
