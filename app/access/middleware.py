@@ -5,6 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.exc import OperationalError
@@ -21,6 +22,8 @@ from app.resources import Resources
 
 REMEMBERED_SECONDS = 5.0
 MULTIPART_SLACK = 65_536
+LINGER_BYTES = 2**20
+LINGER_SECONDS = 2.0
 
 
 class Door:
@@ -48,7 +51,7 @@ class Door:
                     self._traffic.stamp()
             counted = Counted(scope, receive, self._limit(needs.get("x-body", "json")))
         except AppError as error:
-            await _answer(send, error, request_id)
+            await _answer(scope, receive, send, error)
             return
         started = False
 
@@ -67,7 +70,7 @@ class Door:
             if started:
                 raise
         if counted.over is not None and not started:
-            await _answer(send, counted.over, request_id)
+            await _answer(scope, receive, send, counted.over)
 
     def _needs(self, scope: Scope) -> tuple[dict[str, str], dict[str, Any]]:
         """What the route says of itself, and the parameters of its path."""
@@ -140,15 +143,30 @@ def _header(scope: Scope, name: bytes) -> str:
     return next((v.decode("latin-1") for k, v in scope["headers"] if k == name), "")
 
 
-async def _answer(send: Send, error: AppError, request_id: str) -> None:
+async def _answer(scope: Scope, receive: Receive, send: Send, error: AppError) -> None:
+    request_id = scope["state"]["request_id"]
     body = json.dumps(problem(error, request_id)).encode()
     headers = [
         (b"content-type", b"application/problem+json"),
         (b"content-length", str(len(body)).encode()),
         (b"x-request-id", request_id.encode()),
-        (b"connection", b"close"),  # the rest of the body stays unread
+        (b"connection", b"close"),
     ]
     headers += [(b"www-authenticate", b"Bearer")] if error.status == 401 else []
     headers += [(b"retry-after", b"1")] if error.retryable else []
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    if not _header(scope, b"expect"):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(_discard(receive), LINGER_SECONDS)
+    await send({"type": "http.response.body"})
+
+
+async def _discard(receive: Receive) -> None:
+    """What is still on its way, for a while: closing on unread bytes resets the connection, and the answer with it."""
+    left = LINGER_BYTES
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if not message.get("more_body"):
+            return

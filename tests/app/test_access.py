@@ -56,6 +56,12 @@ def test_a_body_without_a_key_is_refused_before_it_is_sent(service: Service) -> 
         assert time.monotonic() - began < 5
 
 
+def test_who_sends_all_of_a_body_that_is_refused_hears_why(service: Service) -> None:
+    body = b"x" * 800_000
+    refused = [httpx.post(f"{service.url}/v1/labels", content=body) for _ in range(20)]
+    assert {answer.status_code for answer in refused} == {401}
+
+
 def test_a_body_over_the_limit_is_refused_by_its_declared_and_by_its_counted_length(service: Service) -> None:
     over = service.resources.settings.max_json_bytes + 1
 

@@ -69,6 +69,7 @@ class Crew:
         if name == "api":
             return [parent]
         children = parent.children()
+        children = [c for c in children if c.status() != psutil.STATUS_ZOMBIE]
         return [parent, *children] if name == "all" else [c for c in children if name in c.cmdline()]
 
     def kill(self, name: str) -> None:
