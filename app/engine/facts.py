@@ -7,15 +7,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Engine, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from app.db.session import snapshot, writing
-from app.db.tables import Collection, Deployment, Face, now
+from app.db.tables import Collection, Deployment, Face, Job, now
 from app.engine import loading
 from app.engine.held import Held
 from app.engine.loading import Place
 from app.engine.scores import DEFAULT_FMR
 from app.errors import NotFound
+from app.queue.messages import IngestBatch
+from app.queue.queue import LIVE
 from app.resources import Resources
 from ml.calibration import Calibration, sample_genuine, sample_impostors
 from ml.errors import TooFewPairs
@@ -26,10 +28,26 @@ from ml.types import Ids, Metric, Rows
 
 FEWEST = 100
 """Below so many faces nothing is measured by itself: a few pairs say little about a false-match rate."""
+CHANGED = 0.1
 SAMPLE_BYTES = 32 * 2**20
 PEOPLE, PHOTOS = 2000, 4
 RATES = (0.1, 0.01, 0.001, 0.0001)
 QUERIES, COMPARED = 100, 2_000_000_000  # at most so many, and numbers compared for all of them in one pass
+
+
+def due(faces: int, measured_on: int, quiet: bool) -> bool:
+    """Whether a gallery is to be measured anew: at once when it has doubled, by a tenth's change when it is quiet."""
+    if faces < FEWEST:
+        return False
+    return faces >= 2 * measured_on or (quiet and abs(faces - measured_on) > CHANGED * measured_on)
+
+
+def importing(session: Session, collection: str) -> bool:
+    """Whether photos of an import are still being enrolled."""
+    parent = aliased(Job)
+    parts = select(Job.id).join(parent, Job.parent_id == parent.id)
+    live = parts.where(Job.kind == IngestBatch.kind, Job.state.in_(LIVE))
+    return session.scalar(live.where(parent.body["collection"].as_string() == collection).limit(1)) is not None
 
 
 def measure(resources: Resources, collection: str, task: str, generation: Generation) -> dict[str, Any]:
@@ -67,6 +85,7 @@ def renew(database: Engine, held: Held) -> bool:
         if deployment.champion != place.generation:
             return False
         deployment.facts = deployment.facts | {place.generation: measured}
+        collection.change += 1  # who follows it has read these facts
     return True
 
 

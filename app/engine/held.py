@@ -1,6 +1,7 @@
 """One index in this process: searched by many, changed by the follower alone."""
 
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class Held:
         self.index = index
         self.lock = SharedLock()
         self.standing = Standing(change, len(index))
+        self.moved_at = time.monotonic()  # when it last gained or lost a face
         self.saved: int | None = None  # the change of the snapshot on the disk
         self.saved_at = float("-inf")  # when that was last tried, by the monotonic clock
         self.agreed = False  # rows, vectors and ids were as many when they were last compared
@@ -58,6 +60,8 @@ class Held:
         for ids, rows in added:
             with self.lock.alone():
                 self.index.add(ids, rows)
+        if len(removed) or len(self.index) != self.standing.vectors:
+            self.moved_at = time.monotonic()
         self.standing = Standing(change, len(self.index))
 
     def outgrown(self) -> bool:

@@ -26,6 +26,7 @@ log = logging.getLogger("likeness.engine")
 
 SAVE_SECONDS = 300.0
 COLD_SECONDS = 60.0
+QUIET_SECONDS = 0.5
 WARM_BYTES = 256 * 2**20
 """What an index that does not serve may take beyond the champion's own bytes, and still be kept at hand."""
 
@@ -179,9 +180,13 @@ class Keeper:
         return warm or self.wishes.lately(told.key, place.generation)
 
     def _measure(self, held: Held, measured_on: int) -> None:
-        """Thresholds and the curve anew, where the gallery has doubled since they were measured. What is written
+        """Thresholds and the curve anew, where the gallery is another than they were measured on. What is written
         down is read as any change of the deployment is."""
-        here = held.standing.vectors
-        if here >= max(facts.FEWEST, 2 * max(measured_on, self._measured.get(held.place, 0))):
+        here, quiet = held.standing.vectors, time.monotonic() - held.moved_at > QUIET_SECONDS
+        if self._measured.get(held.place) == here or not facts.due(here, measured_on, quiet):
+            return
+        with snapshot(self.resources.database) as session:
+            quiet = not facts.importing(session, held.place.collection)
+        if facts.due(here, measured_on, quiet):
             self._measured[held.place] = here
             self.chores.start(("measure", held), partial(facts.renew, self.resources.database, held))

@@ -14,8 +14,8 @@ import pytest
 
 from ml import images
 from ml.drawn import draw, person
-from tests.chaos.crew import Crew, check
 from tests.conftest import free_port
+from tests.crew import Crew, check
 
 TRIALS = int(os.environ.get("CHAOS_TRIALS", "30"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

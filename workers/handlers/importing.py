@@ -1,4 +1,5 @@
-"""An archive becomes items, the items batches; the import ends when the serving indexes hold what it brought."""
+"""An archive becomes items, the items batches; the import ends when the serving indexes hold what it brought, and what
+is learned and measured by itself has been."""
 
 from itertools import islice
 from pathlib import Path
@@ -8,10 +9,11 @@ from sqlalchemy import delete, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Follower, Job, JobItem, now
+from app.db.tables import Collection, Deployment, Face, Follower, Job, JobItem, now
+from app.engine import facts
 from app.errors import AppError, Invalid, NotFound
 from app.queue import queue
-from app.queue.messages import ImportArchive, IngestBatch
+from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Publish
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers.listing import items
 
@@ -19,6 +21,7 @@ BATCH = 256  # photos of one part
 PARTS = 8  # a small import is cut into so many, for as many workers
 WAITING = 12  # parts that wait at a time, so that other work gets its turn
 LOOK = 0.2
+SETTLING = 60.0  # seconds at most for what is measured and learned of the gallery by itself
 RECENT = 15.0  # seconds within which a follower that lives was seen
 ROWS = 2_000
 
@@ -75,10 +78,13 @@ def _advance(message: ImportArchive, context: JobContext) -> dict[str, Any]:
         waiting = _parts(session, job)
         change: int = (job.result or {}).get("change", -1)
         if not waiting and change < 0:
-            _close(session, job.id)
-            change = collection.change
-            job.result = {"change": change}
-    if waiting or not _followed(context, message.collection, change):
+            if job.result is None:
+                _close(session, job.id)
+                job.result = {"closed_at": now()}
+            if _settled(session, collection.id, job.result["closed_at"]):
+                change = collection.change
+                job.result = {"change": change}
+    if change < 0 or not _followed(context, message.collection, change):
         context.resources.bell.ring("jobs")
         raise Later(LOOK)
     return _result(context, change)
@@ -111,6 +117,20 @@ def _close(session: Session, job: str) -> None:
 
 def _counts(job: str) -> Any:
     return select(JobItem.state, func.count()).where(JobItem.job_id == job).group_by(JobItem.state)
+
+
+def _settled(session: Session, collection: str, closed_at: float) -> bool:
+    """Whether the models that serve were learned and measured on what came, as far as that happens by itself."""
+    serving = Follower.seen_at > now() - RECENT, Follower.collection_id == collection
+    if now() - closed_at > SETTLING or session.scalar(select(Follower.process).where(*serving).limit(1)) is None:
+        return True
+    coming = select(Job.id).where(Job.kind.in_((FitFirst.kind, Publish.kind)), Job.state.in_(queue.LIVE))
+    if session.scalar(coming.where(Job.body["collection"].as_string() == collection).limit(1)) is not None:
+        return False
+    faces = session.scalar(select(func.count()).where(Face.collection_id == collection)) or 0
+    deployments = session.scalars(select(Deployment).where(Deployment.collection_id == collection))
+    measured = (d.facts.get(d.champion, {}).get("faces", 0) for d in deployments)
+    return not any(facts.due(faces, on, quiet=True) for on in measured)
 
 
 def _followed(context: JobContext, collection: str, change: int) -> bool:

@@ -16,13 +16,13 @@ import numpy as np
 import psutil
 
 LIKENESS = [sys.executable, "-m", "app.cli"]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Crew:
     """`likeness serve` in a process group of its own, over one home."""
 
-    def __init__(self, home: Path, port: int) -> None:
+    def __init__(self, home: Path, port: int, **settings: str) -> None:
         self.home, self.port = home, port
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("LIKENESS_")} | {
             "LIKENESS_HOME": str(home),
@@ -32,6 +32,7 @@ class Crew:
             "LIKENESS_WPCA_AFTER_FACES": "0",
             "OMP_NUM_THREADS": "1",
         }
+        self.env |= {f"LIKENESS_{name.upper()}": value for name, value in settings.items()}
         made = subprocess.run(
             [*LIKENESS, "keys", "create", "--role", "admin"], env=self.env, cwd=ROOT, check=True, capture_output=True
         )

@@ -1,0 +1,141 @@
+"""People correct the service, over HTTP and against its real processes: what nobody labelled gets no worse, nobody who
+searches meanwhile is refused, rolling back brings the same answers, and so does a start after everything was killed."""
+
+import io
+import shutil
+import threading
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ml import images
+from ml.drawn import draw, person
+from tests.conftest import free_port
+from tests.crew import Crew
+
+PEOPLE, SHOTS, LABELLED = 40, 5, 20
+C = "/v1/collections/c"
+TASK = f"{C}/deployments/identity"
+Faces = dict[str, list[str]]
+Answers = list[list[tuple[str, float, float]]]
+
+
+@pytest.fixture
+def crew(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Iterator[Crew]:
+    bell = request.getfixturevalue("redis_url") if database_url and shutil.which("redis-server") else ""
+    home = tmp_path / "home"
+    home.mkdir()
+    started = Crew(home, free_port(), database_url=database_url, redis_url=bell)
+    yield started
+    started.stop()
+
+
+def gallery(crew: Crew) -> Faces:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for who in range(PEOPLE):
+            for shot in range(SHOTS):
+                archive.writestr(f"p{who:02d}/{shot}.png", images.png(draw(person(who), shot)))
+    crew.client.put(C)
+    ended(crew, crew.client.post(f"{C}:import", params={"aligned": "true"}, content=packed.getvalue()))
+    faces: Faces = defaultdict(list)
+    for face in crew.client.get(f"{C}/faces", params={"limit": 1000}).json()["faces"]:
+        faces[face["subject"]["id"]].append(face["face_id"])
+    assert {len(shots) for shots in faces.values()} == {SHOTS}
+    return faces
+
+
+def ended(crew: Crew, answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code in (200, 202), answer.text
+    job = crew.ended(answer.headers.get("Location", ""))
+    assert job["state"] == "succeeded", job
+    return job
+
+
+def ask(crew: Crew, faces: Faces) -> Answers:
+    """The ten nearest of the first face of each: who, how far, how alike."""
+    found = [crew.client.post(f"{C}/faces/{ids[0]}/search", params={"limit": 10}) for ids in faces.values()]
+    return [
+        [(m["subject"]["id"], m["distance"], m["similarity"]) for m in answer.json()["faces"][0]["matches"]]
+        for answer in found
+    ]
+
+
+def call_at(k: int, answers: Answers, names: list[str]) -> float:
+    hits = [name in [m[0] for m in found[:k]] for name, found in zip(names, answers, strict=True)]
+    return sum(hits) / len(hits)
+
+
+def label(crew: Crew, faces: Faces) -> None:
+    names = sorted(faces)
+    said = []
+    for name, other in zip(names, names[1:] + names[:1], strict=True):
+        for a, b in combinations(faces[name][:3], 2):
+            said.append({"face_a": a, "face_b": b, "task": "identity", "same": True})
+            said.append({"face_a": a, "face_b": faces[other][0], "task": "identity", "same": False})
+    assert crew.client.post("/v1/labels", json={"labels": said}).json()["accepted"] == len(said)
+
+
+def test_corrections_help_others_and_nothing_is_lost_by_learning_them(crew: Crew) -> None:
+    faces = gallery(crew)
+    names = sorted(faces)
+    others = {name: faces[name] for name in names[LABELLED:]}
+    before = ask(crew, others)
+    label(crew, {name: faces[name] for name in names[:LABELLED]})
+    with Throughout(crew) as searcher:
+        source = {"task": "identity", "collection": "c", "from": "labels"}
+        body = {"collection": "c", "method": "ldml", "dim": 16, "options": {"steps": 150}, "sources": [source]}
+        model = ended(crew, crew.client.post("/v1/trainings", json=body))["result"]["model"]
+        ended(crew, crew.client.post(f"{TASK}:publish", json={"model": model}))
+        after = ask(crew, others)
+        ended(crew, crew.client.post(f"{TASK}:rollback"))
+        assert ask(crew, others) == before
+        ended(crew, crew.client.post(f"{TASK}:rollback"))
+        assert ask(crew, others) == after
+    assert searcher.answered > 20
+    assert not searcher.failures
+    assert call_at(10, after, list(others)) >= call_at(10, before, list(others))
+    assert call_at(1, after, list(others)) > call_at(1, before, list(others))
+    counts = crew.client.get(C).json()
+    crew.kill("all")
+    assert crew.client.get(C).json() == counts
+    assert ask(crew, others) == after
+
+
+class Throughout(threading.Thread):
+    """Searches without a pause while the service learns and swaps."""
+
+    def __init__(self, crew: Crew) -> None:
+        super().__init__(daemon=True)
+        self.crew, self.stopping = crew, threading.Event()
+        self.answered = 0
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        photo = images.png(draw(person(1), 99))
+        headers, base = self.crew.client.headers, self.crew.client.base_url
+        with httpx.Client(base_url=base, headers=headers, timeout=30) as client:
+            while not self.stopping.is_set():
+                try:
+                    answer = client.post(f"{C}/search?aligned=true", files={"file": photo})
+                except httpx.TransportError as error:
+                    self.failures.append(repr(error))
+                    continue
+                if answer.status_code == 200 and answer.json()["faces"][0]["matches"]:
+                    self.answered += 1
+                else:
+                    self.failures.append(answer.text)
+
+    def __enter__(self) -> "Throughout":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self.join(30)
