@@ -21,6 +21,7 @@ from app.console.routes import router as console
 from app.db.session import writing
 from app.deployments.routes import router as deployments
 from app.deps.idempotency import Once
+from app.document.api import Api
 from app.engine.engine import open_engine
 from app.engine.generations import ensure_first
 from app.errors import AppError, Busy, Invalid, NotFound, problem
@@ -58,7 +59,7 @@ ROUTERS = (
 )
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings) -> Api:
     """The API over these settings; what it holds is opened when it starts and closed when it stops."""
     opened: list[Resources] = []
 
@@ -72,18 +73,16 @@ def create_app(settings: Settings) -> FastAPI:
                 opened.append(resources)
                 yield {"resources": resources, "engine": engine}
 
-    app = FastAPI(title="Likeness", version="1", lifespan=lifespan)
-    for router in ROUTERS:
-        app.include_router(router)
+    app = Api(ROUTERS, lifespan=lifespan)
     app.include_router(console)
     app.mount("/console", files)
-    routes = [route for router in ROUTERS for route in router.routes]
     app.add_middleware(Once)
-    app.add_middleware(Door, routes=routes, settings=settings, resources=lambda: opened[-1])
+    app.add_middleware(Door, routes=app.documented, settings=settings, resources=lambda: opened[-1])
     app.state.meter = Meter()
     app.add_middleware(Measured, meter=app.state.meter)
-    for kind in (AppError, LikenessError, OperationalError, RequestValidationError, HTTPException, Exception):
+    for kind in (AppError, LikenessError, OperationalError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer_problem)
+    app.add_exception_handler(Exception, answer_failure)
     return app
 
 
@@ -95,6 +94,13 @@ def answer_problem(request: Request, error: Exception) -> JSONResponse:
         log.error("request.failed request_id=%s path=%s", request_id, request.url.path, exc_info=error)
     headers = {"Retry-After": "1"} if body["retryable"] else {}
     return JSONResponse(body, body["status"], headers, media_type="application/problem+json")
+
+
+def answer_failure(request: Request, error: Exception) -> JSONResponse:
+    """What nobody expected is answered outside of the door, which else adds the request's id."""
+    answer = answer_problem(request, error)
+    answer.headers["X-Request-Id"] = getattr(request.state, "request_id", "")
+    return answer
 
 
 def _as_ours(error: Exception) -> Exception:
@@ -115,6 +121,6 @@ def _plain(errors: Any) -> list[dict[str, Any]]:
     return [{"loc": [str(p) for p in e["loc"]], "msg": e["msg"]} for e in errors[:20]]
 
 
-def from_env() -> FastAPI:
+def from_env() -> Api:
     """For `uvicorn --factory app.main:from_env`."""
     return create_app(Settings.from_env(os.environ))

@@ -20,6 +20,8 @@ from ml.types import CropKind
 from workers.context import JobContext
 from workers.gather import describe
 
+NOWHERE = {"x": 0.0, "y": 0.0, "width": 0.0, "height": 0.0}
+
 
 @lru_cache(1000)
 def crops(who: int, shot: int, strength: float) -> Mapping[CropKind, bytes]:
@@ -74,7 +76,7 @@ def enrol(
 def _face(session: Session, name: str, who: int, image: str, change: int, named: bool, role: str) -> Face:
     return Face(
         collection_id=name, subject_pk=_subject(session, name, f"p{who}").pk if named else None, role=role,
-        image_id=image, number=0, bounding_box={}, landmarks=[], quality={}, change=change,
+        image_id=image, number=0, bounding_box=NOWHERE, landmarks=[], quality={}, change=change,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from app.db.migrate import upgrade
 from app.db.session import writing
 from app.main import create_app
 from app.resources import Resources, open_resources
+from tests.document import Watched
 from workers.main import Worker
 
 
@@ -69,10 +70,11 @@ def running(settings: Settings) -> Iterator[Service]:
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[str]:
-    """The API on a port of its own."""
+    """The API on a port of its own. What it answers must be what its document says."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(create_app(settings), log_level="warning", timeout_graceful_shutdown=2)
+        watched = Watched(create_app(settings))
+        config = uvicorn.Config(watched, log_level="warning", timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -82,3 +84,4 @@ def serving(settings: Settings) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         thread.join(10)
+        assert not watched.strange, "\n".join(watched.strange)

@@ -1,15 +1,19 @@
 """Keys over HTTP: administrators only."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Path
 
 from app.access import keys
 from app.access.schemas import KeyIn, KeyOut, KeysOut, NewKeyOut
 from app.db.tables import Key
-from app.deps import Limit, NextToken, ReadDep, WriteDep
+from app.deps import Limit, NextToken, ReadDep, WriteDep, examples
 from app.deps.paging import page
 from app.deps.roles import ADMIN
+from app.deps.words import Word
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
+KeyId = Annotated[Word, Path(description="a key's id, not its secret", examples=[examples.KEY])]
 
 
 @router.post("", status_code=201, summary="Make a key", openapi_extra=ADMIN)
@@ -27,6 +31,6 @@ def list_keys(session: ReadDep, limit: Limit = 100, next_token: NextToken = None
 
 
 @router.delete("/{key_id}", status_code=204, summary="Revoke a key", openapi_extra=ADMIN)
-def revoke_key(key_id: str, session: WriteDep) -> None:
+def revoke_key(key_id: KeyId, session: WriteDep) -> None:
     """It is refused from now on; at most five seconds later in other API processes."""
     keys.revoke(session, key_id)

@@ -1,20 +1,25 @@
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from app.deps import examples
 from app.deps.caller import Role
+from app.deps.words import CollectionName, Note
+
+IN: dict[str, JsonValue] = {"role": "operator", "name": "upload desk", "collections": [examples.COLLECTION]}
+OUT: dict[str, JsonValue] = IN | {"id": examples.KEY, "created_at": examples.MOMENT, "revoked_at": None}
+NEW: dict[str, JsonValue] = OUT | {"key": "lk_shown-once-and-never-again"}
 
 
 class KeyIn(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"role": "operator", "name": "upload desk", "collections": ["staff"]}]},
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
     role: Role
-    name: str = Field("", max_length=255)
-    collections: tuple[str, ...] = Field((), description="empty: all collections")
+    name: Note = Field("", max_length=255)
+    collections: tuple[CollectionName, ...] = Field((), description="empty: all collections")
 
 
 class KeyOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
+    """Who may do what; never the secret."""
+
+    model_config = ConfigDict(from_attributes=True, json_schema_extra={"examples": [OUT]})
     id: str
     role: Role
     name: str
@@ -24,9 +29,13 @@ class KeyOut(BaseModel):
 
 
 class NewKeyOut(KeyOut):
+    """With the secret."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [NEW]})
     key: str = Field(description="shown here and never again")
 
 
 class KeysOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"keys": [OUT], "next_token": None}]})
     keys: list[KeyOut]
     next_token: str | None = None

@@ -10,12 +10,19 @@ from app.db.tables import Collection
 from app.deps import Limit, NextToken, ReadDep, WriteDep
 from app.deps.paging import page
 from app.deps.roles import ADMIN, OPERATOR, READER
+from app.deps.words import CollectionName
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"])
-CollectionId = Annotated[str, Path(alias="collection", pattern=r"^[A-Za-z0-9_.-]{1,255}$")]
+CollectionId = Annotated[CollectionName, Path(alias="collection")]
 
 
-@router.put("/{collection}", status_code=201, summary="Make a collection", openapi_extra=OPERATOR)
+@router.put(
+    "/{collection}",
+    status_code=201,
+    summary="Make a collection",
+    openapi_extra=OPERATOR,
+    responses={200: {"model": CollectionOut, "description": "it was there"}},
+)
 def put_collection(
     collection: CollectionId, session: WriteDep, response: Response, body: CollectionIn | None = None
 ) -> CollectionOut:

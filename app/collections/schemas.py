@@ -1,12 +1,29 @@
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from app.deps import examples
+from app.deps.words import Note
+
+IN: dict[str, Any] = {"description": "Staff, front door"}
+OUT: dict[str, Any] = IN | {
+    "id": examples.COLLECTION,
+    "face_count": 2400,
+    "subject_count": 311,
+    "change": 1042,
+    "created_at": examples.MOMENT,
+}
 
 
 class CollectionIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"description": "Staff, front door"}]})
-    description: str = Field("", max_length=4096)
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
+    description: Note = ""
 
 
 class CollectionOut(BaseModel):
+    """A gallery."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
     description: str
     face_count: int
@@ -16,5 +33,6 @@ class CollectionOut(BaseModel):
 
 
 class CollectionsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"collections": [OUT], "next_token": None}]})
     collections: list[CollectionOut]
     next_token: str | None = None

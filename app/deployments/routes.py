@@ -6,19 +6,25 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from app.deployments import service
 from app.deployments.schemas import ChallengerIn, DeploymentOut, DeploymentsOut, PublishIn, RollbackIn
-from app.deployments.service import Place
+from app.deployments.service import Expected, Place
 from app.deps import CallerDep, ReadDep
 from app.deps.accepted import JobOut
+from app.deps.headers import telling
 from app.deps.moving import MoveDep
+from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
 from app.deps.words import CollectionName
 
 router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"])
 PlaceDep = Annotated[Place, Depends()]
+ExpectedDep = Annotated[Expected, Depends()]
+SHOWN: dict[int | str, dict[str, Any]] = {200: telling("ETag")}
 MOVED: dict[int | str, dict[str, Any]] = {
-    200: {"model": DeploymentOut | JobOut, "description": "done"},
+    200: {"model": DeploymentOut, "description": "done", **telling("ETag")},
     202: {"model": JobOut},
 }
+SETS = ((409, "ResourceInUse"), (409, "TaskDisabled"), (422, "UnknownTask"))
+PUBLISHES = {**ADMIN, **refuses(*SETS, (422, "ReasonRequired"))}
 
 
 @router.get("", summary="List deployments", openapi_extra=READER)
@@ -27,15 +33,17 @@ def list_deployments(collection: Annotated[CollectionName, Path()], session: Rea
     return DeploymentsOut(deployments=service.everywhere(session, collection))
 
 
-@router.get("/{task}", summary="Look at a deployment", openapi_extra=READER)
+@router.get("/{task}", summary="Look at a deployment", openapi_extra=READER, responses=SHOWN)
 def get_deployment(place: PlaceDep, session: ReadDep, response: Response) -> DeploymentOut:
     """Its pointers, what was measured of them here, and every move. The ETag is for `If-Match`."""
     return service.shown(session, place, response)
 
 
-@router.post("/{task}:publish", summary="Publish a model", openapi_extra=ADMIN, responses=MOVED)
+@router.post(
+    "/{task}:publish", summary="Publish a model", openapi_extra=PUBLISHES, response_model=None, responses=MOVED
+)
 def publish(
-    place: PlaceDep, body: PublishIn, session: MoveDep, caller: CallerDep, response: Response
+    place: ExpectedDep, body: PublishIn, session: MoveDep, caller: CallerDep, response: Response
 ) -> DeploymentOut | JobOut:
     """Re-embeds beside the live index, judges by the gate, moves the pointers of all tasks that the model serves.
 
@@ -45,17 +53,29 @@ def publish(
     return service.publish(session, place, body, caller, response)
 
 
-@router.post("/{task}:rollback", summary="Roll back", openapi_extra=ADMIN, responses=MOVED)
+@router.post(
+    "/{task}:rollback",
+    summary="Roll back",
+    openapi_extra={**ADMIN, **refuses((409, "ResourceInUse"))},
+    response_model=None,
+    responses=MOVED,
+)
 def roll_back(
-    place: PlaceDep, session: MoveDep, caller: CallerDep, response: Response, body: RollbackIn | None = None
+    place: ExpectedDep, session: MoveDep, caller: CallerDep, response: Response, body: RollbackIn | None = None
 ) -> DeploymentOut | JobOut:
     """The previous model serves again, at once; twice is back and forth. 409 where none came before."""
     return service.roll_back(session, place, body, caller, response)
 
 
-@router.put("/{task}/challenger", summary="Set the challenger", openapi_extra=ADMIN, responses=MOVED)
+@router.put(
+    "/{task}/challenger",
+    summary="Set the challenger",
+    openapi_extra={**ADMIN, **refuses(*SETS)},
+    response_model=None,
+    responses=MOVED,
+)
 def put_challenger(
-    place: PlaceDep, body: ChallengerIn, session: MoveDep, caller: CallerDep, response: Response
+    place: ExpectedDep, body: ChallengerIn, session: MoveDep, caller: CallerDep, response: Response
 ) -> DeploymentOut | JobOut:
     """A model to be searched beside the champion; null takes it away. 202 where faces must be embedded first."""
     return service.challenge(session, place, body, caller, response)

@@ -2,18 +2,47 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from app.db.tables import Deployment
-from app.deps.words import Note
+from app.deps import examples
+from app.deps.words import ModelName, Note
 from ml.calibration import Calibration
 
 RATES = (0.1, 0.01, 0.001, 0.0001)
+THRESHOLD: dict[str, Any] = {
+    "asked": 0.001, "distance": 0.7, "fmr": 0.00097, "low": 0.00084, "high": 0.0011, "enough": True,
+}  # fmt: skip
+POINT = {"m": 8, "recall": 0.992, "fraction": 0.07, "ms": 0.4}
+MOVE: dict[str, Any] = {
+    "at": examples.MOMENT, "pointer": "champion", "model": examples.MODEL, "by": "release desk", "reason": "",
+    "overridden": False, "verdict": {"passed": True, "reasons": []}, "change": 1042, "version": 3, "job": examples.JOB,
+}  # fmt: skip
+OUT: dict[str, Any] = {
+    "collection": examples.COLLECTION,
+    "task": "identity",
+    "champion": examples.MODEL,
+    "challenger": None,
+    "previous": examples.FIRST_MODEL,
+    "version": 3,
+    "thresholds": [THRESHOLD],
+    "cells": 128,
+    "curve": [POINT],
+    "facts": {examples.MODEL: {"default_fmr": 0.001, "cells": 128, "faces": 2400}},
+    "history": [MOVE],
+    "updated_at": examples.MOMENT,
+}
+PUBLISHED: list[JsonValue] = [
+    {"model": examples.MODEL},
+    {"model": examples.MODEL, "override": True, "reason": "the held-out people were mislabelled"},
+]
+CHALLENGERS: list[JsonValue] = [{"model": examples.MODEL}, {"model": None}]
 
 
 class ThresholdOut(BaseModel):
     """Up to which distance faces pass at a false-match rate, as this gallery's impostors say."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [THRESHOLD]})
     asked: float = Field(description="the false-match rate that one accepts")
     distance: float
     fmr: float
@@ -25,6 +54,7 @@ class ThresholdOut(BaseModel):
 class DeploymentOut(BaseModel):
     """Which models serve a task in a collection. The version is the ETag."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     collection: str
     task: str
     champion: str = Field(description="the model that serves")
@@ -67,22 +97,15 @@ def _thresholds(facts: Mapping[str, Any]) -> Iterator[ThresholdOut]:
 
 
 class DeploymentsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"deployments": [OUT]}]})
     deployments: list[DeploymentOut]
 
 
 class PublishIn(BaseModel):
     """The model that is to serve."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"model": "0005f2c1a9e0b2"},
-                {"model": "0005f2c1a9e0b2", "override": True, "reason": "the held-out people were mislabelled"},
-            ]
-        },
-    )
-    model: str = Field(min_length=1, max_length=64)
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": PUBLISHED})
+    model: ModelName
     override: bool = Field(False, description="publish against the gate; needs a reason, which is kept")
     reason: Note = ""
 
@@ -95,5 +118,5 @@ class RollbackIn(BaseModel):
 class ChallengerIn(BaseModel):
     """A model to stand beside the champion; null: none."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"model": "0005f2c1a9e0b2"}]})
-    model: str | None = Field(min_length=1, max_length=64)
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": CHALLENGERS})
+    model: ModelName | None

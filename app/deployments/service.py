@@ -20,11 +20,19 @@ from app.queue.queue import enqueue
 
 @dataclass(frozen=True)
 class Place:
-    """A deployment as a path names it, and the version at which the caller expects it."""
+    """A deployment as a path names it."""
 
     collection: Annotated[CollectionName, Path()]
     task: Annotated[TaskName, Path()]
-    if_match: Annotated[str | None, Header(description='the ETag that it must still have, such as "3"')] = None
+
+
+@dataclass(frozen=True)
+class Expected(Place):
+    """And the version at which the caller expects it."""
+
+    if_match: Annotated[
+        str | None, Header(description="the ETag that it must still have; without it, any will do", examples=['"3"'])
+    ] = None
 
     @property
     def version(self) -> int | None:
@@ -53,7 +61,7 @@ def shown(session: Session, place: Place, response: Response) -> DeploymentOut:
 
 
 def publish(
-    session: Session, place: Place, body: PublishIn, caller: Caller, response: Response
+    session: Session, place: Expected, body: PublishIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
     """200 where it serves already, or can at once; else 202. See `app.engine.publishing.ask` for what is raised."""
     wish = Wish(body.model, (place.task,), body.override, body.reason, caller.signature, place.version)
@@ -61,7 +69,7 @@ def publish(
 
 
 def challenge(
-    session: Session, place: Place, body: ChallengerIn, caller: Caller, response: Response
+    session: Session, place: Expected, body: ChallengerIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
     """As `publish`; no model takes the challenger away. Raises the same."""
     if body.model is not None:
@@ -74,7 +82,7 @@ def challenge(
 
 
 def roll_back(
-    session: Session, place: Place, body: RollbackIn | None, caller: Caller, response: Response
+    session: Session, place: Expected, body: RollbackIn | None, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
     """At once, since ingest keeps the previous model's embeddings; a job where some are missing all the same."""
     collection = pointers.locked(session, place.collection)

@@ -7,6 +7,7 @@ from fastapi import Depends, Query, Request
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
+from app.deps import examples
 from app.deps.caller import Caller
 from app.engine.engine import Engine
 from app.resources import Resources
@@ -47,4 +48,6 @@ ReadDep = Annotated[Session, Depends(_reading, scope="function")]
 WriteDep = Annotated[Session, Depends(_writing, scope="function")]
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="how many at most")]
-NextToken = Annotated[str | None, Query(description="the `next_token` of the page before")]
+NextToken = Annotated[
+    str | None, Query(description="the `next_token` of the page before", examples=[examples.NEXT_TOKEN])
+]

@@ -4,24 +4,46 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 from fastapi import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from app.db.tables import Job, now
+from app.deps import examples
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+QUEUED: dict[str, JsonValue] = {
+    "id": examples.JOB,
+    "kind": "import",
+    "state": "queued",
+    "progress": {"done": 0, "total": None, "failed": 0},
+    "rate": None,
+    "eta_seconds": None,
+    "created_at": examples.TIME,
+    "started_at": None,
+    "finished_at": None,
+    "result": None,
+    "problem": None,
+}
+RUNNING: dict[str, JsonValue] = QUEUED | {
+    "state": "running",
+    "progress": {"done": 1180, "total": 2400, "failed": 20},
+    "rate": 40.0,
+    "eta_seconds": 30.0,
+    "started_at": examples.TIME,
+}
 
 
 class Progress(BaseModel):
     done: int
-    total: int | None
+    total: int | None = Field(description="null as long as nobody knows; done + failed at the end")
     failed: int
 
 
 class JobOut(BaseModel):
     """Anything that takes long."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [QUEUED, RUNNING]})
     id: str
-    kind: str
+    kind: str = Field(description="import, train, evaluate, publish, erase, ...")
     state: State
     progress: Progress
     rate: float | None = Field(description="items a second since it started")
@@ -29,8 +51,8 @@ class JobOut(BaseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    result: dict[str, Any] | None
-    problem: dict[str, Any] | None
+    result: dict[str, Any] | None = Field(description="once it has succeeded, by its kind")
+    problem: dict[str, Any] | None = Field(description="once it has failed: as the body of an error")
 
     @classmethod
     def of(cls, job: Job) -> Self:

@@ -23,7 +23,7 @@ HELD_SECONDS = 300.0
 LONGEST = 255
 LARGEST_ANSWER = 2**20
 STREAMED = ":import"
-KEPT_HEADERS = ("content-type", "location", "retry-after")
+KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation")
 
 
 class Once:

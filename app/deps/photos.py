@@ -93,16 +93,16 @@ def _told(error: ValidationError, renamed: dict[str, str] | None = None) -> Requ
     return RequestValidationError([e | {"loc": ("body", *(names.get(str(p), p) for p in e["loc"]))} for e in told])
 
 
-def bodies(shape: type[BaseModel]) -> dict[str, Any]:
-    """For the OpenAPI document: both ways of sending this shape."""
+def bodies(shape: type[BaseModel], **form: Any) -> dict[str, Any]:
+    """For a route's `openapi_extra`: both ways of sending this shape, and an example of the form."""
     json = shape.model_json_schema()
     photo = next(iter(shape.model_fields))
     several = {"type": "array", "items": BINARY, "minItems": 1, "maxItems": 2}
     fields = {name: field for name, field in json["properties"].items() if name != photo}
-    form = {
+    parts = {
         "type": "object",
         "properties": {FILE: several if photo == "images" else BINARY} | fields,
         "required": [FILE],
     }
-    content = {"multipart/form-data": {"schema": form}, "application/json": {"schema": json}}
+    content = {"multipart/form-data": {"schema": parts, "example": form}, "application/json": {"schema": json}}
     return {"requestBody": {"required": True, "content": content}}

@@ -1,13 +1,15 @@
 """What may be a name or a note, said once: for paths, bodies, forms and manifests alike."""
 
 import json
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 Role = Literal["gallery", "distractor"]
 
 LONGEST_METADATA = 65_536  # bytes of JSON
+NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 
@@ -23,15 +25,28 @@ def _text(value: str) -> str:
 
 
 def _storable(metadata: dict[str, Any]) -> dict[str, Any]:
-    told = json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode()
-    if len(told) > LONGEST_METADATA:
-        raise ValueError(f"has {len(told):,} bytes as JSON; at most {LONGEST_METADATA:,} are kept")
+    told = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
+    if len(told.encode()) > LONGEST_METADATA:
+        raise ValueError(f"has {len(told.encode()):,} bytes as JSON; at most {LONGEST_METADATA:,} are kept")
+    if NUL.search(told):
+        raise ValueError("may hold no zero character, in which no database can look for text")
     return metadata
 
 
 _SUBJECT = StringConstraints(pattern=r"^[^/\\\x00-\x1f\x7f]*$", min_length=1, max_length=255)
 
-SubjectId = Annotated[str, _SUBJECT, AfterValidator(_no_dots), AfterValidator(_text)]
+SubjectId = Annotated[
+    str,
+    _SUBJECT,
+    AfterValidator(_no_dots),
+    AfterValidator(_text),
+    Field(description="a subject, by the id that its client chose", examples=["ada"]),
+]
 ExternalId = Annotated[str, StringConstraints(pattern=PRINTABLE, max_length=255), AfterValidator(_text)]
-ExternalImageId = Annotated[str, StringConstraints(pattern=PRINTABLE, max_length=1024), AfterValidator(_text)]
+ExternalImageId = Annotated[
+    str,
+    StringConstraints(pattern=PRINTABLE, max_length=1024),
+    AfterValidator(_text),
+    Field(description="the client's name for the photo", examples=["badge-0042.jpg"]),
+]
 Metadata = Annotated[dict[str, Any], AfterValidator(_storable)]

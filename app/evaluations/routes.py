@@ -2,22 +2,28 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
-from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
 from app.deps.accepted import accepted
+from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR
+from app.deps.words import Word
 from app.evaluations import service
-from app.evaluations.schemas import EvaluationIn, EvaluationsOut, StartedOut, WholeEvaluationOut
+from app.evaluations.schemas import EvaluationIn, EvaluationsOut, EvaluationStarted, WholeEvaluationOut
 
 router = APIRouter(prefix="/v1/evaluations", tags=["evaluations"])
-OfCollection = Annotated[str | None, Query(description="only evaluations of this collection")]
+OfCollection = Annotated[
+    Word | None, Query(description="only evaluations of this collection", examples=[examples.COLLECTION])
+]
+EvaluationId = Annotated[Word, Path(description="an evaluation's id", examples=[examples.EVALUATION])]
+STARTS = refuses((404, "ResourceNotFound"), (422, "UnknownComponent"), (422, "UnknownTask"))
 
 
-@router.post("", status_code=202, summary="Measure a model", openapi_extra=ADMIN)
+@router.post("", status_code=202, summary="Measure a model", openapi_extra={**ADMIN, **STARTS})
 def start_evaluation(
     body: EvaluationIn, session: WriteDep, resources: ResourcesDep, caller: CallerDep, response: Response
-) -> StartedOut:
+) -> EvaluationStarted:
     """A job that ranks the whole gallery for each query, as a search with m = p and no limit would.
 
     With `training`, a model is fitted for each draw, on that draw's training side alone; nothing of it is kept.
@@ -41,6 +47,6 @@ def list_evaluations(
 
 
 @router.get("/{evaluation_id}", summary="Look at an evaluation", openapi_extra=OPERATOR)
-def get_evaluation(evaluation_id: str, session: ReadDep, caller: CallerDep) -> WholeEvaluationOut:
+def get_evaluation(evaluation_id: EvaluationId, session: ReadDep, caller: CallerDep) -> WholeEvaluationOut:
     """Its report, once there is one: also the result of its job."""
     return service.get(session, caller, evaluation_id)

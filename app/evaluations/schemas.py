@@ -3,17 +3,38 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from app.db.tables import Evaluation
-from app.deps.accepted import JobOut, State
-from app.deps.words import CollectionName, TaskName
+from app.deps import examples
+from app.deps.accepted import QUEUED, JobOut, State
+from app.deps.words import NO_NUL, CollectionName, Note, TaskName
+from app.engine.names import Metadata
 
 EXAMPLES: list[JsonValue] = [
-    {"collection": "staff", "protocol": "retrieval", "draws": 3, "model": "champion"},
+    {"collection": examples.COLLECTION, "protocol": "retrieval", "draws": 3, "model": "champion"},
     {
         "collection": "lfw", "protocol": "disjoint",
         "files": [{"name": "disjoint-0.txt", "text": "train Aaron_Guiel\nquery Abdullah_Gul/Abdullah_Gul_0017.jpg\n"}],
         "training": {"method": "ldml", "descriptor": "lbp", "dim": 32},
     },
 ]  # fmt: skip
+STARTED: dict[str, JsonValue] = QUEUED | {"kind": "evaluate", "evaluation": examples.EVALUATION}
+OUT: dict[str, Any] = {
+    "id": examples.EVALUATION,
+    "collection": examples.COLLECTION,
+    "state": "succeeded",
+    "job": examples.JOB,
+    "request": {
+        "collection": examples.COLLECTION,
+        "task": "identity",
+        "protocol": "retrieval",
+        "files": [],
+        "draws": 3,
+        "seed": 0,
+        "model": examples.MODEL,
+    },
+    "problem": None,
+    "created_at": examples.MOMENT,
+}
+WHOLE: dict[str, Any] = OUT | {"report": {"protocol": "retrieval", "mean": {"map": 0.71}, "sd": {"map": 0.01}}}
 By = Annotated[str, StringConstraints(pattern=r"^(subjects|metadata\.[^\x00]{1,255})$")]
 
 
@@ -25,7 +46,7 @@ class ProtocolFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=255, pattern=r"^[A-Za-z0-9_.-]+$")
-    text: str = Field(max_length=16_000_000)
+    text: str = Field(max_length=16_000_000, pattern=NO_NUL)
 
 
 class TrainingSpec(BaseModel):
@@ -36,9 +57,9 @@ class TrainingSpec(BaseModel):
     descriptor: str | None = Field(None, max_length=255)
     descriptors: list[str] = Field([], max_length=8)
     dim: int | None = Field(None, ge=1, le=4096)
-    options: dict[str, Any] = {}
+    options: Metadata = {}
     seed: int = Field(0, ge=0, lt=2**31)
-    sources: list[dict[str, Any]] = Field([], max_length=64, description="without any: subjects and labels")
+    sources: list[Metadata] = Field([], max_length=64, description="without any: subjects and labels")
 
 
 class EvaluationIn(BaseModel):
@@ -51,7 +72,9 @@ class EvaluationIn(BaseModel):
     files: list[ProtocolFile] = Field([], max_length=20)
     draws: int = Field(1, ge=1, le=100, description="without files: how many are drawn by the server")
     seed: int = Field(0, ge=0, lt=2**31, description="of the first draw; the next ones count on")
-    model: str | None = Field(None, max_length=64, description="an id, or champion (the default), challenger, previous")
+    model: Note | None = Field(
+        None, max_length=64, description="an id, or champion (the default), challenger, previous"
+    )
     training: TrainingSpec | None = None
     by: By = Field("subjects", description="what counts as the same: subjects, or metadata.<key>")
     tolerance: float = Field(0.0, ge=0, allow_inf_nan=False, description="metadata that differ by so much are the same")
@@ -70,6 +93,7 @@ class EvaluationIn(BaseModel):
 class EvaluationOut(BaseModel):
     """A measurement: what was asked, and what came of it."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
     collection: str
     state: State
@@ -86,6 +110,7 @@ class EvaluationOut(BaseModel):
 class WholeEvaluationOut(EvaluationOut):
     """With its report: `mean` and `sd` over the draws, each draw, all draws pooled with intervals, and the curves."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [WHOLE]})
     report: dict[str, Any]
 
     @classmethod
@@ -94,13 +119,15 @@ class WholeEvaluationOut(EvaluationOut):
 
 
 class EvaluationsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"evaluations": [OUT], "next_token": None}]})
     evaluations: list[EvaluationOut]
     next_token: str | None = None
 
 
-class StartedOut(JobOut):
+class EvaluationStarted(JobOut):
     """The job, and the evaluation that it makes."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [STARTED]})
     evaluation: str
 
 

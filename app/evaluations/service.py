@@ -7,7 +7,7 @@ from app.deps.accepted import JobOut
 from app.deps.caller import Caller
 from app.deps.paging import page
 from app.errors import Invalid, NotFound
-from app.evaluations.schemas import EvaluationIn, EvaluationOut, StartedOut, TrainingSpec, WholeEvaluationOut
+from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationStarted, TrainingSpec, WholeEvaluationOut
 from app.queue.messages import Evaluate
 from app.queue.queue import enqueue
 from ml import registry
@@ -16,7 +16,7 @@ from ml.errors import UnknownComponent
 POINTERS = ("champion", "challenger", "previous")
 
 
-def start(session: Session, settings: Settings, caller: Caller, told: EvaluationIn) -> tuple[Job, StartedOut]:
+def start(session: Session, settings: Settings, caller: Caller, told: EvaluationIn) -> tuple[Job, EvaluationStarted]:
     """Raises Forbidden, NotFound, Invalid, ml.UnknownComponent."""
     caller.check(told.collection)
     if session.get(Collection, told.collection) is None:
@@ -30,7 +30,7 @@ def start(session: Session, settings: Settings, caller: Caller, told: Evaluation
     session.flush()
     job = enqueue(session, Evaluate(evaluation=evaluation.id))
     evaluation.job_id = job.id
-    return job, StartedOut(**JobOut.of(job).model_dump(), evaluation=evaluation.id)
+    return job, EvaluationStarted(**JobOut.of(job).model_dump(), evaluation=evaluation.id)
 
 
 def get(session: Session, caller: Caller, evaluation: str) -> WholeEvaluationOut:

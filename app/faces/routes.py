@@ -4,42 +4,58 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
 from app.deps.accepted import JobOut, accepted
-from app.deps.photos import bodies, sent
+from app.deps.photos import BINARY, bodies, sent
+from app.deps.problems import refuses
 from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
-from app.deps.words import CollectionName
+from app.deps.words import NO_NUL, CollectionName, FaceName
 from app.engine.looking import Wish
 from app.engine.names import Role
 from app.faces import service
-from app.faces.schemas import DirectoryIn, EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
+from app.faces.schemas import PATCH, DirectoryIn, EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
 from app.faces.streaming import ReceivedDep
 from ml.types import CropKind
 
 router = APIRouter(prefix="/v1/collections", tags=["faces"])
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
-FaceId = Annotated[str, Path(max_length=36)]
+FaceId = Annotated[FaceName, Path(max_length=36)]
 IsAligned = Annotated[bool, Query(description="each photo is one aligned face and is taken as it is")]
-OfSubject = Annotated[str | None, Query(description="only faces of this subject")]
-OfRole = Annotated[Role | Literal[""] | None, Query(description="only faces of this role")]
-MaxFaces = Annotated[int | None, Query(ge=1, description="by default 1 where a subject is given, else all")]
-RAW = {"schema": {"type": "string", "format": "binary"}}
-BODIES: dict[str, Any] = {
+OfSubject = Annotated[
+    str | None, Query(pattern=NO_NUL, description="only faces of this subject", examples=[examples.SUBJECT])
+]
+OfRole = Annotated[Role | Literal[""] | None, Query(description="only faces of this role", examples=["distractor"])]
+MaxFaces = Annotated[
+    int | None, Query(ge=1, description="by default 1 where a subject is given, else all", examples=[1])
+]
+Kind = Annotated[CropKind, Query(description="colour: 112 x 112 pixels; grey: 100 x 170")]
+ARCHIVE_FORM = {
+    "type": "object",
+    "properties": {"file": BINARY | {"description": "a tar, tar.gz or zip"}},
+    "required": ["file"],
+}
+ARCHIVES: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "a tar, tar.gz or zip, told by its bytes; or a folder of the server that its settings allow",
         "content": {
-            "application/x-tar": RAW,
-            "application/zip": RAW,
-            "application/octet-stream": RAW,
-            "multipart/form-data": {"schema": {"type": "object", "properties": {"file": RAW["schema"]}}},
+            "application/x-tar": {"schema": {}},
+            "application/zip": {"schema": {}},
+            "application/octet-stream": {"schema": {}},
+            "multipart/form-data": {"schema": ARCHIVE_FORM, "example": {"file": "staff.zip"}},
             "application/json": {"schema": DirectoryIn.model_json_schema()},
         },
     }
 }
+TAKES = bodies(EnrolIn, **PATCH, file="badge-0042.jpg")
 ENROLLED: dict[int | str, dict[str, Any]] = {
     200: {"model": EnrolledOut, "description": "it was there, or no face of it could be enrolled"}
+}
+ENROLS = refuses((409, "DuplicateWithOtherSubject"), (409, "NotInstalled"), (503, "ModelUnavailable"))
+CROP: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {"schema": {}}}}}
+PICTURE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {f"image/{kind}": {"schema": {}} for kind in ("jpeg", "png", "webp", "bmp")}}
 }
 
 
@@ -48,7 +64,7 @@ ENROLLED: dict[int | str, dict[str, Any]] = {
     status_code=201,
     summary="Enrol a photo",
     responses=ENROLLED,
-    openapi_extra={**OPERATOR, **PHOTO, **bodies(EnrolIn)},
+    openapi_extra={**OPERATOR, **PHOTO, **TAKES, **ENROLS},
 )
 def enrol_photo(
     collection: CollectionId,
@@ -72,7 +88,7 @@ def enrol_photo(
     "/{collection}:import",
     status_code=202,
     summary="Import many photos",
-    openapi_extra={**OPERATOR, **ARCHIVE, **BODIES},
+    openapi_extra={**OPERATOR, **ARCHIVE, **ARCHIVES},
 )
 def import_archive(
     collection: CollectionId,
@@ -113,10 +129,14 @@ def get_face(collection: CollectionId, face_id: FaceId, session: ReadDep) -> Fac
 
 
 @router.get(
-    "/{collection}/faces/{face_id}/crop", summary="A face's crop", response_class=Response, openapi_extra=READER
+    "/{collection}/faces/{face_id}/crop",
+    summary="A face's crop",
+    response_class=Response,
+    openapi_extra=READER,
+    responses=CROP,
 )
 def get_crop(
-    collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep, kind: CropKind = "colour"
+    collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep, kind: Kind = "colour"
 ) -> Response:
     """The aligned face as PNG: `colour` 112 x 112, `grey` 100 x 170."""
     crop = service.crop(session, resources.blobs, collection, face_id, kind)
@@ -124,7 +144,11 @@ def get_crop(
 
 
 @router.get(
-    "/{collection}/faces/{face_id}/image", summary="A face's photo", response_class=Response, openapi_extra=READER
+    "/{collection}/faces/{face_id}/image",
+    summary="A face's photo",
+    response_class=Response,
+    openapi_extra=READER,
+    responses=PICTURE,
 )
 def get_photo(collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep) -> Response:
     """The photo as it was uploaded."""

@@ -1,30 +1,34 @@
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import from_json
 
 from app.db.tables import Face, Subject
+from app.deps import examples
 from app.deps.photos import SHORTEST, PhotoIn
+from app.deps.shapes import BoundingBox, SubjectRef
 from app.engine.looking import Unindexed
 from app.engine.names import ExternalImageId, Metadata, Role, SubjectId
 
 EXAMPLE: dict[str, Any] = {
-    "face_id": "7f9c24e5-0c1d-4f0e-9a53-5b1c6c1d2e3f",
+    "face_id": examples.FACE,
     "image_id": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "external_image_id": "badge-0042.jpg",
-    "bounding_box": {"x": 83.0, "y": 92.0, "width": 87.0, "height": 87.0},
+    "bounding_box": examples.BOX,
     "landmarks": [[108.2, 113.9], [143.6, 114.1], [125.8, 136.0], [110.9, 153.7], [141.5, 153.9]],
     "quality": {"sharpness": 214.7, "brightness": 121.3, "yaw": 3.1},
-    "subject": {"id": "ada", "external_id": "personnel-7"},
+    "subject": {"id": examples.SUBJECT, "external_id": examples.EXTERNAL_ID},
     "role": "gallery",
     "metadata": {"age": 36},
-    "created_at": 1767225600.0,
+    "created_at": examples.MOMENT,
 }
-
-
-class SubjectRef(BaseModel):
-    id: str
-    external_id: str | None
+UNINDEXED: dict[str, Any] = {
+    "bounding_box": {"x": 402.0, "y": 17.0, "width": 21.0, "height": 21.0},
+    "reasons": ["SMALL_BOUNDING_BOX"],
+}
+ENROLLED: dict[str, Any] = {"face_records": [EXAMPLE], "unindexed_faces": [UNINDEXED]}
+PATCH: dict[str, Any] = {"subject": examples.SUBJECT, "metadata": {"age": 36}}
+ENROL: dict[str, Any] = PATCH | {"image": SHORTEST, "role": "gallery", "external_image_id": "badge-0042.jpg"}
 
 
 class FaceOut(BaseModel):
@@ -35,7 +39,7 @@ class FaceOut(BaseModel):
     face_id: str
     image_id: str = Field(description="SHA-256 of the photo")
     external_image_id: str | None
-    bounding_box: dict[str, float]
+    bounding_box: BoundingBox
     landmarks: list[list[float]]
     quality: dict[str, float]
     subject: SubjectRef | None
@@ -49,7 +53,7 @@ class FaceOut(BaseModel):
             face_id=face.face_id,
             image_id=face.image_id,
             external_image_id=face.external_image_id,
-            bounding_box=face.bounding_box,
+            bounding_box=cast(BoundingBox, face.bounding_box),
             landmarks=face.landmarks,
             quality=face.quality,
             subject=subject and SubjectRef(id=subject.id, external_id=subject.external_id),
@@ -63,12 +67,13 @@ class UnindexedOut(BaseModel):
     """What was seen and not enrolled: NO_FACE, NO_LANDMARKS, EXCEEDS_MAX_FACES, LOW_QUALITY_SHARPNESS,
     SMALL_BOUNDING_BOX, EXTREME_POSE, LOW_BRIGHTNESS, HIGH_BRIGHTNESS, LOW_CONTRAST, LOW_CONFIDENCE."""
 
-    bounding_box: dict[str, float] | None
+    model_config = ConfigDict(json_schema_extra={"examples": [UNINDEXED]})
+    bounding_box: BoundingBox | None
     reasons: list[str]
 
     @classmethod
     def of(cls, seen: Unindexed) -> Self:
-        return cls(bounding_box=seen.bounding_box, reasons=list(seen.reasons))
+        return cls(bounding_box=cast(BoundingBox | None, seen.bounding_box), reasons=list(seen.reasons))
 
 
 def _object(told: object) -> object:
@@ -77,22 +82,24 @@ def _object(told: object) -> object:
 
 
 class EnrolIn(PhotoIn):
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"image": SHORTEST, "subject": "ada", "role": "gallery"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [ENROL]})
     subject: SubjectId | None = Field(None, description="whose face it is; made where it is missing")
-    role: Role = "gallery"
+    role: Role = Field("gallery", description="distractor: a face of nobody of interest")
     external_image_id: ExternalImageId | None = None
     metadata: Annotated[Metadata, BeforeValidator(_object)] = Field({}, description="a JSON object")
     aligned: bool = Field(False, description="it is one aligned face and is taken as it is")
 
 
 class EnrolledOut(BaseModel):
+    """Of one photo: what is enrolled, and what is not and why."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [ENROLLED]})
     face_records: list[FaceOut]
     unindexed_faces: list[UnindexedOut]
 
 
 class FacesOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"faces": [EXAMPLE], "next_token": None}]})
     faces: list[FaceOut]
     next_token: str | None = None
 
@@ -100,9 +107,7 @@ class FacesOut(BaseModel):
 class FacePatch(BaseModel):
     """Fields that are left out stay as they are."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"subject": "ada", "metadata": {"age": 36}}]}
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [PATCH]})
     subject: SubjectId | None = Field(None, description="made where it is missing; null: nobody's face")
     role: Role = "gallery"
     external_image_id: ExternalImageId | None = None
@@ -110,5 +115,7 @@ class FacePatch(BaseModel):
 
 
 class DirectoryIn(BaseModel):
+    """A folder on the server, in one that `import_roots` in its settings names."""
+
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"directory": "/data/staff"}]})
-    directory: str = Field(min_length=1, max_length=4096)
+    directory: str = Field(min_length=1, max_length=4096, description="its path on the server")

@@ -14,6 +14,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from app.db.session import reading
 from app.db.tables import Collection, new_id
 from app.deps import ResourcesDep
+from app.deps.words import CollectionName
 from app.errors import Invalid, NotFound, TooLarge
 from app.faces.schemas import DirectoryIn
 from app.resources import Resources
@@ -23,7 +24,7 @@ STEP = 2**20
 LONGEST_JSON = 65_536
 
 
-async def received(request: Request, collection: str, resources: ResourcesDep) -> AsyncIterator[Path]:
+async def received(request: Request, collection: CollectionName, resources: ResourcesDep) -> AsyncIterator[Path]:
     """The uploaded archive, synced, or the folder that the body names. What no import takes is removed again.
 
     Raises NotFound before anything is read; Invalid, TooLarge.

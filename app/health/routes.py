@@ -9,30 +9,50 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.deps import CallerDep, EngineDep, ReadDep
+from app.deps.problems import refuses
 from app.deps.roles import READER
 from app.health import service
 from app.health.metrics import exposition
+from app.health.schemas import AliveOut, InfoOut, ReadyOut
 
 router = APIRouter(tags=["health"])
-NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "not yet; the reasons are told"}}
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ReadyOut, "description": "not yet; the reasons are told"}}
+FIGURES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            "text/plain": {
+                "schema": {"type": "string"},
+                "example": 'likeness_faces{collection="staff",role="gallery"} 2400.0\n',
+            }
+        }
+    }
+}
 
 
 @router.get("/livez", summary="Is the process alive?")
-def livez() -> dict[str, str]:
+def livez() -> AliveOut:
     """200 as long as it answers at all."""
-    return {"status": "ok"}
+    return AliveOut()
 
 
-@router.get("/readyz", summary="Can it serve?", responses=NOT_READY)
-def readyz(engine: EngineDep, response: Response) -> dict[str, Any]:
+@router.get(
+    "/readyz",
+    summary="Can it serve?",
+    responses=NOT_READY,
+    openapi_extra=refuses((500, "InternalServerError"), (503, "Throttling")),
+)
+def readyz(engine: EngineDep, response: Response) -> ReadyOut:
     """200 where the database answers and the index of every deployment holds what the tables say: as many ids as
     vectors as rows. Else 503, with the reasons."""
     reasons = service.unready(engine)
     response.status_code = 503 if reasons else 200
-    return {"status": "not ready" if reasons else "ok", "reasons": reasons}
+    response.headers.update({"Retry-After": "1"} if reasons else {})
+    return ReadyOut(status="not ready" if reasons else "ok", reasons=reasons)
 
 
-@router.get("/metrics", summary="Figures for Prometheus", openapi_extra=READER, response_class=Response)
+@router.get(
+    "/metrics", summary="Figures for Prometheus", openapi_extra=READER, response_class=Response, responses=FIGURES
+)
 def metrics(request: Request, engine: EngineDep, session: ReadDep, caller: CallerDep) -> Response:
     """Requests and their latency by route, faces, jobs by state, how far followers are behind, and what is held."""
     text = exposition(request.app.state.meter, session, engine, caller)
@@ -40,6 +60,6 @@ def metrics(request: Request, engine: EngineDep, session: ReadDep, caller: Calle
 
 
 @router.get("/info", summary="Versions and what is loaded", openapi_extra=READER)
-def info(engine: EngineDep, caller: CallerDep) -> dict[str, Any]:
+def info(engine: EngineDep, caller: CallerDep) -> InfoOut:
     """Of this process."""
     return service.info(engine, caller)

@@ -3,7 +3,6 @@
 import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import faiss
 from sqlalchemy import select
@@ -14,6 +13,7 @@ from app.deps.caller import Caller
 from app.engine import loading
 from app.engine.engine import Engine
 from app.engine.held import Held, Standing
+from app.health.schemas import InfoOut, LoadedOut
 
 SILENT_SECONDS = 30.0
 
@@ -58,33 +58,33 @@ def _compared(where: str, held: Held, standing: Standing, counted: tuple[int, in
     return [f"{where}: {rows} rows, {vectors} vectors, {standing.vectors} ids"]
 
 
-def info(engine: Engine, caller: Caller) -> dict[str, Any]:
+def info(engine: Engine, caller: Caller) -> InfoOut:
     """Versions, and what is loaded of the collections that the caller may see."""
     settings = engine.resources.settings
     shown = [s for s in engine.all() if not caller.collections or s.collection in caller.collections]
-    return {
-        "version": _version(),
-        "python": platform.python_version(),
-        "faiss": faiss.__version__,
-        "database": engine.resources.database.dialect.name,
-        "detector": settings.detector,
-        "index_device": settings.index_device,
-        "slots": settings.slots,
-        "process": engine.follower.process,
-        "deployments": [
-            {
-                "collection": s.collection,
-                "task": s.task,
-                "model": s.champion.place.generation,
-                "version": s.version,
-                "change": s.champion.standing.change,
-                "vectors": s.champion.standing.vectors,
-                "cells": s.champion.index.cells,
-                "held": sorted(s.held),
-            }
+    return InfoOut(
+        version=_version(),
+        python=platform.python_version(),
+        faiss=faiss.__version__,
+        database=engine.resources.database.dialect.name,
+        detector=settings.detector,
+        index_device=settings.index_device,
+        slots=settings.slots,
+        process=engine.follower.process,
+        deployments=[
+            LoadedOut(
+                collection=s.collection,
+                task=s.task,
+                model=s.champion.place.generation,
+                version=s.version,
+                change=s.champion.standing.change,
+                vectors=s.champion.standing.vectors,
+                cells=s.champion.index.cells,
+                held=sorted(s.held),
+            )
             for s in shown
         ],
-    }
+    )
 
 
 def _version() -> str:

@@ -1,20 +1,32 @@
 """Jobs: looked at, listed, watched, cancelled."""
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
 
 from app.db.tables import Job, JobItem
-from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
-from app.deps.accepted import JobOut
+from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
+from app.deps.accepted import RUNNING, JobOut
 from app.deps.paging import page
+from app.deps.problems import refuses
 from app.deps.roles import OPERATOR, READER
+from app.deps.words import Word
 from app.jobs import events, service
 from app.jobs.schemas import ItemOut, ItemsOut, JobsOut
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-State = Annotated[str | None, Query(alias="state", description="only items in this state: queued, done, failed")]
+JobId = Annotated[Word, Path(description="a job's id", examples=[examples.JOB])]
+State = Annotated[
+    Word | None, Query(alias="state", description="only items in this state: queued, done, failed", examples=["failed"])
+]
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "an event at each change",
+        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": f"data: {json.dumps(RUNNING)}\n\n"}},
+    }
+}
 
 
 @router.get("", summary="List jobs", openapi_extra=READER)
@@ -25,14 +37,14 @@ def list_jobs(session: ReadDep, limit: Limit = 100, next_token: NextToken = None
 
 
 @router.get("/{job_id}", summary="Look at a job", openapi_extra=READER)
-def get_job(job_id: str, session: ReadDep) -> JobOut:
+def get_job(job_id: JobId, session: ReadDep) -> JobOut:
     """State, progress, rate and time left; the result or the problem at the end."""
     return JobOut.of(service.get(session, job_id))
 
 
 @router.get("/{job_id}/items", summary="The items of a job", openapi_extra=READER)
 def list_items(
-    job_id: str, session: ReadDep, limit: Limit = 100, next_token: NextToken = None, state: State = None
+    job_id: JobId, session: ReadDep, limit: Limit = 100, next_token: NextToken = None, state: State = None
 ) -> ItemsOut:
     """For imports: each photo, with the faces it gave or the reasons why it gave none."""
     service.get(session, job_id)
@@ -41,14 +53,20 @@ def list_items(
     return ItemsOut(items=[ItemOut.of(r) for r in rows], next_token=token)
 
 
-@router.get("/{job_id}/events", summary="Watch a job", openapi_extra=READER)
-def watch_job(job_id: str, session: ReadDep, resources: ResourcesDep) -> StreamingResponse:
+@router.get(
+    "/{job_id}/events",
+    summary="Watch a job",
+    openapi_extra=READER,
+    response_class=StreamingResponse,
+    responses=EVENTS,
+)
+def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep) -> StreamingResponse:
     """Server-sent events: `data: {job}` at each change, until it has ended."""
     service.get(session, job_id)
     return StreamingResponse(events.of(resources, job_id), media_type="text/event-stream")
 
 
-@router.post("/{job_id}:cancel", summary="Cancel a job", openapi_extra=OPERATOR)
-def cancel_job(job_id: str, session: WriteDep) -> JobOut:
+@router.post("/{job_id}:cancel", summary="Cancel a job", openapi_extra={**OPERATOR, **refuses((409, "ResourceInUse"))})
+def cancel_job(job_id: JobId, session: WriteDep) -> JobOut:
     """A queued job ends at once, a running one at its next step; what it has done stays done."""
     return JobOut.of(service.cancel(session, job_id))

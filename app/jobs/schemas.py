@@ -1,12 +1,25 @@
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.db.tables import JobItem
-from app.deps.accepted import JobOut
+from app.deps import examples
+from app.deps.accepted import RUNNING, JobOut
+
+ITEM: dict[str, Any] = {
+    "number": 17,
+    "name": "ada/badge-0042.jpg",
+    "state": "done",
+    "face_ids": [examples.FACE],
+    "reasons": [],
+}
+REFUSED: dict[str, Any] = {
+    "number": 18, "name": "ada/blurred.jpg", "state": "failed", "face_ids": [], "reasons": ["LOW_QUALITY_SHARPNESS"],
+}  # fmt: skip
 
 
 class JobsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [RUNNING], "next_token": None}]})
     jobs: list[JobOut]
     next_token: str | None = None
 
@@ -14,8 +27,9 @@ class JobsOut(BaseModel):
 class ItemOut(BaseModel):
     """One photo of an import."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [ITEM, REFUSED]})
     number: int
-    name: str
+    name: str = Field(description="its path in the archive")
     state: Literal["queued", "done", "failed"]
     face_ids: list[str] = []
     reasons: list[str] = []
@@ -27,5 +41,6 @@ class ItemOut(BaseModel):
 
 
 class ItemsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [ITEM, REFUSED], "next_token": None}]})
     items: list[ItemOut]
     next_token: str | None = None

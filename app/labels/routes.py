@@ -4,35 +4,45 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
+from app.deps.problems import refuses
 from app.deps.roles import OPERATOR
 from app.deps.words import Word
 from app.labels import reading, service, suggesting
 from app.labels.schemas import AddedOut, LabelsIn, LabelsOut, SuggestIn, SuggestionsOut, WithdrawnOut
 
 router = APIRouter(prefix="/v1/labels", tags=["labels"])
-CSV = "face_a,face_b,same,by\n7f9c24e5-...,1b4e28ba-...,true,ana\n"
-JSONL = '{"face_a": "7f9c24e5-...", "face_b": "1b4e28ba-...", "same": true}\n'
-BULK = {
+CSV = f"face_a,face_b,same,by\n{examples.FACE},{examples.OTHER_FACE},true,{examples.LABELLER}\n"
+JSONL = f'{{"face_a": "{examples.FACE}", "face_b": "{examples.OTHER_FACE}", "same": true}}\n'
+FORM = {
+    "type": "object",
+    "properties": {"file": {"type": "string", "description": "CSV or JSON lines"}},
+    "required": ["file"],
+}
+ADDS = {
     **OPERATOR,
+    **refuses((422, "SameFace"), (422, "ResourceNotFound"), (422, "UnknownTask"), (422, "TaskDisabled")),
+}
+BULK = {
+    **ADDS,
     "requestBody": {
         "required": True,
         "content": {
             "text/csv": {"schema": {"type": "string"}, "example": CSV},
             "application/x-ndjson": {"schema": {"type": "string"}, "example": JSONL},
-            "multipart/form-data": {
-                "schema": {"type": "object", "properties": {"file": {"type": "string", "format": "binary"}}}
-            },
+            "multipart/form-data": {"schema": FORM, "example": {"file": CSV}},
         },
     },
 }
-Task = Annotated[Word | None, Query(description="only labels for this task")]
-By = Annotated[Word | None, Query(description="only labels that this labeller gave")]
-OfFace = Annotated[Word | None, Query(description="only labels of this face")]
+Task = Annotated[Word | None, Query(description="only labels for this task", examples=["identity"])]
+By = Annotated[Word | None, Query(description="only labels that this labeller gave", examples=[examples.LABELLER])]
+OfFace = Annotated[Word | None, Query(description="only labels of this face", examples=[examples.FACE])]
+Labeller = Annotated[Word, Query(description="whose labels are taken back", examples=[examples.LABELLER])]
+SUGGESTS = {**OPERATOR, **refuses((404, "ResourceNotFound"), (409, "NotInstalled"), (503, "ModelUnavailable"))}
 Contradicting = Annotated[bool, Query(description="only pairs on which labellers disagree: each one's latest word")]
 
 
-@router.post("", summary="Label pairs of faces", openapi_extra=OPERATOR)
+@router.post("", summary="Label pairs of faces", openapi_extra=ADDS)
 def add_labels(body: LabelsIn, session: WriteDep, caller: CallerDep) -> AddedOut:
     """Appends. A later label by the same person supersedes their earlier one; among several people the majority
     counts, and a tie counts for nothing. Those that cannot be kept are listed; 422 where none can."""
@@ -58,12 +68,12 @@ def list_labels(
 
 
 @router.delete("", summary="Take back all labels of one labeller", openapi_extra=OPERATOR)
-def withdraw_labels(session: WriteDep, caller: CallerDep, by: Annotated[Word, Query()]) -> WithdrawnOut:
+def withdraw_labels(session: WriteDep, caller: CallerDep, by: Labeller) -> WithdrawnOut:
     """They stay on record with `withdrawn_at`, and count for nothing in any training that starts from now on."""
     return WithdrawnOut(withdrawn=service.withdraw(session, caller, by))
 
 
-@router.post(":suggest", summary="Which pairs to label next", openapi_extra=OPERATOR)
+@router.post(":suggest", summary="Which pairs to label next", openapi_extra=SUGGESTS)
 def suggest_labels(body: SuggestIn, session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> SuggestionsOut:
     """The pairs of which the serving model is least sure, no face more than twice; pairs labelled already are left
     out. From a random sample of the gallery: ask again for others."""

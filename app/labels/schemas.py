@@ -1,17 +1,32 @@
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.deps import examples
 from app.deps.words import CollectionName, Note, TaskName, Word
 
-FACES = {
-    "face_a": "7f9c24e5-0c1d-4f0e-9a53-5b1c6c1d2e3f",
-    "face_b": "1b4e28ba-2fa1-11d2-883f-0016d3cca427",
+FACES: dict[str, Any] = {"face_a": examples.FACE, "face_b": examples.OTHER_FACE}
+IN: dict[str, Any] = FACES | {"same": True}
+OUT: dict[str, Any] = IN | {
+    "id": 41,
+    "task": "identity",
+    "by": examples.LABELLER,
+    "note": "",
+    "created_at": examples.MOMENT,
+    "withdrawn_at": None,
 }
+REFUSED: dict[str, Any] = {
+    "index": 1,
+    "code": "SameFace",
+    "detail": f"face {examples.FACE} cannot be compared with itself",
+}
+PAIR: dict[str, Any] = FACES | {"subject_a": examples.SUBJECT, "subject_b": None, "distance": 0.68, "similarity": 51.3}
 
 
 class LabelIn(BaseModel):
     """Somebody says of two faces that they are the same, or not, as the task understands it."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{**FACES, "same": True}]})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
     face_a: Word
     face_b: Word = Field(description="may lie in another collection than face_a")
     task: TaskName = "identity"
@@ -21,24 +36,29 @@ class LabelIn(BaseModel):
 
 
 class LabelsIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"labels": [IN]}]})
     labels: list[LabelIn] = Field(min_length=1, max_length=100_000)
 
 
 class Refused(BaseModel):
     """One that was not taken. `index` counts from 0."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [REFUSED]})
     index: int
     code: str
     detail: str
 
 
 class AddedOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"accepted": 1, "refused": [REFUSED]}]})
     accepted: int
     refused: list[Refused]
 
 
 class LabelOut(BaseModel):
+    """What somebody said of a pair, as it was kept."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: int
     face_a: str
     face_b: str
@@ -51,16 +71,20 @@ class LabelOut(BaseModel):
 
 
 class LabelsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"labels": [OUT], "next_token": None}]})
     labels: list[LabelOut]
     next_token: str | None = None
 
 
 class WithdrawnOut(BaseModel):
-    withdrawn: int
+    model_config = ConfigDict(json_schema_extra={"examples": [{"withdrawn": 17}]})
+    withdrawn: int = Field(description="how many labels count for nothing from now on")
 
 
 class SuggestIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"collection": "staff", "limit": 20}]})
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"collection": examples.COLLECTION, "limit": 20}]}
+    )
     collection: CollectionName
     task: TaskName = "identity"
     limit: int = Field(20, ge=1, le=200)
@@ -69,6 +93,7 @@ class SuggestIn(BaseModel):
 class SuggestedPair(BaseModel):
     """Two faces of which the model is least sure. `similarity` 50: it cannot tell at all."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [PAIR]})
     face_a: str
     face_b: str
     subject_a: str | None
@@ -78,5 +103,6 @@ class SuggestedPair(BaseModel):
 
 
 class SuggestionsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": examples.MODEL, "pairs": [PAIR]}]})
     model: str
     pairs: list[SuggestedPair]

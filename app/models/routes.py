@@ -1,17 +1,27 @@
 """Models: how they were made, where they serve."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
 
 from app.db.tables import Generation
 from app.deps import CallerDep, Limit, NextToken, ReadDep, WriteDep
 from app.deps.accepted import JobOut
 from app.deps.moving import MoveDep
 from app.deps.paging import page
+from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
+from app.deps.words import ModelName
 from app.models import service
-from app.models.schemas import ModelInFull, ModelsOut, PublishedOut, PublishIn
+from app.models.schemas import ModelInFull, ModelsOut, PublishAtIn, PublishedOut
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
+ModelId = Annotated[ModelName, Path()]
+PUBLISHES = refuses((409, "ResourceInUse"), (409, "TaskDisabled"), (422, "UnknownTask"), (422, "ReasonRequired"))
+PUBLISHED: dict[int | str, dict[str, Any]] = {
+    200: {"model": PublishedOut, "description": "it serves there"},
+    202: {"model": JobOut},
+}
 
 
 @router.get("", summary="List models", openapi_extra=READER)
@@ -22,13 +32,13 @@ def list_models(session: ReadDep, caller: CallerDep, limit: Limit = 100, next_to
 
 
 @router.get("/{model}", summary="Look at a model", openapi_extra=READER)
-def get_model(model: str, session: ReadDep, caller: CallerDep) -> ModelInFull:
+def get_model(model: ModelId, session: ReadDep, caller: CallerDep) -> ModelInFull:
     """How it was made, from which training and labels, its report, and where it is deployed."""
     return service.in_full(session, model, caller)
 
 
-@router.post("/{model}:archive", summary="Archive a model", openapi_extra=ADMIN)
-def archive_model(model: str, session: WriteDep, caller: CallerDep) -> ModelInFull:
+@router.post("/{model}:archive", summary="Archive a model", openapi_extra={**ADMIN, **refuses((409, "ResourceInUse"))})
+def archive_model(model: ModelId, session: WriteDep, caller: CallerDep) -> ModelInFull:
     """It can be looked at, and no more be published. 409 while a pointer of a deployment names it."""
     return service.archive(session, model, caller)
 
@@ -36,11 +46,12 @@ def archive_model(model: str, session: WriteDep, caller: CallerDep) -> ModelInFu
 @router.post(
     "/{model}:publish",
     summary="Publish a model",
-    openapi_extra=ADMIN,
-    responses={200: {"model": PublishedOut | JobOut}, 202: {"model": JobOut}},
+    openapi_extra={**ADMIN, **PUBLISHES},
+    response_model=None,
+    responses=PUBLISHED,
 )
 def publish_model(
-    model: str, body: PublishIn, session: MoveDep, caller: CallerDep, response: Response
+    model: ModelId, body: PublishAtIn, session: MoveDep, caller: CallerDep, response: Response
 ) -> PublishedOut | JobOut:
     """The same as publishing at the deployment of each task: 202 with a job, or 200 where it serves already."""
     return service.publish(session, model, body, caller, response)

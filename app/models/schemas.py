@@ -3,12 +3,34 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db.tables import Generation
+from app.deps import examples
 from app.deps.words import CollectionName, Note, TaskName
+
+PLACE: dict[str, Any] = {"collection": examples.COLLECTION, "task": "identity", "pointer": "champion"}
+OUT: dict[str, Any] = {
+    "id": examples.MODEL,
+    "method": "ldml",
+    "descriptors": [{"name": "lbp", "options": {}}],
+    "options": {"dim": 32, "seed": 0},
+    "tasks": ["identity"],
+    "metric": "euclidean",
+    "training_id": examples.TRAINING,
+    "created_at": examples.MOMENT,
+    "archived_at": None,
+    "deployed": [PLACE],
+}
+IN_FULL: dict[str, Any] = OUT | {
+    "manifest": {"id": examples.MODEL, "embedder": {"name": "ldml"}, "facts": {"holdout": 0.2}},
+    "labels": {"identity": {"pairs": 412}},
+    "report": {"tasks": {"identity": {"candidate": {"map": 0.71}, "current": {"map": 0.58}}}},
+}
+PUBLISHED: dict[str, Any] = {"model": examples.MODEL, "collection": examples.COLLECTION, "tasks": ["identity"]}
 
 
 class Place(BaseModel):
     """Where a pointer names the model."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [PLACE]})
     collection: str
     task: str
     pointer: Literal["champion", "challenger", "previous"]
@@ -17,9 +39,10 @@ class Place(BaseModel):
 class ModelOut(BaseModel):
     """A generation: how faces are described, embedded and scored. It never changes."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
     method: str
-    descriptors: list[dict[str, Any]] = Field(examples=[[{"name": "lbp", "options": {}}]])
+    descriptors: list[dict[str, Any]]
     options: dict[str, Any]
     tasks: list[str]
     metric: str
@@ -36,6 +59,7 @@ class ModelOut(BaseModel):
 class ModelInFull(ModelOut):
     """With its manifest and the report of its training, measured on people that it was not fitted on."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [IN_FULL]})
     manifest: dict[str, Any]
     labels: dict[str, Any] | None = Field(description="which labels it was taught with, where a training made it")
     report: dict[str, Any]
@@ -47,14 +71,15 @@ class ModelInFull(ModelOut):
 
 
 class ModelsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"models": [OUT], "next_token": None}]})
     models: list[ModelOut]
     next_token: str | None = None
 
 
-class PublishIn(BaseModel):
+class PublishAtIn(BaseModel):
     """Where a model is to serve. tasks: none means all that it serves and that are switched on."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"collection": "staff"}]})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"collection": examples.COLLECTION}]})
     collection: CollectionName
     tasks: list[TaskName] = []
     override: bool = Field(False, description="publish against the gate; needs a reason, which is kept")
@@ -64,6 +89,7 @@ class PublishIn(BaseModel):
 class PublishedOut(BaseModel):
     """It serves already."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [PUBLISHED]})
     model: str
     collection: str
     tasks: list[str]

@@ -11,7 +11,7 @@ from app.engine import publishing
 from app.engine.generations import FIRST
 from app.engine.publishing import Wish
 from app.errors import Conflict, NotFound
-from app.models.schemas import ModelInFull, ModelOut, Place, PublishedOut, PublishIn
+from app.models.schemas import ModelInFull, ModelOut, Place, PublishAtIn, PublishedOut
 
 POINTERS = ("champion", "challenger", "previous")
 
@@ -50,7 +50,9 @@ def archive(session: Session, model: str, caller: Caller) -> ModelInFull:
     return ModelInFull.of(row, [])
 
 
-def publish(session: Session, model: str, body: PublishIn, caller: Caller, response: Response) -> PublishedOut | JobOut:
+def publish(
+    session: Session, model: str, body: PublishAtIn, caller: Caller, response: Response
+) -> PublishedOut | JobOut:
     """See `app.engine.publishing.ask`; 202 with the job, or 200: it serves."""
     caller.check(body.collection)
     get(session, model)

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Json, StringConstraints, model_validator
 
-from app.deps.words import TaskName
+from app.deps import examples
+from app.deps.words import NO_NUL, CollectionName, TaskName
 from app.search.filters import Filter
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -12,11 +13,19 @@ MOST = 4096
 MOST_WITH_CROPS = 100
 MOST_EXPLAINED, EXPLAINED_IN_ALL = 20, 100  # of one face; of all faces of a photo
 LARGEST_NUMBER = 1e15
-
-
 _ONE = r"[a-z][a-z0-9_-]{0,63}(:[0-9]{1,6}(\.[0-9]{1,6})?)?"
 Tasks = Annotated[str, StringConstraints(pattern=rf"^{_ONE}(,{_ONE})*$", max_length=1024)]
 MOST_TASKS = 8
+Deployed = Annotated[
+    str | None,
+    Field(
+        max_length=64,
+        pattern=NO_NUL,
+        description="champion, challenger, previous, or an id of these",
+        examples=["challenger"],
+    ),
+]
+FILTER = '{"metadata": {"site": "east", "age": {"gte": 18}}}'
 
 
 class Asked(BaseModel):
@@ -24,21 +33,34 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     limit: int = Field(10, ge=1, le=MOST, description="how many matches at most, for each face")
-    threshold: Finite | None = Field(None, ge=0, le=100, description="only matches of this similarity or more")
-    fmr: Finite | None = Field(None, gt=0, lt=1, description="only matches that pass at this false-match rate")
-    task: Tasks = Field(
-        "identity", description="the criterion of likeness; or several with their weights: identity:0.7,age:0.3"
+    threshold: Finite | None = Field(
+        None, ge=0, le=100, description="only matches of this similarity or more", examples=[88]
     )
-    model: str | None = Field(None, max_length=64, description="champion, challenger, previous, or an id of these")
-    m: int | None = Field(None, ge=1, description="cells probed; all of them: an exact search")
-    target_recall: Finite | None = Field(None, gt=0, le=1, description="m off the measured curve: the cheapest so good")
-    max_latency_ms: Finite | None = Field(None, gt=0, description="m off the measured curve: the best so fast")
-    filter: Json[Filter] | None = Field(None, description=Filter.__doc__)
-    group_by: Literal["subject"] | None = Field(None, description="each subject once, by its nearest face")
+    fmr: Finite | None = Field(
+        None, gt=0, lt=1, description="only matches that pass at this false-match rate", examples=[0.001]
+    )
+    task: Tasks = Field(
+        "identity",
+        description="the criterion of likeness; or several with their weights",
+        examples=["identity", "identity:0.7,age:0.3"],
+    )
+    model: Deployed = None
+    m: int | None = Field(None, ge=1, description="cells probed; all of them: an exact search", examples=[8])
+    target_recall: Finite | None = Field(
+        None, gt=0, le=1, description="m off the measured curve: the cheapest so good", examples=[0.99]
+    )
+    max_latency_ms: Finite | None = Field(
+        None, gt=0, description="m off the measured curve: the best so fast", examples=[5]
+    )
+    filter: Json[Filter] | None = Field(None, description=Filter.__doc__, examples=[FILTER])
+    group_by: Literal["subject"] | None = Field(
+        None, description="each subject once, by its nearest face", examples=["subject"]
+    )
     include: list[Literal["crop", "explanation"]] = Field(
         [],
         max_length=4,
         description="crop: aligned crops as base64 PNG; explanation: which cells and descriptors made each distance",
+        examples=[["crop"], ["crop", "explanation"]],
     )
 
     @property
@@ -81,15 +103,31 @@ class PhotoAsked(Asked):
 
 class VerifyAsked(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    collection: str | None = Field(
-        None, max_length=255, description="whose model and thresholds; may be left out where there is one collection"
+    collection: CollectionName | None = Field(
+        None,
+        description="whose model and thresholds; may be left out where there is one collection",
+        examples=[examples.COLLECTION],
     )
-    face_id: str | None = Field(None, max_length=36, description="compare with this enrolled face")
-    subject: str | None = Field(None, max_length=255, description="compare with this person's nearest face")
+    face_id: str | None = Field(
+        None,
+        max_length=36,
+        pattern=NO_NUL,
+        description="compare with this enrolled face",
+        examples=[examples.FACE],
+    )
+    subject: str | None = Field(
+        None,
+        max_length=255,
+        pattern=NO_NUL,
+        description="compare with this person's nearest face",
+        examples=[examples.SUBJECT],
+    )
     task: TaskName = "identity"
-    model: str | None = Field(None, max_length=64)
-    fmr: Finite | None = Field(None, gt=0, lt=1, description="the false-match rate to decide at; else the default one")
-    aligned: bool = False
+    model: Deployed = None
+    fmr: Finite | None = Field(
+        None, gt=0, lt=1, description="the false-match rate to decide at; else the default one", examples=[0.001]
+    )
+    aligned: bool = Field(False, description="each picture is one aligned face")
 
 
 class VectorIn(BaseModel):

@@ -8,10 +8,12 @@ from sqlalchemy import ColumnElement, Float, Numeric, String, and_, case, cast, 
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db.tables import Face, Subject
+from app.deps.words import NO_NUL
 from app.engine.names import Role, SubjectId
 
-Plain = str | bool | Annotated[float, Field(allow_inf_nan=False)] | None
-Ordered = Annotated[float, Field(allow_inf_nan=False)] | str
+Text = Annotated[str, StringConstraints(pattern=NO_NUL)]
+Plain = Text | bool | Annotated[float, Field(allow_inf_nan=False)] | None
+Ordered = Annotated[float, Field(allow_inf_nan=False)] | Text
 Name = Annotated[str, StringConstraints(pattern=r'^[^"\\\x00-\x1f]{1,255}$')]
 Clause = ColumnElement[bool]
 COMPARED = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.deps.shapes import SubjectRef
 from app.engine.pointers import BUILT_IN, enabled
 from app.engine.served import Serving
 from app.errors import Conflict
@@ -14,7 +15,7 @@ from app.search.criteria import Criteria
 from app.search.judging import Line, scored
 from app.search.mixing import Mixed, nearest
 from app.search.naming import Named, allowed, names
-from app.search.schemas import Match, SubjectRef
+from app.search.schemas import Match
 from ml.indexes import choose
 from ml.indexes.base import Found
 from ml.types import Rows

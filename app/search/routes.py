@@ -1,13 +1,15 @@
 """Search: 1:N by photo, by enrolled face and by vector; verify: 1:1."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.deps import CallerDep, EngineDep
+from app.deps.headers import telling
 from app.deps.photos import PhotoIn, PhotosIn, bodies, sent
+from app.deps.problems import refuses
 from app.deps.roles import PHOTO, READER
-from app.deps.words import CollectionName
+from app.deps.words import CollectionName, FaceName
 from app.search import service
 from app.search.answering import answered
 from app.search.asked import Asked, PhotoAsked, VectorIn, VerifyAsked
@@ -17,15 +19,23 @@ from app.search.verifying import verify
 
 router = APIRouter(prefix="/v1", tags=["search"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
+FaceId = Annotated[FaceName, Path()]
 PhotoDep = Annotated[PhotoIn, Depends(sent(PhotoIn))]
 PhotosDep = Annotated[PhotosIn, Depends(sent(PhotosIn))]
+COMPARES = ((404, "ResourceNotFound"), (404, "UnknownTask"), (404, "UnknownModel"), (409, "NotCalibrated"))
+SEARCHES = (*COMPARES, (409, "TaskDisabled"))
+BY_PHOTO = {**READER, **PHOTO, **bodies(PhotoIn, file="visitor.jpg"), **refuses(*SEARCHES, (422, "NoFace"))}
+BY_FACE = {**READER, **refuses(*SEARCHES)}
+PAIR = {**READER, **PHOTO, **bodies(PhotosIn, file=["one.jpg", "other.jpg"]), **refuses(*COMPARES, (422, "NoFace"))}
+FOUND: dict[int | str, dict[str, Any]] = {200: telling("X-Model", "X-Index-Generation")}
 
 
 @router.post(
     "/collections/{collection}/search",
     summary="Search with a photo",
     response_model=Answer,
-    openapi_extra={**READER, **PHOTO, **bodies(PhotoIn)},
+    openapi_extra=BY_PHOTO,
+    responses=FOUND,
 )
 def search_by_photo(
     collection: CollectionId, body: PhotoDep, asked: Annotated[PhotoAsked, Query()], engine: EngineDep
@@ -45,10 +55,11 @@ def search_by_photo(
     "/collections/{collection}/faces/{face_id}/search",
     summary="Search with an enrolled face",
     response_model=Answer,
-    openapi_extra=READER,
+    openapi_extra=BY_FACE,
+    responses=FOUND,
 )
 def search_by_face(
-    collection: CollectionId, face_id: str, asked: Annotated[Asked, Query()], engine: EngineDep
+    collection: CollectionId, face_id: FaceId, asked: Annotated[Asked, Query()], engine: EngineDep
 ) -> Response:
     """The other enrolled faces nearest to this one."""
     with open_desk(engine) as desk:
@@ -59,7 +70,8 @@ def search_by_face(
     "/collections/{collection}/search:by-embedding",
     summary="Search with a vector",
     response_model=Answer,
-    openapi_extra=READER,
+    openapi_extra=BY_FACE,
+    responses=FOUND,
 )
 def search_by_vector(
     collection: CollectionId, body: VectorIn, asked: Annotated[Asked, Query()], engine: EngineDep
@@ -76,7 +88,8 @@ def search_by_vector(
     "/verify",
     summary="Are these one person?",
     response_model=Verdict,
-    openapi_extra={**READER, **PHOTO, **bodies(PhotosIn)},
+    openapi_extra=PAIR,
+    responses=FOUND,
 )
 def verify_pair(
     body: PhotosDep, asked: Annotated[VerifyAsked, Query()], engine: EngineDep, caller: CallerDep

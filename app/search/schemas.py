@@ -1,72 +1,12 @@
 """What a search answers. Plain dictionaries: an answer may hold thousands of matches."""
 
-from typing import Any, NotRequired
+from typing import NotRequired
 
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-EXAMPLE: dict[str, Any] = {
-    "faces": [
-        {
-            "bounding_box": {"x": 83.0, "y": 92.0, "width": 87.0, "height": 87.0},
-            "unknown": None,
-            "matches": [
-                {
-                    "face_id": "5e7c63d2-4b5e-4b0e-9a53-0b9d0d3e1c55",
-                    "subject": {"id": "ann", "external_id": "4711"},
-                    "role": "gallery",
-                    "distance": 0.41,
-                    "similarity": 98.2,
-                    "probability": 0.982,
-                    "fmr_estimate": 0.0001,
-                    "passes": True,
-                    "explanation": {
-                        "distance": 0.41,
-                        "parts": [
-                            {
-                                "task": "identity",
-                                "descriptor": "lbp",
-                                "contribution": 0.41,
-                                "grid": {"crop": "grey", "rows": 3, "columns": 2, "size": 50},
-                                "cells": [[0.21, 0.12], [-0.02, 0.06], [0.03, 0.01]],
-                            }
-                        ],
-                        "rest": 0.0,
-                    },
-                }
-            ],
-        }
-    ],
-    "model": "g-20260101",
-    "index_generation": "3.1042",
-    "task": "identity",
-    "m": 8,
-    "fraction": 0.07,
-    "calibrated": True,
-    "threshold": {
-        "distance": 0.7,
-        "similarity": 88.0,
-        "fmr": 0.00097,
-        "low": 0.00084,
-        "high": 0.0011,
-        "enough": True,
-    },
-    "unknown": None,
-}
-
-
-class BoundingBox(TypedDict):
-    """In pixels of the upright photo, from its top-left corner."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-
-
-class SubjectRef(TypedDict):
-    id: str
-    external_id: str | None
+from app.deps.shapes import BoundingBox, SubjectRef
+from app.search.samples import EXAMPLE, MIXED, VERDICT
 
 
 class Score(TypedDict):
@@ -185,4 +125,5 @@ class Verdict(Score):
     threshold: Limit | None
 
 
-setattr(Answer, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [EXAMPLE]}))  # noqa: B010
+setattr(Answer, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [EXAMPLE, MIXED]}))  # noqa: B010
+setattr(Verdict, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [VERDICT]}))  # noqa: B010

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.db.tables import Collection
+from app.deps.shapes import BoundingBox
 from app.errors import NotFound
 from app.search import naming
 from app.search.asked import EXPLAINED_IN_ALL, Asked
@@ -13,7 +14,7 @@ from app.search.desk import Desk
 from app.search.explaining import explain, kinds_of
 from app.search.judging import Line
 from app.search.matching import Hits
-from app.search.schemas import Answer, BoundingBox, Matches, Weighed
+from app.search.schemas import Answer, Matches, Weighed
 from ml import images
 from ml.types import CropKind, Crops
 

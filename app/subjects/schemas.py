@@ -4,9 +4,23 @@ from typing import Any, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.db.tables import Subject
+from app.deps import examples
 from app.engine.names import ExternalId, Metadata, SubjectId
 
-IN: dict[str, Any] = {"external_id": "personnel-7", "metadata": {"desk": "north"}, "consent": True}
+IN: dict[str, Any] = {"external_id": examples.EXTERNAL_ID, "metadata": {"desk": "north"}, "consent": True}
+OUT: dict[str, Any] = IN | {
+    "id": examples.SUBJECT,
+    "retain_until": None,
+    "face_count": 3,
+    "created_at": examples.MOMENT,
+}
+ERASED: dict[str, Any] = {
+    "subject": examples.SUBJECT,
+    "faces": 3,
+    "labels": 2,
+    "embeddings": 6,
+    "jobs": [f"/v1/jobs/{examples.JOB}"],
+}
 
 
 class SubjectIn(BaseModel):
@@ -22,6 +36,7 @@ class SubjectIn(BaseModel):
 class SubjectOut(BaseModel):
     """A person."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
     external_id: str | None
     metadata: dict[str, Any]
@@ -45,23 +60,20 @@ class SubjectOut(BaseModel):
 
 
 class SubjectsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"subjects": [OUT], "next_token": None}]})
     subjects: list[SubjectOut]
     next_token: str | None = None
 
 
 class MergeIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"into": "ada"}]})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"into": examples.SUBJECT}]})
     into: SubjectId = Field(description="the subject that stays")
 
 
 class ErasedOut(BaseModel):
     """What was erased; the jobs remove the photos and crops."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"subject": "ada", "faces": 3, "labels": 2, "embeddings": 6, "jobs": ["/v1/jobs/0"]}]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [ERASED]})
     subject: str
     faces: int
     labels: int

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.deps import ReadDep, WriteDep
+from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
 from app.deps.words import TaskName
 from app.tasks import service
@@ -26,7 +27,13 @@ def get_task(name: Name, session: ReadDep) -> TaskOut:
     return TaskOut.model_validate(service.get(session, name))
 
 
-@router.put("/{name}", status_code=201, summary="Make a task, or switch it on or off", openapi_extra=ADMIN)
+@router.put(
+    "/{name}",
+    status_code=201,
+    summary="Make a task, or switch it on or off",
+    openapi_extra={**ADMIN, **refuses((409, "ResourceInUse"))},
+    responses={200: {"model": TaskOut, "description": "it was there"}},
+)
 def put_task(name: Name, body: TaskIn, session: WriteDep, response: Response) -> TaskOut:
     """201 where it is new, 200 where it was there. Age and expression are off until somebody switches them on."""
     task, new = service.put(session, name, body)

@@ -1,6 +1,16 @@
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.deps import examples
 from app.deps.words import Note
+
+OUT: dict[str, Any] = {
+    "name": "age",
+    "description": "both look equally old",
+    "enabled": True,
+    "created_at": examples.MOMENT,
+}
 
 
 class TaskIn(BaseModel):
@@ -12,7 +22,7 @@ class TaskIn(BaseModel):
 class TaskOut(BaseModel):
     """A criterion of likeness."""
 
-    model_config = ConfigDict(from_attributes=True)
+    model_config = ConfigDict(from_attributes=True, json_schema_extra={"examples": [OUT]})
     name: str
     description: str
     enabled: bool
@@ -20,4 +30,5 @@ class TaskOut(BaseModel):
 
 
 class TasksOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tasks": [OUT]}]})
     tasks: list[TaskOut]

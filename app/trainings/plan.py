@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.deps.words import CollectionName, TaskName
+from app.deps.words import CollectionName, TaskName, Word
 from app.engine.settled import Rule
 from ml.generation import Recipe
 from ml.types import Spec
@@ -23,7 +23,7 @@ class Source(BaseModel):
         None, ge=0, allow_inf_nan=False, description="numbers that differ by at most this are the same"
     )
     max_pairs: int | None = Field(None, ge=2, le=1_000_000, description="pairs drawn from it, half of them the same")
-    labellers: dict[str, float] = Field({}, description="labels: weight of a labeller's word, 1 where not named")
+    labellers: dict[Word, float] = Field({}, description="labels: weight of a labeller's word, 1 where not named")
     quorum: int = Field(1, ge=1, description="labels: how many labellers a majority needs")
 
     @property

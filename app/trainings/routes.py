@@ -4,21 +4,33 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
 from app.deps.accepted import accepted
+from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR
 from app.deps.words import Word
 from app.trainings import service
-from app.trainings.schemas import StartedOut, TrainingIn, TrainingsOut, WholeTrainingOut
+from app.trainings.schemas import TrainingIn, TrainingsOut, TrainingStarted, WholeTrainingOut
 
 router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
-OfCollection = Annotated[Word | None, Query(description="only trainings of this collection")]
+OfCollection = Annotated[
+    Word | None, Query(description="only trainings of this collection", examples=[examples.COLLECTION])
+]
+TrainingId = Annotated[Word, Path(description="a training's id", examples=[examples.TRAINING])]
+STARTS = refuses(
+    (404, "ResourceNotFound"),
+    (409, "NotInstalled"),
+    (422, "UnknownComponent"),
+    (422, "UnknownTask"),
+    (422, "TaskDisabled"),
+    (503, "ModelUnavailable"),
+)
 
 
-@router.post("", status_code=202, summary="Learn a metric", openapi_extra=ADMIN)
+@router.post("", status_code=202, summary="Learn a metric", openapi_extra={**ADMIN, **STARTS})
 def start_training(
     body: TrainingIn, session: WriteDep, resources: ResourcesDep, caller: CallerDep, response: Response
-) -> StartedOut:
+) -> TrainingStarted:
     """A job that learns from what is known now, measures the result on people held out, and learns once more from
     everybody: a candidate, which serves nobody until it is published. Cancel it by its job."""
     job, started = service.start(session, resources.settings, caller, body)
@@ -40,6 +52,6 @@ def list_trainings(
 
 
 @router.get("/{training_id}", summary="Look at a training", openapi_extra=OPERATOR)
-def get_training(training_id: Annotated[Word, Path()], session: ReadDep, caller: CallerDep) -> WholeTrainingOut:
+def get_training(training_id: TrainingId, session: ReadDep, caller: CallerDep) -> WholeTrainingOut:
     """Its curve as far as it has come; its report and its candidate at the end."""
     return service.get(session, caller, training_id)

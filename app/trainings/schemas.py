@@ -3,14 +3,16 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from app.db.tables import Training
-from app.deps.accepted import JobOut, State
+from app.deps import examples
+from app.deps.accepted import QUEUED, JobOut, State
 from app.deps.words import CollectionName
+from app.engine.names import Metadata
 from app.trainings.plan import Source
 
 EXAMPLES: list[JsonValue] = [
-    {"collection": "staff", "method": "ldml", "descriptor": "lbp", "dim": 32},
+    {"collection": examples.COLLECTION, "method": "ldml", "descriptor": "lbp", "dim": 32},
     {
-        "collection": "staff", "method": "cpmtml", "descriptor": "lbp", "dim": 64,
+        "collection": examples.COLLECTION, "method": "cpmtml", "descriptor": "lbp", "dim": 64,
         "sources": [
             {"task": "identity", "from": "subjects"},
             {"task": "identity", "from": "labels"},
@@ -20,6 +22,30 @@ EXAMPLES: list[JsonValue] = [
 ]  # fmt: skip
 
 
+STARTED: dict[str, JsonValue] = QUEUED | {"kind": "train", "training": examples.TRAINING}
+OUT: dict[str, Any] = {
+    "id": examples.TRAINING,
+    "collection": examples.COLLECTION,
+    "request": {
+        "collection": examples.COLLECTION,
+        "method": "ldml",
+        "descriptors": [{"name": "lbp", "options": {}}],
+        "options": {"dim": 32, "seed": 0},
+        "sources": [{"task": "identity", "from": "subjects"}, {"task": "identity", "from": "labels"}],
+        "holdout": 0.2,
+    },
+    "state": "succeeded",
+    "job": examples.JOB,
+    "model": examples.MODEL,
+    "problem": None,
+    "created_at": examples.MOMENT,
+}
+WHOLE: dict[str, Any] = OUT | {
+    "curve": [{"phase": "fit", "step": 100, "steps": 400, "loss": 0.31}],
+    "report": {"tasks": {"identity": {"candidate": {"map": 0.71}, "current": {"map": 0.58}}}, "refit": True},
+}
+
+
 class TrainingIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": EXAMPLES})
     collection: CollectionName
@@ -27,21 +53,23 @@ class TrainingIn(BaseModel):
     descriptor: str | None = Field(None, max_length=255, description="without it, that of the serving model")
     descriptors: list[str] = Field([], max_length=8, description="several, one after the other in a row")
     dim: int | None = Field(None, ge=1, le=4096)
-    options: dict[str, Any] = Field({}, description="of the method; a wrong one is answered with the list of them")
+    options: Metadata = Field({}, description="of the method; a wrong one is answered with the list of them")
     seed: int = Field(0, ge=0, lt=2**31)
     sources: list[Source] = Field([], max_length=64, description="without any: identity from subjects and labels")
     holdout: float = Field(0.2, ge=0, le=0.8, description="share of the people whom the report is measured on; 0: none")
 
 
-class StartedOut(JobOut):
+class TrainingStarted(JobOut):
     """The job, and the training that it runs."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [STARTED]})
     training: str
 
 
 class TrainingOut(BaseModel):
     """A run: what was asked, how far it is, and its candidate."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
     collection: str
     request: dict[str, Any] = Field(description="with every option filled in")
@@ -59,6 +87,7 @@ class TrainingOut(BaseModel):
 class WholeTrainingOut(TrainingOut):
     """With its live curve and its report."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [WHOLE]})
     curve: list[dict[str, Any]] = Field(description="one point now and then: phase, step, steps, and what was measured")
     report: dict[str, Any]
 
@@ -68,6 +97,7 @@ class WholeTrainingOut(TrainingOut):
 
 
 class TrainingsOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"trainings": [OUT], "next_token": None}]})
     trainings: list[TrainingOut]
     next_token: str | None = None
 

@@ -10,10 +10,10 @@ from app.errors import NotFound
 from app.queue.messages import Train
 from app.queue.queue import enqueue
 from app.trainings import checking
-from app.trainings.schemas import StartedOut, TrainingIn, TrainingOut, WholeTrainingOut
+from app.trainings.schemas import TrainingIn, TrainingOut, TrainingStarted, WholeTrainingOut
 
 
-def start(session: Session, settings: Settings, caller: Caller, told: TrainingIn) -> tuple[Job, StartedOut]:
+def start(session: Session, settings: Settings, caller: Caller, told: TrainingIn) -> tuple[Job, TrainingStarted]:
     """The training and its job; of one collection, a second waits until the first has ended."""
     plan = checking.plan(session, settings, caller, told)
     training = Training(request=plan.model_dump(mode="json", by_alias=True))
@@ -21,7 +21,7 @@ def start(session: Session, settings: Settings, caller: Caller, told: TrainingIn
     session.flush()
     job = enqueue(session, Train(training=training.id, collection=plan.collection))
     training.job_id = job.id
-    return job, StartedOut(**JobOut.of(job).model_dump(), training=training.id)
+    return job, TrainingStarted(**JobOut.of(job).model_dump(), training=training.id)
 
 
 def get(session: Session, caller: Caller, training_id: str) -> WholeTrainingOut:

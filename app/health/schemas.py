@@ -1,0 +1,72 @@
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.deps import examples
+
+LOADED: dict[str, Any] = {
+    "collection": examples.COLLECTION,
+    "task": "identity",
+    "model": examples.MODEL,
+    "version": 3,
+    "change": 1042,
+    "vectors": 2400,
+    "cells": 128,
+    "held": [examples.MODEL],
+}
+INFO: dict[str, Any] = {
+    "version": "0.1.0",
+    "python": "3.11.7",
+    "faiss": "1.15.0",
+    "database": "sqlite",
+    "detector": "hog",
+    "index_device": "auto",
+    "slots": 8,
+    "process": "host-1-4711",
+    "deployments": [LOADED],
+}
+WAITS = "collection 'staff', task 'identity': not loaded yet"
+
+
+class AliveOut(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+    status: Literal["ok"] = "ok"
+
+
+class ReadyOut(BaseModel):
+    """Whether requests may be sent here, and why not."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"status": "ok", "reasons": []}, {"status": "not ready", "reasons": [WAITS]}]}
+    )
+    status: Literal["ok", "not ready"]
+    reasons: list[str]
+
+
+class LoadedOut(BaseModel):
+    """A deployment as this process serves it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [LOADED]})
+    collection: str
+    task: str
+    model: str = Field(description="the champion")
+    version: int = Field(description="of the deployment")
+    change: int = Field(description="of the collection, up to which the index stands")
+    vectors: int
+    cells: int | None
+    held: list[str] = Field(description="the models whose indexes are loaded")
+
+
+class InfoOut(BaseModel):
+    """Versions, settings that matter, and what is loaded."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [INFO]})
+    version: str
+    python: str
+    faiss: str
+    database: str
+    detector: str
+    index_device: str
+    slots: int = Field(description="requests described at once")
+    process: str
+    deployments: list[LoadedOut]

@@ -1,0 +1,68 @@
+"""Answers as the document shows them: of one task with an explanation, of a mix of two, of a comparison."""
+
+from typing import Any
+
+from app.deps import examples
+
+SCORE: dict[str, Any] = {
+    "distance": 0.41, "similarity": 98.2, "probability": 0.982, "fmr_estimate": 0.0001, "passes": True,
+}  # fmt: skip
+LIMIT: dict[str, Any] = {
+    "distance": 0.7, "similarity": 88.0, "fmr": 0.00097, "low": 0.00084, "high": 0.0011, "enough": True,
+}  # fmt: skip
+MATCH: dict[str, Any] = {
+    "face_id": examples.FACE,
+    "subject": {"id": examples.SUBJECT, "external_id": examples.EXTERNAL_ID},
+    "role": "gallery",
+}
+PART: dict[str, Any] = {
+    "task": "identity",
+    "descriptor": "lbp",
+    "contribution": 0.41,
+    "grid": {"crop": "grey", "rows": 3, "columns": 2, "size": 50},
+    "cells": [[0.21, 0.12], [-0.02, 0.06], [0.03, 0.01]],
+}
+EXPLAINED = MATCH | SCORE | {"explanation": {"distance": 0.41, "parts": [PART], "rest": 0.0}}
+EXAMPLE: dict[str, Any] = {
+    "faces": [{"bounding_box": examples.BOX, "unknown": None, "matches": [EXPLAINED]}],
+    "model": examples.MODEL,
+    "index_generation": "3.1042",
+    "task": "identity",
+    "m": 8,
+    "fraction": 0.07,
+    "calibrated": True,
+    "threshold": LIMIT,
+    "unknown": None,
+}
+ORDERED: dict[str, Any] = {
+    "distance": 0.49, "similarity": 67.1, "probability": None, "fmr_estimate": None, "passes": None,
+}  # fmt: skip
+WEIGHED: dict[str, Any] = {
+    "task": "identity", "share": 0.7, "scale": 1.0, "model": examples.MODEL, "index_generation": "3.1042", "m": 8,
+}  # fmt: skip
+MIXED: dict[str, Any] = EXAMPLE | {
+    "faces": [
+        {
+            "bounding_box": examples.BOX,
+            "unknown": None,
+            "matches": [MATCH | ORDERED | {"distances": {"identity": 0.4, "age": 0.35}}],
+        }
+    ],
+    "index_generation": "3.1042,1.1042",
+    "task": "identity:0.7,age:0.3",
+    "fraction": 0.14,
+    "calibrated": False,
+    "threshold": None,
+    "tasks": [WEIGHED, WEIGHED | {"task": "age", "share": 0.3, "scale": 0.5, "index_generation": "1.1042"}],
+    "complete": True,
+}
+VERDICT: dict[str, Any] = {
+    **SCORE,
+    "bounding_boxes": [examples.BOX, examples.BOX],
+    "face_id": None,
+    "model": examples.MODEL,
+    "index_generation": "3.1042",
+    "task": "identity",
+    "calibrated": True,
+    "threshold": LIMIT,
+}

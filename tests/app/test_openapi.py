@@ -1,0 +1,209 @@
+"""The OpenAPI document: complete, right, and what is really answered."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openapi_spec_validator
+import pytest
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+
+from app.deps.examples import COLLECTION
+from app.deps.photos import SHORTEST
+from app.deps.problems import KNOWN, MEDIA_TYPE, example
+from app.errors import AppError
+from app.main import ROUTERS
+from tests.document import document, faults
+from tests.service import Service
+
+Operation = tuple[str, str, dict[str, Any]]
+OPERATIONS: list[Operation] = [
+    (method, path, told) for path, item in document()["paths"].items() for method, told in item.items()
+]
+ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+OF_JOBS = {"TooFewLabels", "ModelNotReady", "GateRefused", "NothingToEvaluate", "WorkerLost"}
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: f"{o[0]} {o[1]}")
+
+
+def resolved(part: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in part:
+        names = part["$ref"].removeprefix("#/").split("/")
+        part = document()
+        for name in names:
+            part = part[name]
+    return part
+
+
+def examples(content: dict[str, Any]) -> list[Any]:
+    """Of a media type or a schema: its own, else those of what it refers to."""
+    own = [content["example"]] if "example" in content else content.get("examples", [])
+    below = [content["schema"]] if "schema" in content else content.get("anyOf", [])
+    below += [resolved(content)] if "$ref" in content else []
+    return list(own) or [found for part in below for found in examples(part)]
+
+
+def test_it_is_openapi_3_1() -> None:
+    assert document()["openapi"].startswith("3.1")
+    openapi_spec_validator.validate(document())
+
+
+@each_operation
+def test_every_operation_says_what_it_is_for_and_who_may(operation: Operation) -> None:
+    _, path, told = operation
+    assert told["summary"]
+    assert told["description"]
+    assert set(told["tags"]) <= {tag["name"] for tag in document()["tags"]}
+    role = told.get("x-role")
+    assert told["security"] == ([{"bearer": [role]}, {"key": [role]}] if role else [])
+    assert role or path in ("/livez", "/readyz")
+
+
+def test_operations_and_schemas_have_names_that_a_client_can_use() -> None:
+    names = [told["operationId"] for _, _, told in OPERATIONS]
+    assert len(names) == len(set(names))
+    assert all(re.fullmatch(r"[A-Za-z]+(_[a-z]+)*", name) for name in [*names, *document()["components"]["schemas"]])
+    assert not {"HTTPValidationError", "ValidationError"} & document()["components"]["schemas"].keys()
+
+
+@each_operation
+def test_every_parameter_is_described_and_shown(operation: Operation) -> None:
+    for given in operation[2].get("parameters", ()):
+        told = resolved(given)
+        assert told.get("description"), told["name"]
+        shown = told["schema"].get("default") is not None or examples(told["schema"])
+        assert shown or told["schema"].get("type") == "boolean", told["name"]
+
+
+@each_operation
+def test_every_success_and_every_body_has_an_example(operation: Operation) -> None:
+    _, _, told = operation
+    good = {status: answer for status, answer in told["responses"].items() if status < "300"}
+    assert good
+    for status, answer in good.items():
+        assert answer["description"] != "Successful Response"
+        for kind, content in answer.get("content", {}).items():
+            assert examples(content) or kind.startswith("image/"), f"{status} {kind}"
+        assert "content" in answer or status == "204"
+    for kind, content in told.get("requestBody", {}).get("content", {}).items():
+        assert examples(content) or content["schema"] == {}, kind  # an archive's bytes
+
+
+def parts(told: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object of the document but those inside examples."""
+    if isinstance(told, dict):
+        yield where, told
+        for name, inner in told.items():
+            if name not in ("example", "examples") or where == "#/components":
+                yield from parts(inner, f"{where}/{name}")
+    if isinstance(told, list):
+        for i, inner in enumerate(told):
+            yield from parts(inner, f"{where}/{i}")
+
+
+def test_every_example_is_what_its_schema_allows() -> None:
+    checked = 0
+    for where, part in parts(document()):
+        shown = part.get("examples", [])
+        if isinstance(shown, dict):
+            shown = [resolved(one)["value"] for one in shown.values() if not where.startswith("#/components")]
+        shown = [*shown, part["example"]] if "example" in part else shown
+        for one in shown:
+            checked += 1
+            assert faults(part.get("schema", part), one) == [], where
+    assert checked > 500
+
+
+@pytest.mark.parametrize("route", [r for r in ROUTES if r.dependant.body_params], ids=lambda r: r.name)
+def test_every_example_of_a_request_is_taken(route: APIRoute) -> None:
+    [told] = [told for _, _, told in OPERATIONS if told["operationId"] == route.name]
+    for kind, content in told["requestBody"]["content"].items():
+        for shown in examples(content):
+            for name, given in shown.items() if kind == "multipart/form-data" else ():
+                assert name in {field.alias for field in route.dependant.body_params}, given
+            if kind == "application/json":
+                [field] = route.dependant.body_params
+                TypeAdapter(field.field_info.annotation).validate_json(json.dumps(shown))
+
+
+def test_every_example_of_a_photo_is_taken(service: Service) -> None:
+    service.client.put(f"/v1/collections/{COLLECTION}").raise_for_status()
+    answers: list[httpx.Response] = []
+    for _, path, told in OPERATIONS:
+        if told.get("x-body") == "photo":
+            where, content = path.format(collection=COLLECTION), told["requestBody"]["content"]
+            answers += [service.client.post(where, json=shown) for shown in examples(content["application/json"])]
+            answers += [by_form(service, where, **shown) for shown in examples(content["multipart/form-data"])]
+    assert len(answers) == 6
+    for answer in answers:
+        assert answer.status_code == 200 or answer.json()["code"] == "NoFace", answer.text  # it is one black pixel
+
+
+def by_form(service: Service, path: str, file: str | list[str], **fields: Any) -> httpx.Response:
+    names = [file] if isinstance(file, str) else file
+    told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+    return service.client.post(path, files=[("file", (name, base64.b64decode(SHORTEST))) for name in names], data=told)
+
+
+@each_operation
+def test_what_follows_from_a_route_is_listed(operation: Operation) -> None:
+    method, path, told = operation
+    listed = set(told["responses"])
+    if "x-role" in told:
+        assert {"401", "403", "500", "503"} <= listed
+    if "requestBody" in told:
+        assert {"413", "422"} <= listed
+    if told.get("parameters"):
+        assert "422" in listed
+    if path.count("{") and not (method == "put" and path.count("{") == 1):
+        assert "404" in listed
+    assert ("412" in listed) == any(p.get("name") == "if-match" for p in told.get("parameters", ()))
+
+
+@each_operation
+def test_every_error_is_a_problem_and_names_its_codes(operation: Operation) -> None:
+    for status, answer in operation[2]["responses"].items():
+        if status < "400":
+            continue
+        content = answer["content"][MEDIA_TYPE]
+        assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
+        assert content["examples"]
+        for code, shown in content["examples"].items():
+            told = resolved(shown)["value"]
+            assert (told["status"], told["code"]) == (int(status), code)
+            assert f"`{code}`" in answer["description"]
+
+
+@each_operation
+def test_headers_are_listed_where_they_are_sent(operation: Operation) -> None:
+    _, path, told = operation
+    for status, answer in told["responses"].items():
+        names = set(answer["headers"])
+        assert "X-Request-Id" in names
+        assert ({"Location", "Retry-After"} <= names) == (status == "202")
+        assert ("Retry-After" in names) == (status in ("202", "503"))
+        assert ("WWW-Authenticate" in names) == (status == "401")
+        assert ({"X-Model", "X-Index-Generation"} <= names) == (status == "200" and "search" in told["tags"])
+        assert ("ETag" in names) == (status == "200" and "{task}" in path)
+        assert all(resolved(header)["schema"] for header in answer["headers"].values())
+
+
+def test_every_code_of_the_service_has_a_meaning() -> None:
+    known = {code for _, code in KNOWN}
+    app = Path(__file__).resolve().parents[2] / "app"
+    said = {code for path in app.rglob("*.py") for code in re.findall(r"code=\"(\w+)\"", path.read_text())}
+    said |= {kind.code for kind in AppError.__subclasses__()}
+    assert said - OF_JOBS <= known
+    for refusal in KNOWN:
+        assert (example(refusal)["value"]["status"], example(refusal)["value"]["code"]) == refusal
+
+
+def test_a_route_cannot_name_what_nobody_knows() -> None:
+    from app.deps.problems import refuses
+
+    with pytest.raises(KeyError):
+        refuses((418, "Teapot"))
