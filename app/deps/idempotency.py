@@ -112,8 +112,11 @@ def _reserve(resources: Resources, name: tuple[str, str], fingerprint: str) -> R
     try:
         with writing(resources.database) as session:
             found = session.get(Answer, name, with_for_update=True)
-            if found is None or (found.status is None and found.created_at < now() - HELD_SECONDS):
-                session.merge(Answer(key_id=key_id, idempotency_key=key, fingerprint=fingerprint, created_at=now()))
+            if found is None:  # two that come at once both insert, and one of them fails
+                session.add(Answer(key_id=key_id, idempotency_key=key, fingerprint=fingerprint))
+                return None
+            if found.status is None and found.created_at < now() - HELD_SECONDS:
+                found.fingerprint, found.created_at = fingerprint, now()
                 return None
     except IntegrityError as error:
         raise busy from error
