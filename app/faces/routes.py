@@ -1,19 +1,18 @@
 """Enrolled faces, one photo at a time or many at once."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
 from app.deps.accepted import JobOut, accepted
-from app.deps.photos import BINARY, bodies, sent
-from app.deps.problems import refuses
+from app.deps.photos import sent
 from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
 from app.deps.words import NO_NUL, CollectionName, FaceName
 from app.engine.looking import Wish
 from app.engine.names import Role
-from app.faces import service
-from app.faces.schemas import PATCH, DirectoryIn, EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
+from app.faces import bodies, service
+from app.faces.schemas import EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
 from app.faces.streaming import ReceivedDep
 from ml.types import CropKind
 
@@ -30,41 +29,14 @@ MaxFaces = Annotated[
     int | None, Query(ge=1, description="by default 1 where a subject is given, else all", examples=[1])
 ]
 Kind = Annotated[CropKind, Query(description="colour: 112 x 112 pixels; grey: 100 x 170")]
-ARCHIVE_FORM = {
-    "type": "object",
-    "properties": {"file": BINARY | {"description": "a tar, tar.gz or zip"}},
-    "required": ["file"],
-}
-ARCHIVES: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "a tar, tar.gz or zip, told by its bytes; or a folder of the server that its settings allow",
-        "content": {
-            "application/x-tar": {"schema": {}},
-            "application/zip": {"schema": {}},
-            "application/octet-stream": {"schema": {}},
-            "multipart/form-data": {"schema": ARCHIVE_FORM, "example": {"file": "staff.zip"}},
-            "application/json": {"schema": DirectoryIn.model_json_schema()},
-        },
-    }
-}
-TAKES = bodies(EnrolIn, **PATCH, file="badge-0042.jpg")
-ENROLLED: dict[int | str, dict[str, Any]] = {
-    200: {"model": EnrolledOut, "description": "it was there, or no face of it could be enrolled"}
-}
-ENROLS = refuses((409, "DuplicateWithOtherSubject"), (409, "NotInstalled"), (503, "ModelUnavailable"))
-CROP: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {"schema": {}}}}}
-PICTURE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {f"image/{kind}": {"schema": {}} for kind in ("jpeg", "png", "webp", "bmp")}}
-}
 
 
 @router.post(
     "/{collection}/faces",
     status_code=201,
     summary="Enrol a photo",
-    responses=ENROLLED,
-    openapi_extra={**OPERATOR, **PHOTO, **TAKES, **ENROLS},
+    responses=bodies.ENROLLED,
+    openapi_extra={**OPERATOR, **PHOTO, **bodies.PHOTO, **bodies.ENROLS},
 )
 def enrol_photo(
     collection: CollectionId,
@@ -88,7 +60,7 @@ def enrol_photo(
     "/{collection}:import",
     status_code=202,
     summary="Import many photos",
-    openapi_extra={**OPERATOR, **ARCHIVE, **ARCHIVES},
+    openapi_extra={**OPERATOR, **ARCHIVE, **bodies.ARCHIVES},
 )
 def import_archive(
     collection: CollectionId,
@@ -133,7 +105,7 @@ def get_face(collection: CollectionId, face_id: FaceId, session: ReadDep) -> Fac
     summary="A face's crop",
     response_class=Response,
     openapi_extra=READER,
-    responses=CROP,
+    responses=bodies.CROP,
 )
 def get_crop(
     collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep, kind: Kind = "colour"
@@ -148,7 +120,7 @@ def get_crop(
     summary="A face's photo",
     response_class=Response,
     openapi_extra=READER,
-    responses=PICTURE,
+    responses=bodies.PICTURE,
 )
 def get_photo(collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep) -> Response:
     """The photo as it was uploaded."""
