@@ -147,7 +147,6 @@ def _learn(client: httpx.Client, known: Faces) -> str:
     body = {
         "collection": COLLECTION,
         "method": "ldml",
-        "dim": 32,
         "sources": [{"task": "identity", "collection": COLLECTION, "from": "labels"}],
     }
     job = wait(client, client.post("/v1/trainings", json=body), "train LDML from the labels alone")

@@ -5,11 +5,11 @@ from dataclasses import fields
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.tables import Collection, Deployment, Generation, Task
+from app.db.tables import Collection, Deployment, Face, Generation, Task
 from app.deps.caller import Caller
 from app.errors import Invalid, NotFound
 from app.trainings.plan import Named, Plan, Source
@@ -37,8 +37,7 @@ def plan(session: Session, settings: Settings, caller: Caller, told: TrainingIn)
             raise NotFound(f"no collection {collection!r}")
     _check_tasks(session, made.tasks)
     _check_sources(made)
-    _check_width(made)
-    return made
+    return _sized(session, made, told)
 
 
 def _descriptors(session: Session, settings: Settings, told: TrainingIn, task: str) -> Iterable[Named]:
@@ -127,8 +126,13 @@ def _check_sources(plan: Plan) -> None:
             raise Invalid(f"task {task!r}: tolerance is for metadata; labels and subjects have none")
 
 
-def _check_width(plan: Plan) -> None:
-    """A learned space is no wider than what it is learned from. Raises ml.Unavailable where a file is missing."""
+def _sized(session: Session, plan: Plan, told: TrainingIn) -> Plan:
+    """A learned space is no wider than what it is learned from; where no width was asked for, it has four faces an
+    axis too. Raises ml.Unavailable where a file is missing."""
     width, dim = plan.recipe.dim, plan.options.get("dim", 1)
+    if "dim" in plan.options and told.dim is None and "dim" not in told.options:
+        faces = session.scalar(select(func.count()).where(Face.collection_id.in_(plan.collections))) or 0
+        return plan.model_copy(update={"options": plan.options | {"dim": max(2, min(dim, width, faces // 4))}})
     if dim > width:
         raise Invalid(f"dim must be at most {width}, the width of the descriptors, not {dim}")
+    return plan

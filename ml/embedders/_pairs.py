@@ -25,6 +25,12 @@ def project(rows: NDArray[np.float32], projection: NDArray[np.float32], offset: 
     return out
 
 
+def norms(z: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(N, d) -> (N,), none of them 0."""
+    found: NDArray[np.float32] = np.maximum(np.linalg.norm(z, axis=1), np.finfo(np.float32).tiny).astype(np.float32)
+    return found
+
+
 def squared_distances(z: Tensor) -> Tensor:
     """(B, d) -> (B, B), never below zero."""
     norms = (z * z).sum(1)

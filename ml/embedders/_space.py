@@ -6,12 +6,14 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ml.embedders._batches import Batch
 from ml.embedders._pairs import median_squared_distance, squared_distances
 from ml.embedders.base import TaskData
 from ml.types import Ids
 
+FACES_AN_AXIS = 4
 Start = Literal["lda", "wpca", "pca", "random", "learned"]
 
 
@@ -62,22 +64,35 @@ def whitened(x: Tensor, dim: int) -> Tensor:
     return torch.eye(dim, x.shape[1], device=x.device, dtype=x.dtype) / x.std(0)[:dim, None].clamp_min(1e-6)
 
 
-def discriminant(x: Tensor, task: TaskData, dim: int, ridge: float) -> Tensor:
+def discriminant(x: Tensor, task: TaskData, dim: int, ridge: float, prior: float = 0.0) -> Tensor:
     """Fisher's discriminant axes, each weighted by what it tells: sqrt of (total - within) / total.
 
-    x: (N, r), one row a face of the task; ridge: share of the whole variance within that each axis gets.
-    Returns (dim, r).
+    Where little is labelled this goes over into WPCA: n faces that have a labelled fellow weigh n : prior against the
+    belief that a person varies as all faces do, and the axes are sought within the leading dim + n / 4 principal ones.
+    x: (N, r), one row a face of the task, its columns principal; ridge: share of the whole variance within that each
+    axis gets. Returns (dim, r).
     """
-    x = x - x.mean(0)
+    n, r = with_fellows(task), x.shape[1]
+    x = (x - x.mean(0))[:, : dim + n // FACES_AN_AXIS]
     spans = torch.cat([*_around_fellows(x, task), x.new_zeros(1, x.shape[1])])
-    within = spans.T @ spans
+    within, whole = spans.T @ spans, x.T @ x / len(x)
+    trust = n / (n + prior) if n else 0.0
+    within = trust * within + (1 - trust) * (within.trace() / whole.trace().clamp_min(1e-12)) * whole
     within.diagonal().add_(ridge * within.trace().clamp_min(1e-12))
     variance, turn = torch.linalg.eigh(within)
     white = (turn / variance.sqrt()).T
-    ratio, axes = torch.linalg.eigh(white @ (x.T @ x / len(x)) @ white.T)
+    ratio, axes = torch.linalg.eigh(white @ whole @ white.T)
     told = ((ratio - 1) / ratio).clamp_min(1e-2).sqrt()
     best: Tensor = (axes * told).flip(1)[:, :dim].T @ white
-    return best.contiguous()
+    return pad(best, (0, r - best.shape[1]))
+
+
+def with_fellows(task: TaskData) -> int:
+    """How many faces are known to have another of the same: what there is to learn from."""
+    known = np.sort(task.values[~np.isnan(task.values)])
+    low = np.searchsorted(known, known - task.tolerance, "left")
+    high = np.searchsorted(known, known + task.tolerance, "right")
+    return int((high - low > 1).sum()) + len(np.unique(task.pairs[task.same]))
 
 
 def _around_fellows(x: Tensor, task: TaskData) -> list[Tensor]:

@@ -11,7 +11,7 @@ from ml.embedders._descent import Outcome
 from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Local, members
 from ml.embedders._mixture import Mixture, fit_mixture
-from ml.embedders._pairs import tensor
+from ml.embedders._pairs import norms, tensor
 from ml.embedders._space import Space
 from ml.embedders.base import Maps, Progress
 from ml.embedders.ldml import Ldml
@@ -90,6 +90,11 @@ class Clml(Ldml):
         return q
 
     def _embed(self, rows: Rows, task: str) -> Rows:
+        z = self._met(rows)
+        return z / norms(z)[:, None] if self.unit else z
+
+    def _met(self, rows: Rows) -> Rows:
+        """What the local maps make of them together, (N, dim)."""
         maps = tensor(self.learned["projection"]).view(-1, self.dim, rows.shape[1])
         offsets = tensor(self.learned["offset"]).view(-1, self.dim)
         z = np.empty((len(rows), self.dim), np.float32)
@@ -104,7 +109,10 @@ class Clml(Ldml):
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps:
         projections = self.learned["projection"].reshape(-1, self.dim, rows.shape[1])
-        return Maps(rows, projections, self.learned["offset"].reshape(-1, self.dim), self.assignments(rows))
+        offsets, shares = self.learned["offset"].reshape(-1, self.dim), self.assignments(rows)
+        if self.unit:
+            shares = shares / norms(self._met(rows))[:, None]
+        return Maps(rows, projections, offsets, shares)
 
 
 def _leading_axes(seen: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from ml.embedders._descent import Course, Descent, Model, Outcome
 from ml.embedders._folds import teaching, watch
 from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Linear
-from ml.embedders._pairs import device_of, project, tensor
-from ml.embedders._space import Space, Start, discriminant, principal_space, whitened
+from ml.embedders._pairs import device_of, norms, project, tensor
+from ml.embedders._space import Space, Start, discriminant, principal_space, whitened, with_fellows
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.sampling.balanced import Balanced
@@ -33,14 +33,17 @@ class Ldml(Embedder):
     groups, faces, others: people in a batch, faces of each, and others beside them; balanced=False: faces at random
     negatives: weight of all negatives together over that of all positives
     corrections: share of the loss that explicit pairs carry once there are many; needed: pairs of either kind
-    shrink: pull of L towards zero; stay: pull of L towards its start (for a descriptor that is good already)
+    unit: divide each z by its norm, which tells how much the axes know of a photo rather than whose it is; without it,
+    as in the paper: about as good for people learned from, and worse for strangers
+    shrink: pull of L towards zero; stay: pull of L towards its start, by prior / n of n faces with a labelled fellow;
+    prior: that many weigh as much as the belief that a person varies as all faces do, which "lda" begins with
     start: "lda" (`ridge`: share of the whole variance within people that is added to each axis), "wpca", "pca" (not
     whitened), "random", or "learned" (go on from what was fitted or loaded); its scale and b are fitted first
     rate: Adam's step, relative to the start's root mean square; averaging: of the parameters over steps
     axes: principal axes that L is sought in, fewer than D for speed; device: "auto", "cpu" or "cuda"
     """
 
-    dim: int = 32
+    dim: int = 128
     steps: int = 300
     held_out: float = 0.0
     groups: int = 256
@@ -50,8 +53,10 @@ class Ldml(Embedder):
     negatives: float = 20.0
     corrections: float = 0.2
     needed: int = 10
+    unit: bool = True
     shrink: float = 2.5e-6
-    stay: float = 0.0
+    stay: float = 1e-4
+    prior: float = 300.0
     start: Start = "lda"
     ridge: float = 2e-4
     rate: float = 0.02
@@ -109,7 +114,8 @@ class Ldml(Embedder):
     def _model(self, lesson: Lesson) -> tuple[Linear, float]:
         """The map before its first step, and b."""
         projection, bias = lesson.scaled(self._start(lesson.space, lesson.of(lesson.task.faces), lesson.task))
-        return Linear(projection, self.shrink * lesson.spread, self.stay * lesson.spread), bias
+        stay = self.stay * self.prior / max(1, with_fellows(lesson.task))
+        return Linear(projection, self.shrink * lesson.spread, stay * lesson.spread), bias
 
     def _start(self, space: Space, seen: Tensor, task: TaskData) -> Tensor:
         """L in the coordinates of the space, (dim, r)."""
@@ -119,7 +125,7 @@ class Ldml(Embedder):
             generator = torch.Generator().manual_seed(self.seed)
             return torch.randn(self.dim, seen.shape[1], generator=generator).to(seen.device)
         if self.start == "lda":
-            return discriminant(seen, task, self.dim, self.ridge)
+            return discriminant(seen, task, self.dim, self.ridge, self.prior)
         if self.start == "wpca":
             return whitened(seen, self.dim)
         return torch.eye(self.dim, seen.shape[1], device=seen.device)
@@ -130,7 +136,10 @@ class Ldml(Embedder):
         return Uniform(self.groups * self.faces + self.others)
 
     def _embed(self, rows: Rows, task: str) -> Rows:
-        return project(rows, self.learned["projection"], self.learned["offset"])
+        z: Rows = project(rows, self.learned["projection"], self.learned["offset"])
+        return z / norms(z)[:, None] if self.unit else z
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps:
-        return Maps.one(rows, self.learned["projection"], self.learned["offset"])
+        projection, offset = self.learned["projection"], self.learned["offset"]
+        scale = np.float32(1) / norms(project(rows, projection, offset)) if self.unit else None
+        return Maps.one(rows, projection, offset, scale)

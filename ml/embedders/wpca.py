@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.embedders._pairs import device_of, principal, project, tensor
+from ml.embedders._pairs import device_of, norms, principal, project, tensor
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
 from ml.errors import TooFewPairs, WrongShape
 from ml.types import Rows
@@ -46,15 +46,9 @@ class Wpca(Embedder):
 
     def _embed(self, rows: Rows, task: str) -> Rows:
         z: Rows = project(rows, self.learned["projection"], self.learned["offset"])
-        return z / _norms(z)[:, None] if self.unit else z
+        return z / norms(z)[:, None] if self.unit else z
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps:
         projection, offset = self.learned["projection"], self.learned["offset"]
-        scale = np.float32(1) / _norms(project(rows, projection, offset)) if self.unit else None
+        scale = np.float32(1) / norms(project(rows, projection, offset)) if self.unit else None
         return Maps.one(rows, projection, offset, scale)
-
-
-def _norms(z: Rows) -> Rows:
-    """(N,), none of them 0."""
-    norms: Rows = np.maximum(np.linalg.norm(z, axis=1), np.finfo(np.float32).tiny).astype(np.float32)
-    return norms
