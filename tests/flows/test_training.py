@@ -10,7 +10,7 @@ from tests.gallery import crops
 from tests.service import Service
 
 STRONG = 1.6
-LEARN = {"dim": 16, "options": {"steps": 60, "groups": 16, "others": 16}}
+LEARN = {"dim": 16, "options": {"steps": 60, "start": "pca", "groups": 16, "others": 16}}
 
 
 def archive(people: Iterable[int], shots: int) -> bytes:
