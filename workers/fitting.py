@@ -37,11 +37,11 @@ def held_out(snapshot: Snapshot, share: float) -> NDArray[np.bool_]:
 def _searchable(facts: Facts, people: Ids) -> list[int]:
     """The people of whom there is something to be found: for a person another photo, for other tasks any face; where
     nothing but labels is known, whoever is labelled."""
-    known = people[facts.member & ~np.isnan(facts.values)]
+    known = people[facts.member & ~np.isnan(facts.truth)]
     if not len(known):
         return [int(n) for n in np.unique(people[facts.pairs])]
     numbers, counts = np.unique(known, return_counts=True)
-    return [int(n) for n in numbers[counts >= (2 if facts.derived == "subjects" else 1)]]
+    return [int(n) for n in numbers[counts >= (2 if facts.task == "identity" else 1)]]
 
 
 def training_set(snapshot: Snapshot, rows: Rows, kept: NDArray[np.bool_], seed: int) -> TrainingSet:

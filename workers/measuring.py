@@ -54,12 +54,12 @@ def measure(trial: Trial, model: Contestant) -> Measured:
     facts, metric = trial.facts, model.embedder.metric
     placed = trial.bench.embed(model, facts.task)
     said = _apart(placed.faces, trial.bench.place(facts.pairs), metric)
-    searched = np.flatnonzero(facts.member & trial.held & ~np.isnan(facts.values))
+    searched = np.flatnonzero(facts.member & trial.held & ~np.isnan(facts.truth))
     ranked = _rank(trial, placed, searched, metric)
     if ranked is None:
         fresh = trial.held[facts.pairs].any(axis=1)
         return Measured(None, said[fresh & facts.same], said[fresh & ~facts.same], said)
-    drawn, alike = draw_pairs(facts.values[searched], facts.tolerance, PAIRS, np.random.default_rng(0))
+    drawn, alike = draw_pairs(facts.truth[searched], facts.tolerance, PAIRS, np.random.default_rng(0))
     genuine = _apart(placed.faces, trial.bench.place(searched[drawn[alike]]), metric)
     return Measured(ranked, genuine, ranked.impostor.astype(np.float64), said)
 
@@ -76,7 +76,7 @@ def _rank(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> Ranked
         placed.faces[here],
         protocol,
         metric=metric,
-        values=facts.values[searched],
+        values=facts.truth[searched],
         tolerance=facts.tolerance,
         distractors=placed.distractors,
     )
@@ -166,7 +166,7 @@ def calibrate(measured: Measured) -> Calibration | None:
 
 def calibrate_on_learned(embedder: Embedder, rows: Rows, facts: Facts) -> Calibration | None:
     """From pairs that were learned from, which look easier than they are: only where nobody was held out."""
-    drawn, alike = draw_pairs(facts.values, facts.tolerance, PAIRS, np.random.default_rng(0))
+    drawn, alike = draw_pairs(facts.truth, facts.tolerance, PAIRS, np.random.default_rng(0))
     pairs, same = np.concatenate([drawn, facts.pairs]), np.concatenate([alike, facts.same])
     if min(same.sum(), (~same).sum()) < FEWEST:
         return None

@@ -44,6 +44,7 @@ class Facts:
     """What is known for one task, over the N faces of the snapshot.
 
     member: (N,) whether the face lies in one of the task's sources; values: (N,) float64, NaN unknown
+    truth: (N,) what a report judges by: the values, or the subjects where identity is learned from labels alone
     pairs: (P, 2) places in the snapshot; same: (P,); weights: (P,): the settled labels
     drawn: of the derived pairs only so many are to be used, None: all
     """
@@ -51,6 +52,7 @@ class Facts:
     task: str
     member: NDArray[np.bool_]
     values: NDArray[np.float64]
+    truth: NDArray[np.float64]
     tolerance: float
     derived: str
     pairs: Ids
@@ -136,9 +138,11 @@ def _facts(
     member[pairs.ravel()] = True
     if derived and derived[0].metadata:
         member &= ~np.isnan(values) | np.isin(np.arange(len(faces)), pairs)
+    named = [Source(origin="subjects", collection=s.collection) for s in mine]
+    truth = values if derived or task != "identity" else _values(faces, named, plan)
     drawn = [s.max_pairs for s in derived if s.max_pairs]
     return Facts(
-        task, member, values, float(next((s.tolerance for s in derived if s.tolerance), 0.0)),
+        task, member, values, truth, float(next((s.tolerance for s in derived if s.tolerance), 0.0)),
         derived[0].origin if derived else "labels", pairs, said.same[kept], said.weights[kept], said.unsettled,
         sum(drawn) if drawn else None,
     )  # fmt: skip

@@ -124,6 +124,20 @@ def test_labels_teach_where_nobody_is_named(resources: Resources) -> None:
     assert report["candidate"] is None
 
 
+def test_what_labels_alone_taught_is_judged_by_the_people_who_are_named(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(20), shots=3)
+    with writing(resources.database) as session:
+        for who in range(10):
+            for a, b, same in ((0, 1, True), (0, 2, True), (0, 3, False)):
+                pair = faces[3 * who + a].pk, faces[3 * who + b].pk
+                session.add(Label(task="identity", face_a=pair[0], face_b=pair[1], same=same, by="ana"))
+    labels = (Source(origin="labels"),)
+    job, message = begin(resources, holdout=0.3, sources=labels, options=LDML | {"needed": 4})
+    report = train.run(message, context(resources, job))["report"]
+    assert report["candidate"]["queries"] == report["current"]["queries"] == 3 * report["held_out_people"] > 6
+    assert set(report["tasks"]["identity"]["difference"]) == {"mAP", "1-call@1", "1-call@10"}
+
+
 def test_principal_components_need_neither_labels_nor_names(resources: Resources) -> None:
     enrol(resources, "c", range(10), shots=2, named=False)
     job, message = begin(resources, method="wpca", options={"dim": 6})
