@@ -1,0 +1,133 @@
+"""A gallery that lives: what searches cost while a training runs, and what publishing and rolling back take.
+
+    python -m benchmarks.living --home HOME --collection NAME --photo FILE [--method ldml] [--dim 32] [--rounds 300]
+
+HOME: a service's folder with the collection in it, as `likeness evaluate lfw --home HOME` leaves it; a model is added.
+The service runs in processes of its own; memory is the API's resident set, read fifty times a second.
+"""
+
+import argparse
+import json
+import statistics
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+
+from app.cli.private import service
+
+READ_SECONDS = 0.02
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--collection", required=True)
+    parser.add_argument("--photo", type=Path, required=True)
+    parser.add_argument("--method", default="ldml")
+    parser.add_argument("--dim", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=300)
+    told = parser.parse_args()
+    with service(told.home) as client:
+        print(json.dumps(measured(client, told), indent=1))
+
+
+def measured(client: httpx.Client, told: argparse.Namespace) -> dict[str, Any]:
+    path, photo = f"/v1/collections/{told.collection}", told.photo.read_bytes()
+    task = f"{path}/deployments/identity"
+    faces = client.get(path).raise_for_status().json()["face_count"]
+
+    def search() -> float:
+        began = time.perf_counter()
+        client.post(f"{path}/search", files={"file": photo}).raise_for_status()
+        return 1000 * (time.perf_counter() - began)
+
+    for _ in range(20):
+        search()
+    quiet = [search() for _ in range(told.rounds)]
+    body = {"collection": told.collection, "method": told.method, "descriptor": "lbp", "dim": told.dim}
+    began = time.perf_counter()
+    training = client.post("/v1/trainings", json=body).raise_for_status().headers["Location"]
+    beside: list[float] = []
+    while not (job := client.get(training).json())["finished_at"]:
+        beside += [search() for _ in range(10)]
+        time.sleep(0.2)
+    trained = time.perf_counter() - began
+    model = job["result"]["model"]
+    with Memory() as memory:
+        began = time.perf_counter()
+        answer = client.post(f"{task}:publish", json={"model": model, "override": True, "reason": "a benchmark"})
+        publish = done(client, answer)
+        published = time.perf_counter() - began
+    back = []
+    for _ in range(6):
+        began = time.perf_counter()
+        done(client, client.post(f"{task}:rollback"))
+        back.append(time.perf_counter() - began)
+    index = 4 * faces * told.dim / 2**20
+    return {
+        "faces": faces,
+        "search by photo, quiet, ms": shown(quiet),
+        "search by photo, a training beside it, ms": shown(beside),
+        "p99 beside over quiet": round(float(np.quantile(beside, 0.99) / np.quantile(quiet, 0.99)), 2),
+        "training while searched, s": round(trained, 1),
+        "publish, s": round(published, 1),
+        "publish job": publish,
+        "roll back, s, median and most": [round(statistics.median(back), 3), round(max(back), 3)],
+        "index, MiB": round(index, 1),
+        "API's memory before and at most while it swaps, MiB": memory.shown(),
+    }
+
+
+def shown(times: list[float]) -> dict[str, float]:
+    return {
+        "n": len(times),
+        "median": round(statistics.median(times), 1),
+        "p99": round(float(np.quantile(times, 0.99)), 1),
+    }
+
+
+def done(client: httpx.Client, answer: httpx.Response) -> Any:
+    answer.raise_for_status()
+    if answer.status_code != 202:
+        return None
+    while not (job := client.get(answer.headers["Location"]).json())["finished_at"]:
+        time.sleep(0.02)
+    if job["state"] != "succeeded":
+        raise SystemExit(json.dumps(job["problem"]))
+    return {key: job["result"][key] for key in ("served", "version")}
+
+
+class Memory(threading.Thread):
+    """The resident set of this process's child that serves."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        children = psutil.Process().children(recursive=True)
+        self.api = next(c for c in children if "serve" in c.cmdline())
+        self.seen: list[int] = []
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            self.seen.append(self.api.memory_info().rss)
+            time.sleep(READ_SECONDS)
+
+    def __enter__(self) -> "Memory":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self.join(5)
+
+    def shown(self) -> list[float]:
+        return [round(self.seen[0] / 2**20, 1), round(max(self.seen) / 2**20, 1)]
+
+
+if __name__ == "__main__":
+    main()
