@@ -20,12 +20,12 @@ migrate: $(READY) ## bring the database to the newest schema
 
 ##@ Develop
 test: $(READY) ## run the tests
-	$(ENV)/pytest -n auto
+	$(ENV)/pytest -n auto --dist worksteal
 check: $(READY) ## format, lint, types, house rules, tests
 	$(ENV)/ruff format --check .
 	$(ENV)/ruff check .
 	$(ENV)/mypy
-	$(ENV)/pytest -n auto
+	$(ENV)/pytest -n auto --dist worksteal
 chaos: $(READY) ## kill processes on purpose, 300 times
 	CHAOS_TRIALS=300 $(ENV)/pytest -m chaos
 bench: $(READY) ## measure; prints tables and writes JSON

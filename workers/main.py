@@ -89,7 +89,8 @@ class Worker:
 
     def _do(self, job: Job, context: JobContext) -> None:
         message = queue.read(job)
-        log.info("job.started job_id=%s kind=%s try=%d", job.id, job.kind, job.tries)
+        level = logging.DEBUG if job.result else logging.INFO  # an import that waits comes by five times a second
+        log.log(level, "job.started job_id=%s kind=%s try=%d", job.id, job.kind, job.tries)
         try:
             result = HANDLERS[type(message)](message, context)
         except Later as later:

@@ -28,6 +28,10 @@ class Chores:
             threading.Thread(target=self._do, args=(future, work), name="chore", daemon=True).start()
         return self._under_way[key]
 
+    def busy(self, key: Hashable) -> bool:
+        """Whether work with this key is under way, or done and not tidied up: it would not be started anew."""
+        return key in self._under_way
+
     def result(self, key: Hashable, work: Callable[[], Result]) -> Result | None:
         """What it gave, once it has; None until then: ask again at the next step. Raises what it raised."""
         future = self.start(key, work)

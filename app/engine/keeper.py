@@ -183,7 +183,8 @@ class Keeper:
         """Thresholds and the curve anew, where the gallery is another than they were measured on. What is written
         down is read as any change of the deployment is."""
         here, quiet = held.standing.vectors, time.monotonic() - held.moved_at > QUIET_SECONDS
-        if self._measured.get(held.place) == here or not facts.due(here, measured_on, quiet):
+        done = self._measured.get(held.place) == here or self.chores.busy(("measure", held))
+        if done or not facts.due(here, measured_on, quiet):
             return
         with snapshot(self.resources.database) as session:
             quiet = not facts.importing(session, held.place.collection)

@@ -10,6 +10,7 @@ from app.engine.traffic import Traffic
 from app.errors import NotFound
 from app.resources import Resources
 from app.storage.blobs import Blobs
+from app.threads import get_threads, set_threads
 from ml.generation import Recipe
 from ml.images import unpng
 from ml.types import Spec
@@ -47,9 +48,9 @@ def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None
 
 def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resources) -> None:
     enrol(resources, "c", [1], shots=1)
-    traffic, before = Traffic(resources.settings.home), torch.get_num_threads()
+    traffic, before = Traffic(resources.settings.home), get_threads()
     assert traffic.idle_seconds() == float("inf")
-    torch.set_num_threads(2)
+    set_threads(2)
     try:
         with telling(JobContext("j", "w", resources)) as told:
             told.share_cores()
@@ -60,7 +61,7 @@ def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resour
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2, "the next job begins with all that the process was given"
     finally:
-        torch.set_num_threads(before)
+        set_threads(before)
 
 
 def test_a_stamp_costs_a_file_once_a_second_at_most(resources: Resources) -> None:
