@@ -15,6 +15,8 @@ from workers.snapshot import Facts, Snapshot
 
 IMPLIED = 0.5
 """Weight of a pair that follows from labels, beside 1 for one that somebody looked at."""
+STRANGERS = 0.5
+"""Share held out of the people of whom no label speaks, where nothing but labels is learned from: it costs little."""
 FEWEST = 2
 """People who must be held out for a report, and who must remain to learn from."""
 
@@ -31,6 +33,9 @@ def held_out(snapshot: Snapshot, share: float) -> NDArray[np.bool_]:
         below = sum(chance[p] < share for p in people)
         if len(people) >= 2 * FEWEST:
             held.update(people[: min(max(below, FEWEST), len(people) - FEWEST)])
+        if facts.derived == "labels":
+            strangers = set(people) - set(snapshot.people[facts.pairs].ravel().tolist())
+            held.update(p for p in strangers if chance[p] < max(share, STRANGERS))
     return np.isin(snapshot.people, sorted(held))
 
 

@@ -90,7 +90,7 @@ def test_corrections_help_others_and_nothing_is_lost_by_learning_them(crew: Crew
     label(crew, {name: faces[name] for name in names[:LABELLED]})
     with Throughout(crew) as searcher:
         source = {"task": "identity", "collection": "c", "from": "labels"}
-        body = {"collection": "c", "method": "ldml", "dim": 16, "options": {"steps": 150}, "sources": [source]}
+        body = {"collection": "c", "method": "ldml", "sources": [source]}
         model = ended(crew, crew.client.post("/v1/trainings", json=body))["result"]["model"]
         ended(crew, crew.client.post(f"{TASK}:publish", json={"model": model}))
         after = ask(crew, others)
