@@ -40,10 +40,12 @@ class IngestBatch(Message):
 
 
 class FitFirst(Message):
-    """Fit a WPCA on the first faces of a collection and publish it: the first model that was learned."""
+    """Fit a WPCA on the first faces of a collection and publish it: the first model that was learned.
+
+    Seconds of work, after which each further face costs less: not left to the trainer, which yields to all others.
+    """
 
     kind: ClassVar[str] = "fit-first"
-    lane: ClassVar[Lane] = "train"
     collection: str
 
     @property

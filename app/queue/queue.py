@@ -37,7 +37,8 @@ def claim(session: Session, *, lane: str, worker: str, lease: float) -> Job | No
         select(Job.id)
         .where(Job.state == "queued", Job.lane == lane, Job.not_before <= now())
         .where(or_(Job.lock.is_(None), ~blocked))
-        .order_by(Job.not_before > 0, Job.id)  # fresh work before work that was put off
+        # parts of an import after all that is no part, since those wait by the dozen; then fresh before put off
+        .order_by(Job.parent_id.is_not(None), Job.not_before > 0, Job.id)
         .limit(1)
         .with_for_update(skip_locked=True, of=Job)
     )

@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from app.db.session import reading, writing
 from app.db.tables import Job, now
 from app.queue import queue
-from app.queue.messages import Erase, FitFirst, Sweep
+from app.queue.messages import Erase, IngestBatch, Sweep, Train
 from app.resources import Resources
 
 
@@ -29,9 +29,17 @@ def state(resources: Resources, job_id: str) -> str:
 
 def test_jobs_are_taken_oldest_first_and_only_of_the_own_lane(resources: Resources) -> None:
     first, second = add(resources, Sweep(), Sweep())
-    [fit] = add(resources, FitFirst(collection="a"))
+    [fit] = add(resources, Train(training="t", collection="a"))
     assert [take(resources), take(resources), take(resources)] == [first, second, None]
     assert take(resources, lane="train") == fit
+
+
+def test_parts_of_an_import_let_all_others_go_first(resources: Resources) -> None:
+    [whole] = add(resources, Sweep())
+    with writing(resources.database) as session:
+        part = queue.enqueue(session, IngestBatch(job=whole, first=0, last=1), parent=whole).id
+    [later] = add(resources, Sweep())
+    assert [take(resources), take(resources), take(resources)] == [whole, later, part]
 
 
 def test_a_rolled_back_cause_leaves_no_job(resources: Resources) -> None:
@@ -60,7 +68,7 @@ def test_many_workers_never_get_the_same_job(resources: Resources) -> None:
 
 
 def test_a_job_waits_for_an_earlier_one_of_its_lock(resources: Resources) -> None:
-    first, second, other = add(resources, *[FitFirst(collection=c) for c in ("a", "a", "b")])
+    first, second, other = add(resources, *[Train(training="t", collection=c) for c in ("a", "a", "b")])
     assert take(resources, lane="train") == first
     assert take(resources, lane="train") == other
     assert take(resources, lane="train") is None
