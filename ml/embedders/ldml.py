@@ -11,18 +11,19 @@ from ml.embedders._descent import Course, Descent, Model, Outcome
 from ml.embedders._folds import teaching, watch
 from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Linear
-from ml.embedders._pairs import device_of, norms, project, tensor
+from ml.embedders._pairs import device_of, tensor
+from ml.embedders._projected import Projected
 from ml.embedders._space import Space, Start, discriminant, principal_space, whitened, with_fellows
-from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
+from ml.embedders.base import Progress, TaskData, TrainingSet
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.sampling.balanced import Balanced
 from ml.sampling.base import Sampler
 from ml.sampling.uniform import Uniform
-from ml.types import Ids, Rows
+from ml.types import Ids
 
 
 @dataclass
-class Ldml(Embedder):
+class Ldml(Projected):
     """z = L x, with sum_ij w_ij ln(1 + exp(-y_ij (b - |z_i - z_j|^2))) + the pulls as small as they get.
 
     The weights of a batch sum to 1 and the pulls are measured in the scale of the descriptors, so options suit any
@@ -63,10 +64,6 @@ class Ldml(Embedder):
     averaging: float = 0.95
     axes: int = 2000
     device: str = "auto"
-
-    @property
-    def width(self) -> int | None:
-        return self.learned["projection"].shape[1] if self.learned else None
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         task, held = teaching(data, self.needed, self.held_out, self.seed)
@@ -134,12 +131,3 @@ class Ldml(Embedder):
         if self.balanced:
             return Balanced(self.groups, self.faces, self.others)
         return Uniform(self.groups * self.faces + self.others)
-
-    def _embed(self, rows: Rows, task: str) -> Rows:
-        z: Rows = project(rows, self.learned["projection"], self.learned["offset"])
-        return z / norms(z)[:, None] if self.unit else z
-
-    def maps(self, rows: Rows, task: str = "identity") -> Maps:
-        projection, offset = self.learned["projection"], self.learned["offset"]
-        scale = np.float32(1) / norms(project(rows, projection, offset)) if self.unit else None
-        return Maps.one(rows, projection, offset, scale)

@@ -2,16 +2,14 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from ml.embedders._pairs import device_of, norms, principal, project, tensor
-from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
+from ml.embedders._pairs import device_of, principal, tensor
+from ml.embedders._projected import Projected
+from ml.embedders.base import Progress, TrainingSet
 from ml.errors import TooFewPairs, WrongShape
-from ml.types import Rows
 
 
 @dataclass
-class Wpca(Embedder):
+class Wpca(Projected):
     """z = diag(s + floor)^-1 V (x - mean): PCA whose axes all have variance one (002, section 4.2).
 
     dim: d; whiten: off, it is plain PCA; sample: rows that the axes are computed from (the mean is of all);
@@ -27,10 +25,6 @@ class Wpca(Embedder):
     unit: bool = False
     device: str = "auto"
 
-    @property
-    def width(self) -> int | None:
-        return self.learned["projection"].shape[1] if self.learned else None
-
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         if len(data.rows) <= self.dim:
             raise TooFewPairs("faces", self.dim + 1, len(data.rows))
@@ -43,12 +37,3 @@ class Wpca(Embedder):
         self.learned = {"projection": axes.cpu().numpy(), "offset": (axes @ mean).cpu().numpy()}
         self.notes = {"steps": 1, "variance": [float(s) ** 2 for s in deviations]}
         progress(1, 1, {})
-
-    def _embed(self, rows: Rows, task: str) -> Rows:
-        z: Rows = project(rows, self.learned["projection"], self.learned["offset"])
-        return z / norms(z)[:, None] if self.unit else z
-
-    def maps(self, rows: Rows, task: str = "identity") -> Maps:
-        projection, offset = self.learned["projection"], self.learned["offset"]
-        scale = np.float32(1) / norms(project(rows, projection, offset)) if self.unit else None
-        return Maps.one(rows, projection, offset, scale)
