@@ -9,13 +9,16 @@ import sys
 
 import cv2
 import faiss
+from threadpoolctl import threadpool_limits
 
-NAME = "OMP_NUM_THREADS"
+NAMES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Read by libraries that are loaded later."""
 
 
 def set_threads(threads: int) -> None:
     """At most so many each, of the calling thread and of those that start later."""
-    os.environ[NAME] = str(threads)
+    os.environ.update(dict.fromkeys(NAMES, str(threads)))
+    threadpool_limits(threads, user_api="blas")
     cv2.setNumThreads(threads)
     faiss.omp_set_num_threads(threads)
     if torch := sys.modules.get("torch"):
@@ -23,4 +26,4 @@ def set_threads(threads: int) -> None:
 
 
 def get_threads() -> int:
-    return int(os.environ.get(NAME) or os.cpu_count() or 1)
+    return int(os.environ.get(NAMES[0]) or os.cpu_count() or 1)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ml.embedders._folds import counted, only, require_pairs, watch
 from ml.embedders._hinge import Projections, Rates
-from ml.embedders._pairs import device_of, principal, project, tensor
+from ml.embedders._pairs import device_of, principal, tensor
 from ml.embedders._pools import Pool, pool
+from ml.embedders._projected import project
 from ml.embedders._rounds import Rounds
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
 from ml.errors import TooFewPairs, WrongShape

@@ -19,18 +19,6 @@ def tensor(array: NDArray[Any], device: torch.device | None = None) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device or "cpu")
 
 
-def project(rows: NDArray[np.float32], projection: NDArray[np.float32], offset: NDArray[np.float32]) -> NDArray[Any]:
-    """x -> L x - offset. rows: (N, D), projection: (d, D), offset: (d,). Returns (N, d)."""
-    out: NDArray[Any] = torch.addmm(-tensor(offset), tensor(rows), tensor(projection).T).numpy()
-    return out
-
-
-def norms(z: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(N, d) -> (N,), none of them 0."""
-    found: NDArray[np.float32] = np.maximum(np.linalg.norm(z, axis=1), np.finfo(np.float32).tiny).astype(np.float32)
-    return found
-
-
 def squared_distances(z: Tensor) -> Tensor:
     """(B, d) -> (B, B), never below zero."""
     norms = (z * z).sum(1)

@@ -11,7 +11,8 @@ from ml.embedders._descent import Outcome
 from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Local, members
 from ml.embedders._mixture import Mixture, fit_mixture
-from ml.embedders._pairs import norms, tensor
+from ml.embedders._pairs import tensor
+from ml.embedders._projected import norms
 from ml.embedders._space import Space
 from ml.embedders.base import Maps, Progress
 from ml.embedders.ldml import Ldml
