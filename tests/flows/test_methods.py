@@ -1,0 +1,77 @@
+"""Every method that a training can name: learned over HTTP from drawn faces, published, searched, taken back."""
+
+import io
+import json
+import tarfile
+from typing import Any
+
+import pytest
+
+from ml import registry
+from tests.flows.test_training import STRONG, train, upload
+from tests.gallery import crops
+from tests.service import Service
+
+PEOPLE, SHOTS = 16, 3
+AGES = 40
+QUICK: dict[str, dict[str, Any]] = {
+    "wpca": {"dim": 8},
+    "ldml": {"dim": 8, "options": {"steps": 40}},
+    "clml": {"dim": 8, "options": {"steps": 20, "first": 20, "k": 2}},
+    "stml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200}},
+    "cpmtml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},
+}
+IDENTITY = {"task": "identity", "from": "subjects"}
+AGE = {"task": "age", "collection": "aged", "from": "metadata.age", "tolerance": 3}
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def upload_with_ages(service: Service) -> None:
+    """One face each of other people, with a manifest that tells their age."""
+    packed, told = io.BytesIO(), []
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for who in range(200, 200 + AGES):
+            told.append({"file": f"{who}.png", "metadata": {"age": 20 + who % 10}})
+            _add(tar, f"{who}.png", crops(who, who, 1.0)["grey"])
+        _add(tar, "manifest.jsonl", "\n".join(json.dumps(line) for line in told).encode())
+    service.client.put("/v1/collections/aged")
+    path = "/v1/collections/aged:import"
+    job = service.wait(service.client.post(path, params={"aligned": True}, content=packed.getvalue()))
+    assert (job["progress"]["done"], job["progress"]["failed"]) == (AGES, 0), job
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(data)
+    tar.addfile(entry, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("method", registry.names("embedders"))
+def test_a_method_is_learned_published_searched_and_taken_back(service: Service, method: str) -> None:
+    upload(service, "c", range(PEOPLE), SHOTS)
+    asked, tasks = QUICK.get(method, {}), ["identity"]
+    if method == "cpmtml":
+        upload_with_ages(service)
+        assert service.client.put("/v1/tasks/age", json={"enabled": True}).status_code in (200, 201)
+        asked, tasks = asked | {"sources": [IDENTITY, AGE]}, ["identity", "age"]
+    job = service.wait(train(service, method=method, holdout=0.25, **asked), 120)
+    assert job["state"] == "succeeded", job["problem"]
+    model = job["result"]["model"]
+    shown = service.client.get(f"/v1/models/{model}").json()
+    assert (shown["method"], shown["tasks"]) == (method, tasks)
+    forced = {"model": model, "override": True, "reason": "a test of the way, not of the metric"}
+    task_path = "/v1/collections/c/deployments/identity"
+    published = service.wait(service.client.post(f"{task_path}:publish", json=forced))
+    assert published["state"] == "succeeded", published["problem"]
+    photo = crops(3, 3000, STRONG)["grey"]
+    for task in tasks:
+        answer = service.client.post(
+            "/v1/collections/c/search", params={"task": task, "aligned": True, "limit": 5}, files={"file": photo}
+        )
+        assert answer.status_code == 200, answer.text
+        nearest = answer.json()["faces"][0]["matches"][0]
+        assert answer.json()["model"] == model
+        assert nearest["subject"]["id"] == "p3"
+        assert nearest["distance"] == pytest.approx(0, abs=1e-3)
+    assert service.client.post(f"{task_path}:rollback").json()["champion"] == "lbp-l2"
