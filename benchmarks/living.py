@@ -46,7 +46,7 @@ def measured(client: httpx.Client, told: argparse.Namespace) -> dict[str, Any]:
         client.post(f"{path}/search", files={"file": photo}).raise_for_status()
         return 1000 * (time.perf_counter() - began)
 
-    for _ in range(20):
+    for _ in range(told.rounds):
         search()
     quiet = [search() for _ in range(told.rounds)]
     body = {"collection": told.collection, "method": told.method, "descriptor": "lbp", "dim": told.dim}
