@@ -39,8 +39,13 @@ class Recipe:
         return tuple(dict.fromkeys(d.crop for d in self.built))
 
     @property
+    def blocks(self) -> tuple[int, ...]:
+        """How many numbers each descriptor has."""
+        return tuple(d.dim for d in self.built)
+
+    @property
     def dim(self) -> int:
-        return sum(d.dim for d in self.built)
+        return sum(self.blocks)
 
     def describe(self, crops: Mapping[CropKind, Crops]) -> Rows:
         """(N, dim) float32 from N crops of each kind needed."""

@@ -49,15 +49,15 @@ def _searchable(facts: Facts, people: Ids) -> list[int]:
     return [int(n) for n in numbers[counts >= (2 if facts.task == "identity" else 1)]]
 
 
-def training_set(snapshot: Snapshot, rows: Rows, kept: NDArray[np.bool_], seed: int) -> TrainingSet:
+def training_set(plan: Plan, snapshot: Snapshot, rows: Rows, kept: NDArray[np.bool_]) -> TrainingSet:
     """What may be learned from the faces kept. A label that touches any other face is left out.
 
     rows: (N, D), one a face of the snapshot; kept: (N,).
     """
     kept = kept & np.any([f.member for f in snapshot.tasks], axis=0)
     place = np.cumsum(kept) - 1
-    tasks = [_task_data(f, snapshot.people, kept, place, np.random.default_rng((seed, 2))) for f in snapshot.tasks]
-    return TrainingSet(rows if kept.all() else rows[kept], tuple(tasks))
+    tasks = [_task_data(f, snapshot.people, kept, place, np.random.default_rng((plan.seed, 2))) for f in snapshot.tasks]
+    return TrainingSet(rows if kept.all() else rows[kept], tuple(tasks), plan.recipe.blocks)
 
 
 def _task_data(facts: Facts, people: Ids, kept: NDArray[np.bool_], place: Ids, rng: np.random.Generator) -> TaskData:

@@ -49,12 +49,12 @@ class Serving:
 
 def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Telling) -> Candidate:
     """Everything between reading and writing the tables. Raises TooFewPairs, NotFound (a crop is gone), Interrupted."""
-    recipe, seed = plan.recipe, int(plan.options.get("seed", 0))
+    recipe = plan.recipe
     tell = told.phase("describe", 0, 200)
     rows = describe(context.resources, recipe, taken.faces, context, lambda done, total: tell(done, total, {}))
     held = fitting.held_out(taken, plan.holdout)
     first = _without(held, plan, taken, rows, told) if held.any() else None
-    everything = fitting.training_set(taken, rows, np.ones(len(rows), np.bool_), seed)
+    everything = fitting.training_set(plan, taken, rows, np.ones(len(rows), np.bool_))
     if first is None:
         only = fitting.fit(plan, everything, told.phase("fit", 200, 1000))
         known = _known({f.task: measuring.calibrate_on_learned(only, rows, f) for f in _served(taken, only)})
@@ -67,7 +67,7 @@ def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Tel
 
 def _without(held: NDArray[np.bool_], plan: Plan, taken: Snapshot, rows: Rows, told: Telling) -> Embedder | None:
     """Learned without these; None where what is left is too little to learn from."""
-    left = fitting.training_set(taken, rows, ~held, int(plan.options.get("seed", 0)))
+    left = fitting.training_set(plan, taken, rows, ~held)
     try:
         return fitting.fit(plan, left, told.phase("fit", 200, 580))
     except TooFewPairs:

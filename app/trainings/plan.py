@@ -1,5 +1,6 @@
 """What a training was asked to do, checked: stored with its row, and read again by the worker."""
 
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -52,9 +53,13 @@ class Plan(BaseModel):
     sources: tuple[Source, ...]
     holdout: float
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
         return Recipe(tuple(Spec(d.name, d.options) for d in self.descriptors))
+
+    @property
+    def seed(self) -> int:
+        return int(self.options.get("seed", 0))
 
     @property
     def collections(self) -> tuple[str, ...]:

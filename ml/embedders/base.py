@@ -46,13 +46,23 @@ class TaskData:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Descriptors of all faces taken part, and what is known of each task. rows: (N, D) float32."""
+    """Descriptors of all faces taken part, and what is known of each task.
+
+    rows: (N, D) float32; blocks: the widths of the descriptors that lie one after the other in a row, their sum D;
+    empty where there is one
+    """
 
     rows: Rows
     tasks: tuple[TaskData, ...]
+    blocks: tuple[int, ...] = ()
 
     def task(self, name: str) -> TaskData:
         return next(t for t in self.tasks if t.task == name)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of each descriptor in a row."""
+        return self.blocks or (self.rows.shape[1],)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +128,8 @@ class Embedder(ABC):
             raise WrongShape("rows", "(N, D) float32", f"{data.rows.shape} {data.rows.dtype}")
         if not np.isfinite(data.rows).all():
             raise NotFinite("the descriptors of the training set")
+        if sum(data.widths) != data.rows.shape[1]:
+            raise WrongShape("blocks", f"widths that sum to {data.rows.shape[1]}", data.blocks)
         self.tasks = tuple(t.task for t in data.tasks) or ("identity",)
         self._fit(data, progress)
         # a transposed array multiplies in another order, and would not embed bit for bit as its saved copy does

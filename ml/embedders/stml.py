@@ -1,6 +1,6 @@
 """stML: one projection and one bias from pairs, by the hinge (Simonyan et al. 2013; the baseline of 002)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ml.embedders._hinge import Projections
 from ml.embedders._hinged import Hinged, Lesson, scaled
@@ -15,7 +15,7 @@ class Stml(Hinged):
     """
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
-        super()._fit(TrainingSet(data.rows, data.tasks[:1]), progress)
+        super()._fit(replace(data, tasks=data.tasks[:1]), progress)
 
     def _learn(self, lesson: Lesson) -> None:
         rows, task = lesson.rows, lesson.tasks[0]

@@ -113,7 +113,7 @@ class _Bench:
         kept[self.at[training]] = True
         first, last = (DESCRIBED + (WHOLE - DESCRIBED) * i // draws for i in (draw, draw + 1))
         start = time.perf_counter()
-        data = fitting.training_set(self.known, self.rows, kept, self.plan.options.get("seed", 0))
+        data = fitting.training_set(self.plan, self.known, self.rows, kept)
         embedder = fitting.fit(self.plan, data, self.told.phase(f"fit {draw}", first, last))
         fitted = time.perf_counter()
         rows = self._embed(embedder)
