@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, expit
 
 from ml.errors import Corrupt, NotFinite, TooFewPairs, WrongShape
-from ml.types import Ids, Metric, Rows
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Ids, Rows
 
 Distances = NDArray[np.float64]  # (n,), smaller is more alike: see ml.types.Metric
 
@@ -165,7 +166,7 @@ def clopper_pearson(errors: int, n: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = "l2") -> Distances:
+def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = EUCLIDEAN) -> Distances:
     """Distances of at most n different pairs of different people among (N, d) rows, every pair as likely as another.
 
     people: (N,) numbers; -1 is unknown and left out
@@ -178,7 +179,7 @@ def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Metric 
     return _distances(rows, _unique(first[apart], second[apart], len(rows), n, rng), metric)
 
 
-def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = "l2") -> Distances:
+def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = EUCLIDEAN) -> Distances:
     """Distances of at most n different pairs of one person's faces. The person is drawn first, every one as likely,
     so that one with a thousand photos does not stand for all."""
     order, rng = np.argsort(people, kind="stable"), np.random.default_rng(seed)
@@ -202,8 +203,7 @@ def _unique(first: Ids, second: Ids, faces: int, n: int, rng: np.random.Generato
 def _distances(rows: Rows, pairs: Ids, metric: Metric) -> Distances:
     found = np.empty(len(pairs))
     for at in range(0, len(pairs), BLOCK):
-        x, y = rows[pairs[at : at + BLOCK, 0]], rows[pairs[at : at + BLOCK, 1]]
-        found[at : at + BLOCK] = ((x - y) ** 2).sum(axis=1) if metric == "l2" else -(x * y).sum(axis=1)
+        found[at : at + BLOCK] = metric.paired(rows[pairs[at : at + BLOCK, 0]], rows[pairs[at : at + BLOCK, 1]])
     return found
 
 

@@ -18,7 +18,8 @@ from ml.calibration import Calibration
 from ml.descriptors.base import Descriptor
 from ml.embedders.base import Embedder
 from ml.errors import Corrupt
-from ml.types import CropKind, Crops, Metric, Rows, Spec
+from ml.metric import Metric
+from ml.types import CropKind, Crops, Rows, Spec
 
 MANIFEST = "manifest.json"
 
@@ -92,7 +93,7 @@ class Generation:
             "embedder": {"name": self.embedder_name, "options": asdict(self.embedder)},
             "notes": self.embedder.notes,
             "tasks": list(self.tasks),
-            "metric": self.metric,
+            "metric": self.metric.kind,
             "calibrations": {task: c.to_dict() for task, c in self.calibrations.items()},
             "facts": dict(self.facts),
         }

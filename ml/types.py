@@ -18,9 +18,6 @@ Ids = NDArray[np.int64]  # (N,)
 Points = NDArray[np.float32]  # (5, 2): left eye, right eye, nose, left mouth corner, right mouth corner
 
 CropKind = Literal["grey", "colour"]
-Metric = Literal["l2", "ip"]
-"""How an embedding is compared. `l2`: the distance is the *squared* Euclidean distance. `ip`: the distance is minus
-the inner product. A smaller distance always means more alike."""
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,10 @@ class Crew:
             victim.send_signal(signal.SIGKILL)
         if name in ("api", "all"):
             self.process.wait()
-            _, left = psutil.wait_procs(orphans, timeout=20)
-            assert not left, f"workers outlived their server: {left}"
+            until = time.monotonic() + 20
+            while left := [orphan for orphan in orphans if _lives(orphan)]:
+                assert time.monotonic() < until, f"workers outlived their server: {left}"
+                time.sleep(0.05)
             self.start()
 
     def stop(self) -> None:
@@ -110,6 +112,14 @@ class Crew:
         """Straight from the tables."""
         with closing(sqlite3.connect(self.home / "likeness.sqlite", timeout=20)) as database:
             return database.execute(query, values).fetchall()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """A zombie is dead: whoever inherits orphans here may never ask for it."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def check(crew: Crew, collection: str) -> None:

@@ -13,7 +13,8 @@ from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import best_threshold
-from ml.types import Ids, Metric, Rows
+from ml.metric import Metric
+from ml.types import Ids, Rows
 from workers.bench import Bench, Contestant, Placed
 from workers.fitting import draw_pairs
 from workers.snapshot import Facts
@@ -98,8 +99,8 @@ def _apart(rows: Rows, pairs: Ids, metric: Metric) -> Distances:
     """(P,) distances of (P, 2) pairs of rows, a few at a time: descriptors are wide."""
     found = np.empty(len(pairs))
     for at in range(0, len(pairs), BLOCK):
-        first, second = (rows[ends].astype(np.float64) for ends in pairs[at : at + BLOCK].T)
-        found[at : at + BLOCK] = -(first * second).sum(1) if metric == "ip" else ((first - second) ** 2).sum(1)
+        first, second = (rows[ends] for ends in pairs[at : at + BLOCK].T)
+        found[at : at + BLOCK] = metric.paired(first, second)
     return found
 
 

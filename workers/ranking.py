@@ -14,7 +14,8 @@ from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import CALLS, FPIRS, rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import det, misses_at_fpir
-from ml.types import Metric, Rows
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Rows
 from workers.entrants import Entrant, Entrants
 
 WIDEST = 2048  # wider embeddings are searched flat in practice, and k-means over them takes minutes
@@ -38,7 +39,7 @@ def judged(
     draws: list[dict[str, Any]] = []
     ranked: list[Ranked] = []
     curves: dict[str, Any] = {}
-    metric: Metric = "l2"
+    metric: Metric = EUCLIDEAN
     for i, protocol in enumerate(protocols):
         here = placed(i)
         start, metric = time.perf_counter(), here.metric

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -46,9 +47,8 @@ def faces_of(session: Session, said: Settled) -> list[Face]:
 def judged(said: Settled, pks: Sequence[int], rows: Rows, generation: Generation, task: str) -> dict[str, Any]:
     """auc: that a pair of the same is nearer than one of others, with its interval (Hanley and McNeil 1982);
     accuracy: at probability 1/2 of the model's own calibration, without one at the best threshold of these pairs."""
-    first, second = (rows[np.searchsorted(pks, said.pairs[:, i])].astype(np.float64) for i in (0, 1))
-    apart = -(first * second).sum(1) if generation.metric == "ip" else ((first - second) ** 2).sum(1)
-    distances = apart.astype(np.float32)
+    first, second = (rows[np.searchsorted(pks, said.pairs[:, i])] for i in (0, 1))
+    distances = generation.metric.paired(first, second).astype(np.float64)
     calibration = generation.calibrations.get(task)
     if calibration is not None:
         accepted = calibration.probability(distances) >= PRIOR
@@ -67,7 +67,7 @@ def judged(said: Settled, pks: Sequence[int], rows: Rows, generation: Generation
     }
 
 
-def _auc(distances: Rows, said: Settled) -> tuple[float, float, float]:
+def _auc(distances: NDArray[np.float64], said: Settled) -> tuple[float, float, float]:
     from scipy.stats import rankdata  # most of a second to load, for one call
 
     same, others = int(said.same.sum()), int((~said.same).sum())

@@ -12,6 +12,7 @@ from ml import registry
 from ml.embedders.base import TaskData, TrainingSet
 from ml.evaluation import protocols
 from ml.generation import Recipe
+from ml.metric import EUCLIDEAN, INNER_PRODUCT
 from ml.types import CropKind, Crops, Rows, Spec
 
 BLOCK = 512
@@ -44,9 +45,12 @@ def export_embeddings(
             training_set(rows[sides.training], [names[i] for i in sides.training]),
             progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps),
         )
+    metric = embedder.metric
+    if metric not in (EUCLIDEAN, INNER_PRODUCT):
+        raise typer.BadParameter(f"{method} compares by a score of its own, which a file of vectors cannot carry")
     x = embedder.embed(rows)
-    np.savez(out, x=x, f=np.array(names), metric=np.array(embedder.metric))
-    console.print(f"{out}: {x.shape[0]:,} x {x.shape[1]}, {embedder.metric}")
+    np.savez(out, x=x, f=np.array(names), metric=np.array(metric.kind))
+    console.print(f"{out}: {x.shape[0]:,} x {x.shape[1]}, {metric.kind}")
 
 
 def describe(recipe: Recipe, crops: dict[CropKind, Crops]) -> Rows:

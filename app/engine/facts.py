@@ -24,7 +24,8 @@ from ml.errors import TooFewPairs
 from ml.generation import Generation
 from ml.indexes import tune
 from ml.indexes.base import Index
-from ml.types import Ids, Metric, Rows
+from ml.metric import Metric
+from ml.types import Ids, Rows
 
 FEWEST = 100
 """Below so many faces nothing is measured by itself: a few pairs say little about a false-match rate."""

@@ -14,8 +14,8 @@ from ml.generation import Generation
 from ml.indexes import default_cells
 from ml.indexes._build import Device
 from ml.indexes.base import Index
-from ml.indexes.ivf import Ivf
-from ml.types import Ids, Metric, Rows
+from ml.metric import Metric
+from ml.types import Ids, Rows
 
 BATCH_BYTES = 8 * 2**20
 PER_CELL = 256
@@ -95,8 +95,7 @@ def build(session: Session, place: Place, dim: int, metric: Metric, device: Devi
         for found, rows in vectors(session, place, dim):
             new = ~_among(found, sample)[0]
             index.add(found[new], rows[new])
-    if isinstance(index, Ivf):
-        index.trained_on = len(index)  # a sample stood for all of them: it has not grown since
+    index.settle()
     return index
 
 

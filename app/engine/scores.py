@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ml.calibration import Calibration, Threshold
 from ml.generation import Generation
 from ml.indexes import Point
-from ml.types import Metric
+from ml.metric import Metric
 
 Floats = NDArray[np.float64]
 Distances = NDArray[np.float32] | NDArray[np.float64]
@@ -53,13 +53,13 @@ class Scores:
         if self.calibration is not None:
             return 100 * self.calibration.probability(distances.astype(np.float64))
         far = distances.astype(np.float64)
-        return 100 / (1 + far) if self.metric == "l2" else 50 * (1 - far / (1 + np.abs(far)))
+        return 100 / (1 + far) if self.metric.kind == "l2" else 50 * (1 - far / (1 + np.abs(far)))
 
     def distance(self, similarity: float) -> float:
         """Where that similarity lies; kept finite."""
         if self.calibration is not None:
             far = self.calibration.distance(similarity)
-        elif self.metric == "l2":
+        elif self.metric.kind == "l2":
             far = 100 / max(similarity, 1e-9) - 1
         else:
             side = 1 - similarity / 50  # far / (1 + |far|)

@@ -14,10 +14,10 @@ from app.errors import NotFound
 from app.labels.schemas import SuggestedPair, SuggestIn, SuggestionsOut
 from app.resources import Resources
 from ml.calibration import Calibration
-from ml.evaluation.retrieval import distances
 from ml.evaluation.verification import best_threshold
 from ml.generation import Generation
-from ml.types import Ids, Metric, Rows
+from ml.metric import Metric
+from ml.types import Ids, Rows
 
 SAMPLE = 3000
 SAMPLE_BYTES = 64 << 20
@@ -77,7 +77,7 @@ def _candidates(faces: Sampled, metric: Metric) -> tuple[Ids, NDArray[np.float32
     within a subject, which may be far apart."""
     if len(faces.pks) < 2:
         return np.empty((0, 2), np.int64), np.empty(0, np.float32)
-    every = distances(faces.rows, faces.rows, metric)
+    every = metric.distances(faces.rows, faces.rows)
     np.fill_diagonal(every, np.inf)
     count = min(NEIGHBOURS, len(every) - 1)
     near = np.argpartition(every, count - 1, axis=1)[:, :count]

@@ -7,6 +7,7 @@ from typing import Self
 from app.engine.scores import Scores
 from app.engine.served import Serving
 from app.errors import Conflict
+from ml.metric import EUCLIDEAN
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class Criteria:
         """What distances mean: of a mix nothing is known but their order."""
         if not self.mixed:
             return self.first.facts
-        return Scores("ip" if any(c.serving.index.metric == "ip" for c in self.each) else "l2")
+        return Scores(next((m for m in (c.serving.index.metric for c in self.each) if m.kind != "l2"), EUCLIDEAN))
 
 
 def _scale(serving: Serving) -> float:

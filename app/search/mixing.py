@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from app.engine.served import Serving
 from app.search import places
 from app.search.criteria import Criteria
-from ml.evaluation.retrieval import distances
 from ml.indexes.base import Found
 from ml.types import Ids, Rows
 
@@ -83,5 +82,5 @@ def _apart(session: Session, serving: Serving, query: Rows, ids: Ids) -> Floats:
     there = [i for i, pk in enumerate(ids.tolist()) if pk in found]
     if there:
         rows = places.rows_of([found[int(ids[i])] for i in there], serving.index.dim)
-        apart[there] = distances(query[None], rows, serving.index.metric)[0]
+        apart[there] = serving.index.metric.distances(query[None], rows)[0]
     return apart

@@ -15,7 +15,6 @@ from app.search.desk import Desk, bounding_box, crops
 from app.search.judging import line, scored
 from app.search.places import stored
 from app.search.schemas import Verdict
-from ml.evaluation.retrieval import distances
 from ml.types import Rows
 
 MOST_FACES = 1000
@@ -39,7 +38,7 @@ def verify(desk: Desk, caller: Caller, photos: Sequence[bytes], asked: VerifyAsk
         faces = [desk.faces(data, aligned=asked.aligned, most=1)[0] for data in photos]
         rows = serving.embed(crops(serving, faces))
         enrolled = _enrolled(desk, serving, asked) if len(photos) == 1 else None
-        apart = distances(rows[:1], rows[1:] if enrolled is None else enrolled.rows, serving.index.metric)[0]
+        apart = serving.index.metric.distances(rows[:1], rows[1:] if enrolled is None else enrolled.rows)[0]
         nearest = int(np.argmin(apart))
         return Verdict(
             **scored(serving.facts, drawn, apart[nearest : nearest + 1])[0],

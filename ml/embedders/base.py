@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ml.errors import Corrupt, NotFinite, NotFitted, WrongShape
-from ml.types import Ids, Metric, Rows
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Ids, Rows
 
 Progress = Callable[[int, int, dict[str, float]], None]
 """progress(step, steps, values): called now and then while fitting; it may raise to stop the fit."""
@@ -104,7 +105,6 @@ class Embedder(ABC):
     """
 
     seed: int = 0
-    metric: ClassVar[Metric] = "l2"
 
     def __post_init__(self) -> None:
         self.learned: dict[str, NDArray[Any]] = {}
@@ -116,6 +116,11 @@ class Embedder(ABC):
 
     @abstractmethod
     def _embed(self, rows: Rows, task: str) -> Rows: ...
+
+    @property
+    def metric(self) -> Metric:
+        """How its embeddings are compared; known once it is fitted."""
+        return EUCLIDEAN
 
     @property
     @abstractmethod

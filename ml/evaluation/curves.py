@@ -12,7 +12,8 @@ from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import DistractorPoint, rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
 from ml.indexes.base import Index
-from ml.types import Metric, Rows
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Rows
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def distractor_curve(
     distractors: Rows,
     *,
     counts: Sequence[int] | None = None,
-    metric: Metric = "l2",
+    metric: Metric = EUCLIDEAN,
 ) -> tuple[DistractorPoint, ...]:
     """Retrieval as the first n of (M, d) distractors join the gallery; by default n = 0 and quarters of M."""
     points = []

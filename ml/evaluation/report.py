@@ -12,7 +12,8 @@ from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.retrieval import Faces, Ranked, average_precisions, cmc, n_call, rank
 from ml.evaluation.verification import Det, det, misses_at_fpir, thinned
-from ml.types import Metric, Rows
+from ml.metric import EUCLIDEAN, Kind, Metric
+from ml.types import Rows
 
 CALLS = (1, 2, 5, 10, 20)
 FPIRS = (0.01, 0.1)
@@ -48,7 +49,7 @@ class Report:
 
     protocol: str
     task: str
-    metric: Metric
+    metric: Kind
     draws: int
     queries: int
     gallery: int
@@ -97,7 +98,7 @@ def rank_protocol(
     embeddings: Rows,
     protocol: Protocol,
     *,
-    metric: Metric = "l2",
+    metric: Metric = EUCLIDEAN,
     values: NDArray[np.float64] | None = None,
     tolerance: float = 0.0,
     distractors: Rows | None = None,
@@ -119,7 +120,7 @@ def rank_protocol(
     return rank(queries, gallery, metric=metric, tolerance=tolerance)
 
 
-def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Metric = "l2") -> Report:
+def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Metric = EUCLIDEAN) -> Report:
     """One report of one or more draws of queries. Raises WrongShape where no query has anything to find."""
     groups = np.concatenate([r.groups for r in draws])
     mated = sum(int(r.mated.sum()) for r in draws)
@@ -136,7 +137,7 @@ def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity",
     return Report(
         protocol,
         task,
-        metric,
+        metric.kind,
         draws=len(draws),
         queries=mated,
         gallery=draws[0].gallery,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.errors import WrongShape
-from ml.types import Ids, Metric, Rows
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Ids, Rows
 
 CHUNK_BYTES = 64 << 20
 SORT_FROM = 64
@@ -50,22 +51,11 @@ class Faces:
     ids: Ids
 
 
-def distances(queries: Rows, gallery: Rows, metric: Metric) -> NDArray[np.float32]:
-    """(Q, N) of `ml.types.Metric`: computed in float64 and kept in float32, so that equal faces tie exactly."""
-    q, g = queries.astype(np.float64), gallery.astype(np.float64)
-    product = q @ g.T
-    if metric == "ip":
-        return (-product).astype(np.float32)
-    squared = (q**2).sum(1)[:, None] + (g**2).sum(1)[None] - 2 * product
-    nearest: NDArray[np.float32] = np.maximum(squared, 0).astype(np.float32)
-    return nearest
-
-
 def rank(
     queries: Faces,
     gallery: Faces,
     *,
-    metric: Metric = "l2",
+    metric: Metric = EUCLIDEAN,
     tolerance: float = 0.0,
     impostors: int = 1000,
     seed: int = 0,
@@ -83,7 +73,7 @@ def rank(
     step = max(1, CHUNK_BYTES // (8 * max(1, len(ids))))
     found = []
     for start in range(0, len(queries.ids), step):
-        block = distances(queries.rows[start : start + step], rows, metric)
+        block = metric.distances(queries.rows[start : start + step], rows)
         for q, line in enumerate(block, start):
             other = ids != queries.ids[q]
             same = np.abs(values - queries.values[q]) <= tolerance

@@ -4,7 +4,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.types import Metric, Rows
+from ml.metric import Metric
+from ml.types import Rows
 
 SMALL = 10_000
 """Up to here a search is exhaustive: 0.15 ms on one core at 128 numbers a face, less than a request's own overhead."""
@@ -17,7 +18,9 @@ def default_cells(n: int) -> int:
 
 def centroids(rows: Rows, p: int, metric: Metric, seed: int) -> Rows:
     """(p, d) by k-means over at most 256 p of the rows; for inner products over their directions."""
-    means = faiss.Kmeans(rows.shape[1], p, niter=15, seed=seed, spherical=metric == "ip", min_points_per_centroid=1)
+    means = faiss.Kmeans(
+        rows.shape[1], p, niter=15, seed=seed, spherical=metric.kind == "ip", min_points_per_centroid=1
+    )
     means.train(rows)
     found: Rows = means.centroids
     return found

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ml.errors import WrongShape
 from ml.indexes._storage import write
 from ml.indexes.base import Found, Index
-from ml.types import Ids, Metric, Rows
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Ids, Rows
 
 BITMAP_LIMIT = 1 << 27
 """Ids below this are let through by a bitmap (at most 16 MiB), larger ones by a hash set."""
@@ -26,7 +27,7 @@ Scan = tuple[NDArray[np.float32], Ids]
 def empty_lists(centroids: Rows, metric: Metric) -> Any:
     """A faiss.IndexIVFFlat with these cells and nothing in them."""
     cells, dim = centroids.shape
-    kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+    kind = faiss.METRIC_L2 if metric.kind == "l2" else faiss.METRIC_INNER_PRODUCT
     quantizer = faiss.IndexFlat(dim, kind)
     quantizer.add(centroids)
     lists = faiss.IndexIVFFlat(quantizer, dim, cells, kind)
@@ -57,7 +58,7 @@ def nearest(distances: NDArray[np.float32], ids: Ids, k: int) -> Scan:
 class Lists(Index):
     """An index over inverted lists; a subclass says where its cells come from. `_lists`: None while it has none."""
 
-    def __init__(self, dim: int, metric: Metric = "l2") -> None:
+    def __init__(self, dim: int, metric: Metric = EUCLIDEAN) -> None:
         super().__init__(dim, metric)
         self._lists: Any = None
         self._sizes: NDArray[np.int64] | None = None
@@ -90,7 +91,7 @@ class Lists(Index):
         return found
 
     def save(self, path: Path) -> str:
-        header = {"kind": type(self).__name__, "dim": self.dim, "metric": self.metric, "state": self._state()}
+        header = {"kind": type(self).__name__, "dim": self.dim, "metric": self.metric.to_dict(), "state": self._state()}
         return write(path, header, self._lists)
 
     def _state(self) -> dict[str, Any]:
@@ -143,7 +144,7 @@ class Lists(Index):
         self._lists.search_preassigned_c(
             len(queries), given[0], wanted, given[1], given[2], given[3], given[4], False, params
         )
-        return (distances if self.metric == "l2" else -distances), ids
+        return (distances if self.metric.kind == "l2" else -distances), ids
 
     def _fraction(self, cells: Ids, among: Ids | None) -> NDArray[np.float64]:
         """Centroids and rows compared, over rows held; with a filter the most that it can have been."""

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.errors import NotFinite, WrongShape
-from ml.types import Ids, Metric, Rows
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Ids, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,7 @@ class Index(ABC):
     lock that searches share (`app/engine`).
     """
 
-    def __init__(self, dim: int, metric: Metric = "l2") -> None:
+    def __init__(self, dim: int, metric: Metric = EUCLIDEAN) -> None:
         self.dim, self.metric = dim, metric
 
     @property
@@ -72,6 +73,10 @@ class Index(ABC):
         """Grown past its cells, or out of balance: worth building anew beside this one."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Told once all rows are in that a sample was to stand for: it has not grown since."""
+
+    @abstractmethod
     def save(self, path: Path) -> str:
         """Writes a snapshot in one move and returns its SHA-256 in hex; `ml.indexes.load` wants it back."""
 
@@ -91,7 +96,7 @@ class Index(ABC):
         if k < 1:
             raise WrongShape("k", "1 or more", k)
         m = max(1, min(self.default_m if m is None else m, self.cells))
-        return self._search(np.ascontiguousarray(queries, np.float32), k, m, allowed)
+        return self._search(np.ascontiguousarray(self.metric.query(queries), np.float32), k, m, allowed)
 
     def _check(self, rows: Rows) -> None:
         if rows.ndim != 2 or rows.shape[1] != self.dim:

@@ -8,7 +8,8 @@ from ml.errors import WrongShape
 from ml.indexes._cells import centroids, default_cells, imbalance
 from ml.indexes._faiss import Lists, Scan, empty_lists
 from ml.indexes._gpu import GpuCopy, wants_gpu
-from ml.types import Ids, Metric, Rows
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Ids, Rows
 
 GROWN = 2.0
 UNBALANCED = 2.0
@@ -26,7 +27,7 @@ class Ivf(Lists):
     def __init__(
         self,
         dim: int,
-        metric: Metric = "l2",
+        metric: Metric = EUCLIDEAN,
         *,
         p: int | None = None,
         m: int | None = None,
@@ -65,6 +66,9 @@ class Ivf(Lists):
         grown = len(self) > GROWN * self.trained_on
         return grown or imbalance(self.sizes) > UNBALANCED * self.trained_imbalance
 
+    def settle(self) -> None:
+        self.trained_on = len(self)
+
     def remove(self, ids: Ids) -> None:
         before = len(self)
         super().remove(ids)
@@ -83,7 +87,7 @@ class Ivf(Lists):
         if self._gpu is None or sel is not None or not self._gpu.can(wanted, m):
             return super()._scan(queries, wanted, near, cells, sel)
         distances, ids = self._gpu.search(self._lists, queries, wanted, m)
-        return (distances if self.metric == "l2" else -distances), ids
+        return (distances if self.metric.kind == "l2" else -distances), ids
 
     def _state(self) -> dict[str, Any]:
         kept = ("p", "m", "seed", "trained_on", "trained_imbalance")

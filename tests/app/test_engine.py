@@ -23,6 +23,7 @@ from app.errors import Busy, NotFound
 from app.resources import Resources
 from ml.generation import Generation
 from ml.indexes.ivf import Ivf
+from ml.metric import EUCLIDEAN
 from ml.types import Ids
 from tests.rows import Gallery, generation, people
 
@@ -466,7 +467,7 @@ def test_a_sample_finds_the_cells_of_a_large_gallery(resources: Resources) -> No
     gallery.add({model.id: rows}, [None] * len(rows))
     with reading(resources.database) as session:
         born = session.get_one(Collection, "large").created_at
-        index = loading.build(session, Place("large", "identity", model.id, born), 4, "l2", "cpu", per_cell=20)
+        index = loading.build(session, Place("large", "identity", model.id, born), 4, EUCLIDEAN, "cpu", per_cell=20)
     ids: Ids = np.array(gallery.pks)
     assert index.cells == 128
     assert (index.ids() == np.sort(ids)).all()

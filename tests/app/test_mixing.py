@@ -21,8 +21,8 @@ from app.search.criteria import Criteria, Criterion
 from app.storage.blobs import Blobs
 from ml import images, indexes
 from ml.calibration import Calibration
-from ml.evaluation.retrieval import distances
 from ml.generation import Generation
+from ml.metric import EUCLIDEAN
 from ml.types import Rows
 from tests.app.test_search import Api, encoded, matches, settled
 from tests.rows import Gallery, generation, people
@@ -248,7 +248,7 @@ def test_what_lies_within_the_bound_is_surely_the_nearest(k: int, monkeypatch: p
     sides = [draw.normal(size=(3000, dim)).astype(np.float32) for dim in (6, 4)]
 
     def held(rows: Rows) -> Any:
-        index = indexes.build(ids, rows, "l2", p=16)
+        index = indexes.build(ids, rows, p=16)
         return SimpleNamespace(
             index=index, rows=rows, search=lambda q, k, m, among: index.search(q, k, m=m, allowed=among)
         )
@@ -257,7 +257,7 @@ def test_what_lies_within_the_bound_is_surely_the_nearest(k: int, monkeypatch: p
     criteria = Criteria(tuple(Criterion(held(rows), share, 2.0) for rows, share in zip(sides, (0.6, 0.4), strict=True)))
     queries = [rows[:20] for rows in sides]
     found = mixing.nearest(None, criteria, queries, k, [16, 16], None)  # type: ignore[arg-type]
-    whole = sum(share / 2 * distances(rows[:20], rows, "l2") for rows, share in zip(sides, (0.6, 0.4), strict=True))
+    whole = sum(share / 2 * EUCLIDEAN.distances(rows[:20], rows) for rows, share in zip(sides, (0.6, 0.4), strict=True))
     for q in range(20):
         sure = found.distances[q] < found.bound[q]
         nearer = np.flatnonzero(whole[q] < found.bound[q] * (1 - 1e-5))

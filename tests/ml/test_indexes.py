@@ -3,7 +3,7 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import faiss
 import numpy as np
@@ -15,14 +15,23 @@ from ml.indexes import SMALL, Point, build, choose, default_cells, load, tune
 from ml.indexes.base import Found, Index
 from ml.indexes.flat import Flat
 from ml.indexes.ivf import Ivf
-from ml.types import Ids, Metric, Rows
+from ml.metric import EUCLIDEAN, INNER_PRODUCT, Metric
+from ml.types import Ids, Rows
 
 KINDS = registry.names("indexes")
-METRICS = get_args(Metric)
 DIM = 12
+AVERAGE = Metric("average", blocks=(5, 7), shares=(0.4, 0.6), biases=(-20.0, -25.0))
+METRICS = (EUCLIDEAN, INNER_PRODUCT, Metric("ip", negative=2))
+BOTH = [(kind, m) for kind in KINDS for m in ((AVERAGE,) if kind == "reranked" else METRICS)]
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
-each_metric = pytest.mark.parametrize("metric", METRICS)
+each_metric = pytest.mark.parametrize("metric", METRICS, ids=str)
+each_index = pytest.mark.parametrize(("kind", "metric"), BOTH, ids=str)
+
+
+def own(kind: str) -> Metric:
+    """The metric that an index of this kind is mostly made for."""
+    return next(metric for name, metric in BOTH if name == kind)
 
 
 class SlowIndex:
@@ -43,7 +52,17 @@ class SlowIndex:
         return sorted((self._distance(query, self.held[number]), number) for number in among)[:k]
 
     def _distance(self, x: Rows, y: Rows) -> float:
-        return float(((x - y) ** 2).sum() if self.metric == "l2" else -(x @ y))
+        if self.metric.kind == "l2":
+            return float(((x - y) ** 2).sum())
+        if self.metric.kind == "ip":
+            signs = np.where(np.arange(DIM) < DIM - self.metric.negative, 1, -1)
+            return float(-(signs * x) @ y)
+        parts = list(zip(self.metric.parts, self.metric.shares, self.metric.biases, strict=True))
+        other, same = (
+            sum(share / (1 + math.exp(sign * (float(x[at] @ y[at]) + bias))) for at, share, bias in parts)
+            for sign in (1, -1)
+        )
+        return float(np.float32(math.log(other) - math.log(same)))
 
 
 def grid_rows(n: int, seed: int, levels: int = 5) -> Rows:
@@ -72,8 +91,7 @@ def assert_same(found: Found, slow: SlowIndex, queries: Rows, k: int, allowed: I
         np.testing.assert_allclose(found.distances[row], [d for d, _ in wanted] + [math.inf] * missing, rtol=1e-6)
 
 
-@each_kind
-@each_metric
+@each_index
 @pytest.mark.parametrize("seed", range(3))
 def test_an_exhaustive_search_equals_the_slow_twin_ties_and_all(kind: str, metric: Metric, seed: int) -> None:
     index, slow = made(kind, metric), SlowIndex(metric)
@@ -84,8 +102,7 @@ def test_an_exhaustive_search_equals_the_slow_twin_ties_and_all(kind: str, metri
         assert_same(index.search(queries, k, m=index.cells), slow, queries, k)
 
 
-@each_kind
-@each_metric
+@each_index
 def test_faces_come_go_and_are_replaced_as_in_the_slow_twin(kind: str, metric: Metric) -> None:
     index, slow = made(kind, metric), SlowIndex(metric)
     rng = np.random.default_rng(7)
@@ -102,8 +119,7 @@ def test_faces_come_go_and_are_replaced_as_in_the_slow_twin(kind: str, metric: M
     assert_same(index.search(grid_rows(5, 99), 10, m=index.cells), slow, grid_rows(5, 99), 10)
 
 
-@each_kind
-@each_metric
+@each_index
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
 def test_only_allowed_ids_are_found(kind: str, metric: Metric, share: float) -> None:
     index, slow = made(kind, metric), SlowIndex(metric)
@@ -115,8 +131,7 @@ def test_only_allowed_ids_are_found(kind: str, metric: Metric, share: float) -> 
     assert_same(index.search(queries, 10, m=index.cells, allowed=allowed), slow, queries, 10, allowed)
 
 
-@each_kind
-@each_metric
+@each_index
 def test_copies_of_one_face_come_by_id_even_where_k_cuts_through_them(kind: str, metric: Metric) -> None:
     index = made(kind, metric)
     face = noise(1, 0)
@@ -127,7 +142,7 @@ def test_copies_of_one_face_come_by_id_even_where_k_cuts_through_them(kind: str,
 
 @each_kind
 def test_an_empty_index_finds_nobody(kind: str) -> None:
-    index = made(kind, "l2")
+    index = made(kind, own(kind))
     found = index.search(noise(2, 0), 3)
     assert found.ids.tolist() == [[-1] * 3] * 2
     assert np.isinf(found.distances).all()
@@ -137,7 +152,7 @@ def test_an_empty_index_finds_nobody(kind: str) -> None:
 
 @each_kind
 def test_no_queries_get_no_answers(kind: str) -> None:
-    index = made(kind, "l2")
+    index = made(kind, own(kind))
     index.add(np.arange(50), noise(50, 0))
     found = index.search(noise(0, 0), 3)
     assert found.ids.shape == found.distances.shape == (0, 3)
@@ -146,7 +161,7 @@ def test_no_queries_get_no_answers(kind: str) -> None:
 
 @each_kind
 def test_vectors_of_another_width_and_nan_are_refused(kind: str) -> None:
-    index = made(kind, "l2")
+    index = made(kind, own(kind))
     with pytest.raises(WrongShape, match=r"\(N, 12\)"):
         index.add(np.arange(2), noise(2, 0, dim=11))
     with pytest.raises(NotFinite):
@@ -162,11 +177,10 @@ def test_vectors_of_another_width_and_nan_are_refused(kind: str) -> None:
 @pytest.mark.parametrize("ids", [[1, 1], [-1, 2], [1, 2, 3]])
 def test_ids_that_name_no_face_of_their_own_are_refused(kind: str, ids: list[int]) -> None:
     with pytest.raises(WrongShape, match="ids"):
-        made(kind, "l2").add(np.array(ids), noise(2, 0))
+        made(kind, own(kind)).add(np.array(ids), noise(2, 0))
 
 
-@each_kind
-@each_metric
+@each_index
 def test_a_snapshot_comes_back_bit_for_bit_and_lives_on(kind: str, metric: Metric, tmp_path: Path) -> None:
     index = made(kind, metric)
     ids, rows, queries = some_ids(300, 5), noise(300, 5), noise(9, 6)
@@ -184,7 +198,7 @@ def test_a_snapshot_comes_back_bit_for_bit_and_lives_on(kind: str, metric: Metri
 
 @each_kind
 def test_an_empty_snapshot_comes_back_too(kind: str, tmp_path: Path) -> None:
-    index = made(kind, "l2")
+    index = made(kind, own(kind))
     again = load(tmp_path / "index", index.save(tmp_path / "index"))
     again.add(np.arange(30), noise(30, 0))
     assert len(again) == 30
@@ -193,7 +207,7 @@ def test_an_empty_snapshot_comes_back_too(kind: str, tmp_path: Path) -> None:
 @each_kind
 @pytest.mark.parametrize("harm", ["missing", "truncated", "altered", "empty"])
 def test_a_harmed_snapshot_is_corrupt_and_never_parsed(kind: str, harm: str, tmp_path: Path) -> None:
-    index, path = made(kind, "l2"), tmp_path / "index"
+    index, path = made(kind, own(kind)), tmp_path / "index"
     index.add(np.arange(100), noise(100, 0))
     digest = index.save(path)
     whole = path.read_bytes()
@@ -210,7 +224,7 @@ def test_a_harmed_snapshot_is_corrupt_and_never_parsed(kind: str, harm: str, tmp
 
 @each_kind
 def test_rows_are_read_back_as_they_were_added(kind: str) -> None:
-    index = made(kind, "l2")
+    index = made(kind, own(kind))
     ids, rows = some_ids(80, 0), noise(80, 0)
     index.add(ids, rows)
     index.remove(ids[:10])
@@ -221,7 +235,7 @@ def test_rows_are_read_back_as_they_were_added(kind: str) -> None:
 
 @each_kind
 def test_threads_that_search_at_once_get_what_one_thread_gets(kind: str) -> None:
-    index = made(kind, "l2")
+    index = made(kind, own(kind))
     index.add(np.arange(2000), noise(2000, 0))
     queries = noise(64, 1)
     alone = [index.search(q[None], 10, m=1 + i % 4).ids.tolist() for i, q in enumerate(queries)]
@@ -352,3 +366,23 @@ def test_the_gpu_finds_what_the_cpu_finds_through_adds_and_removals(metric: Metr
     assert (
         gpu.search(queries, 10, allowed=allowed).ids.tolist() == cpu.search(queries, 10, allowed=allowed).ids.tolist()
     )
+
+
+def test_reranking_finds_nearly_all_that_scoring_everybody_finds() -> None:
+    rows, queries, ids = noise(4000, 1), noise(60, 2), np.arange(4000)
+    metric = Metric("average", blocks=(5, 7), shares=(0.5, 0.5), biases=(-3.0, -4.0))
+    index = build(ids, rows, metric, p=16)
+    every = index.search(queries, 10, m=16)
+    assert every.fraction.tolist() == [1.0] * 60
+    recall = []
+    for m in (1, 4, 15):
+        found = index.search(queries, 10, m=m)
+        recall.append((found.distances <= every.distances[:, -1:]).mean())
+    assert recall[0] < recall[1] < recall[2]
+    assert recall[2] > 0.99
+
+
+@pytest.mark.parametrize("metric", [EUCLIDEAN, INNER_PRODUCT, AVERAGE], ids=str)
+def test_a_reranked_index_is_for_averages_of_its_own_width(metric: Metric) -> None:
+    with pytest.raises(WrongShape, match="average"):
+        registry.build("indexes", "reranked", dim=DIM + 1, metric=metric)

@@ -11,11 +11,11 @@ from ml.evaluation.retrieval import (
     average_precision,
     average_precisions,
     cmc,
-    distances,
     n_call,
     rank,
     ranks_of,
 )
+from ml.metric import EUCLIDEAN, INNER_PRODUCT
 
 
 def faces(rows: object, values: object, first_id: int = 0) -> Faces:
@@ -77,13 +77,13 @@ def test_a_tolerance_makes_near_values_relevant() -> None:
 def test_average_precision_agrees_with_scikit_learn_on_every_query(crowd: tuple[Faces, Faces]) -> None:
     queries, gallery = crowd
     measured = average_precisions(rank(queries, gallery))
-    d = distances(queries.rows, gallery.rows, "l2")
+    d = EUCLIDEAN.distances(queries.rows, gallery.rows)
     for q, value in enumerate(queries.values):
         assert measured[q] == pytest.approx(average_precision_score(gallery.values == value, -d[q]), rel=1e-12)
 
 
 def test_an_inner_product_ranks_the_largest_first() -> None:
-    ranked = rank(faces([[1]], [1], 9), faces([[3], [5], [4]], [1, 2, 2]), metric="ip")
+    ranked = rank(faces([[1]], [1], 9), faces([[3], [5], [4]], [1, 2, 2]), metric=INNER_PRODUCT)
     assert ranked.ranks[0].tolist() == [3]
     assert ranked.mate[0] == -3
 
@@ -105,7 +105,7 @@ def test_a_query_is_ranked_alike_alone_and_in_company(crowd: tuple[Faces, Faces]
 
 def test_equal_faces_tie_exactly_in_any_place() -> None:
     face = np.random.default_rng(1).normal(size=(1, 33)).astype(np.float32)
-    line = distances(np.ones((1, 33), np.float32), np.repeat(face, 1003, 0), "l2")
+    line = EUCLIDEAN.distances(np.ones((1, 33), np.float32), np.repeat(face, 1003, 0))
     assert len(np.unique(line)) == 1
 
 
