@@ -34,6 +34,14 @@ class Recipe:
     def built(self) -> tuple[Descriptor, ...]:
         return tuple(registry.build("descriptors", s.name, **s.options) for s in self.descriptors)
 
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Of each descriptor, the name of its numbers: 16 hex digits, the same wherever they are."""
+        told = [
+            (s.name, sorted(s.options.items()), d.version) for s, d in zip(self.descriptors, self.built, strict=True)
+        ]
+        return tuple(hashlib.sha256(repr(t).encode()).hexdigest()[:16] for t in told)
+
     @property
     def crops(self) -> tuple[CropKind, ...]:
         """The kinds of crop it needs."""

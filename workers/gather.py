@@ -6,9 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
+from app.errors import NotFound
 from app.resources import Resources
 from app.storage.blobs import Blobs
 from app.threads import get_threads
+from ml.descriptors.base import Descriptor
 from ml.generation import Recipe
 from ml.images import unpng
 from ml.types import CropKind, Crops, Rows
@@ -53,7 +55,7 @@ def batches(
     """The same, piece by piece, for those who need not hold all of it. Raises as `describe`."""
 
     def one(start: int) -> Rows:
-        return recipe.describe(crops(resources.blobs, faces[start : start + size], recipe.crops))
+        return _described(resources.blobs, recipe, faces[start : start + size])
 
     starts = range(0, len(faces), size)
     threads = max(1, get_threads())
@@ -61,6 +63,35 @@ def batches(
         for first in range(0, len(starts), 2 * threads):
             context.check()
             yield from pool.map(one, starts[first : first + 2 * threads])
+
+
+def _described(blobs: Blobs, recipe: Recipe, faces: Sequence[StoredFace]) -> Rows:
+    """(n, recipe.dim): dear descriptors as they were kept, or kept from now on; the others from the crops."""
+    columns = []
+    for descriptor, key in zip(recipe.built, recipe.keys, strict=True):
+        if descriptor.dear:
+            columns.append(_kept(blobs, descriptor, key, faces))
+        else:
+            columns.append(descriptor.describe(crops(blobs, faces, [descriptor.crop])[descriptor.crop]))
+    return np.concatenate(columns, axis=1)
+
+
+def _kept(blobs: Blobs, descriptor: Descriptor, key: str, faces: Sequence[StoredFace]) -> Rows:
+    names = [Blobs.described(f.image_id, f.number, key) for f in faces]
+    rows = np.empty((len(faces), descriptor.dim), np.float32)
+    missing = []
+    for i, (face, name) in enumerate(zip(faces, names, strict=True)):
+        try:
+            rows[i] = np.frombuffer(blobs.get(face.collection_id, name), "<f2")
+        except NotFound:
+            missing.append(i)
+    if missing:
+        wanting = [faces[i] for i in missing]
+        rows[missing] = descriptor.describe(crops(blobs, wanting, [descriptor.crop])[descriptor.crop])
+        for collection in {f.collection_id for f in wanting}:
+            mine = [i for i in missing if faces[i].collection_id == collection]
+            blobs.put(collection, [(names[i], rows[i].astype("<f2").tobytes()) for i in mine])
+    return rows
 
 
 def crops(blobs: Blobs, faces: Sequence[StoredFace], kinds: Sequence[CropKind]) -> dict[CropKind, Crops]:

@@ -23,7 +23,8 @@ SYNC_ALL = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.pla
 class Blobs:
     """Files under `root/<collection>/`, written whole or not at all. Callers sync before they commit the row.
 
-    Names: photos/<sha256>, crops/<image>-<number>.<kind>.png
+    Names: photos/<sha256>, crops/<image>-<number>.<kind>.png, and beside them what a dear descriptor says of the crop,
+    crops/<image>-<number>.<key>.f16
     """
 
     def __init__(self, root: Path) -> None:
@@ -40,6 +41,10 @@ class Blobs:
     @staticmethod
     def crop(image_id: str, number: int, kind: CropKind) -> str:
         return f"crops/{image_id[:2]}/{image_id}-{number}.{kind}.png"
+
+    @staticmethod
+    def described(image_id: str, number: int, key: str) -> str:
+        return f"crops/{image_id[:2]}/{image_id}-{number}.{key}.f16"
 
     def put(self, collection: str, files: Iterable[tuple[str, bytes]]) -> None:
         """Writes these and returns once they are on the disk. A name that is there keeps its bytes, and is young again.
@@ -94,9 +99,9 @@ class Blobs:
         return image, int(rest.split(".")[0]) if kind.startswith("crops") else None
 
     def of(self, collection: str, image_id: str) -> list[str]:
-        """The photo and whatever crops are kept of it."""
+        """The photo and whatever is kept of its faces."""
         folder = self._path(collection, f"crops/{image_id[:2]}")
-        crops = folder.glob(f"{image_id}-*.png") if folder.is_dir() else ()
+        crops = folder.glob(f"{image_id}-*") if folder.is_dir() else ()
         return [self.photo(image_id), *(f"crops/{image_id[:2]}/{p.name}" for p in crops)]
 
     def age(self, collection: str, name: str) -> float:

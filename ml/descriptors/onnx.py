@@ -54,6 +54,7 @@ class Onnx(Descriptor):
     device: Device = "auto"
     pin: str = ""
     crop: ClassVar[CropKind] = "colour"
+    dear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.pin not in ("", self.fingerprint):
@@ -75,6 +76,10 @@ class Onnx(Descriptor):
         """SHA-256 of the manifest, which names that of the model."""
         Manifest.read(Path(self.manifest))
         return hashlib.sha256(Path(self.manifest).read_bytes()).hexdigest()
+
+    @property
+    def version(self) -> str:
+        return self.fingerprint
 
     @property
     def dim(self) -> int:

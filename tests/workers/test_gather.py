@@ -1,6 +1,7 @@
 """Stored crops are described as they would be in memory, and a share of the cores is left to those who are served."""
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ml.generation import Recipe
 from ml.images import unpng
 from ml.types import Spec
 from tests.gallery import crops, enrol
+from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext
 from workers.gather import batches, describe
 from workers.telling import telling
@@ -70,3 +72,29 @@ def test_a_stamp_costs_a_file_once_a_second_at_most(resources: Resources) -> Non
     for _ in range(10_000):
         traffic.stamp()
     assert time.perf_counter() - began < 1
+
+
+def test_what_a_dear_descriptor_said_is_kept_and_goes_with_its_face(resources: Resources, tmp_path: Path) -> None:
+    faces = enrol(resources, "c", range(6), shots=1)
+    recipe = Recipe((Spec("lbp", {"cell": 50}), Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))})))
+    context = JobContext("j", "w", resources)
+    first = describe(resources, recipe, faces[:4], context)
+    for face in faces[:4]:
+        resources.blobs.remove("c", [Blobs.crop(face.image_id, 0, "colour")])
+    again = describe(resources, recipe, faces[:4], context)
+    np.testing.assert_array_equal(again, first)
+    mixed = describe(resources, recipe, faces[2:], context)
+    np.testing.assert_array_equal(mixed[:2], first[2:])
+    there = resources.blobs.of("c", faces[0].image_id)
+    assert [name.rsplit(".", 1)[1] for name in sorted(there)[:2]] == ["f16", "png"]
+    assert all(Blobs.meaning(name) == (faces[0].image_id, 0) for name in there if name.startswith("crops"))
+
+
+def test_another_model_of_the_same_name_is_asked_itself(resources: Resources, tmp_path: Path) -> None:
+    [face] = enrol(resources, "c", [1], shots=1)
+    context = JobContext("j", "w", resources)
+    found = []
+    for output in ("code", "minus"):
+        recipe = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path, output=output))}),))
+        found.append(describe(resources, recipe, [face], context))
+    np.testing.assert_array_equal(found[0], -found[1])
