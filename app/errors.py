@@ -72,6 +72,7 @@ ML_ERRORS: dict[type[ml.LikenessError], tuple[int, str]] = {
     ml.NotFitted: (409, "ModelNotReady"),
     ml.NotLinear: (409, "NotExplainable"),
     ml.TooFewPairs: (409, "TooFewLabels"),
+    ml.CannotGoOn: (409, "CannotGoOn"),
     ml.Corrupt: (503, "ModelUnavailable"),
     ml.Unavailable: (409, "NotInstalled"),
 }

@@ -7,6 +7,7 @@ LikenessError
 ├── NotFinite             NaN or infinity in an array
 ├── NotFitted             an embedder was asked to embed before it was fitted
 ├── NotLinear             a distance that cannot be taken apart exactly
+├── CannotGoOn            a learner cannot start from that embedder
 ├── TooFewPairs           a learner needs more labels; says how many are missing
 ├── Corrupt               a stored file is missing, truncated or altered
 └── Unavailable           an optional file or library is not here; says how to get it
@@ -58,6 +59,10 @@ class TooFewPairs(LikenessError):
     def __init__(self, what: str, needed: int, found: int) -> None:
         super().__init__(f"{needed} {what} needed, {found} found: {needed - found} more to label")
         self.missing = needed - found
+
+
+class CannotGoOn(LikenessError):
+    """A learner does not go on from what that embedder has learned."""
 
 
 class Corrupt(LikenessError):

@@ -93,7 +93,7 @@ class Crew:
         self.process.wait(20)
         self.client.close()
 
-    def ended(self, path: str, seconds: float = 120) -> dict[str, Any]:
+    def ended(self, path: str, seconds: float = 300) -> dict[str, Any]:
         """The job, once it has ended, through whatever restarts in between."""
         if not path:
             return {"state": "succeeded"}

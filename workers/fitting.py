@@ -1,7 +1,6 @@
 """From a snapshot and its descriptors to an embedder: who is held out, what is learned from, the fit."""
 
-from dataclasses import fields
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,14 +122,15 @@ def _among(pairs: Ids, others: Ids) -> NDArray[np.bool_]:
     return np.array([tuple(sorted(p)) in told for p in pairs.tolist()], np.bool_)
 
 
-def fit(plan: Plan, data: TrainingSet, progress: Progress, *, steps: int | None = None) -> Embedder:
-    """Learns; given `steps`, exactly so many and on everybody, as a refit does.
+def fit(
+    plan: Plan, data: TrainingSet, progress: Progress, *, before: Embedder | None, like: Embedder | None = None
+) -> Embedder:
+    """Learns, going on from `before` where there is one; given `like`, as that one found best, on everybody.
 
-    Raises TooFewPairs, NotFinite, WrongShape, and whatever the progress raises.
+    Raises TooFewPairs, CannotGoOn, NotFinite, WrongShape, and whatever the progress raises.
     """
-    options: dict[str, Any] = dict(plan.options)
-    known = {f.name for f in fields(registry.component("embedders", plan.method))}
-    if steps is not None and "steps" in known:
-        options |= {"steps": steps} | ({"held_out": 0.0} if "held_out" in known else {})
+    options = dict(plan.options) | (like.chosen() if like else {})
     made = cast(Embedder, registry.build("embedders", plan.method, **options))
+    if before is not None:
+        made.go_on_from(before)
     return made.fit(data, progress=progress)

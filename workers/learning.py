@@ -53,23 +53,38 @@ def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Tel
     tell = told.phase("describe", 0, 200)
     rows = describe(context.resources, recipe, taken.faces, context, lambda done, total: tell(done, total, {}))
     held = fitting.held_out(taken, plan.holdout)
-    first = _without(held, plan, taken, rows, told) if held.any() else None
+    before, untold = _started(context, plan.start_from)
+    first = _without(held, plan, taken, rows, told, untold) if held.any() else None
     everything = fitting.training_set(plan, taken, rows, np.ones(len(rows), np.bool_))
     if first is None:
-        only = fitting.fit(plan, everything, told.phase("fit", 200, 1000))
+        only = fitting.fit(plan, everything, told.phase("fit", 200, 1000), before=before)
         known = _known({f.task: measuring.calibrate_on_learned(only, rows, f) for f in _served(taken, only)})
         return Candidate(_made(plan, recipe, name, only, known), None, _unmeasured(plan, taken, held))
     report, known = _measured(context, plan, taken, rows, held, first)
-    last = fitting.fit(plan, everything, told.phase("refit", 620, 1000), steps=first.notes.get("steps"))
+    last = fitting.fit(plan, everything, told.phase("refit", 620, 1000), before=before, like=first)
     twin = Generation(name + HELD_OUT, recipe, plan.method, first, known, {"holdout": plan.holdout})
     return Candidate(_made(plan, recipe, name, last, known), twin, report)
 
 
-def _without(held: NDArray[np.bool_], plan: Plan, taken: Snapshot, rows: Rows, told: Telling) -> Embedder | None:
+def _started(context: JobContext, model: str | None) -> tuple[Embedder | None, Embedder | None]:
+    """What to go on from, and its twin, which does not know the people held out. Raises NotFound."""
+    if model is None:
+        return None, None
+    generations = context.resources.generations
+    before = generations.get(model).embedder
+    try:
+        return before, generations.get(model + HELD_OUT).embedder
+    except NotFound:
+        return before, before
+
+
+def _without(
+    held: NDArray[np.bool_], plan: Plan, taken: Snapshot, rows: Rows, told: Telling, before: Embedder | None
+) -> Embedder | None:
     """Learned without these; None where what is left is too little to learn from."""
     left = fitting.training_set(plan, taken, rows, ~held)
     try:
-        return fitting.fit(plan, left, told.phase("fit", 200, 580))
+        return fitting.fit(plan, left, told.phase("fit", 200, 580), before=before)
     except TooFewPairs:
         return None
 

@@ -14,6 +14,7 @@ from app.deps.caller import Caller
 from app.errors import Invalid, NotFound
 from app.trainings.plan import Named, Plan, Source
 from app.trainings.schemas import TrainingIn
+from app.trainings.starting import going_on
 from ml import registry
 
 INNER = {"device"}
@@ -31,6 +32,8 @@ def plan(session: Session, settings: Settings, caller: Caller, told: TrainingIn)
         sources=tuple(sources),
         holdout=told.holdout,
     )
+    if told.start_from is not None:
+        made = going_on(session, made, told)
     for collection in made.collections:
         caller.check(collection)
         if session.get(Collection, collection) is None:
@@ -130,7 +133,8 @@ def _sized(session: Session, plan: Plan, told: TrainingIn) -> Plan:
     """A learned space is no wider than what it is learned from; where no width was asked for, it has four faces an
     axis too. Raises ml.Unavailable where a file is missing."""
     width, dim = plan.recipe.dim, plan.options.get("dim", 1)
-    if "dim" in plan.options and told.dim is None and "dim" not in told.options:
+    given = told.dim is not None or "dim" in told.options or plan.start_from is not None
+    if "dim" in plan.options and not given:
         faces = session.scalar(select(func.count()).where(Face.collection_id.in_(plan.collections))) or 0
         return plan.model_copy(update={"options": plan.options | {"dim": max(2, min(dim, width, faces // 4))}})
     if dim > width:

@@ -44,7 +44,10 @@ class Named(BaseModel):
 
 
 class Plan(BaseModel):
-    """`options` are complete: every option of the method, with `dim` and `seed` among them where it has them."""
+    """`options` are complete: every option of the method, with `dim` and `seed` among them where it has them.
+
+    start_from: the model that the fit goes on from
+    """
 
     collection: str
     method: str
@@ -52,6 +55,7 @@ class Plan(BaseModel):
     options: dict[str, Any]
     sources: tuple[Source, ...]
     holdout: float
+    start_from: str | None = None
 
     @cached_property
     def recipe(self) -> Recipe:

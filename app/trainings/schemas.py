@@ -33,6 +33,7 @@ OUT: dict[str, Any] = {
         "options": {"dim": 32, "seed": 0},
         "sources": [{"task": "identity", "from": "subjects"}, {"task": "identity", "from": "labels"}],
         "holdout": 0.2,
+        "start_from": None,
     },
     "state": "succeeded",
     "job": examples.JOB,
@@ -56,6 +57,11 @@ class TrainingIn(BaseModel):
     options: Metadata = Field({}, description="of the method; a wrong one is answered with the list of them")
     seed: int = Field(0, ge=0, lt=2**31)
     sources: list[Source] = Field([], max_length=64, description="without any: identity from subjects and labels")
+    start_from: str | None = Field(
+        None,
+        max_length=255,
+        description="go on from a model, by id, or from the one that is `serving`; its descriptors and dim are taken",
+    )
     holdout: float = Field(0.2, ge=0, le=0.8, description="share of the people whom the report is measured on; 0: none")
 
 

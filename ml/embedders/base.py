@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from ml.errors import Corrupt, NotFinite, NotFitted, WrongShape
+from ml.errors import CannotGoOn, Corrupt, NotFinite, NotFitted, WrongShape
 from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
@@ -126,6 +126,19 @@ class Embedder(ABC):
     @abstractmethod
     def width(self) -> int | None:
         """D, the width of the descriptors it was fitted to; None where any width will do."""
+
+    def go_on_from(self, before: "Embedder") -> Self:
+        """The next fit starts from what that one learned, not anew; it must take the same descriptors.
+
+        Raises CannotGoOn, NotFitted.
+        """
+        raise CannotGoOn(f"{type(self).__name__} always learns anew; it does not go on from another")
+
+    def chosen(self) -> dict[str, Any]:
+        """Options under which a fit on everybody repeats what this one found best on the people it held out."""
+        known = {f.name for f in fields(self)}
+        found = {"steps": self.notes["steps"], "held_out": 0.0} if "steps" in self.notes and "steps" in known else {}
+        return {name: value for name, value in found.items() if name in known}
 
     def fit(self, data: TrainingSet, *, progress: Progress = silent) -> Self:
         """Learn. The same data, options and seed give the same result. Raises TooFewPairs, NotFinite, WrongShape."""

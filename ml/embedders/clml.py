@@ -1,7 +1,7 @@
 """Coordinated local metric learning: local maps that meet in one space (003)."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -14,13 +14,14 @@ from ml.embedders._mixture import Mixture, fit_mixture
 from ml.embedders._pairs import tensor
 from ml.embedders._projected import norms
 from ml.embedders._space import Space
-from ml.embedders.base import Maps, Progress
+from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
 from ml.types import Rows
 
 GATE_AXES = 64
 CHUNK = 1024
+INNER = 0.2
 
 
 @dataclass
@@ -30,7 +31,8 @@ class Clml(Ldml):
     Starts from an LDML fit of `first` steps by the inherited options: each L_s from its map, each b_s from 0. Then
     `steps` batches more of the same loss (none of it at all where nothing is gained: see `held_out`).
 
-    k: local maps; gate: the mixture lives in the LDML space, or in the leading 64 principal axes of the descriptor
+    k: local maps; ks: numbers of them to choose from, by people held out (a fifth where `held_out` is 0)
+    gate: the mixture lives in the LDML space, or in the leading 64 principal axes of the descriptor
     threshold: a q_s is lessened by so much, cut at 0 and q made to sum to 1 again; soften: divides ln p(s | x)
     local_rate: `rate` of these steps; pull: of each L_s towards their mean; anchor: of each b_s towards 0 (shrink: the
     paper's norm, on both)
@@ -38,6 +40,7 @@ class Clml(Ldml):
 
     steps: int = 300
     k: int = 16
+    ks: tuple[int, ...] = ()
     first: int = 300
     gate: Literal["ldml", "descriptor"] = "ldml"
     threshold: float = 1e-3
@@ -45,6 +48,38 @@ class Clml(Ldml):
     local_rate: float = 0.005
     pull: float = 5e-6
     anchor: float = 1e-3
+
+    def go_on_from(self, before: Embedder) -> Self:
+        """From one linear map, or from what another CLML's maps have in common: local parts are learned anew."""
+        if isinstance(before, Clml) and before.learned:
+            common = before.learned["projection"].reshape(-1, before.dim, before.learned["projection"].shape[1]).mean(0)
+            self.learned, self.start, self.dim = {"projection": common}, "learned", before.dim
+            return self
+        return super().go_on_from(before)
+
+    def chosen(self) -> dict[str, Any]:
+        return super().chosen() | ({"k": self.notes["k"], "ks": ()} if self.ks and self.notes else {})
+
+    def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        if not self.ks:
+            super()._fit(data, progress)
+            return
+        fits = len(self.ks) + (self.held_out == 0)
+        trials = {k: self._trial(data, k, _part(progress, i, fits)) for i, k in enumerate(self.ks)}
+        best = max(trials, key=lambda k: trials[k].notes["held_out"] or 0.0)
+        found = trials[best]
+        if self.held_out == 0:
+            found = replace(self, **found.chosen() | {"k": best, "ks": ()})
+            found.learned = self.learned
+            found.fit(data, progress=_part(progress, fits - 1, fits))
+        held_out = {str(k): trial.notes["held_out"] for k, trial in trials.items()}
+        self.learned, self.tasks = found.learned, found.tasks
+        self.notes = found.notes | {"k": best, "held_out_by_k": held_out}
+
+    def _trial(self, data: TrainingSet, k: int, progress: Progress) -> "Clml":
+        trial = replace(self, k=k, ks=(), held_out=self.held_out or INNER)
+        trial.learned = self.learned
+        return trial.fit(data, progress=progress)
 
     def _learn(self, lesson: Lesson, progress: Progress) -> None:
         def after(done: int) -> Progress:
@@ -114,6 +149,11 @@ class Clml(Ldml):
         if self.unit:
             shares = shares / norms(self._met(rows))[:, None]
         return Maps(rows, projections, offsets, shares)
+
+
+def _part(progress: Progress, number: int, parts: int) -> Progress:
+    """The progress of one of several fits of the same length."""
+    return lambda step, steps, values: progress(number * steps + step, parts * steps, values)
 
 
 def _leading_axes(seen: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Logistic discriminant metric learning: one linear map, learned from pairs (Guillaumin 2009; 003, equation 5)."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -14,8 +15,8 @@ from ml.embedders._maps import Linear
 from ml.embedders._pairs import device_of, tensor
 from ml.embedders._projected import Projected
 from ml.embedders._space import Space, Start, discriminant, principal_space, whitened, with_fellows
-from ml.embedders.base import Progress, TaskData, TrainingSet
-from ml.errors import NotFitted, TooFewPairs, WrongShape
+from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
+from ml.errors import CannotGoOn, NotFitted, TooFewPairs, WrongShape
 from ml.sampling.balanced import Balanced
 from ml.sampling.base import Sampler
 from ml.sampling.uniform import Uniform
@@ -64,6 +65,16 @@ class Ldml(Projected):
     averaging: float = 0.95
     axes: int = 2000
     device: str = "auto"
+
+    def go_on_from(self, before: Embedder) -> Self:
+        """From any one linear map: another LDML, a WPCA, ..., whose `dim` it takes over."""
+        if not isinstance(before, Projected) or "gate" in before.learned:
+            raise CannotGoOn(f"{type(self).__name__} goes on from one linear map, which {type(before).__name__} is not")
+        if not before.learned:
+            raise NotFitted(type(before).__name__)
+        found = before.learned["projection"]
+        self.learned, self.start, self.dim = {"projection": found}, "learned", len(found)
+        return self
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         task, held = teaching(data, self.needed, self.held_out, self.seed)

@@ -31,6 +31,10 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"sources": [{"from": "subjects", "tolerance": 5}]}, 422, "tolerance"),
     ({"sources": [{"from": "subjects"}, {"from": "metadata.name"}]}, 422, "all its sources"),
     ({"sources": [{"from": "subjects"}, {"from": "subjects"}]}, 422, "twice"),
+    ({"start_from": "m-none"}, 404, "m-none"),
+    ({"start_from": "lbp-l2", "method": "wpca"}, 422, "ldml"),
+    ({"start_from": "lbp-l2", "descriptor": "lbp"}, 422, "leave out"),
+    ({"start_from": "serving", "dim": 8}, 422, "leave out"),
 ]
 
 
@@ -89,3 +93,15 @@ def test_too_few_labels_fail_the_job_and_say_how_many_are_missing(service: Servi
     assert (ended["problem"]["code"], ended["problem"]["missing"]) == ("TooFewLabels", 9)
     training = service.client.get("/v1/trainings").json()["trainings"][0]
     assert training["problem"]["code"] == "TooFewLabels"
+
+
+def test_a_training_may_go_on_from_what_serves(service: Service) -> None:
+    enrol(service.resources, "c", range(12), shots=3)
+    first = service.wait(start(service, method="wpca", dim=6))
+    model = first["result"]["model"]
+    job = service.wait(start(service, method="ldml", start_from=model, options={"steps": 20}))
+    assert job["state"] == "succeeded", job["problem"]
+    request = service.client.get(f"/v1/trainings/{job['result']['training']}").json()["request"]
+    assert (request["start_from"], request["options"]["dim"]) == (model, 6)
+    anew = service.wait(start(service, method="ldml", start_from="serving"))
+    assert anew["problem"]["code"] == "CannotGoOn"

@@ -204,3 +204,29 @@ def _timed(call: object) -> float:
     start = time.perf_counter()
     call()  # type: ignore[operator]
     return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_people_held_out_choose_the_number_of_maps(data: TrainingSet, held_out: float) -> None:
+    chosen = Clml(**SMALL, ks=(1, 2, 5), held_out=held_out).fit(data)
+    said = chosen.notes["held_out_by_k"]
+    k = chosen.notes["k"]
+    assert said[str(k)] == max(said.values())
+    assert len(chosen.learned["log_weights"]) == k
+    again = Clml(**SMALL | chosen.chosen()).fit(data)
+    assert len(again.learned["log_weights"]) == k
+    if held_out == 0:
+        np.testing.assert_array_equal(again.embed(data.rows), chosen.embed(data.rows))
+
+
+def test_it_goes_on_from_one_map_and_from_what_several_have_in_common(fitted: Clml, data: TrainingSet) -> None:
+    still = SMALL | {"dim": 4, "steps": 1, "first": 1, "rate": 1e-9, "local_rate": 1e-9, "unit": False}
+    linear = Ldml(dim=6, steps=60).fit(data)
+    common = fitted.learned["projection"].reshape(3, 6, -1).mean(0)
+    for before, projection in ((linear, linear.learned["projection"]), (fitted, common)):
+        made = Clml(**still).go_on_from(before).fit(data)
+        scale = np.linalg.norm(made.embed(data.rows), axis=1) / np.linalg.norm(
+            (data.rows - data.rows.mean(0)) @ projection.T, axis=1
+        )
+        assert made.dim == 6
+        assert scale.std() < 0.02 * scale.mean()

@@ -1,5 +1,6 @@
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from ml.embedders._folds import mean_average_precision, teaching
 from ml.embedders._maps import Linear
 from ml.embedders._pairs import logistic, squared_distances
 from ml.embedders.base import TaskData, TrainingSet
+from ml.embedders.clml import Clml
+from ml.embedders.cosine import Cosine
 from ml.embedders.ldml import Ldml
 from ml.embedders.wpca import Wpca
-from ml.errors import NotFitted, TooFewPairs
+from ml.errors import CannotGoOn, NotFitted, TooFewPairs
 from ml.sampling.balanced import Balanced
 from ml.sampling.uniform import Uniform
 from tests.ml.people import identity, nearest_is_alike, people
@@ -293,3 +296,19 @@ def test_labels_of_a_few_people_help_to_tell_strangers_apart() -> None:
             for e in (Wpca(dim=24, unit=True), Ldml(dim=24))
         )
         assert taught > 1.1 * untaught
+
+
+def test_it_goes_on_from_any_one_linear_map_and_from_no_other(tmp_path: Path) -> None:
+    data = people(seed=12)
+    whole = Wpca(dim=4).fit(data)
+    whole.save(tmp_path)
+    after = Ldml(**SMALL | {"steps": 1, "rate": 1e-9, "unit": False}).go_on_from(Wpca.load(tmp_path)).fit(data)
+    scale = np.linalg.norm(after.embed(data.rows), axis=1) / np.linalg.norm(whole.embed(data.rows), axis=1)
+    assert scale.std() < 1e-3 * scale.mean()
+    for refused in (Cosine(), Clml(dim=4, k=2, steps=5, first=5).fit(data)):
+        with pytest.raises(CannotGoOn, match="linear"):
+            Ldml(**SMALL).go_on_from(refused)
+    with pytest.raises(NotFitted):
+        Ldml(**SMALL).go_on_from(Wpca())
+    with pytest.raises(CannotGoOn, match="anew"):
+        Wpca().go_on_from(whole)

@@ -16,7 +16,7 @@ from app.queue.queue import cancel, enqueue
 from app.resources import Resources
 from app.storage.blobs import Blobs
 from app.trainings.plan import Named, Plan, Source
-from ml.errors import TooFewPairs
+from ml.errors import CannotGoOn, TooFewPairs
 from ml.evaluation.gate import judge
 from ml.evaluation.report import Report
 from tests.gallery import context, enrol
@@ -229,3 +229,24 @@ def test_a_face_that_is_erased_meanwhile_is_done_without(resources: Resources) -
     with writing(resources.database) as session:
         session.delete(session.get_one(Face, faces[0].pk))
     assert train.run(message, context(resources, job))["report"]["faces"] == 35
+
+
+def test_a_training_goes_on_from_a_model_and_its_twin(resources: Resources) -> None:
+    enrol(resources, "c", range(24), shots=4)
+    job, message = begin(resources)
+    first = train.run(message, context(resources, job))
+    still = LDML | {"steps": 1, "rate": 1e-9}
+    job, message = begin(resources, options=still, start_from=first["model"])
+    again = train.run(message, context(resources, job))
+    assert again["model"] != first["model"]
+    rows = np.random.default_rng(0).random((40, 9860), np.float32)
+    for ending in ("", HELD_OUT):
+        before, after = (resources.generations.get(r["model"] + ending).embed(rows) for r in (first, again))
+        np.testing.assert_allclose(after, before, atol=2e-3)
+
+
+def test_a_method_says_what_it_cannot_go_on_from(resources: Resources) -> None:
+    enrol(resources, "c", range(12), shots=3)
+    job, message = begin(resources, start_from="lbp-l2")
+    with pytest.raises(CannotGoOn, match="L2"):
+        train.run(message, context(resources, job))

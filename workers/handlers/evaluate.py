@@ -114,7 +114,7 @@ class _Bench:
         first, last = (DESCRIBED + (WHOLE - DESCRIBED) * i // draws for i in (draw, draw + 1))
         start = time.perf_counter()
         data = fitting.training_set(self.plan, self.known, self.rows, kept)
-        embedder = fitting.fit(self.plan, data, self.told.phase(f"fit {draw}", first, last))
+        embedder = fitting.fit(self.plan, data, self.told.phase(f"fit {draw}", first, last), before=None)
         fitted = time.perf_counter()
         rows = self._embed(embedder)
         seconds = {"fit_seconds": fitted - start, "embed_seconds": time.perf_counter() - fitted}
