@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Cells:
 
 
 class Descriptor(ABC):
-    """Turns crops into rows of numbers by a fixed recipe; learns nothing.
+    """Turns crops into rows of numbers by a fixed recipe; learns nothing from labels.
 
     Convention:
         crops: (N, 170, 100) uint8 grey or (N, 112, 112, 3) uint8 RGB, as `crop` says; N may be 0
@@ -37,6 +38,22 @@ class Descriptor(ABC):
     dear: ClassVar[bool] = False
     """Costs more than a millisecond a face: whoever has described a face keeps it, in half precision, to which it is
     rounded from the start so that all who embed it see the same numbers."""
+    learns: ClassVar[bool] = False
+    """Whether it can be built only with what `learn` found in crops."""
+
+    @classmethod
+    def learn(cls, crops: Crops, folder: Path, seed: int = 0, **options: Any) -> dict[str, Any]:
+        """The options to build it with, learned from crops of any faces; files that they name are written to `folder`.
+
+        Raises WrongShape, TooFewPairs.
+        """
+        cls._check(crops)
+        return cls._learn(crops, folder, seed, **options)
+
+    @classmethod
+    def _learn(cls, crops: Crops, folder: Path, seed: int) -> dict[str, Any]:
+        """A recipe that is fixed from the start has nothing to learn."""
+        return {}
 
     @property
     def version(self) -> str:
@@ -57,9 +74,7 @@ class Descriptor(ABC):
 
     def describe(self, crops: Crops) -> Rows:
         """One row a crop. Raises WrongShape, NotFinite."""
-        shape = CROP_SHAPES[self.crop]
-        if crops.shape[1:] != shape or crops.dtype != np.uint8:
-            raise WrongShape("crops", f"(N, {', '.join(map(str, shape))}) uint8", f"{crops.shape} {crops.dtype}")
+        self._check(crops)
         rows = self._describe(crops) if len(crops) else np.empty((0, self.dim), np.float32)
         if rows.shape != (len(crops), self.dim) or rows.dtype != np.float32:
             raise WrongShape("descriptors", f"({len(crops)}, {self.dim}) float32", f"{rows.shape} {rows.dtype}")
@@ -69,3 +84,9 @@ class Descriptor(ABC):
         if not np.isfinite(rows).all():
             raise NotFinite("a descriptor")
         return rows
+
+    @classmethod
+    def _check(cls, crops: Crops) -> None:
+        shape = CROP_SHAPES[cls.crop]
+        if crops.shape[1:] != shape or crops.dtype != np.uint8:
+            raise WrongShape("crops", f"(N, {', '.join(map(str, shape))}) uint8", f"{crops.shape} {crops.dtype}")

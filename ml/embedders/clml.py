@@ -10,13 +10,13 @@ from torch import Tensor
 from ml.embedders._descent import Outcome
 from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Local, members
-from ml.embedders._mixture import Mixture, fit_mixture
 from ml.embedders._pairs import tensor
 from ml.embedders._projected import norms
 from ml.embedders._space import Space
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
+from ml.mixture import Mixture, fit_mixture
 from ml.types import Rows
 
 GATE_AXES = 64

@@ -1,5 +1,6 @@
 """Every descriptor keeps the contract of its base."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,21 @@ from ml.errors import UnknownComponent, WrongShape
 from ml.types import Crops
 from tests.ml.tiny_onnx import tiny_onnx
 
+SMALL: dict[str, dict[str, Any]] = {"fisher": {"axes": 6, "components": 5, "patches": 40}}
+"""What those that learn from crops learn in these tests."""
+
 
 @pytest.fixture(params=registry.names("descriptors"))
 def descriptor(request: pytest.FixtureRequest, tmp_path: Path) -> Descriptor:
     needs: dict[str, Any] = {"onnx": {"manifest": str(tiny_onnx(tmp_path))}}.get(request.param, {})
-    built: Descriptor = registry.build("descriptors", request.param, **needs)
+    kind = registry.component("descriptors", request.param)
+    if kind.learns:
+        needs |= kind.learn(noise(kind, 12), tmp_path, **SMALL[request.param])
+    built: Descriptor = kind(**needs)
     return built
 
 
-def noise(descriptor: Descriptor, n: int, seed: int = 0) -> Crops:
+def noise(descriptor: Descriptor | type[Descriptor], n: int, seed: int = 0) -> Crops:
     shape = (n, *CROP_SHAPES[descriptor.crop])
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
@@ -64,6 +71,15 @@ def test_crops_of_another_shape_or_type_are_refused(descriptor: Descriptor, wron
     wrongs = {"cut": crops[:, 1:], "float": crops.astype(np.float32), "no batch": crops[0]}
     with pytest.raises(WrongShape, match="crops"):
         descriptor.describe(wrongs[wrong])
+
+
+@pytest.mark.parametrize("name", registry.names("descriptors"))
+def test_who_learns_says_so_and_answers_alike_for_the_same_crops(name: str, tmp_path: Path) -> None:
+    kind = registry.component("descriptors", name)
+    options = kind.learn(noise(kind, 12), tmp_path, 3, **SMALL.get(name, {}))
+    assert bool(options) == kind.learns
+    assert json.loads(json.dumps(options)) == options, "a generation's manifest holds them"
+    assert kind.learn(noise(kind, 12), tmp_path, 3, **SMALL.get(name, {})) == options
 
 
 def test_an_unknown_descriptor_names_those_that_there_are() -> None:

@@ -1,0 +1,49 @@
+"""VLFeat's dense SIFT by ctypes, from Debian's package libvlfeat1."""
+
+from ctypes import CDLL, POINTER, Structure, c_double, c_float, c_int, c_void_p
+from ctypes.util import find_library
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.types import Crops
+
+PATCHES = (147, 77)
+
+
+class Dsift(Structure):
+    """VlDsiftFilter of VLFeat 0.9.21, vl/dsift.h, as far as its users may read."""
+
+    _fields_ = [
+        *((name, c_int) for name in ("width", "height", "step_x", "step_y", "min_x", "min_y", "max_x", "max_y")),
+        *((name, c_int) for name in ("bins_t", "bins_x", "bins_y", "size_x", "size_y", "flat_window")),
+        ("window", c_double),
+        ("frames_count", c_int),
+        ("size", c_int),
+        ("frames", c_void_p),
+        ("descriptors", POINTER(c_float)),
+    ]
+
+
+def library() -> CDLL | None:
+    """None where it is not installed."""
+    name = find_library("vl")
+    return CDLL(name) if name else None
+
+
+def dense_sift(vl: CDLL, crop: Crops) -> NDArray[np.float32]:
+    """SIFT of the 147 x 77 patches of a (170, 100) crop, flat window, bins of 6 pixels. (11319, 128).
+
+    Its 128 numbers: cell's row, cell's column, orientation.
+    """
+    vl.vl_dsift_new_basic.restype = POINTER(Dsift)
+    handle = vl.vl_dsift_new_basic(100, 170, 1, 6)
+    dsift = handle.contents
+    dsift.flat_window = 1
+    dsift.min_x, dsift.min_y, dsift.max_x, dsift.max_y = 3, 3, 97, 167
+    vl._vl_dsift_update_buffers(handle)
+    pixels = np.ascontiguousarray(crop, np.float32)
+    vl.vl_dsift_process(handle, pixels.ctypes.data_as(POINTER(c_float)))
+    found = np.ctypeslib.as_array(dsift.descriptors, (dsift.frames_count, dsift.size)).copy()
+    vl.vl_dsift_delete(handle)
+    return found

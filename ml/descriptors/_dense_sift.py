@@ -1,0 +1,112 @@
+"""Dense root-SIFT at every position of a crop at once, as VLFeat's `vl_dsift` with its flat window lays it out."""
+
+from math import pi
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ml.descriptors.base import CROP_SHAPES
+
+HEIGHT, WIDTH = CROP_SHAPES["grey"]
+CELL, CELLS, ANGLES = 6, 4, 8
+PATCH = CELL * CELLS
+NUMBERS = CELLS * CELLS * ANGLES
+CLAMP = 0.2
+TINY = 1e-6
+
+
+def device_of(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+class Patches(NamedTuple):
+    """One column a patch: `rooted` (B, 128, T), and `length` (B, T), the norm of each; root-SIFT is their quotient.
+
+    The two are kept apart since a linear map of the quotient is cheaper scaled afterwards.
+    """
+
+    rooted: Tensor
+    length: Tensor
+
+
+class DenseSift:
+    """Every 24x24 patch that lies wholly inside the crop, row after row.
+
+    Convention, where Y, X are a patch's first row and column, 0..146 and 0..76 in steps of `stride`:
+        gradient: central differences, one-sided at the border; 8 orientations 45 degrees apart, x to y, each
+            gradient shared linearly by the two around it
+        cells: 4 x 4, centred 6 pixels apart from (Y + 3, X + 3) on; a pixel counts in a cell by 1 - |distance| / 6
+            along each axis (bilinear), beyond the border the gradient goes on as it is there
+        window: flat over a cell; each cell is weighted by the mean over it of a Gaussian of deviation 12 about the
+            patch's middle
+        order of the 128 numbers: orientation, cell's row, cell's column (VLFeat has the orientation last)
+        then: cut at 0.2 of the L2 norm, divided by the L1 norm, rooted: L2 norm 1 (0 for a patch of one grey)
+    Sources: Lowe, IJCV 2004; Vedaldi and Fulkerson, VLFeat 0.9.21; Arandjelovic and Zisserman, CVPR 2012 (the root).
+    """
+
+    def __init__(self, stride: int, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        def put(matrix: Tensor) -> Tensor:
+            return matrix.to(device, dtype)
+
+        weight = _window()
+        self.stride = stride
+        self._down, self._across = put(_triangles(HEIGHT)), put(_triangles(WIDTH).T)
+        self._mass_down, self._mass_across = (
+            put(_four(HEIGHT, weight**2, stride)),
+            put(_four(WIDTH, weight**2, stride).T),
+        )
+        self._weight = put(torch.outer(weight, weight).sqrt()[:, :, None, None])
+        self._orientations = put(torch.arange(ANGLES)[:, None, None])
+
+    def centres(self) -> Tensor:
+        """(T, 2): x, y of each patch's middle as a share of the crop's width and height, less a half."""
+        y, x = (torch.arange(0, side - PATCH + 1, self.stride) + PATCH / 2 for side in (HEIGHT, WIDTH))
+        return torch.stack(torch.meshgrid(x / WIDTH - 0.5, y / HEIGHT - 0.5, indexing="xy"), -1).flatten(0, 1)
+
+    def patches(self, crops: Tensor) -> Patches:
+        """(B, 170, 100) grey, any scale of brightness."""
+        cells = self._down @ (self._oriented(crops) @ self._across)
+        energy = self._mass_down @ (cells.square().sum(1) @ self._mass_across)
+        limit = (CLAMP * energy.clamp_min_(0).sqrt_()).sqrt_()
+        across = cells.sqrt_().unfold(2, HEIGHT - PATCH + 1, CELL).unfold(3, WIDTH - PATCH + 1, CELL)
+        shared = across[..., :: self.stride, :: self.stride]
+        rooted = torch.empty(shared.shape, device=shared.device, dtype=shared.dtype)
+        torch.mul(shared, self._weight, out=rooted)
+        torch.minimum(rooted, limit[:, None, None, None], out=rooted)
+        rooted = rooted.view(len(crops), NUMBERS, -1)
+        return Patches(rooted, rooted.square().sum(1).sqrt_().clamp_min_(TINY))
+
+    def _oriented(self, crops: Tensor) -> Tensor:
+        """The gradient's length, shared by the two orientations about it: (B, 8, 170, 100)."""
+        by_y, by_x = torch.gradient(crops.to(self._weight.dtype), dim=(1, 2))
+        turned = torch.atan2(by_y, by_x)[:, None] * (ANGLES / (2 * pi))
+        apart = (turned - self._orientations).abs_()
+        apart = torch.minimum(apart, (ANGLES - apart).abs_())
+        return (1 - apart).clamp_min_(0) * torch.hypot(by_x, by_y)[:, None]
+
+
+def _triangles(side: int) -> Tensor:
+    """(positions, side): how much each pixel counts in a cell centred on 3, 4, ... of an axis."""
+    centres = torch.arange(CELL // 2, side - CELL // 2 + 1)
+    pixels = (centres[:, None] + torch.arange(1 - CELL, CELL)).clamp(0, side - 1)
+    shares = 1 - torch.arange(1 - CELL, CELL).abs() / CELL
+    return torch.zeros(len(centres), side, dtype=torch.float64).scatter_add_(
+        1, pixels, shares.double().expand(len(centres), -1)
+    )
+
+
+def _four(side: int, weight: Tensor, stride: int) -> Tensor:
+    """(patches, positions): the sum over a patch's four cells of an axis, weighted."""
+    first = torch.arange(0, side - PATCH + 1, stride)
+    sums = torch.zeros(len(first), side - CELL + 1, dtype=torch.float64)
+    for cell in range(CELLS):
+        sums[torch.arange(len(first)), first + cell * CELL] = weight[cell]
+    return sums
+
+
+def _window() -> Tensor:
+    """(4,): the mean of the Gaussian window over each cell of an axis."""
+    away = torch.arange(1 - CELL, CELL) - CELL * (torch.arange(CELLS, dtype=torch.float64) - (CELLS - 1) / 2)[:, None]
+    return torch.exp(-0.5 * (away / (2 * CELL)) ** 2).mean(1)

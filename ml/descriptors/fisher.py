@@ -1,0 +1,78 @@
+"""Fisher vectors of dense root-SIFT (003, section 4; Simonyan et al., BMVC 2013)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ml.descriptors._vocabulary import Vocabulary
+from ml.descriptors.base import Descriptor
+from ml.errors import Corrupt, WrongShape
+from ml.types import CropKind, Crops, Rows
+
+if TYPE_CHECKING:
+    from ml.descriptors._fisher import Encoder
+
+Device = Literal["auto", "cpu", "cuda"]
+WIDEST = 77
+
+
+@dataclass(frozen=True)
+class Fisher(Descriptor):
+    """How a face's patches differ from those of other faces: 2 x 66 x 128 = 16,896 numbers of L2 norm 1.
+
+    Root-SIFT of every 24x24 patch (11,319 of them), projected to 64 principal axes, with x and y of the patch; the
+    gradient of their likelihood under 128 diagonal Gaussians by the means and by the deviations; its signed root.
+    Axes and Gaussians come from a vocabulary, which `learn` makes from crops; they may be of other numbers.
+
+    vocabulary: path of its .safetensors file; pin: the SHA-256 that it had, another is Corrupt; "" takes any
+    stride: pixels from one patch to the next, 1 to 77; device: "auto" takes a GPU where there is one
+    Raises Unavailable (no vocabulary), Corrupt (altered or unreadable), WrongShape (stride).
+    """
+
+    vocabulary: str
+    stride: int = 1
+    device: Device = "auto"
+    pin: str = ""
+    crop: ClassVar[CropKind] = "grey"
+    dear: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.stride <= WIDEST:
+            raise WrongShape("stride", f"1 to {WIDEST} pixels", self.stride)
+        if self.pin not in ("", self.version):
+            raise Corrupt(f"the vocabulary {Path(self.vocabulary).name} is not the one that this was made with")
+
+    @classmethod
+    def _learn(
+        cls, crops: Crops, folder: Path, seed: int, axes: int = 64, components: int = 128, patches: int = 256
+    ) -> dict[str, Any]:
+        """patches: drawn from each crop. 1,000 crops are plenty, 10 the least."""
+        from ml.descriptors._learn_vocabulary import learned  # and with it torch
+
+        vocabulary = learned(crops, axes, components, patches, seed)
+        facts = {"faces": len(crops), "patches": patches, "seed": seed, "axes": axes, "components": components}
+        path = vocabulary.write(folder, facts)
+        return {"vocabulary": str(path), "pin": path.stem}
+
+    @property
+    def version(self) -> str:
+        return self._words.sha256
+
+    @property
+    def dim(self) -> int:
+        return self._words.dim
+
+    @cached_property
+    def _words(self) -> Vocabulary:
+        return Vocabulary.read(Path(self.vocabulary))
+
+    @cached_property
+    def _encoder(self) -> "Encoder":
+        from ml.descriptors._fisher import Encoder  # and with it torch
+
+        return Encoder(self._words, self.stride, self.device)
+
+    def _describe(self, crops: Crops) -> Rows:
+        return self._encoder.describe(crops)
