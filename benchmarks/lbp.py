@@ -30,9 +30,9 @@ CELL = 10
 BINS = 59
 
 
-def drawn(n: int) -> Crops:
+def drawn(n: int, shape: tuple[int, ...] = (170, 100)) -> Crops:
     rng = np.random.default_rng(0)
-    smooth = [cv2.GaussianBlur(rng.normal(size=(170, 100)), (0, 0), 2) for _ in range(n)]
+    smooth = [cv2.GaussianBlur(rng.normal(size=shape), (0, 0), 2) for _ in range(n)]
     return np.stack([cv2.normalize(s, None, 0, 255, cv2.NORM_MINMAX) for s in smooth]).astype(np.uint8)
 
 

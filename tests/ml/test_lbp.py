@@ -23,10 +23,11 @@ def a_picture(seed: int) -> Crops:
 def slow_lbp(picture: Crops, cell: int) -> NDArray[np.float64]:
     """vl_lbp as its C source reads: a loop over pixels and a share for each of four cells."""
     grey = picture.astype(int)
-    down, across = 170 // cell, 100 // cell
+    height, width = picture.shape
+    down, across = height // cell, width // cell
     cells = np.zeros((58, down, across))
-    for y in range(1, 169):
-        for x in range(1, 99):
+    for y in range(1, height - 1):
+        for x in range(1, width - 1):
             bits = [grey[y + dy, x + dx] > grey[y, x] for dy, dx in AROUND]
             into = bin_of(bits)
             fy, fx = (y + 0.5) / cell - 0.5, (x + 0.5) / cell - 0.5

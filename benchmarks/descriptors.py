@@ -1,0 +1,133 @@
+"""What each descriptor costs on one thread, and what WPCA-cosine makes of it on LFW.
+
+    python -m benchmarks.descriptors [--only NAME[+NAME],...] [--option NAME.KEY=JSON ...] [--dim 128] [--draw 0]
+                                     [--grey FILE.npy --names FILE --protocol DIR [--colour FILE.npy]] [--json FILE]
+
+Costs: processor milliseconds a face, the median of the rounds, over 200 faces: those given, or drawn noise of the
+smoothness of faces. A descriptor that needs a file is skipped by name until --option gives it, such as
+onnx.manifest='"model.json"'. Accuracy, where LFW's crops are given: (N, 170, 100) grey and, for descriptors of that,
+(N, 112, 112, 3) colour, uint8, in the order of the names, one `Name/Name_0001.jpg` a line; DIR has `queries-K.txt`
+(closed set) and `disjoint-K.txt` (people never seen). A+B is both, one after the other in a row.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any
+
+import cv2
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from benchmarks.lbp import drawn
+from ml import registry
+from ml.descriptors.base import CROP_SHAPES
+from ml.embedders.base import TrainingSet
+from ml.embedders.wpca import Wpca
+from ml.errors import LikenessError
+from ml.evaluation.protocols import Protocol, read
+from ml.evaluation.report import rank_protocol
+from ml.evaluation.retrieval import average_precisions, n_call
+from ml.generation import Recipe
+from ml.types import CropKind, Crops, Rows, Spec
+
+FACES, ROUNDS, AT_ONCE = 200, 5, 500
+KINDS = ("queries", "disjoint")
+Options = Mapping[str, dict[str, Any]]
+
+
+def recipe(name: str, options: Options) -> Recipe:
+    """Of descriptors joined by +. Raises LikenessError, TypeError where one needs an option."""
+    found = Recipe(tuple(Spec(part, options.get(part, {})) for part in name.split("+")))
+    assert found.dim
+    return found
+
+
+def described(how: Recipe, crops: Mapping[CropKind, Crops]) -> Rows:
+    count = len(crops[how.crops[0]])
+    rows = np.empty((count, how.dim), np.float32)
+    for at in range(0, count, AT_ONCE):
+        rows[at : at + AT_ONCE] = how.describe({kind: crops[kind][at : at + AT_ONCE] for kind in how.crops})
+    return rows
+
+
+def cost(how: Recipe, crops: Mapping[CropKind, Crops]) -> float:
+    faces = {
+        kind: np.array(crops[kind][:FACES]) if kind in crops else drawn(FACES, CROP_SHAPES[kind]) for kind in how.crops
+    }
+    how.describe({kind: some[:5] for kind, some in faces.items()})
+    times = []
+    for _ in range(ROUNDS):
+        start = process_time()
+        how.describe(faces)
+        times.append(process_time() - start)
+    return 1e3 * median(times) / FACES
+
+
+def accuracy(rows: Rows, protocol: Protocol, dim: int) -> tuple[float, float]:
+    """mAP and 1-call@10 in percent, of WPCA-cosine fitted on the protocol's training side."""
+    fitted = Wpca(dim=dim, unit=True).fit(TrainingSet(rows[protocol.training], ()))
+    ranked = rank_protocol(fitted.embed(rows), protocol)
+    return 100 * float(average_precisions(ranked).mean()), 100 * float(n_call(ranked, 10).mean())
+
+
+def measured(name: str, told: argparse.Namespace, options: Options, crops: Mapping[CropKind, Crops]) -> dict[str, Any]:
+    try:
+        how = recipe(name, options)
+    except (LikenessError, TypeError) as error:
+        return {"skipped": str(error)}
+    found: dict[str, Any] = {"numbers": how.dim, "ms": cost(how, crops)}
+    if told.protocol and all(kind in crops for kind in how.crops):
+        names, rows = told.names.read_text().split(), described(how, crops)
+        for kind in KINDS:
+            found[kind] = accuracy(rows, read(f"{kind}-{told.draw}", told.protocol, names), told.dim)
+    return found
+
+
+def asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(registry.names("descriptors")))
+    parser.add_argument("--option", action="append", default=[], help="NAME.KEY=JSON")
+    for name in ("grey", "colour", "names", "protocol", "json"):
+        parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--draw", type=int, default=0)
+    return parser.parse_args()
+
+
+def show(results: Mapping[str, dict[str, Any]], title: str) -> None:
+    table = Table("", "numbers", "CPU ms a face", "closed: mAP / 1-call@10", "never seen", title=title)
+    for name, r in results.items():
+        if "skipped" in r:
+            table.add_row(name, "skipped", r["skipped"])
+            continue
+        scores = [" / ".join(f"{s:.1f}" for s in r[kind]) if kind in r else "" for kind in KINDS]
+        table.add_row(name, f"{r['numbers']:,}", f"{r['ms']:.2f}", *scores)
+    Console(width=120).print(table)
+
+
+def main() -> None:
+    told = asked()
+    options: dict[str, dict[str, Any]] = defaultdict(dict)
+    for option in told.option:
+        (path, _, value) = option.partition("=")
+        name, _, key = path.partition(".")
+        options[name][key] = json.loads(value)
+    given: dict[CropKind, Path | None] = {"grey": told.grey, "colour": told.colour}
+    crops = {kind: np.load(path, mmap_mode="r") for kind, path in given.items() if path}
+    cv2.setNumThreads(1)
+    with threadpool_limits(1):
+        results = {name: measured(name, told, options, crops) for name in told.only.split(",")}
+    show(results, f"descriptors, one thread; WPCA-cosine d = {told.dim}, draw {told.draw}")
+    if told.json:
+        told.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Four-patch local binary patterns: which of two pairs of small patches is more alike."""
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.descriptors._cells import Celled, Codes, ring
+from ml.errors import WrongShape
+from ml.types import Crops, Rows
+
+CUT = 0.2
+
+
+@dataclass(frozen=True)
+class Fplbp(Celled):
+    """FPLBP histograms of square cells: 17 x 10 x 16 = 2,720 numbers with cells of 10 pixels.
+
+    code = sum_i 2^i [d(A_i, B_(i+alpha)) - d(A_(i+S/2), B_(i+alpha+S/2)) >= tau], i = 0..S/2-1, of patches A on an
+    inner and B on an outer circle round the pixel, S on each, clockwise from the right; d is the sum of the squared
+    differences of two patches' pixels, in 0..255. Cells share pixels as those of `lbp` do; each cell's histogram is
+    brought to unit L2 norm, cut at 0.2 and brought to unit norm again.
+
+    inner, outer: radii in pixels; patches: S; side: of a patch, odd; alpha: steps between the two circles
+    tau: 0.01 of grey in 0..255, that is any difference at all, so that a smooth patch has no code by chance
+    Patches lie at the nearest pixel. Source: Wolf, Hassner, Taigman, Descriptor Based Methods in the Wild (2008),
+    equation 2, with their r1 = 4, r2 = 5, S = 8, w = 3, alpha = 1, tau = 0.01.
+    """
+
+    inner: int = 4
+    outer: int = 5
+    patches: int = 8
+    side: int = 3
+    alpha: int = 1
+    tau: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.inner <= self.outer <= 16:
+            raise WrongShape("inner and outer", "1 <= inner <= outer <= 16 pixels", (self.inner, self.outer))
+        if self.patches not in (4, 6, 8, 10, 12, 14, 16):
+            raise WrongShape("patches", "even, 4 to 16", self.patches)
+        if self.side not in (1, 3, 5, 7):
+            raise WrongShape("side", "1, 3, 5 or 7 pixels", self.side)
+        super().__post_init__()
+
+    @property
+    def bins(self) -> int:
+        return int(2 ** (self.patches // 2))
+
+    @property
+    def _border(self) -> int:
+        return self.outer + self.side // 2
+
+    def _codes(self, picture: Crops) -> Codes:
+        height, width = picture.shape
+        edge, reach, half = self._border, self.outer, self.patches // 2
+        grey = picture.astype(np.float32)
+        near, far = ring(self.inner, self.patches), ring(reach, self.patches)
+
+        def apart(i: int) -> NDArray[np.float32]:
+            """Squared differences of the inner ring's pixel i and its partner, for each pixel within reach."""
+            (ay, ax), (by, bx) = near[i], far[(i + self.alpha) % self.patches]
+            a = grey[reach + ay : height - reach + ay, reach + ax : width - reach + ax]
+            b = grey[reach + by : height - reach + by, reach + bx : width - reach + bx]
+            difference: NDArray[np.float32] = a - b
+            return difference * difference
+
+        found, rim = np.zeros_like(picture), edge - reach
+        inner = found[edge : height - edge, edge : width - edge]
+        for i in reversed(range(half)):
+            more = cv2.boxFilter(apart(i) - apart(i + half), -1, (self.side, self.side), normalize=False)
+            inner += inner
+            inner |= more[rim : more.shape[0] - rim, rim : more.shape[1] - rim] >= self.tau
+        return found.ravel()
+
+    def _normed(self, histograms: Rows) -> Rows:
+        cut = np.minimum(_unit(histograms), CUT)
+        return _unit(cut)
+
+
+def _unit(rows: Rows) -> Rows:
+    found: Rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return found

@@ -1,0 +1,144 @@
+"""SIFT at nine places of the aligned face, at three scales."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.descriptors.base import CROP_SHAPES, Cells, Descriptor
+from ml.types import CropKind, Crops, Ids, Rows
+
+HEIGHT, WIDTH = CROP_SHAPES["grey"]
+POINTS = (
+    *((18, 62), (38, 62), (62, 62), (82, 62)),  # outer and inner corners of the eyes
+    *((42, 92), (50, 90), (58, 92)),  # nostrils and the tip of the nose
+    *((33, 117), (67, 117)),  # corners of the mouth
+)
+"""(x, y) on the crop; docs/decisions/0005-nine-points.md says why these."""
+SCALES = (1, 2, 3)
+BINS, TURNS = 4, 8
+BIN = 4
+"""Pixels of a bin, after the crop was made smaller by its scale."""
+REACH = 5 * BIN
+"""Pixels on an axis that the bins, which overlap, look at."""
+BLUR = np.sqrt((BIN / 3) ** 2 - 0.25)
+CUT, TINY = 0.2, 1e-12
+TOGETHER = 16
+CELL = 10
+Floats = NDArray[np.float32]
+
+
+def _places(scale: int) -> NDArray[np.float64]:
+    """(9, 2) the points as (x, y) on the crop made smaller: pixel centres, not corners, are where they are."""
+    return (np.array(POINTS) + 0.5) / scale - 0.5
+
+
+def _axis(at: NDArray[np.float64], pixels: int) -> tuple[Ids, NDArray[np.float64]]:
+    """Of places on an axis, the first pixel that counts and the weight of REACH pixels in each bin: (n,), (n, 4, 20).
+
+    A bin takes a pixel by a tent of its own width, under a Gaussian of SD two bins round the place; what has no
+    gradient counts nothing.
+    """
+    first = np.ceil(at - REACH / 2).astype(np.int64)
+    pixel = first[:, None] + np.arange(REACH)
+    off = (pixel - at[:, None]) / BIN
+    centres = np.arange(BINS) - (BINS - 1) / 2
+    tents = np.maximum(0, 1 - np.abs(off[:, None] - centres[:, None]))
+    seen = (pixel >= 1) & (pixel < pixels - 1)
+    return first, tents * (np.exp(-(off**2) / 8) * seen)[:, None]
+
+
+@lru_cache(maxsize=3)
+def _windows(scale: int) -> tuple[Ids, Ids, Floats]:
+    """Rows and columns of each point's window with a rim of one pixel, (9, 22) twice, and what each of its pixels
+    counts in each bin: (9, 400, 16)."""
+    high, wide = -(-HEIGHT // scale), -(-WIDTH // scale)
+    (left, across), (top, down) = (
+        _axis(at, size) for at, size in zip(_places(scale).T, (WIDTH // scale, HEIGHT // scale), strict=True)
+    )
+    weights = np.einsum("pry,pcx->pyxrc", down, across).reshape(len(POINTS), REACH**2, BINS**2)
+    around = np.arange(-1, REACH + 1)
+    rows, columns = (top[:, None] + around).clip(0, high - 1), (left[:, None] + around).clip(0, wide - 1)
+    return rows, columns, weights.astype(np.float32)
+
+
+def _smaller(crops: Crops, scale: int) -> Floats:
+    """The crops with each square of `scale` pixels made one, blurred as SIFT's first image is."""
+    high, wide = -(-HEIGHT // scale), -(-WIDTH // scale)
+    full = np.pad(crops, ((0, 0), (0, high * scale - HEIGHT), (0, wide * scale - WIDTH)), "edge").astype(np.float32)
+    found = np.empty((len(crops), high, wide), np.float32)
+    for into, crop in zip(found, full, strict=True):
+        means = cv2.resize(crop, (wide, high), interpolation=cv2.INTER_AREA) if scale > 1 else crop
+        cv2.GaussianBlur(means, (0, 0), BLUR, dst=into)
+    return found
+
+
+def _turned(patches: Floats) -> Floats:
+    """(n, 22, 22) -> (n, 8, 400): each pixel's gradient, shared by the two nearest of eight directions."""
+    dx = patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]
+    dy = patches[:, :-2, 1:-1] - patches[:, 2:, 1:-1]
+    size = np.sqrt(dx * dx + dy * dy).ravel()
+    turn = np.arctan2(dy, dx).ravel() * np.float32(TURNS / (2 * np.pi))
+    low = np.floor(turn)
+    share = size * (turn - low)
+    into = low.astype(np.int32)
+    found = np.zeros((len(patches), TURNS, REACH**2), np.float32)
+    pixel = np.arange(0, found.size, TURNS * REACH**2)[:, None] + np.arange(REACH**2)
+    for direction, part in ((into, size - share), (into + 1, share)):
+        found.reshape(-1)[pixel.ravel() + (direction & (TURNS - 1)) * REACH**2] = part
+    return found
+
+
+def _unit(rows: Floats) -> Floats:
+    found: Floats = rows / np.linalg.norm(rows, axis=-1, keepdims=True).clip(TINY)
+    return found
+
+
+@dataclass(frozen=True)
+class Sift(Descriptor):
+    """Upright SIFT at 9 points x 3 scales x 128 = 3,456 numbers.
+
+    The points are the corners of the eyes, the nostrils and the tip of the nose, and the corners of the mouth, where
+    the aligned template has them (docs/decisions/0005-nine-points.md). A patch is 16, 32 or 48 pixels a side: 4 x 4
+    bins of 4 pixels, with 8 directions each, counter-clockwise from the right, on the crop made smaller by 1, 2 or 3.
+    Gradients are central differences; each is shared trilinearly by bins and directions under a Gaussian of SD two
+    bins; 128 numbers are brought to unit L2 norm, cut at 0.2 and brought to unit norm again (all 0 where all is of
+    one grey). A row goes by scale, point, bin row, bin column, direction. `cells` counts a bin at the square of
+    10 pixels in which its centre lies.
+
+    Source: Lowe, IJCV 60 (2004), section 6; nine points and three scales: Guillaumin et al., ICCV 2009.
+    """
+
+    crop: ClassVar[CropKind] = "grey"
+
+    @property
+    def dim(self) -> int:
+        return len(SCALES) * len(POINTS) * BINS**2 * TURNS
+
+    @property
+    def cells(self) -> Cells:
+        rows, columns = HEIGHT // CELL, WIDTH // CELL
+        off = BIN * (np.arange(BINS) - (BINS - 1) / 2)
+        across, down = (
+            np.array([[(at + scale * off) // CELL for at in axis] for scale in SCALES]).astype(np.int64)
+            for axis in np.array(POINTS).T
+        )
+        of = down.clip(0, rows - 1)[..., None] * columns + across.clip(0, columns - 1)[..., None, :]
+        return Cells(rows, columns, CELL, np.repeat(of.ravel(), TURNS))
+
+    def _describe(self, crops: Crops) -> Rows:
+        return np.concatenate([self._some(crops[at : at + TOGETHER]) for at in range(0, len(crops), TOGETHER)])
+
+    def _some(self, crops: Crops) -> Rows:
+        found = []
+        for scale in SCALES:
+            rows, columns, weights = _windows(scale)
+            patches = _smaller(crops, scale)[:, rows[:, :, None], columns[:, None, :]].swapaxes(0, 1)
+            turned = _turned(patches.reshape(-1, REACH + 2, REACH + 2))
+            bins = turned.reshape(len(POINTS), -1, REACH**2) @ weights
+            found.append(bins.reshape(len(POINTS), len(crops), TURNS, BINS**2))
+        spread = np.stack(found).transpose(2, 0, 1, 4, 3).reshape(len(crops), -1, BINS**2 * TURNS)
+        return _unit(np.minimum(_unit(spread), CUT)).reshape(len(crops), -1)
