@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ml import registry
-from tests.flows.test_training import STRONG, train, upload
+from tests.flows.learning import learned, published, searched_and_taken_back
+from tests.flows.test_training import train, upload
 from tests.gallery import crops
 from tests.service import Service
 
@@ -55,23 +56,7 @@ def test_a_method_is_learned_published_searched_and_taken_back(service: Service,
         upload_with_ages(service)
         assert service.client.put("/v1/tasks/age", json={"enabled": True}).status_code in (200, 201)
         asked, tasks = asked | {"sources": [IDENTITY, AGE]}, ["identity", "age"]
-    job = service.wait(train(service, method=method, holdout=0.25, **asked), 120)
-    assert job["state"] == "succeeded", job["problem"]
-    model = job["result"]["model"]
-    shown = service.client.get(f"/v1/models/{model}").json()
-    assert (shown["method"], shown["tasks"]) == (method, tasks)
-    forced = {"model": model, "override": True, "reason": "a test of the way, not of the metric"}
-    task_path = "/v1/collections/c/deployments/identity"
-    published = service.wait(service.client.post(f"{task_path}:publish", json=forced))
-    assert published["state"] == "succeeded", published["problem"]
-    photo = crops(3, 3000, STRONG)["grey"]
-    for task in tasks:
-        answer = service.client.post(
-            "/v1/collections/c/search", params={"task": task, "aligned": True, "limit": 5}, files={"file": photo}
-        )
-        assert answer.status_code == 200, answer.text
-        nearest = answer.json()["faces"][0]["matches"][0]
-        assert answer.json()["model"] == model
-        assert nearest["subject"]["id"] == "p3"
-        assert nearest["distance"] == pytest.approx(0, abs=1e-3)
-    assert service.client.post(f"{task_path}:rollback").json()["champion"] == "lbp-l2"
+    model = learned(service, train(service, method=method, holdout=0.25, **asked))
+    assert (model["method"], model["tasks"]) == (method, tasks)
+    published(service, model["id"])
+    searched_and_taken_back(service, model["id"], tasks)

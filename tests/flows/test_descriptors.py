@@ -1,0 +1,57 @@
+"""Every descriptor that needs no file, and two at once: trained on over HTTP, published, searched, explained."""
+
+from math import prod
+from typing import Any
+
+import pytest
+
+from ml import registry
+from ml.errors import LikenessError
+from ml.generation import Recipe
+from ml.types import Spec
+from tests.flows.learning import learned, published, searched_and_taken_back
+from tests.flows.test_training import STRONG, train, upload
+from tests.gallery import crops
+from tests.service import Service
+
+PEOPLE, SHOTS, DIM = 12, 3, 8
+
+
+def needs_no_file(name: str) -> bool:
+    try:
+        return bool(Recipe((Spec(name),)).dim)
+    except (LikenessError, TypeError):
+        return False
+
+
+READY = [name for name in registry.names("descriptors") if needs_no_file(name)]
+
+
+def test_those_that_need_no_file_are_known() -> None:
+    assert {"lbp", "cslbp", "fplbp", "sift"} <= set(READY)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("names", [[name] for name in READY] + [["cslbp", "sift"]], ids="+".join)
+def test_a_descriptor_is_learned_on_published_searched_and_taken_back(service: Service, names: list[str]) -> None:
+    upload(service, "c", range(PEOPLE), SHOTS)
+    asked: dict[str, Any] = {"descriptor": names[0]} if len(names) == 1 else {"descriptors": names}
+    model = learned(service, train(service, method="wpca", dim=DIM, holdout=0.25, **asked))
+    assert [d["name"] for d in model["descriptors"]] == names
+    published(service, model["id"])
+    photo = crops(3, 3000, STRONG)["grey"]
+    answer = service.client.post(
+        "/v1/collections/c/search",
+        params={"aligned": True, "limit": 3, "include": "explanation"},
+        files={"file": photo},
+    )
+    for match in answer.json()["faces"][0]["matches"]:
+        told = match["explanation"]
+        assert [part["descriptor"] for part in told["parts"]] == names
+        total = sum(part["contribution"] for part in told["parts"]) + told["rest"]
+        assert total == pytest.approx(match["distance"], rel=1e-3, abs=1e-3)
+        for part in told["parts"]:
+            if part["grid"]:
+                assert len(part["cells"]) * len(part["cells"][0]) == prod(part["grid"][n] for n in ("rows", "columns"))
+                assert sum(map(sum, part["cells"])) == pytest.approx(part["contribution"], abs=1e-6)
+    searched_and_taken_back(service, model["id"])
