@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-NAMES = ("lbp", "index", "search")
+NAMES = ("lbp", "descriptors", "index", "search")
 
 
 def main() -> None:
