@@ -1,6 +1,5 @@
 """Any face recogniser that is an ONNX file, by a manifest that says how it wants its pictures."""
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from ml.descriptors._manifest import Manifest
+from ml.descriptors._manifest import OnnxManifest, sha256
 from ml.descriptors.base import Descriptor
 from ml.errors import Corrupt, Unavailable, WrongShape
 from ml.types import CropKind, Crops, Rows
@@ -67,15 +66,15 @@ class Onnx(Descriptor):
             raise WrongShape(f"the output of {self.wants.file}", " or ".join(given), repr(self._output))
 
     @cached_property
-    def wants(self) -> Manifest:
+    def wants(self) -> OnnxManifest:
         """What the manifest says."""
-        return Manifest.read(Path(self.manifest))
+        return OnnxManifest.read(Path(self.manifest))
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the manifest, which names that of the model."""
-        Manifest.read(Path(self.manifest))
-        return hashlib.sha256(Path(self.manifest).read_bytes()).hexdigest()
+        OnnxManifest.read(Path(self.manifest))
+        return sha256(Path(self.manifest))
 
     @property
     def version(self) -> str:

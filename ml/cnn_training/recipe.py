@@ -1,0 +1,46 @@
+"""What a training of a network is asked to do."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ml.descriptors._nets import NETS
+from ml.errors import WrongShape
+
+Head = Literal["softmax", "qconv", "stiefel"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """net: of `ml.descriptors._nets`; head: what the loss is taken of, see `heads.py`
+
+    hours, steps: the end is reached by whichever comes first; 0 steps: hours alone
+    batch: photos a step and process; rate: the highest; decay: of the weights (AdamW)
+    margin, scale: of the softmax over cosines (0 margin: plain); width: numbers a face of the other heads, 0: the net's
+    held_out: share of the people with two photos or more by whom the net is judged, and who teach it nothing
+    every: minutes between two judgements and checkpoints; patience: so many without a better one end it, 0: never
+    bf16: half-precision arithmetic where torch thinks it safe
+    """
+
+    net: str = "light"
+    head: Head = "softmax"
+    hours: float = 1.0
+    steps: int = 0
+    batch: int = 64
+    rate: float = 2e-3
+    decay: float = 0.05
+    margin: float = 0.2
+    scale: float = 24.0
+    width: int = 0
+    held_out: float = 0.1
+    every: float = 5.0
+    patience: int = 0
+    bf16: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.net not in NETS or self.head not in get_args(Head):
+            raise WrongShape("net and head", f"of {', '.join(NETS)} and {', '.join(get_args(Head))}", self.net)
+        if min(self.hours, self.rate, self.scale, self.every) <= 0 or self.batch < 4 or not 0 < self.held_out < 1:
+            raise WrongShape("the recipe", "of hours, rate, scale, every above 0, batch from 4, held_out in 0..1", self)
+        if min(self.steps, self.margin, self.width, self.patience, self.decay) < 0:
+            raise WrongShape("steps, margin, width, patience and decay", "0 or more", self)
