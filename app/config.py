@@ -4,9 +4,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 PREFIX = "LIKENESS_"
 CLIENT = {"LIKENESS_URL", "LIKENESS_KEY"}  # where the commands find a service; no setting of one
@@ -22,6 +22,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 
     detector: Literal["hog", "yunet"] = Field("hog", description="yunet needs `likeness models pull yunet` first")
     onnx_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of an ONNX recogniser")
+    cnn_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of a CNN that we trained")
     index_device: Literal["auto", "cpu", "cuda"] = "auto"
 
     workers: int = Field(0, ge=0, le=64, description="ingest processes that `serve` starts; 0: one per core")
@@ -46,6 +47,18 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         """Raises pydantic.ValidationError that names an unknown or wrong variable."""
         mine = {k.removeprefix(PREFIX).lower(): v for k, v in env.items() if k.startswith(PREFIX) and k not in CLIENT}
         return cls.model_validate({k: json.loads(v) if v[:1] in ("{", "[") else v for k, v in mine.items()})
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if twice := self.onnx_manifests.keys() & self.cnn_manifests.keys():
+            raise ValueError(f"{', '.join(sorted(twice))} cannot be both an ONNX recogniser and a CNN")
+        return self
+
+    @property
+    def recognisers(self) -> dict[str, tuple[str, Path]]:
+        """Descriptors that are a file of the operator's: name -> (component, manifest)."""
+        both = {"onnx": self.onnx_manifests, "cnn": self.cnn_manifests}
+        return {name: (kind, path) for kind, named in both.items() for name, path in named.items()}
 
     @property
     def database(self) -> str:

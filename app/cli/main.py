@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import demo, evaluate, export, keys, models, serve, use
+from app.cli import demo, evaluate, export, keys, models, serve, train_cnn, use
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(serve.serve)
@@ -16,6 +16,7 @@ app.command()(demo.demo)
 app.command()(evaluate.evaluate)
 app.command("export-embeddings")(export.export_embeddings)
 app.add_typer(keys.app, name="keys")
+models.app.command("train-cnn")(train_cnn.train_cnn)
 app.add_typer(models.app, name="models")
 
 

@@ -75,7 +75,7 @@ def _check(settings: Settings, caller: Caller, training: TrainingSpec) -> None:
     """What a look can tell; the job checks the options as a training does."""
     if training.method not in registry.names("embedders"):
         raise UnknownComponent("method", training.method, registry.names("embedders"))
-    known = {*registry.names("descriptors"), *settings.onnx_manifests}
+    known = {*registry.names("descriptors"), *settings.recognisers}
     for name in [*training.descriptors, *([training.descriptor] if training.descriptor else [])]:
         if name not in known:
             raise UnknownComponent("descriptor", name, known)

@@ -19,6 +19,8 @@ from ml import registry
 
 INNER = {"device"}
 """Options that are the machine's affair and not the client's."""
+NEED_A_FILE = {"onnx", "cnn"}
+"""Components that a client names by what the operator called his manifest."""
 
 
 def plan(session: Session, settings: Settings, caller: Caller, told: TrainingIn) -> Plan:
@@ -60,9 +62,10 @@ def _serving(session: Session, collection: str, task: str) -> list[Named]:
 
 
 def _descriptor(settings: Settings, name: str) -> Named:
-    if name in settings.onnx_manifests:
-        return Named(name="onnx", options={"manifest": str(settings.onnx_manifests[name])})
-    known = {n for n in registry.names("descriptors") if n != "onnx"} | settings.onnx_manifests.keys()
+    if name in settings.recognisers:
+        component, manifest = settings.recognisers[name]
+        return Named(name=component, options={"manifest": str(manifest)})
+    known = settings.recognisers.keys() | set(registry.names("descriptors")) - NEED_A_FILE
     if name not in known:
         raise Invalid(
             f"no descriptor is named {name!r}; there are: {', '.join(sorted(known))}",

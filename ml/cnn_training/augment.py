@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Jitter:
-    """SDs of: shift, as a part of the side; turn, radians; zoom, contrast, exposure: of logarithms; light: a gradient
-    across the face. sharpness: from blurred (-1) to so much sharper; grey, hidden: how often colour or a patch is lost.
+    """SDs of: shift, as a part of the side; turn, radians; zoom, contrast, exposure: of logarithms; colour; light: a
+    gradient across the face. blur: at most, 1 is all detail below 4 pixels; sharpen: likewise; grey, hidden: how often
+    colour or a patch is lost. With all at 0 faces are mirrored or not.
     """
 
     shift: float = 0.025
@@ -18,8 +19,10 @@ class Jitter:
     zoom: float = 0.06
     exposure: float = 0.15
     contrast: float = 0.15
+    colour: float = 0.03
     light: float = 0.15
-    sharpness: float = 1.5
+    blur: float = 1.0
+    sharpen: float = 1.5
     grey: float = 0.1
     hidden: float = 0.3
 
@@ -53,17 +56,17 @@ def _warped(faces: Tensor, draw: torch.Generator, how: Jitter) -> Tensor:
 def _focused(faces: Tensor, draw: torch.Generator, how: Jitter) -> Tensor:
     """Photos of 250 pixels and of 2,500 meet in one gallery; a net that saw one kind is lost with the other."""
     blurred = F.interpolate(F.avg_pool2d(faces, 4), faces.shape[2:], mode="bilinear")
-    much = torch.rand(len(faces), 1, 1, 1, generator=draw).to(faces.device) * (1 + how.sharpness) - 1
-    return faces + much * (faces - blurred)
+    much = torch.rand(len(faces), 1, 1, 1, generator=draw) * (how.blur + how.sharpen) - how.blur
+    return faces + much.to(faces.device) * (faces - blurred)
 
 
 def _lit(faces: Tensor, draw: torch.Generator, how: Jitter) -> Tensor:
     height, width = faces.shape[2:]
     across = torch.linspace(-1, 1, width, device=faces.device) * _normal(draw, faces, how.light, 1, 1, 1)
     down = torch.linspace(-1, 1, height, device=faces.device)[:, None] * _normal(draw, faces, how.light, 1, 1, 1)
-    contrast, brightness = torch.exp(_normal(draw, faces, how.contrast, 1, 1, 1)), _normal(draw, faces, 0.2, 3, 1, 1)
+    contrast, tint = torch.exp(_normal(draw, faces, how.contrast, 1, 1, 1)), _normal(draw, faces, how.colour, 3, 1, 1)
     exposure = torch.exp(_normal(draw, faces, how.exposure, 1, 1, 1)) * (1 + across + down)
-    lit = ((faces + 1) * exposure - 1) * contrast + brightness * how.exposure
+    lit = ((faces + 1) * exposure - 1) * contrast + tint
     return torch.where(_chance(draw, faces, how.grey), lit.mean(1, keepdim=True), lit).clamp(-1, 1)
 
 

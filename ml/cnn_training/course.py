@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ml.cnn_training import checkpoint
 from ml.cnn_training.augment import augmented
-from ml.cnn_training.crew import Crew, crew
+from ml.cnn_training.crew import Crew
 from ml.cnn_training.crops import Lesson
-from ml.cnn_training.export import export
+from ml.cnn_training.export import MANIFEST, export
 from ml.cnn_training.heads import Margin, Taught
 from ml.cnn_training.judge import Score, judged, split
 from ml.cnn_training.recipe import Recipe
@@ -65,7 +65,7 @@ class Course:
         """One step, `done` of the way to the end."""
         mine = self._photos()
         draw = torch.Generator().manual_seed(_seed(self.recipe.seed, self.stand.step, self.us.rank))
-        faces = pictures(torch.from_numpy(self.lesson.crops[self.split.taught[mine]]).to(self.us.device))
+        faces = pictures(torch.from_numpy(np.array(self.lesson.crops[self.split.taught[mine]])).to(self.us.device))
         people = torch.from_numpy(self.split.people[mine]).to(self.us.device)
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate * _rate(done)
@@ -78,12 +78,22 @@ class Course:
         self.stand.step += 1
         self.stand.loss += (loss.item() - self.stand.loss) / min(self.stand.step, 50)
 
-    def judge(self) -> tuple[Score, bool]:
-        """How good it is now, and whether it never was better."""
+    @property
+    def photos(self) -> int:
+        """Seen so far, by all processes."""
+        return self.stand.step * self.recipe.batch * self.us.size
+
+    def keep(self, out: Path, licence: str, trained: str) -> Score:
+        """Judges; writes a checkpoint, and the network where it never was better."""
         score = judged(self.taught.net, self.lesson, self.split.held)
         better = score.map > self.stand.best
         self.stand.best, self.stand.stale = max(score.map, self.stand.best), 0 if better else self.stand.stale + 1
-        return score, better
+        if better:
+            how = f"{self.recipe.net}, {self.recipe.head}, {self.photos:,} photos seen"
+            weights = self.taught.net.state_dict()
+            export(self.recipe.net, weights, out, dim=self.taught.net.dim, licence=licence, trained=f"{trained}; {how}")
+        checkpoint.save(self.state(), self.recipe, out)
+        return score
 
     def state(self) -> dict[str, Any]:
         state = {"taught": self.taught.state_dict(), "optimiser": self.optimiser.state_dict()}
@@ -106,45 +116,34 @@ def train(
     lesson: Lesson,
     recipe: Recipe,
     out: Path,
+    us: Crew,
     *,
     licence: str,
     trained: str,
     resume: bool = False,
-    device: str = "auto",
     tell: Callable[[Report], None] = lambda report: None,
 ) -> Path:
     """Teaches until the recipe's end; returns the manifest of the network that was best by the people held out.
 
-    Where `torchrun` started several processes, each calls this with the same arguments, and the first alone writes and
-    tells. licence, trained: words for the manifest. Raises TooFewPairs; with resume Unavailable, Corrupt, WrongShape.
+    Of several processes each calls this with the same arguments; the first alone writes and tells.
+    licence, trained: words for the manifest. Raises TooFewPairs; with resume Unavailable, Corrupt, WrongShape.
     """
-    with crew(device) as us:
-        course = Course(lesson, recipe, us)
-        if resume:
-            course.restore(checkpoint.load(recipe, out))
-        begun, judged_at = time.monotonic() - course.stand.seconds, course.stand.seconds
-        ended = False
-        while not ended:
-            [seconds, stale] = us.agreed(time.monotonic() - begun, course.stand.stale)
-            course.stand.seconds = seconds
-            done = _done(recipe, course.stand)
-            ended = done >= 1 or 0 < recipe.patience <= stale
-            score = None
-            if us.rank == 0 and (ended or seconds - judged_at >= 60 * recipe.every):
-                judged_at = seconds
-                score, better = course.judge()
-                if better:
-                    words = (
-                        f"{trained}; {recipe.net}, {recipe.head}, {course.stand.step} steps of {recipe.batch * us.size}"
-                    )
-                    weights = course.taught.net.state_dict()
-                    export(recipe.net, weights, out, dim=course.taught.net.dim, licence=licence, trained=words)
-                checkpoint.save(course.state(), recipe, out)
-            if us.rank == 0:
-                tell(Report(course.stand, done, course.stand.step * recipe.batch * us.size / max(seconds, 1e-9), score))
-            if not ended:
-                course.learn(done)
-        return out / "cnn.json"
+    course = Course(lesson, recipe, us)
+    if resume:
+        course.restore(checkpoint.load(recipe, out))
+    begun, judged_at, ended = time.monotonic() - course.stand.seconds, course.stand.seconds, False
+    while not ended:
+        [course.stand.seconds, stale] = us.agreed(time.monotonic() - begun, course.stand.stale)
+        done, score = _done(recipe, course.stand), None
+        ended = done >= 1 or 0 < recipe.patience <= stale
+        if us.rank == 0 and (ended or course.stand.seconds - judged_at >= 60 * recipe.every):
+            judged_at = course.stand.seconds
+            score = course.keep(out, licence, trained)
+        if us.rank == 0:
+            tell(Report(course.stand, done, course.photos / max(course.stand.seconds, 1e-9), score))
+        if not ended:
+            course.learn(done)
+    return out / MANIFEST
 
 
 def _done(recipe: Recipe, stand: Stand) -> float:

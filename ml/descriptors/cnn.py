@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,13 +11,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ml.descriptors._manifest import CnnManifest, sha256
+from ml.descriptors._manifest import CnnManifest, Manifest
 from ml.descriptors._nets import NETS, features
-from ml.descriptors.base import Descriptor
+from ml.descriptors._stored import Stored
 from ml.errors import Corrupt, Unavailable
-from ml.types import CropKind, Crops, Rows
-
-Device = Literal["auto", "cpu", "cuda"]
+from ml.types import Crops, Rows
 
 
 @lru_cache(maxsize=8)
@@ -37,47 +35,25 @@ def _loaded(weights: Path, says: CnnManifest, device: str) -> tuple[nn.Module, T
 
 
 @dataclass(frozen=True)
-class Cnn(Descriptor):
-    """The feature of a trained network: of norm one, or as an equation of paper 001 projects it.
+class Cnn(Stored[CnnManifest]):
+    """The feature of a trained network: of norm one, or projected by a matrix that was learned with it.
 
-    manifest: path of the JSON file that the training wrote, see docs/methods/cnn.md
-    device: "auto" runs on a GPU where torch sees one
-    pin: the `fingerprint` that the manifest had; another one is Corrupt, so that what was learned on the
-        descriptor never meets another model. "" takes any.
+    manifest, device, pin: see `Stored`; the manifest is what the training wrote (docs/methods/cnn.md)
     Raises Unavailable (no manifest, no weights, no GPU), Corrupt (altered, or of another network than it says).
     """
 
-    manifest: str
-    device: Device = "auto"
-    pin: str = ""
-    crop: ClassVar[CropKind] = "colour"
+    form: ClassVar[type[Manifest]] = CnnManifest
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.device == "cuda" and not torch.cuda.is_available():
             raise Unavailable("torch sees no GPU; install a build of torch with CUDA, or use device auto or cpu")
-        if self.pin not in ("", self.fingerprint):
-            raise Corrupt(f"the manifest {Path(self.manifest).name} is not the one that this was made with")
         self._net  # noqa: B018  a network that cannot be loaded is told now
-
-    @cached_property
-    def wants(self) -> CnnManifest:
-        """What the manifest says."""
-        return CnnManifest.read(Path(self.manifest))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the manifest, which names that of the weights."""
-        CnnManifest.read(Path(self.manifest))
-        return sha256(Path(self.manifest))
-
-    @property
-    def dim(self) -> int:
-        return self.wants.dim
 
     @cached_property
     def _net(self) -> tuple[nn.Module, Tensor | None]:
         on = "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
-        return _loaded(self.wants.model(Path(self.manifest)).resolve(), self.wants, on)
+        return _loaded(self.wants.model(self._path).resolve(), self.wants, on)
 
     def _describe(self, crops: Crops) -> Rows:
         net, projection = self._net

@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from ml.descriptors._manifest import OnnxManifest, sha256
-from ml.descriptors.base import Descriptor
+from ml.descriptors._manifest import Manifest, OnnxManifest
+from ml.descriptors._stored import Device, Stored
 from ml.errors import Corrupt, Unavailable, WrongShape
-from ml.types import CropKind, Crops, Rows
+from ml.types import Crops, Rows
 
-Device = Literal["auto", "cpu", "cuda"]
 BATCH = 32
 ON_GPU = "CUDAExecutionProvider"
 TINY = 1e-12
@@ -37,27 +36,19 @@ def _session(model: Path, sha256: str, threads: int, device: Device) -> Any:
 
 
 @dataclass(frozen=True)
-class Onnx(Descriptor):
+class Onnx(Stored[OnnxManifest]):
     """A face recogniser of others, run by ONNX Runtime; its numbers are as good as its training.
 
-    manifest: path of the JSON file, see docs/onnx.md; threads: for one run
-    device: "auto" runs on a GPU where ONNX Runtime has one
-    pin: the `fingerprint` that the manifest had; another one is Corrupt, so that what was learned on the
-        descriptor never meets another model. "" takes any.
+    manifest, device, pin: see `Stored`, and docs/onnx.md; threads: for one run
     Raises Unavailable (no manifest, no model), Corrupt (either altered or unreadable), WrongShape (the model takes
     or gives another shape than the manifest says).
     """
 
-    manifest: str
     threads: int = 1
-    device: Device = "auto"
-    pin: str = ""
-    crop: ClassVar[CropKind] = "colour"
-    dear: ClassVar[bool] = True
+    form: ClassVar[type[Manifest]] = OnnxManifest
 
     def __post_init__(self) -> None:
-        if self.pin not in ("", self.fingerprint):
-            raise Corrupt(f"the manifest {Path(self.manifest).name} is not the one that this was made with")
+        super().__post_init__()
         [taken, *more], given = self._session.get_inputs(), {o.name: o.shape for o in self._session.get_outputs()}
         wanted = (self._batch, *self._picture)
         if more or len(taken.shape) != 4 or not _agree(taken.shape, wanted):
@@ -66,27 +57,8 @@ class Onnx(Descriptor):
             raise WrongShape(f"the output of {self.wants.file}", " or ".join(given), repr(self._output))
 
     @cached_property
-    def wants(self) -> OnnxManifest:
-        """What the manifest says."""
-        return OnnxManifest.read(Path(self.manifest))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the manifest, which names that of the model."""
-        OnnxManifest.read(Path(self.manifest))
-        return sha256(Path(self.manifest))
-
-    @property
-    def version(self) -> str:
-        return self.fingerprint
-
-    @property
-    def dim(self) -> int:
-        return self.wants.dim
-
-    @cached_property
     def _session(self) -> Any:
-        model = self.wants.model(Path(self.manifest))
+        model = self.wants.model(self._path)
         return _session(model.resolve(), self.wants.sha256, self.threads, self.device)
 
     @cached_property

@@ -1,0 +1,88 @@
+"""`likeness models train-cnn`: a network of your own, from photos of people that you may learn from."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress, TaskID
+
+from app.cli.client import bar, console
+from app.threads import set_threads
+from ml.errors import LikenessError
+
+if TYPE_CHECKING:
+    from ml.cnn_training.course import Report
+
+UNSAID = "unknown: what the owners of the photos allow"
+TICKS = 1000
+"""A training's bar has so many parts."""
+
+
+def train_cnn(
+    data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder of person/photo")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="folder for weights, manifest and checkpoints")],
+    identities: Annotated[
+        Path | None, typer.Option(exists=True, help="lines `photo person`, for other folders")
+    ] = None,
+    crops: Annotated[Path | None, typer.Option(help="keeps the aligned crops; without it OUT/crops.npy")] = None,
+    licence: Annotated[str, typer.Option(help="of the weights, for the manifest")] = UNSAID,
+    net: Annotated[str, typer.Option(help="light (128 numbers) or casia (320)")] = "light",
+    hours: Annotated[float, typer.Option(help="the steps grow small and end by then")] = 1.0,
+    steps: Annotated[int, typer.Option(help="or after so many steps, if that is sooner; 0: no such end")] = 0,
+    batch: Annotated[int, typer.Option(help="photos a step, of each process")] = 64,
+    margin: Annotated[float, typer.Option(help="of the softmax, between cosines; 0: none")] = 0.2,
+    every: Annotated[float, typer.Option(help="minutes between checkpoints, each judged by people held out")] = 5.0,
+    patience: Annotated[int, typer.Option(help="end after so many that are no better; 0: never early")] = 0,
+    resume: Annotated[bool, typer.Option(help="go on from the checkpoint in OUT")] = False,
+    bf16: Annotated[bool, typer.Option(help="half-precision arithmetic, where the processor has it")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    threads: Annotated[int, typer.Option(help="of each process; 0: its share of the cores")] = 0,
+    seed: Annotated[int, typer.Option(help="of the start, the order and the changes made to the photos")] = 0,
+) -> None:
+    """Align the photos once, then teach a network whose they are. Under torchrun: on several GPUs or machines."""
+    from ml.cnn_training.course import train  # torch takes two seconds, for which no other command should wait
+    from ml.cnn_training.crew import crew
+    from ml.cnn_training.crops import gather, load
+    from ml.cnn_training.recipe import Recipe
+
+    set_threads(threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    kept = crops or out / "crops.npy"
+    try:
+        ends = {"hours": hours, "steps": steps, "every": every, "patience": patience}
+        recipe = Recipe(net=net, batch=batch, margin=margin, bf16=bf16, seed=seed, **ends)
+        with crew(device) as us, bar() as shown:
+            if us.rank == 0:
+                gather(data, kept, identities, _aligning(shown))
+            us.agreed(0)
+            words = {"licence": licence, "trained": f"{len(load(kept).people)} photos of {data.name}"}
+            made = train(load(kept), recipe, out, us, resume=resume, tell=_learning(shown), **words)
+    except LikenessError as error:
+        console.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+        raise typer.Exit(1) from error
+    if us.rank == 0:
+        console.print(f"{made}: name it in LIKENESS_CNN_MANIFESTS, then in POST /v1/trainings", soft_wrap=True)
+
+
+def _aligning(shown: Progress) -> Callable[[int, int], None]:
+    task = shown.add_task("align")
+    return lambda done, of: shown.update(task, completed=done, total=of)
+
+
+def _learning(shown: Progress) -> Callable[["Report"], None]:
+    """A bar, and a line that stays for each judgement."""
+    tasks: list[TaskID] = []
+
+    def tell(report: "Report") -> None:
+        if not tasks:
+            tasks.append(shown.add_task("learn", total=TICKS))
+        said = f"step {report.stand.step:,}, {report.rate:.0f} photos/s, loss {report.stand.loss:.2f}"
+        shown.update(tasks[0], completed=round(TICKS * report.done), description=said)
+        if report.score is not None:
+            people = (
+                f"people held out: mAP {100 * report.score.map:.1f}, nearest right {100 * report.score.first:.1f} %"
+            )
+            console.print(f"{report.stand.seconds / 60:.0f} min, {said}; {people}", soft_wrap=True)
+
+    return tell
