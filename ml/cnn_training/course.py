@@ -63,7 +63,7 @@ class Course:
 
     def learn(self, done: float) -> None:
         """One step, `done` of the way to the end."""
-        mine = self._photos()
+        mine = self.mine()
         draw = torch.Generator().manual_seed(_seed(self.recipe.seed, self.stand.step, self.us.rank))
         faces = pictures(torch.from_numpy(np.array(self.lesson.crops[self.split.taught[mine]])).to(self.us.device))
         people = torch.from_numpy(self.split.people[mine]).to(self.us.device)
@@ -104,7 +104,7 @@ class Course:
         self.optimiser.load_state_dict(state["optimiser"])
         self.stand = Stand(**state["stand"])
 
-    def _photos(self) -> Ids:
+    def mine(self) -> Ids:
         """This process's part of the step's batch; each pass over the photos is in an order of its own."""
         whole = self.recipe.batch * self.us.size
         passes, at = divmod(self.stand.step, max(1, len(self.split.taught) // whole))

@@ -18,7 +18,8 @@ class Margin(nn.Module):
         self.weights = nn.Parameter(torch.randn(people, dim) * 0.01)
 
     def forward(self, rows: Tensor, people: Tensor) -> Tensor:
-        cosines = F.linear(F.normalize(rows), F.normalize(self.weights)).float()
+        cosines = F.linear(F.normalize(rows), F.normalize(self.weights))
+        cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))
         less = F.one_hot(people, len(self.weights)).to(cosines.dtype) * (self.margin * self.ease)
         return F.cross_entropy(self.scale * (cosines - less), people)
 

@@ -1,0 +1,238 @@
+"""The training of a network: its loss, its photos, its people, its checkpoints, alone and with others."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ml.cnn_training import checkpoint
+from ml.cnn_training.augment import Jitter, augmented
+from ml.cnn_training.course import Course, Report, train
+from ml.cnn_training.crew import Crew
+from ml.cnn_training.crops import Lesson
+from ml.cnn_training.heads import Margin
+from ml.cnn_training.judge import judged, split
+from ml.cnn_training.recipe import Recipe
+from ml.descriptors.cnn import Cnn
+from ml.errors import Corrupt, TooFewPairs, Unavailable, WrongShape
+from ml.images import unpng
+from tests.gallery import crops
+
+ALONE = Crew(0, 1, torch.device("cpu"))
+QUICK = Recipe(steps=6, hours=1000, every=1e-9, batch=8, held_out=0.25)
+STILL = Jitter(*[0.0] * 11)
+SAYS = {"licence": "CC0", "trained": "drawn faces"}
+
+
+@pytest.fixture(scope="module")
+def lesson() -> Lesson:
+    drawn = [(who, shot) for who in range(12) for shot in range(1 if who == 11 else 4)]
+    faces = np.stack([unpng(crops(who, 1000 * who + shot, 1.0)["colour"]) for who, shot in drawn])
+    return Lesson(faces, np.array([3 * who for who, _ in drawn], np.int64))
+
+
+def weights(out: Path) -> bytes:
+    return (out / "cnn.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("margin", [0.0, 0.3])
+def test_the_margin_loss_is_its_equation_and_its_gradient_is_right(seed: int, margin: float) -> None:
+    torch.manual_seed(seed)
+    n, d, k, scale = (int(torch.randint(2, 7, ())) for _ in range(4))
+    head = Margin(d, k, margin, scale).double()
+    rows = torch.randn(n, d, dtype=torch.float64, requires_grad=True)
+    people = torch.randint(k, (n,))
+    losses = []
+    for row, who in zip(rows.detach(), people.tolist(), strict=True):
+        cosines = [float(row @ w / (row.norm() * w.norm())) for w in head.weights.detach()]
+        told = [np.exp(scale * (c - margin * (j == who))) for j, c in enumerate(cosines)]
+        losses.append(-np.log(told[who] / sum(told)))
+    assert head(rows, people).item() == pytest.approx(np.mean(losses), rel=1e-6)
+    assert torch.autograd.gradcheck(lambda given: head(given, people), (rows,))
+
+
+def test_the_margin_is_let_in_gradually() -> None:
+    torch.manual_seed(0)
+    head, rows, people = Margin(4, 3, 0.5, 8), torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    losses = []
+    for head.ease in (0.0, 0.5, 1.0):
+        losses.append(float(head(rows, people).detach()))
+    assert losses[0] < losses[1] < losses[2]
+
+
+def test_faces_are_mirrored_or_not_and_otherwise_left_alone_where_nothing_is_asked(lesson: Lesson) -> None:
+    faces = torch.from_numpy(lesson.crops[:16]).permute(0, 3, 1, 2) / 127.5 - 1
+    made = augmented(faces, torch.Generator().manual_seed(1), STILL)
+    same = [torch.allclose(one, of, atol=1e-3) for one, of in zip(made, faces, strict=True)]
+    turned = [torch.allclose(one, of.flip(2), atol=1e-3) for one, of in zip(made, faces, strict=True)]
+    assert all(a != b for a, b in zip(same, turned, strict=True))
+    assert 0 < sum(turned) < 16
+
+
+def test_a_photo_is_changed_differently_each_time_and_alike_by_the_same_draw(lesson: Lesson) -> None:
+    faces = torch.from_numpy(lesson.crops[:4]).permute(0, 3, 1, 2) / 127.5 - 1
+    one, again, other = (augmented(faces, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert (one - other).abs().mean() > 0.02
+    assert one.abs().max() <= 1
+    assert (one - faces).abs().mean() < 0.5
+
+
+@pytest.mark.parametrize("name", ["shift", "turn", "zoom", "exposure", "contrast", "light", "colour", "hidden", "grey"])
+def test_each_change_is_seen(name: str, lesson: Lesson) -> None:
+    faces = torch.from_numpy(lesson.crops[:8]).permute(0, 3, 1, 2) / 127.5 - 1
+    made, still = (
+        augmented(faces, torch.Generator().manual_seed(1), how) for how in (replace(STILL, **{name: 1}), STILL)
+    )
+    assert (made - still).abs().mean() > 0.01
+
+
+def test_nobody_is_both_taught_and_judged_by_and_singles_are_only_taught(lesson: Lesson) -> None:
+    for seed in range(5):
+        made = split(lesson, 0.25, seed)
+        assert not set(lesson.people[made.taught]) & set(lesson.people[made.held])
+        assert len(made.taught) + len(made.held) == len(lesson.people)
+        assert 33 in lesson.people[made.taught]
+        assert sorted(set(made.people)) == list(range(len(set(lesson.people[made.taught]))))
+
+
+def test_too_few_people_are_refused_with_the_number_that_is_missing(lesson: Lesson) -> None:
+    with pytest.raises(TooFewPairs, match="4 people with two photos or more needed, 3 found"):
+        split(Lesson(lesson.crops[:12], lesson.people[:12]), 0.25, 0)
+
+
+def test_a_pass_shows_each_photo_once_whoever_many_learn(lesson: Lesson) -> None:
+    courses = [Course(lesson, QUICK, Crew(rank, 1, ALONE.device)) for rank in (0, 1)]
+    shown = []
+    for rank, course in enumerate(courses):
+        course.us = Crew(rank, 2, ALONE.device)
+        for course.stand.step in (0, 1):
+            shown.append(course.mine())
+    assert len({len(photos) for photos in shown}) == 1
+    together = np.concatenate(shown)
+    assert len(set(together.tolist())) == len(together)
+
+
+def test_a_network_learns_whose_photos_it_sees(lesson: Lesson, tmp_path: Path) -> None:
+    recipe = replace(QUICK, steps=30, batch=16, margin=0.0, scale=8.0, every=1000, rate=5e-3)
+    losses: list[float] = []
+    made = train(lesson, recipe, tmp_path, ALONE, **SAYS, tell=lambda r: losses.append(r.stand.loss))
+    assert losses[-1] < 0.7 * losses[1]
+    held = split(lesson, 0.25, 0).held
+    described = Cnn(manifest=str(made)).describe(lesson.crops[held])
+    assert described.shape == (12, 128)
+    assert "drawn faces; light, softmax, 480 photos seen" in made.read_text()
+
+
+def test_the_labels_of_people_held_out_teach_nothing(lesson: Lesson, tmp_path: Path) -> None:
+    train(lesson, QUICK, tmp_path / "a", ALONE, **SAYS)
+    made = split(lesson, QUICK.held_out, QUICK.seed)
+    held, poisoned = made.held, lesson.crops.copy()
+    poisoned[held] = np.random.default_rng(0).integers(0, 256, poisoned[held].shape, dtype=np.uint8)
+    train(Lesson(poisoned, lesson.people), QUICK, tmp_path / "b", ALONE, **SAYS)
+    last = [torch.load(tmp_path / x / checkpoint.NAME, weights_only=True)["taught"] for x in "ab"]
+    assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
+
+
+def test_the_same_seed_gives_the_same_network_and_another_another(lesson: Lesson, tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(lesson, replace(QUICK, steps=2, seed=seed), tmp_path / name, ALONE, **SAYS)
+    assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_after(steps: int) -> object:
+    def tell(report: Report) -> None:
+        if report.stand.step == steps:
+            raise Killed
+
+    return tell
+
+
+def test_a_killed_training_resumes_as_if_nothing_had_been(lesson: Lesson, tmp_path: Path) -> None:
+    train(lesson, QUICK, tmp_path / "whole", ALONE, **SAYS)
+    with pytest.raises(Killed):
+        train(lesson, QUICK, tmp_path / "cut", ALONE, **SAYS, tell=killed_after(3))
+    steps: list[int] = []
+    train(lesson, QUICK, tmp_path / "cut", ALONE, **SAYS, resume=True, tell=lambda r: steps.append(r.stand.step))
+    assert steps == [3, 4, 5, 6]
+    whole, cut = (torch.load(tmp_path / x / checkpoint.NAME, weights_only=True) for x in ("whole", "cut"))
+    assert all(torch.equal(whole["taught"][name], cut["taught"][name]) for name in whole["taught"])
+    assert whole["stand"]["best"] == cut["stand"]["best"]
+    assert weights(tmp_path / "whole") == weights(tmp_path / "cut")
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
+    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save({"stand": 1}, QUICK, tmp_path)
+
+    def half(state: object, file: object) -> None:
+        file.write(b"half of it")  # type: ignore[attr-defined]
+        raise Killed
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(Killed):
+        checkpoint.save({"stand": 2}, QUICK, tmp_path)
+    assert checkpoint.load(QUICK, tmp_path) == {"stand": 1}
+
+
+def test_what_cannot_be_resumed_says_why(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="without --resume"):
+        checkpoint.load(QUICK, tmp_path)
+    checkpoint.save({}, QUICK, tmp_path)
+    assert checkpoint.load(replace(QUICK, hours=2, steps=9, patience=3), tmp_path) == {}
+    with pytest.raises(WrongShape, match="net, batch of the resumed training"):
+        checkpoint.load(replace(QUICK, net="casia", batch=9), tmp_path)
+    (tmp_path / checkpoint.NAME).write_bytes(b"no checkpoint")
+    with pytest.raises(Corrupt, match="cannot be read"):
+        checkpoint.load(QUICK, tmp_path)
+
+
+def test_it_ends_early_where_people_held_out_no_longer_gain(lesson: Lesson, tmp_path: Path) -> None:
+    steps: list[int] = []
+    recipe = replace(QUICK, steps=400, patience=2, rate=1e-12, decay=0.0)
+    train(lesson, recipe, tmp_path, ALONE, **SAYS, tell=lambda r: steps.append(r.stand.step))
+    assert steps[-1] < 40
+
+
+def test_it_ends_by_the_clock(lesson: Lesson, tmp_path: Path) -> None:
+    told: list[Report] = []
+    recipe = replace(QUICK, steps=0, hours=2 / 3600, every=1000)
+    train(lesson, recipe, tmp_path, ALONE, **SAYS, tell=told.append)
+    assert 2 <= told[-1].stand.seconds < 20
+    assert told[-1].score is not None
+
+
+@pytest.mark.parametrize("wrong", [{"net": "deep"}, {"head": "arc"}, {"hours": 0}, {"batch": 1}, {"margin": -1.0}])
+def test_a_recipe_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(WrongShape):
+        Recipe(**wrong)  # type: ignore[arg-type]
+
+
+def test_judging_leaves_the_network_learning(lesson: Lesson) -> None:
+    course = Course(lesson, QUICK, ALONE)
+    before = [one.clone() for one in course.taught.net.state_dict().values()]
+    score = judged(course.taught.net, lesson, course.split.held)
+    assert 0 < score.map <= 1
+    assert 0 <= score.first <= 1
+    assert course.taught.net.training
+    assert all(torch.equal(a, b) for a, b in zip(before, course.taught.net.state_dict().values(), strict=True))
+
+
+def test_two_processes_learn_one_network_from_different_photos(tmp_path: Path) -> None:
+    """Under torchrun, with gloo."""
+    launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*launched, "-m", "tests.ml.two_processes", str(tmp_path)], check=True, timeout=250)
+    one, other = ((tmp_path / f"{rank}.txt").read_text().split() for rank in (0, 1))
+    assert one[0] == other[0], "their weights differ"
+    assert one[1] != other[1], "they saw the same photos"
+    assert Cnn(manifest=str(tmp_path / "cnn.json")).dim == 128
