@@ -27,3 +27,11 @@ def test_a_misspelt_variable_stops_the_start_and_is_named() -> None:
 )
 def test_the_database_has_the_driver_that_we_use(given: str, used: str) -> None:
     assert Settings(database_url=given).database == used
+
+
+def test_a_descriptor_of_the_operators_is_an_onnx_model_or_a_cnn() -> None:
+    env = {"LIKENESS_ONNX_MANIFESTS": '{"theirs": "/m/a.json"}', "LIKENESS_CNN_MANIFESTS": '{"ours": "/m/b.json"}'}
+    named = Settings.from_env(env).recognisers
+    assert named == {"theirs": ("onnx", Path("/m/a.json")), "ours": ("cnn", Path("/m/b.json"))}
+    with pytest.raises(ValidationError, match="ours cannot be both"):
+        Settings.from_env(env | {"LIKENESS_ONNX_MANIFESTS": '{"ours": "/m/a.json"}'})
