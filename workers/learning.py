@@ -16,7 +16,7 @@ from ml.embedders.base import Embedder
 from ml.errors import TooFewPairs
 from ml.generation import Generation, Recipe
 from ml.types import Rows
-from workers import fitting, measuring
+from workers import fitting, measuring, vocabularies
 from workers.bench import Bench, Contestant
 from workers.context import JobContext
 from workers.gather import describe
@@ -49,10 +49,11 @@ class Serving:
 
 def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Telling) -> Candidate:
     """Everything between reading and writing the tables. Raises TooFewPairs, NotFound (a crop is gone), Interrupted."""
-    recipe = plan.recipe
-    tell = told.phase("describe", 0, 200)
-    rows = describe(context.resources, recipe, taken.faces, context, lambda done, total: tell(done, total, {}))
     held = fitting.held_out(taken, plan.holdout)
+    unseen = [face for face, out in zip(taken.faces, held, strict=True) if not out]
+    plan = vocabularies.settled(context, plan, unseen, told.phase("vocabulary", 0, 20))
+    recipe, tell = plan.recipe, told.phase("describe", 20, 200)
+    rows = describe(context.resources, recipe, taken.faces, context, lambda done, total: tell(done, total, {}))
     before, untold = _started(context, plan.start_from)
     first = _without(held, plan, taken, rows, told, untold) if held.any() else None
     everything = fitting.training_set(plan, taken, rows, np.ones(len(rows), np.bool_))

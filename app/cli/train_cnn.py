@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress, TaskID
@@ -50,7 +50,7 @@ def train_cnn(
     set_threads(threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     kept = crops or out / "crops.npy"
     try:
-        ends = {"hours": hours, "steps": steps, "every": every, "patience": patience}
+        ends: dict[str, Any] = {"hours": hours, "steps": steps, "every": every, "patience": patience}
         recipe = Recipe(net=net, batch=batch, margin=margin, bf16=bf16, seed=seed, **ends)
         with crew(device) as us, bar() as shown:
             if us.rank == 0:

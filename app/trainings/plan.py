@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.deps.words import CollectionName, TaskName, Word
 from app.engine.settled import Rule
+from ml import registry
 from ml.generation import Recipe
 from ml.types import Spec
 
@@ -41,6 +42,11 @@ class Named(BaseModel):
 
     name: str
     options: dict[str, Any] = {}
+
+    @property
+    def unlearned(self) -> bool:
+        """A descriptor that must learn from crops first, and is named without what it has learned."""
+        return not self.options and bool(registry.component("descriptors", self.name).learns)
 
 
 class Plan(BaseModel):

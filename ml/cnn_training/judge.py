@@ -44,7 +44,7 @@ def split(lesson: Lesson, held_out: float, seed: int) -> Split:
 def judged(net: nn.Module, lesson: Lesson, held: Ids) -> Score:
     """With the net in evaluation mode, and back in the mode that it was in."""
     learning = net.training
-    rows = features(net.eval(), lesson.crops[held]).cpu().numpy()
+    rows = features(net.train(False), lesson.crops[held]).cpu().numpy()
     net.train(learning)
     faces = Faces(rows, lesson.people[held].astype(np.float64), held)
     ranked = rank(faces, faces)

@@ -31,7 +31,7 @@ def _loaded(weights: Path, says: CnnManifest, device: str) -> tuple[nn.Module, T
     wide = made.dim if projection is None else projection.shape[-1]
     if wide != says.dim or (projection is not None and projection.shape != (made.dim, says.dim)):
         raise Corrupt(f"{weights.name} gives {wide} numbers a face, its manifest says {says.dim}")
-    return made.to(device, memory_format=torch.channels_last).eval(), projection  # type: ignore[call-overload]
+    return made.to(device, memory_format=torch.channels_last).train(False), projection  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)

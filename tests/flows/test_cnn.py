@@ -12,7 +12,20 @@ from tests.gallery import crops
 from tests.ml.test_cnn_crops import photos
 from tests.service import running
 
-TEACH = ["models", "train-cnn", "--steps", "4", "--batch", "8", "--every", "0.001", "--threads", "1", "--licence", "CC0"]
+TEACH = [
+    "models",
+    "train-cnn",
+    "--steps",
+    "4",
+    "--batch",
+    "8",
+    "--every",
+    "0.001",
+    "--threads",
+    "1",
+    "--licence",
+    "CC0",
+]
 
 
 def test_a_network_is_taught_named_learned_upon_and_searched_by(tmp_path: Path) -> None:

@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
+from app.trainings.checking import NEED_A_FILE
 from ml import registry
-from ml.errors import LikenessError
-from ml.generation import Recipe
-from ml.types import Spec
 from tests.flows.learning import learned, published, searched_and_taken_back
 from tests.flows.test_training import STRONG, train, upload
 from tests.gallery import crops
@@ -17,18 +15,11 @@ from tests.service import Service
 PEOPLE, SHOTS, DIM = 12, 3, 8
 
 
-def needs_no_file(name: str) -> bool:
-    try:
-        return bool(Recipe((Spec(name),)).dim)
-    except (LikenessError, TypeError):
-        return False
-
-
-READY = [name for name in registry.names("descriptors") if needs_no_file(name)]
+READY = [name for name in registry.names("descriptors") if name not in NEED_A_FILE]
 
 
 def test_those_that_need_no_file_are_known() -> None:
-    assert {"lbp", "cslbp", "fplbp", "sift"} <= set(READY)
+    assert {"lbp", "cslbp", "fplbp", "sift", "fisher"} <= set(READY)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -55,3 +46,14 @@ def test_a_descriptor_is_learned_on_published_searched_and_taken_back(service: S
                 assert len(part["cells"]) * len(part["cells"][0]) == prod(part["grid"][n] for n in ("rows", "columns"))
                 assert sum(map(sum, part["cells"])) == pytest.approx(part["contribution"], abs=1e-6)
     searched_and_taken_back(service, model["id"])
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_service_has_one_vocabulary_until_it_has_many_more_faces(service: Service) -> None:
+    upload(service, "c", range(6), 2)
+    asked: dict[str, Any] = {"method": "wpca", "dim": 2, "descriptor": "fisher", "holdout": 0}
+    first = learned(service, train(service, **asked))["descriptors"]
+    assert learned(service, train(service, **asked))["descriptors"] == first
+    upload(service, "c", range(10, 34), 2)
+    after = learned(service, train(service, **asked))["descriptors"]
+    assert after[0]["options"]["pin"] != first[0]["options"]["pin"]

@@ -18,7 +18,7 @@ from app.trainings.schemas import TrainingIn
 from ml.embedders.base import Embedder
 from ml.generation import Generation, Recipe
 from ml.types import Rows
-from workers import entrants, fitting, ranking, voting
+from workers import entrants, fitting, ranking, vocabularies, voting
 from workers import snapshot as snapshots
 from workers.context import JobContext
 from workers.entrants import Entrant, Entrants
@@ -99,7 +99,8 @@ class _Bench:
         place = {face.pk: i for i, face in enumerate(self.known.faces)}
         self.at = np.array([place[e.pk] for e in taking_part.gallery], np.int64)
         self.foreign = np.array([f.collection_id != asked.collection for f in self.known.faces], np.bool_)
-        gather = told.phase("describe", 0, DESCRIBED)
+        self.plan = vocabularies.settled(context, self.plan, self.known.faces, told.phase("vocabulary", 0, 20))
+        gather = told.phase("describe", 20, DESCRIBED)
         self.rows = describe(
             context.resources, self.recipe, self.known.faces, context, lambda done, total: gather(done, total, {})
         )
