@@ -1,0 +1,113 @@
+"""The learning curve of each method, drawn: what `docs/methods.md` shows.
+
+    python -m benchmarks.curves [--out docs/methods/curves] [--people 240] [--only NAME ...]
+
+Learns from drawn faces of people who do not exist (LBP, 5 photos each, dim 16; two descriptors for those that join
+them), so that anybody can draw them again. One SVG a method: its loss, and how well it does on people held out, where
+it holds people out.
+"""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from math import isfinite, log10
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ml import registry
+from ml.aligners.similarity import Similarity
+from ml.drawn import person, photograph
+from ml.embedders.base import TaskData, TrainingSet
+from ml.generation import Recipe
+from ml.types import Spec
+
+SHOTS = 5
+WIDTH, HEIGHT = 360, 190
+LEFT, TOP, RIGHT, BOTTOM = 46, 26, 314, 158
+COLOURS = {"loss": "#b4541a", "held_out": "#1f6f8b"}
+WORDS = {"loss": "loss", "held_out": "people held out"}
+SETTINGS: dict[str, Any] = {"dim": 16, "held_out": 0.2, "inner": 64}
+JOINT = ("cosim_mass", "cosim_average")
+Point = tuple[int, dict[str, float]]
+
+
+def faces(people: int, recipe: Recipe) -> TrainingSet:
+    aligner, crops = Similarity(), []
+    for who in range(people):
+        for shot in range(SHOTS):
+            image, points = photograph(person(who), 1000 * who + shot, 160)
+            crops.append(aligner.crops(image, points)["grey"])
+    rows = recipe.describe({"grey": np.stack(crops)})
+    who = np.repeat(np.arange(people), SHOTS)
+    task = TaskData("identity", np.arange(len(who)), who.astype(np.float64), who)
+    return TrainingSet(rows, (task,), recipe.blocks)
+
+
+def curve(name: str, data: TrainingSet) -> list[Point]:
+    """What the fit told of itself: (step, values)."""
+    known = {f.name for f in fields(registry.component("embedders", name))}
+    embedder = registry.build("embedders", name, **{k: v for k, v in SETTINGS.items() if k in known})
+    told: list[Point] = []
+    embedder.fit(data, progress=lambda step, _, values: told.append((step, dict(values))))
+    return told
+
+
+def svg(name: str, told: Sequence[Point]) -> str:
+    """A picture of the curve, readable on light and dark ground."""
+    last = max((step for step, _ in told), default=1)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff" rx="6"/>',
+        f'<text x="{LEFT}" y="16" font-size="13" fill="#222">{name}</text>',
+        f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}V{TOP}" fill="none" stroke="#999"/>',
+        f'<text x="{(LEFT + RIGHT) // 2}" y="{HEIGHT - 8}" text-anchor="middle" fill="#555">step, of {last:,}</text>',
+    ]
+    for series, side in (("loss", "left"), ("held_out", "right")):
+        points = [(step, v[series]) for step, v in told if isfinite(v.get(series, float("nan")))]
+        if len(points) > 1:
+            parts += _line(points, last, series, side)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _line(points: Sequence[tuple[int, float]], last: int, series: str, side: str) -> Iterable[str]:
+    values = [value for _, value in points]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    at = [
+        (LEFT + (RIGHT - LEFT) * step / last, BOTTOM - (BOTTOM - TOP - 8) * (value - low) / span)
+        for step, value in points
+    ]
+    colour, anchor, x = COLOURS[series], *(("end", LEFT - 4) if side == "left" else ("start", RIGHT + 4))
+    line = " ".join(f"{a:.1f},{b:.1f}" for a, b in at)
+    yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+    for value, y in ((low, BOTTOM), (high, TOP + 12)):
+        yield f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{_short(value)}</text>'
+    word = (LEFT + 6, "start") if side == "left" else (RIGHT - 6, "end")
+    yield f'<text x="{word[0]}" y="{TOP + 4}" text-anchor="{word[1]}" fill="{colour}">{WORDS[series]}</text>'
+
+
+def _short(value: float) -> str:
+    return f"{value:.{max(0, 2 - int(log10(max(abs(value), 1e-9)) // 1))}f}" if abs(value) < 1e4 else f"{value:.0e}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/methods/curves"))
+    parser.add_argument("--people", type=int, default=240)
+    parser.add_argument("--only", nargs="*")
+    told = parser.parse_args()
+    told.out.mkdir(parents=True, exist_ok=True)
+    one = faces(told.people, Recipe())
+    two = faces(told.people, Recipe((Spec("lbp"), Spec("sift"))))
+    for name in told.only or registry.names("embedders"):
+        found = curve(name, two if name in JOINT else one)
+        if sum(1 for _, values in found if values) > 2:
+            (told.out / f"{name}.svg").write_text(svg(name, found))
+            print(f"{name}: {len(found)} points, at the end {found[-1][1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
