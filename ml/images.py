@@ -1,10 +1,12 @@
 """Untrusted bytes to an upright RGB array, within limits; crops to lossless bytes and back."""
 
 import io
+import struct
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
+from isal import isal_zlib
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
@@ -13,12 +15,8 @@ from ml.errors import Corrupt, Unreadable
 from ml.types import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-FAST = (
-    *(cv2.IMWRITE_PNG_COMPRESSION, 1),
-    *(cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_HUFFMAN_ONLY),
-    *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_AVG),
-)
-"""On crops twice as fast as zlib's level 1 and as small: a search for repeats finds none in a face."""
+SIGNATURE, GREY, RGB, UP = b"\x89PNG\r\n\x1a\n", 0, 2, 2
+"""Of PNG (W3C, third edition): its first bytes, two colour types, and the filter that takes off the row above."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,22 @@ def _rgb(picture: Pillow.Image) -> Image:
 
 
 def png(crop: NDArray[np.uint8]) -> bytes:
-    """A grey (H, W) or RGB (H, W, 3) uint8 crop, lossless, packed fast rather than small."""
-    bgr = crop if crop.ndim == 2 else cv2.cvtColor(crop, cv2.COLOR_RGB2BGR)
-    return cv2.imencode(".png", bgr, FAST)[1].tobytes()
+    """A grey (H, W) or RGB (H, W, 3) uint8 crop, lossless, packed fast rather than small.
+
+    By Intel's ISA-L, whose level 1 makes a crop as small as zlib's does in a third of the time.
+    """
+    rows = crop.reshape(len(crop), -1)
+    lines = np.empty((len(rows), rows.shape[1] + 1), np.uint8)
+    lines[:, 0], lines[0, 1:] = UP, rows[0]
+    np.subtract(rows[1:], rows[:-1], out=lines[1:, 1:])
+    header = struct.pack(">2I5B", crop.shape[1], len(crop), 8, GREY if crop.ndim == 2 else RGB, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", isal_zlib.compress(lines, 1)), (b"IEND", b""))
+    return SIGNATURE + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    check = isal_zlib.crc32(data, isal_zlib.crc32(kind))
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
 
 
 def unpng(data: bytes) -> NDArray[np.uint8]:

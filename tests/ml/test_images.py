@@ -7,8 +7,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image as Pillow
 
+from ml.drawn import draw, person
 from ml.errors import Corrupt, Unreadable
 from ml.images import Limits, png, read, unpng
 
@@ -150,9 +152,25 @@ def test_too_many_bytes_are_refused_naming_the_limit() -> None:
     assert refused.value.code == "ImageTooLarge"
 
 
-def test_crops_are_packed_without_loss() -> None:
-    for crop in (RAMP, COLOUR):
-        assert (unpng(png(crop)) == crop).all()
+NOISE = np.random.default_rng(3).integers(0, 256, (170, 100, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    "crop", [RAMP, COLOUR, NOISE, NOISE[:, :, 0], NOISE[::-1, ::2], NOISE[:1, :1], NOISE[:1, :, 1], NOISE[:, :1]]
+)
+def test_crops_are_packed_without_loss(crop: NDArray[np.uint8]) -> None:
+    data = png(crop)
+    assert (unpng(data) == crop).all()
+    with Pillow.open(io.BytesIO(data)) as picture:  # which checks the sums of all chunks, and the end
+        assert picture.mode == ("L" if crop.ndim == 2 else "RGB")
+        picture.load()
+        assert (np.asarray(picture) == crop).all()
+
+
+def test_a_crop_takes_little_more_than_zlib_makes_of_it() -> None:
+    face = draw(person(0), 0)
+    best = packed(Pillow.fromarray(face), "PNG", compress_level=9)
+    assert len(png(face)) < 1.05 * len(best)
 
 
 def test_a_crop_that_was_altered_is_corrupt() -> None:
