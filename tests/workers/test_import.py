@@ -169,6 +169,27 @@ def test_of_a_hostile_archive_nothing_is_kept(staff: Resources, files: dict[str,
     assert not list(staff.blobs.names("staff"))
 
 
+@pytest.mark.parametrize("total", [1, 40, 257, 5_409])
+def test_parts_cover_every_photo_once_and_grow_smaller_towards_the_end(resources: Resources, total: int) -> None:
+    with writing(resources.database) as session:
+        job = queue.enqueue(session, ImportArchive(collection="staff", path="archive"))
+        job.total = total
+    cut: list[tuple[int, int]] = []
+    while True:
+        with writing(resources.database) as session:
+            if not importing._parts(session, session.get_one(Job, job.id)):
+                break
+            parts = session.scalars(select(Job).where(Job.parent_id == job.id, Job.state == "queued")).all()
+            assert 0 < len(parts) <= importing.WAITING
+            cut += sorted((p.body["first"], p.body["last"]) for p in parts)
+            session.execute(update(Job).where(Job.parent_id == job.id).values(state="succeeded"))
+    assert [n for first, last in cut for n in range(first, last)] == list(range(total))
+    sizes = [last - first for first, last in cut]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) <= importing.MOST
+    assert sizes[-1] <= importing.FEWEST or len(sizes) == 1
+
+
 def test_a_part_that_is_done_twice_changes_nothing(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     worker = Worker(staff, "work")
@@ -234,7 +255,7 @@ def test_a_part_that_cannot_be_done_is_refused_and_the_import_ends(staff: Resour
         assert part is not None
         queue.end(session, part.id, "failed", problem={"code": "InternalServerError"})
     done = drain(staff, job)
-    assert (done.state, done.done, done.failed) == ("succeeded", 24, 16)
+    assert (done.state, done.done, done.failed) == ("succeeded", 8, 32)
 
 
 def test_a_cancelled_import_stops(staff: Resources) -> None:

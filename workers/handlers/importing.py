@@ -17,8 +17,8 @@ from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Publish
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers.listing import items
 
-BATCH = 256  # photos of one part
-PARTS = 8  # a small import is cut into so many, for as many workers
+MOST, FEWEST = 256, 32  # photos of one part
+PARTS = 8  # a part is so much of what is left, so that the workers come to an end together
 WAITING = 12  # parts that wait at a time, so that other work gets its turn
 LOOK = 0.2
 SETTLING = 60.0  # seconds at most for what is measured and learned of the gallery by itself
@@ -92,18 +92,22 @@ def _advance(message: ImportArchive, context: JobContext) -> dict[str, Any]:
 
 def _parts(session: Session, job: Job) -> bool:
     """Keeps some parts waiting; whether any is still to be done. A part whose workers died is taken up again."""
-    total = job.total or 0
-    size = min(BATCH, max(16, -(-total // PARTS)))
-    mine = select(func.count()).where(Job.parent_id == job.id)
-    lost = update(Job).where(Job.parent_id == job.id, Job.state == "failed")
+    children = Job.parent_id == job.id
+    lost = update(Job).where(children, Job.state == "failed")
     lost = lost.where(Job.problem["code"].as_string() == "WorkerLost")
     session.execute(lost.values(state="queued", tries=1, worker=None, problem=None, finished_at=None))
-    live = session.scalar(mine.where(Job.state.in_(queue.LIVE))) or 0
-    made = session.scalar(mine) or 0
-    firsts = range(made * size, total, size)[: max(0, WAITING - live)]
-    for first in firsts:
-        queue.enqueue(session, IngestBatch(job=job.id, first=first, last=min(first + size, total)), parent=job.id)
-    return bool(live or firsts)
+    live = session.scalar(select(func.count()).where(children, Job.state.in_(queue.LIVE))) or 0
+    first = session.scalar(select(func.max(Job.body["last"].as_integer())).where(children)) or 0
+    while live < WAITING and first < (job.total or 0):
+        last = _last(first, job.total or 0)
+        queue.enqueue(session, IngestBatch(job=job.id, first=first, last=last), parent=job.id)
+        first, live = last, live + 1
+    return live > 0
+
+
+def _last(first: int, total: int) -> int:
+    """Where the part ends that begins there."""
+    return min(total, first + min(MOST, max(FEWEST, (total - first) // PARTS)))
 
 
 def _close(session: Session, job: str) -> None:
