@@ -205,23 +205,11 @@ def _unique(first: Ids, second: Ids, faces: int, n: int, rng: np.random.Generato
 
 def _distances(rows: Rows, pairs: Ids, metric: Metric) -> Distances:
     if len(rows) ** 2 < DENSE * len(pairs):
-        return _all_distances(rows, metric)[pairs[:, 0], pairs[:, 1]]
+        return metric.distances(rows, rows)[pairs[:, 0], pairs[:, 1]].astype(np.float64)
     found = np.empty(len(pairs))
     for at in range(0, len(pairs), BLOCK):
         found[at : at + BLOCK] = metric.paired(rows[pairs[at : at + BLOCK, 0]], rows[pairs[at : at + BLOCK, 1]])
     return found
-
-
-def _all_distances(rows: Rows, metric: Metric) -> Distances:
-    """(N, N), each row from each; in double precision, which a difference of products needs."""
-    products = np.zeros((len(rows), len(rows)))
-    for at in range(0, rows.shape[1], BLOCK):
-        part = rows[:, at : at + BLOCK].astype(np.float64)
-        products += part @ part.T
-    if metric == "ip":
-        return -products
-    norms = products.diagonal()
-    return np.maximum(norms[:, None] + norms - 2 * products, 0)
 
 
 def _finite(distances: Distances) -> Distances:
