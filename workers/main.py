@@ -35,6 +35,7 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.stopping = threading.Event()
         self.current: JobContext | None = None
+        self.promised = 0.0  # when a job that it has put off wants its turn, by the monotonic clock
 
     def run(self) -> None:
         """Until `stop`. The database may go away and come back."""
@@ -44,7 +45,7 @@ class Worker:
                 if self.lane == "work":
                     schedule.tick()
                 if not self.step():
-                    self.resources.bell.wait("jobs", self.resources.settings.poll_seconds)
+                    self.resources.bell.wait("jobs", self._rest())
             except (OperationalError, Busy) as error:
                 log.warning("database.away error=%s", error)
                 self.stopping.wait(1)
@@ -67,6 +68,11 @@ class Worker:
             keeper.join()
             self.current = None
         return True
+
+    def _rest(self) -> float:
+        """Seconds until it looks again by itself: no longer than it has promised."""
+        left, poll = self.promised - time.monotonic(), self.resources.settings.poll_seconds
+        return min(left, poll) if left > 0 else poll
 
     def stop(self, *_: object) -> None:
         """Its job goes back at its next step, and another worker goes on with it."""
@@ -95,6 +101,7 @@ class Worker:
             result = HANDLERS[type(message)](message, context)
         except Later as later:
             self._put_back(job.id, delay=later.seconds)
+            self.promised = time.monotonic() + later.seconds
         except Interrupted:
             self._interrupted(job.id)
         except (OperationalError, Busy) as error:

@@ -128,8 +128,9 @@ class _Chunk:
         self._read()
         self._make_people()
         outcomes, at = [], 0
+        theirs = {p.pk: p.id for p in self.people.values()}
         for photo in self.looked:
-            outcomes.append(self._place(photo, collection.change + 1, at))
+            outcomes.append(self._place(photo, collection.change + 1, at, theirs))
             at += len(photo.faces)
         if self.added:
             collection.change += 1
@@ -172,9 +173,8 @@ class _Chunk:
         self.session.flush()
         self.people |= made
 
-    def _place(self, photo: Looked, change: int, at: int) -> Outcome:
-        """The photo's faces, old or new. `at`: the number of the vector of the first of them."""
-        theirs = {p.pk: p.id for p in self.people.values()}
+    def _place(self, photo: Looked, change: int, at: int, theirs: dict[int, str]) -> Outcome:
+        """The photo's faces, old or new. at: the number of the vector of the first of them; theirs: people by pk."""
         for number in photo.faces:
             old = self.faces.get((photo.image_id, number))
             if old is not None and not _agrees(old, photo, number, theirs):

@@ -55,7 +55,7 @@ class Blobs:
         parts: dict[str, str] = {}
         try:
             for name, data in files:
-                path = str(self._path(collection, name))
+                path = self._place(collection, name)
                 folders.add(os.path.dirname(path))
                 if not _touched(path):
                     parts[_written(path, data)] = path
@@ -71,7 +71,7 @@ class Blobs:
 
     def has(self, collection: str, names: Iterable[str]) -> bool:
         """Whether all of these are there."""
-        return all(self._path(collection, name).exists() for name in names)
+        return all(os.path.exists(self._place(collection, name)) for name in names)
 
     def get(self, collection: str, name: str) -> bytes:
         """Raises NotFound."""
@@ -131,8 +131,11 @@ class Blobs:
             yield from (str(Path(folder, name).relative_to(top)) for name in files)
 
     def _path(self, collection: str, name: str) -> Path:
+        return Path(self._place(collection, name))
+
+    def _place(self, collection: str, name: str) -> str:
         # an id may be "." or "..": the prefix keeps it a folder of its own
-        return self.root / f"{PREFIX}{collection}" / name
+        return f"{self.root}/{PREFIX}{collection}/{name}"
 
 
 def full(error: OSError) -> Exception:
@@ -158,8 +161,12 @@ def _written(path: str, data: bytes) -> str:
     except FileNotFoundError:
         os.makedirs(folder, exist_ok=True)
         file = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    with open(file, "wb", buffering=0) as opened:
-        opened.write(data)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(file, left) :]  # of which a disk that is nearly full takes a part
+    finally:
+        os.close(file)
     return part
 
 

@@ -4,6 +4,8 @@ import io
 import json
 import tarfile
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ from app.queue.messages import FitFirst, ImportArchive, IngestBatch
 from app.resources import Resources
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe
-from workers.context import Interrupted, JobContext
-from workers.handlers import importing, ingest
+from workers.context import Interrupted, JobContext, Later
+from workers.handlers import HANDLERS, importing, ingest, listing
 from workers.main import Worker
 
 
@@ -321,6 +323,36 @@ def test_a_folder_of_the_server_is_left_as_it_is(staff: Resources, tmp_path: Pat
     job = drain(staff, asked(staff, folder, remove_after=False))
     assert (job.state, job.done) == ("succeeded", 40)
     assert sum(p.is_file() for p in folder.rglob("*")) == 40
+
+
+@pytest.mark.parametrize("table", [{}, {"manifest.csv": b"file,subject\np0/0.png,ada\n"}])
+def test_a_long_listing_is_read_twice_and_says_the_same(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, table: dict[str, bytes]
+) -> None:
+    path, context = uploaded(staff, PEOPLE | table), JobContext("job", "w", staff)
+    remembered = list(listing.items(path, context))
+    monkeypatch.setattr(listing, "FEW", len(PEOPLE) - 1)
+    assert list(listing.items(path, context)) == remembered
+    assert len(remembered) == len(PEOPLE)
+
+
+def test_a_job_that_was_put_off_is_taken_up_when_it_said(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[float] = []
+
+    def put_off(message: FitFirst, context: JobContext) -> dict[str, Any]:
+        seconds.append(time.monotonic())
+        if len(seconds) == 1:
+            raise Later(0.1)
+        worker.stopping.set()
+        return {}
+
+    monkeypatch.setattr("workers.main.HANDLERS", HANDLERS | {FitFirst: put_off})
+    slow = resources.settings.model_copy(update={"poll_seconds": 20.0})
+    worker = Worker(replace(resources, settings=slow), "work")
+    with writing(resources.database) as session:
+        queue.enqueue(session, FitFirst(collection="staff"))
+    worker.run()
+    assert 0.1 <= seconds[1] - seconds[0] < 10
 
 
 def test_a_listing_that_is_interrupted_starts_again(staff: Resources) -> None:

@@ -19,7 +19,7 @@ from app.queue.queue import LIVE, read
 from ml.errors import Unreadable
 from workers.context import JobContext
 
-CHUNK = 64
+CHUNK = 128
 HELD_BYTES = 64 * 2**20
 TRIES = 3  # of one photo, when a worker has died over this part before
 

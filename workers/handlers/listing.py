@@ -1,4 +1,5 @@
-"""What an archive holds, as the items of an import: looked through twice, so that a hostile one leaves nothing."""
+"""What an archive holds, as the items of an import: looked through to its end first, so that a hostile one leaves
+nothing."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ from app.engine.names import SubjectId
 from ml.errors import Unreadable
 from workers.context import JobContext
 
+FEW = 20_000  # so many entries are kept from the first look for the second
 SUBJECT: TypeAdapter[str] = TypeAdapter(SubjectId)
 Row = dict[str, Any]
 
@@ -24,15 +26,16 @@ def items(path: Path, context: JobContext) -> Iterator[Row]:
     if is_gzip(path):
         unpack_gzip(path, limits)
     archive = open_archive(path)
-    table = None
-    for number, entry in enumerate(checked(archive.entries(), limits)):
-        if number % 1_000 == 0:
+    table, few, count = None, [], 0
+    for count, entry in enumerate(checked(archive.entries(), limits), 1):
+        if count % 1_000 == 1:
             context.check()
         if entry.name in NAMES:
             table = entry
-    if table is None:
-        return map(_by_folder, checked(archive.entries(), limits))
-    return _by_manifest(archive, table, limits)
+        if count <= FEW:
+            few.append(entry)
+    entries = iter(few) if count <= FEW else checked(archive.entries(), limits)
+    return map(_by_folder, entries) if table is None else _by_manifest(archive, table, entries)
 
 
 def _by_folder(entry: Entry) -> Row:
@@ -45,14 +48,14 @@ def _by_folder(entry: Entry) -> Row:
         return _row(entry, refused="INVALID_SUBJECT")
 
 
-def _by_manifest(archive: Archive, table: Entry, limits: Limits) -> Iterator[Row]:
+def _by_manifest(archive: Archive, table: Entry, entries: Iterator[Entry]) -> Iterator[Row]:
     """What the table says of each file. A file that it does not name, or that it names in vain, is refused."""
     try:
         data = archive.read(table, LONGEST)
     except Unreadable as error:
         raise refused(f"{table.name}: {error}") from error
     with closing(Manifest.read(data, table.name)) as manifest:
-        for entry in checked(archive.entries(), limits):
+        for entry in entries:
             if entry.name == table.name:
                 continue
             line = manifest.take(entry.name)
