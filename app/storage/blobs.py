@@ -165,6 +165,9 @@ def _written(path: str, data: bytes) -> str:
         left = memoryview(data)
         while left:
             left = left[os.write(file, left) :]  # of which a disk that is nearly full takes a part
+    except OSError:
+        os.unlink(part)
+        raise
     finally:
         os.close(file)
     return part

@@ -1,0 +1,56 @@
+"""Files are kept whole or not at all."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from app.errors import Busy
+from app.storage.blobs import FEW, Blobs
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path)
+
+
+@pytest.mark.parametrize("files", [1, FEW + 3])
+def test_what_is_put_is_there(blobs: Blobs, files: int) -> None:
+    kept = {f"photos/{n:02d}/{n}": bytes([n]) * 1000 * n for n in range(files)}
+    blobs.put("staff", kept.items())
+    assert blobs.has("staff", kept)
+    assert not blobs.has("staff", [*kept, "photos/00/none"])
+    assert not blobs.has("others", kept)
+    assert {name: blobs.get("staff", name) for name in blobs.names("staff")} == kept
+
+
+def test_a_name_that_is_there_keeps_its_bytes_and_is_young_again(blobs: Blobs, tmp_path: Path) -> None:
+    blobs.put("..", [("photos/ab/abc", b"first")])
+    os.utime(tmp_path / "c-../photos/ab/abc", (0, 0))
+    assert blobs.age("..", "photos/ab/abc") > 1e6
+    blobs.put("..", [("photos/ab/abc", b"second")])
+    assert blobs.get("..", "photos/ab/abc") == b"first"
+    assert blobs.age("..", "photos/ab/abc") < 60
+
+
+def test_a_disk_that_takes_a_part_at_a_time_keeps_the_whole(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, bytes(data[:7])))
+    blobs.put("staff", [("photos/ab/abc", bytes(range(100)))])
+    assert blobs.get("staff", "photos/ab/abc") == bytes(range(100))
+
+
+def test_of_what_a_full_disk_refuses_nothing_is_left(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, written = os.write, []
+
+    def fills(file: int, data: bytes) -> int:
+        written.append(len(data))
+        if len(written) > 2:
+            raise OSError(errno.ENOSPC, "no space left")
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", fills)
+    with pytest.raises(Busy, match="disk is full"):
+        blobs.put("staff", [(f"photos/ab/{n}", b"photo") for n in range(4)])
+    assert list(blobs.names("staff")) == []
