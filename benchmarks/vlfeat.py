@@ -1,6 +1,6 @@
-"""VLFeat's dense SIFT by ctypes, from Debian's package libvlfeat1."""
+"""VLFeat's dense SIFT and Fisher vectors by ctypes, from Debian's package libvlfeat1."""
 
-from ctypes import CDLL, POINTER, Structure, c_double, c_float, c_int, c_void_p
+from ctypes import CDLL, POINTER, Structure, c_double, c_float, c_int, c_uint32, c_uint64, c_void_p
 from ctypes.util import find_library
 
 import numpy as np
@@ -8,7 +8,10 @@ from numpy.typing import NDArray
 
 from ml.types import Crops
 
-PATCHES = (147, 77)
+FLOAT = 1
+ROOTED_AND_NORMALISED = 3
+
+Floats = NDArray[np.float32]
 
 
 class Dsift(Structure):
@@ -28,15 +31,20 @@ class Dsift(Structure):
 def library() -> CDLL | None:
     """None where it is not installed."""
     name = find_library("vl")
-    return CDLL(name) if name else None
+    if name is None:
+        return None
+    vl = CDLL(name)
+    vl.vl_dsift_new_basic.restype = POINTER(Dsift)
+    vl.vl_fisher_encode.argtypes = [c_void_p, c_uint32, c_void_p, c_uint64, c_uint64, *[c_void_p] * 3, c_uint64, c_int]
+    vl.vl_set_num_threads(1)
+    return vl
 
 
-def dense_sift(vl: CDLL, crop: Crops) -> NDArray[np.float32]:
+def dense_sift(vl: CDLL, crop: Crops) -> Floats:
     """SIFT of the 147 x 77 patches of a (170, 100) crop, flat window, bins of 6 pixels. (11319, 128).
 
     Its 128 numbers: cell's row, cell's column, orientation.
     """
-    vl.vl_dsift_new_basic.restype = POINTER(Dsift)
     handle = vl.vl_dsift_new_basic(100, 170, 1, 6)
     dsift = handle.contents
     dsift.flat_window = 1
@@ -46,4 +54,16 @@ def dense_sift(vl: CDLL, crop: Crops) -> NDArray[np.float32]:
     vl.vl_dsift_process(handle, pixels.ctypes.data_as(POINTER(c_float)))
     found = np.ctypeslib.as_array(dsift.descriptors, (dsift.frames_count, dsift.size)).copy()
     vl.vl_dsift_delete(handle)
+    return found
+
+
+def fisher_vector(
+    vl: CDLL, means: Floats, variances: Floats, weights: Floats, patches: Floats, flags: int = ROOTED_AND_NORMALISED
+) -> Floats:
+    """By the means, then by the deviations: (k, d), (k, d), (k,), (T, d) -> (2 k d,)."""
+    k, d = means.shape
+    found = np.empty(2 * k * d, np.float32)
+    given = [np.ascontiguousarray(a, np.float32) for a in (means, variances, weights, patches)]
+    m, v, w, z = (a.ctypes.data for a in given)
+    vl.vl_fisher_encode(found.ctypes.data, FLOAT, m, d, k, v, w, z, len(patches), flags)
     return found

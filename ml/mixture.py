@@ -12,7 +12,7 @@ from torch import Tensor
 
 FAINT = -40.0
 CHUNK = 4096
-SEEDED = 20_000
+SEEDED, LLOYD = 20_000, 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,25 +71,29 @@ def posteriors(joint: Tensor) -> tuple[Tensor, Tensor]:
 def fit_mixture(
     z: Tensor, k: int, seed: int = 0, floor: float = 1e-2, rounds: int = 100, rest: float = 1e-4
 ) -> Mixture:
-    """EM from k-means++ seeds. z: (N, d), N >= k.
+    """EM from the clusters of a few rounds of k-means. z: (N, d), N >= k.
 
     floor: least variance of a component along an axis, as a share of the whole data's; rest: stops when the mean log
     likelihood rises by less.
     """
-    whole = z.var(0, unbiased=False).clamp_min(1e-12)
-    means = _seeds(z / whole.sqrt(), k, torch.Generator().manual_seed(seed)) * whole.sqrt()
-    mixture = Mixture(means, whole.expand(k, -1) / k ** (2 / z.shape[1]), z.new_full((k,), -log(k)))
-    before = -float("inf")
+    least = floor * z.var(0, unbiased=False).clamp_min(1e-12)
     both = lifted(z)
+    mixture = _most_likely(*_clusters(z, both, k, seed), least)
+    before = -float("inf")
     for _ in range(rounds):
         size, sums, now = _expected(mixture, both)
         if now - before < rest:
             break
         before = now
-        means, squares = (sums / size.clamp_min(1e-3)[:, None]).chunk(2, dim=1)
-        variances = torch.maximum(squares - means**2, floor * whole)
-        mixture = Mixture(means, variances, (size.clamp_min(1e-3) / size.clamp_min(1e-3).sum()).log())
+        mixture = _most_likely(size, sums, least)
     return mixture
+
+
+def _most_likely(size: Tensor, sums: Tensor, least: Tensor) -> Mixture:
+    """From how many rows each component has (k,) and their sums (k, 2 d); least: variances (d,)."""
+    size = size.clamp_min(1e-3)
+    means, squares = (sums / size[:, None]).chunk(2, dim=1)
+    return Mixture(means, torch.maximum(squares - means**2, least), (size / size.sum()).log())
 
 
 def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -103,6 +107,27 @@ def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
         size += q.sum(0)
         sums.addmm_(q.T, rows)
     return size, sums, total / len(both)
+
+
+def _clusters(z: Tensor, both: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
+    """k-means along axes of equal variance: the size of each cluster (k,) and its sums (k, 2 d)."""
+    scaled = z / z.std(0, unbiased=False).clamp_min(1e-6)
+    centres = _seeds(scaled, k, torch.Generator().manual_seed(seed))
+    for _ in range(LLOYD):
+        size, sums = _members(scaled, centres, scaled)
+        centres = torch.where(size[:, None] > 0, sums / size[:, None], centres)
+    return _members(scaled, centres, both)
+
+
+def _members(scaled: Tensor, centres: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """How many lie nearest to each centre (k,), and the sums of what `rows` says of them (k, r)."""
+    size, sums = rows.new_zeros(len(centres)), rows.new_zeros(len(centres), rows.shape[1])
+    for at in range(0, len(rows), CHUNK):
+        away = torch.addmm(centres.square().sum(1), scaled[at : at + CHUNK], centres.T, alpha=-2)
+        member = torch.zeros_like(away).scatter_(1, away.argmin(1, keepdim=True), 1)
+        size += member.sum(0)
+        sums.addmm_(member.T, rows[at : at + CHUNK])
+    return size, sums
 
 
 def _seeds(z: Tensor, k: int, generator: torch.Generator) -> Tensor:

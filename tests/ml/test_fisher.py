@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from skimage.feature import fisher_vector
 from sklearn.mixture import GaussianMixture
 
+from benchmarks import vlfeat
 from ml.aligners.similarity import Similarity
 from ml.descriptors._fisher import Encoder
 from ml.descriptors._vocabulary import Vocabulary
@@ -77,6 +78,17 @@ def test_it_equals_scikit_images_up_to_the_sign_of_the_deviations(d: int, k: int
     theirs[theirs.size // 2 :] *= -1
     np.testing.assert_allclose(raw, theirs, rtol=1e-6, atol=1e-9 * np.abs(theirs).max())
     assert np.linalg.norm(of(quick, crop)[1] - raw) < 1e-5 * np.linalg.norm(raw)
+
+
+def test_it_equals_vlfeats_own() -> None:
+    vl = vlfeat.library()
+    if vl is None:
+        pytest.skip("libvl is not installed (Debian: libvlfeat1)")
+    vocabulary = words(64, 128, 5)
+    seen, raw = of(encoders(vocabulary, 2)[0], faces(12, 1)[5])
+    weights = np.exp(vocabulary.log_weights)
+    theirs = vlfeat.fisher_vector(vl, vocabulary.means, vocabulary.variances, weights, seen.astype(np.float32), 0)
+    assert np.linalg.norm(raw - theirs) < 1e-4 * np.linalg.norm(raw)
 
 
 def test_a_whole_face_is_16896_numbers_of_norm_one_from_11319_patches() -> None:

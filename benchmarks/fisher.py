@@ -1,0 +1,188 @@
+"""How fast Fisher vectors of dense root-SIFT are, beside three ways to put them together from others' parts.
+
+    python -m benchmarks.fisher [--faces FILE.npy] [--json FILE]
+
+FILE.npy: (N, 170, 100) uint8 crops; without it, drawn noise of the smoothness of faces. One face at a time, stride 1,
+one thread, one vocabulary, learned here from the same crops. All are timed in one run, one after the other in every
+round; the figure is the median in CPU time, so that other programs on the machine count little. A reference whose
+library is missing is named and left out. All project patches by the same product of matrices; `cosine` says how alike
+their rows are to ours (kornia's gradients and its window are its own).
+"""
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from skimage.feature import fisher_vector
+from sklearn.mixture import GaussianMixture
+from threadpoolctl import threadpool_limits
+
+from benchmarks import vlfeat
+from benchmarks.lbp import drawn
+from ml.descriptors._fisher import Encoder
+from ml.descriptors._vocabulary import Vocabulary
+from ml.descriptors.fisher import Fisher
+from ml.mixture import posteriors
+from ml.types import Crops
+
+ROUNDS = 9
+LEARN_FROM = 40
+Floats = vlfeat.Floats
+Run = Callable[[Crops], Floats]
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    start = process_time()
+    run()
+    return (process_time() - start) * 1000
+
+
+def projected(rooted: Floats, words: Vocabulary, places: Floats) -> Floats:
+    """(T, 128) root-SIFT -> (T, 66)."""
+    return np.concatenate([(rooted - words.mean) @ words.axes.T, places], 1)
+
+
+def scikit_image(words: Vocabulary) -> Callable[[Floats], Floats]:
+    mixture = GaussianMixture(len(words.means), covariance_type="diag")
+    mixture.weights_, mixture.means_ = np.exp(words.log_weights), words.means
+    mixture.covariances_, mixture.precisions_cholesky_ = words.variances, words.variances**-0.5
+
+    def run(seen: Floats) -> Floats:
+        found = fisher_vector(seen, mixture, improved=True)[len(words.means) :]
+        found[found.size // 2 :] *= -1
+        return found / np.linalg.norm(found)
+
+    return run
+
+
+def vlfeats_sift(vl: Any) -> Run:
+    """Root-SIFT in the order of numbers that our axes were learned in."""
+
+    def run(crop: Crops) -> Floats:
+        rows = np.sqrt(vlfeat.dense_sift(vl, crop).reshape(-1, 16, 8).transpose(0, 2, 1).reshape(-1, 128))
+        return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+
+    return run
+
+
+def kornias_sift() -> Run | None:
+    try:
+        from kornia.feature import DenseSIFTDescriptor
+    except ImportError:
+        return None
+    sift = DenseSIFTDescriptor(spatial_bin_size=6, padding=0)
+
+    def run(crop: Crops) -> Floats:
+        with torch.inference_mode():
+            found = sift(torch.from_numpy(crop.astype(np.float32))[None, None] / 255)
+        return found[0, :, 3:150, 3:80].reshape(128, -1).T.numpy()
+
+    return run
+
+
+def references(words: Vocabulary, places: Floats) -> tuple[dict[str, Run], list[str]]:
+    """What there is to compare with, and what is missing."""
+    theirs, kornia, vl = scikit_image(words), kornias_sift(), vlfeat.library()
+    found: dict[str, Run] = {}
+    missing = []
+    if kornia:
+        found["kornia DenseSIFT + scikit-image"] = lambda crop: theirs(projected(kornia(crop), words, places))
+    else:
+        missing.append("kornia (pip install kornia)")
+    if vl:
+        sift, weights = vlfeats_sift(vl), np.exp(words.log_weights)
+        found["vl_dsift + scikit-image"] = lambda crop: theirs(projected(sift(crop), words, places))
+        found["vl_dsift + vl_fisher_encode (all C)"] = lambda crop: vlfeat.fisher_vector(
+            vl, words.means, words.variances, weights, projected(sift(crop), words, places)
+        )
+    else:
+        missing.append("VLFeat (Debian: libvlfeat1)")
+    return found, missing
+
+
+def stages(encoder: Encoder, crop: Crops) -> dict[str, Callable[[], object]]:
+    """What a face goes through, each alone on what the one before it made."""
+    given = torch.from_numpy(crop[None])
+    both = encoder.lifted(given)
+    joint = encoder.mixture.of_lifted(both[0])
+    shares = posteriors(joint)[0]
+    return {
+        "gradients in 8 orientations": lambda: encoder.sift._oriented(given),
+        "with cells, 11,319 patches of 128": lambda: encoder.sift.patches(given),
+        "with the projection to 66 and squares": lambda: encoder.lifted(given),
+        "log densities (product)": lambda: encoder.mixture.of_lifted(both[0]),
+        "posteriors": lambda: posteriors(joint),
+        "sums over patches (product)": lambda: shares.mT @ both[0],
+    }
+
+
+def timed(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """The median of each, in turns."""
+    for run in runs.values():
+        run()
+    rounds = [{name: milliseconds(run) for name, run in runs.items()} for _ in range(ROUNDS)]
+    return {name: median(r[name] for r in rounds) for name in runs}
+
+
+def measured(crops: Crops) -> dict[str, Any]:
+    with TemporaryDirectory() as folder:
+        learning = process_time()
+        fisher = Fisher(**Fisher.learn(crops[:LEARN_FROM], Path(folder)), device="cpu")
+        learning = process_time() - learning
+        words = Vocabulary.read(Path(fisher.vocabulary))
+    encoder = Encoder(words, 1, "cpu")
+    theirs, missing = references(words, encoder.places.numpy())
+    crop = crops[-1]
+    ours = fisher.describe(crop[None])[0]
+    runs: dict[str, Callable[[], object]] = {"ours": lambda: fisher.describe(crop[None])}
+    runs |= {name: lambda run=run: run(crop) for name, run in theirs.items()}
+    return {
+        "milliseconds": timed(runs),
+        "cosine": {name: float(run(crop) @ ours) for name, run in theirs.items()},
+        "stages": timed(stages(encoder, crop)),
+        "learned_from": LEARN_FROM,
+        "learned_in_seconds": learning,
+        "missing": missing,
+        "machine": platform.processor() or platform.machine(),
+    }
+
+
+def show(figures: dict[str, Any]) -> None:
+    milliseconds, ours = figures["milliseconds"], figures["milliseconds"]["ours"]
+    table = Table("", "CPU ms a face", "times ours", "cosine", title=f"Fisher vectors ({figures['data']}), one thread")
+    for name, value in milliseconds.items():
+        table.add_row(name, f"{value:.1f}", f"{value / ours:.1f}", f"{figures['cosine'].get(name, 1):.4f}")
+    for name in figures["missing"]:
+        table.add_row(f"left out: {name}")
+    parts = Table("stage", "CPU ms")
+    for name, value in figures["stages"].items():
+        parts.add_row(name, f"{value:.1f}")
+    Console().print(table, parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faces", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    crops = np.load(options.faces, mmap_mode="r")[: LEARN_FROM + 1].copy() if options.faces else drawn(LEARN_FROM + 1)
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        figures = {"data": options.faces.name if options.faces else "drawn"} | measured(crops)
+    show(figures)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
