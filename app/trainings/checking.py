@@ -134,9 +134,8 @@ def _check_sources(plan: Plan) -> None:
 
 def _sized(session: Session, plan: Plan, told: TrainingIn) -> Plan:
     """A learned space is no wider than what it is learned from; where no width was asked for, it has four faces an
-    axis too. What a descriptor must learn first, the trainer finds. Raises ml.Unavailable where a file is missing."""
-    dim = plan.options.get("dim", 1)
-    width = dim if any(d.unlearned for d in plan.descriptors) else plan.recipe.dim
+    axis too.  Raises ml.Unavailable where a file is missing."""
+    width, dim = plan.recipe.dim, plan.options.get("dim", 1)
     given = told.dim is not None or "dim" in told.options or plan.start_from is not None
     if "dim" in plan.options and not given:
         faces = session.scalar(select(func.count()).where(Face.collection_id.in_(plan.collections))) or 0

@@ -46,7 +46,7 @@ class Named(BaseModel):
     @property
     def unlearned(self) -> bool:
         """A descriptor that must learn from crops first, and is named without what it has learned."""
-        return not self.options and bool(registry.component("descriptors", self.name).learns)
+        return not registry.build("descriptors", self.name, **self.options).ready
 
 
 class Plan(BaseModel):

@@ -38,12 +38,15 @@ class Descriptor(ABC):
     dear: ClassVar[bool] = False
     """Costs more than a millisecond a face: whoever has described a face keeps it, in half precision, to which it is
     rounded from the start so that all who embed it see the same numbers."""
-    learns: ClassVar[bool] = False
-    """Whether it can be built only with what `learn` found in crops."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can describe a face as it was built; else `learn` tells with which options more it can."""
+        return True
 
     @classmethod
     def learn(cls, crops: Crops, folder: Path, seed: int = 0, **options: Any) -> dict[str, Any]:
-        """The options to build it with, learned from crops of any faces; files that they name are written to `folder`.
+        """Options to build it with, learned from crops of any faces; the files that they name are written to `folder`.
 
         Raises WrongShape, TooFewPairs.
         """

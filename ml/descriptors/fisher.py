@@ -5,9 +5,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ml.descriptors._vocabulary import Vocabulary
+from ml.descriptors._vocabulary import PLACE, Vocabulary
 from ml.descriptors.base import Descriptor
-from ml.errors import Corrupt, WrongShape
+from ml.errors import Corrupt, Unavailable, WrongShape
 from ml.types import CropKind, Crops, Rows
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda"]
 WIDEST = 77
+AXES, COMPONENTS = 64, 128
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,18 @@ class Fisher(Descriptor):
     gradient of their likelihood under 128 diagonal Gaussians by the means and by the deviations; its signed root.
     Axes and Gaussians come from a vocabulary, which `learn` makes from crops; they may be of other numbers.
 
-    vocabulary: path of its .safetensors file; pin: the SHA-256 that it had, another is Corrupt; "" takes any
+    vocabulary: path of its .safetensors file; "" for none yet: its width is known, but it cannot describe
+    pin: the SHA-256 that the file had, another is Corrupt; "" takes any
     stride: pixels from one patch to the next, 1 to 77; device: "auto" takes a GPU where there is one
-    Raises Unavailable (no vocabulary), Corrupt (altered or unreadable), WrongShape (stride).
+    Raises Unavailable (no such file), Corrupt (altered or unreadable), WrongShape (stride).
     """
 
-    vocabulary: str
+    vocabulary: str = ""
     stride: int = 1
     device: Device = "auto"
     pin: str = ""
     crop: ClassVar[CropKind] = "grey"
     dear: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.stride <= WIDEST:
@@ -46,7 +47,7 @@ class Fisher(Descriptor):
 
     @classmethod
     def _learn(
-        cls, crops: Crops, folder: Path, seed: int, axes: int = 64, components: int = 128, patches: int = 256
+        cls, crops: Crops, folder: Path, seed: int, axes: int = AXES, components: int = COMPONENTS, patches: int = 256
     ) -> dict[str, Any]:
         """patches: drawn from each crop. 1,000 crops are plenty, 10 the least."""
         from ml.descriptors._learn_vocabulary import learned  # and with it torch
@@ -57,15 +58,23 @@ class Fisher(Descriptor):
         return {"vocabulary": str(path), "pin": path.stem}
 
     @property
+    def ready(self) -> bool:
+        return bool(self.vocabulary)
+
+    @property
     def version(self) -> str:
-        return self._words.sha256
+        return self._words.sha256 if self.ready else ""
 
     @property
     def dim(self) -> int:
-        return self._words.dim
+        return self._words.dim if self.ready else 2 * COMPONENTS * (AXES + PLACE)
 
     @cached_property
     def _words(self) -> Vocabulary:
+        if not self.ready:
+            raise Unavailable(
+                "fisher has no vocabulary yet; Fisher.learn makes one from crops, a training does so itself"
+            )
         return Vocabulary.read(Path(self.vocabulary))
 
     @cached_property

@@ -207,7 +207,17 @@ def test_a_stride_that_leaves_one_patch_or_none_is_refused(made: Fisher, stride:
         Fisher(made.vocabulary, stride)
 
 
+def test_without_a_vocabulary_only_its_width_is_known() -> None:
+    unlearned = Fisher()
+    assert (unlearned.ready, unlearned.dim, unlearned.version) == (False, 16_896, "")
+    with pytest.raises(Unavailable, match=r"Fisher\.learn"):
+        unlearned.describe(faces(12, 1))
+    with pytest.raises(Corrupt, match="not the one"):
+        Fisher(pin="0" * 64)
+
+
 def test_a_vocabulary_is_found_checked_and_pinned(made: Fisher, tmp_path: Path) -> None:
+    assert made.ready
     assert Fisher(made.vocabulary, pin=made.version).dim == made.dim == 2 * 12 * 6
     assert Path(made.vocabulary).stem == made.version
     with pytest.raises(Unavailable, match=r"nowhere\.safetensors"):
