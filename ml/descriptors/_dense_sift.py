@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ml.descriptors.base import CROP_SHAPES
+from ml.errors import Unavailable
 
 HEIGHT, WIDTH = CROP_SHAPES["grey"]
 CELL, CELLS, ANGLES = 6, 4, 8
@@ -17,8 +18,11 @@ TINY = 1e-6
 
 
 def device_of(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    """`auto` is the GPU where there is one. Raises Unavailable."""
+    seen = torch.cuda.is_available()
+    if name == "cuda" and not seen:
+        raise Unavailable("torch sees no GPU; install a build of torch with CUDA, or use device auto or cpu")
+    return torch.device(("cuda" if seen else "cpu") if name == "auto" else name)
 
 
 class Patches(NamedTuple):

@@ -207,6 +207,20 @@ def test_a_stride_that_leaves_one_patch_or_none_is_refused(made: Fisher, stride:
         Fisher(made.vocabulary, stride)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said(made: Fisher) -> None:
+    with pytest.raises(Unavailable, match="no GPU"):
+        Fisher(made.vocabulary, device="cuda").describe(faces(12, 1))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_gives_the_numbers_of_the_processor() -> None:
+    vocabulary = words(64, 128, 3)
+    rows = [Encoder(vocabulary, 1, device).describe(faces(12, 1)) for device in ("cpu", "cuda")]
+    assert np.linalg.norm(rows[0] - rows[1], axis=1).max() < 1e-3
+
+
 def test_without_a_vocabulary_only_its_width_is_known() -> None:
     unlearned = Fisher()
     assert (unlearned.ready, unlearned.dim, unlearned.version) == (False, 16_896, "")
