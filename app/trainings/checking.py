@@ -134,7 +134,7 @@ def _check_sources(plan: Plan) -> None:
 
 def _sized(session: Session, plan: Plan, told: TrainingIn) -> Plan:
     """A learned space is no wider than what it is learned from; where no width was asked for, it has four faces an
-    axis too.  Raises ml.Unavailable where a file is missing."""
+    axis too. Raises ml.Unavailable where a file is missing."""
     width, dim = plan.recipe.dim, plan.options.get("dim", 1)
     given = told.dim is not None or "dim" in told.options or plan.start_from is not None
     if "dim" in plan.options and not given:
