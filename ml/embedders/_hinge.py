@@ -2,9 +2,11 @@
 
 A pair (i, j) with sign y breaks its constraint where y (b_t - d_t^2) < 1, d_t^2 = |L_0 u|^2 + |L_t u|^2, u = x_i - x_j.
 Then L_0 -= eta_0 y L_0 u u^T, L_t -= eta y L_t u u^T, b_t += 0.1 eta y: half the gradient of the hinge, as printed.
+Other learners of pairs put another loss, or another make of the projections, in their place (`_soft.py`, `_turned.py`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -21,7 +23,10 @@ class Rates:
 
 @dataclass(eq=False)
 class Projections:
-    """common: (d, D) L_0, or None for single-task learning; own: L_1 ... L_T, each (d, D); bias: b_1 ... b_T."""
+    """common: (d, D) L_0, or None for single-task learning; bias: b_1 ... b_T.
+
+    own: L_1 ... L_T, each (d, D), or (0, D) where a task has nothing of its own
+    """
 
     common: Tensor | None
     own: list[Tensor]
@@ -32,11 +37,11 @@ class Projections:
         """[L_0; L_t], so that squared distances between projections are d_t^2."""
         return self.own[task] if self.common is None else torch.cat([self.common, self.own[task]])
 
-    def clone(self) -> "Projections":
+    def clone(self) -> Self:
         common = None if self.common is None else self.common.clone()
-        return Projections(common, [p.clone() for p in self.own], list(self.bias))
+        return replace(self, common=common, own=[p.clone() for p in self.own], bias=list(self.bias), _scratch=None)
 
-    def follow(self, other: "Projections", pace: float) -> None:
+    def follow(self, other: Self, pace: float) -> None:
         """Moves a share of the way to another's."""
         mine, theirs = ([p.common, *p.own] if p.common is not None else p.own for p in (self, other))
         for here, there in zip(mine, theirs, strict=True):
@@ -48,19 +53,24 @@ class Projections:
 
         All pairs of a batch see the projections as they were before it. A pair's gradient is of rank one, so both
         products are with its u alone. rows: (N, D); pairs: (B, 2); sign: (B,) +1 or -1; weight: (B,). Returns the
-        mean hinge.
+        mean loss.
         """
         u, spare = self._differences(rows, pairs)
         z = u @ self.stacked(task).T
-        hinge = 1 - sign * (self.bias[task] - z.square().sum(1))
-        force = torch.where(hinge > 0, sign * weight, 0.0)
+        loss, slope = self._loss(sign * (self.bias[task] - z.square().sum(1)))
+        force = sign * weight * slope
         broken = force.nonzero()[:, 0]
         if len(broken):
             pull = force[broken, None] * z[broken]
             moved = torch.index_select(u, 0, broken, out=spare[: len(broken)])
             self._descend(task, pull, moved, rates)
             self.bias[task] += rates.bias * float(force.sum())
-        return float((weight * hinge.clamp_min(0)).mean())
+        return float((weight * loss).mean())
+
+    def _loss(self, margin: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each pair at its margin y (b_t - d_t^2), and how fast it falls there. (B,) each."""
+        hinge = (1 - margin).clamp_min(0)
+        return hinge, (hinge > 0).to(margin)
 
     def _differences(self, rows: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D) u of each pair, and room for as much again: fresh memory at each step is dear."""
@@ -72,7 +82,8 @@ class Projections:
         return first.sub_(second), second
 
     def _descend(self, task: int, pull: Tensor, u: Tensor, rates: Rates) -> None:
-        own = pull[:, -len(self.own[task]) :]
+        """pull: (B, d) force times z; u: (B, D)."""
+        own = pull[:, pull.shape[1] - len(self.own[task]) :]
         if self.common is not None:
             self.common.addmm_(pull[:, : len(self.common)].T, u, alpha=-rates.common)
         self.own[task].addmm_(own.T, u, alpha=-rates.own)

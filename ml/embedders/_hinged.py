@@ -124,10 +124,13 @@ class Hinged(Embedder):
         found, deviations, _ = principal(rows, axes, self.seed)
         return found if not self.whiten else found / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
 
-    def _descend(self, lesson: Lesson, pools: list[Pool], start: Projections, coupling: float = 0.0) -> None:
+    def _rates(self, eta: float) -> Rates:
+        """eta: the rate in the units of the descriptor."""
+        return Rates(eta, 0.0, self.bias_rate * self.rate)
+
+    def _descend(self, lesson: Lesson, pools: list[Pool], start: Projections) -> None:
         rows, held = lesson.rows, lesson.held
-        eta = self.rate / _median(rows, pools[0])
-        rates = Rates(eta, coupling * eta, self.bias_rate * self.rate)
+        rates = self._rates(self.rate / _median(rows, pools[0]))
         rounds = Rounds(rows, pools, rates, self.batch, self.averaging, np.random.default_rng((self.seed, 3)))
         stack = start.stacked(0).clone()
         look = None if held is None else watch(lambda faces: rows[faces] @ stack.T, held)
@@ -145,13 +148,16 @@ class Hinged(Embedder):
             "bias": np.array(found.bias, np.float32),
         }
 
-    def _embed(self, rows: Rows, task: str) -> Rows:
+    def _map(self, task: str) -> tuple[Rows, Rows]:
+        """The projection and the offset of a task."""
         number = self.tasks.index(task)
-        return project(rows, self.learned["projections"][number], self.learned["offsets"][number])
+        return self.learned["projections"][number], self.learned["offsets"][number]
+
+    def _embed(self, rows: Rows, task: str) -> Rows:
+        return project(rows, *self._map(task))
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps:
-        number = self.tasks.index(task)
-        return Maps.one(rows, self.learned["projections"][number], self.learned["offsets"][number])
+        return Maps.one(rows, *self._map(task))
 
 
 def _median(rows: Tensor, pool: Pool, projection: Tensor | None = None, limit: int = 2000) -> float:

@@ -1,39 +1,40 @@
 """CP-mtML: coupled projections for several tasks, from pairs (Bhattarai, Sharma, Jurie 2016, Algorithm 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
 
-from ml.embedders._hinge import Projections
-from ml.embedders._hinged import Hinged, Lesson, scaled
+from ml.embedders._hinge import Projections, Rates
+from ml.embedders._hinged import Lesson, scaled
+from ml.embedders._tasks import ManyTasks
 
 
 @dataclass
-class Cpmtml(Hinged):
+class Cpmtml(ManyTasks):
     """d_t^2 = |L_0 u|^2 + |L_t u|^2 for each task t, L_0 shared; the first task is the main one, the others help it.
 
     embed(rows, task) gives [L_0 x; L_t x], 2d numbers, so that squared Euclidean distance is d_t^2.
 
-    auxiliary_pairs: budget of each other task
     coupling: gamma = eta_0 / eta, how fast L_0 learns beside L_t, in 0..1
     common: where L_0 starts: "next", at the d whitened components after L_1's, or "first", at L_1 as printed, which
     leaves half of the 2d numbers to repeat the other half until the tasks have drawn them apart
     """
 
-    auxiliary_pairs: int = 100_000
     coupling: float = 0.5
     common: Literal["next", "first"] = "next"
 
     def _learn(self, lesson: Lesson) -> None:
         rows, tasks, half = lesson.rows, lesson.tasks, self.distance / 2
-        budgets = [self.pairs] + [self.auxiliary_pairs] * (len(tasks) - 1)
-        pools = [self._pool(task, budget, t) for t, (task, budget) in enumerate(zip(tasks, budgets, strict=True))]
+        pools = self._pools(tasks)
         common, first = self._starts(self._some(rows, tasks[0]))
         starts = [first, *(self._components(self._some(rows, task), self.dim) for task in tasks[1:])]
         own = [scaled(start, rows, pool, half) for start, pool in zip(starts, pools, strict=True)]
         at = Projections(scaled(common, rows, pools[0], half), own, [self.distance] * len(tasks))
-        self._descend(lesson, pools, at, self.coupling)
+        self._descend(lesson, pools, at)
+
+    def _rates(self, eta: float) -> Rates:
+        return replace(super()._rates(eta), common=self.coupling * eta)
 
     @property
     def _axes(self) -> int:

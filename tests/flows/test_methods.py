@@ -20,8 +20,12 @@ QUICK: dict[str, dict[str, Any]] = {
     "ldml": {"dim": 8, "options": {"steps": 40}},
     "clml": {"dim": 8, "options": {"steps": 20, "first": 20, "k": 2}},
     "stml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200}},
+    "pcca": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200}},
     "cpmtml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},
+    "utml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},
+    "mtlmca": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},
 }
+SEVERAL_TASKS = ("cpmtml", "utml", "mtlmca")
 IDENTITY = {"task": "identity", "from": "subjects"}
 AGE = {"task": "age", "collection": "aged", "from": "metadata.age", "tolerance": 3}
 
@@ -52,7 +56,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def test_a_method_is_learned_published_searched_and_taken_back(service: Service, method: str) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     asked, tasks = QUICK.get(method, {}), ["identity"]
-    if method == "cpmtml":
+    if method in SEVERAL_TASKS:
         upload_with_ages(service)
         assert service.client.put("/v1/tasks/age", json={"enabled": True}).status_code in (200, 201)
         asked, tasks = asked | {"sources": [IDENTITY, AGE]}, ["identity", "age"]

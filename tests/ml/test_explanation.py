@@ -15,7 +15,10 @@ from ml.embedders.cosine import Cosine
 from ml.embedders.cpmtml import Cpmtml
 from ml.embedders.l2 import L2
 from ml.embedders.ldml import Ldml
+from ml.embedders.mtlmca import Mtlmca
+from ml.embedders.pcca import Pcca
 from ml.embedders.stml import Stml
+from ml.embedders.utml import Utml
 from ml.embedders.wpca import Wpca
 from ml.errors import NotLinear, WrongShape
 from ml.explanation import contributions, explain
@@ -39,6 +42,9 @@ EMBEDDERS: dict[str, tuple[Callable[[], Embedder], str]] = {
     "clml": (lambda: Clml(dim=6, k=3, first=20, soften=4, **QUICK).fit(DATA), "identity"),
     "stml": (lambda: Stml(dim=6, **QUICK).fit(DATA), "identity"),
     "cp-mtml": (lambda: Cpmtml(dim=6, **QUICK).fit(TWO), "age"),
+    "utml": (lambda: Utml(dim=6, **QUICK).fit(TWO), "age"),
+    "mtlmca": (lambda: Mtlmca(dim=6, **QUICK).fit(TWO), "age"),
+    "pcca": (lambda: Pcca(dim=6, **QUICK).fit(DATA), "identity"),
 }
 
 

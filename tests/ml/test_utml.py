@@ -1,0 +1,69 @@
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ml.embedders._hinge import Projections, Rates
+from ml.embedders.base import TrainingSet
+from ml.embedders.stml import Stml
+from ml.embedders.utml import Utml
+from tests.ml.people import two_tasks
+from tests.ml.test_cpmtml import RATES, close, learn, made, mean_distance_ratio, pairs_of
+
+QUICK = {"dim": 6, "steps": 200, "batch": 32, "pairs": 2000, "averaging": 0.9, "held_out": 0}
+DATA = two_tasks()
+
+
+def test_it_is_cp_mtml_without_task_projections() -> None:
+    rows, at = made(tasks=3)
+    at.own = [torch.zeros_like(p) for p in at.own]
+    union = Projections(at.common.clone(), [p[:0] for p in at.own], list(at.bias))
+    learn(at, rows, pairs_of(3, 300))
+    learn(union, rows, pairs_of(3, 300))
+    assert close(union.common, at.common)
+    assert np.allclose(union.bias, at.bias, rtol=1e-12)
+    assert union.stacked(1).shape == (5, 12)
+
+
+def test_a_pair_moves_the_projection_of_all_and_its_own_tasks_bias() -> None:
+    rows, at = made(tasks=2)
+    union = Projections(at.common, [p[:0] for p in at.own], [1.0, 1.0])
+    before = union.clone()
+    learn(union, rows, [(1, 0, 1, 1)])
+    assert not torch.equal(union.common, before.common)
+    assert union.bias[0] == 1.0
+    assert union.bias[1] == 1.0 + RATES.bias
+
+
+def test_of_one_task_it_is_stml() -> None:
+    alone = TrainingSet(DATA.rows, DATA.tasks[:1])
+    union, single = Utml(**QUICK).fit(alone), Stml(**QUICK).fit(alone)
+    np.testing.assert_array_equal(union.embed(DATA.rows), single.embed(DATA.rows))
+    np.testing.assert_array_equal(union.learned["bias"], single.learned["bias"])
+
+
+def test_a_face_lies_at_one_place_for_all_tasks_and_each_has_its_bias() -> None:
+    fitted = Utml(**QUICK, auxiliary_pairs=2000).fit(DATA)
+    z = fitted.embed(DATA.rows)
+    assert z.shape == (len(DATA.rows), 6)
+    np.testing.assert_array_equal(z, fitted.embed(DATA.rows, "mood"))
+    assert fitted.learned["bias"].shape == (2,)
+    assert fitted.learned["bias"][0] != fitted.learned["bias"][1]
+    for task in DATA.tasks:
+        assert mean_distance_ratio(z, task.values) > mean_distance_ratio(DATA.rows, task.values) + 0.1
+
+
+def test_the_other_tasks_pairs_count() -> None:
+    longer = replace(Utml(**QUICK), auxiliary_pairs=2000)
+    both = longer.fit(DATA).embed(DATA.rows)
+    alone = Utml(**QUICK | {"steps": 100}).fit(TrainingSet(DATA.rows, DATA.tasks[:1])).embed(DATA.rows)
+    mood = DATA.tasks[1].values
+    assert mean_distance_ratio(both, mood) > mean_distance_ratio(alone, mood)
+
+
+def test_no_rate_for_the_union_moves_nothing() -> None:
+    rows, at = made(tasks=2)
+    union = Projections(at.common, [p[:0] for p in at.own], [1.0, 1.0])
+    before = union.clone()
+    learn(union, rows, pairs_of(2, 20), Rates(1.0, 0.0, 0.0))
+    assert torch.equal(union.common, before.common)
