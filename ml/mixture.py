@@ -112,7 +112,7 @@ def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
 def _clusters(z: Tensor, both: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
     """k-means along axes of equal variance: the size of each cluster (k,) and its sums (k, 2 d)."""
     scaled = z / z.std(0, unbiased=False).clamp_min(1e-6)
-    centres = _seeds(scaled, k, torch.Generator().manual_seed(seed))
+    centres = seeds(scaled, k, torch.Generator().manual_seed(seed))
     for _ in range(LLOYD):
         size, sums = _members(scaled, centres, scaled)
         centres = torch.where(size[:, None] > 0, sums / size[:, None], centres)
@@ -130,7 +130,7 @@ def _members(scaled: Tensor, centres: Tensor, rows: Tensor) -> tuple[Tensor, Ten
     return size, sums
 
 
-def _seeds(z: Tensor, k: int, generator: torch.Generator) -> Tensor:
+def seeds(z: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """Greedy k-means++: of a few drawn with a chance that grows with their squared distance from those there are, the
     one that leaves least. Without the choice, EM often ends in a mixture far less likely. (N, d) -> (k, d)."""
     if len(z) > SEEDED:

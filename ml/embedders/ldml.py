@@ -87,13 +87,16 @@ class Ldml(Projected):
     def _learn(self, lesson: Lesson, progress: Progress) -> None:
         model, bias = self._model(lesson)
         found = self._descend(lesson, model, bias, self._course(self.steps, self.rate), progress)
-        projection = model.projection @ lesson.space.axes
+        self._keep(model.projection, found, lesson.space)
+        self._note(found)
+
+    def _keep(self, projection: Tensor, found: Outcome, space: Space) -> None:
+        outer = projection @ space.axes
         self.learned = {
-            "projection": projection.cpu().numpy(),
-            "offset": (projection @ lesson.space.mean).cpu().numpy(),
+            "projection": outer.cpu().numpy(),
+            "offset": (outer @ space.mean).cpu().numpy(),
             "bias": np.array(found.bias, np.float32),
         }
-        self._note(found)
 
     def _note(self, found: Outcome) -> None:
         self.notes = {"steps": found.steps, "loss": found.loss, "held_out": found.held_out}

@@ -19,6 +19,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "wpca": {"dim": 8},
     "ldml": {"dim": 8, "options": {"steps": 40}},
     "clml": {"dim": 8, "options": {"steps": 20, "first": 20, "k": 2}},
+    "flat": {"dim": 8, "options": {"steps": 20, "local": 10, "k": 2}},
+    "hierarchical": {"dim": 8, "options": {"steps": 20, "local": 10, "depth": 3}},
     "stml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200}},
     "pcca": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200}},
     "cpmtml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},

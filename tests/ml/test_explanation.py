@@ -13,6 +13,8 @@ from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.cosine import Cosine
 from ml.embedders.cpmtml import Cpmtml
+from ml.embedders.flat import Flat
+from ml.embedders.hierarchical import Hierarchical
 from ml.embedders.l2 import L2
 from ml.embedders.ldml import Ldml
 from ml.embedders.mtlmca import Mtlmca
@@ -40,12 +42,16 @@ EMBEDDERS: dict[str, tuple[Callable[[], Embedder], str]] = {
     "ldml": (lambda: Ldml(dim=6, unit=False, **QUICK).fit(DATA), "identity"),
     "ldml, unit": (lambda: Ldml(dim=6, **QUICK).fit(DATA), "identity"),
     "clml": (lambda: Clml(dim=6, k=3, first=20, soften=4, **QUICK).fit(DATA), "identity"),
+    "flat": (lambda: Flat(dim=6, k=3, local=20, **QUICK).fit(DATA), "identity"),
+    "flat, not unit": (lambda: Flat(dim=6, k=3, local=20, unit=False, **QUICK).fit(DATA), "identity"),
+    "hierarchical, walled": (lambda: Hierarchical(dim=6, depth=3, local=20, wall=4, **QUICK).fit(DATA), "identity"),
     "stml": (lambda: Stml(dim=6, **QUICK).fit(DATA), "identity"),
     "cp-mtml": (lambda: Cpmtml(dim=6, **QUICK).fit(TWO), "age"),
     "utml": (lambda: Utml(dim=6, **QUICK).fit(TWO), "age"),
     "mtlmca": (lambda: Mtlmca(dim=6, **QUICK).fit(TWO), "age"),
     "pcca": (lambda: Pcca(dim=6, **QUICK).fit(DATA), "identity"),
 }
+ONE_MAP = ("l2", "cosine", "wpca", "ldml", "stml", "cp-mtml", "utml", "mtlmca", "pcca")
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
@@ -60,11 +66,10 @@ def test_the_parts_sum_to_the_distance_of_the_embeddings(name: str) -> None:
     d2 = ((z[0] - z[1:]) ** 2).sum(1)
     np.testing.assert_allclose(values.sum(1) + rest, d2, rtol=1e-4, atol=1e-5 * d2.max())
     assert values.shape == (39, DATA.rows.shape[1])
-    one_map = name not in ("clml", "wpca, unit", "ldml, unit")
-    assert (np.abs(rest).max() == 0) == one_map
+    assert (np.abs(rest).max() == 0) == (name in ONE_MAP)
 
 
-@pytest.mark.parametrize("name", ["wpca", "wpca, unit", "ldml", "clml"])
+@pytest.mark.parametrize("name", ["wpca", "wpca, unit", "ldml", "clml", "flat", "hierarchical, walled"])
 def test_in_double_precision_the_sum_is_exact(name: str) -> None:
     maps = EMBEDDERS[name][0]().maps(DATA.rows[:30], "identity")
     assert maps is not None
