@@ -15,7 +15,7 @@ from ml.embedders._maps import Linear
 from ml.embedders._pairs import tensor
 from ml.embedders._projected import norms, project
 from ml.embedders._space import with_fellows
-from ml.embedders.base import Maps, Progress, TaskData
+from ml.embedders.base import Maps, Progress, TaskData, after
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
 from ml.types import Ids, Rows
@@ -62,7 +62,7 @@ class Divided(Ldml):
             raise TooFewPairs("faces", self.cells, len(lesson.task.faces))
         whole = self.steps + self.local * int(np.cumprod(self.forks).sum())
         model, bias = self._model(lesson)
-        told = _after(0, whole, progress)
+        told = after(0, whole, progress)
         found = self._descend(lesson, model, bias, self._course(self.steps, self.rate), told)
         self._note(found)
         if not self.forks:
@@ -84,7 +84,7 @@ class Divided(Ldml):
                 above.append(replace(node, means=means))
                 for c in range(fork):
                     child = replace(node, task=only(node.task, cell == c))
-                    below.append(self._taught(lesson, child, done, _after(done, whole, progress)))
+                    below.append(self._taught(lesson, child, done, after(done, whole, progress)))
                     done += self.local
             level = below
         return level, above
@@ -168,8 +168,3 @@ class Divided(Ldml):
         joined[:more, : self.dim] = maps
         moved = np.block([[offsets, np.zeros_like(walls)], [np.zeros_like(offsets), -walls]])
         return Maps(rows, joined, moved, np.concatenate([shares, belongs], axis=1))
-
-
-def _after(done: int, whole: int, progress: Progress) -> Progress:
-    """Tells of a part of the work as of the whole."""
-    return lambda step, _, values: progress(done + step, whole, values)

@@ -31,8 +31,8 @@ def pool(data: TaskData, budget: int, rng: np.random.Generator, device: torch.de
     """
     pairs, same = derived(data, round(budget * (1 - apart)), round(budget * apart), rng)
     if len(data.pairs) and len(pairs):
-        told = _keys(data.pairs)
-        free = ~np.isin(_keys(pairs), told)
+        told = keys(data.pairs)
+        free = ~np.isin(keys(pairs), told)
         pairs, same = pairs[free], same[free]
     weight = np.concatenate([np.ones(len(pairs), np.float32), data.weights.astype(np.float32)])
     pairs, same = np.concatenate([pairs, data.pairs]), np.concatenate([same, data.same])
@@ -68,7 +68,7 @@ def derived(data: TaskData, mates: int, strangers: int, rng: np.random.Generator
     return data.faces[order[np.concatenate([alike, apart])]].reshape(-1, 2), same
 
 
-def _keys(pairs: Ids) -> Ids:
+def keys(pairs: Ids) -> Ids:
     """One number a pair, whichever face comes first."""
     ends = np.sort(pairs, axis=1)
     return (ends[:, 0] << 32) + ends[:, 1]

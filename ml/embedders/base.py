@@ -24,6 +24,11 @@ def silent(step: int, steps: int, values: dict[str, float]) -> None:
     """The progress of those who do not look."""
 
 
+def after(done: int, whole: int, progress: Progress) -> Progress:
+    """Tells of a part of the work, which follows `done` steps of the whole, as of the whole."""
+    return lambda step, _, values: progress(done + step, whole, values)
+
+
 @dataclass(frozen=True, eq=False)
 class TaskData:
     """What is known of one task. Two faces i, j of `faces` are "the same" where |values_i - values_j| <= tolerance.

@@ -21,6 +21,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "clml": {"dim": 8, "options": {"steps": 20, "first": 20, "k": 2}},
     "flat": {"dim": 8, "options": {"steps": 20, "local": 10, "k": 2}},
     "hierarchical": {"dim": 8, "options": {"steps": 20, "local": 10, "depth": 3}},
+    "scml": {"dim": 8, "options": {"steps": 40, "batch": 50, "bases": 30, "regions": 3, "k": 2, "local": 10}},
     "stml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200}},
     "pcca": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200}},
     "cpmtml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},

@@ -13,6 +13,7 @@ from ml.registry import build, component, names
 from tests.ml.people import people
 
 SMALL = {"dim": 5, "steps": 30, "first": 30, "k": 3, "pairs": 2000, "auxiliary_pairs": 2000, "local": 20, "depth": 3}
+SMALL |= {"bases": 40, "regions": 4}
 EMBEDDERS = names("embedders")
 LEARNERS = [n for n in EMBEDDERS if build("embedders", n).needs_fit]
 FROM_PAIRS = [n for n in LEARNERS if "needed" in {f.name for f in fields(component("embedders", n))}]

@@ -19,6 +19,7 @@ from ml.embedders.l2 import L2
 from ml.embedders.ldml import Ldml
 from ml.embedders.mtlmca import Mtlmca
 from ml.embedders.pcca import Pcca
+from ml.embedders.scml import Scml
 from ml.embedders.stml import Stml
 from ml.embedders.utml import Utml
 from ml.embedders.wpca import Wpca
@@ -47,11 +48,13 @@ EMBEDDERS: dict[str, tuple[Callable[[], Embedder], str]] = {
     "hierarchical, walled": (lambda: Hierarchical(dim=6, depth=3, local=20, wall=4, **QUICK).fit(DATA), "identity"),
     "stml": (lambda: Stml(dim=6, **QUICK).fit(DATA), "identity"),
     "cp-mtml": (lambda: Cpmtml(dim=6, **QUICK).fit(TWO), "age"),
+    "scml": (lambda: Scml(dim=6, bases=40, regions=4, batch=100, unit=False, **QUICK).fit(DATA), "identity"),
+    "scml, local": (lambda: Scml(dim=6, bases=40, regions=4, batch=100, k=3, local=20, **QUICK).fit(DATA), "identity"),
     "utml": (lambda: Utml(dim=6, **QUICK).fit(TWO), "age"),
     "mtlmca": (lambda: Mtlmca(dim=6, **QUICK).fit(TWO), "age"),
     "pcca": (lambda: Pcca(dim=6, **QUICK).fit(DATA), "identity"),
 }
-ONE_MAP = ("l2", "cosine", "wpca", "ldml", "stml", "cp-mtml", "utml", "mtlmca", "pcca")
+ONE_MAP = ("l2", "cosine", "wpca", "ldml", "stml", "cp-mtml", "utml", "mtlmca", "pcca", "scml")
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
@@ -69,7 +72,7 @@ def test_the_parts_sum_to_the_distance_of_the_embeddings(name: str) -> None:
     assert (np.abs(rest).max() == 0) == (name in ONE_MAP)
 
 
-@pytest.mark.parametrize("name", ["wpca", "wpca, unit", "ldml", "clml", "flat", "hierarchical, walled"])
+@pytest.mark.parametrize("name", ["wpca", "wpca, unit", "ldml", "clml", "flat", "hierarchical, walled", "scml, local"])
 def test_in_double_precision_the_sum_is_exact(name: str) -> None:
     maps = EMBEDDERS[name][0]().maps(DATA.rows[:30], "identity")
     assert maps is not None
