@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from ml.embedders._maps import Linear
 from ml.embedders._pairs import tensor
 from ml.embedders._projected import norms, project
 from ml.embedders._space import with_fellows
-from ml.embedders.base import Maps, Progress, TaskData, after
+from ml.embedders.base import Embedder, Maps, Progress, TaskData, after
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
 from ml.types import Ids, Rows
@@ -52,6 +53,13 @@ class Divided(Ldml):
     @abstractmethod
     def forks(self) -> tuple[int, ...]:
         """Into how many cells the nodes of each level are divided, the root first."""
+
+    def go_on_from(self, before: Embedder) -> Self:
+        """From one linear map, or from the root's of another that is divided: cells are found and learned anew."""
+        if isinstance(before, Divided) and "gates" in before.learned:
+            self.learned, self.start, self.dim = {"projection": before.learned["gates"][0]}, "learned", before.dim
+            return self
+        return super().go_on_from(before)
 
     @property
     def cells(self) -> int:

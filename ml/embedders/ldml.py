@@ -68,7 +68,7 @@ class Ldml(Projected):
 
     def go_on_from(self, before: Embedder) -> Self:
         """From any one linear map: another LDML, a WPCA, ..., whose `dim` it takes over."""
-        if not isinstance(before, Projected) or "gate" in before.learned:
+        if not isinstance(before, Projected) or before.learned.keys() & {"gate", "gates"}:
             raise CannotGoOn(f"{type(self).__name__} goes on from one linear map, which {type(before).__name__} is not")
         if not before.learned:
             raise NotFitted(type(before).__name__)

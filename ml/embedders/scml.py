@@ -15,7 +15,7 @@ from ml.embedders._space import Space, principal_space
 from ml.embedders._sparse import LocalWeights, Weights, localised, weighed
 from ml.embedders._triplets import Triplets
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, after
-from ml.errors import WrongShape
+from ml.errors import TooFewPairs, WrongShape
 from ml.mixture import Mixture, fit_mixture
 from ml.types import Rows
 
@@ -70,6 +70,8 @@ class Scml(Embedder):
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         task, held = teaching(data, self.needed, self.held_out, self.seed)
+        if len(task.faces) < self.k:
+            raise TooFewPairs("faces", self.k, len(task.faces))
         self.tasks = (task.task,)
         rows = tensor(data.rows, device_of(self.device))
         space = principal_space(rows, task.faces, self.axes, self.seed)

@@ -12,7 +12,7 @@ from ml.embedders.base import TrainingSet
 from ml.embedders.flat import Flat
 from ml.embedders.hierarchical import Hierarchical
 from ml.embedders.ldml import Ldml
-from ml.errors import TooFewPairs
+from ml.errors import CannotGoOn, TooFewPairs
 from tests.ml.people import identity, nearest_is_alike, people
 
 SMALL = {"dim": 6, "steps": 40}
@@ -127,6 +127,17 @@ def test_where_kinds_of_faces_differ_local_metrics_beat_one(cells: Flat | Hierar
     linear = Ldml(**asked).fit(known)
     found = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (local, linear)]
     assert found[0] > found[1] + 0.05
+
+
+@pytest.mark.parametrize("cells", BOTH)
+def test_it_goes_on_from_one_map_or_from_the_root_of_its_like(cells: Flat | Hierarchical) -> None:
+    linear = Ldml(**SMALL).fit(DATA)
+    first = replace(cells, dim=2, steps=1, rate=1e-9, local=0).go_on_from(linear).fit(DATA)
+    again = replace(cells, dim=2, steps=1, rate=1e-9, local=0).go_on_from(first).fit(DATA)
+    for fitted in (first, again):
+        np.testing.assert_allclose(fitted.embed(NEW.rows), linear.embed(NEW.rows), atol=1e-4)
+    with pytest.raises(CannotGoOn, match="one linear map"):
+        Ldml(**SMALL).go_on_from(first)
 
 
 @pytest.mark.parametrize("cells", BOTH)

@@ -8,7 +8,7 @@ from ml.embedders._triplets import Triplets
 from ml.embedders.base import TrainingSet
 from ml.embedders.l2 import L2
 from ml.embedders.scml import Scml
-from ml.errors import WrongShape
+from ml.errors import TooFewPairs, WrongShape
 from tests.ml.people import identity, nearest_is_alike, people
 
 SMALL = {"dim": 30, "bases": 60, "regions": 6, "around": 120, "steps": 150, "batch": 200, "local": 40}
@@ -207,6 +207,11 @@ def test_it_learns_from_explicit_labels_alone() -> None:
     learned = Scml(**SMALL).fit(TrainingSet(DATA.rows, (task,)))
     found = [nearest_is_alike(e.embed(NEW.rows), NEW.tasks[0].people) for e in (learned, L2())]
     assert found[0] > found[1] + 0.1
+
+
+def test_fewer_faces_than_components_are_refused() -> None:
+    with pytest.raises(TooFewPairs, match="500 faces needed, 400 found"):
+        Scml(**SMALL, k=500).fit(DATA)
 
 
 @pytest.mark.cuda
