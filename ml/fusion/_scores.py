@@ -1,0 +1,20 @@
+"""What fusion takes for scores."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import NotFinite, WrongShape
+
+Scores = NDArray[np.float64]
+
+
+def checked(scores: Scores, same: NDArray[np.bool_] | None = None, systems: int | None = None) -> Scores:
+    """As float64. Raises WrongShape where they are not (P, systems), or not one a pair of `same`; NotFinite."""
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim != 2 or (systems is not None and scores.shape[1] != systems):
+        raise WrongShape("scores", f"(P, {'S' if systems is None else systems})", scores.shape)
+    if same is not None and same.shape != scores.shape[:1]:
+        raise WrongShape("same", f"({len(scores)},)", same.shape)
+    if not np.isfinite(scores).all():
+        raise NotFinite("a score")
+    return scores
