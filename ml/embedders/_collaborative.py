@@ -1,0 +1,155 @@
+"""What SML and the two CoSiM share: the options, whitening, who is held out, what is kept."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ml.embedders._cosim import Branches
+from ml.embedders._folds import counted, only, require_pairs
+from ml.embedders._pairs import device_of, tensor
+from ml.embedders._pools import Pool, pool
+from ml.embedders._projected import norms, project
+from ml.embedders._siamese import Course, Descent, Outcome
+from ml.embedders._whitening import whitened
+from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
+from ml.errors import TooFewPairs
+from ml.metric import INNER_PRODUCT, Metric
+from ml.types import Ids, Rows
+
+JUDGES = 4000
+"""Derived pairs of the people held out."""
+
+
+@dataclass
+class Collaborative(Embedder):
+    """z = [W_1 x_1; W_2 x_2; ...] of n descriptors, each whitened; pairs are scored by inner products of z.
+
+    Learns the first task alone. Nothing but explicit pairs is enough.
+
+    inner: r, whitened principal components of each descriptor (fewer where it or the faces are fewer); W_i is r x r
+    steps: minibatches at most, of `batch` pairs each
+    held_out: share of the people who are kept out, by whom the best of the steps is found, told in notes["steps"]
+    (people too few: all steps are taken); fit again with `steps` set to it and held_out=0
+    pairs: budget of derived pairs, of which the share `apart` is not the same; explicit labels come on top
+    needed: pairs of either kind
+    rate, decay: Adam's step at minibatch t is rate / (1 + decay t), as in Keras
+    dropout: share of the numbers of each image that is dropped at every step
+    unit: divide each whitened descriptor by its norm
+    reach: the logit's room at the start: each pair's inner products, W_i = I, sum to at most this, and b = -reach, so
+    that a face and itself are at even odds; 0: as printed, which for unit=false is a logit of SD 17, and b near 0
+    """
+
+    inner: int = 300
+    steps: int = 1500
+    batch: int = 128
+    held_out: float = 0.15
+    pairs: int = 100_000
+    apart: float = 0.5
+    needed: int = 10
+    rate: float = 0.001
+    decay: float = 0.001
+    dropout: float = 0.7
+    unit: bool = True
+    reach: float = 4.0
+    device: str = "auto"
+    together: ClassVar[bool] = True
+
+    @abstractmethod
+    def _blocks(self, data: TrainingSet) -> tuple[int, ...]:
+        """The widths of what counts as one descriptor each."""
+
+    @property
+    def width(self) -> int | None:
+        return sum(axes.shape[1] for axes in self._learned("axes")) if self.learned else None
+
+    @property
+    def metric(self) -> Metric:
+        return INNER_PRODUCT
+
+    def _learned(self, name: str) -> list[Rows]:
+        """One of each descriptor."""
+        n = len(self.learned) // 3  # axes, offset and weights of each; bias and shares of all
+        return [self.learned[f"{name}_{i}"] for i in range(n)]
+
+    def _embed(self, rows: Rows, task: str) -> Rows:
+        parts = zip(self._learned("axes"), self._learned("offset"), self._learned("weights"), strict=True)
+        z, at = [], 0
+        for axes, offset, weights in parts:
+            x = project(rows[:, at : at + axes.shape[1]], axes, offset)
+            z.append((x / norms(x)[:, None] if self.unit else x) @ weights.T)
+            at += axes.shape[1]
+        return np.concatenate(z, axis=1)
+
+    def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        if not data.tasks:
+            raise TooFewPairs("tasks with labelled pairs", 1, 0)
+        task, device = data.tasks[0], device_of(self.device)
+        require_pairs(task, self.needed)
+        people = self._people(task)
+        kept, held = self._apart(task, people[: round(self.held_out * len(people))])
+        mine, judges = self._pools(kept, held, device)
+        x = self._inputs(data, torch.unique(mine.pairs))
+        shares, progress = self._shares(x, kept, progress)
+        model, found = self._learn(x, [mine], [judges] if judges else None, shares, progress)
+        for i, weights in enumerate(model.weights[:, 0]):
+            r = len(self.learned[f"axes_{i}"])
+            self.learned[f"weights_{i}"] = (weights[:r, :r] * self._room(len(x), r) ** 0.5).cpu().numpy()
+        self.learned |= {"bias": model.bias[:, 0].cpu().numpy(), "shares": shares[:, 0].cpu().numpy()}
+        self.tasks = (task.task,)
+        self.notes = {"steps": found.steps[0], "loss": found.loss[0], "held_out": found.held_out[0]}
+
+    def _people(self, task: TaskData) -> Ids:
+        """Everybody known, in a random order."""
+        return np.random.default_rng((self.seed, 1)).permutation(np.unique(task.people[task.people >= 0]))
+
+    def _apart(self, task: TaskData, people: Ids) -> tuple[TaskData, TaskData | None]:
+        """Who is learned from, and these people, who judge: all and None, where either would be too few."""
+        held = np.isin(task.people, people)
+        kept, judges = only(task, ~held), only(task, held)
+        return (kept, judges) if min(*counted(kept), *counted(judges)) >= self.needed else (task, None)
+
+    def _pools(self, kept: TaskData, held: TaskData | None, device: torch.device) -> tuple[Pool, Pool | None]:
+        """The pairs of those who are learned from, and of those who judge."""
+        first, second = (np.random.default_rng((self.seed, number)) for number in (2, 4))
+        mine = pool(kept, self.pairs, first, device, apart=self.apart)
+        return mine, None if held is None else pool(held, min(self.pairs, JUDGES), second, device, apart=self.apart)
+
+    def _inputs(self, data: TrainingSet, seen: Tensor) -> Tensor:
+        """(n, 1, N, r), what each W_i acts on; narrower ones are filled up with zeros. Learns axes and offsets."""
+        self.learned, found = {}, []
+        parts = np.split(data.rows, np.cumsum(self._blocks(data))[:-1], axis=1)
+        for i, part in enumerate(parts):
+            rows = tensor(np.ascontiguousarray(part), seen.device)
+            axes, offset = whitened(rows, self.inner, seen, self.seed)
+            self.learned |= {f"axes_{i}": axes.cpu().numpy(), f"offset_{i}": offset.cpu().numpy()}
+            x = torch.addmm(-offset, rows, axes.T)
+            x /= x.norm(dim=1, keepdim=True).clamp_min(1e-12) if self.unit else 1.0
+            found.append(x * self._room(len(parts), x.shape[1]) ** 0.5)
+        width = max(x.shape[1] for x in found)
+        return torch.stack([pad(x, (0, width - x.shape[1])) for x in found])[:, None]
+
+    def _room(self, n: int, r: int) -> float:
+        """What the inner products of a descriptor are multiplied by at the start."""
+        if not self.reach:
+            return 1.0
+        return self.reach / (n if self.together else 1) / (1 if self.unit else r)
+
+    def _learn(
+        self, x: Tensor, pools: list[Pool], held: list[Pool] | None, shares: Tensor, progress: Progress
+    ) -> tuple[Branches, Outcome]:
+        """One fit for each of the columns of shares (m, F)."""
+        noise = torch.Generator().manual_seed(self.seed)
+        bias = 0.01 * torch.randn(len(shares), 1, generator=noise).to(shares) - self.reach
+        model = Branches.start(len(x), x.shape[3], bias.expand_as(shares), together=self.together)
+        course = Course(self.steps, self.batch, self.rate, self.decay, self.dropout)
+        return model, Descent(x, pools, held, shares, course, self.seed).run(model, progress)
+
+    def _shares(self, x: Tensor, task: TaskData, progress: Progress) -> tuple[Tensor, Progress]:
+        """(m, 1): a_i, which sum to 1; and the progress that is left to be told of."""
+        m = 1 if self.together else len(x)
+        return x.new_full((m, 1), 1 / m), progress

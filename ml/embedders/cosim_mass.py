@@ -1,0 +1,17 @@
+"""Mass CoSiM: the inner products of several descriptors, summed before the sigmoid (000, equations 4 to 7)."""
+
+from dataclasses import dataclass
+
+from ml.embedders._collaborative import Collaborative
+from ml.embedders.base import TrainingSet
+
+
+@dataclass
+class CosimMass(Collaborative):
+    """P(same) = sigmoid(sum_i <W_i x_i, W_i y_i> + b), learned jointly.
+
+    The distance is minus the inner product of z = [W_1 x_1; W_2 x_2; ...], which ranks as P does.
+    """
+
+    def _blocks(self, data: TrainingSet) -> tuple[int, ...]:
+        return data.widths

@@ -1,0 +1,17 @@
+"""SML: one similarity of all descriptors together, learned from pairs (000, equations 1 to 3)."""
+
+from dataclasses import dataclass
+
+from ml.embedders._collaborative import Collaborative
+from ml.embedders.base import TrainingSet
+
+
+@dataclass
+class Sml(Collaborative):
+    """P(same) = sigmoid(<W x, W y> + b), x the whitened row: several descriptors are concatenated first.
+
+    The distance is minus the inner product of z = W x, which ranks as P does.
+    """
+
+    def _blocks(self, data: TrainingSet) -> tuple[int, ...]:
+        return (data.rows.shape[1],)

@@ -1,0 +1,304 @@
+"""CoSiM's promises (000): its gradients, its special cases, and that nothing of the test is ever seen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ml.embedders._collaborative import Collaborative
+from ml.embedders._cosim import Branches, dropout, entropy, odds
+from ml.embedders._pools import Pool
+from ml.embedders._siamese import Course, Descent, rightly_ordered
+from ml.embedders.base import TaskData, TrainingSet
+from ml.embedders.cosim_average import CosimAverage
+from ml.embedders.cosim_mass import CosimMass
+from ml.embedders.sml import Sml
+from tests.ml.people import identity, people
+
+SEEDS = range(4)
+JOINT = (CosimMass, CosimAverage)
+
+
+class Case:
+    """A random network and batch: n descriptors, F fits, B pairs of r numbers, float64."""
+
+    def __init__(self, seed: int, together: bool, n: int = 0, fits: int = 0) -> None:
+        draw = np.random.default_rng(seed)
+        torch.manual_seed(seed)
+        self.n, self.fits = n or int(draw.integers(1, 5)), fits or int(draw.integers(1, 4))
+        self.pairs, r = int(draw.integers(1, 9)), int(draw.integers(1, 7))
+        m = 1 if together else self.n
+        raw = torch.rand(m, self.fits, dtype=torch.float64) + 0.1
+        self.shares = raw / raw.sum(0)
+        self.model = Branches(
+            torch.randn(self.n, self.fits, r, r, dtype=torch.float64),
+            torch.randn(m, self.fits, dtype=torch.float64),
+            together,
+        )
+        self.x = torch.randn(self.n, self.fits, 2 * self.pairs, r, dtype=torch.float64)
+        self.sign = torch.sign(torch.randn(self.fits, self.pairs, dtype=torch.float64))
+        self.weight = torch.rand(self.fits, self.pairs, dtype=torch.float64)
+
+    def loss(self, weights: Tensor, bias: Tensor) -> Tensor:
+        """Equations 1 to 4, 8 and 9 as printed, fit by fit and pair by pair."""
+        total = torch.zeros((), dtype=torch.float64)
+        for f in range(self.fits):
+            for b in range(self.pairs):
+                p, q = ([weights[i, f] @ self.x[i, f, at] for i in range(self.n)] for at in (b, b + self.pairs))
+                s = torch.stack([one @ other for one, other in zip(p, q, strict=True)])
+                z = (s.sum()[None] if self.model.together else s) + bias[:, f]
+                g = (self.shares[:, f] * torch.sigmoid(z)).sum()
+                told = g if self.sign[f, b] > 0 else 1 - g
+                total = total - self.weight[f, b] * told.log()
+        return total
+
+
+def close(found: Tensor, wanted: Tensor) -> bool:
+    return float((found - wanted).norm() / wanted.norm().clamp_min(1e-12)) < 1e-9
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_gradient_is_that_of_the_equations(seed: int, together: bool) -> None:
+    case = Case(seed, together)
+    weights, bias = (p.clone().requires_grad_() for p in case.model.parameters)
+    wanted = case.loss(weights, bias)
+    wanted_weights, wanted_bias = torch.autograd.grad(wanted, [weights, bias])
+    loss, (by_weights, by_bias) = case.model.gradients(case.x, case.sign, case.weight, case.shares)
+    assert float(loss.sum()) == pytest.approx(float(wanted.detach()), rel=1e-9)
+    assert close(by_weights, wanted_weights)
+    assert close(by_bias, wanted_bias)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_equations_5_6_12_and_13_are_minus_the_gradient(seed: int, together: bool) -> None:
+    case = Case(seed, together, fits=1)
+    _, (by_weights, by_bias) = case.model.gradients(case.x, case.sign, torch.ones_like(case.weight), case.shares)
+    z, r = case.model.logits(case.x)[:, 0], (case.sign[0] > 0).double()
+    f = torch.sigmoid(z)
+    g = (case.shares * f).sum(0)
+    step = r - f if together else (r - g) / (g * (1 - g)) * case.shares * f * (1 - f)
+    assert close(-by_bias[:, 0], step.sum(1))
+    for i in range(case.n):
+        x, y = case.x[i, 0].chunk(2)
+        outer = x[:, :, None] * y[:, None] + y[:, :, None] * x[:, None]
+        printed = case.model.weights[i, 0] @ (step[0 if together else i][:, None, None] * outer).sum(0)
+        assert close(-by_weights[i, 0], printed)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_score_is_the_same_the_other_way_round_and_after_a_rotation(seed: int, together: bool) -> None:
+    case = Case(seed, together)
+    score = odds(case.model.logits(case.x), case.shares)
+    swapped = torch.cat(case.x.chunk(2, dim=2)[::-1], dim=2)
+    assert close(odds(case.model.logits(swapped), case.shares), score)
+    r = case.x.shape[3]
+    turn = torch.linalg.qr(torch.randn(case.n, case.fits, r, r, dtype=torch.float64))[0]
+    turned = replace(case.model, weights=turn @ case.model.weights)
+    assert close(odds(turned.logits(case.x), case.shares), score)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_mass_with_every_descriptor_but_one_zeroed_is_sml(seed: int) -> None:
+    case = Case(seed, True, n=3)
+    case.x[1:] = 0
+    loss, (by_weights, by_bias) = case.model.gradients(case.x, case.sign, case.weight, case.shares)
+    alone = Branches(case.model.weights[:1], case.model.bias, True)
+    wanted, (weights, bias) = alone.gradients(case.x[:1], case.sign, case.weight, case.shares)
+    assert torch.equal(loss, wanted)
+    assert torch.equal(by_weights[:1], weights)
+    assert torch.equal(by_bias, bias)
+    assert not by_weights[1:].any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_average_of_two_alike_has_half_the_gradient_in_each_branch(seed: int) -> None:
+    one = Case(seed, False, n=1)
+    twice = Branches(one.model.weights.repeat(2, 1, 1, 1), one.model.bias.repeat(2, 1), False)
+    even = torch.full((2, one.fits), 0.5, dtype=torch.float64)
+    loss, (weights, bias) = twice.gradients(one.x.repeat(2, 1, 1, 1), one.sign, one.weight, even)
+    wanted, (by_weights, by_bias) = one.model.gradients(one.x, one.sign, one.weight, one.shares)
+    assert close(loss, wanted)
+    assert close(weights, by_weights.repeat(2, 1, 1, 1) / 2)
+    assert close(bias, by_bias.repeat(2, 1) / 2)
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logits_of_a_thousand_are_finite(m: int, dtype: torch.dtype) -> None:
+    z = torch.tensor([-1000.0, 1000.0, 0.0, 88.0], dtype=dtype).expand(m, 2, 4)
+    sign = torch.tensor([[1.0] * 4, [-1.0] * 4], dtype=dtype)
+    shares = torch.full((m, 2), 1 / m, dtype=dtype)
+    loss, by_z = entropy(z, sign, torch.ones_like(sign), shares)
+    assert torch.isfinite(loss).all()
+    assert torch.isfinite(by_z).all()
+    assert float(loss[0]) == pytest.approx(1000 + np.log(2), rel=1e-6)
+    torch.testing.assert_close(odds(z, shares), z[0])
+
+
+def test_masks_differ_between_the_images_of_a_pair_and_between_descriptors() -> None:
+    chance = torch.Generator().manual_seed(0)
+    kept = dropout(torch.Size((2, 1, 2 * 128, 300)), 0.7, chance, torch.empty(0))
+    assert float((kept > 0).float().mean()) == pytest.approx(0.3, abs=0.005)
+    assert float(kept.mean()) == pytest.approx(1, abs=0.02)
+    first, second = kept[:, 0].chunk(2, dim=1)
+    for one, other in ((first[0], second[0]), (first[0], first[1]), (first[0, :64], first[0, 64:])):
+        assert float(((one > 0) & (other > 0)).float().mean()) == pytest.approx(0.09, abs=0.01)
+
+
+def test_every_weight_starts_at_the_identity() -> None:
+    model = Branches.start(3, 5, torch.zeros(1, 2), together=True)
+    assert torch.equal(model.weights, torch.eye(5).expand(3, 2, 5, 5))
+
+
+@pytest.mark.parametrize("kind", [Sml, *JOINT])
+def test_without_a_step_z_is_the_whitened_descriptor(kind: type[Collaborative]) -> None:
+    data = replace(people(), blocks=(12, 18))
+    fitted = kind(rate=1e-12, steps=1).fit(data)
+    z, same = fitted.embed(data.rows), data.tasks[0].values
+    blocks = (30,) if kind is Sml else (12, 18)
+    room = fitted.reach / (len(blocks) if kind is CosimMass else 1)
+    for part in np.split(z, np.cumsum(blocks)[:-1], axis=1):
+        np.testing.assert_allclose((part**2).sum(1), room, rtol=1e-3)
+    raw = kind(rate=1e-12, steps=1, unit=False, reach=0.0, held_out=0.0).fit(data).embed(data.rows)
+    np.testing.assert_allclose(raw.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(raw.std(0), 1, rtol=5e-3)
+    assert len(same) == len(raw)
+
+
+@pytest.mark.parametrize("kind", JOINT)
+def test_the_metric_says_what_the_network_says(kind: type[Collaborative]) -> None:
+    data = replace(people(seed=3), blocks=(7, 13, 10))
+    fitted = kind(steps=60, seed=2).fit(data)
+    z = fitted.embed(data.rows)
+    found = fitted.metric.distances(z[:40], z[40:])
+    parts = np.split(z.astype(np.float64), [7, 20], axis=1)
+    s = np.stack([p[:40] @ p[40:].T for p in parts])
+    if kind is CosimMass:
+        np.testing.assert_allclose(found, -s.sum(0), atol=1e-5)
+        return
+    shares, bias = (fitted.learned[name][:, None, None].astype(np.float64) for name in ("shares", "bias"))
+    g = (shares / (1 + np.exp(-s - bias))).sum(0)
+    np.testing.assert_allclose(found, np.log((1 - g) / g), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Sml, *JOINT])
+def test_people_it_never_saw_are_told_apart_better_than_before(kind: type[Collaborative]) -> None:
+    data = replace(people(120), blocks=(18, 12))
+    seen = np.flatnonzero(data.tasks[0].people < 80)
+    known = TaskData("identity", seen, data.tasks[0].values[seen], data.tasks[0].people[seen])
+    start, learned = (
+        kind(steps=steps, rate=rate, dropout=0.3, batch=256).fit(replace(data, tasks=(known,)))
+        for steps, rate in ((1, 1e-12), (1500, 1e-3))
+    )
+    assert auc(learned, data, 80) > auc(start, data, 80) + 0.05
+
+
+def auc(fitted: Collaborative, data: TrainingSet, first: int) -> float:
+    """Of all pairs of the people from `first` on."""
+    who = data.tasks[0].people
+    z = fitted.embed(data.rows[who >= first])
+    i, j = np.triu_indices(len(z), 1)
+    same = np.where((who[who >= first][i] == who[who >= first][j]), 1.0, -1.0)
+    return rightly_ordered(torch.from_numpy(-fitted.metric.distances(z, z)[i, j]), torch.from_numpy(same))
+
+
+def test_rightly_ordered_is_the_share_of_pairs_in_order() -> None:
+    draw = np.random.default_rng(0)
+    scores, sign = draw.integers(0, 6, 60) * 1.0, draw.choice([-1.0, 1.0], 60)
+    gap = scores[sign > 0][:, None] - scores[sign < 0]
+    found = rightly_ordered(torch.from_numpy(scores), torch.from_numpy(sign))
+    assert found == pytest.approx(np.mean((gap > 0) + 0.5 * (gap == 0)))
+
+
+def view_two(seed: int, count: int = 90) -> tuple[TrainingSet, TaskData]:
+    """Nothing but given pairs, in ten parts whose people differ; `people` says which part a face is of."""
+    draw, data = np.random.default_rng(seed), replace(people(count, seed=seed), blocks=(18, 12))
+    who = data.tasks[0].people
+    part = who % 10
+    pairs = draw.integers(0, len(who), (60_000, 2))
+    pairs = np.unique(np.sort(pairs[(part[pairs[:, 0]] == part[pairs[:, 1]]) & (pairs[:, 0] != pairs[:, 1])]), axis=0)
+    same = who[pairs[:, 0]] == who[pairs[:, 1]]
+    pairs = np.concatenate([pairs[same], draw.permutation(pairs[~same])[: same.sum()]])
+    same = np.arange(len(pairs)) < same.sum()
+    ones = np.ones(len(pairs), np.float32)
+    task = replace(identity(who), values=np.full(len(who), np.nan), people=part, pairs=pairs, same=same, weights=ones)
+    return replace(data, tasks=(task,)), task
+
+
+@pytest.mark.parametrize("kind", JOINT)
+def test_given_pairs_alone_are_enough(kind: type[Collaborative]) -> None:
+    data, task = view_two(5)
+    fitted = kind(steps=300, dropout=0.3).fit(data)
+    start = kind(steps=1, rate=1e-12).fit(data)
+    z, raw = fitted.embed(data.rows), start.embed(data.rows)
+    first, second = task.pairs.T
+    sign = torch.from_numpy(np.where(task.same, 1.0, -1.0))
+    after, before = (
+        rightly_ordered(torch.from_numpy(-e.metric.paired(of[first], of[second])), sign)
+        for e, of in ((fitted, z), (start, raw))
+    )
+    assert after > before + 0.05
+    assert fitted.notes["held_out"] is not None, "people of some parts stopped it"
+
+
+def test_from_those_who_judge_nothing_is_learned() -> None:
+    data, task = view_two(6)
+    plain = CosimMass(steps=40)
+    order = plain._people(task)
+    judged = np.isin(task.people[task.pairs[:, 0]], order[: round(plain.held_out * len(order))])
+    assert 0 < judged.sum() < len(judged) / 4
+    one, other = (
+        CosimMass(steps=40).fit(replace(data, tasks=(t,))) for t in (task, replace(task, same=task.same ^ judged))
+    )
+    assert other.notes["held_out"] != one.notes["held_out"]
+    assert other.notes["loss"] == one.notes["loss"], "the descent itself is the same to the bit"
+
+
+def test_the_best_of_the_looks_is_kept_of_each_fit() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 50, 4)
+    draw = np.random.default_rng(0)
+
+    def drawn(count: int) -> Pool:
+        sign = torch.from_numpy(draw.choice([-1.0, 1.0], count)).float()
+        return Pool(torch.from_numpy(draw.integers(0, 50, (count, 2))), sign, torch.ones(count))
+
+    pools, held = [drawn(40), drawn(40)], [drawn(30), drawn(30)]
+    shares = torch.ones(1, 2)
+    model = Branches.start(1, 4, torch.zeros(1, 2), together=True)
+    found = Descent(x, pools, held, shares, Course(60, 8, 0.05, 0.0, 0.0), 0).run(model, lambda *told: None)
+    for f in range(2):
+        alone = Branches.start(1, 4, torch.zeros(1, 2), together=True)
+        course = Course(found.steps[f], 8, 0.05, 0.0, 0.0)
+        Descent(x, pools, None, shares, course, 0).run(alone, lambda *told: None)
+        torch.testing.assert_close(model.weights[:, f], alone.weights[:, f])
+
+
+def test_the_step_falls_as_in_keras() -> None:
+    x, one = torch.ones(1, 1, 2, 1), torch.ones(1)
+    pool = Pool(torch.tensor([[0, 1]]), one, one)
+    model = Branches.start(1, 1, torch.full((1, 1), -40.0), together=True)
+    Descent(x, [pool], None, torch.ones(1, 1), Course(50, 1, 0.01, 0.1, 0.0), 0).run(model, lambda *told: None)
+    walked = sum(0.01 / (1 + 0.1 * t) for t in range(50))
+    assert float(model.bias) + 40 == pytest.approx(walked, rel=1e-3), "Adam's steps under a steady gradient"
+
+
+def test_shares_are_searched_among_people_held_out() -> None:
+    data = replace(people(120, telling=16, loud=24), blocks=(16, 24))
+    fitted = CosimAverage(steps=40, shares="search").fit(data)
+    found = fitted.metric.shares
+    assert sum(found) == pytest.approx(1)
+    assert found[0] > found[1], "the second descriptor knows nothing"
+    assert CosimAverage(steps=40).fit(data).metric.shares == (0.5, 0.5)
+
+
+def test_one_descriptor_makes_sml_of_both() -> None:
+    data = people()
+    sml, mass, average = (kind(steps=50).fit(data).embed(data.rows) for kind in (Sml, *JOINT))
+    np.testing.assert_array_equal(sml, mass)
+    np.testing.assert_allclose(sml, average, atol=1e-4)
