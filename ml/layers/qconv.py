@@ -1,0 +1,27 @@
+"""The quotient layer (001, section 5.1)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from ml.layers.base import Layer
+from ml.manifolds.quotient import Quotient
+
+
+class QConv(Layer):
+    """z = L^T f, L of full rank and known up to a rotation."""
+
+    def __init__(self, start: Tensor, unit: bool = True, manifold: Quotient | None = None) -> None:
+        super().__init__(start, unit)
+        self.weight, self.manifold = nn.Parameter(start.clone()), manifold or Quotient()
+
+    def embed(self, features: Tensor) -> Tensor:
+        return features @ self.weight
+
+    @property
+    def matrix(self) -> Tensor:
+        return self.weight
+
+    def curved(self) -> Iterator[dict[str, Any]]:
+        yield {"params": [self.weight], "manifold": self.manifold}

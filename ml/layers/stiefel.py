@@ -1,0 +1,30 @@
+"""The Stiefel layer: a rotation into fewer numbers, then a scale for each (001, section 5.2)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ml.layers.base import Layer
+from ml.manifolds.stiefel import Stiefel
+
+
+class StiefelLayer(Layer):
+    """z = S U^T f, U^T U = I, S diagonal: M = U S^2 U^T. A number of S may turn negative, which changes no distance."""
+
+    def __init__(self, start: Tensor, unit: bool = True, manifold: Stiefel | None = None) -> None:
+        """start: any (n, p); U and S are its singular vectors and values, so that distances begin as it has them."""
+        super().__init__(start, unit)
+        u, s, _ = torch.linalg.svd(start, full_matrices=False)
+        self.u, self.s, self.manifold = nn.Parameter(u.contiguous()), nn.Parameter(s), manifold or Stiefel()
+
+    def embed(self, features: Tensor) -> Tensor:
+        return features @ self.u * self.s
+
+    @property
+    def matrix(self) -> Tensor:
+        return self.u * self.s
+
+    def curved(self) -> Iterator[dict[str, Any]]:
+        yield {"params": [self.u], "manifold": self.manifold}

@@ -1,0 +1,59 @@
+"""Matrices of orthonormal columns (001, section 5.2)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ml.manifolds.base import Manifold
+
+FAR = 1e3
+"""A squared length of U + xi's columns above which its Gram matrix is no longer trusted with single precision."""
+
+
+@dataclass(frozen=True)
+class Stiefel(Manifold):
+    """St(p, n) = {U : U^T U = I} with the Frobenius inner product.
+
+    retraction: "qr" is equation 6; "cayley" the transform of Remark 2, which turns U as a curve does but is dearer
+    """
+
+    retraction: Literal["qr", "cayley"] = "qr"
+
+    def project(self, at: Tensor, vector: Tensor) -> Tensor:
+        """v - U sym(U^T v) (equation 5)."""
+        inside = at.T @ vector
+        return torch.addmm(vector, at, inside + inside.T, alpha=-0.5)
+
+    def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
+        """Columns orthonormal to rounding, however many steps came before."""
+        return orthonormal(at + tangent if self.retraction == "qr" else _cayley(at, tangent))
+
+
+def orthonormal(matrix: Tensor) -> Tensor:
+    """qf(A): the Q of A = Q R with diag R > 0. (n, p) of full rank -> (n, p).
+
+    By Cholesky, A^T A = R^T R: A = U + xi has A^T A = I + xi^T xi, so it loses nothing while xi is of moderate length.
+    """
+    gram = matrix.T @ matrix
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if failed or float(gram.diagonal().amax()) > FAR * float(gram.diagonal().amin()):
+        return _householder(matrix)
+    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
+    return matrix @ inverse.T
+
+
+def _householder(matrix: Tensor) -> Tensor:
+    q, r = torch.linalg.qr(matrix)
+    upright: Tensor = q * torch.where(r.diagonal() < 0, -1.0, 1.0).to(q)
+    return upright
+
+
+def _cayley(at: Tensor, tangent: Tensor) -> Tensor:
+    """(I - W/2)^-1 (I + W/2) U with the skew W for which W U = xi, by a system of 2p unknowns (Wen, Yin 2013)."""
+    half = torch.addmm(tangent, at, at.T @ tangent, alpha=-0.5)
+    left, right = torch.cat([half, at], 1), torch.cat([at, -half], 1)  # W = left right^T
+    system = torch.eye(left.shape[1], dtype=at.dtype, device=at.device) - 0.5 * right.T @ left
+    return torch.addmm(at, left, torch.linalg.solve(system, right.T @ at))

@@ -1,0 +1,238 @@
+"""The two geometries of 001, against the paper's own conditions and the libraries that know one of them."""
+
+import warnings
+
+import numpy as np
+import pymanopt
+import pytest
+import torch
+from scipy.linalg import solve_sylvester
+from torch import Tensor
+
+from ml.manifolds._rsgdm import Rsgdm
+from ml.manifolds.quotient import Quotient
+from ml.manifolds.stiefel import Stiefel, orthonormal
+
+with warnings.catch_warnings():  # it compiles as it is imported, which torch deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import geoopt
+    from geoopt.manifolds.stiefel import EuclideanStiefel
+
+SEEDS = range(6)
+
+
+def drawn(seed: int) -> tuple[Tensor, Tensor, torch.Generator]:
+    """L and a vector of random shape (n, p), n >= p, in float64."""
+    chance = torch.Generator().manual_seed(seed)
+    p = int(torch.randint(2, 12, (), generator=chance))
+    n = p + int(torch.randint(0, 20, (), generator=chance))
+    point, vector = torch.randn(2, n, p, generator=chance, dtype=torch.float64)
+    return point, vector, chance
+
+
+def rotation(p: int, chance: torch.Generator) -> Tensor:
+    return torch.linalg.qr(torch.randn(p, p, generator=chance, dtype=torch.float64))[0]
+
+
+def off_horizontal(at: Tensor, vector: Tensor) -> float:
+    """What is left of Lemma 2, relative."""
+    gram = at.T @ at
+    wanted = vector.T @ at @ gram
+    return float((wanted - wanted.T).norm() / wanted.norm())
+
+
+def quadratic(seed: int, n: int) -> tuple[Tensor, Tensor]:
+    """J = <H, M> + |M|^2 / 2 of M = L L^T: H, and its gradient's other half is M."""
+    wide = torch.randn(n, n, generator=torch.Generator().manual_seed(seed + 100), dtype=torch.float64)
+    return wide + wide.T, wide
+
+
+def gradient(at: Tensor, hessian: Tensor) -> Tensor:
+    """By L, of J = <H, L L^T> + |L L^T|^2 / 2."""
+    return 2 * (hessian + at @ at.T) @ at
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_projected_is_horizontal_and_stays_so(seed: int) -> None:
+    at, vector, _ = drawn(seed)
+    horizontal = Quotient().project(at, vector)
+    assert off_horizontal(at, horizontal) < 1e-10
+    torch.testing.assert_close(Quotient().project(at, horizontal), horizontal, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_the_projection_adds_turns_in_place_and_solves_equation_2(seed: int) -> None:
+    at, vector, _ = drawn(seed)
+    added = Quotient().project(at, vector) - vector
+    turn = torch.linalg.lstsq(at, added).solution
+    gram = at.T @ at
+    square, wanted = gram @ gram, vector.T @ at @ gram - gram @ at.T @ vector
+    theirs = torch.from_numpy(solve_sylvester(square.numpy(), square.numpy(), wanted.numpy()))
+    assert float((turn + turn.T).norm()) < 1e-9 * float(turn.norm() + 1)
+    torch.testing.assert_close(at @ theirs, added, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_other_sign_is_not_horizontal(seed: int) -> None:
+    at, vector, _ = drawn(seed)
+    added = Quotient().project(at, vector) - vector
+    assert off_horizontal(at, vector - added) > 1e-3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_horizontal_vector_is_at_right_angles_to_every_turn_in_the_metric_of_equation_1(seed: int) -> None:
+    at, vector, chance = drawn(seed)
+    skew = torch.randn(at.shape[1], at.shape[1], generator=chance, dtype=torch.float64)
+    vertical = at @ (skew - skew.T)
+    horizontal = Quotient().project(at, vector)
+    product = torch.trace(horizontal @ torch.linalg.solve(at.T @ at, vertical.T))
+    assert abs(float(product)) < 1e-9 * float(horizontal.norm() * vertical.norm() / torch.linalg.svdvals(at)[-1] ** 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_gradient_of_the_metric_is_horizontal_and_the_printed_one_is_not(seed: int) -> None:
+    at, _, _ = drawn(seed)
+    by = gradient(at, quadratic(seed, len(at))[0])
+    assert off_horizontal(at, Quotient(descends="metric").gradient(at, by)) < 1e-12
+    assert off_horizontal(at, Quotient().gradient(at, by)) > 1e-3
+
+
+@pytest.mark.parametrize("descends", ["euclidean", "metric"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rotated_map_takes_the_rotated_step(seed: int, descends: str) -> None:
+    at, _, chance = drawn(seed)
+    turn, hessian = rotation(at.shape[1], chance), quadratic(seed, len(at))[0]
+    found = []
+    for begin in (at, at @ turn):
+        point = begin.clone().requires_grad_(True)
+        descent = Rsgdm([{"params": [point], "manifold": Quotient(descends=descends)}], lr=1e-4, momentum=0.8)
+        for _ in range(5):
+            point.grad = gradient(point.detach(), hessian)
+            descent.step()
+        found.append(point.detach())
+    torch.testing.assert_close(found[0] @ turn, found[1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_as_printed_it_leaves_plain_descent_at_second_order_of_the_step_only(seed: int) -> None:
+    at, _, _ = drawn(seed)
+    by = gradient(at, quadratic(seed, len(at))[0])
+
+    def apart(step: float) -> float:
+        plain, ours = at - step * by, at - step * Quotient().project(at, by)
+        return float((plain @ plain.T - ours @ ours.T).norm())
+
+    assert apart(1e-4) / apart(1e-5) == pytest.approx(100, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_plain_metric_agrees_with_pymanopt(seed: int) -> None:
+    at, vector, _ = drawn(seed)
+    theirs = pymanopt.manifolds.PSDFixedRank(*at.shape).to_tangent_space(at.numpy(), vector.numpy())
+    ours = Quotient(metric="frobenius").project(at, vector)
+    np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_map_that_lost_a_rank_is_still_projected() -> None:
+    at, vector, _ = drawn(3)
+    at[:, -1] = 0
+    assert torch.isfinite(Quotient().project(at, vector)).all()
+    assert torch.isfinite(Quotient().project(at.float(), vector.float())).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_tangent_of_orthonormal_columns_is_one_and_stays_so(seed: int) -> None:
+    at, vector, _ = drawn(seed)
+    at = orthonormal(at)
+    tangent = Stiefel().project(at, vector)
+    inside = at.T @ tangent
+    assert float((inside + inside.T).abs().max()) < 1e-13
+    torch.testing.assert_close(Stiefel().project(at, tangent), tangent, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("length", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_retraction_is_the_q_of_a_qr_with_a_positive_diagonal(seed: int, length: float) -> None:
+    at, vector, _ = drawn(seed)
+    at = orthonormal(at)
+    there = Stiefel().retract(at, length * Stiefel().project(at, vector))
+    q, r = torch.linalg.qr(at + length * Stiefel().project(at, vector))
+    torch.testing.assert_close(there, q * r.diagonal().sign(), rtol=0, atol=1e-8)
+    assert float((there.T @ there - torch.eye(at.shape[1])).abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_retractions_leave_in_the_direction_of_the_tangent(seed: int) -> None:
+    at, vector, _ = drawn(seed)
+    at = orthonormal(at)
+    tangent = 1e-5 * Stiefel().project(at, vector)
+    for retraction in ("qr", "cayley"):
+        there = Stiefel(retraction).retract(at, tangent)
+        assert float((there - at - tangent).norm() / tangent.norm()) < 1e-4
+        assert float((there.T @ there - torch.eye(at.shape[1])).abs().max()) < 1e-13
+
+
+@pytest.mark.parametrize("retraction", ["qr", "cayley"])
+def test_columns_stay_orthonormal_for_a_thousand_steps_of_single_precision(retraction: str) -> None:
+    chance = torch.Generator().manual_seed(0)
+    point = orthonormal(torch.randn(60, 12, generator=chance)).requires_grad_(True)
+    descent = Rsgdm([{"params": [point], "manifold": Stiefel(retraction)}], lr=0.05)
+    for _ in range(1000):
+        point.grad = torch.randn(60, 12, generator=chance)
+        descent.step()
+    there = point.detach()
+    assert float((there.T @ there - torch.eye(12)).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_momentum_on_stiefel_is_geoopts_with_a_buffer_that_starts_at_zero(seed: int) -> None:
+    begin, _, _ = drawn(seed)
+    begin, hessian, rate = orthonormal(begin), quadratic(seed, len(begin))[0], 1e-2
+    ours = begin.clone().requires_grad_(True)
+    theirs = geoopt.ManifoldParameter(begin.clone(), manifold=EuclideanStiefel())
+    our_descent = Rsgdm([{"params": [ours], "manifold": Stiefel()}], lr=rate, momentum=0.9)
+    their_descent = geoopt.optim.RiemannianSGD([theirs], lr=rate, momentum=0.9)
+    their_descent.state[theirs]["momentum_buffer"] = torch.zeros_like(begin)
+    for _ in range(50):
+        ours.grad, theirs.grad = (gradient(point.detach(), hessian) for point in (ours, theirs))
+        our_descent.step()
+        their_descent.step()
+    assert float((ours - theirs).detach().abs().max()) < 1e-12
+
+
+def test_the_momentum_remembers_the_rate_that_it_was_made_at() -> None:
+    """eta stands inside m: torch's SGD, which keeps it outside, parts from ours once the rate falls, not before."""
+    at, hessian, apart = torch.randn(6, 2, dtype=torch.float64), quadratic(0, 6)[0], []
+
+    class Flat(Quotient):
+        def project(self, at: Tensor, vector: Tensor) -> Tensor:
+            return vector
+
+    ours, theirs = (at.clone().requires_grad_(True) for _ in range(2))
+    our_descent = Rsgdm([{"params": [ours], "manifold": Flat()}], lr=1e-3, momentum=0.9)
+    their_descent = torch.optim.SGD([theirs], lr=1e-3, momentum=0.9)
+    for step in range(8):
+        for descent in (our_descent, their_descent):
+            descent.param_groups[0]["lr"] = 1e-3 if step < 4 else 1e-4
+        ours.grad, theirs.grad = (gradient(point.detach(), hessian) for point in (ours, theirs))
+        our_descent.step()
+        their_descent.step()
+        apart.append(float((ours - theirs).abs().max().detach()))
+    assert max(apart[:4]) < 1e-13
+    assert apart[4] > 1e-4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_step_is_equations_10_and_11_to_the_letter(seed: int) -> None:
+    at, vector, _ = drawn(seed)
+    for manifold, begin in ((Quotient(), at), (Stiefel(), orthonormal(at))):
+        point, momentum = begin.clone().requires_grad_(True), torch.zeros_like(begin)
+        literal = begin
+        descent = Rsgdm([{"params": [point], "manifold": manifold}], lr=1e-2, momentum=0.7)
+        for step in range(4):
+            by = vector * (step + 1)
+            momentum = 0.7 * manifold.project(literal, momentum) + 1e-2 * manifold.project(literal, by)
+            literal = manifold.retract(literal, manifold.project(literal, -momentum))
+            point.grad = by
+            descent.step()
+        torch.testing.assert_close(point.detach(), literal, rtol=1e-11, atol=1e-11)
