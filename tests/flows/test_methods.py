@@ -27,6 +27,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "cpmtml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},
     "utml": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},
     "mtlmca": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},
+    "qconv": {"dim": 8, "options": {"steps": 40}},
+    "stiefel": {"dim": 8, "options": {"steps": 40}},
 }
 SEVERAL_TASKS = ("cpmtml", "utml", "mtlmca")
 IDENTITY = {"task": "identity", "from": "subjects"}

@@ -1,0 +1,205 @@
+"""qConv and Stiefel as embedders of descriptors that stay as they are."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ml.embedders._layered import Siamese
+from ml.embedders.base import TrainingSet
+from ml.embedders.cosine import Cosine
+from ml.embedders.wpca import Wpca
+from ml.errors import NotFitted, TooFewPairs, WrongShape
+from ml.registry import build
+from tests.ml.people import identity, nearest_is_alike, people
+
+BOTH = pytest.mark.parametrize("name", ["qconv", "stiefel"])
+
+
+def small(name: str, **options: Any) -> Siamese:
+    made: Siamese = build("embedders", name, **{"dim": 6, "steps": 60} | options)
+    return made
+
+
+@BOTH
+@pytest.mark.parametrize("start", ["random", "pca", "best"])
+def test_what_was_learned_tells_new_people_apart_better_than_where_it_began(name: str, start: str) -> None:
+    known, new = people(80, seed=1), people(60, seed=2)
+    whole = {"start": start, "held_out": 0.0, "stay": 0.0}
+    begin, learned = (small(name, **whole, steps=s).fit(known).embed(new.rows) for s in (0, 300))
+    alike = [nearest_is_alike(z, new.tasks[0].people) for z in (begin, learned)]
+    assert alike[1] > alike[0] + (-0.04 if start == "best" else 0.1)
+    assert alike[1] > nearest_is_alike(Wpca(dim=6).fit(known).embed(new.rows), new.tasks[0].people) + 0.1
+
+
+@BOTH
+def test_shuffled_labels_teach_nothing(name: str) -> None:
+    known, new = people(80, seed=1), people(60, seed=2)
+    shuffled = np.random.default_rng(0).permutation(known.tasks[0].people)
+    learned = small(name, held_out=0.0).fit(TrainingSet(known.rows, (identity(shuffled),)))
+    untrained = Wpca(dim=6).fit(known)
+    alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, untrained)]
+    assert alike[0] < alike[1] + 0.1
+
+
+@BOTH
+def test_descriptors_of_another_scale_are_learned_as_well(name: str) -> None:
+    data = people(seed=4)
+    small_ones, large = (small(name).fit(replace(data, rows=data.rows * by)).embed(data.rows) for by in (1.0, 64.0))
+    np.testing.assert_allclose(small_ones, large, atol=2e-3)
+
+
+@BOTH
+def test_a_descriptor_that_needs_no_learning_is_left_as_good(name: str) -> None:
+    """People lie apart in every direction already, and the few that are labelled teach nothing of others."""
+    draw = np.random.default_rng(0)
+    person = np.repeat(np.arange(90), 4)
+    rows = (draw.normal(size=(90, 24))[person] + 0.75 * draw.normal(size=(360, 24))).astype(np.float32)
+    known, new = rows[:120], rows[120:]
+    learned = small(name, dim=24, held_out=0.3).fit(TrainingSet(known, (identity(person[:120]),)))
+    ours, own = (nearest_is_alike(e.embed(new), person[120:]) for e in (learned, Cosine()))
+    assert own < 1
+    assert ours >= own - 0.01
+
+
+@BOTH
+def test_a_strong_pull_keeps_the_distances_of_the_start(name: str) -> None:
+    data = people(seed=13)
+    whole = {"start": "pca", "held_out": 0.0, "unit": False}
+    begin, held, free = (
+        small(name, **whole, **told).fit(data).embed(data.rows)
+        for told in ({"steps": 0}, {"stay": 100.0}, {"stay": 0.0})
+    )
+
+    def apart(z: np.ndarray) -> float:
+        d2 = [((e[:, None] - e[None]) ** 2).sum(2) for e in (z, begin)]
+        return float(np.abs(d2[0] - d2[1]).mean())
+
+    assert apart(held) < 0.1 * apart(free)
+
+
+@BOTH
+def test_people_held_out_choose_the_steps_and_everybody_teaches_so_many(name: str) -> None:
+    data = people(seed=10)
+    judged = small(name, held_out=0.3).fit(data)
+    assert 0 <= judged.notes["steps"] <= 60
+    assert 0 < judged.notes["held_out"] <= 1
+    assert judged.notes["start"] in ("lda", "pca")
+    again = small(name, held_out=0.0, start=judged.notes["start"], steps=judged.notes["steps"]).fit(data)
+    np.testing.assert_array_equal(again.embed(data.rows), judged.embed(data.rows))
+
+
+@BOTH
+def test_labels_of_the_judges_do_not_reach_what_they_judge(name: str) -> None:
+    data = people(seed=11)
+    [task] = data.tasks
+    whole = {"held_out": 0.3, "refit": False, "start": "lda", "steps": 1}
+    one = small(name, **whole)
+    kept = one._lesson(data).task.faces
+    poisoned = task.values.copy()
+    held = np.setdiff1d(task.faces, kept)
+    assert len(held) > 20
+    poisoned[held] = np.random.default_rng(0).permutation(poisoned[held])
+    other = TrainingSet(data.rows, (replace(task, values=poisoned),))
+    matrices = [
+        small(name, **whole)._learn(small(name, **whole)._lesson(d), "lda", 5, lambda *_: None) for d in (data, other)
+    ]
+    lessons = [small(name, **whole)._lesson(d) for d in (data, other)]
+    np.testing.assert_array_equal(lessons[0].task.values, lessons[1].task.values)
+    assert matrices[0].matrix.shape == matrices[1].matrix.shape
+
+
+@BOTH
+@pytest.mark.parametrize("same", [True, False])
+def test_thirty_explicit_labels_override_what_the_values_say(name: str, same: bool) -> None:
+    data = people(seed=5)
+    [task] = data.tasks
+    first = np.random.default_rng(0).permutation(60)[:30] * 5
+    pairs = np.stack([first, (first + 5) % 300 if same else first + 1], 1)
+    told = replace(task, pairs=pairs, same=np.full(30, same), weights=np.ones(30, np.float32))
+    whole = {"held_out": 0.0, "steps": 200, "stay": 0.0, "start": "lda", "corrections": 0.5}
+
+    def apart(learned: TrainingSet) -> float:
+        z = small(name, **whole).fit(learned).embed(data.rows)
+        return float(((z[pairs[:, 0]] - z[pairs[:, 1]]) ** 2).sum(1).mean() / (2 * z.var(0).sum()))
+
+    before, after = apart(data), apart(TrainingSet(data.rows, (told,)))
+    assert after < before - 0.1 if same else after > before + 0.1
+
+
+@BOTH
+def test_explicit_labels_alone_are_enough(name: str) -> None:
+    known, new = people(120, seed=7), people(60, seed=8)
+    draw = np.random.default_rng(0)
+    person = known.tasks[0].people
+    pairs = draw.integers(0, len(person), (200_000, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    same = person[pairs[:, 0]] == person[pairs[:, 1]]
+    chosen = np.concatenate([np.flatnonzero(same)[:400], np.flatnonzero(~same)[:400]])
+    unknown = replace(
+        identity(person, pairs=pairs[chosen], same=same[chosen], weights=np.ones(800, np.float32)),
+        values=np.full(len(person), np.nan),
+    )
+    learned = small(name, start="pca", rate=0.3, steps=300, stay=0.0, held_out=0.0).fit(
+        TrainingSet(known.rows, (unknown,))
+    )
+    untrained = Wpca(dim=6).fit(known)
+    alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, untrained)]
+    assert alike[0] > alike[1] + 0.1
+
+
+@BOTH
+def test_learning_goes_on_from_what_was_learned(name: str) -> None:
+    data = people(seed=12)
+    made = small(name).fit(data)
+    before = made.embed(data.rows)
+    made.start, made.steps = "learned", 0
+    after = made.fit(data).embed(data.rows)
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-4)
+    with pytest.raises(NotFitted):
+        small(name, start="learned").fit(data)
+
+
+@BOTH
+def test_what_cannot_be_learned_from_is_refused(name: str) -> None:
+    data = people(1, 20)
+    with pytest.raises(TooFewPairs, match="not the same"):
+        small(name, dim=2).fit(data)
+    with pytest.raises(WrongShape, match="31 or more"):
+        small(name, dim=31).fit(people())
+    with pytest.raises(TooFewPairs, match="tasks"):
+        small(name).fit(TrainingSet(data.rows, ()))
+    flat = people()
+    flat.rows[:, 4:] = 0
+    with pytest.raises(TooFewPairs, match="faces that differ"):
+        small(name).fit(flat)
+
+
+@BOTH
+def test_the_maps_are_what_embed_applied(name: str) -> None:
+    data = people(seed=3)
+    for unit in (True, False):
+        made = small(name, unit=unit).fit(data)
+        opened = made.maps(data.rows)
+        assert opened is not None
+        z = opened.shares * (opened.rows @ opened.projections[0].T - opened.offsets[0])
+        np.testing.assert_allclose(z, made.embed(data.rows), atol=1e-5)
+
+
+def test_the_two_gradients_and_the_two_retractions_all_learn() -> None:
+    known, new = people(80, seed=1), people(60, seed=2)
+    untrained = nearest_is_alike(Wpca(dim=6).fit(known).embed(new.rows), new.tasks[0].people)
+    for name, told in (("qconv", {"gradient": "metric"}), ("stiefel", {"retraction": "cayley"})):
+        learned = small(name, start="pca", held_out=0.0, stay=0.0, steps=300, **told).fit(known)
+        assert nearest_is_alike(learned.embed(new.rows), new.tasks[0].people) > untrained + 0.1
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@BOTH
+def test_the_gpu_learns_what_the_cpu_learns(name: str) -> None:
+    data = people(seed=15)
+    there, here = (small(name, device=d).fit(data).embed(data.rows) for d in ("cuda", "cpu"))
+    assert abs(nearest_is_alike(there, data.tasks[0].people) - nearest_is_alike(here, data.tasks[0].people)) < 0.05
