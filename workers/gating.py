@@ -10,7 +10,7 @@ from app.engine import pointers
 from app.errors import Conflict
 from app.queue.messages import Publish
 from ml.evaluation.gate import judge
-from ml.evaluation.report import Report
+from ml.evaluation.records import Report
 
 
 def judged(session: Session, message: Publish, champions: Mapping[str, str | None]) -> dict[str, Any]:

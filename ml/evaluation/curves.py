@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.protocols import Protocol
-from ml.evaluation.report import DistractorPoint, rank_protocol
+from ml.evaluation.records import DistractorPoint
+from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
 from ml.indexes.base import Index
 from ml.metric import EUCLIDEAN, Metric

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ml.evaluation.intervals import Interval
-from ml.evaluation.report import Report
+from ml.evaluation.records import Report
 
 
 @dataclass(frozen=True)

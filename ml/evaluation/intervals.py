@@ -1,10 +1,22 @@
 """How sure a figure is: bootstrap over people, since the photos of one person succeed and fail together."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
+
+from ml.calibration import clopper_pearson
+
+RESAMPLES = 2000
+LEVEL = 0.95
+BLOCK = 1 << 20
+
+Times = NDArray[np.float64]
+"""(R, G): how often each of G groups is drawn in each of R resamples."""
+Figures = Callable[[Times], NDArray[np.float64]]
+"""From (R, G) times to (R, S): S figures of each resample, NaN where it has none."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +28,56 @@ class Interval:
     high: float
 
 
+def resample(groups: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Times]:
+    """`groups` drawn with replacement as often as there are, a block of resamples at a time."""
+    draw, block = np.random.default_rng(seed), max(1, BLOCK // max(1, groups))
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        drawn = draw.integers(0, groups, (rows, groups)) + groups * np.arange(rows)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=rows * groups).reshape(rows, groups).astype(np.float64)
+
+
+def pair_times(times: Times, first: NDArray[np.int64], second: NDArray[np.int64]) -> Times:
+    """(R, P): how often each pair is drawn: one of two people as often as both are, together (Owen 2007)."""
+    return np.where(first == second, times[:, first], times[:, first] * times[:, second])
+
+
+def bootstrap(
+    figures: Figures,
+    groups: int,
+    *,
+    values: NDArray[np.float64] | None = None,
+    centred: bool = False,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> tuple[Interval, ...]:
+    """S figures of everybody, each with its percentile interval as whole groups are resampled.
+
+    values: (S,) the figures, where `figures` is only near them (it counts in bins, say): the intervals are moved there.
+    centred: moved by the bias of the resamples too, for a figure that depends on how many different groups there are
+    """
+    near = figures(np.ones((1, groups)))[0]
+    found = np.concatenate([figures(times) for times in resample(groups, resamples=resamples, seed=seed)])
+    told = near if values is None else values
+    kept = [column[np.isfinite(column)] for column in found.T]
+    middle = [column.mean() if len(column) else np.nan for column in kept] if centred else near
+    return tuple(_interval(*parts, level) for parts in zip(told, told - middle, kept, strict=True))
+
+
+def _interval(value: float, moved: float, found: NDArray[np.float64], level: float) -> Interval:
+    if not len(found) or not np.isfinite(value):
+        return Interval(float(value), float("nan"), float("nan"))
+    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2]) + moved
+    return Interval(float(value), float(low), float(high))
+
+
 def bootstrap_mean(
     values: NDArray[np.float64],
     groups: NDArray[np.float64] | None = None,
     *,
-    resamples: int = 2000,
-    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
     seed: int = 0,
 ) -> Interval:
     """The mean of (Q,) values with its percentile interval, whole groups resampled together. NaNs are left out.
@@ -31,15 +87,15 @@ def bootstrap_mean(
     kept = np.isfinite(values)
     if not kept.any():
         return Interval(float("nan"), float("nan"), float("nan"))
-    _, member = np.unique(groups[kept] if groups is not None else np.flatnonzero(kept), return_inverse=True)
+    member = _members(kept, groups)
     totals, counts = np.bincount(member, values[kept]), np.bincount(member)
-    draw, people = np.random.default_rng(seed), len(counts)
-    means = np.empty(resamples)
-    for i in range(resamples):
-        times = np.bincount(draw.integers(0, people, people), minlength=people)
-        means[i] = (times @ totals) / (times @ counts)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(values[kept].mean()), float(low), float(high))
+
+    def mean(times: Times) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = ((times @ totals) / (times @ counts))[:, None]
+        return found
+
+    exact = np.array([values[kept].mean()])
+    return bootstrap(mean, len(counts), values=exact, resamples=resamples, level=level, seed=seed)[0]
 
 
 def paired_difference(
@@ -47,15 +103,36 @@ def paired_difference(
     b: NDArray[np.float64],
     groups: NDArray[np.float64] | None = None,
     *,
-    resamples: int = 2000,
-    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
     seed: int = 0,
 ) -> Interval:
     """mean(a - b) of the same (Q,) queries under two methods, with its interval; narrower than two apart."""
     return bootstrap_mean(a - b, groups, resamples=resamples, level=level, seed=seed)
 
 
-def over_draws(values: NDArray[np.float64], *, level: float = 0.95) -> Interval:
+def bootstrap_rate(
+    values: NDArray[np.float64], groups: NDArray[np.float64] | None = None, *, seed: int = 0
+) -> Interval:
+    """`bootstrap_mean` of (Q,) successes, 0 or 1.
+
+    Where all succeed or all fail, resampling shows nothing but that; then the interval is Clopper and Pearson's, with
+    as many trials as there are groups.
+    """
+    found = bootstrap_mean(values, groups, seed=seed)
+    if found.value not in (0.0, 1.0):
+        return found
+    trials = int(_members(np.isfinite(values), groups).max()) + 1
+    return Interval(found.value, *clopper_pearson(trials if found.value else 0, trials))
+
+
+def _members(kept: NDArray[np.bool_], groups: NDArray[np.float64] | None) -> NDArray[np.int64]:
+    """The number of each kept value's group."""
+    own = np.flatnonzero(kept) if groups is None else groups[kept]
+    return np.unique(own, return_inverse=True)[1].astype(np.int64)
+
+
+def over_draws(values: NDArray[np.float64], *, level: float = LEVEL) -> Interval:
     """The mean of one figure a draw, with Student's interval; two draws or more, else the interval is a point."""
     mean, n = float(np.mean(values)), len(values)
     if n < 2:

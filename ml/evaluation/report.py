@@ -1,97 +1,25 @@
-"""What a model's report says, and how it is made from embeddings and a protocol."""
+"""How a model's report is made from embeddings and a protocol."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.errors import Corrupt, WrongShape
-from ml.evaluation.intervals import Interval, bootstrap_mean
+from ml.errors import WrongShape
+from ml.evaluation.identification import Probes, fnir
+from ml.evaluation.intervals import Interval, Times, bootstrap, bootstrap_mean, bootstrap_rate
 from ml.evaluation.protocols import Protocol
-from ml.evaluation.retrieval import Faces, Ranked, average_precisions, cmc, n_call, rank
-from ml.evaluation.verification import Det, det, misses_at_fpir, thinned
-from ml.metric import EUCLIDEAN, Kind, Metric
-from ml.types import Rows
+from ml.evaluation.records import DetPoint, Report
+from ml.evaluation.retrieval import Faces, Ranked, average_precisions, n_call, nearest_error, rank
+from ml.evaluation.separation import Scored, Separation, separation
+from ml.evaluation.verification import Det, det, thinned
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Ids, Rows
 
 CALLS = (1, 2, 5, 10, 20)
 FPIRS = (0.01, 0.1)
 LONGEST = 50
-
-
-@dataclass(frozen=True)
-class DetPoint:
-    threshold: float | None
-    fmr: float
-    fnmr: float
-
-
-@dataclass(frozen=True)
-class DistractorPoint:
-    """Retrieval with so many distractors added to the gallery."""
-
-    distractors: int
-    mean_average_precision: Interval
-    one_call_at_10: Interval
-
-
-@dataclass(frozen=True)
-class Report:
-    """Retrieval under one protocol; plain numbers, in JSON and back (`to_dict`, `from_dict`). Rates are 0..1.
-
-    draws: query draws pooled; queries: with something to find; gallery: faces ranked for each, distractors included
-    chance_at_10: 1-call@10 of a random order; sd: over draws, None of one draw
-    ncall, fnir: by K, by FPIR (keys as text); cmc: at 1, 2, ..., 50
-    det: over query-gallery pairs, thinned to be drawn; eer: of the whole curve
-    Intervals are 95 %, bootstrapped over people, all draws of a person together.
-    """
-
-    protocol: str
-    task: str
-    metric: Kind
-    draws: int
-    queries: int
-    gallery: int
-    relevant: int
-    chance_at_10: float
-    mean_average_precision: Interval
-    ncall: dict[str, Interval]
-    cmc: tuple[float, ...]
-    fnir: dict[str, Interval]
-    eer: float
-    det: tuple[DetPoint, ...]
-    sd: dict[str, float] | None = None
-    distractor_curve: tuple[DistractorPoint, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> Self:
-        """What `to_dict` wrote, also after JSON. Raises Corrupt."""
-        try:
-            return cls(
-                **state
-                | {
-                    "mean_average_precision": Interval(**state["mean_average_precision"]),
-                    "ncall": {k: Interval(**v) for k, v in state["ncall"].items()},
-                    "fnir": {k: Interval(**v) for k, v in state["fnir"].items()},
-                    "cmc": tuple(state["cmc"]),
-                    "det": tuple(DetPoint(**p) for p in state["det"]),
-                    "distractor_curve": tuple(_distractor_point(p) for p in state["distractor_curve"]),
-                }
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(f"this is not a report: {error}") from error
-
-
-def _distractor_point(state: dict[str, Any]) -> DistractorPoint:
-    return DistractorPoint(
-        state["distractors"],
-        Interval(**state["mean_average_precision"]),
-        Interval(**state["one_call_at_10"]),
-    )
 
 
 def rank_protocol(
@@ -117,7 +45,13 @@ def rank_protocol(
         np.concatenate([protocol.gallery, len(embeddings) + np.arange(len(extra))]),
     )
     queries = Faces(embeddings[protocol.queries], told[protocol.queries], protocol.queries)
-    return rank(queries, gallery, metric=metric, tolerance=tolerance)
+    ranked = rank(queries, gallery, metric=metric, tolerance=tolerance)
+    return replace(ranked, groups=_owners(protocol.people, protocol.queries))
+
+
+def _owners(people: Ids, queries: Ids) -> NDArray[np.float64]:
+    """Whom each query belongs to; one of nobody known stands for itself."""
+    return np.where(people[queries] < 0, -1 - queries, people[queries]).astype(np.float64)
 
 
 def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Metric = EUCLIDEAN) -> Report:
@@ -128,11 +62,9 @@ def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity",
         raise WrongShape("queries", "some with a relevant face in the gallery", 0)
     precisions = [average_precisions(r) for r in draws]
     calls = {str(k): [n_call(r, k) for r in draws] for k in CALLS}
-    misses = {f"{f:g}": [misses_at_fpir(r.mate, r.stranger, f) for r in draws] for f in FPIRS}
     curve = det(np.concatenate([r.genuine for r in draws]), np.concatenate([r.impostor for r in draws]))
-
-    def pooled(parts: Sequence[NDArray[np.float64]]) -> Interval:
-        return bootstrap_mean(np.concatenate(parts), groups)
+    probes = [Probes(r.mate, r.stranger, r.groups, r.groups) for r in draws]
+    found, apart = _cmc(draws), _separation(draws, metric)
 
     return Report(
         protocol,
@@ -143,14 +75,44 @@ def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity",
         gallery=draws[0].gallery,
         relevant=sum(len(r) for one in draws for r in one.ranks),
         chance_at_10=_chance([len(r) for one in draws for r in one.ranks if len(r)], draws[0].gallery, 10),
-        mean_average_precision=pooled(precisions),
-        ncall={k: pooled(v) for k, v in calls.items()},
-        cmc=tuple(float(v) for v in np.nanmean([cmc(r, LONGEST) for r in draws], axis=0)),
-        fnir={k: pooled(v) for k, v in misses.items()},
-        eer=curve.eer,
+        mean_average_precision=bootstrap_mean(np.concatenate(precisions), groups),
+        ncall={k: bootstrap_rate(np.concatenate(v), groups) for k, v in calls.items()},
+        cmc=tuple(one.value for one in found),
+        cmc_low=tuple(one.low for one in found),
+        cmc_high=tuple(one.high for one in found),
+        fnir={f"{f:g}": one for f, one in zip(FPIRS, fnir(probes, FPIRS), strict=True)},
+        nearest_error=bootstrap_rate(np.concatenate([nearest_error(r) for r in draws]), groups),
+        eer=apart.eer.value,
+        separation=apart,
         det=_points(curve),
         sd=_spread({"mean_average_precision": precisions} | {f"{k}-call": v for k, v in calls.items()}),
     )
+
+
+def _cmc(draws: Sequence[Ranked]) -> tuple[Interval, ...]:
+    """The share of mated queries found within 1, 2, ..., LONGEST places, over all draws."""
+    first = np.concatenate([r.first for r in draws])
+    mated = np.isfinite(first)
+    _, person = np.unique(np.concatenate([r.groups for r in draws])[mated], return_inverse=True)
+    place = np.minimum(first[mated], LONGEST + 1).astype(np.int64) - 1
+    width = LONGEST + 1
+    counted = np.bincount(person * width + place, minlength=(person.max() + 1) * width).reshape(-1, width)
+
+    def figures(times: Times) -> NDArray[np.float64]:
+        within = np.cumsum(times @ counted, axis=1)
+        return np.asarray(within[:, :-1] / within[:, -1:], np.float64)
+
+    return bootstrap(figures, len(counted))
+
+
+def _separation(draws: Sequence[Ranked], metric: Metric) -> Separation:
+    """Euclidean distances are told as distances, not as their squares: 000's Table 6 is of those."""
+
+    def told(distances: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.sqrt(distances) if metric.kind == "l2" else distances
+
+    genuine = [Scored(told(r.genuine), r.genuine_of) for r in draws]
+    return separation(genuine, [Scored(told(r.impostor), r.impostor_of) for r in draws])
 
 
 def _chance(relevant: Sequence[int], gallery: int, k: int) -> float:

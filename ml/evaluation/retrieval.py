@@ -24,7 +24,8 @@ class Ranked:
     ranks: one (R_q,) int64 array a query, rising, 1 is the nearest; empty where nothing in the gallery is relevant
     groups: (Q,) float64, the query's own value (its person), by which intervals resample
     mate, stranger: (Q,) float32 distance of the nearest relevant and of the nearest other face, +inf where none
-    genuine, impostor: float32 distances of relevant and (sampled) other pairs, over all queries
+    genuine, impostor: float32 distances of relevant and (sampled) other pairs, one query after the other
+    sampled: (Q,) how many impostor pairs of each query there are
     gallery: faces that were ranked, the query itself not counted
     """
 
@@ -34,12 +35,27 @@ class Ranked:
     stranger: NDArray[np.float32]
     genuine: NDArray[np.float32]
     impostor: NDArray[np.float32]
+    sampled: Ids
     gallery: int
 
     @property
     def mated(self) -> NDArray[np.bool_]:
         """(Q,) whether the query has anything to be found; the metrics are means over these alone."""
         return np.array([len(r) > 0 for r in self.ranks], bool)
+
+    @property
+    def first(self) -> NDArray[np.float64]:
+        """(Q,) the rank of the nearest relevant face, NaN where nothing is relevant."""
+        return np.array([r[0] if len(r) else np.nan for r in self.ranks], np.float64)
+
+    @property
+    def genuine_of(self) -> NDArray[np.float64]:
+        """The group of each genuine pair's query; `impostor_of` the same of the impostors."""
+        return np.repeat(self.groups, [len(r) for r in self.ranks])
+
+    @property
+    def impostor_of(self) -> NDArray[np.float64]:
+        return np.repeat(self.groups, self.sampled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +102,7 @@ def rank(
         np.array(stranger, np.float32),
         _joined(genuine),
         _joined(impostor),
+        np.array([len(part) for part in impostor], np.int64),
         len(ids) - int(np.isin(queries.ids, ids).any()),
     )
 
@@ -132,9 +149,14 @@ def n_call(ranked: Ranked, k: int, n: int = 1) -> NDArray[np.float64]:
     return np.array(hit, np.float64)
 
 
+def nearest_error(ranked: Ranked) -> NDArray[np.float64]:
+    """(Q,) 1.0 where the nearest face is not a relevant one: the error of 1-nearest-neighbour classification."""
+    return 1 - n_call(ranked, 1)
+
+
 def cmc(ranked: Ranked, longest: int) -> NDArray[np.float64]:
     """(longest,) share of the mated queries whose nearest relevant face is among the first 1, 2, ..., longest."""
-    first = np.array([r[0] for r in ranked.ranks if len(r)], np.int64)
+    first = ranked.first[ranked.mated]
     if not len(first):
         return np.full(longest, np.nan)
     return np.asarray((first[:, None] <= np.arange(1, longest + 1)).mean(0), np.float64)

@@ -1,5 +1,6 @@
 """Is it the same person? Error rates over thresholds; a smaller distance is more alike, and `<= threshold` accepts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,12 @@ class Det:
         at = int(np.argmin(np.abs(self.fmr - self.fnmr)))
         return float((self.fmr[at] + self.fnmr[at]) / 2)
 
+    @property
+    def auc(self) -> float:
+        """Area under the ROC: how often a genuine pair is nearer than an impostor pair, ties counted half."""
+        accepted = 1 - self.fnmr
+        return float(np.sum(np.diff(self.fmr) * (accepted[1:] + accepted[:-1])) / 2)
+
 
 def det(genuine: Distances, impostor: Distances) -> Det:
     """The curve at every distance that occurs, from accepting nothing up. Raises WrongShape where one is empty."""
@@ -46,6 +53,11 @@ def det(genuine: Distances, impostor: Distances) -> Det:
         np.concatenate([[0.0], accepted[1] / len(impostor)]),
         np.concatenate([[1.0], 1 - accepted[0] / len(genuine)]),
     )
+
+
+def fnmr_at(curve: Det, rates: Sequence[float]) -> list[float]:
+    """FNMR at the largest threshold whose FMR is at most each rate; 1 where it must refuse everybody."""
+    return [float(curve.fnmr[np.searchsorted(curve.fmr, rate + 1e-12, side="right") - 1]) for rate in rates]
 
 
 def thinned(curve: Det, points: int = 101) -> Det:

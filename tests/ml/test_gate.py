@@ -6,7 +6,8 @@ import pytest
 from ml.evaluation.gate import judge
 from ml.evaluation.intervals import Interval
 from ml.evaluation.protocols import held_out_people
-from ml.evaluation.report import Report, rank_protocol, summarise
+from ml.evaluation.records import Report
+from ml.evaluation.report import rank_protocol, summarise
 
 
 def measured(spread: float) -> Report:

@@ -6,7 +6,8 @@ import pytest
 from ml.errors import Corrupt, WrongShape
 from ml.evaluation.curves import cells_to_try, distractor_curve, speed_accuracy
 from ml.evaluation.protocols import Protocol, held_out_people
-from ml.evaluation.report import Report, rank_protocol, summarise
+from ml.evaluation.records import Report
+from ml.evaluation.report import rank_protocol, summarise
 from ml.indexes.flat import Flat
 from ml.indexes.ivf import Ivf
 

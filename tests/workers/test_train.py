@@ -18,7 +18,7 @@ from app.storage.blobs import Blobs
 from app.trainings.plan import Named, Plan, Source
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.evaluation.gate import judge
-from ml.evaluation.report import Report
+from ml.evaluation.records import Report
 from tests.gallery import context, enrol
 from workers import snapshot
 from workers.context import Interrupted

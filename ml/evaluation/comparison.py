@@ -1,0 +1,106 @@
+"""Is one system better than another? Both are judged on the same queries, pairs or folds, and compared one by one."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+from ml.errors import WrongShape
+from ml.evaluation.intervals import LEVEL, Interval, paired_difference
+
+Values = NDArray[np.float64]
+
+PERMUTATIONS = 9999
+CHUNK = 1 << 21
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """a less b, in the unit of what was compared.
+
+    difference: the mean of the differences and its bootstrap interval over groups
+    p: of the two-sided permutation test: how often a difference as large or larger comes from chance alone
+    groups: people (or queries) that were swapped and resampled whole
+    """
+
+    difference: Interval
+    p: float
+    groups: int
+
+
+@dataclass(frozen=True)
+class FoldComparison:
+    """a less b over F folds, in the unit of what was compared; p values are two-sided.
+
+    difference: with the interval of the corrected t
+    t: paired t test; wilcoxon: signed ranks, exact; both take folds as independent, which they are not where each
+        fold's model was fitted on the others, so that they find differences too easily
+    corrected: t with its variance raised by the share of the training sets in common (Nadeau and Bengio 2003)
+    """
+
+    difference: Interval
+    t: float
+    wilcoxon: float
+    corrected: float
+    folds: int
+
+
+def compare(a: Values, b: Values, groups: Values | None = None, *, seed: int = 0) -> Comparison:
+    """The same (Q,) queries under two systems; queries that are NaN under either are left out.
+
+    groups: (Q,) whom each belongs to; None: each to itself. Raises WrongShape.
+    """
+    apart = _apart(a, b)
+    kept = np.isfinite(apart)
+    if not kept.any():
+        raise WrongShape("queries to compare", "judged under both systems", 0)
+    owners = np.arange(len(apart)) if groups is None else groups
+    member = np.unique(owners[kept], return_inverse=True)[1]
+    totals = np.bincount(member, apart[kept]).astype(np.float64)
+    return Comparison(paired_difference(a, b, groups, seed=seed), permutation_p(totals, seed=seed), len(totals))
+
+
+def permutation_p(totals: Values, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
+    """The two-sided p of (G,) summed differences under swapping the two systems for whole groups.
+
+    Every swap is tried where there are no more of them than `permutations`; else so many are drawn, and the one seen
+    is counted among them, so that p is never 0 (Phipson and Smyth 2010).
+    """
+    seen, slack = abs(totals.sum()), 1e-9 * np.abs(totals).sum()
+    g = len(totals)
+    if 2**g <= permutations:
+        signs = 1.0 - 2.0 * ((np.arange(2**g)[:, None] >> np.arange(g)) & 1)
+        return float(np.mean(np.abs(signs @ totals) >= seen - slack))
+    draw, extreme = np.random.default_rng(seed), 1
+    step = max(1, CHUNK // g)
+    for start in range(0, permutations, step):
+        swapped = draw.integers(0, 2, (min(step, permutations - start), g), np.int8)
+        extreme += int(np.count_nonzero(np.abs((1.0 - 2.0 * swapped) @ totals) >= seen - slack))
+    return extreme / (permutations + 1)
+
+
+def compare_folds(a: Values, b: Values, *, level: float = LEVEL) -> FoldComparison:
+    """One figure a fold, (F,), under two systems; two folds or more. Raises WrongShape."""
+    from scipy.stats import wilcoxon  # most of a second to load, for one call
+
+    apart, f = _apart(a, b), len(a)
+    if f < 2:
+        raise WrongShape("folds to compare", "two or more", f)
+    mean, spread = float(apart.mean()), float(apart.std(ddof=1))
+    plain, wider = spread * (1 / f) ** 0.5, spread * (1 / f + 1 / (f - 1)) ** 0.5
+    half = float(stdtrit(f - 1, (1 + level) / 2)) * wider
+    ranked = float(wilcoxon(apart).pvalue) if apart.any() else 1.0
+    return FoldComparison(Interval(mean, mean - half, mean + half), _t(mean, plain, f), ranked, _t(mean, wider, f), f)
+
+
+def _t(mean: float, error: float, folds: int) -> float:
+    if not error:
+        return 1.0 if not mean else 0.0
+    return float(2 * stdtr(folds - 1, -abs(mean / error)))
+
+
+def _apart(a: Values, b: Values) -> Values:
+    if a.shape != b.shape or a.ndim != 1:
+        raise WrongShape("the other system's figures", f"{a.shape}, one each", b.shape)
+    return np.asarray(a - b, np.float64)

@@ -1,0 +1,94 @@
+"""Verification over folds: each fold's pairs are judged at the threshold that is best on the other folds' pairs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import WrongShape
+from ml.evaluation.intervals import RESAMPLES, Interval, Times, bootstrap, over_draws, pair_times
+from ml.evaluation.separation import Scored, Separation, separation
+from ml.evaluation.verification import Distances, Folds, best_threshold, over_folds
+from ml.evaluation.verification_pairs import Pairs
+from ml.types import Ids
+
+Apart = Callable[[Ids], Distances]
+"""(P, 2) places of photos -> (P,) distances under one model."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the folds say; rates 0..1.
+
+    accuracies, thresholds: of each fold; accuracy: their mean, SD and SE, as LFW's tables print them
+    people: the mean accuracy with an interval that resamples people, the thresholds as they are
+    student: the same with Student's interval over folds; a little narrow, since the folds' training sides overlap
+    separation: mean over folds of AUC, EER, FNMR at FMR, dispersion: no threshold of its own, so no training side
+    """
+
+    pairs: int
+    accuracies: tuple[float, ...]
+    thresholds: tuple[float, ...]
+    accuracy: Folds
+    people: Interval
+    student: Interval
+    separation: Separation
+
+
+def verify(
+    folds: Sequence[Pairs], people: Ids, apart: Callable[[int], Apart], *, resamples: int = RESAMPLES
+) -> Verification:
+    """people: (N,) whose each photo is, -1 unknown; apart(f): distances under the model that may judge fold f.
+
+    A model that was fitted must not have seen fold f; its threshold is chosen here, on the other folds alone.
+    Raises WrongShape with fewer than two folds, or one without pairs of both kinds.
+    """
+    if len(folds) < 2 or not all(f.same.any() and not f.same.all() for f in folds):
+        raise WrongShape("folds", "two or more, each with pairs of both kinds", len(folds))
+    judged = [_judge(f, folds, apart(f)) for f in range(len(folds))]
+    distances, thresholds = [d for d, _ in judged], [t for _, t in judged]
+    right = [(d <= t) == f.same for f, d, t in zip(folds, distances, thresholds, strict=True)]
+    owners = [_owners(f, people) for f in folds]
+    accuracies = np.array([r.mean() for r in right])
+    sides = [
+        [Scored(d[f.same == same], o[f.same == same]) for f, d, o in zip(folds, distances, owners, strict=True)]
+        for same in (True, False)
+    ]
+    return Verification(
+        sum(len(f.same) for f in folds),
+        tuple(accuracies.tolist()),
+        tuple(thresholds),
+        over_folds(accuracies),
+        _over_people(right, owners, resamples),
+        over_draws(accuracies),
+        separation(*sides, resamples=resamples),
+    )
+
+
+def _judge(at: int, folds: Sequence[Pairs], apart: Apart) -> tuple[Distances, float]:
+    """The distances of one fold's pairs, and the threshold of the others."""
+    learned = Pairs.of([f for i, f in enumerate(folds) if i != at])
+    return apart(folds[at].index), best_threshold(apart(learned.index), learned.same)
+
+
+def _owners(fold: Pairs, people: Ids) -> Ids:
+    """(P, 2) people; a photo of nobody known stands for itself."""
+    known = people[fold.index]
+    return np.where(known < 0, -1 - fold.index, known)
+
+
+def _over_people(right: Sequence[NDArray[np.bool_]], owners: Sequence[Ids], resamples: int) -> Interval:
+    """Mean over folds of the share decided rightly, a pair of two people as often as both are drawn together."""
+    people = np.unique(np.concatenate([o.ravel() for o in owners]))
+    places = [np.searchsorted(people, o).T for o in owners]
+
+    def mean(times: Times) -> NDArray[np.float64]:
+        shares = []
+        for (first, second), good in zip(places, right, strict=True):
+            weights = pair_times(times, first, second)
+            with np.errstate(invalid="ignore"):
+                shares.append(weights @ good / weights.sum(1))
+        return np.asarray(np.mean(shares, axis=0), np.float64)[:, None]
+
+    return bootstrap(mean, len(people), resamples=resamples)[0]

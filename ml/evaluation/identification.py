@@ -1,0 +1,83 @@
+"""Open-set identification: somebody enrolled should be found, and somebody who is not should find nobody."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import WrongShape
+from ml.evaluation.intervals import RESAMPLES, Figures, Interval, Times, bootstrap
+from ml.evaluation.verification import Distances
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Searches of one gallery with one model.
+
+    mate: (Q,) distance of the nearest face of an enrolled probe's own person, +inf where none (left out)
+    stranger: (S,) distance of the nearest face of all, for probes of people who are not enrolled, +inf where none
+    mate_people, stranger_people: (Q,), (S,) whose the probes are
+    ranks: (Q,) place of the nearest mate, where only the first places count
+    """
+
+    mate: Distances
+    stranger: Distances
+    mate_people: Numbers
+    stranger_people: Numbers
+    ranks: NDArray[np.int64] | None = None
+
+
+def fnir(
+    parts: Sequence[Probes],
+    rates: Sequence[float],
+    *,
+    within: int | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[Interval, ...]:
+    """FNIR at each FPIR: the share of searches for somebody enrolled that miss, at the threshold at which so many
+    searches for strangers find somebody (ISO/IEC 19795-1). Each part has a threshold of its own.
+
+    within: given, a mate that stands behind so many places is missed at any threshold
+
+    Intervals resample people, and each resample chooses its thresholds anew, so that they hold what a few strangers
+    leave open about those. Raises WrongShape where there is no probe of either kind.
+    """
+    known = [np.isfinite(p.mate) for p in parts]
+    if not any(k.any() for k in known) or not all(len(p.stranger) for p in parts):
+        raise WrongShape("probes", "some enrolled and some strangers", "none of one kind")
+    people = np.unique(
+        np.concatenate([n for p, k in zip(parts, known, strict=True) for n in (p.mate_people[k], p.stranger_people)])
+    )
+    missed = [_missed(p, k, people, rates, within) for p, k in zip(parts, known, strict=True)]
+
+    def figures(times: Times) -> Numbers:
+        counted = np.sum([part(times) for part in missed], axis=0)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(counted[:, 1:] / counted[:, :1], np.float64)
+
+    return bootstrap(figures, len(people), resamples=resamples, seed=seed)
+
+
+def _missed(
+    probes: Probes, known: NDArray[np.bool_], people: Numbers, rates: Sequence[float], within: int | None
+) -> Figures:
+    """From times drawn to (R, 1 + rates): how many mated searches there are, and how many of them miss."""
+    order = np.argsort(probes.stranger, kind="stable")
+    strangers = np.searchsorted(people, probes.stranger_people[order])
+    mates = np.searchsorted(people, probes.mate_people[known])
+    nearer = np.searchsorted(probes.stranger[order], probes.mate[known], side="right")
+    hidden = np.zeros(len(mates), bool)
+    if within is not None and probes.ranks is not None:
+        hidden = probes.ranks[known] > within
+
+    def figures(times: Times) -> Numbers:
+        found = np.concatenate([np.zeros((len(times), 1)), np.cumsum(times[:, strangers], axis=1)], axis=1)
+        weights, alarms, total = times[:, mates], found[:, nearer], found[:, -1:]
+        counted = [(weights * (hidden | (alarms > rate * total + 1e-9))).sum(1) for rate in rates]
+        return np.stack([weights.sum(1), *counted], axis=1)
+
+    return figures

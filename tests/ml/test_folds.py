@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+
+from ml.errors import WrongShape
+from ml.evaluation.folds import Apart, verify
+from ml.evaluation.verification import best_threshold
+from ml.evaluation.verification_pairs import Pairs
+
+FOLDS, EACH = 10, 20
+
+
+def world(seed: int, apart: float = 2.0) -> tuple[list[Pairs], np.ndarray, np.ndarray]:
+    """Ten folds of people of their own, four photos each on a line; the places of all photos."""
+    draw = np.random.default_rng(seed)
+    people = np.repeat(np.arange(FOLDS * EACH), 4)
+    rows = apart * draw.normal(size=FOLDS * EACH)[people] + draw.normal(size=len(people))
+    folds = []
+    for fold in range(FOLDS):
+        first = 4 * EACH * fold
+        same = [(first + 4 * p + i, first + 4 * p + i + 1) for p in range(EACH) for i in range(3)]
+        one, other = draw.integers(0, 4 * EACH, (2, 400))
+        differ = [(first + a, first + b) for a, b in zip(one, other, strict=True) if a // 4 != b // 4][: len(same)]
+        folds.append(Pairs(np.array(same + differ), np.repeat([True, False], [len(same), len(differ)])))
+    return folds, people, rows
+
+
+def on_the_line(rows: np.ndarray) -> Apart:
+    return lambda index: np.abs(rows[index[:, 0]] - rows[index[:, 1]])
+
+
+def test_every_fold_is_judged_at_the_threshold_of_the_others() -> None:
+    folds, people, rows = world(0)
+    apart = on_the_line(rows)
+    found = verify(folds, people, lambda _: apart)
+    for f in range(FOLDS):
+        others = Pairs.of(folds[:f] + folds[f + 1 :])
+        threshold = best_threshold(apart(others.index), others.same)
+        assert found.thresholds[f] == threshold
+        assert found.accuracies[f] == np.mean((apart(folds[f].index) <= threshold) == folds[f].same)
+    assert found.accuracy.mean == pytest.approx(np.mean(found.accuracies))
+    assert found.accuracy.se == pytest.approx(np.std(found.accuracies, ddof=1) / 10**0.5)
+    assert found.people.value == found.student.value == pytest.approx(found.accuracy.mean)
+    assert found.people.low < found.accuracy.mean < found.people.high
+
+
+def test_a_poisoned_fold_moves_no_threshold_of_its_own() -> None:
+    """Its labels turned round: the other folds' thresholds may move, its own and its distances do not."""
+    folds, people, rows = world(1)
+    clean = verify(folds, people, lambda _: on_the_line(rows))
+    poisoned = [*folds]
+    poisoned[3] = Pairs(folds[3].index, ~folds[3].same)
+    found = verify(poisoned, people, lambda _: on_the_line(rows))
+    assert found.thresholds[3] == clean.thresholds[3]
+    assert found.accuracies[3] == pytest.approx(1 - clean.accuracies[3])
+
+
+def test_shuffled_labels_give_chance() -> None:
+    folds, people, rows = world(2)
+    draw = np.random.default_rng(2)
+    shuffled = [Pairs(f.index, draw.permutation(f.same)) for f in folds]
+    found = verify(shuffled, people, lambda _: on_the_line(rows))
+    assert found.accuracy.mean == pytest.approx(0.5, abs=0.06)
+    assert found.separation.auc.low < 0.5 < found.separation.auc.high
+
+
+def test_models_of_different_scales_may_judge_the_folds() -> None:
+    folds, people, rows = world(3)
+    plain = verify(folds, people, lambda _: on_the_line(rows))
+    scaled = verify(folds, people, lambda f: on_the_line((f + 1) * rows))
+    assert scaled.accuracies == plain.accuracies
+    assert scaled.separation.auc.value == pytest.approx(plain.separation.auc.value)
+    assert scaled.thresholds[9] == pytest.approx(10 * plain.thresholds[9])
+
+
+def test_the_interval_over_people_covers() -> None:
+    big, covered, worlds = [], 0, 100
+    for seed in range(worlds):
+        folds, people, rows = world(100 + seed)
+        found = verify(folds, people, lambda _, rows=rows: on_the_line(rows), resamples=200)  # type: ignore[misc]
+        big.append(found.people)
+    truth = np.mean([one.value for one in big])
+    covered = sum(one.low <= truth <= one.high for one in big)
+    assert 0.88 <= covered / worlds <= 1.0
+
+
+def test_one_fold_or_one_kind_of_pair_is_not_enough() -> None:
+    folds, people, rows = world(4)
+    for few in (folds[:1], [folds[0], Pairs(folds[1].index[:3], folds[1].same[:3])]):
+        with pytest.raises(WrongShape, match="pairs of both kinds"):
+            verify(few, people, lambda _: on_the_line(rows))
