@@ -50,14 +50,18 @@ def train_cnn(
     set_threads(threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     kept = crops or out / "crops.npy"
     try:
-        ends: dict[str, Any] = {"hours": hours, "steps": steps, "every": every, "patience": patience}
-        recipe = Recipe(net=net, batch=batch, margin=margin, bf16=bf16, seed=seed, **ends)
+        recipe = Recipe(
+            net=net, batch=batch, margin=margin, bf16=bf16, seed=seed,
+            hours=hours, steps=steps, every=every, patience=patience,
+        )  # fmt: skip
         with crew(device) as us, bar() as shown:
             if us.rank == 0:
                 gather(data, kept, identities, _aligning(shown))
             us.agreed(0)
-            words = {"licence": licence, "trained": f"{len(load(kept).people)} photos of {data.name}"}
-            made = train(load(kept), recipe, out, us, resume=resume, tell=_learning(shown), **words)
+            lesson = load(kept)
+            words = f"{len(lesson.people)} photos of {data.name}"
+            tell = _learning(shown)
+            made = train(lesson, recipe, out, us, licence=licence, trained=words, resume=resume, tell=tell)
     except LikenessError as error:
         console.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(1) from error

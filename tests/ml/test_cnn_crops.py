@@ -35,7 +35,8 @@ def test_photos_become_crops_once_and_what_shows_nobody_is_left_out(drawn: Path,
     kept = tmp_path / "kept" / "crops.npy"
     made = gather(drawn, kept, tell=lambda done, of: told.append((done, of)))
     assert told == [(n, 8) for n in range(1, 9)]
-    assert (made.crops.shape, made.crops.dtype) == ((6, 112, 112, 3), np.uint8)
+    assert made.crops.shape == (6, 112, 112, 3)
+    assert made.crops.dtype == np.uint8
     assert made.people.tolist() == [0, 0, 1, 1, 2, 2]
     told.clear()
     again = gather(drawn, kept, tell=lambda done, of: told.append((done, of)))

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from tests.gallery import crops
 ALONE = Crew(0, 1, torch.device("cpu"))
 QUICK = Recipe(steps=6, hours=1000, every=1e-9, batch=8, held_out=0.25)
 STILL = Jitter(*[0.0] * 11)
-SAYS = {"licence": "CC0", "trained": "drawn faces"}
+teach = partial(train, licence="CC0", trained="drawn faces")
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def test_a_pass_shows_each_photo_once_whoever_many_learn(lesson: Lesson) -> None
 def test_a_network_learns_whose_photos_it_sees(lesson: Lesson, tmp_path: Path) -> None:
     recipe = replace(QUICK, steps=30, batch=16, margin=0.0, scale=8.0, every=1000, rate=5e-3)
     losses: list[float] = []
-    made = train(lesson, recipe, tmp_path, ALONE, **SAYS, tell=lambda r: losses.append(r.stand.loss))
+    made = teach(lesson, recipe, tmp_path, ALONE, tell=lambda r: losses.append(r.stand.loss))
     assert losses[-1] < 0.7 * losses[1]
     held = split(lesson, 0.25, 0).held
     described = Cnn(manifest=str(made)).describe(lesson.crops[held])
@@ -130,18 +132,18 @@ def test_a_network_learns_whose_photos_it_sees(lesson: Lesson, tmp_path: Path) -
 
 
 def test_the_labels_of_people_held_out_teach_nothing(lesson: Lesson, tmp_path: Path) -> None:
-    train(lesson, QUICK, tmp_path / "a", ALONE, **SAYS)
+    teach(lesson, QUICK, tmp_path / "a", ALONE)
     made = split(lesson, QUICK.held_out, QUICK.seed)
     held, poisoned = made.held, lesson.crops.copy()
     poisoned[held] = np.random.default_rng(0).integers(0, 256, poisoned[held].shape, dtype=np.uint8)
-    train(Lesson(poisoned, lesson.people), QUICK, tmp_path / "b", ALONE, **SAYS)
+    teach(Lesson(poisoned, lesson.people), QUICK, tmp_path / "b", ALONE)
     last = [torch.load(tmp_path / x / checkpoint.NAME, weights_only=True)["taught"] for x in "ab"]
     assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
 
 
 def test_the_same_seed_gives_the_same_network_and_another_another(lesson: Lesson, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(lesson, replace(QUICK, steps=2, seed=seed), tmp_path / name, ALONE, **SAYS)
+        teach(lesson, replace(QUICK, steps=2, seed=seed), tmp_path / name, ALONE)
     assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
 
 
@@ -149,7 +151,7 @@ class Killed(Exception):
     pass
 
 
-def killed_after(steps: int) -> object:
+def killed_after(steps: int) -> Callable[[Report], None]:
     def tell(report: Report) -> None:
         if report.stand.step == steps:
             raise Killed
@@ -158,11 +160,11 @@ def killed_after(steps: int) -> object:
 
 
 def test_a_killed_training_resumes_as_if_nothing_had_been(lesson: Lesson, tmp_path: Path) -> None:
-    train(lesson, QUICK, tmp_path / "whole", ALONE, **SAYS)
+    teach(lesson, QUICK, tmp_path / "whole", ALONE)
     with pytest.raises(Killed):
-        train(lesson, QUICK, tmp_path / "cut", ALONE, **SAYS, tell=killed_after(3))
+        teach(lesson, QUICK, tmp_path / "cut", ALONE, tell=killed_after(3))
     steps: list[int] = []
-    train(lesson, QUICK, tmp_path / "cut", ALONE, **SAYS, resume=True, tell=lambda r: steps.append(r.stand.step))
+    teach(lesson, QUICK, tmp_path / "cut", ALONE, resume=True, tell=lambda r: steps.append(r.stand.step))
     assert steps == [3, 4, 5, 6]
     whole, cut = (torch.load(tmp_path / x / checkpoint.NAME, weights_only=True) for x in ("whole", "cut"))
     assert all(torch.equal(whole["taught"][name], cut["taught"][name]) for name in whole["taught"])
@@ -200,14 +202,14 @@ def test_what_cannot_be_resumed_says_why(tmp_path: Path) -> None:
 def test_it_ends_early_where_people_held_out_no_longer_gain(lesson: Lesson, tmp_path: Path) -> None:
     steps: list[int] = []
     recipe = replace(QUICK, steps=400, patience=2, rate=1e-12, decay=0.0)
-    train(lesson, recipe, tmp_path, ALONE, **SAYS, tell=lambda r: steps.append(r.stand.step))
+    teach(lesson, recipe, tmp_path, ALONE, tell=lambda r: steps.append(r.stand.step))
     assert steps[-1] < 40
 
 
 def test_it_ends_by_the_clock(lesson: Lesson, tmp_path: Path) -> None:
     told: list[Report] = []
     recipe = replace(QUICK, steps=0, hours=2 / 3600, every=1000)
-    train(lesson, recipe, tmp_path, ALONE, **SAYS, tell=told.append)
+    teach(lesson, recipe, tmp_path, ALONE, tell=told.append)
     assert 2 <= told[-1].stand.seconds < 20
     assert told[-1].score is not None
 
