@@ -32,17 +32,26 @@ def evaluate(
     onnx: Annotated[
         Path | None, typer.Option(exists=True, help="manifest of an ONNX recogniser, as one more row")
     ] = None,
+    cnn: Annotated[Path | None, typer.Option(exists=True, help="manifest of a CNN of yours, likewise")] = None,
     home: Annotated[Path, typer.Option(help="kept, so that the next run imports nothing")] = Path(".likeness/evaluate"),
     out: Annotated[Path | None, typer.Option(help="write the rows as JSON")] = None,
 ) -> None:
     """Import LFW through HTTP once; then, for each method, fit on the training side and rank the whole gallery."""
     if dataset != "lfw":
         raise typer.BadParameter("there is: lfw", param_hint="DATASET")
-    named = json.dumps({"onnx-row": str(onnx.resolve())}) if onnx else "{}"
-    methods = METHODS | ({"ONNX, cosine": {"method": "cosine", "descriptor": "onnx-row"}} if onnx else {})
+    given = {"onnx": onnx, "cnn": cnn}
+    named = {
+        f"{kind}_manifests": json.dumps({f"{kind}-row": str(path.resolve())} if path else {})
+        for kind, path in given.items()
+    }
+    methods = METHODS | {
+        f"{kind.upper()}, cosine": {"method": "cosine", "descriptor": f"{kind}-row"}
+        for kind, path in given.items()
+        if path
+    }
     methods = {n: m for n, m in methods.items() if not only or n.lower().startswith(tuple(o.lower() for o in only))}
     source = lfw.Lfw(data)
-    with service(home, onnx_manifests=named) as client:
+    with service(home, **named) as client:
         _import(client, source)
         rows = [
             _row(client, source, name, asked, protocol, draws)
