@@ -3,7 +3,11 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+<<<<<<< HEAD
 from typing import TYPE_CHECKING, Annotated, Any
+=======
+from typing import TYPE_CHECKING, Annotated, cast
+>>>>>>> 0320094 (Teach a network on by the layers of two manifolds; say how a CNN of one's own is taught and used)
 
 import typer
 from rich.progress import Progress, TaskID
@@ -13,7 +17,8 @@ from app.threads import set_threads
 from ml.errors import LikenessError
 
 if TYPE_CHECKING:
-    from ml.cnn_training.course import Report
+    from ml.cnn_training.recipe import Head
+    from ml.cnn_training.train import Report
 
 UNSAID = "unknown: what the owners of the photos allow"
 TICKS = 1000
@@ -29,7 +34,10 @@ def train_cnn(
     crops: Annotated[Path | None, typer.Option(help="keeps the aligned crops; without it OUT/crops.npy")] = None,
     licence: Annotated[str, typer.Option(help="of the weights, for the manifest")] = UNSAID,
     net: Annotated[str, typer.Option(help="light (128 numbers) or casia (320)")] = "light",
-    hours: Annotated[float, typer.Option(help="the steps grow small and end by then")] = 1.0,
+    head: Annotated[str, typer.Option(help="softmax, or behind a trained network: qconv, stiefel")] = "softmax",
+    start: Annotated[Path | None, typer.Option(exists=True, help="manifest of the network to begin with")] = None,
+    width: Annotated[int, typer.Option(help="numbers a face of qconv and stiefel; 0: the network's")] = 0,
+    hours: Annotated[float, typer.Option(help="the steps grow small and end by then; 0: no such end")] = 1.0,
     steps: Annotated[int, typer.Option(help="or after so many steps, if that is sooner; 0: no such end")] = 0,
     batch: Annotated[int, typer.Option(help="photos a step, of each process")] = 64,
     margin: Annotated[float, typer.Option(help="of the softmax, between cosines; 0: none")] = 0.2,
@@ -42,16 +50,16 @@ def train_cnn(
     seed: Annotated[int, typer.Option(help="of the start, the order and the changes made to the photos")] = 0,
 ) -> None:
     """Align the photos once, then teach a network whose they are. Under torchrun: on several GPUs or machines."""
-    from ml.cnn_training.course import train  # torch takes two seconds, for which no other command should wait
     from ml.cnn_training.crew import crew
     from ml.cnn_training.crops import gather, load
     from ml.cnn_training.recipe import Recipe
+    from ml.cnn_training.train import train  # torch takes two seconds, for which no other command should wait
 
     set_threads(threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     kept = crops or out / "crops.npy"
     try:
         recipe = Recipe(
-            net=net, batch=batch, margin=margin, bf16=bf16, seed=seed,
+            net=net, head=cast("Head", head), width=width, batch=batch, margin=margin, bf16=bf16, seed=seed,
             hours=hours, steps=steps, every=every, patience=patience,
         )  # fmt: skip
         with crew(device) as us, bar() as shown:
@@ -61,7 +69,7 @@ def train_cnn(
             lesson = load(kept)
             words = f"{len(lesson.people)} photos of {data.name}"
             tell = _learning(shown)
-            made = train(lesson, recipe, out, us, licence=licence, trained=words, resume=resume, tell=tell)
+            made = train(lesson, recipe, out, us, licence=licence, trained=words, start=start, resume=resume, tell=tell)
     except LikenessError as error:
         console.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(1) from error

@@ -1,8 +1,21 @@
-"""What stands behind the network while it learns: a softmax over the people it learns from, with a margin."""
+"""What stands behind the network while it learns."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ml.layers.base import Layer
+from ml.layers.qconv import QConv
+from ml.layers.stiefel import StiefelLayer
+from ml.losses.triplet import Triplet
+from ml.mining.semihard import SemiHard
+
+EASED = 0.3
+"""Part of the training after which the margin of the softmax is whole."""
+START = 0.1
+"""SD of the softmax's weights at first. Adam moves a weight by about ten step sizes each time its person is seen: from
+much smaller ones it would turn a person's vector about at every photo."""
+LAYERS: dict[str, type[Layer]] = {"qconv": QConv, "stiefel": StiefelLayer}
 
 
 class Margin(nn.Module):
@@ -15,7 +28,14 @@ class Margin(nn.Module):
     def __init__(self, dim: int, people: int, margin: float, scale: float) -> None:
         super().__init__()
         self.margin, self.scale, self.ease = margin, scale, 1.0
-        self.weights = nn.Parameter(torch.randn(people, dim) * 0.01)
+        self.weights = nn.Parameter(torch.randn(people, dim) * START)
+
+    def ready(self, done: float, draw: torch.Generator) -> None:
+        self.ease = min(1.0, done / EASED)
+
+    @property
+    def projection(self) -> Tensor | None:
+        return None
 
     def forward(self, rows: Tensor, people: Tensor) -> Tensor:
         cosines = F.linear(F.normalize(rows), F.normalize(self.weights))
@@ -24,10 +44,37 @@ class Margin(nn.Module):
         return F.cross_entropy(self.scale * (cosines - less), people)
 
 
+class Triplets(nn.Module):
+    """The triplet loss (001, equation 12) over semi-hard negatives, of squared distances of z = P^T f / |f|.
+
+    layer: of `LAYERS`; its matrix P goes beside the weights as `projection`.
+    """
+
+    def __init__(self, layer: Layer, margin: float) -> None:
+        super().__init__()
+        self.layer, self.loss, self.mine = layer, Triplet(margin), SemiHard()
+        self.draw = torch.Generator()
+
+    def ready(self, done: float, draw: torch.Generator) -> None:
+        self.draw = draw
+
+    @property
+    def projection(self) -> Tensor | None:
+        return self.layer.matrix
+
+    def forward(self, rows: Tensor, people: Tensor) -> Tensor:
+        z = self.layer(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+        d2 = (z[:, None] - z).square().sum(2)
+        alike = people[:, None] == people
+        apart = ~alike
+        alike = alike & ~torch.eye(len(people), dtype=torch.bool, device=people.device)
+        return self.loss(d2, self.mine(d2.detach(), alike, apart, self.draw))
+
+
 class Taught(nn.Module):
     """A network and its head, as one thing that gives a loss."""
 
-    def __init__(self, net: nn.Module, head: Margin) -> None:
+    def __init__(self, net: nn.Module, head: Margin | Triplets) -> None:
         super().__init__()
         self.net, self.head = net, head
 

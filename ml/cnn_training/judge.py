@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from ml.cnn_training.crops import Lesson
 from ml.descriptors._nets import features
@@ -41,11 +41,16 @@ def split(lesson: Lesson, held_out: float, seed: int) -> Split:
     return Split(taught, np.flatnonzero(out), np.unique(lesson.people[taught], return_inverse=True)[1].astype(np.int64))
 
 
-def judged(net: nn.Module, lesson: Lesson, held: Ids) -> Score:
+def judged(net: nn.Module, lesson: Lesson, held: Ids, projection: Tensor | None = None) -> Score:
     """With the net in evaluation mode, and back in the mode that it was in."""
     learning = net.training
+<<<<<<< HEAD
     rows = features(net.train(False), lesson.crops[held]).cpu().numpy()
+=======
+    rows = features(net.train(False), lesson.crops[held])
+>>>>>>> 0320094 (Teach a network on by the layers of two manifolds; say how a CNN of one's own is taught and used)
     net.train(learning)
-    faces = Faces(rows, lesson.people[held].astype(np.float64), held)
+    rows = rows if projection is None else rows @ projection.detach()
+    faces = Faces(rows.cpu().numpy(), lesson.people[held].astype(np.float64), held)
     ranked = rank(faces, faces)
     return Score(float(np.nanmean(average_precisions(ranked))), float(np.nanmean(n_call(ranked, 1))))

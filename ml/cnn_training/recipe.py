@@ -13,12 +13,14 @@ Head = Literal["softmax", "qconv", "stiefel"]
 class Recipe:
     """net: of `ml.descriptors._nets`; head: what the loss is taken of, see `heads.py`
 
-    hours, steps: the end is reached by whichever comes first; 0 steps: hours alone
+    hours, steps: the end is reached by whichever comes first, 0: not by that; the clock alone cannot be repeated
     batch: photos a step and process; rate: the highest; decay: of the weights (AdamW)
-    margin, scale: of the softmax over cosines (0 margin: plain); width: numbers a face of the other heads, 0: the net's
+    margin, scale: of the softmax over cosines (0 margin: plain)
     held_out: share of the people with two photos or more by whom the net is judged, and who teach it nothing
     every: minutes between two judgements and checkpoints; patience: so many without a better one end it, 0: never
-    bf16: half-precision arithmetic where torch thinks it safe
+    bf16: half-precision arithmetic
+    Of qconv and stiefel: width: numbers a face, 0: the net's; faces: of each person in a batch; apart: the margin of
+    squared distances; fine: the network's highest rate (RMSProp); curved, momentum: the layer's (rSGD-M)
     """
 
     net: str = "light"
@@ -30,17 +32,23 @@ class Recipe:
     decay: float = 0.05
     margin: float = 0.2
     scale: float = 24.0
-    width: int = 0
     held_out: float = 0.1
     every: float = 5.0
     patience: int = 0
     bf16: bool = False
+    width: int = 0
+    faces: int = 4
+    apart: float = 0.5
+    fine: float = 1e-4
+    curved: float = 1e-2
+    momentum: float = 0.9
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.net not in NETS or self.head not in get_args(Head):
             raise WrongShape("net and head", f"of {', '.join(NETS)} and {', '.join(get_args(Head))}", self.net)
-        if min(self.hours, self.rate, self.scale, self.every) <= 0 or self.batch < 4 or not 0 < self.held_out < 1:
-            raise WrongShape("the recipe", "of hours, rate, scale, every above 0, batch from 4, held_out in 0..1", self)
-        if min(self.steps, self.margin, self.width, self.patience, self.decay) < 0:
-            raise WrongShape("steps, margin, width, patience and decay", "0 or more", self)
+        ends = max(self.hours, self.steps)
+        if min(ends, self.rate, self.scale, self.every) <= 0 or self.batch < 4 or not 0 < self.held_out < 1:
+            raise WrongShape("the recipe", "of hours or steps, rate, scale and every above 0, batch from 4", self)
+        if min(self.hours, self.steps, self.margin, self.width, self.patience, self.decay) < 0:
+            raise WrongShape("hours, steps, margin, width, patience and decay", "0 or more", self)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,19 +14,22 @@ import torch
 
 from ml.cnn_training import checkpoint
 from ml.cnn_training.augment import Jitter, augmented
-from ml.cnn_training.course import Course, Report, train
+from ml.cnn_training.batches import evenly, grouped
+from ml.cnn_training.course import Course
 from ml.cnn_training.crew import Crew
 from ml.cnn_training.crops import Lesson
-from ml.cnn_training.heads import Margin
+from ml.cnn_training.heads import LAYERS, Margin, Triplets
 from ml.cnn_training.judge import judged, split
-from ml.cnn_training.recipe import Recipe
+from ml.cnn_training.recipe import Head, Recipe
+from ml.cnn_training.train import Report, train
 from ml.descriptors.cnn import Cnn
 from ml.errors import Corrupt, TooFewPairs, Unavailable, WrongShape
 from ml.images import unpng
 from tests.gallery import crops
+from tests.ml.tiny_cnn import tiny_cnn
 
 ALONE = Crew(0, 1, torch.device("cpu"))
-QUICK = Recipe(steps=6, hours=1000, every=1e-9, batch=8, held_out=0.25)
+QUICK = Recipe(steps=6, hours=0, every=1e-9, batch=8, held_out=0.25)
 STILL = Jitter(*[0.0] * 11)
 teach = partial(train, licence="CC0", trained="drawn faces")
 
@@ -56,6 +60,50 @@ def test_the_margin_loss_is_its_equation_and_its_gradient_is_right(seed: int, ma
         losses.append(-np.log(told[who] / sum(told)))
     assert head(rows, people).item() == pytest.approx(np.mean(losses), rel=1e-6)
     assert torch.autograd.gradcheck(lambda given: head(given, people), (rows,))
+
+
+def test_the_triplet_loss_is_its_equation_behind_either_layer() -> None:
+    torch.manual_seed(1)
+    people, rows = torch.tensor([0, 0, 1, 1, 2, 2]), torch.randn(6, 5, dtype=torch.float64)
+    for layer in LAYERS.values():
+        head = Triplets(layer(torch.randn(5, 3, dtype=torch.float64)), 0.4)
+        head.ready(0.5, torch.Generator().manual_seed(2))
+        z = (rows / rows.norm(dim=1, keepdim=True)) @ head.layer.matrix.detach()
+        losses = []
+        for a, p in ((0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)):
+            near = float((z[a] - z[p]).square().sum())
+            foes = [float((z[a] - z[n]).square().sum()) for n in range(6) if people[n] != people[a]]
+            if harder := [foe for foe in foes if foe >= near]:
+                losses.append(max(0.0, near - min(harder) + 0.4))
+        assert head(rows, people).item() == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+@pytest.mark.parametrize("head", LAYERS)
+def test_a_layer_of_two_manifolds_begins_where_the_network_stands_and_ends_in_its_file(
+    head: Head, lesson: Lesson, tmp_path: Path
+) -> None:
+    first = teach(lesson, replace(QUICK, steps=2), tmp_path / "first", ALONE)
+    recipe = replace(QUICK, head=head, width=16, batch=12, curved=0.1)
+    begun = Course(lesson, replace(recipe, width=0), ALONE, first)
+    assert begun.taught.head.projection is not None
+    before, held = Cnn(manifest=str(first)).describe(lesson.crops), begun.split.held
+    turned = before @ begun.taught.head.projection.detach().numpy()
+    np.testing.assert_allclose(turned @ turned.T, before @ before.T, atol=1e-5)
+    assert judged(begun.taught.net, lesson, held, begun.taught.head.projection).map == pytest.approx(
+        judged(begun.taught.net, lesson, held).map, abs=1e-3
+    )
+    made = teach(lesson, recipe, tmp_path / "then", ALONE, start=first)
+    assert Cnn(manifest=str(made)).describe(lesson.crops).shape == (45, 16)
+    state = torch.load(tmp_path / "then" / checkpoint.NAME, weights_only=True)["taught"]
+    assert not torch.equal(state["net.layers.0.weight"], begun.taught.net.state_dict()["layers.0.weight"])
+    if head == "stiefel":
+        torch.testing.assert_close(state["head.layer.u"].T @ state["head.layer.u"], torch.eye(16), atol=1e-5, rtol=0)
+
+
+def test_a_network_of_another_kind_is_no_start(lesson: Lesson, tmp_path: Path) -> None:
+    first = tiny_cnn(tmp_path, "casia")
+    with pytest.raises(Corrupt, match="'casia', and 'light' was to start from it"):
+        Course(lesson, QUICK, ALONE, first)
 
 
 def test_the_margin_is_let_in_gradually() -> None:
@@ -108,16 +156,33 @@ def test_too_few_people_are_refused_with_the_number_that_is_missing(lesson: Less
         split(Lesson(lesson.crops[:12], lesson.people[:12]), 0.25, 0)
 
 
-def test_a_pass_shows_each_photo_once_whoever_many_learn(lesson: Lesson) -> None:
-    courses = [Course(lesson, QUICK, Crew(rank, 1, ALONE.device)) for rank in (0, 1)]
-    shown = []
-    for rank, course in enumerate(courses):
-        course.us = Crew(rank, 2, ALONE.device)
-        for course.stand.step in (0, 1):
-            shown.append(course.mine())
-    assert len({len(photos) for photos in shown}) == 1
-    together = np.concatenate(shown)
-    assert len(set(together.tolist())) == len(together)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pass_shows_each_photo_once_however_many_learn(seed: int) -> None:
+    parts = [evenly(40, 4, seed=seed, step=step, rank=rank, size=2) for step in range(5, 10) for rank in (0, 1)]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(40))
+    again = [evenly(40, 4, seed=seed, step=step, rank=rank, size=2) for step in range(5, 10) for rank in (0, 1)]
+    assert np.array_equal(parts, again)
+    other = [evenly(40, 4, seed=seed, step=step, rank=rank, size=2) for step in range(5) for rank in (0, 1)]
+    assert not np.array_equal(parts, other)
+
+
+def test_more_photos_a_step_than_there_are_come_again() -> None:
+    assert sorted(set(evenly(5, 12, seed=0, step=3).tolist())) == list(range(5))
+    assert len(evenly(5, 12, seed=0, step=3)) == 12
+
+
+def test_a_grouped_batch_holds_several_photos_of_each_person_and_nobody_of_one() -> None:
+    people = np.array([5, 3, 3, 5, 5, 9, 3, 7, 7, 5, 5])
+    seen: set[int] = set()
+    for step in range(3):
+        for rank in (0, 1):
+            batch = grouped(people, 4, 4, seed=1, step=step, rank=rank, size=2)
+            assert len(set(people[batch])) == 1
+            assert len(set(batch.tolist())) == min(4, (people == people[batch[0]]).sum())
+            seen |= set(people[batch].tolist())
+    assert 9 not in seen
+    whole = grouped(people, 12, 4, seed=1, step=0)
+    assert sorted(people[whole].tolist()) == [3] * 4 + [5] * 4 + [7] * 4
 
 
 def test_a_network_learns_whose_photos_it_sees(lesson: Lesson, tmp_path: Path) -> None:
@@ -159,12 +224,14 @@ def killed_after(steps: int) -> Callable[[Report], None]:
     return tell
 
 
-def test_a_killed_training_resumes_as_if_nothing_had_been(lesson: Lesson, tmp_path: Path) -> None:
-    teach(lesson, QUICK, tmp_path / "whole", ALONE)
+@pytest.mark.parametrize("head", get_args(Head))
+def test_a_killed_training_resumes_as_if_nothing_had_been(head: Head, lesson: Lesson, tmp_path: Path) -> None:
+    recipe = replace(QUICK, head=head)
+    teach(lesson, recipe, tmp_path / "whole", ALONE)
     with pytest.raises(Killed):
-        teach(lesson, QUICK, tmp_path / "cut", ALONE, tell=killed_after(3))
+        teach(lesson, recipe, tmp_path / "cut", ALONE, tell=killed_after(3))
     steps: list[int] = []
-    teach(lesson, QUICK, tmp_path / "cut", ALONE, resume=True, tell=lambda r: steps.append(r.stand.step))
+    teach(lesson, recipe, tmp_path / "cut", ALONE, resume=True, tell=lambda r: steps.append(r.stand.step))
     assert steps == [3, 4, 5, 6]
     whole, cut = (torch.load(tmp_path / x / checkpoint.NAME, weights_only=True) for x in ("whole", "cut"))
     assert all(torch.equal(whole["taught"][name], cut["taught"][name]) for name in whole["taught"])
@@ -214,7 +281,7 @@ def test_it_ends_by_the_clock(lesson: Lesson, tmp_path: Path) -> None:
     assert told[-1].score is not None
 
 
-@pytest.mark.parametrize("wrong", [{"net": "deep"}, {"head": "arc"}, {"hours": 0}, {"batch": 1}, {"margin": -1.0}])
+@pytest.mark.parametrize("wrong", [{"net": "deep"}, {"head": "arc"}, {"hours": 0.0}, {"batch": 1}, {"margin": -1.0}])
 def test_a_recipe_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(WrongShape):
         Recipe(**wrong)  # type: ignore[arg-type]
