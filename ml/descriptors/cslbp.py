@@ -15,18 +15,20 @@ LARGEST = 4
 
 @dataclass(frozen=True)
 class Cslbp(Celled):
-    """CS-LBP histograms of square cells: 17 x 10 x 16 = 2,720 numbers with cells of 10 pixels.
+    """CS-LBP histograms of square cells: 15 x 8 x 16 = 1,920 numbers with cells of 10 pixels.
 
     code = sum_i 2^i [n_i - n_(i+4) > threshold], i = 0..3, of the 8 neighbours n on a circle, clockwise from the
     right: 16 codes. Cells and their norm (L1, then the root) are those of `lbp`. picture + c gives the same numbers
     bit for bit as long as nothing saturates.
 
+    margin: cells left out on each side; 1 is the window of 000's LBP, without most of what is behind the face
     radius: of the circle, pixels, 1 to 4; neighbours are taken at the nearest pixel, where the paper interpolates
     threshold: a share of the whole range of grey, 0 to 1
     Source: Heikkilä, Pietikäinen, Schmid, Pattern Recognition 42 (2009), equation 2, with their radius 2, 8 neighbours
     and threshold 0.01.
     """
 
+    margin: int = 1
     radius: int = 2
     threshold: float = 0.01
 

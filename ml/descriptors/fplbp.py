@@ -15,19 +15,21 @@ CUT = 0.2
 
 @dataclass(frozen=True)
 class Fplbp(Celled):
-    """FPLBP histograms of square cells: 17 x 10 x 16 = 2,720 numbers with cells of 10 pixels.
+    """FPLBP histograms of square cells: 15 x 8 x 16 = 1,920 numbers with cells of 10 pixels.
 
     code = sum_i 2^i [d(A_i, B_(i+alpha)) - d(A_(i+S/2), B_(i+alpha+S/2)) >= tau], i = 0..S/2-1, of patches A on an
     inner and B on an outer circle round the pixel, S on each, clockwise from the right; d is the sum of the squared
     differences of two patches' pixels, in 0..255. Cells share pixels as those of `lbp` do; each cell's histogram is
     brought to unit L2 norm, cut at 0.2 and brought to unit norm again.
 
+    margin: cells left out on each side; 1 is the window of 000's LBP, without most of what is behind the face
     inner, outer: radii in pixels; patches: S; side: of a patch, odd; alpha: steps between the two circles
     tau: 0.01 of grey in 0..255, that is any difference at all, so that a smooth patch has no code by chance
     Patches lie at the nearest pixel. Source: Wolf, Hassner, Taigman, Descriptor Based Methods in the Wild (2008),
     equation 2, with their r1 = 4, r2 = 5, S = 8, w = 3, alpha = 1, tau = 0.01.
     """
 
+    margin: int = 1
     inner: int = 4
     outer: int = 5
     patches: int = 8

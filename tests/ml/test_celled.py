@@ -67,14 +67,14 @@ def test_cslbp_equals_a_loop_over_pixels(radius: int, threshold: float, cell: in
     picture = a_picture(cell)
     codes = coded(picture, radius, lambda grey, x, y: slow_cslbp(grey, x, y, radius, threshold))
     wanted = np.sqrt(slow_histograms(codes, 16, picture.shape, cell)).ravel()
-    found = Cslbp(cell=cell, radius=radius, threshold=threshold).describe(picture[None])[0]
+    found = Cslbp(cell=cell, margin=0, radius=radius, threshold=threshold).describe(picture[None])[0]
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 FOUR_PATCHES = [
-    Fplbp(),
-    Fplbp(cell=7, inner=2, outer=3, patches=6, side=1, alpha=2, tau=500.0),
-    Fplbp(cell=16, inner=3, outer=5, patches=12, side=5, alpha=0),
+    Fplbp(margin=0),
+    Fplbp(cell=7, margin=0, inner=2, outer=3, patches=6, side=1, alpha=2, tau=500.0),
+    Fplbp(cell=16, margin=0, inner=3, outer=5, patches=12, side=5, alpha=0),
 ]
 
 
@@ -86,6 +86,16 @@ def test_fplbp_equals_a_loop_over_pixels(descriptor: Fplbp) -> None:
     cut = np.minimum(counted / np.sqrt((counted**2).sum(axis=0)), 0.2)
     wanted = (cut / np.sqrt((cut**2).sum(axis=0))).ravel()
     np.testing.assert_allclose(descriptor.describe(picture[None])[0], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("descriptor", [Cslbp(cell=16), Fplbp(), Fplbp(margin=3)], ids=str)
+def test_what_is_left_out_has_no_say(descriptor: Celled) -> None:
+    picture = a_picture(5)
+    other = np.random.default_rng(1).integers(0, 256, picture.shape).astype(np.uint8)
+    out = descriptor.margin * descriptor.cell
+    other[out:-out, out:-out] = picture[out:-out, out:-out]
+    rows = descriptor.describe(np.stack([picture, other]))
+    assert rows[0].tobytes() == rows[1].tobytes()
 
 
 def test_lbp_of_the_middle_is_7080_numbers_of_the_picture_cut_there() -> None:
@@ -108,7 +118,7 @@ def test_a_dark_dot_is_counted_as_all_brighter_and_one_grey_as_none() -> None:
     assert row.sum() == pytest.approx(1, abs=1e-5)
 
 
-CELLED: list[Celled] = [Lbp(), Lbp(margin=1, patterns=59), Cslbp(), Cslbp(cell=16, margin=1), Fplbp(), Fplbp(margin=2)]
+CELLED: list[Celled] = [Lbp(), Lbp(margin=1, patterns=59), Cslbp(), Cslbp(cell=16, margin=0), Fplbp(), Fplbp(margin=0)]
 
 
 @pytest.mark.parametrize("descriptor", CELLED, ids=str)
