@@ -14,6 +14,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -30,7 +31,6 @@ from ml import registry
 from ml.descriptors.base import CROP_SHAPES
 from ml.embedders.base import TrainingSet
 from ml.embedders.wpca import Wpca
-from ml.errors import LikenessError
 from ml.evaluation.protocols import Protocol, read
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
@@ -42,11 +42,10 @@ KINDS = ("queries", "disjoint")
 Options = Mapping[str, dict[str, Any]]
 
 
-def recipe(name: str, options: Options) -> Recipe:
-    """Of descriptors joined by +. Raises LikenessError, TypeError where one needs an option."""
-    found = Recipe(tuple(Spec(part, options.get(part, {})) for part in name.split("+")))
-    assert found.dim
-    return found
+def missing(part: str, options: Options) -> list[str]:
+    """Options that this descriptor cannot do without, a file mostly."""
+    needed = [f.name for f in fields(registry.component("descriptors", part)) if f.default is MISSING]
+    return [f"--option {part}.{name}=..." for name in needed if name not in options.get(part, {})]
 
 
 def described(how: Recipe, crops: Mapping[CropKind, Crops]) -> Rows:
@@ -78,10 +77,11 @@ def accuracy(rows: Rows, protocol: Protocol, dim: int) -> tuple[float, float]:
 
 
 def measured(name: str, told: argparse.Namespace, options: Options, crops: Mapping[CropKind, Crops]) -> dict[str, Any]:
-    try:
-        how = recipe(name, options)
-    except (LikenessError, TypeError) as error:
-        return {"skipped": str(error)}
+    parts = name.split("+")
+    wanted = [option for part in parts for option in missing(part, options)]
+    if wanted:
+        return {"skipped": "without " + " ".join(wanted)}
+    how = Recipe(tuple(Spec(part, options.get(part, {})) for part in parts))
     found: dict[str, Any] = {"numbers": how.dim, "ms": cost(how, crops)}
     if told.protocol and all(kind in crops for kind in how.crops):
         names, rows = told.names.read_text().split(), described(how, crops)

@@ -17,7 +17,7 @@ POINTS = (
     *((40, 95), (50, 92), (60, 95)),  # nostrils and the tip of the nose
     *((30, 114), (70, 114)),  # corners of the mouth
 )
-"""(x, y) on the crop, where they lie in the mean of aligned faces; docs/decisions/0006-nine-points.md says why these."""
+"""(x, y) on the crop, in the mean of aligned faces; docs/decisions/0006-nine-points.md says why these."""
 SCALES = (1, 2, 3)
 BINS, TURNS = 4, 8
 BIN = 4
@@ -102,11 +102,11 @@ class Sift(Descriptor):
     """Upright SIFT at 9 points x 3 scales x 128 = 3,456 numbers.
 
     The points are the corners of the eyes, the nostrils and the tip of the nose, and the corners of the mouth, where
-    they lie in the mean of aligned faces (docs/decisions/0006-nine-points.md). A patch is 16, 32 or 48 pixels a side: 4 x 4
-    bins of 4 pixels, with 8 directions each, counter-clockwise from the right, on the crop made smaller by 1, 2 or 3.
-    Gradients are central differences; each is shared trilinearly by bins and directions under a Gaussian of SD two
-    bins; 128 numbers are brought to unit L2 norm, cut at 0.2 and brought to unit norm again (all 0 where all is of
-    one grey). A row goes by scale, point, bin row, bin column, direction. `cells` counts a bin at the square of
+    they lie in the mean of aligned faces (docs/decisions/0006-nine-points.md). A patch is 16, 32 or 48 pixels a side:
+    4 x 4 bins of 4 pixels, with 8 directions each, counter-clockwise from the right, on the crop made smaller by 1, 2
+    or 3. Gradients are central differences; each is shared trilinearly by bins and directions under a Gaussian of SD
+    two bins; 128 numbers are brought to unit L2 norm, cut at 0.2 and brought to unit norm again (all 0 where all is
+    of one grey). A row goes by scale, point, bin row, bin column, direction. `cells` counts a bin at the square of
     10 pixels in which its centre lies.
 
     Source: Lowe, IJCV 60 (2004), section 6; nine points and three scales: Guillaumin et al., ICCV 2009.
