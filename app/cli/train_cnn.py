@@ -3,11 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-<<<<<<< HEAD
-from typing import TYPE_CHECKING, Annotated, Any
-=======
 from typing import TYPE_CHECKING, Annotated, cast
->>>>>>> 0320094 (Teach a network on by the layers of two manifolds; say how a CNN of one's own is taught and used)
 
 import typer
 from rich.progress import Progress, TaskID

@@ -120,7 +120,7 @@ class Course:
         recipe = self.recipe
         if recipe.head == "softmax":
             return Margin(net.dim, int(self.split.people.max()) + 1, recipe.margin, recipe.scale)
-        rows = features(net.eval(), self.lesson.crops[self.split.taught[:MOST]]).clone()
+        rows = features(net.train(False), self.lesson.crops[self.split.taught[:MOST]]).clone()
         net.train()
         axes = torch.linalg.eigh(rows.T.cov()).eigenvectors.flip(1)
         return Triplets(LAYERS[recipe.head](axes[:, : recipe.width or net.dim].contiguous()), recipe.apart)

@@ -44,11 +44,7 @@ def split(lesson: Lesson, held_out: float, seed: int) -> Split:
 def judged(net: nn.Module, lesson: Lesson, held: Ids, projection: Tensor | None = None) -> Score:
     """With the net in evaluation mode, and back in the mode that it was in."""
     learning = net.training
-<<<<<<< HEAD
-    rows = features(net.train(False), lesson.crops[held]).cpu().numpy()
-=======
     rows = features(net.train(False), lesson.crops[held])
->>>>>>> 0320094 (Teach a network on by the layers of two manifolds; say how a CNN of one's own is taught and used)
     net.train(learning)
     rows = rows if projection is None else rows @ projection.detach()
     faces = Faces(rows.cpu().numpy(), lesson.people[held].astype(np.float64), held)
