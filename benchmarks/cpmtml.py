@@ -28,7 +28,9 @@ from rich.table import Table
 from ml.embedders._hinged import Hinged
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cpmtml import Cpmtml
+from ml.embedders.mtlmca import Mtlmca
 from ml.embedders.stml import Stml
+from ml.embedders.utml import Utml
 from ml.embedders.wpca import Wpca
 from ml.evaluation.intervals import over_draws, paired_difference
 from ml.evaluation.protocols import Protocol, read
@@ -82,6 +84,8 @@ def methods(dim: int) -> dict[str, Callable[[], Hinged]]:
         f"stML d={2 * dim}": lambda: Stml(dim=2 * dim, pairs=PAIRS, steps=STEPS),
         f"CP-mtML d={dim}, L0 from L1": lambda: Cpmtml(**both, common="first"),
         f"CP-mtML d={dim}, L0 next": lambda: Cpmtml(**both, common="next"),
+        f"utML d={dim}": lambda: Utml(**both),
+        f"mtLMCA d={dim}": lambda: Mtlmca(**both),
     }
 
 
