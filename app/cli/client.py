@@ -71,7 +71,8 @@ def counted(what: str, things: list[Any], do: Callable[[Any], Any]) -> list[Any]
 
 
 @contextmanager
-def bar() -> Iterator[Progress]:
+def bar(seen: bool = True) -> Iterator[Progress]:
     columns = (SpinnerColumn(), TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(compact=True, elapsed_when_finished=True), console=console) as shown:
+    left = TimeRemainingColumn(compact=True, elapsed_when_finished=True)
+    with Progress(*columns, left, console=console, disable=not seen) as shown:
         yield shown

@@ -58,7 +58,7 @@ def train_cnn(
             net=net, head=cast("Head", head), width=width, batch=batch, margin=margin, bf16=bf16, seed=seed,
             hours=hours, steps=steps, every=every, patience=patience,
         )  # fmt: skip
-        with crew(device) as us, bar() as shown:
+        with crew(device) as us, bar(us.rank == 0) as shown:
             if us.rank == 0:
                 gather(data, kept, identities, _aligning(shown))
             us.agreed(0)

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ml.descriptors._manifest import CnnManifest, sha256
@@ -18,7 +18,7 @@ def export(net: str, weights: dict[str, Tensor], out: Path, *, licence: str, tra
     the descriptor multiplies by."""
     out.mkdir(parents=True, exist_ok=True)
     part = out / f".{WEIGHTS}"
-    save_file({name: one.detach().cpu().contiguous() for name, one in weights.items()}, part)
+    part.write_bytes(save({name: one.detach().cpu().contiguous() for name, one in weights.items()}))
     says = CnnManifest(WEIGHTS, sha256(part), dim, licence, net, projected="projection" in weights, trained=trained)
     part.replace(out / WEIGHTS)
     note = out / f".{MANIFEST}"

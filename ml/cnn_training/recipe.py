@@ -50,5 +50,7 @@ class Recipe:
         ends = max(self.hours, self.steps)
         if min(ends, self.rate, self.scale, self.every) <= 0 or self.batch < 4 or not 0 < self.held_out < 1:
             raise WrongShape("the recipe", "of hours or steps, rate, scale and every above 0, batch from 4", self)
+        if self.head != "softmax" and not 2 <= self.faces <= self.batch // 2:
+            raise WrongShape("batch", f"at least two people of {self.faces} photos for {self.head}", self.batch)
         if min(self.hours, self.steps, self.margin, self.width, self.patience, self.decay) < 0:
             raise WrongShape("hours, steps, margin, width, patience and decay", "0 or more", self)

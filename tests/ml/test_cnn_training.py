@@ -281,7 +281,10 @@ def test_it_ends_by_the_clock(lesson: Lesson, tmp_path: Path) -> None:
     assert told[-1].score is not None
 
 
-@pytest.mark.parametrize("wrong", [{"net": "deep"}, {"head": "arc"}, {"hours": 0.0}, {"batch": 1}, {"margin": -1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"net": "deep"}, {"head": "arc"}, {"hours": 0.0}, {"batch": 1}, {"head": "qconv", "batch": 7}, {"margin": -1.0}],
+)
 def test_a_recipe_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(WrongShape):
         Recipe(**wrong)  # type: ignore[arg-type]
