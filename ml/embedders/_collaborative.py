@@ -37,6 +37,8 @@ class Collaborative(Embedder):
     (people too few: all steps are taken); fit again with `steps` set to it and held_out=0
     pairs: budget of derived pairs, of which the share `apart` is not the same; explicit labels come on top
     needed: pairs of either kind
+    within: whiten by how a person's own faces vary (the intra-personal subspace of Sub-SML), or, as printed, by how all
+    do; prior: n faces with a fellow weigh n : prior against the belief that there is no difference
     rate, decay: Adam's step at minibatch t is rate / (1 + decay t), as in Keras
     dropout: share of the numbers of each image that is dropped at every step
     unit: divide each whitened descriptor by its norm
@@ -51,7 +53,9 @@ class Collaborative(Embedder):
     pairs: int = 100_000
     apart: float = 0.5
     needed: int = 10
-    rate: float = 0.001
+    within: bool = True
+    prior: float = 300.0
+    rate: float = 0.0003
     decay: float = 0.001
     dropout: float = 0.7
     unit: bool = True
@@ -93,7 +97,7 @@ class Collaborative(Embedder):
         people = self._people(task)
         kept, held = self._apart(task, people[: round(self.held_out * len(people))])
         mine, judges = self._pools(kept, held, device)
-        x = self._inputs(data, torch.unique(mine.pairs))
+        x = self._inputs(data, mine)
         shares, progress = self._shares(x, kept, progress)
         model, found = self._learn(x, [mine], [judges] if judges else None, shares, progress)
         for i, weights in enumerate(model.weights[:, 0]):
@@ -119,13 +123,13 @@ class Collaborative(Embedder):
         mine = pool(kept, self.pairs, first, device, apart=self.apart)
         return mine, None if held is None else pool(held, min(self.pairs, JUDGES), second, device, apart=self.apart)
 
-    def _inputs(self, data: TrainingSet, seen: Tensor) -> Tensor:
+    def _inputs(self, data: TrainingSet, pairs: Pool) -> Tensor:
         """(n, 1, N, r), what each W_i acts on; narrower ones are filled up with zeros. Learns axes and offsets."""
         self.learned, found = {}, []
         parts = np.split(data.rows, np.cumsum(self._blocks(data))[:-1], axis=1)
         for i, part in enumerate(parts):
-            rows = tensor(np.ascontiguousarray(part), seen.device)
-            axes, offset = whitened(rows, self.inner, seen, self.seed)
+            rows = tensor(np.ascontiguousarray(part), pairs.sign.device)
+            axes, offset = whitened(rows, self.inner, pairs, self.seed, self.prior if self.within else None)
             self.learned |= {f"axes_{i}": axes.cpu().numpy(), f"offset_{i}": offset.cpu().numpy()}
             x = torch.addmm(-offset, rows, axes.T)
             x /= x.norm(dim=1, keepdim=True).clamp_min(1e-12) if self.unit else 1.0

@@ -1,19 +1,40 @@
 """Whitened principal components of descriptors, as CoSiM and Sub-SML take them in."""
 
+import torch
 from torch import Tensor
 
 from ml.embedders._pairs import principal
+from ml.embedders._pools import Pool
 
 
-def whitened(rows: Tensor, inner: int, seen: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Axes (r, D) and offset (r,) of x = axes row - offset, r <= inner.
+def whitened(rows: Tensor, inner: int, pairs: Pool, seed: int, prior: float | None) -> tuple[Tensor, Tensor]:
+    """Axes (r, D) and offset (r,) of x = axes row - offset, r <= inner; x has mean 0 over the faces of the
+    pairs, and a mean square of 1.
 
-    x has mean 0 and variance 1 over the faces that the pairs speak of: batch normalisation with the averages that it
-    would come to, since its input does not change while the network learns.
-    rows: (N, D), from all of which the axes come; seen: (S,) indexes of the faces of the pairs.
+    prior None: every coordinate has variance 1. Otherwise in the intra-personal subspace: a person's own faces vary
+    alike in all directions; n faces that have a fellow weigh n : prior against the belief that they vary as all do.
+    rows: (N, D), from all of which the principal axes come.
     """
     axes, deviations, mean = principal(rows, min(inner, rows.shape[1], len(rows) - 1), seed)
-    axes = axes / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
-    x = (rows[seen] - mean) @ axes.T
-    spread = x.std(0).clamp_min(1e-6)
-    return axes / spread[:, None], (axes @ mean + x.mean(0)) / spread
+    seen = torch.unique(pairs.pairs)
+    if prior is None:
+        axes = axes / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
+        axes = axes / ((rows[seen] - mean) @ axes.T).std(0).clamp_min(1e-6)[:, None]
+    else:
+        axes = _intrapersonal((rows - mean) @ axes.T, pairs, prior) @ axes
+    offset = axes @ rows[seen].mean(0)
+    spread = torch.addmm(-offset, rows[seen], axes.T).square().mean().sqrt().clamp_min(1e-12)
+    return axes / spread, offset / spread
+
+
+def _intrapersonal(x: Tensor, pairs: Pool, prior: float) -> Tensor:
+    """(r, r) that makes the covariance of the differences of the same person the identity. x: (N, r), principal."""
+    same = pairs.sign > 0
+    first, second = pairs.pairs[same].T
+    u = (x[first] - x[second]) * pairs.weight[same, None].sqrt()
+    trust = len(torch.unique(torch.cat([first, second])))
+    parts = (u.T @ u, trust), (torch.diag(x.square().sum(0)), prior)
+    within = sum((share / whole.trace().clamp_min(1e-12)) * whole for whole, share in parts)
+    strength, turn = torch.linalg.eigh(within)
+    found: Tensor = (turn / strength.clamp_min(1e-6 * strength[-1]).sqrt()).T
+    return found

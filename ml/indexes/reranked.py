@@ -39,10 +39,10 @@ class Reranked(Index):
         super().__init__(dim, metric)
         if metric.kind != "average" or sum(metric.blocks) != dim:
             raise WrongShape("metric", f"an average of blocks that sum to {dim}", metric)
-        self._places = metric.parts
+        self._places = metric.parts if p != 1 else ()
         self._options: dict[str, Any] = {"p": p, "m": m, "device": device, "seed": seed}
         self._whole = self._made(dim)
-        self._parts = [self._made(at.stop - at.start) for at in self._places] if p != 1 else []
+        self._parts = [self._made(at.stop - at.start) for at in self._places]
 
     def _made(self, width: int) -> Lists:
         flat = self._options["p"] == 1

@@ -29,6 +29,10 @@ QUICK: dict[str, dict[str, Any]] = {
     "mtlmca": {"dim": 8, "options": {"steps": 60, "batch": 16, "pairs": 200, "auxiliary_pairs": 200}},
     "qconv": {"dim": 8, "options": {"steps": 40}},
     "stiefel": {"dim": 8, "options": {"steps": 40}},
+    "sml": {"options": {"steps": 40}},
+    "cosim_mass": {"options": {"steps": 40}},
+    "cosim_average": {"options": {"steps": 40}},
+    "subsml": {"options": {"steps": 40, "pairs": 200}},
 }
 SEVERAL_TASKS = ("cpmtml", "utml", "mtlmca")
 IDENTITY = {"task": "identity", "from": "subjects"}
@@ -68,4 +72,5 @@ def test_a_method_is_learned_published_searched_and_taken_back(service: Service,
     model = learned(service, train(service, method=method, holdout=0.25, **asked))
     assert (model["method"], model["tasks"]) == (method, tasks)
     published(service, model["id"])
-    searched_and_taken_back(service, model["id"], tasks)
+    from_zero = registry.build("embedders", method).metric.kind == "l2"
+    searched_and_taken_back(service, model["id"], tasks, from_zero=from_zero)

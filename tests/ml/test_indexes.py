@@ -382,6 +382,12 @@ def test_reranking_finds_nearly_all_that_scoring_everybody_finds() -> None:
     assert recall[2] > 0.99
 
 
+def test_few_faces_are_scored_all_of_them_by_an_average() -> None:
+    rows, queries, ids = noise(50, 1), noise(4, 2), np.arange(50)
+    found = build(ids, rows, AVERAGE).search(queries, 10)
+    assert found.ids.tolist() == np.argsort(AVERAGE.distances(queries, rows), axis=1)[:, :10].tolist()
+
+
 @pytest.mark.parametrize("metric", [EUCLIDEAN, INNER_PRODUCT, AVERAGE], ids=str)
 def test_a_reranked_index_is_for_averages_of_its_own_width(metric: Metric) -> None:
     with pytest.raises(WrongShape, match="average"):
