@@ -82,6 +82,9 @@ def measured(name: str, told: argparse.Namespace, options: Options, crops: Mappi
     if wanted:
         return {"skipped": "without " + " ".join(wanted)}
     how = Recipe(tuple(Spec(part, options.get(part, {})) for part in parts))
+    unlearned = [part for part, descriptor in zip(parts, how.built, strict=True) if not descriptor.ready]
+    if unlearned:
+        return {"skipped": f"without what {' and '.join(unlearned)} learns from crops first, as an --option"}
     found: dict[str, Any] = {"numbers": how.dim, "ms": cost(how, crops)}
     if told.protocol and all(kind in crops for kind in how.crops):
         names, rows = told.names.read_text().split(), described(how, crops)
