@@ -36,7 +36,7 @@ def slow_lbp(picture: Crops, cell: int) -> NDArray[np.float64]:
                 for column, by_column in ((left, 1 - (fx - left)), (left + 1, fx - left)):
                     if 0 <= row < down and 0 <= column < across:
                         cells[into, row, column] += by_row * by_column
-    return np.sqrt(cells / cells.sum(axis=0)).ravel()
+    return np.asarray(np.sqrt(cells / cells.sum(axis=0)).ravel())
 
 
 def bin_of(bits: list[bool]) -> int:
