@@ -47,8 +47,11 @@ class Tar(Archive):
     def read(self, entry: Entry, most: int) -> bytes:
         if entry.size > most:
             raise Unreadable("ImageTooLarge", f"{entry.size:,} bytes; at most {most:,} are taken")
-        with self.path.open("rb") as file:
-            data = os.pread(file.fileno(), entry.size, entry.place[0])
+        file = os.open(self.path, os.O_RDONLY)
+        try:
+            data = os.pread(file, entry.size, entry.place[0])
+        finally:
+            os.close(file)
         if len(data) != entry.size:
             raise Unreadable("InvalidImageFormat", "the archive is cut short here")
         return data
