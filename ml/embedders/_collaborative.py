@@ -94,7 +94,7 @@ class Collaborative(Embedder):
             raise TooFewPairs("tasks with labelled pairs", 1, 0)
         task, device = data.tasks[0], device_of(self.device)
         require_pairs(task, self.needed)
-        people = self._people(task)
+        people = in_turn(task, self.seed)
         kept, held = self._apart(task, people[: round(self.held_out * len(people))])
         mine, judges = self._pools(kept, held, device)
         x = self._inputs(data, mine)
@@ -106,10 +106,6 @@ class Collaborative(Embedder):
         self.learned |= {"bias": model.bias[:, 0].cpu().numpy(), "shares": shares[:, 0].cpu().numpy()}
         self.tasks = (task.task,)
         self.notes = {"steps": found.steps[0], "loss": found.loss[0], "held_out": found.held_out[0]}
-
-    def _people(self, task: TaskData) -> Ids:
-        """Everybody known, in a random order."""
-        return np.random.default_rng((self.seed, 1)).permutation(np.unique(task.people[task.people >= 0]))
 
     def _apart(self, task: TaskData, people: Ids) -> tuple[TaskData, TaskData | None]:
         """Who is learned from, and these people, who judge: all and None, where either would be too few."""
@@ -157,3 +153,8 @@ class Collaborative(Embedder):
         """(m, 1): a_i, which sum to 1; and the progress that is left to be told of."""
         m = 1 if self.together else len(x)
         return x.new_full((m, 1), 1 / m), progress
+
+
+def in_turn(task: TaskData, seed: int) -> Ids:
+    """Everybody known, in a random order; the first of them are held out."""
+    return np.random.default_rng((seed, 1)).permutation(np.unique(task.people[task.people >= 0]))

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._collaborative import Collaborative
+from ml.embedders._collaborative import Collaborative, in_turn
 from ml.embedders.base import Progress, TaskData, TrainingSet
 from ml.metric import Metric
 
@@ -46,7 +46,7 @@ class CosimAverage(Collaborative):
             return super()._shares(x, task, progress)
         tried = _candidates(len(x)).to(x)
         scores, whole = np.zeros(tried.shape[1]), (self.parts + 1) * self.steps
-        for number, people in enumerate(np.array_split(self._people(task), self.parts)):
+        for number, people in enumerate(np.array_split(in_turn(task, self.seed), self.parts)):
             kept, judges = self._pools(*self._apart(task, people), x.device)
             if judges:
                 fits, told = tried.shape[1], _later(progress, number * self.steps, whole)

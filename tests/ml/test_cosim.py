@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ml.embedders._collaborative import Collaborative
+from benchmarks.cosim import Round
+from ml.embedders._collaborative import Collaborative, in_turn
 from ml.embedders._cosim import Branches, dropout, entropy, odds
 from ml.embedders._pools import Pool
 from ml.embedders._siamese import Course, Descent, rightly_ordered
@@ -15,6 +16,7 @@ from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cosim_average import CosimAverage
 from ml.embedders.cosim_mass import CosimMass
 from ml.embedders.sml import Sml
+from ml.evaluation.verification_pairs import Fold, Pairs
 from tests.ml.people import identity, people
 
 SEEDS = range(4)
@@ -256,7 +258,7 @@ def test_given_pairs_alone_are_enough(kind: type[Collaborative]) -> None:
 def test_from_those_who_judge_nothing_is_learned() -> None:
     data, task = view_two(6)
     plain = CosimMass(steps=40)
-    order = plain._people(task)
+    order = in_turn(task, plain.seed)
     judged = np.isin(task.people[task.pairs[:, 0]], order[: round(plain.held_out * len(order))])
     assert 0 < judged.sum() < len(judged) / 4
     one, other = (
@@ -309,3 +311,25 @@ def test_one_descriptor_makes_sml_of_both() -> None:
     sml, mass, average = (kind(steps=50).fit(data).embed(data.rows) for kind in (Sml, *JOINT))
     np.testing.assert_array_equal(sml, mass)
     np.testing.assert_allclose(sml, average, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Sml, *JOINT])
+def test_the_fold_that_is_tested_is_never_touched(kind: type[Collaborative]) -> None:
+    """Its labels and its faces replaced by anything, what is learned stays the same to the bit."""
+    data, task = view_two(7)
+    parts = [
+        Pairs(task.pairs[mine], task.same[mine]) for mine in (task.people[task.pairs[:, 0]] == f for f in range(10))
+    ]
+    folds = [Fold(pairs, frozenset(), ()) for pairs in parts]
+    draw = np.random.default_rng(0)
+    poisoned = data.rows.copy()
+    poisoned[task.people == 4] = draw.normal(size=(int((task.people == 4).sum()), 30)) * 100
+    labels = Pairs(parts[4].index, draw.random(len(parts[4].same)) < 0.5)
+    changed = [*folds[:4], Fold(labels, frozenset(), ()), *folds[5:]]
+    learned = []
+    for rows, given in ((data.rows, folds), (poisoned, changed)):
+        played = Round.of(np.split(rows, [18], axis=1), given, 4)
+        learned.append(kind(steps=40, held_out=1 / 9).fit(played.data))
+    assert learned[0].notes == learned[1].notes
+    for name, found in learned[0].learned.items():
+        np.testing.assert_array_equal(found, learned[1].learned[name])
