@@ -23,9 +23,10 @@ from torch import nn
 
 from ml.embedders._collaborative import in_turn
 from ml.embedders._cosim import Branches
+from ml.embedders._cosim_descent import Course, Descent
 from ml.embedders._pools import Pool
-from ml.embedders._siamese import Course, Descent
 from ml.embedders.base import Embedder, TaskData, TrainingSet, silent
+from ml.evaluation.intervals import over_draws
 from ml.evaluation.verification import accuracy, best_threshold, over_folds
 from ml.evaluation.verification_pairs import Fold, Pairs, read_folds
 from ml.fusion.normalise import Normalise
@@ -34,6 +35,9 @@ from ml.registry import build
 from ml.types import Rows
 
 Scores = NDArray[np.float64]
+
+PAIRED = (("cosim_mass", "SML fused"), ("cosim_average", "SML fused"), ("cosim_average", "cosim_mass"))
+"""Compared fold by fold. The folds share what they learn from, so Student's interval is somewhat too narrow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +198,10 @@ def main() -> None:
             right = accuracy(-one.test, round_.test.same, threshold)
             kept.setdefault(name, []).append((100 * right, one.wall, one.cpu))
         print(k, {name: round(values[-1][0], 2) for name, values in kept.items()}, flush=True)
-    report = {name: described(np.array(values)) for name, values in kept.items()}
+    report: dict[str, Any] = {name: described(np.array(values)) for name, values in kept.items()}
+    for one, other in PAIRED:
+        apart = [a[0] - b[0] for a, b in zip(kept[one], kept[other], strict=True)]
+        report[f"{one} less {other}"] = {k: round(v, 2) for k, v in vars(over_draws(np.array(apart))).items()}
     report["steps"] = timed(len(rows), 5400, told.reference)
     for name, line in report.items():
         print(f"{name:15}", line)

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ml.embedders._cosim import Branches
+from ml.embedders._cosim_descent import Course, Descent, Outcome
 from ml.embedders._folds import counted, only, require_pairs
 from ml.embedders._pairs import device_of, tensor
 from ml.embedders._pools import Pool, pool
 from ml.embedders._projected import norms, project
-from ml.embedders._siamese import Course, Descent, Outcome
 from ml.embedders._whitening import whitened
 from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
 from ml.errors import TooFewPairs

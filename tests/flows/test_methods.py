@@ -74,3 +74,13 @@ def test_a_method_is_learned_published_searched_and_taken_back(service: Service,
     published(service, model["id"])
     from_zero = registry.build("embedders", method).metric.kind == "l2"
     searched_and_taken_back(service, model["id"], tasks, from_zero=from_zero)
+
+
+@pytest.mark.parametrize("method", ["cosim_mass", "cosim_average", "subsml"])
+def test_several_descriptors_are_fused_published_and_searched(service: Service, method: str) -> None:
+    upload(service, "c", range(PEOPLE), SHOTS)
+    asked = QUICK[method] | {"descriptors": ["lbp", "sift"]}
+    model = learned(service, train(service, method=method, holdout=0.25, **asked))
+    assert [d["name"] for d in model["descriptors"]] == ["lbp", "sift"]
+    published(service, model["id"])
+    searched_and_taken_back(service, model["id"], from_zero=False)

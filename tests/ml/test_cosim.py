@@ -10,8 +10,8 @@ from torch import Tensor
 from benchmarks.cosim import Round
 from ml.embedders._collaborative import Collaborative, in_turn
 from ml.embedders._cosim import Branches, dropout, entropy, odds
+from ml.embedders._cosim_descent import Course, Descent, rightly_ordered
 from ml.embedders._pools import Pool
-from ml.embedders._siamese import Course, Descent, rightly_ordered
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cosim_average import CosimAverage
 from ml.embedders.cosim_mass import CosimMass

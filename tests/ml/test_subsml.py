@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ml.embedders._siamese import rightly_ordered
+from ml.embedders._cosim_descent import rightly_ordered
 from ml.embedders._similarity import Program
 from ml.embedders.base import TaskData
 from ml.embedders.subsml import Subsml
