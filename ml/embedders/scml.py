@@ -43,19 +43,19 @@ class Scml(Embedder):
 
     dim: int = 128
     bases: int = 600
-    regions: int = 30
-    around: int = 600
+    regions: int = 10
+    around: int = 1500
     ridge: float = 2e-4
     prior: float = 300.0
     axes: int = 2000
-    steps: int = 1000
+    steps: int = 500
     held_out: float = 0.0
     needed: int = 10
     batch: int = 1000
     pairs: int = 100_000
     corrections: float = 0.2
     sparsity: float = 1e-2
-    pace: float = 0.05
+    pace: float = 0.01
     k: int = 1
     local: int = 200
     local_rate: float = 0.1

@@ -11,7 +11,7 @@ from ml.embedders.scml import Scml
 from ml.errors import TooFewPairs, WrongShape
 from tests.ml.people import identity, nearest_is_alike, people
 
-SMALL = {"dim": 30, "bases": 60, "regions": 6, "around": 120, "steps": 150, "batch": 200, "local": 40}
+SMALL = {"dim": 30, "bases": 60, "regions": 6, "around": 120, "steps": 150, "batch": 200, "pace": 0.05, "local": 40}
 DATA = people(80, seed=1)
 NEW = people(80, seed=2)
 
