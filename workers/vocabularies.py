@@ -32,13 +32,13 @@ def _with_vocabulary(context: JobContext, named: Named, faces: Sequence[StoredFa
     folder = context.resources.settings.home / "vocabularies"
     noted = folder / f"{named.name}.json"
     count = min(len(faces), ENOUGH)
-    kept = json.loads(noted.read_text()) if noted.is_file() else {"faces": 0}
+    kept: dict[str, Any] = json.loads(noted.read_text()) if noted.is_file() else {"faces": 0}
     if count >= max(1, GROWN * kept["faces"]):
         kept = {"faces": count, "options": _learned(context, named.name, folder, _some(faces, count, seed), seed)}
         part = noted.with_suffix(".part")
         part.write_text(json.dumps(kept))
         part.replace(noted)
-    return Named(name=named.name, options=kept["options"])
+    return Named(name=named.name, options=named.options | kept["options"])
 
 
 def _learned(context: JobContext, name: str, folder: Path, faces: Sequence[StoredFace], seed: int) -> dict[str, Any]:

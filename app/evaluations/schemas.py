@@ -54,8 +54,8 @@ class TrainingSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     method: str = Field(max_length=64)
-    descriptor: str | None = Field(None, max_length=255)
-    descriptors: list[str] = Field([], max_length=8)
+    descriptor: str | Metadata | None = Field(None, description="by name, or name and options, as for a training")
+    descriptors: list[str | Metadata] = Field([], max_length=8)
     dim: int | None = Field(None, ge=1, le=4096)
     options: Metadata = {}
     seed: int = Field(0, ge=0, lt=2**31)

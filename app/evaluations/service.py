@@ -76,9 +76,10 @@ def _check(settings: Settings, caller: Caller, training: TrainingSpec) -> None:
     if training.method not in registry.names("embedders"):
         raise UnknownComponent("method", training.method, registry.names("embedders"))
     known = {*registry.names("descriptors"), *settings.recognisers}
-    for name in [*training.descriptors, *([training.descriptor] if training.descriptor else [])]:
+    for one in [*training.descriptors, *([training.descriptor] if training.descriptor else [])]:
+        name = one if isinstance(one, str) else one.get("name")
         if name not in known:
-            raise UnknownComponent("descriptor", name, known)
+            raise UnknownComponent("descriptor", str(name), known)
     for source in training.sources:
         if source.get("collection"):
             caller.check(str(source["collection"]))

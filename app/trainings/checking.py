@@ -1,26 +1,21 @@
 """A request is checked at once: whatever can be known to be wrong is answered, not left to a job."""
 
 from collections.abc import Iterable
-from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.tables import Collection, Deployment, Face, Generation, Task
+from app.db.tables import Collection, Face, Task
 from app.deps.caller import Caller
 from app.errors import Invalid, NotFound
-from app.trainings.plan import Named, Plan, Source
+from app.trainings.described import descriptors
+from app.trainings.options import checked, known
+from app.trainings.plan import Plan, Source
 from app.trainings.schemas import TrainingIn
 from app.trainings.starting import going_on
 from ml import registry
-
-INNER = {"device"}
-"""Options that are the machine's affair and not the client's."""
-NEED_A_FILE = {"onnx", "cnn"}
-"""Components that a client names by what the operator called his manifest."""
 
 
 def plan(session: Session, settings: Settings, caller: Caller, told: TrainingIn) -> Plan:
@@ -29,7 +24,7 @@ def plan(session: Session, settings: Settings, caller: Caller, told: TrainingIn)
     made = Plan(
         collection=told.collection,
         method=told.method,
-        descriptors=tuple(_descriptors(session, settings, told, sources[0].task)),
+        descriptors=tuple(descriptors(session, settings, told, sources[0].task)),
         options=_options(told),
         sources=tuple(sources),
         holdout=told.holdout,
@@ -45,36 +40,6 @@ def plan(session: Session, settings: Settings, caller: Caller, told: TrainingIn)
     return _sized(session, made, told)
 
 
-def _descriptors(session: Session, settings: Settings, told: TrainingIn, task: str) -> Iterable[Named]:
-    named = told.descriptors or ([told.descriptor] if told.descriptor else [])
-    if told.descriptor and told.descriptors:
-        raise Invalid("send descriptor or descriptors, not both")
-    if not named:
-        return _serving(session, told.collection, task)
-    return [_descriptor(settings, name) for name in named]
-
-
-def _serving(session: Session, collection: str, task: str) -> list[Named]:
-    """What the champion is described by, so that retraining changes the metric alone."""
-    deployment = session.get(Deployment, (collection, task)) or session.get(Deployment, (collection, "identity"))
-    champion = session.get(Generation, deployment.champion) if deployment else None
-    return [Named(**d) for d in champion.manifest["descriptors"]] if champion else [Named(name="lbp")]
-
-
-def _descriptor(settings: Settings, name: str) -> Named:
-    if name in settings.recognisers:
-        component, manifest = settings.recognisers[name]
-        return Named(name=component, options={"manifest": str(manifest)})
-    known = settings.recognisers.keys() | set(registry.names("descriptors")) - NEED_A_FILE
-    if name not in known:
-        raise Invalid(
-            f"no descriptor is named {name!r}; there are: {', '.join(sorted(known))}",
-            code="UnknownComponent",
-            descriptors=sorted(known),
-        )
-    return Named(name=name)
-
-
 def _options(told: TrainingIn) -> dict[str, Any]:
     methods = registry.names("embedders")
     if told.method not in methods:
@@ -83,32 +48,10 @@ def _options(told: TrainingIn) -> dict[str, Any]:
             code="UnknownComponent",
             methods=methods,
         )
-    known = _known(told.method)
-    if told.dim is not None and "dim" not in known.model_fields:
+    if told.dim is not None and "dim" not in known("embedders", told.method).model_fields:
         raise Invalid(f"the method {told.method} has no dim: it keeps the descriptor's width")
     given = {"seed": told.seed} | ({} if told.dim is None else {"dim": told.dim}) | told.options
-    listed = {name: f"{field.annotation} = {field.default!r}" for name, field in known.model_fields.items()}
-    try:
-        options = known.model_validate(given).model_dump()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        wrong = ".".join(str(part) for part in first["loc"])
-        raise Invalid(
-            f"option {wrong!r} of {told.method}: {first['msg']}; it has: {', '.join(known.model_fields)}",
-            options=listed,
-        ) from error
-    negative = [n for n, v in options.items() if isinstance(v, int | float) and v < 0]
-    if negative or not options.get("dim", 1) or not options.get("steps", 1):
-        raise Invalid(f"option {(negative or ['dim and steps'])[0]!r} of {told.method} is too small", options=listed)
-    return options
-
-
-def _known(method: str) -> type[BaseModel]:
-    """The options of a method with their types and defaults, as its dataclass fields say."""
-    made = registry.component("embedders", method)
-    hints = get_type_hints(made)
-    told: dict[str, Any] = {f.name: (hints[f.name], f.default) for f in fields(made) if f.name not in INNER}
-    return create_model(method, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **told)
+    return checked("embedders", told.method, given)
 
 
 def _check_tasks(session: Session, tasks: Iterable[str]) -> None:

@@ -1,11 +1,12 @@
 """What a training was asked to do, checked: stored with its row, and read again by the worker."""
 
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.deps.words import CollectionName, TaskName, Word
+from app.engine.names import Metadata
 from app.engine.settled import Rule
 from ml import registry
 from ml.generation import Recipe
@@ -40,13 +41,18 @@ class Source(BaseModel):
 class Named(BaseModel):
     """A component with its options."""
 
-    name: str
-    options: dict[str, Any] = {}
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=255)
+    options: Metadata = {}
 
     @property
     def unlearned(self) -> bool:
         """A descriptor that must learn from crops first, and is named without what it has learned."""
         return not registry.build("descriptors", self.name, **self.options).ready
+
+
+Described = Annotated[str, Field(min_length=1, max_length=255)] | Named
+"""A descriptor by its name alone, or with options."""
 
 
 class Plan(BaseModel):

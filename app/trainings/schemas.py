@@ -7,10 +7,14 @@ from app.deps import examples
 from app.deps.accepted import QUEUED, JobOut, State
 from app.deps.words import CollectionName
 from app.engine.names import Metadata
-from app.trainings.plan import Source
+from app.trainings.plan import Described, Source
 
 EXAMPLES: list[JsonValue] = [
     {"collection": examples.COLLECTION, "method": "ldml", "descriptor": "lbp", "dim": 32},
+    {
+        "collection": examples.COLLECTION, "method": "cosim_average",
+        "descriptors": [{"name": "lbp", "options": {"margin": 2}}, "sift"],
+    },
     {
         "collection": examples.COLLECTION, "method": "cpmtml", "descriptor": "lbp", "dim": 64,
         "sources": [
@@ -51,8 +55,8 @@ class TrainingIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": EXAMPLES})
     collection: CollectionName
     method: str = Field("ldml", max_length=64, description="how the metric is learned")
-    descriptor: str | None = Field(None, max_length=255, description="without it, that of the serving model")
-    descriptors: list[str] = Field([], max_length=8, description="several, one after the other in a row")
+    descriptor: Described | None = Field(None, description="without it, that of the serving model")
+    descriptors: list[Described] = Field([], max_length=8, description="several, one after the other in a row")
     dim: int | None = Field(None, ge=1, le=4096)
     options: Metadata = Field({}, description="of the method; a wrong one is answered with the list of them")
     seed: int = Field(0, ge=0, lt=2**31)

@@ -31,6 +31,10 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"sources": [{"from": "subjects", "tolerance": 5}]}, 422, "tolerance"),
     ({"sources": [{"from": "subjects"}, {"from": "metadata.name"}]}, 422, "all its sources"),
     ({"sources": [{"from": "subjects"}, {"from": "subjects"}]}, 422, "twice"),
+    ({"descriptor": {"name": "lbp", "options": {"margins": 2}}}, 422, "margin"),
+    ({"descriptors": [{"name": "fisher", "options": {"vocabulary": "/etc/passwd"}}]}, 422, "vocabulary"),
+    ({"descriptor": {"name": "lbp", "options": {"cell": 1000}}}, 422, "cell"),
+    ({"descriptor": {"options": {}}}, 422, "name"),
     ({"start_from": "m-none"}, 404, "m-none"),
     ({"start_from": "lbp-l2", "method": "wpca"}, 422, "ldml"),
     ({"start_from": "lbp-l2", "descriptor": "lbp"}, 422, "leave out"),
@@ -105,3 +109,12 @@ def test_a_training_may_go_on_from_what_serves(service: Service) -> None:
     assert (request["start_from"], request["options"]["dim"]) == (model, 6)
     anew = service.wait(start(service, method="ldml", start_from="serving"))
     assert anew["problem"]["code"] == "CannotGoOn"
+
+
+def test_a_descriptor_may_be_given_its_options(service: Service) -> None:
+    enrol(service.resources, "c", range(8), shots=2)
+    cut = {"name": "lbp", "options": {"margin": 2}}
+    job = service.wait(start(service, method="wpca", dim=4, descriptors=[cut, "cslbp"]))
+    assert job["state"] == "succeeded", job["problem"]
+    made = service.client.get(f"/v1/models/{job['result']['model']}").json()["descriptors"]
+    assert made == [cut, {"name": "cslbp", "options": {}}]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.trainings.checking import NEED_A_FILE
+from app.trainings.described import NEED_A_FILE
 from ml import registry
 from tests.flows.learning import learned, published, searched_and_taken_back
 from tests.flows.test_training import STRONG, train, upload
