@@ -17,9 +17,6 @@ CONFIDENCE = 0.95
 RULE_OF_30 = 30
 FEWEST = 5
 FLATTEST = 1e-3
-BLOCK = 1024
-DENSE = 64
-"""Where the squared number of rows is below so many times the pairs, all with all is faster than pair by pair."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,7 @@ def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Metric 
         return np.empty(0)
     first, second = rng.choice(known, (2, 2 * n))
     apart = people[first] != people[second]
-    return _distances(rows, _unique(first[apart], second[apart], len(rows), n, rng), metric)
+    return metric.apart(rows, _unique(first[apart], second[apart], len(rows), n, rng))
 
 
 def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = EUCLIDEAN) -> Distances:
@@ -193,7 +190,7 @@ def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = 
     one = rng.integers(0, photos[person])
     other = (one + rng.integers(1, photos[person])) % photos[person]
     first, second = order[start[person] + one], order[start[person] + other]
-    return _distances(rows, _unique(first, second, len(rows), n, rng), metric)
+    return metric.apart(rows, _unique(first, second, len(rows), n, rng))
 
 
 def _unique(first: Ids, second: Ids, faces: int, n: int, rng: np.random.Generator) -> Ids:
@@ -201,15 +198,6 @@ def _unique(first: Ids, second: Ids, faces: int, n: int, rng: np.random.Generato
     codes = np.sort(np.minimum(first, second) * faces + np.maximum(first, second))  # np.unique takes ten times as long
     codes = rng.permutation(codes[np.diff(codes, prepend=-1) > 0])[:n]
     return np.stack(np.divmod(codes, faces), axis=1)
-
-
-def _distances(rows: Rows, pairs: Ids, metric: Metric) -> Distances:
-    if len(rows) ** 2 < DENSE * len(pairs):
-        return metric.distances(rows, rows)[pairs[:, 0], pairs[:, 1]].astype(np.float64)
-    found = np.empty(len(pairs))
-    for at in range(0, len(pairs), BLOCK):
-        found[at : at + BLOCK] = metric.paired(rows[pairs[at : at + BLOCK, 0]], rows[pairs[at : at + BLOCK, 1]])
-    return found
 
 
 def _finite(distances: Distances) -> Distances:

@@ -6,9 +6,12 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.types import Rows
+from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
+BLOCK = 1024
+DENSE = 64
+"""Where the squared number of rows is below so many times the pairs, all with all is faster than pair by pair."""
 Kind = Literal["l2", "ip", "average"]
 
 
@@ -46,6 +49,20 @@ class Metric:
             return self._odds([(x[:, at] * y[:, at]).sum(1) for at in self.parts])
         apart = ((x - y) ** 2).sum(1) if self.kind == "l2" else -(x * y).sum(1)
         return np.asarray(apart, np.float32)
+
+    def apart(self, rows: Rows, pairs: Ids) -> Floats:
+        """(N, d) and (P, 2) places in them -> (P,), a few at a time: descriptors are wide."""
+        if len(rows) ** 2 < DENSE * len(pairs):
+            return self.distances(rows, rows)[pairs[:, 0], pairs[:, 1]].astype(np.float64)
+        found = np.empty(len(pairs))
+        for at in range(0, len(pairs), BLOCK):
+            ends = pairs[at : at + BLOCK]
+            found[at : at + BLOCK] = self.paired(rows[ends[:, 0]], rows[ends[:, 1]])
+        return found
+
+    def told(self, distances: NDArray[Any]) -> NDArray[Any]:
+        """As tables tell them: Euclidean distances themselves and not their squares (000, Table 6)."""
+        return np.sqrt(distances) if self.kind == "l2" else distances
 
     def query(self, rows: Rows) -> Rows:
         """What is multiplied with stored rows as they are. (Q, d) -> (Q, d)."""

@@ -1,7 +1,7 @@
 """Who takes part in an evaluation: a collection's faces under the names that protocols use, and the protocols."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,10 +15,12 @@ from app.errors import Invalid
 from app.evaluations.schemas import EvaluationIn, ProtocolFile
 from ml.errors import Corrupt, WrongShape
 from ml.evaluation import protocols
-from ml.evaluation.protocols import Protocol, held_out_people
+from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
+from ml.evaluation.verification_pairs import Pairs, read_folds
 from ml.types import Ids
 
 PHOTOS = 5  # a person is searched for with so many: 423 people of LFW, as 002 and 003 count them
+OPEN = 0.4  # held out of training; half of them are enrolled
 SHARES = {"disjoint": (0.5, PHOTOS), "holdout": (0.2, 2)}
 
 
@@ -48,6 +50,10 @@ class Entrants:
     tolerance: float
 
     @property
+    def faces(self) -> Ids:
+        return np.array([e.pk for e in self.gallery], np.int64)
+
+    @property
     def people(self) -> Ids:
         return np.array([e.person for e in self.gallery], np.int64)
 
@@ -69,6 +75,8 @@ def read(session: Session, asked: EvaluationIn) -> Entrants:
 def drawn(asked: EvaluationIn, entrants: Entrants) -> list[Protocol]:
     """One protocol a file, or a draw. Raises Invalid where it names nothing that is here."""
     try:
+        if asked.protocol == "verification":
+            return _folds(asked.files[0], [e.photo for e in entrants.gallery], entrants.people)
         if asked.files:
             photos = [e.photo for e in entrants.gallery]
             return [_from_file(file, photos) for file in asked.files]
@@ -92,8 +100,28 @@ def closed_set(people: Ids, seed: int) -> Protocol:
 def _draw(kind: str, people: Ids, seed: int) -> Protocol:
     if kind == "retrieval":
         return closed_set(people, seed)
+    if kind == "openset":
+        return open_set_people(people, OPEN, seed=seed)
     share, photos = SHARES[kind]
     return held_out_people(people, share, seed=seed, photos=photos)
+
+
+def _folds(file: ProtocolFile, photos: Sequence[str], people: Ids) -> list[Protocol]:
+    """Everybody whom a fold does not name may be fitted on for it. Whose a photo is, the collection says."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "pairs.txt"
+        path.write_text(file.text, "utf-8")
+        count = len(read_folds(path, photos))
+        return [_apart(protocols.read(f"view2:{f}", Path(folder), photos), people) for f in range(count)]
+
+
+def _apart(fold: Protocol, people: Ids) -> Protocol:
+    """Nobody whom the collection knows under another name than the file is fitted on and judged."""
+    judged = np.isin(people, people[fold.pairs.index]) & (people >= 0)
+    training = fold.training[~judged[fold.training]]
+    inside = np.isin(fold.training_pairs.index, training).all(axis=1)
+    pairs = Pairs(fold.training_pairs.index[inside], fold.training_pairs.same[inside])
+    return replace(fold, people=people, training=training, training_pairs=pairs)
 
 
 def _from_file(file: ProtocolFile, photos: Sequence[str]) -> Protocol:

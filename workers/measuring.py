@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ml.calibration import FEWEST, Calibration
 from ml.embedders.base import Embedder
-from ml.evaluation.intervals import paired_difference
+from ml.evaluation.comparison import compare
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
@@ -26,7 +26,6 @@ OF_ONE = 10
 """Queries in all, and of one person at most."""
 PAIRS = 20_000
 """Drawn to calibrate on, half of them the same."""
-BLOCK = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +43,7 @@ class Measured:
     """ranked: None where nothing could be searched for; genuine, impostor: distances of held-out pairs; said: of the
     explicit labels. float64."""
 
+    metric: Metric
     ranked: Ranked | None
     genuine: Distances
     impostor: Distances
@@ -54,15 +54,15 @@ def measure(trial: Trial, model: Contestant) -> Measured:
     """Searches for the held-out faces among the other held-out faces and the distractors."""
     facts, metric = trial.facts, model.embedder.metric
     placed = trial.bench.embed(model, facts.task)
-    said = _apart(placed.faces, trial.bench.place(facts.pairs), metric)
+    said = metric.apart(placed.faces, trial.bench.place(facts.pairs))
     searched = np.flatnonzero(facts.member & trial.held & ~np.isnan(facts.truth))
     ranked = _rank(trial, placed, searched, metric)
     if ranked is None:
         fresh = trial.held[facts.pairs].any(axis=1)
-        return Measured(None, said[fresh & facts.same], said[fresh & ~facts.same], said)
+        return Measured(metric, None, said[fresh & facts.same], said[fresh & ~facts.same], said)
     drawn, alike = draw_pairs(facts.truth[searched], facts.tolerance, PAIRS, np.random.default_rng(0))
-    genuine = _apart(placed.faces, trial.bench.place(searched[drawn[alike]]), metric)
-    return Measured(ranked, genuine, ranked.impostor.astype(np.float64), said)
+    genuine = metric.apart(placed.faces, trial.bench.place(searched[drawn[alike]]))
+    return Measured(metric, ranked, genuine, ranked.impostor.astype(np.float64), said)
 
 
 def _rank(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> Ranked | None:
@@ -95,18 +95,9 @@ def _queries(people: Ids) -> Ids:
     return np.sort(draw.permutation(chosen)[:QUERIES])
 
 
-def _apart(rows: Rows, pairs: Ids, metric: Metric) -> Distances:
-    """(P,) distances of (P, 2) pairs of rows, a few at a time: descriptors are wide."""
-    found = np.empty(len(pairs))
-    for at in range(0, len(pairs), BLOCK):
-        first, second = (rows[ends] for ends in pairs[at : at + BLOCK].T)
-        found[at : at + BLOCK] = metric.paired(first, second)
-    return found
-
-
 def report(trial: Trial, now: Measured, before: Measured | None) -> dict[str, Any]:
-    """candidate, current: `Report.to_dict`, or None; difference: candidate less current, by query, with intervals;
-    labels: how many explicit labels each gets right."""
+    """candidate, current: `Report.to_dict`, or None; difference: candidate less current, by query, each with its
+    interval and the p of a permutation test; labels: how many explicit labels each gets right."""
     told: dict[str, Any] = {
         "candidate": None,
         "current": None,
@@ -115,9 +106,9 @@ def report(trial: Trial, now: Measured, before: Measured | None) -> dict[str, An
     }
     if now.ranked is None:
         return told
-    told["candidate"] = summarise([now.ranked], protocol=trial.name, task=trial.facts.task).to_dict()
+    told["candidate"] = _summary(trial, now.ranked, now.metric)
     if before is not None and before.ranked is not None:
-        told["current"] = summarise([before.ranked], protocol=trial.name, task=trial.facts.task).to_dict()
+        told["current"] = _summary(trial, before.ranked, before.metric)
         told["difference"] = {
             "mAP": _difference(average_precisions(now.ranked), average_precisions(before.ranked), now.ranked),
             "1-call@1": _difference(n_call(now.ranked, 1), n_call(before.ranked, 1), now.ranked),
@@ -126,8 +117,13 @@ def report(trial: Trial, now: Measured, before: Measured | None) -> dict[str, An
     return told
 
 
+def _summary(trial: Trial, ranked: Ranked, metric: Metric) -> dict[str, Any]:
+    return summarise([ranked], protocol=trial.name, task=trial.facts.task, metric=metric).to_dict()
+
+
 def _difference(now: NDArray[np.float64], before: NDArray[np.float64], ranked: Ranked) -> dict[str, float]:
-    return asdict(paired_difference(now, before, ranked.groups))
+    found = compare(now, before, ranked.groups)
+    return asdict(found.difference) | {"p": found.p}
 
 
 def _labels(trial: Trial, now: Measured, before: Measured | None) -> dict[str, Any]:
@@ -172,5 +168,5 @@ def calibrate_on_learned(embedder: Embedder, rows: Rows, facts: Facts) -> Calibr
     if min(same.sum(), (~same).sum()) < FEWEST:
         return None
     places, at = np.unique(pairs, return_inverse=True)
-    apart = _apart(embedder.embed(rows[places], facts.task), at.reshape(-1, 2), embedder.metric)
+    apart = embedder.metric.apart(embedder.embed(rows[places], facts.task), at.reshape(-1, 2))
     return Calibration.fit(apart[same], apart[~same])

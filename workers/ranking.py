@@ -3,33 +3,25 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from ml import indexes
+from ml.evaluation.clustering import nmi_of
 from ml.evaluation.curves import distractor_curve, speed_accuracy
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import CALLS, FPIRS, rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import det, misses_at_fpir
 from ml.metric import EUCLIDEAN, Metric
-from ml.types import Rows
-from workers.entrants import Entrant, Entrants
+from workers.entrants import Entrants
+from workers.placing import Placed
 
 WIDEST = 2048  # wider embeddings are searched flat in practice, and k-means over them takes minutes
 SHOWN = 100
-
-
-@dataclass(frozen=True, eq=False)
-class Placed:
-    """Where the gallery lies under one draw's model. place: the same for other faces; seconds: what it took."""
-
-    rows: Rows
-    metric: Metric
-    place: Callable[[Sequence[Entrant]], Rows]
-    seconds: dict[str, float]
+HEAVIEST = 10_000_000  # people times faces: half a minute of k-means
 
 
 def judged(
@@ -57,12 +49,25 @@ def judged(
         "sd": {k: float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for k, v in values.items()},
         "draws": draws,
         "pooled": pooled.to_dict(),
+        "outcomes": [_outcomes(entrants, p, r) for p, r in zip(protocols, ranked, strict=True)],
         **curves,
     }
 
 
+def _outcomes(entrants: Entrants, protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
+    """What came of each query, to compare another model with: AP and the rank of the nearest relevant face, or None."""
+    return {
+        "name": protocol.name,
+        "gallery": ranked.gallery,
+        "faces": [entrants.gallery[q].pk for q in protocol.queries],
+        "people": ranked.groups.tolist(),
+        "map": np.round(average_precisions(ranked), 6).tolist(),
+        "first": ranked.first.tolist(),
+    }
+
+
 def _draw(protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
-    misses = {f"fnir@{f:g}": misses_at_fpir(ranked.mate, ranked.stranger, f) for f in FPIRS}
+    misses = {f"fnir@{f:g}": misses_at_fpir(ranked.mate, ranked.stranger[ranked.strangers], f) for f in FPIRS}
     return {
         "name": protocol.name,
         "queries": int(ranked.mated.sum()),
@@ -77,9 +82,10 @@ def _draw(protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
 
 
 def _curves(entrants: Entrants, protocol: Protocol, here: Placed) -> dict[str, Any]:
-    """Speed against accuracy over m, and retrieval over distractors: on the first draw."""
-    told: dict[str, Any] = {"curve": [], "distractor_curve": []}
+    """Speed against accuracy over m, retrieval over distractors, NMI: on the first draw."""
+    told: dict[str, Any] = {"curve": [], "distractor_curve": [], "nmi": None}
     if here.rows.shape[1] <= WIDEST:
+        told["nmi"] = _nmi(protocol, here)
         index = indexes.build(protocol.gallery, here.rows[protocol.gallery], here.metric)
         people = protocol.people.astype(np.float64)
         value_of = dict(zip(protocol.gallery.tolist(), people[protocol.gallery].tolist(), strict=True))
@@ -90,3 +96,14 @@ def _curves(entrants: Entrants, protocol: Protocol, here: Placed) -> dict[str, A
         points_over_n = distractor_curve(here.rows, protocol, others, metric=here.metric)
         told["distractor_curve"] = [asdict(p) for p in points_over_n]
     return told
+
+
+def _nmi(protocol: Protocol, here: Placed) -> dict[str, Any] | None:
+    """Of all faces of the people searched for; None for inner products, that have no means, or where it takes long."""
+    faces = np.concatenate([protocol.queries, protocol.gallery])
+    faces = faces[np.isin(protocol.people[faces], protocol.people[protocol.queries]) & (protocol.people[faces] >= 0)]
+    people = protocol.people[faces]
+    heaps = len(np.unique(people))
+    if here.metric.kind != "l2" or heaps < 2 or heaps * len(faces) > HEAVIEST:
+        return None
+    return asdict(nmi_of(here.rows[faces], people)) | {"people": heaps, "faces": len(faces)}

@@ -1,11 +1,10 @@
 """A model judged by what people have said: does it put "same" nearer than "not the same"?"""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtri
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -13,7 +12,8 @@ from app.db.tables import Face
 from app.engine import settled
 from app.engine.settled import Settled
 from app.errors import Invalid
-from ml.evaluation.intervals import bootstrap_mean
+from ml.evaluation.intervals import bootstrap_pairs
+from ml.evaluation.separation import Scored, separation
 from ml.evaluation.verification import best_threshold
 from ml.generation import Generation
 from ml.types import Rows
@@ -44,36 +44,32 @@ def faces_of(session: Session, said: Settled) -> list[Face]:
     return [f for part in parts for f in session.scalars(select(Face).where(Face.pk.in_(part)).order_by(Face.pk))]
 
 
-def judged(said: Settled, pks: Sequence[int], rows: Rows, generation: Generation, task: str) -> dict[str, Any]:
-    """auc: that a pair of the same is nearer than one of others, with its interval (Hanley and McNeil 1982);
-    accuracy: at probability 1/2 of the model's own calibration, without one at the best threshold of these pairs."""
-    first, second = (rows[np.searchsorted(pks, said.pairs[:, i])] for i in (0, 1))
-    distances = generation.metric.paired(first, second).astype(np.float64)
+def judged(said: Settled, faces: Sequence[Face], rows: Rows, generation: Generation, task: str) -> dict[str, Any]:
+    """auc, eer, ...: see `ml.evaluation.separation`. accuracy: at probability 1/2 of the model's own calibration,
+    without one at the best threshold of these pairs. Intervals resample the people whose faces were labelled.
+
+    faces: those of the pairs, by pk; rows: where each lies.
+    """
+    at = np.searchsorted([f.pk for f in faces], said.pairs)
+    distances = generation.metric.apart(rows, at)
+    people = np.array([-f.pk if f.subject_pk is None else f.subject_pk for f in faces], np.int64)[at]
     calibration = generation.calibrations.get(task)
     if calibration is not None:
         accepted = calibration.probability(distances) >= PRIOR
     else:
         accepted = distances <= best_threshold(distances, said.same)
-    right = bootstrap_mean((accepted == said.same).astype(np.float64))
-    auc, low, high = _auc(distances, said)
+    right = bootstrap_pairs([accepted == said.same], [people])
+    sides = (
+        [Scored(generation.metric.told(distances[said.same == same]), people[said.same == same])]
+        for same in (True, False)
+    )
+    told = asdict(separation(*sides))
     return {
         "pairs": len(said),
         "same": int(said.same.sum()),
         "unsettled": said.unsettled,
         "threshold": "calibration" if calibration is not None else "best on these pairs",
-        "accuracy": {"value": right.value, "low": right.low, "high": right.high},
-        "auc": {"value": auc, "low": low, "high": high},
-        "mean": {"accuracy": right.value, "auc": auc},
+        "accuracy": asdict(right),
+        **told,
+        "mean": {"accuracy": right.value, "auc": told["auc"]["value"], "eer": told["eer"]["value"]},
     }
-
-
-def _auc(distances: NDArray[np.float64], said: Settled) -> tuple[float, float, float]:
-    from scipy.stats import rankdata  # most of a second to load, for one call
-
-    same, others = int(said.same.sum()), int((~said.same).sum())
-    below = rankdata(-distances)[said.same].sum() - same * (same + 1) / 2
-    auc = float(below / (same * others))
-    q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
-    spread = auc * (1 - auc) + (same - 1) * (q1 - auc**2) + (others - 1) * (q2 - auc**2)
-    half = float(ndtri(0.975)) * float(np.sqrt(max(spread, 0.0) / (same * others)))
-    return auc, max(0.0, auc - half), min(1.0, auc + half)

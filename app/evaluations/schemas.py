@@ -13,6 +13,11 @@ EXAMPLES: list[JsonValue] = [
     {
         "collection": "lfw", "protocol": "disjoint",
         "files": [{"name": "disjoint-0.txt", "text": "train Aaron_Guiel\nquery Abdullah_Gul/Abdullah_Gul_0017.jpg\n"}],
+        "training": {"method": "ldml", "descriptor": "lbp", "dim": 32}, "against": examples.EVALUATION,
+    },
+    {
+        "collection": "lfw", "protocol": "verification", "setting": "restricted",
+        "files": [{"name": "pairs.txt", "text": "10\t300\nAbel_Pacheco\t1\t4\nAJ_Cook\t1\tMarsha_Thomason\t1\n"}],
         "training": {"method": "ldml", "descriptor": "lbp", "dim": 32},
     },
 ]  # fmt: skip
@@ -30,16 +35,37 @@ OUT: dict[str, Any] = {
         "draws": 3,
         "seed": 0,
         "model": examples.MODEL,
+        "against": None,
     },
     "problem": None,
     "created_at": examples.MOMENT,
 }
-WHOLE: dict[str, Any] = OUT | {"report": {"protocol": "retrieval", "mean": {"map": 0.71}, "sd": {"map": 0.01}}}
+REPORT: dict[str, Any] = {
+    "protocol": "retrieval",
+    "mean": {"map": 0.71, "1-call@10": 0.9, "eer": 0.05},
+    "sd": {"map": 0.01, "1-call@10": 0.01, "eer": 0.004},
+    "pooled": {
+        "mean_average_precision": {"value": 0.71, "low": 0.68, "high": 0.74},
+        "separation": {
+            "eer": {"value": 0.05, "low": 0.04, "high": 0.06},
+            "auc": {"value": 0.98, "low": 0.97, "high": 0.99},
+        },
+    },
+    "nmi": {"value": 0.93, "low": 0.92, "high": 0.94, "people": 423, "faces": 5985},
+    "against": {
+        "evaluation": examples.EVALUATION,
+        "difference": {"map": {"value": 0.03, "low": 0.01, "high": 0.05, "p": 0.002, "groups": 423}},
+    },
+}
+WHOLE: dict[str, Any] = OUT | {"report": REPORT}
 By = Annotated[str, StringConstraints(pattern=r"^(subjects|metadata\.[^\x00]{1,255})$")]
 
 
 class ProtocolFile(BaseModel):
     """retrieval: a query's photo a line. disjoint: `train NAME` and `query PHOTO` lines.
+
+    verification: as LFW's `pairs.txt`, `FOLDS<tab>N`, then for each fold N lines `NAME<tab>A<tab>B` and N lines
+    `NAME<tab>A<tab>NAME<tab>B`.
 
     A photo is named by the last two parts of its external_image_id, `Name/Name_0001.jpg`.
     """
@@ -68,7 +94,7 @@ class EvaluationIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": EXAMPLES})
     collection: CollectionName
     task: TaskName = "identity"
-    protocol: Literal["retrieval", "disjoint", "holdout", "labels"] = "retrieval"
+    protocol: Literal["retrieval", "disjoint", "holdout", "openset", "verification", "labels"] = "retrieval"
     files: list[ProtocolFile] = Field([], max_length=20)
     draws: int = Field(1, ge=1, le=100, description="without files: how many are drawn by the server")
     seed: int = Field(0, ge=0, lt=2**31, description="of the first draw; the next ones count on")
@@ -76,6 +102,13 @@ class EvaluationIn(BaseModel):
         None, max_length=64, description="an id, or champion (the default), challenger, previous"
     )
     training: TrainingSpec | None = None
+    setting: Literal["unrestricted", "restricted"] = Field(
+        "unrestricted",
+        description="verification by a training: from who is on the photos, or from the folds' pairs alone",
+    )
+    against: Note | None = Field(
+        None, max_length=64, description="an evaluation of the same to compare with: the report gains `against`"
+    )
     by: By = Field("subjects", description="what counts as the same: subjects, or metadata.<key>")
     tolerance: float = Field(0.0, ge=0, allow_inf_nan=False, description="metadata that differ by so much are the same")
 
@@ -85,8 +118,14 @@ class EvaluationIn(BaseModel):
             raise ValueError("send model or training, not both")
         if self.protocol == "labels" and (self.training or self.files):
             raise ValueError("labels are judged by a model that there is, and need no files")
-        if self.protocol == "holdout" and self.files:
-            raise ValueError("holdout is drawn by the server: send draws, not files")
+        if self.protocol in ("holdout", "openset") and self.files:
+            raise ValueError(f"{self.protocol} is drawn by the server: send draws, not files")
+        if self.protocol == "verification" and (len(self.files) != 1 or self.by != "subjects"):
+            raise ValueError("verification takes one file, a list of pairs of people")
+        if self.protocol == "labels" and self.against:
+            raise ValueError("labels cannot be compared with an earlier evaluation: they may have changed")
+        if self.setting == "restricted" and (self.protocol != "verification" or not self.training):
+            raise ValueError("restricted is a way to train for verification")
         return self
 
 
@@ -108,14 +147,19 @@ class EvaluationOut(BaseModel):
 
 
 class WholeEvaluationOut(EvaluationOut):
-    """With its report: `mean` and `sd` over the draws, each draw, all draws pooled with intervals, and the curves."""
+    """With its report: `mean` and `sd` over the draws, each draw, all draws pooled with intervals, and the curves.
+
+    Intervals hold 95 % and resample people. `pooled`: mAP, n-call@K, CMC, FNIR at FPIR, 1-NN error, and under
+    `separation` EER, AUC, FNMR at FMR and how far friends and foes lie apart; for verification these stand at the top,
+    beside `accuracy`. `against`: this less the earlier evaluation, query by query, with the p of a permutation test.
+    """
 
     model_config = ConfigDict(json_schema_extra={"examples": [WHOLE]})
     report: dict[str, Any]
 
     @classmethod
     def of(cls, row: Evaluation, job: JobOut | None) -> "WholeEvaluationOut":
-        return cls(**_common(row, job), report=row.report)
+        return cls(**_common(row, job), report=told_of(row.report))
 
 
 class EvaluationsOut(BaseModel):
@@ -129,6 +173,11 @@ class EvaluationStarted(JobOut):
 
     model_config = ConfigDict(json_schema_extra={"examples": [STARTED]})
     evaluation: str
+
+
+def told_of(report: dict[str, Any]) -> dict[str, Any]:
+    """A report as it is told: without what came of each query, which is kept to compare with."""
+    return {name: part for name, part in report.items() if name != "outcomes"}
 
 
 def _common(row: Evaluation, job: JobOut | None) -> dict[str, Any]:

@@ -25,6 +25,8 @@ def start(session: Session, settings: Settings, caller: Caller, told: Evaluation
         told = told.model_copy(update={"model": _model(session, told)})
     else:
         _check(settings, caller, told.training)
+    if told.against:
+        _comparable(session, caller, told)
     evaluation = Evaluation(request=told.model_dump(mode="json"))
     session.add(evaluation)
     session.flush()
@@ -69,6 +71,19 @@ def _model(session: Session, told: EvaluationIn) -> str:
     if told.task not in model.manifest["tasks"]:
         raise Invalid(f"model {named} serves {', '.join(model.manifest['tasks'])}, not {told.task}", code="UnknownTask")
     return model.id
+
+
+def _comparable(session: Session, caller: Caller, told: EvaluationIn) -> None:
+    """What a look can tell; the job sees whether the same queries were searched for."""
+    row = session.get(Evaluation, told.against)
+    if row is None:
+        raise NotFound(f"no evaluation {told.against!r} to compare with")
+    caller.check(row.request["collection"])
+    if not row.report:
+        raise Invalid(f"evaluation {told.against} has no report to compare with")
+    for name in ("collection", "task", "protocol", "by", "tolerance"):
+        if row.request.get(name) != getattr(told, name):
+            raise Invalid(f"evaluation {told.against} was of another {name}: {row.request.get(name)}")
 
 
 def _check(settings: Settings, caller: Caller, training: TrainingSpec) -> None:

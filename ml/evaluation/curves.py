@@ -19,14 +19,14 @@ from ml.types import Rows
 
 @dataclass(frozen=True)
 class SpeedPoint:
-    """An index at m cells probed.
+    """An index at m cells probed. Intervals resample queries: whom each cell holds is given.
 
     fraction: distances computed over faces held; recall: share of the exhaustive search's first k that is found
     one_call: 1-call@k by the values given, None without; milliseconds: median of one query alone
     """
 
     m: int
-    fraction: float
+    fraction: Interval
     recall: Interval
     one_call: Interval | None
     milliseconds: float
@@ -61,7 +61,7 @@ def speed_accuracy(
         points.append(
             SpeedPoint(
                 found.m,
-                float(found.fraction.mean()),
+                bootstrap_mean(found.fraction),
                 bootstrap_mean(recall),
                 None if hits is None else bootstrap_mean(hits),
                 _median_ms(index, queries[:timed], k, m),

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ml.errors import WrongShape
-from ml.evaluation.intervals import RESAMPLES, Interval, Times, bootstrap, over_draws, pair_times
+from ml.evaluation.intervals import RESAMPLES, Interval, bootstrap_pairs, over_draws
 from ml.evaluation.separation import Scored, Separation, separation
 from ml.evaluation.verification import Distances, Folds, best_threshold, over_folds
 from ml.evaluation.verification_pairs import Pairs
@@ -37,9 +36,15 @@ class Verification:
 
 
 def verify(
-    folds: Sequence[Pairs], people: Ids, apart: Callable[[int], Apart], *, resamples: int = RESAMPLES
+    folds: Sequence[Pairs],
+    people: Ids,
+    apart: Callable[[int], Apart],
+    *,
+    told: Callable[[Distances], Distances] = np.asarray,
+    resamples: int = RESAMPLES,
 ) -> Verification:
-    """people: (N,) whose each photo is, -1 unknown; apart(f): distances under the model that may judge fold f.
+    """people: (N,) whose each photo is, -1 unknown; apart(f): distances under the model that may judge fold f; told: as
+    the dispersion tells them (`Metric.told`), rising with them.
 
     A model that was fitted must not have seen fold f; its threshold is chosen here, on the other folds alone.
     Raises WrongShape with fewer than two folds, or one without pairs of both kinds.
@@ -52,7 +57,7 @@ def verify(
     owners = [_owners(f, people) for f in folds]
     accuracies = np.array([r.mean() for r in right])
     sides = [
-        [Scored(d[f.same == same], o[f.same == same]) for f, d, o in zip(folds, distances, owners, strict=True)]
+        [Scored(told(d[f.same == same]), o[f.same == same]) for f, d, o in zip(folds, distances, owners, strict=True)]
         for same in (True, False)
     ]
     return Verification(
@@ -60,7 +65,7 @@ def verify(
         tuple(accuracies.tolist()),
         tuple(thresholds),
         over_folds(accuracies),
-        _over_people(right, owners, resamples),
+        bootstrap_pairs(right, owners, resamples=resamples),
         over_draws(accuracies),
         separation(*sides, resamples=resamples),
     )
@@ -76,19 +81,3 @@ def _owners(fold: Pairs, people: Ids) -> Ids:
     """(P, 2) people; a photo of nobody known stands for itself."""
     known = people[fold.index]
     return np.where(known < 0, -1 - fold.index, known)
-
-
-def _over_people(right: Sequence[NDArray[np.bool_]], owners: Sequence[Ids], resamples: int) -> Interval:
-    """Mean over folds of the share decided rightly, a pair of two people as often as both are drawn together."""
-    people = np.unique(np.concatenate([o.ravel() for o in owners]))
-    places = [np.searchsorted(people, o).T for o in owners]
-
-    def mean(times: Times) -> NDArray[np.float64]:
-        shares = []
-        for (first, second), good in zip(places, right, strict=True):
-            weights = pair_times(times, first, second)
-            with np.errstate(invalid="ignore"):
-                shares.append(weights @ good / weights.sum(1))
-        return np.asarray(np.mean(shares, axis=0), np.float64)[:, None]
-
-    return bootstrap(mean, len(people), resamples=resamples)[0]

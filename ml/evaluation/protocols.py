@@ -8,7 +8,7 @@ Files of a protocol folder, LFW's or one's own, naming photos `Name/Name_0001.jp
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ class Protocol:
     queries, gallery: who is searched for, and among whom; apart from one another; both empty for verification
     pairs, training_pairs: verification only; those judged and those that thresholds may be chosen on
     missing: photos that the protocol names and the list does not hold (a face that was not found, say)
+    open_set: whether some queries are of people who are not in the gallery, on purpose
     """
 
     name: str
@@ -38,6 +39,7 @@ class Protocol:
     pairs: Pairs = field(default_factory=Pairs)
     training_pairs: Pairs = field(default_factory=Pairs)
     missing: tuple[str, ...] = ()
+    open_set: bool = False
 
     @property
     def training_mask(self) -> NDArray[np.bool_]:
@@ -135,3 +137,16 @@ def held_out_people(
     gallery = np.union1d(np.setdiff1d(held, queries), extra)
     training = np.setdiff1d(np.arange(len(people)), np.union1d(held, extra))
     return Protocol(f"held-out-{fraction:g}-{seed}", people, training, queries, gallery)
+
+
+def open_set_people(people: Ids, fraction: float, *, seed: int = 0) -> Protocol:
+    """`held_out_people`, and then half of those held out are not enrolled: a photo of each searches for nobody.
+
+    Raises WrongShape where fewer than four people are held out.
+    """
+    closed = held_out_people(people, fraction, seed=seed)
+    if len(closed.queries) < 4:
+        raise WrongShape("people held out", "four or more, half to be enrolled", len(closed.queries))
+    strangers = np.random.default_rng((seed, 1)).permutation(people[closed.queries])[: len(closed.queries) // 2]
+    gallery = closed.gallery[~np.isin(people[closed.gallery], strangers)]
+    return replace(closed, name=f"open-set-{fraction:g}-{seed}", gallery=gallery, open_set=True)

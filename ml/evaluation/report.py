@@ -46,7 +46,7 @@ def rank_protocol(
     )
     queries = Faces(embeddings[protocol.queries], told[protocol.queries], protocol.queries)
     ranked = rank(queries, gallery, metric=metric, tolerance=tolerance)
-    return replace(ranked, groups=_owners(protocol.people, protocol.queries))
+    return replace(ranked, groups=_owners(protocol.people, protocol.queries), open_set=protocol.open_set)
 
 
 def _owners(people: Ids, queries: Ids) -> NDArray[np.float64]:
@@ -63,7 +63,7 @@ def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity",
     precisions = [average_precisions(r) for r in draws]
     calls = {str(k): [n_call(r, k) for r in draws] for k in CALLS}
     curve = det(np.concatenate([r.genuine for r in draws]), np.concatenate([r.impostor for r in draws]))
-    probes = [Probes(r.mate, r.stranger, r.groups, r.groups) for r in draws]
+    probes = [Probes(r.mate, r.stranger[r.strangers], r.groups, r.groups[r.strangers]) for r in draws]
     found, apart = _cmc(draws), _separation(draws, metric)
 
     return Report(
@@ -106,13 +106,8 @@ def _cmc(draws: Sequence[Ranked]) -> tuple[Interval, ...]:
 
 
 def _separation(draws: Sequence[Ranked], metric: Metric) -> Separation:
-    """Euclidean distances are told as distances, not as their squares: 000's Table 6 is of those."""
-
-    def told(distances: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.sqrt(distances) if metric.kind == "l2" else distances
-
-    genuine = [Scored(told(r.genuine), r.genuine_of) for r in draws]
-    return separation(genuine, [Scored(told(r.impostor), r.impostor_of) for r in draws])
+    genuine = [Scored(metric.told(r.genuine), r.genuine_of) for r in draws]
+    return separation(genuine, [Scored(metric.told(r.impostor), r.impostor_of) for r in draws])
 
 
 def _chance(relevant: Sequence[int], gallery: int, k: int) -> float:

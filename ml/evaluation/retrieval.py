@@ -27,6 +27,8 @@ class Ranked:
     genuine, impostor: float32 distances of relevant and (sampled) other pairs, one query after the other
     sampled: (Q,) how many impostor pairs of each query there are
     gallery: faces that were ranked, the query itself not counted
+    open_set: whether the queries with nothing to find are of people left out on purpose; they alone are strangers then,
+        else every query stands for one as well, its own person taken out
     """
 
     ranks: tuple[Ids, ...]
@@ -37,6 +39,12 @@ class Ranked:
     impostor: NDArray[np.float32]
     sampled: Ids
     gallery: int
+    open_set: bool = False
+
+    @property
+    def strangers(self) -> NDArray[np.bool_]:
+        """(Q,) which queries stand for somebody who is not enrolled."""
+        return ~self.mated if self.open_set else np.ones(len(self.ranks), bool)
 
     @property
     def mated(self) -> NDArray[np.bool_]:

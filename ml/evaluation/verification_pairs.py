@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from ml.errors import Corrupt
 from ml.types import Ids
@@ -23,6 +25,13 @@ class Pairs:
         """All of these, one after another."""
         every = [cls(), *parts]
         return cls(np.concatenate([p.index for p in every]), np.concatenate([p.same for p in every]))
+
+    def groups(self) -> Ids:
+        """The number of each photo's group, photos rising: joined by a pair of either kind, they are kept together."""
+        photos, at = np.unique(self.index, return_inverse=True)
+        first, second = at.reshape(-1, 2).T
+        joined = coo_array((np.ones(len(first)), (first, second)), shape=(len(photos), len(photos)))
+        return connected_components(joined, directed=False)[1].astype(np.int64)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)

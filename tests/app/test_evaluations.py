@@ -48,7 +48,28 @@ def test_what_a_look_can_tell_is_refused_at_once(service: Service) -> None:
     assert refused(training={"method": "wpca", "descriptor": "magic"}) == (422, "UnknownComponent")
     assert refused(protocol="labels", training={"method": "l2"}) == (422, "InvalidParameter")
     assert refused(files=[{"name": "../etc", "text": ""}]) == (422, "InvalidParameter")
+    assert refused(protocol="verification") == (422, "InvalidParameter")
+    assert refused(protocol="openset", files=[{"name": "q.txt", "text": ""}]) == (422, "InvalidParameter")
+    assert refused(setting="restricted") == (422, "InvalidParameter")
+    assert refused(protocol="labels", against="x") == (422, "InvalidParameter")
+    assert refused(against="none") == (404, "ResourceNotFound")
     assert service.client.get("/v1/evaluations/none").status_code == 404
+
+
+@on_sqlite
+def test_an_evaluation_is_compared_with_an_earlier_one_of_the_same(service: Service) -> None:
+    stocked(service)
+    first = service.client.post("/v1/evaluations", json={"collection": "c", "draws": 2})
+    assert service.wait(first)["state"] == "succeeded"
+    asked = {"collection": "c", "draws": 2, "against": first.json()["evaluation"]}
+    job = service.wait(service.client.post("/v1/evaluations", json=asked))
+    assert job["state"] == "succeeded", job["problem"]
+    told = job["result"]["report"]["against"]
+    assert told["evaluation"] == asked["against"]
+    assert told["difference"]["map"] == {"value": 0, "low": 0, "high": 0, "p": 1, "groups": 8}
+    assert "outcomes" not in service.client.get(f"/v1/evaluations/{asked['against']}").json()["report"]
+    other = service.client.post("/v1/evaluations", json=asked | {"protocol": "holdout"})
+    assert (other.status_code, other.json()["code"]) == (422, "InvalidParameter")
 
 
 @on_sqlite

@@ -5,11 +5,13 @@ import pytest
 
 from ml.errors import Corrupt, WrongShape
 from ml.evaluation.curves import cells_to_try, distractor_curve, speed_accuracy
-from ml.evaluation.protocols import Protocol, held_out_people
+from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
 from ml.evaluation.records import Report
 from ml.evaluation.report import rank_protocol, summarise
+from ml.evaluation.verification import misses_at_fpir
 from ml.indexes.flat import Flat
 from ml.indexes.ivf import Ivf
+from ml.metric import INNER_PRODUCT
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,14 @@ def test_a_report_says_what_was_measured(report: Report) -> None:
     assert report.cmc[9] == pytest.approx(report.ncall["10"].value)
     assert report.fnir["0.01"].value >= report.fnir["0.1"].value
     assert 0 < report.eer < 0.5
+    assert report.separation is not None
+    assert report.nearest_error is not None
+    assert report.eer == report.separation.eer.value
+    assert report.separation.auc.low < report.separation.auc.value < report.separation.auc.high
+    assert report.separation.dispersion.d_prime.value > 0
+    assert report.nearest_error.value == pytest.approx(1 - report.ncall["1"].value)
+    assert all(low <= v <= high for low, v, high in zip(report.cmc_low, report.cmc, report.cmc_high, strict=True))
+    assert (report.cmc_low[9], report.cmc_high[9]) == pytest.approx((report.ncall["10"].low, report.ncall["10"].high))
     assert report.sd is None
 
 
@@ -51,9 +61,41 @@ def test_a_report_goes_through_json_and_back(report: Report, rows: np.ndarray, p
         Report.from_dict({"protocol": "x"})
 
 
+def test_a_report_of_an_older_version_is_read(report: Report) -> None:
+    added = ("cmc_low", "cmc_high", "nearest_error", "separation")
+    old = {name: v for name, v in report.to_dict().items() if name not in added}
+    assert Report.from_dict(old).mean_average_precision == report.mean_average_precision
+    assert Report.from_dict(old).separation is None
+
+
+def test_inner_products_are_told_as_they_are(rows: np.ndarray, protocol: Protocol) -> None:
+    ranked = rank_protocol(rows, protocol, metric=INNER_PRODUCT)
+    found = summarise([ranked], protocol="p", metric=INNER_PRODUCT).separation
+    assert found is not None
+    assert found.dispersion.foes.value == pytest.approx(ranked.impostor.mean(), rel=1e-5)
+
+
+def test_people_are_resampled_also_where_something_else_is_compared(rows: np.ndarray, protocol: Protocol) -> None:
+    ranked = rank_protocol(rows, protocol, values=20.0 + protocol.people % 30, tolerance=3)
+    assert np.array_equal(ranked.groups, protocol.people[protocol.queries])
+
+
+def test_an_open_set_has_strangers_of_its_own(rows: np.ndarray, people: np.ndarray) -> None:
+    open_set = open_set_people(people, 0.5, seed=3)
+    ranked = rank_protocol(rows, open_set)
+    assert (ranked.mated.sum(), ranked.strangers.sum(), ranked.gallery) == (30, 30, 90)
+    assert not np.isin(people[open_set.queries[~ranked.mated]], people[open_set.gallery]).any()
+    assert not np.isin(people[open_set.training], people[open_set.queries]).any()
+    found = summarise([ranked], protocol=open_set.name)
+    missed = misses_at_fpir(ranked.mate, ranked.stranger[~ranked.mated], 0.1)
+    assert found.fnir["0.1"].value == pytest.approx(np.nanmean(missed))
+    with pytest.raises(WrongShape, match="four or more"):
+        open_set_people(people[:16], 0.5)
+
+
 def test_chance_is_what_random_embeddings_reach(people: np.ndarray, protocol: Protocol) -> None:
     draw = np.random.default_rng(1)
-    random = [rank_protocol(draw.normal(size=(480, 3)).astype(np.float32), protocol) for _ in range(40)]
+    random = [rank_protocol(draw.normal(size=(480, 3)).astype(np.float32), protocol) for _ in range(20)]
     found = summarise(random, protocol="p")
     assert found.chance_at_10 == pytest.approx(1 - (170 / 180) * (169 / 179) * (168 / 178), abs=1e-9)
     assert found.ncall["10"].value == pytest.approx(found.chance_at_10, abs=0.03)
@@ -107,7 +149,7 @@ def test_probing_more_cells_finds_more_and_all_cells_find_all(rows: np.ndarray, 
     recalls = [p.recall.value for p in points]
     assert recalls == sorted(recalls)
     assert recalls[-1] == 1
-    assert all(np.diff([p.fraction for p in points]) >= 0)
+    assert all(np.diff([p.fraction.value for p in points]) >= 0)
     assert all(p.milliseconds > 0 for p in points)
 
 

@@ -1,9 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
+from pytorch_metric_learning.distances import LpDistance
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from pytorch_metric_learning.utils.inference import CustomKNN
 from sklearn.metrics import average_precision_score
 
 from ml.errors import WrongShape
 from ml.evaluation.intervals import bootstrap_mean, over_draws, paired_difference
+from ml.evaluation.protocols import Protocol
+from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.retrieval import (
     SORT_FROM,
     Faces,
@@ -12,6 +20,7 @@ from ml.evaluation.retrieval import (
     average_precisions,
     cmc,
     n_call,
+    nearest_error,
     rank,
     ranks_of,
 )
@@ -157,3 +166,62 @@ def test_an_interval_over_draws_is_students() -> None:
     assert found.value == 2
     assert found.high - 2 == pytest.approx(4.302652 / 3**0.5, rel=1e-5)
     assert over_draws(np.array([1.0])).low == 1
+
+
+def test_recall_at_k_rises_with_k_and_is_pytorch_metric_learnings_at_one() -> None:
+    """001's Recall@K: every face searches among all others. PML has it for K = 1 alone."""
+    draw = np.random.default_rng(8)
+    people = np.repeat(np.arange(30), 5)
+    rows = (draw.normal(size=(30, 6))[people] + draw.normal(size=(150, 6))).astype(np.float32)
+    everybody = faces(rows, people)
+    ranked = rank(everybody, everybody)
+    recall = [n_call(ranked, k).mean() for k in range(1, 150)]
+    assert recall == sorted(recall)
+    assert recall[-1] == 1
+    theirs = AccuracyCalculator(
+        include=("precision_at_1", "mean_average_precision"),
+        k=149,
+        knn_func=CustomKNN(LpDistance(normalize_embeddings=False)),
+        device=torch.device("cpu"),
+    ).get_accuracy(rows, people, rows, people, ref_includes_query=True)
+    assert recall[0] == pytest.approx(theirs["precision_at_1"])
+    assert nearest_error(ranked).mean() == pytest.approx(1 - theirs["precision_at_1"])
+    assert average_precisions(ranked).mean() == pytest.approx(theirs["mean_average_precision"], rel=1e-6)
+
+
+def test_more_calls_among_the_same_places_are_harder(crowd: tuple[Faces, Faces]) -> None:
+    ranked = rank(*crowd)
+    found = [np.nanmean(n_call(ranked, 20, n)) for n in (1, 2, 3, 5)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > found[-1]
+
+
+LFW = [*[5] * 112, *[7] * 153, *[13] * 96, *[31] * 52, 53, 55, 60, 71, 77, 109, 121, 144, 236, 530]
+"""Photos of the 423 people of LFW with five or more, nearly: 112 have 5, 153 6 to 9, 96 10 to 19, 62 20 or more."""
+
+
+def test_shuffled_names_give_chance_in_a_gallery_as_large_as_lfws() -> None:
+    """423 queries among 12,810: 1-call@2, 5, 10, 20 of .20, .51, 1.00, 1.94 % (the specification's measured facts)."""
+    draw = np.random.default_rng(12)
+    known = np.repeat(np.arange(len(LFW)), LFW)
+    people = np.concatenate([known, np.arange(len(LFW), len(LFW) + 13_233 - len(known))])
+    rows = (draw.normal(size=(people.max() + 1, 4))[people] + 0.1 * draw.normal(size=(13_233, 4))).astype(np.float32)
+    queries = np.unique(known, return_index=True)[1]
+    gallery = np.setdiff1d(np.arange(13_233), queries)
+    assert (len(queries), len(gallery)) == (423, 12_810)
+    protocol = Protocol("p", people, gallery, queries, gallery)
+    assert np.nanmean(n_call(rank_protocol(rows, protocol), 10)) > 0.9
+    shuffles = [rank_protocol(rows, replace(protocol, people=shuffled(people, queries, draw))) for _ in range(4)]
+    for k, chance in ((2, 0.0020), (5, 0.0051), (10, 0.0100), (20, 0.0194)):
+        found = np.mean([np.nanmean(n_call(r, k)) for r in shuffles])
+        assert found == pytest.approx(chance, abs=4 * (chance / (4 * 423)) ** 0.5)
+    chances = summarise(shuffles[:1], protocol="p").chance_at_10
+    assert chances == pytest.approx(0.0100, abs=0.0004)
+
+
+def shuffled(people: np.ndarray, queries: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """The gallery's names anew; each query keeps its own, so that it has as much to find."""
+    names = people.copy()
+    gallery = np.setdiff1d(np.arange(len(people)), queries)
+    names[gallery] = draw.permutation(people[gallery])
+    return names

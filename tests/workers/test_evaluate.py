@@ -4,13 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 from sqlalchemy import update
 
 from app.db.session import reading, writing
 from app.db.tables import Evaluation, Face, Label, Task
 from app.engine.generations import FIRST
 from app.errors import Invalid
-from app.evaluations.schemas import EvaluationIn
+from app.evaluations.schemas import EvaluationIn, told_of
 from app.queue.messages import Evaluate
 from app.queue.queue import enqueue
 from app.resources import Resources
@@ -18,7 +19,7 @@ from ml.indexes import build
 from ml.types import Rows
 from tests.gallery import context, enrol
 from tests.rows import generation
-from workers import reembedding
+from workers import fitting, reembedding
 from workers.handlers import evaluate
 
 PEOPLE, SHOTS = 12, 5
@@ -47,8 +48,9 @@ def run(resources: Resources, times: int = 1, **asked: Any) -> dict[str, Any]:
     for _ in range(times):
         result = evaluate.run(message, context(resources, job))
     with reading(resources.database) as session:
-        assert session.get_one(Evaluation, message.evaluation).report == result["report"]
-    return dict(result["report"])
+        row = session.get_one(Evaluation, message.evaluation)
+        assert told_of(row.report) == result["report"]
+    return dict(result["report"]) | {"id": row.id}
 
 
 def precision(rows: Rows, query: int, gallery: list[int]) -> float:
@@ -79,6 +81,7 @@ def test_a_model_is_ranked_over_the_whole_gallery(resources: Resources, times: i
     pooled = report["pooled"]["mean_average_precision"]
     assert pooled["low"] <= report["mean"]["map"] <= pooled["high"]
     assert (report["faces"], report["model"]) == (len(faces), FIRST)
+    assert "outcomes" not in report
 
 
 @on_sqlite
@@ -98,7 +101,7 @@ def test_the_figures_are_those_of_the_book_and_of_a_search_of_every_cell(resourc
     index = build(np.array(gallery), rows[gallery], p=4)
     first = index.search(rows[queries], 1, m=4).ids[:, 0]
     assert report["mean"]["1-call@1"] == pytest.approx(np.mean(first // SHOTS == np.array(queries) // SHOTS))
-    assert report["curve"][-1]["recall"]["value"] == 1.0
+    assert report["curve"][-1]["recall"]["value"] == report["curve"][-1]["fraction"]["value"] == 1.0
 
 
 @on_sqlite
@@ -150,8 +153,131 @@ def test_labels_judge_a_model(resources: Resources) -> None:
                 session.add(Label(task="identity", face_a=ends[0], face_b=ends[1], same=same, by="ann"))
     report = run(resources, protocol="labels", model=FIRST)
     assert (report["pairs"], report["same"]) == (24, 12)
-    assert 0.5 < report["auc"]["low"] <= report["auc"]["value"] <= report["auc"]["high"] <= 1
+    assert report["mean"]["auc"] == report["auc"]["value"]
+    assert 0 <= report["auc"]["low"] <= report["auc"]["value"] <= report["auc"]["high"] <= 1
+    assert report["auc"]["value"] > 0.5
     assert report["accuracy"]["value"] >= 0.5
+
+
+def pairs_file(folds: int = 3, people: int = 4, turned: int | None = None) -> dict[str, str]:
+    """Each fold of `people` people of its own: neighbouring shots the same, neighbouring people not; one fold turned
+    round, so that what should be the same is not."""
+    lines = [f"{folds}\t{people}"]
+    for fold in range(folds):
+        who = [fold * people + i for i in range(people)]
+        other = [*who[1:], who[0]]
+        same = [(w, 0, w, 1) for w in who]
+        differ = [(w, 2, o, 3) for w, o in zip(who, other, strict=True)]
+        if fold == turned:
+            differ = [(w, 0, o, 1) for w, o in zip(who, other, strict=True)]
+        lines += [f"Person_{a}\t{i}\t{j}" for a, i, _, j in same]
+        lines += [f"Person_{a}\t{i}\tPerson_{b}\t{j}" for a, i, b, j in differ]
+    return {"name": "pairs.txt", "text": "\n".join(lines) + "\n"}
+
+
+def as_lfw_names_them(resources: Resources) -> list[Face]:
+    faces = stocked(resources)
+    with writing(resources.database) as session:
+        for i, face in enumerate(faces):
+            name = f"drawn/Person_{i // SHOTS}/Person_{i // SHOTS}_{i % SHOTS:04d}.jpg"
+            session.execute(update(Face).where(Face.pk == face.pk).values(external_image_id=name))
+    return faces
+
+
+@on_sqlite
+def test_pairs_are_judged_fold_by_fold(resources: Resources) -> None:
+    faces, model = as_lfw_names_them(resources), generation("m1")
+    with writing(resources.database) as session:
+        resources.generations.keep(session, model)
+        job = enqueue(session, Evaluate(evaluation="none"))
+    rows = reembedding.embedded(context(resources, job), model, ["identity"], faces)["identity"]
+    report = run(resources, protocol="verification", files=[pairs_file()], model="m1")
+    assert [(d["name"], d["pairs"], d["missing"]) for d in report["draws"]] == [(f"view2:{f}", 8, 0) for f in range(3)]
+    assert report["mean"]["accuracy"] == pytest.approx(np.mean([d["accuracy"] for d in report["draws"]]))
+    assert report["sd"]["accuracy"] == pytest.approx(report["se"]["accuracy"] * 3**0.5)
+    assert report["accuracy"]["low"] <= report["mean"]["accuracy"] <= report["accuracy"]["high"]
+    found = []
+    for first in range(0, PEOPLE, 4):
+        near = [(SHOTS * w, SHOTS * w + 1) for w in range(first, first + 4)]
+        far = [(SHOTS * (first + w) + 2, SHOTS * (first + (w + 1) % 4) + 3) for w in range(4)]
+        found.append([((rows[a] - rows[b]) ** 2).sum() for a, b in near + far])
+    truth = np.repeat([1, 0], 4)
+    assert report["auc"]["value"] == pytest.approx(np.mean([roc_auc_score(truth, [-d for d in one]) for one in found]))
+    assert report["dispersion"]["friends"]["value"] == pytest.approx(
+        np.mean([np.sqrt(one[:4]) for one in found]), rel=1e-5
+    )
+
+
+@on_sqlite
+@pytest.mark.parametrize("setting", ["restricted", "unrestricted"])
+def test_what_a_fold_says_teaches_nothing_of_its_own_model(
+    resources: Resources, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fold 1 poisoned: its own model is the same to the bit, the others' see other pairs only where they may."""
+    as_lfw_names_them(resources)
+    fits: list[Any] = []
+    fit = fitting.fit
+
+    def watched(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
+        fits.append(data)
+        return fit(plan, data, *more, **named)
+
+    monkeypatch.setattr(fitting, "fit", watched)
+    learned = {"method": "wpca", "descriptor": "lbp", "dim": 4}
+    asked = {"protocol": "verification", "setting": setting, "training": learned}
+    runs = [run(resources, files=[pairs_file(turned=turned)], **asked) for turned in (None, 1)]
+    clean, poisoned = fits[:3], fits[3:]
+    assert [len(data.rows) for data in clean] == ([32] * 3 if setting == "restricted" else [40] * 3)
+    assert np.array_equal(clean[1].rows, poisoned[1].rows)
+    assert np.array_equal(clean[1].tasks[0].pairs, poisoned[1].tasks[0].pairs)
+    thresholds = [report["draws"][1]["threshold"] for report in runs]
+    assert thresholds[0] == thresholds[1]
+    told = clean[0].tasks[0]
+    if setting == "restricted":
+        assert np.isnan(told.values).all()
+        assert (len(told.pairs), told.same.sum(), len(np.unique(told.people))) == (16, 8, 16 - 0)
+        assert not np.array_equal(clean[0].tasks[0].pairs, poisoned[0].tasks[0].pairs)
+    else:
+        assert (np.unique(told.people, return_counts=True)[1] == SHOTS).all()
+
+
+@on_sqlite
+def test_a_model_is_compared_with_an_earlier_evaluation_of_the_same(resources: Resources) -> None:
+    as_lfw_names_them(resources)
+    first = run(resources, draws=2, model=FIRST)
+    again = run(resources, draws=2, training={"method": "l2", "descriptor": "lbp"}, against=first["id"])
+    told = again["against"]["difference"]
+    assert again["against"]["evaluation"] == first["id"]
+    assert set(told) == {"map", "1-call@1", "1-call@10"}
+    assert {k: told["map"][k] for k in ("value", "low", "high", "p", "groups")} == {
+        "value": 0, "low": 0, "high": 0, "p": 1, "groups": 12,
+    }  # fmt: skip
+    other = run(resources, draws=2, training={"method": "wpca", "descriptor": "lbp", "dim": 1}, against=first["id"])
+    worse = other["against"]["difference"]["map"]
+    assert worse["value"] == pytest.approx(other["mean"]["map"] - first["mean"]["map"], abs=1e-5)
+    assert worse["high"] < 0
+    assert worse["p"] < 0.05
+    with pytest.raises(Invalid, match="same queries"):
+        run(resources, draws=3, model=FIRST, against=first["id"])
+
+
+@on_sqlite
+def test_folds_are_compared_with_folds(resources: Resources) -> None:
+    as_lfw_names_them(resources)
+    first = run(resources, protocol="verification", files=[pairs_file()], model=FIRST)
+    again = run(resources, protocol="verification", files=[pairs_file()], model=FIRST, against=first["id"])
+    assert again["against"]["difference"]["accuracy"]["p"] == 1
+    with pytest.raises(Invalid, match="same pairs"):
+        run(resources, protocol="verification", files=[pairs_file(turned=0)], model=FIRST, against=first["id"])
+
+
+@on_sqlite
+def test_strangers_of_an_open_set_are_not_enrolled(resources: Resources) -> None:
+    stocked(resources)
+    report = run(resources, protocol="openset", draws=2, model=FIRST)
+    assert [d["name"] for d in report["draws"]] == ["open-set-0.4-0", "open-set-0.4-1"]
+    assert {(d["queries"], d["gallery"]) for d in report["draws"]} == {(3, 12)}
+    assert 0 <= report["pooled"]["fnir"]["0.1"]["value"] <= 1
 
 
 @on_sqlite
