@@ -160,8 +160,8 @@ def test_labels_judge_a_model(resources: Resources) -> None:
 
 
 def pairs_file(folds: int = 3, people: int = 4, turned: int | None = None) -> dict[str, str]:
-    """Each fold of `people` people of its own: neighbouring shots the same, neighbouring people not; one fold turned
-    round, so that what should be the same is not."""
+    """Each fold of `people` people of its own: two shots of each the same, neighbouring people not; the fold `turned`
+    has other photos of strangers."""
     lines = [f"{folds}\t{people}"]
     for fold in range(folds):
         who = [fold * people + i for i in range(people)]
@@ -213,7 +213,7 @@ def test_pairs_are_judged_fold_by_fold(resources: Resources) -> None:
 def test_what_a_fold_says_teaches_nothing_of_its_own_model(
     resources: Resources, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fold 1 poisoned: its own model is the same to the bit, the others' see other pairs only where they may."""
+    """Fold 1 poisoned: what its own model is fitted on stays the same to the bit, and so does its threshold."""
     as_lfw_names_them(resources)
     fits: list[Any] = []
     fit = fitting.fit
@@ -235,7 +235,7 @@ def test_what_a_fold_says_teaches_nothing_of_its_own_model(
     told = clean[0].tasks[0]
     if setting == "restricted":
         assert np.isnan(told.values).all()
-        assert (len(told.pairs), told.same.sum(), len(np.unique(told.people))) == (16, 8, 16 - 0)
+        assert (len(told.pairs), told.same.sum(), len(np.unique(told.people))) == (16, 8, 16)
         assert not np.array_equal(clean[0].tasks[0].pairs, poisoned[0].tasks[0].pairs)
     else:
         assert (np.unique(told.people, return_counts=True)[1] == SHOTS).all()
