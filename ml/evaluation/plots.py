@@ -6,8 +6,8 @@ from typing import Any
 from ml.evaluation.records import Report
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
-SHADE = "22"
-"""Opacity of an interval's band, in hexadecimal."""
+SHADE = 0.15
+"""Opacity of an interval's band."""
 
 
 def figures(reports: Mapping[str, Report]) -> dict[str, dict[str, Any]]:
@@ -41,8 +41,14 @@ def _band(report: Report, style: dict[str, Any]) -> list[dict[str, Any]]:
         return []
     places = _places(report)
     around = {"x": [*places, *reversed(places)], "y": [*report.cmc_high, *reversed(report.cmc_low)]}
-    quiet = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    shade = {"fill": "toself", "fillcolor": style["line"]["color"] + SHADE, "legendgroup": style["legendgroup"]}
+    quiet = {
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "legendgroup": style["name"],
+    }
+    shade = {"fill": "toself", "fillcolor": style["line"]["color"], "opacity": SHADE}
     return [around | quiet | shade]
 
 
