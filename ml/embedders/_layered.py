@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -37,11 +38,11 @@ class Siamese(Projected):
     groups, faces, others: people in a batch, faces of each, and others beside them
     margin: tau, where the median squared distance is `distance` at the start; per_anchor: nu, triplets an anchor
     corrections: share of the loss that explicit pairs carry once there are many; needed: pairs of either kind
-    unit: divide each z by its norm once it is learned; the paper does not
+    length: "kept", as the paper has it, or "unit", each embedding divided by its norm once it is learned
     stay: pull of each squared distance in a batch to what it was at the start, by prior / n of n faces with a fellow
     start: "pca" (the descriptor's own distance), "lda" (`ridge`: share of the variance within people added to each
-    axis), "wpca", "random", "learned" (go on from what was fitted or loaded), or "best": of "lda" and "pca", whichever
-    tells people apart better whom it did not learn from
+    axis), "wpca", "random", or "learned" (go on from what was fitted or loaded)
+    "best": of "pca" and "lda", and of both lengths, what tells people apart best whom it did not learn from
     rate: eta, where a step of 1 is about as large as the map; momentum: nu of equation 10
     axes: principal axes that the map is sought in, fewer than D for speed; device: "auto", "cpu" or "cuda"
     """
@@ -58,7 +59,7 @@ class Siamese(Projected):
     per_anchor: int = 5
     corrections: float = 0.2
     needed: int = 10
-    unit: bool = True
+    length: Literal["best", "kept", "unit"] = "best"
     stay: float = 1.0
     prior: float = 300.0
     start: Literal["best", "pca", "lda", "wpca", "random", "learned"] = "best"
@@ -74,7 +75,8 @@ class Siamese(Projected):
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         judged = self._lesson(data)
-        start = self._choice(judged)
+        start, unit = self._choice(judged)
+        self.notes = {"start": start, "unit": unit}
         told, steps = None, self.steps
         whole = self.steps
         if judged.held is not None and self.held_out:
@@ -90,7 +92,7 @@ class Siamese(Projected):
             "projection": projection.cpu().numpy(),
             "offset": (projection @ judged.space.mean).cpu().numpy(),
         }
-        self.notes = {"start": start, "steps": steps, "loss": found.loss, "held_out": told and told.held_out}
+        self.notes |= {"steps": steps, "loss": found.loss, "held_out": told and told.held_out}
 
     def _lesson(self, data: TrainingSet) -> Lesson:
         """With people held out, if there are enough for that."""
@@ -119,11 +121,23 @@ class Siamese(Projected):
         self.tasks = (task.task,)
         return task
 
-    def _choice(self, lesson: Lesson) -> str:
-        if self.start != "best":
-            return self.start
-        judge = lesson.judge(self.unit)
-        return "lda" if judge is None else max(("pca", "lda"), key=lambda name: judge(self._start(name, lesson)))
+    def _choice(self, lesson: Lesson) -> tuple[str, bool]:
+        """Where to start, and whether embeddings are brought to unit length."""
+        starts = ("pca", "lda") if self.start == "best" else (self.start,)
+        units = {"best": (False, True), "kept": (False,), "unit": (True,)}[self.length]
+        if lesson.judge(True) is None:  # with little known, "lda" is whitened components
+            return starts[-1], units[-1]
+        matrices = {start: self._start(start, lesson) for start in starts}
+
+        def worth(choice: tuple[str, bool]) -> float:
+            judge = lesson.judge(choice[1])
+            return judge(matrices[choice[0]]) if judge else 0.0
+
+        return max(product(starts, units), key=worth)
+
+    @property
+    def unit(self) -> bool:  # type: ignore[override]
+        return bool(self.notes.get("unit"))
 
     def _learn(self, lesson: Lesson, start: str, steps: int, progress: Progress) -> Outcome:
         layer, rate, scale_rate = self._layer(self._start(start, lesson), lesson.spread)

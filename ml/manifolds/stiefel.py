@@ -9,7 +9,7 @@ from torch import Tensor
 from ml.manifolds.base import Manifold
 
 FAR = 1e3
-"""A squared length of U + xi's columns above which its Gram matrix is no longer trusted with single precision."""
+"""Mean squared length of the columns of U + xi above which its Gram matrix is no longer trusted in single precision."""
 
 
 @dataclass(frozen=True)
@@ -27,28 +27,28 @@ class Stiefel(Manifold):
         return torch.addmm(vector, at, inside + inside.T, alpha=-0.5)
 
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
-        """Columns orthonormal to rounding, however many steps came before."""
-        return orthonormal(at + tangent if self.retraction == "qr" else _cayley(at, tangent))
+        return _near(at + tangent) if self.retraction == "qr" else _cayley(at, tangent)
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
-    """qf(A): the Q of A = Q R with diag R > 0. (n, p) of full rank -> (n, p).
-
-    By Cholesky, A^T A = R^T R: A = U + xi has A^T A = I + xi^T xi, so it loses nothing while xi is of moderate length.
-    """
-    gram = matrix.T @ matrix
-    factor, failed = torch.linalg.cholesky_ex(gram)
-    if failed or float(gram.diagonal().amax()) > FAR * float(gram.diagonal().amin()):
-        return _householder(matrix)
-    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
-    return matrix @ inverse.T
-
-
-def _householder(matrix: Tensor) -> Tensor:
+    """qf(A): the Q of A = Q R with diag R > 0. (n, p) of full rank -> (n, p)."""
     q, r = torch.linalg.qr(matrix)
     upright: Tensor = q * torch.where(r.diagonal() < 0, -1.0, 1.0).to(q)
     return upright
+
+
+def _near(matrix: Tensor) -> Tensor:
+    """The same for A = U + xi by Cholesky, A^T A = R^T R, which is cheaper.
+
+    It loses nothing while xi is of moderate length, since A^T A = I + xi^T xi; else this is `orthonormal`.
+    """
+    gram = matrix.T @ matrix
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if failed or float(gram.trace()) > FAR * len(gram):
+        return orthonormal(matrix)
+    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
+    return matrix @ inverse.T
 
 
 def _cayley(at: Tensor, tangent: Tensor) -> Tensor:

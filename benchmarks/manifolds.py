@@ -1,0 +1,154 @@
+"""What the two geometries of 001 cost over the plain layer, and what they are worth on digits (its Table 2).
+
+    python -m benchmarks.manifolds [--threads 1] [--rounds 15] [--digits DIR] [--epochs 30]
+
+Cost: whole training steps (batch, network, mining, loss, both optimisers) of all layers in turn, a few of each a round;
+the median over rounds of each layer's CPU time over the plain layer's in that round, so that a busy machine says the
+same. An epoch is so many equal steps. "digits": 784 -> 20, batches of 100; "network": three convolutions on 64 x 64
+grey crops, then 512 -> 100. Worth: DIR has MNIST's `t10k-images*` and `t10k-labels*`; the first 8,000 digits teach, and
+the others look for their nearest among them.
+"""
+
+import argparse
+import gzip
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ml.embedders._pairs import principal, squared_distances
+from ml.layers.base import Layer, optimisers, random_start
+from ml.losses.triplet import Triplet
+from ml.manifolds.quotient import Quotient
+from ml.mining.semihard import SemiHard
+from ml.registry import build
+
+LAYERS = ("plain", "qconv", "qconv metric", "stiefel")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--digits", type=Path)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--seeds", type=int, default=3)
+    told = parser.parse_args()
+    torch.set_num_threads(told.threads)
+    if told.digits:
+        print(json.dumps(worth(told.digits, told.epochs, told.seeds)))
+        return
+    for batch in (100, 256):
+        print(json.dumps({"of": "digits", "batch": batch, **cost(list, 784, 20, batch, (784,), 60, told.rounds)}))
+    for batch in (64, 128, 256):
+        found = cost(convolutions, 512, 100, batch, (1, 64, 64), 1, told.rounds)
+        print(json.dumps({"of": "network", "batch": batch, **found}))
+
+
+def head(name: str, n: int, p: int, seed: int = 0) -> Layer:
+    kind, _, metric = name.partition(" ")
+    told = {"manifold": Quotient(descends="metric")} if metric else {}
+    made: Layer = build("layers", kind, start=random_start(n, p, seed), **told)
+    return made
+
+
+def convolutions() -> list[nn.Module]:
+    widths, found = (1, 32, 64, 128), list[nn.Module]()
+    for before, after in pairwise(widths):
+        found += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return [*found, nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+
+
+def stepper(layer: Layer, before: list[nn.Module], rate: float, decay: float = 1.0) -> Callable[[Tensor, Tensor], None]:
+    """A step of training by one batch and its labels."""
+    network = nn.Sequential(*before, layer)
+    both, miner, triplet = optimisers(network, rate), SemiHard(5), Triplet(1.0)
+    if not list(layer.curved()):
+        flat = [p for m in before for p in m.parameters()]
+        both = [torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9)]
+        both += [torch.optim.RMSprop(flat, lr=1e-4)] if flat else []
+    chance = torch.Generator().manual_seed(0)
+
+    def step(pixels: Tensor, labels: Tensor) -> None:
+        d2 = squared_distances(network(pixels))
+        alike = labels[:, None] == labels
+        apart = ~alike
+        triplets = miner(d2.detach(), alike.fill_diagonal_(False), apart, chance)
+        for optimiser in both:
+            optimiser.zero_grad()
+        triplet(d2, triplets).backward()
+        for optimiser in both:
+            optimiser.step()
+
+    return step
+
+
+def cost(
+    before: Callable[[], list[nn.Module]], n: int, p: int, batch: int, shape: tuple[int, ...], steps: int, rounds: int
+) -> dict[str, float]:
+    """Milliseconds of a plain step, and in percent what each of the others costs beyond it."""
+    chance = torch.Generator().manual_seed(0)
+    pixels = torch.rand(4 * batch, *shape, generator=chance)
+    labels = torch.randint(0, 10, (4 * batch,), generator=chance)
+    network = before()
+    runs = {name: stepper(head(name, n, p), network, 1e-3) for name in LAYERS}
+    seconds: dict[str, list[float]] = {name: [] for name in LAYERS}
+    for _ in range(rounds + 1):
+        for name, step in runs.items():
+            start = process_time()
+            for _ in range(steps):
+                chosen = torch.randint(0, len(pixels), (batch,), generator=chance)
+                step(pixels[chosen], labels[chosen])
+            seconds[name].append((process_time() - start) / steps)
+    plain = seconds["plain"][1:]
+    over = {name: median(a / b for a, b in zip(seconds[name][1:], plain, strict=True)) for name in LAYERS[1:]}
+    return {"plain_ms": round(1e3 * median(plain), 3)} | {k: round(100 * (v - 1), 2) for k, v in over.items()}
+
+
+def worth(folder: Path, epochs: int, seeds: int, teach: int = 8000) -> dict[str, list[float]]:
+    """Error in percent of the nearest neighbour in 20 numbers, one a seed."""
+    pixels, labels = digits(folder)
+    found: dict[str, list[float]] = {"as they are": [error(pixels, labels, teach)]}
+    axes, _, mean = principal(pixels[:teach], 20)
+    found["principal components"] = [error((pixels - mean) @ axes.T, labels, teach)]
+    for name in LAYERS:
+        for rate in (0.01, 0.1, 1.0):
+            found[f"{name}, rate {rate:g}"] = [
+                learned(name, pixels, labels, teach, rate, epochs, s) for s in range(seeds)
+            ]
+    return found
+
+
+def learned(name: str, pixels: Tensor, labels: Tensor, teach: int, rate: float, epochs: int, seed: int) -> float:
+    layer = head(name, pixels.shape[1], 20, seed)
+    step, chance = stepper(layer, [], rate), torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for chosen in torch.randperm(teach, generator=chance).split(100):
+            step(pixels[chosen], labels[chosen])
+    return error(layer(pixels).detach(), labels, teach)
+
+
+def error(z: Tensor, labels: Tensor, teach: int) -> float:
+    nearest = torch.cat([torch.cdist(part, z[:teach]).argmin(1) for part in z[teach:].split(500)])
+    return round(100 * float((labels[nearest] != labels[teach:]).float().mean()), 2)
+
+
+def digits(folder: Path) -> tuple[Tensor, Tensor]:
+    """(10000, 784) in 0..1, and which digit."""
+
+    def read(pattern: str, skip: int) -> Tensor:
+        [file] = folder.glob(pattern)
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        return torch.from_numpy(np.frombuffer(data, np.uint8, offset=skip).copy())
+
+    return read("t10k-images*", 16).view(-1, 784) / 255, read("t10k-labels*", 8).long()
+
+
+if __name__ == "__main__":
+    main()
