@@ -45,10 +45,11 @@ def main() -> None:
         print(json.dumps(worth(told.digits, told.epochs, told.seeds)))
         return
     for batch in (100, 256):
-        print(json.dumps({"of": "digits", "batch": batch, **cost(list, 784, 20, batch, (784,), 60, told.rounds)}))
+        found = cost(list, 784, 20, batch, (784,), 60, told.rounds)
+        print(json.dumps({"of": "digits", "batch": batch, **found}), flush=True)
     for batch in (64, 128, 256):
         found = cost(convolutions, 512, 100, batch, (1, 64, 64), 1, told.rounds)
-        print(json.dumps({"of": "network", "batch": batch, **found}))
+        print(json.dumps({"of": "network", "batch": batch, **found}), flush=True)
 
 
 def head(name: str, n: int, p: int, seed: int = 0) -> Layer:

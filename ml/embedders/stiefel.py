@@ -18,7 +18,8 @@ class Stiefel(Siamese):
     scale_rate: of S, relative to its root mean square; retraction: how U comes back among orthonormal matrices
     """
 
-    scale_rate: float = 0.003
+    rate: float = 0.03
+    scale_rate: float = 0.001
     retraction: Literal["qr", "cayley"] = "qr"
 
     def _layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:

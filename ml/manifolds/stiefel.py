@@ -27,7 +27,8 @@ class Stiefel(Manifold):
         return torch.addmm(vector, at, inside + inside.T, alpha=-0.5)
 
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
-        return _near(at + tangent) if self.retraction == "qr" else _cayley(at, tangent)
+        """Columns orthonormal to rounding, however many steps came before."""
+        return _near(at + tangent if self.retraction == "qr" else _cayley(at, tangent))
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
@@ -38,7 +39,7 @@ def orthonormal(matrix: Tensor) -> Tensor:
 
 
 def _near(matrix: Tensor) -> Tensor:
-    """The same for A = U + xi by Cholesky, A^T A = R^T R, which is cheaper.
+    """The same for A = U + xi, or what rounding left of U, by Cholesky, A^T A = R^T R, which is cheaper.
 
     It loses nothing while xi is of moderate length, since A^T A = I + xi^T xi; else this is `orthonormal`.
     """
