@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-NAMES = ("lbp", "descriptors", "fisher", "gmm", "index", "search")
+NAMES = ("lbp", "descriptors", "fisher", "gmm", "cosim", "index", "search")
 
 
 def main() -> None:
