@@ -147,7 +147,9 @@ def test_shuffled_labels_teach_nothing(k: int) -> None:
 
 def test_the_local_form_goes_on_from_the_global_one() -> None:
     one, still = Scml(**SMALL, unit=False).fit(DATA), Scml(**SMALL | {"local": 0}, k=3, unit=False).fit(DATA)
-    np.testing.assert_allclose(still.embed(NEW.rows), one.embed(NEW.rows), atol=1e-4)
+    # distances, for the axes of z may be turned where they are about equally strong
+    d2 = [((z[:200] - z[200:]).astype(np.float64) ** 2).sum(1) for z in (still.embed(NEW.rows), one.embed(NEW.rows))]
+    np.testing.assert_allclose(d2[0], d2[1], rtol=1e-3)
     moved = Scml(**SMALL, k=3, unit=False).fit(DATA)
     assert np.abs(moved.learned["scales"] - moved.learned["scales"][0]).max() > 0.01
 
