@@ -20,6 +20,9 @@ class Rates:
     common: float
     bias: float
 
+    def times(self, factor: float) -> "Rates":
+        return Rates(factor * self.own, factor * self.common, factor * self.bias)
+
 
 @dataclass(eq=False)
 class Projections:

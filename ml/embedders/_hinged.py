@@ -15,9 +15,11 @@ from ml.embedders._pools import Pool, pool
 from ml.embedders._projected import project
 from ml.embedders._rounds import Rounds
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
-from ml.errors import TooFewPairs, WrongShape
+from ml.errors import NotFinite, TooFewPairs, WrongShape
 from ml.types import Rows
 
+SLOWEST = 1e-3
+"""A descent that leaves all bounds begins again with steps half as long, down to this share of the rate."""
 SAMPLE = 4000
 """Faces from which the components of the start and the middle of the embedding are computed."""
 
@@ -131,15 +133,31 @@ class Hinged(Embedder):
     def _descend(self, lesson: Lesson, pools: list[Pool], start: Projections) -> None:
         rows, held = lesson.rows, lesson.held
         rates = self._rates(self.rate / _median(rows, pools[0]))
-        rounds = Rounds(rows, pools, rates, self.batch, self.averaging, np.random.default_rng((self.seed, 3)))
         stack = start.stacked(0).clone()
         look = None if held is None else watch(lambda faces: rows[faces] @ stack.T, held)
+
+        furthest = 0
+
+        def told(step: int, steps: int, values: dict[str, float]) -> None:
+            nonlocal furthest
+            furthest = max(furthest, step)
+            lesson.progress(furthest, steps, values)
 
         def judged(at: Projections) -> float:
             stack.copy_(at.stacked(0))
             return look() if look else float("nan")
 
-        found, notes = rounds.run(start, lesson.steps, lesson.progress, judged if look else None)
+        def descended(factor: float) -> tuple[Projections, dict[str, float | int | None]]:
+            random = np.random.default_rng((self.seed, 3))
+            rounds = Rounds(rows, pools, rates.times(factor), self.batch, self.averaging, random)
+            try:
+                return rounds.run(start, lesson.steps, told, judged if look else None)
+            except FloatingPointError:
+                if factor < SLOWEST:
+                    raise NotFinite(f"what was learned at rate {self.rate:g}, and at {factor:g} of it,") from None
+                return descended(factor / 2)
+
+        found, notes = descended(1.0)
         stacks = torch.stack([found.stacked(t) for t in range(len(found.own))])
         self.notes = dict(notes)
         self.learned = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 from torch import Tensor
@@ -40,6 +41,7 @@ class Rounds:
         """From `start`, which is left as it is. `watch` is asked `looks` times, and the best of what it saw is kept.
 
         Returns the projections and notes: steps, the running mean of the hinge, and what `watch` said of them.
+        Raises FloatingPointError where the steps are so long that nothing finite is left.
         """
         live, kept = start.clone(), start.clone()
         best, notes = kept, {"steps": steps, "loss": float("nan"), "held_out": None}
@@ -47,6 +49,8 @@ class Rounds:
         for step in range(1, steps + 1):
             task = (step - 1) % len(self.pools)
             now = self._step(live, task)
+            if not isfinite(now):
+                raise FloatingPointError(f"the hinge is {now} at step {step}")
             loss = now if step == 1 else loss + (now - loss) / min(step, 100)
             kept.follow(live, 1 - min(self.averaging, step / (step + 9)))
             if watch and (step % max(1, steps // looks) == 0 or step == steps):

@@ -8,7 +8,8 @@ from ml.embedders._hinge import Projections, Rates
 from ml.embedders._pools import derived, pool
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.stml import Stml
-from ml.errors import TooFewPairs, WrongShape
+from ml.errors import NotFinite, TooFewPairs, WrongShape
+from tests.ml.people import people
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +130,14 @@ def test_an_explicit_label_overrides_what_the_values_say() -> None:
 def test_a_descriptor_too_narrow_is_refused(faces: TrainingSet) -> None:
     with pytest.raises(WrongShape, match=r"\(N, 64 or more\)"):
         Stml(dim=64).fit(faces)
+
+
+def test_steps_that_are_too_long_are_halved() -> None:
+    data, told = people(seed=3), list[tuple[int, int]]()
+    wild = Stml(dim=6, steps=100, batch=64, pairs=2000, held_out=0, rate=20.0)
+    wild.fit(data, progress=lambda step, steps, values: told.append((step, steps)))
+    assert np.isfinite(wild.embed(data.rows)).all()
+    assert np.isfinite(wild.notes["loss"])
+    assert told == sorted(told)
+    with pytest.raises(NotFinite, match="rate"):
+        Stml(dim=6, steps=100, batch=64, pairs=2000, held_out=0, rate=1e30).fit(data)
