@@ -1,18 +1,33 @@
-"""`make bench`: the measurements that need no data of others, one after the other, so that none disturbs another."""
+"""`make bench`: the measurements that need no data of others, one after the other, so that none disturbs another.
 
-import runpy
+Each is a process of its own; those that write JSON write it into a folder, `.bench` unless another is named. At the end
+stands what was to be reached, and what was. Those that need LFW are named in docs/measurements.md, with their commands.
+"""
+
+import subprocess
 import sys
+from pathlib import Path
 
-NAMES = ("lbp", "descriptors", "fisher", "gmm", "cosim", "index", "search")
+from benchmarks import goals
+
+WITH_JSON = ("lbp", "descriptors", "fisher", "gmm", "cosim", "manifolds", "learning", "index")
+PRINTED = ("search",)
 
 
-def main() -> None:
-    """Those that need LFW are named in docs/measurements.md, with their commands."""
-    for name in NAMES:
+def main() -> int:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".bench")
+    folder.mkdir(exist_ok=True)
+    failed = []
+    for name in (*WITH_JSON, *PRINTED):
         print(f"== {name}", flush=True)
-        sys.argv = [f"benchmarks.{name}"]
-        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+        asked = ["--json", str(folder / f"{name}.json")] if name in WITH_JSON else []
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *asked], check=False).returncode:
+            failed.append(name)
+    goals.show(folder)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return bool(failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """LFW view 2, ten folds: SML, both CoSiM, Sub-SML and what late fusion makes of them (000, Table 5), and their time.
 
     python -m benchmarks.cosim [--rows LBP.npy --rows SIFT.npy --names NAMES.txt --pairs pairs.txt]
-                               [--folds 10] [--steps 1500] [--reference 200] [--out FILE.json]
+                               [--folds 10] [--steps 1500] [--reference 200] [--json FILE]
 
 Without data it measures the time of a step alone: two descriptors of 300 numbers, batches of 128 pairs.
 FILE.npy: (N, D) float32, a descriptor each, in the order of the names, one `Name/Name_0001.jpg` a line. A fold's
@@ -187,14 +187,14 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--reference", type=int, default=200)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--json", type=Path)
     told = parser.parse_args()
     report: dict[str, Any] = view_two(told) if told.rows else {}
     report["steps"] = timed(len(told.rows) or 2, 5400, told.reference)
     for name, line in report.items():
         print(f"{name:15}", line)
-    if told.out:
-        told.out.write_text(json.dumps(report, indent=1))
+    if told.json:
+        told.json.write_text(json.dumps(report, indent=1))
 
 
 def view_two(told: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What the two geometries of 001 cost over the plain layer, and what they are worth on digits (its Table 2).
 
-    python -m benchmarks.manifolds [--threads 1] [--rounds 15] [--digits DIR] [--epochs 30]
+    python -m benchmarks.manifolds [--threads 1] [--rounds 15] [--digits DIR] [--epochs 30] [--json FILE]
 
 Cost: whole training steps (batch, network, mining, loss, both optimisers) of all layers in turn, a few of each a round;
 the median over rounds of each layer's CPU time over the plain layer's in that round, so that a busy machine says the
@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--digits", type=Path)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
     told = parser.parse_args()
@@ -44,12 +45,16 @@ def main() -> None:
     if told.digits:
         print(json.dumps(worth(told.digits, told.epochs, told.seeds)))
         return
+    figures = []
     for batch in (100, 256):
-        found = cost(list, 784, 20, batch, (784,), 60, told.rounds)
-        print(json.dumps({"of": "digits", "batch": batch, **found}), flush=True)
+        figures.append({"of": "digits", "batch": batch, **cost(list, 784, 20, batch, (784,), 60, told.rounds)})
+        print(json.dumps(figures[-1]), flush=True)
     for batch in (64, 128, 256):
         found = cost(convolutions, 512, 100, batch, (1, 64, 64), 1, told.rounds)
-        print(json.dumps({"of": "network", "batch": batch, **found}), flush=True)
+        figures.append({"of": "network", "batch": batch, **found})
+        print(json.dumps(figures[-1]), flush=True)
+    if told.json:
+        told.json.write_text(json.dumps(figures, indent=1))
 
 
 def head(name: str, n: int, p: int, seed: int = 0) -> Layer:

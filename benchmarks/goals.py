@@ -1,0 +1,89 @@
+"""What the benchmarks found, beside what was to be reached: one line a goal."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Goal:
+    """found is None where what it is compared with is not installed; reached: at most `most` is wanted."""
+
+    what: str
+    found: float | None
+    most: float
+    unit: str
+    beside: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.found is None:
+            return "skipped"
+        return "reached" if self.found <= self.most else "MISSED"
+
+
+Figures = Any
+
+
+def lbp(found: Figures) -> Iterator[Goal]:
+    ms, over = found["ms"], found["over_ours"]
+    yield Goal("LBP", ms["ours"], 0.4, "ms a face", f"scikit-image {ms['scikit_image']:.2f} ms")
+    beside = 1 / over["vlfeat"] if "vlfeat" in over else None
+    yield Goal("LBP beside VLFeat's C", beside, 1.3, "times its time", "" if beside else "libvlfeat1 is not here")
+
+
+def fisher(found: Figures) -> Iterator[Goal]:
+    ms = found["milliseconds"]
+    yield Goal("dense SIFT and Fisher vector", ms["ours"], 55, "ms a face")
+    for name, value in ms.items():
+        if name != "ours":
+            yield Goal(f"the same, beside {name}", ms["ours"] / value, 0.5, "of its time", f"{value:.0f} ms")
+    for name in found["missing"]:
+        yield Goal(f"the same, beside {name}", None, 0.5, "of its time", "not installed")
+
+
+def gmm(found: Figures) -> Iterator[Goal]:
+    for name, row in found.items():
+        yield Goal(f"GMM, {name}", row["ours_s"], 0.5, "s", f"scikit-learn {row['scikit_learn_s']:.2f} s")
+
+
+def manifolds(found: Figures) -> Iterator[Goal]:
+    for row in found:
+        for layer in ("qconv", "stiefel"):
+            what = f"{layer} over the plain layer: {row['of']}, batch {row['batch']}"
+            yield Goal(what, 100 * (row[layer] - 1), 3, "% more")
+
+
+def learning(found: Figures) -> Iterator[Goal]:
+    alone = f"pair by pair {found['pair_by_pair_s'] / 60:.0f} min"
+    yield Goal("CP-mtML, 10^6 pair updates, 9,860 -> 64", found["cpmtml_s"] / 60, 2, "min", alone)
+    yield Goal("CP-mtML over stML", found["cpmtml_s"] / found["stml_s"], 2, "times its time")
+    yield Goal("LDML d=32", found["ldml_s"], 60, "s")
+    yield Goal("CLML k=16, d=32", found["clml_s"] / 60, 5, "min")
+    yield Goal("CLML, one query", found["clml_query_ms"], 2, "ms")
+    yield Goal("CLML, a face of 1,000", found["clml_batch_ms"], 0.3, "ms")
+
+
+READERS: dict[str, Callable[[Figures], Iterator[Goal]]] = {
+    "lbp": lbp, "fisher": fisher, "gmm": gmm, "manifolds": manifolds, "learning": learning,
+}  # fmt: skip
+
+
+def show(folder: Path) -> None:
+    """From the JSON files of the benchmarks in a folder; writes `goals.json` beside them."""
+    goals = []
+    for name, read in READERS.items():
+        if (folder / f"{name}.json").is_file():
+            goals += read(json.loads((folder / f"{name}.json").read_text()))
+    table = Table("", "found", "goal: at most", "", "beside", title="What was to be reached")
+    for goal in goals:
+        shown = "-" if goal.found is None else f"{goal.found:.3g}"
+        table.add_row(goal.what, shown, f"{goal.most:g} {goal.unit}", goal.verdict, goal.beside)
+    Console().print(table)
+    told = [vars(goal) | {"verdict": goal.verdict} for goal in goals]
+    (folder / "goals.json").write_text(json.dumps(told, indent=1))

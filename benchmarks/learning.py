@@ -1,0 +1,109 @@
+"""How long the learners take at the size of LFW's gallery: 12,810 faces of 9,860 numbers.
+
+    python -m benchmarks.learning [--rows FILE.npy --names FILE] [--updates 1000000] [--json FILE]
+
+FILE.npy: (N, D) float32 in the order of the names, one `Name/Name_0001.jpg` a line; without it, drawn rows of drawn
+people, which take as long. CP-mtML: 10^6 pair updates 9,860 -> 64, beside stML and beside Algorithm 1 pair by pair, of
+which 300 are timed. LDML: d = 32; CLML: d = 32, k = 16, and what it takes to embed. Seconds of the clock.
+"""
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.threads import set_threads
+from ml.embedders.base import Embedder, TaskData, TrainingSet
+from ml.registry import build
+from ml.types import Rows
+
+FACES, NUMBERS, PEOPLE = 12_810, 9_860, 5_749
+PAIRWISE = 300
+BATCH = 256
+
+
+def given(rows: Path | None, names: Path | None) -> TrainingSet:
+    if rows is not None and names is not None:
+        described = np.load(rows)
+        _, who = np.unique([n.partition("/")[0] for n in names.read_text().split()], return_inverse=True)
+    else:
+        random = np.random.default_rng(0)
+        who = np.sort(random.integers(0, PEOPLE, FACES))
+        described = random.random((FACES, NUMBERS), np.float32)
+        described += 0.5 * random.random((PEOPLE, NUMBERS), np.float32)[who]
+    return TrainingSet(described, (TaskData("identity", np.arange(len(who)), who * 1.0, who.astype(np.int64)),))
+
+
+def two_tasks(data: TrainingSet) -> TrainingSet:
+    """With another task of drawn classes over the same faces: what it is does not change the time."""
+    [task] = data.tasks
+    classes = np.random.default_rng(1).integers(0, 7, len(task.faces))
+    return TrainingSet(data.rows, (task, TaskData("expression", task.faces, classes * 1.0, task.people)))
+
+
+def seconds(name: str, data: TrainingSet, **options: Any) -> tuple[float, Embedder]:
+    embedder = build("embedders", name, **options)
+    start = perf_counter()
+    embedder.fit(data)
+    return perf_counter() - start, embedder
+
+
+def pair_by_pair(rows: Rows) -> float:
+    """Seconds of one update of Algorithm 1 as printed, L_0 and L_t of 64 x D each."""
+    x = torch.from_numpy(rows[: 2 * PAIRWISE])
+    common, own = torch.randn(2, 64, x.shape[1]) / x.shape[1] ** 0.5
+    start = perf_counter()
+    for i in range(PAIRWISE):
+        u = x[2 * i] - x[2 * i + 1]
+        a, b = common @ u, own @ u
+        step = 1e-6 * (1 if float(a @ a + b @ b) > 1 else -1)
+        common -= step * torch.outer(a, u)
+        own -= step * torch.outer(b, u)
+    return (perf_counter() - start) / PAIRWISE
+
+
+def measured(data: TrainingSet, updates: int) -> dict[str, Any]:
+    hinge = {"dim": 64, "steps": updates // BATCH, "batch": BATCH, "held_out": 0.0}
+    found: dict[str, Any] = {"pair_by_pair_s": updates * pair_by_pair(data.rows)}
+    found["stml_s"] = seconds("stml", data, **hinge)[0]
+    found["cpmtml_s"] = seconds("cpmtml", two_tasks(data), **hinge)[0]
+    found["ldml_s"] = seconds("ldml", data, dim=32)[0]
+    found["clml_s"], clml = seconds("clml", data, dim=32, k=16)
+    start = perf_counter()
+    clml.embed(data.rows[:1000])
+    found["clml_batch_ms"] = perf_counter() - start
+    found["clml_query_ms"] = 1e3 * median(embedded(clml, data.rows[i : i + 1]) for i in range(50))
+    return found
+
+
+def embedded(embedder: Embedder, rows: Rows) -> float:
+    start = perf_counter()
+    embedder.embed(rows)
+    return perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--names", type=Path)
+    parser.add_argument("--updates", type=int, default=1_000_000)
+    parser.add_argument("--json", type=Path)
+    told = parser.parse_args()
+    set_threads(os.cpu_count() or 1)
+    figures = measured(given(told.rows, told.names), told.updates)
+    figures |= {"updates": told.updates, "data": told.rows.name if told.rows else "drawn"}
+    figures |= {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    print(json.dumps(figures, indent=1))
+    if told.json:
+        told.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
