@@ -30,7 +30,7 @@ def train_cnn(
     crops: Annotated[Path | None, typer.Option(help="keeps the aligned crops; without it OUT/crops.npy")] = None,
     licence: Annotated[str, typer.Option(help="of the weights, for the manifest")] = UNSAID,
     net: Annotated[str, typer.Option(help="light (128 numbers) or casia (320)")] = "light",
-    head: Annotated[str, typer.Option(help="softmax, or behind a trained network: qconv, stiefel")] = "softmax",
+    head: Annotated[str, typer.Option(help="softmax, pairs; behind a trained network: qconv, stiefel")] = "softmax",
     start: Annotated[Path | None, typer.Option(exists=True, help="manifest of the network to begin with")] = None,
     width: Annotated[int, typer.Option(help="numbers a face of qconv and stiefel; 0: the network's")] = 0,
     hours: Annotated[float, typer.Option(help="the steps grow small and end by then; 0: no such end")] = 1.0,

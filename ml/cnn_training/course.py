@@ -16,7 +16,7 @@ from ml.cnn_training.batches import evenly, grouped
 from ml.cnn_training.crew import Crew
 from ml.cnn_training.crops import Lesson
 from ml.cnn_training.export import export, read
-from ml.cnn_training.heads import LAYERS, Margin, Taught, Triplets
+from ml.cnn_training.heads import LAYERS, Margin, Pairs, Taught, Triplets
 from ml.cnn_training.judge import Score, judged, split
 from ml.cnn_training.recipe import Recipe
 from ml.descriptors._nets import NETS, Casia, Light, features, pictures
@@ -48,13 +48,13 @@ class Course:
         torch.manual_seed(recipe.seed)
         self.lesson, self.recipe, self.us, self.stand = lesson, recipe, us, Stand()
         self.split = split(lesson, recipe.held_out, recipe.seed)
-        net = NETS[recipe.net]()
+        net = NETS[recipe.net]().to(us.device)
         if start is not None:
             net.load_state_dict(read(start, recipe.net))
-        head = self._head(net)
+        head = self._head(net, start is not None)
         self.taught = Taught(net, head).to(us.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.alike = us.together(self.taught)
-        if isinstance(head, Margin):
+        if not isinstance(head, Triplets):
             self.optimisers: list[Optimizer] = [AdamW(self.taught.parameters(), recipe.rate, weight_decay=recipe.decay)]
         else:
             self.optimisers = optimisers(self.taught, recipe.curved, recipe.momentum, recipe.fine)
@@ -115,13 +115,22 @@ class Course:
             return evenly(len(self.split.taught), self.recipe.batch, **at)
         return grouped(self.split.people, self.recipe.batch, self.recipe.faces, **at)
 
-    def _head(self, net: Casia | Light) -> Margin | Triplets:
-        """Behind a net that may have learned already; the layers of 001 begin as its leading principal axes."""
-        recipe = self.recipe
-        if recipe.head == "softmax":
-            return Margin(net.dim, int(self.split.people.max()) + 1, recipe.margin, recipe.scale)
-        rows = features(net.train(False), self.lesson.crops[self.split.taught[:MOST]]).clone()
+    def _features(self, net: Casia | Light, photos: Ids) -> Tensor:
+        rows = features(net.train(False), self.lesson.crops[photos])
         net.train()
+        return rows.cpu().clone()
+
+    def _head(self, net: Casia | Light, learned: bool) -> Margin | Pairs | Triplets:
+        """The softmax behind a net that has learned begins with its features, and so do the layers of 001."""
+        recipe = self.recipe
+        if recipe.head == "pairs":
+            return Pairs(recipe.sharp)
+        if recipe.head == "softmax":
+            head = Margin(net.dim, int(self.split.people.max()) + 1, recipe.margin, recipe.scale)
+            if learned:
+                head.imprint(self._features(net, self.split.taught), torch.from_numpy(self.split.people))
+            return head
+        rows = self._features(net, self.split.taught[:MOST])
         axes = torch.linalg.eigh(rows.T.cov()).eigenvectors.flip(1)
         return Triplets(LAYERS[recipe.head](axes[:, : recipe.width or net.dim].contiguous()), recipe.apart)
 

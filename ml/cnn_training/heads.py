@@ -30,6 +30,11 @@ class Margin(nn.Module):
         self.margin, self.scale, self.ease = margin, scale, 1.0
         self.weights = nn.Parameter(torch.randn(people, dim) * START)
 
+    def imprint(self, rows: Tensor, people: Tensor) -> None:
+        """Begins with each person's mean feature (Qi et al. 2018). rows: (T, dim), of a net that has learned."""
+        sums = torch.zeros_like(self.weights.data).index_add_(0, people, F.normalize(rows))
+        self.weights.data = F.normalize(sums) * START * rows.shape[1] ** 0.5
+
     def ready(self, done: float, draw: torch.Generator) -> None:
         self.ease = min(1.0, done / EASED)
 
@@ -42,6 +47,33 @@ class Margin(nn.Module):
         cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))
         less = F.one_hot(people, len(self.weights)).to(cosines.dtype) * (self.margin * self.ease)
         return F.cross_entropy(self.scale * (cosines - less), people)
+
+
+class Pairs(nn.Module):
+    """Each photo is to be nearer to those of its person than to all others of the batch, by a softmax over cosines.
+
+    mean over photos a and those p of the same person of -log exp(scale cos_ap) / sum_{b not a} exp(scale cos_ab)
+    Source: Khosla et al. 2020 (supervised contrastive learning), equation 2; with two photos a person Sohn 2016.
+    Nothing is kept for a person, so that two photos of each are enough to learn from.
+    """
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def ready(self, done: float, draw: torch.Generator) -> None:
+        """The same at every step."""
+
+    @property
+    def projection(self) -> Tensor | None:
+        return None
+
+    def forward(self, rows: Tensor, people: Tensor) -> Tensor:
+        rows = F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+        itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+        chances = (self.scale * rows @ rows.T).masked_fill(itself, -torch.inf).log_softmax(1)
+        alike = (people[:, None] == people) & ~itself
+        return -chances[alike].mean()
 
 
 class Triplets(nn.Module):
@@ -74,7 +106,7 @@ class Triplets(nn.Module):
 class Taught(nn.Module):
     """A network and its head, as one thing that gives a loss."""
 
-    def __init__(self, net: nn.Module, head: Margin | Triplets) -> None:
+    def __init__(self, net: nn.Module, head: Margin | Pairs | Triplets) -> None:
         super().__init__()
         self.net, self.head = net, head
 

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from ml.descriptors._nets import NETS
 from ml.errors import WrongShape
 
-Head = Literal["softmax", "qconv", "stiefel"]
+Head = Literal["pairs", "softmax", "qconv", "stiefel"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Recipe:
     bf16: bool = False
     width: int = 0
     faces: int = 4
+    sharp: float = 12.0
     apart: float = 0.5
     fine: float = 1e-4
     curved: float = 1e-2

@@ -18,7 +18,7 @@ from ml.cnn_training.batches import evenly, grouped
 from ml.cnn_training.course import Course
 from ml.cnn_training.crew import Crew
 from ml.cnn_training.crops import Lesson
-from ml.cnn_training.heads import LAYERS, Margin, Triplets
+from ml.cnn_training.heads import LAYERS, Margin, Pairs, Triplets
 from ml.cnn_training.judge import judged, split
 from ml.cnn_training.recipe import Head, Recipe
 from ml.cnn_training.train import Report, train
@@ -60,6 +60,33 @@ def test_the_margin_loss_is_its_equation_and_its_gradient_is_right(seed: int, ma
         losses.append(-np.log(told[who] / sum(told)))
     assert head(rows, people).item() == pytest.approx(np.mean(losses), rel=1e-6)
     assert torch.autograd.gradcheck(lambda given: head(given, people), (rows,))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_loss_of_pairs_is_its_equation_and_its_gradient_is_right(seed: int) -> None:
+    torch.manual_seed(seed)
+    people = torch.tensor([2, 0, 2, 0, 1, 1, 2])
+    rows = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    unit = rows.detach() / rows.detach().norm(dim=1, keepdim=True)
+    told = np.exp(5 * (unit @ unit.T).numpy())
+    losses = [
+        -np.log(told[a, p] / (told[a].sum() - told[a, a]))
+        for a in range(7)
+        for p in range(7)
+        if p != a and people[p] == people[a]
+    ]
+    assert Pairs(5.0)(rows, people).item() == pytest.approx(np.mean(losses), rel=1e-9)
+    assert torch.autograd.gradcheck(lambda given: Pairs(5.0)(given, people), (rows,))
+
+
+def test_a_softmax_behind_a_network_that_has_learned_begins_with_its_features(lesson: Lesson, tmp_path: Path) -> None:
+    first = teach(lesson, replace(QUICK, head="pairs", faces=2), tmp_path, ALONE)
+    course = Course(lesson, QUICK, ALONE, first)
+    rows = Cnn(manifest=str(first)).describe(lesson.crops[course.split.taught])
+    means = np.stack([rows[course.split.people == who].mean(0) for who in np.unique(course.split.people)])
+    weights = dict(course.taught.head.named_parameters())["weights"].detach().numpy()
+    cosines = (weights * means).sum(1) / np.linalg.norm(weights, axis=1) / np.linalg.norm(means, axis=1)
+    np.testing.assert_allclose(cosines, 1, atol=1e-4)
 
 
 def test_the_triplet_loss_is_its_equation_behind_either_layer() -> None:
