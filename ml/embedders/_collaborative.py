@@ -15,7 +15,7 @@ from ml.embedders._folds import counted, only, require_pairs
 from ml.embedders._pairs import device_of, tensor
 from ml.embedders._pools import Pool, pool
 from ml.embedders._projected import norms, project
-from ml.embedders._whitening import whitened
+from ml.embedders._whitening import Kind, whitened
 from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
 from ml.errors import TooFewPairs
 from ml.metric import INNER_PRODUCT, Metric
@@ -37,8 +37,9 @@ class Collaborative(Embedder):
     (people too few: all steps are taken); fit again with `steps` set to it and held_out=0
     pairs: budget of derived pairs, of which the share `apart` is not the same; explicit labels come on top
     needed: pairs of either kind
-    within: whiten by how a person's own faces vary (the intra-personal subspace of Sub-SML), or, as printed, by how all
-    do; prior: n faces with a fellow weigh n : prior against the belief that there is no difference
+    whitening: "within": by how a person's own faces vary (the intra-personal subspace of Sub-SML); "all": by how all
+    do, as printed; "none": for a descriptor that is good already, whose cosine is then where W_i = I starts
+    prior: n faces with a fellow weigh n : prior against the belief that a person's own vary as all faces do
     rate, decay: Adam's step at minibatch t is rate / (1 + decay t), as in Keras
     dropout: share of the numbers of each image that is dropped at every step
     unit: divide each whitened descriptor by its norm
@@ -53,7 +54,7 @@ class Collaborative(Embedder):
     pairs: int = 100_000
     apart: float = 0.5
     needed: int = 10
-    within: bool = True
+    whitening: Kind = "within"
     prior: float = 300.0
     rate: float = 0.0003
     decay: float = 0.001
@@ -125,7 +126,7 @@ class Collaborative(Embedder):
         parts = np.split(data.rows, np.cumsum(self._blocks(data))[:-1], axis=1)
         for i, part in enumerate(parts):
             rows = tensor(np.ascontiguousarray(part), pairs.sign.device)
-            axes, offset = whitened(rows, self.inner, pairs, self.seed, self.prior if self.within else None)
+            axes, offset = whitened(rows, self.inner, pairs, self.seed, self.whitening, self.prior)
             self.learned |= {f"axes_{i}": axes.cpu().numpy(), f"offset_{i}": offset.cpu().numpy()}
             x = torch.addmm(-offset, rows, axes.T)
             x /= x.norm(dim=1, keepdim=True).clamp_min(1e-12) if self.unit else 1.0

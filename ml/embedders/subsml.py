@@ -10,7 +10,7 @@ from ml.embedders._pairs import device_of, tensor
 from ml.embedders._pools import pool
 from ml.embedders._projected import norms, project
 from ml.embedders._similarity import Program
-from ml.embedders._whitening import whitened
+from ml.embedders._whitening import Kind, whitened
 from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.errors import TooFewPairs
 from ml.metric import Metric
@@ -19,13 +19,14 @@ from ml.types import Rows
 
 @dataclass
 class Subsml(Embedder):
-    """f = x^T G y - (x - y)^T M (x - y), x whitened by how a person's own faces vary, and of unit length.
+    """f = x^T G y - (x - y)^T M (x - y), x whitened and of unit length.
 
     The distance is -f, exactly: z = [A x; (1 - q) / sqrt 2; (1 + q) / sqrt 2] with A^T A = G + 2 M and q = x^T M x is
     compared by the inner product in which the last number counts negative, x^T (G + 2 M) y - q(x) - q(y).
     Learns the first task alone.
 
     inner: r, principal components that are kept, fewer where the faces or the numbers are fewer
+    whitening: "within": by how a person's own faces vary, the intra-personal subspace; "all": by how all do; "none"
     prior: faces with a labelled fellow that weigh as much as the belief that a person varies as all faces do
     pairs: budget of derived pairs, of which the share `apart` is not the same; explicit labels come on top
     needed: pairs of either kind
@@ -34,6 +35,7 @@ class Subsml(Embedder):
     """
 
     inner: int = 300
+    whitening: Kind = "within"
     prior: float = 300.0
     pairs: int = 20_000
     apart: float = 0.5
@@ -59,7 +61,7 @@ class Subsml(Embedder):
         self.tasks = (task.task,)
         rows = tensor(data.rows, device_of(self.device))
         mine = pool(task, self.pairs, np.random.default_rng((self.seed, 2)), rows.device, apart=self.apart)
-        axes, offset = whitened(rows, self.inner, mine, self.seed, self.prior)
+        axes, offset = whitened(rows, self.inner, mine, self.seed, self.whitening, self.prior)
         x = torch.addmm(-offset, rows, axes.T)
         x /= x.norm(dim=1, keepdim=True).clamp_min(1e-12)
         first, second = mine.pairs.T

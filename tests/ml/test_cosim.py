@@ -165,7 +165,7 @@ def test_without_a_step_z_is_the_whitened_descriptor(kind: type[Collaborative]) 
     room = fitted.reach / (len(blocks) if kind is CosimMass else 1)
     for part in np.split(fitted.embed(data.rows), np.cumsum(blocks)[:-1], axis=1):
         np.testing.assert_allclose((part**2).sum(1), room, rtol=1e-3)
-    printed = kind(rate=1e-12, steps=1, unit=False, reach=0.0, held_out=0.0, within=False).fit(data)
+    printed = kind(rate=1e-12, steps=1, unit=False, reach=0.0, held_out=0.0, whitening="all").fit(data)
     raw = printed.embed(data.rows)
     np.testing.assert_allclose(raw.mean(0), 0, atol=1e-4)
     np.testing.assert_allclose(raw.std(0), 1, rtol=5e-3)
@@ -177,6 +177,13 @@ def test_whitened_within_people_a_face_varies_alike_in_all_directions() -> None:
     z = start.embed(data.rows).reshape(400, 6, 11)
     within = np.cov((z - z.mean(1, keepdims=True)).reshape(-1, 11).T)
     np.testing.assert_allclose(within / within.trace() * 11, np.eye(11), atol=0.05)
+
+
+def test_without_whitening_it_starts_at_the_cosine() -> None:
+    data = people()
+    z = Sml(rate=1e-12, steps=1, held_out=0.0, whitening="none").fit(data).embed(data.rows)
+    unit = data.rows / np.linalg.norm(data.rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(z @ z.T, 4 * unit @ unit.T, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", JOINT)
@@ -201,7 +208,7 @@ def test_people_it_never_saw_are_told_apart_better_than_before(kind: type[Collab
     seen = np.flatnonzero(data.tasks[0].people < 80)
     known = TaskData("identity", seen, data.tasks[0].values[seen], data.tasks[0].people[seen])
     start, learned = (
-        kind(steps=steps, rate=rate, dropout=0.3, batch=256, within=False).fit(replace(data, tasks=(known,)))
+        kind(steps=steps, rate=rate, dropout=0.3, batch=256, whitening="all").fit(replace(data, tasks=(known,)))
         for steps, rate in ((1, 1e-12), (1500, 1e-3))
     )
     assert auc(learned, data, 80) > auc(start, data, 80) + 0.05
@@ -242,8 +249,8 @@ def view_two(seed: int, count: int = 90) -> tuple[TrainingSet, TaskData]:
 @pytest.mark.parametrize("kind", JOINT)
 def test_given_pairs_alone_are_enough(kind: type[Collaborative]) -> None:
     data, task = view_two(5)
-    fitted = kind(steps=300, dropout=0.3, rate=1e-3, within=False).fit(data)
-    start = kind(steps=1, rate=1e-12, within=False).fit(data)
+    fitted = kind(steps=300, dropout=0.3, rate=1e-3, whitening="all").fit(data)
+    start = kind(steps=1, rate=1e-12, whitening="all").fit(data)
     z, raw = fitted.embed(data.rows), start.embed(data.rows)
     first, second = task.pairs.T
     sign = torch.from_numpy(np.where(task.same, 1.0, -1.0))
