@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -42,7 +41,8 @@ class Siamese(Projected):
     stay: pull of each squared distance in a batch to what it was at the start, by prior / n of n faces with a fellow
     start: "pca" (the descriptor's own distance), "lda" (`ridge`: share of the variance within people added to each
     axis), "wpca", "random", or "learned" (go on from what was fitted or loaded)
-    "best": of "pca" and "lda", and of both lengths, what tells people apart best whom it did not learn from
+    "best": the descriptor's own distance, unless people whom it did not learn from are told apart better by "lda" or
+    at unit length, by more than chance
     rate: eta, where a step of 1 is about as large as the map; momentum: nu of equation 10
     axes: principal axes that the map is sought in, fewer than D for speed; device: "auto", "cpu" or "cuda"
     """
@@ -124,16 +124,16 @@ class Siamese(Projected):
     def _choice(self, lesson: Lesson) -> tuple[str, bool]:
         """Where to start, and whether embeddings are brought to unit length."""
         starts = ("pca", "lda") if self.start == "best" else (self.start,)
-        units = {"best": (False, True), "kept": (False,), "unit": (True,)}[self.length]
+        either = (self.unit,) if self.start == "learned" else (False, True)
+        units = {"best": either, "kept": (False,), "unit": (True,)}[self.length]
         if lesson.judge(True) is None:  # with little known, "lda" is whitened components
             return starts[-1], units[-1]
-        matrices = {start: self._start(start, lesson) for start in starts}
-
-        def worth(choice: tuple[str, bool]) -> float:
-            judge = lesson.judge(choice[1])
-            return judge(matrices[choice[0]]) if judge else 0.0
-
-        return max(product(starts, units), key=worth)
+        worth: dict[tuple[str, bool], float] = {}
+        for start in starts:
+            matrix = self._start(start, lesson)
+            worth |= {(start, unit): judge(matrix) for unit in units if (judge := lesson.judge(unit))}
+        first, best = next(iter(worth)), max(worth, key=lambda choice: worth[choice])
+        return best if worth[best] > worth[first] + lesson.doubt(worth[first]) else first
 
     @property
     def unit(self) -> bool:  # type: ignore[override]

@@ -38,7 +38,7 @@ class Lesson:
         return max(2 * float(self.of(self.task.faces).var(0, correction=0).sum()), 1e-12)
 
     def doubt(self, judged: float) -> float:
-        """By how much a value may be better by chance: a quarter of its standard error: the same people gave both."""
+        """How much better is no more than chance: a quarter of the standard error, as the same people judge both."""
         people = max(1, len(np.unique(self.held.people))) if self.held else 1
         return 0.25 * math.sqrt(max(judged * (1 - judged), 0.0) / people)
 
