@@ -25,7 +25,7 @@ from ml.types import Spec
 
 SHOTS = 5
 WIDTH, HEIGHT = 360, 190
-LEFT, TOP, RIGHT, BOTTOM = 46, 26, 314, 158
+LEFT, TOP, RIGHT, BOTTOM = 60, 26, 314, 158
 COLOURS = {"loss": "#b4541a", "held_out": "#1f6f8b"}
 WORDS = {"loss": "loss", "held_out": "people held out"}
 SETTINGS: dict[str, Any] = {"dim": 16, "held_out": 0.2, "inner": 64}

@@ -78,7 +78,7 @@ class Descent:
                 for kept, now in zip(best, model.parameters, strict=True):
                     kept[:, better] = now[:, better]
             if step % max(1, course.steps // 100) == 0 or last:
-                told = {} if self.held is None else {"held_out": float(seen.mean())}
+                told = {"held_out": float(seen.mean())} if (seen >= 0).all() else {}
                 progress(step, course.steps, {"loss": float(loss.mean())} | told)
         if self.held is not None:
             model.weights, model.bias = best
