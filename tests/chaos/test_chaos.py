@@ -18,6 +18,7 @@ from tests.conftest import free_port
 from tests.crew import Crew, check
 
 TRIALS = int(os.environ.get("CHAOS_TRIALS", "30"))
+CREWS = int(os.environ.get("CHAOS_CREWS", "2"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 COLLECTION = "chaos"
 SHOTS = 5
@@ -110,14 +111,16 @@ class Trials:
         return self.crew.rows("select count(*) from faces")[0][0]
 
 
-def test_nothing_accepted_is_lost_or_doubled_whoever_is_killed(crew: Crew) -> None:
-    chance = random.Random(SEED)
+@pytest.mark.parametrize("number", range(CREWS))
+def test_nothing_accepted_is_lost_or_doubled_whoever_is_killed(crew: Crew, number: int) -> None:
+    """Each crew is a service of its own, with its share of the trials."""
+    chance = random.Random(SEED + number)
     trials = Trials(crew, chance)
     path, look = trials.ingest()
     look(crew.ended(path))
     path, look = trials.train()
     look(crew.ended(path))
-    for trial in range(TRIALS):
+    for trial in range(number, TRIALS, CREWS):
         kind = chance.choice(["ingest", "train", "publish", "publish"])
         victim = chance.choice(["work", "train", "api", "all"] if kind == "train" else ["work", "work", "api", "all"])
         log.info("trial %d: %s, kill %s", trial, kind, victim)
