@@ -113,7 +113,7 @@ class Course:
         at = {"seed": self.recipe.seed, "step": self.stand.step, "rank": self.us.rank, "size": self.us.size}
         if self.recipe.head == "softmax":
             return evenly(len(self.split.taught), self.recipe.batch, **at)
-        return grouped(self.split.people, self.recipe.batch, self.recipe.faces, **at)
+        return grouped(self.split.people, self.recipe.batch, self.recipe.each, **at)
 
     def _features(self, net: Casia | Light, photos: Ids) -> Tensor:
         rows = features(net.train(False), self.lesson.crops[photos])

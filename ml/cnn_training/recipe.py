@@ -19,8 +19,9 @@ class Recipe:
     held_out: share of the people with two photos or more by whom the net is judged, and who teach it nothing
     every: minutes between two judgements and checkpoints; patience: so many without a better one end it, 0: never
     bf16: half-precision arithmetic
-    Of qconv and stiefel: width: numbers a face, 0: the net's; faces: of each person in a batch; apart: the margin of
-    squared distances; fine: the network's highest rate (RMSProp); curved, momentum: the layer's (rSGD-M)
+    Of the others: faces: of each person in a batch, 0: 2 for pairs, else 4; sharp: the scale of pairs
+    Of qconv and stiefel: width: numbers a face, 0: the net's; apart: the margin of squared distances; fine: the
+    network's highest rate (RMSProp); curved, momentum: the layer's (rSGD-M)
     """
 
     net: str = "light"
@@ -37,7 +38,7 @@ class Recipe:
     patience: int = 0
     bf16: bool = False
     width: int = 0
-    faces: int = 4
+    faces: int = 0
     sharp: float = 12.0
     apart: float = 0.5
     fine: float = 1e-4
@@ -51,7 +52,12 @@ class Recipe:
         ends = max(self.hours, self.steps)
         if min(ends, self.rate, self.scale, self.every) <= 0 or self.batch < 4 or not 0 < self.held_out < 1:
             raise WrongShape("the recipe", "of hours or steps, rate, scale and every above 0, batch from 4", self)
-        if self.head != "softmax" and not 2 <= self.faces <= self.batch // 2:
-            raise WrongShape("batch", f"at least two people of {self.faces} photos for {self.head}", self.batch)
+        if self.head != "softmax" and not 2 <= self.each <= self.batch // 2:
+            raise WrongShape("batch", f"at least two people of {self.each} photos for {self.head}", self.batch)
         if min(self.hours, self.steps, self.margin, self.width, self.patience, self.decay) < 0:
             raise WrongShape("hours, steps, margin, width, patience and decay", "0 or more", self)
+
+    @property
+    def each(self) -> int:
+        """Photos of a person in a batch of those heads that draw people."""
+        return self.faces or (2 if self.head == "pairs" else 4)

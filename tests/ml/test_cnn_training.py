@@ -80,7 +80,7 @@ def test_the_loss_of_pairs_is_its_equation_and_its_gradient_is_right(seed: int) 
 
 
 def test_a_softmax_behind_a_network_that_has_learned_begins_with_its_features(lesson: Lesson, tmp_path: Path) -> None:
-    first = teach(lesson, replace(QUICK, head="pairs", faces=2), tmp_path, ALONE)
+    first = teach(lesson, replace(QUICK, head="pairs"), tmp_path, ALONE)
     course = Course(lesson, QUICK, ALONE, first)
     rows = Cnn(manifest=str(first)).describe(lesson.crops[course.split.taught])
     means = np.stack([rows[course.split.people == who].mean(0) for who in np.unique(course.split.people)])
