@@ -14,7 +14,6 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-FIGURES = ("mAP", "1-call@1", "1-call@10")
 ABOVE_CHANCE = 1.5
 
 
@@ -22,11 +21,12 @@ def judge(candidate: Report, current: Report | None, slack: float = 0.005) -> Ve
     """Compares a candidate with the one that serves, both measured on one protocol.
 
     slack: how much of a rate (0..1) may be lost before it counts. Without a current model the candidate need only
-    rank better than at random.
+    rank better than at random. Where so few faces were searched that any order has one of the person among its first
+    ten, 1-call@10 says nothing, and is not asked.
     """
     against = []
     found, chance = candidate.ncall["10"].value, candidate.chance_at_10
-    if not found >= min(ABOVE_CHANCE * chance, 1.0):
+    if _telling(candidate) and not found >= ABOVE_CHANCE * chance:
         against.append(f"1-call@10 is {found:.1%}, hardly above a random order's {chance:.1%}")
     if current is not None:
         against += _lost(candidate, current, slack)
@@ -35,11 +35,13 @@ def judge(candidate: Report, current: Report | None, slack: float = 0.005) -> Ve
 
 def figures(report: Report) -> dict[str, Interval]:
     """What is compared, by the name that reasons use."""
-    return {
-        "mAP": report.mean_average_precision,
-        "1-call@1": report.ncall["1"],
-        "1-call@10": report.ncall["10"],
-    }
+    found = {"mAP": report.mean_average_precision, "1-call@1": report.ncall["1"]}
+    return found | ({"1-call@10": report.ncall["10"]} if _telling(report) else {})
+
+
+def _telling(report: Report) -> bool:
+    """Whether 1-call@10 can show that a ranking is no random one."""
+    return ABOVE_CHANCE * report.chance_at_10 <= 1
 
 
 def _lost(candidate: Report, current: Report, slack: float) -> list[str]:

@@ -22,7 +22,7 @@ def centroids(rows: Rows, p: int, metric: Metric, seed: int) -> Rows:
         rows.shape[1], p, niter=15, seed=seed, spherical=metric.kind == "ip", min_points_per_centroid=1
     )
     means.train(rows)
-    found: Rows = means.centroids
+    found: Rows = np.asarray(means.centroids)  # a tensor once faiss.contrib.torch_utils was loaded by another library
     return found
 
 

@@ -57,6 +57,15 @@ def test_a_candidate_that_ranks_at_random_is_kept_out_even_alone() -> None:
     assert "random order's" in verdict.reasons[0]
 
 
+def test_a_gallery_in_which_ten_faces_are_most_of_all_is_not_judged_by_the_first_ten(good: Report) -> None:
+    few = replace(good, chance_at_10=0.9)
+    none = Interval(0.0, 0.0, 0.0)
+    assert judge(replace(few, ncall=few.ncall | {"10": none}), few).passed
+    assert not judge(replace(good, ncall=good.ncall | {"10": none}), good).passed
+    [reason] = judge(replace(few, ncall=few.ncall | {"1": none}), few).reasons
+    assert reason.startswith("1-call@1 0.0%")
+
+
 def test_reports_of_two_protocols_are_not_compared(good: Report) -> None:
     verdict = judge(good, replace(good, protocol="queries-0"))
     assert not verdict.passed
