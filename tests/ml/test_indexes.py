@@ -283,7 +283,7 @@ def test_few_allowed_faces_are_all_looked_at_whatever_m() -> None:
 def test_the_same_rows_and_seed_give_the_same_cells() -> None:
     rows = noise(1000, 0)
     one, two, other = (Ivf(DIM, p=20, seed=seed).train(rows) for seed in (3, 3, 4))
-    centroids = [i._lists.quantizer.reconstruct_n(0, 20).tobytes() for i in (one, two, other)]
+    centroids = [np.asarray(i._lists.quantizer.reconstruct_n(0, 20)).tobytes() for i in (one, two, other)]
     assert centroids[0] == centroids[1] != centroids[2]
 
 
