@@ -27,7 +27,7 @@ check: $(READY) ## format, lint, types, house rules, tests
 	$(ENV)/mypy
 	$(ENV)/pytest -n auto --dist worksteal
 chaos: $(READY) ## kill processes on purpose, 300 times
-	CHAOS_TRIALS=300 CHAOS_CREWS=4 $(ENV)/pytest -n 4 -m chaos
+	CHAOS_TRIALS=300 $(ENV)/pytest -n 2 -m chaos
 bench: $(READY) ## measure; prints tables and writes JSON
 	$(ENV)/python -m benchmarks
 clean: ## remove what was built; the service's home stays

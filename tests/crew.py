@@ -81,7 +81,7 @@ class Crew:
             victim.send_signal(signal.SIGKILL)
         if name in ("api", "all"):
             self.process.wait()
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while left := [orphan for orphan in orphans if _lives(orphan)]:
                 assert time.monotonic() < until, f"workers outlived their server: {left}"
                 time.sleep(0.05)

@@ -31,7 +31,6 @@ KNOWN: dict[Refusal, tuple[str, str]] = {
         "the photo is enrolled under another subject or role; `face_id` names that face",
         "this photo is enrolled under another subject or role; change or delete that face first",
     ),
-    (409, "InvalidParameter"): ("both names are one subject", "a subject cannot be merged into itself"),
     (409, "NotCalibrated"): (
         "a false-match rate was given, or several tasks, and too few pairs were measured to know or weigh any",
         "no false-match rate is known here yet: more faces, and subjects with two or more, are needed",

@@ -1,9 +1,13 @@
 """By what a search compares: one task, or a mix of several."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
+from sqlalchemy.orm import Session
+
+from app.engine.pointers import BUILT_IN, enabled
 from app.engine.scores import Scores
 from app.engine.served import Serving
 from app.errors import Conflict
@@ -63,6 +67,15 @@ class Criteria:
         if not self.mixed:
             return self.first.facts
         return Scores(next((m for m in (c.serving.index.metric for c in self.each) if m.kind != "l2"), EUCLIDEAN))
+
+
+def switched_on(session: Session, tasks: Sequence[str]) -> None:
+    """Raises Conflict where a task that a model serves has been switched off since."""
+    off = set(tasks) - set(enabled(session, tasks)) if list(tasks) != [BUILT_IN] else set()
+    if off:
+        raise Conflict(
+            f"the task {', '.join(sorted(off))} is off; an administrator can switch it on", code="TaskDisabled"
+        )
 
 
 def _scale(serving: Serving) -> float:

@@ -7,11 +7,9 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.deps.shapes import SubjectRef
-from app.engine.pointers import BUILT_IN, enabled
 from app.engine.served import Serving
-from app.errors import Conflict
 from app.search.asked import Asked
-from app.search.criteria import Criteria
+from app.search.criteria import Criteria, switched_on
 from app.search.judging import Line, scored
 from app.search.mixing import Mixed, nearest
 from app.search.naming import Named, allowed, names
@@ -63,7 +61,7 @@ def match(
     Faces that were removed since the index was last changed are left out; then, and where groups are wanted, or a mix
     is not sure of its order yet, it looks further until there are as many as asked for.
     """
-    _switched_on(session, criteria)
+    switched_on(session, [c.serving.task for c in criteria.each])
     among = allowed(session, criteria.collection, asked.filter)
     ms = [cells(c.serving, asked) for c in criteria.each]
     total = max(len(c.serving.index) for c in criteria.each) if among is None else len(among)
@@ -85,16 +83,6 @@ def match(
     matches = [_judged(found, i, places, known, criteria, drawn) for i, places in enumerate(kept)]
     fraction = float(found.fraction.mean()) if len(found.fraction) else 0.0
     return Hits(matches, known, found.m, fraction, found.ms if isinstance(found, Mixed) else (found.m,), settled)
-
-
-def _switched_on(session: Session, criteria: Criteria) -> None:
-    """Raises Conflict where a task that a model serves has been switched off since."""
-    tasks = [c.serving.task for c in criteria.each]
-    off = set(tasks) - set(enabled(session, tasks)) if tasks != [BUILT_IN] else set()
-    if off:
-        raise Conflict(
-            f"the task {', '.join(sorted(off))} is off; an administrator can switch it on", code="TaskDisabled"
-        )
 
 
 def _settled(found: Found, query: int, places: list[int], limit: int) -> bool:

@@ -22,11 +22,13 @@ CollectionId = Annotated[CollectionName, Path(alias="collection")]
 FaceId = Annotated[FaceName, Path()]
 PhotoDep = Annotated[PhotoIn, Depends(sent(PhotoIn))]
 PhotosDep = Annotated[PhotosIn, Depends(sent(PhotosIn))]
-COMPARES = ((404, "ResourceNotFound"), (404, "UnknownTask"), (404, "UnknownModel"), (409, "NotCalibrated"))
-SEARCHES = (*COMPARES, (409, "TaskDisabled"))
+SEARCHES = (
+    (404, "ResourceNotFound"), (404, "UnknownTask"), (404, "UnknownModel"),
+    (409, "NotCalibrated"), (409, "TaskDisabled"),
+)  # fmt: skip
 BY_PHOTO = {**READER, **PHOTO, **bodies(PhotoIn, file="visitor.jpg"), **refuses(*SEARCHES, (422, "NoFace"))}
 BY_FACE = {**READER, **refuses(*SEARCHES)}
-PAIR = {**READER, **PHOTO, **bodies(PhotosIn, file=["one.jpg", "other.jpg"]), **refuses(*COMPARES, (422, "NoFace"))}
+PAIR = {**READER, **PHOTO, **bodies(PhotosIn, file=["one.jpg", "other.jpg"]), **refuses(*SEARCHES, (422, "NoFace"))}
 FOUND: dict[int | str, dict[str, Any]] = {200: telling("X-Model", "X-Index-Generation")}
 
 

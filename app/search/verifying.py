@@ -11,6 +11,7 @@ from app.deps.caller import Caller
 from app.engine.served import Serving
 from app.errors import Invalid, NotFound
 from app.search.asked import VerifyAsked
+from app.search.criteria import switched_on
 from app.search.desk import Desk, bounding_box, crops
 from app.search.judging import line, scored
 from app.search.places import stored
@@ -34,6 +35,7 @@ def verify(desk: Desk, caller: Caller, photos: Sequence[bytes], asked: VerifyAsk
         raise Invalid("give two photos as `file`, or one and a face_id or a subject")
     collection = _collection(desk, caller, asked)
     with desk.engine.use(collection, asked.task, asked.model) as serving:
+        switched_on(desk.session, [serving.task])
         drawn = line(serving.facts, asked.fmr)
         faces = [desk.faces(data, aligned=asked.aligned, most=1)[0] for data in photos]
         rows = serving.embed(crops(serving, faces))

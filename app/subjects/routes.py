@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.deps import Limit, NextToken, ReadDep, WriteDep
-from app.deps.problems import refuses
 from app.deps.roles import OPERATOR, READER
 from app.deps.words import CollectionName
 from app.engine import people
@@ -17,7 +16,6 @@ router = APIRouter(prefix="/v1/collections/{collection}/subjects", tags=["subjec
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 Id = Annotated[SubjectId, Path(alias="subject")]
-ITSELF = refuses((409, "InvalidParameter"))
 
 
 @router.put(
@@ -56,7 +54,7 @@ def change_subject(collection: CollectionId, subject: Id, body: SubjectIn, sessi
     return service.change(session, collection, subject, body)
 
 
-@router.post("/{subject}:merge", summary="Merge a subject into another", openapi_extra={**OPERATOR, **ITSELF})
+@router.post("/{subject}:merge", summary="Merge a subject into another", openapi_extra={**OPERATOR})
 def merge_subject(collection: CollectionId, subject: Id, body: MergeIn, session: WriteDep) -> SubjectOut:
     """All its faces become the other's, and the name goes. Where both have a metadata field, the other's stays."""
     return service.merge(session, collection, subject, body.into)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from app.db.tables import Face, Subject
 from app.deps.paging import page
 from app.engine import people, pointers
-from app.errors import Conflict
+from app.errors import Invalid
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
 
@@ -53,11 +53,11 @@ def shown(session: Session, subjects: Sequence[Subject]) -> list[SubjectOut]:
 
 
 def merge(session: Session, collection: str, subject_id: str, into: str) -> SubjectOut:
-    """One person under two names becomes one: the faces move, the other name goes. Raises NotFound, Conflict."""
+    """One person under two names becomes one: the faces move, the other name goes. Raises NotFound, Invalid."""
     place = pointers.locked(session, collection)
     leaving, staying = people.get(session, collection, subject_id), people.get(session, collection, into)
     if leaving.pk == staying.pk:
-        raise Conflict("a subject cannot be merged into itself", code="InvalidParameter")
+        raise Invalid("a subject cannot be merged into itself")
     place.change += 1
     moved = update(Face).where(Face.subject_pk == leaving.pk).values(subject_pk=staying.pk, change=place.change)
     session.execute(moved)

@@ -216,6 +216,9 @@ def test_a_task_that_is_switched_off_is_not_searched_by(api: Api, gallery: Galle
         assert search(api, face_id).json()["code"] == "TaskDisabled"
         assert search(api, face_id, "age").json()["code"] == "TaskDisabled"
         assert search(api, face_id, "identity").status_code == 200
+        photos = [("file", encoded(np.full((170, 100), grey, np.uint8))) for grey in (80, 120)]
+        asked = {"collection": api.staff, "task": "age", "aligned": "true"}
+        assert api.post("/v1/verify", params=asked, files=photos).json()["code"] == "TaskDisabled"
     finally:
         with writing(gallery.resources.database) as session:
             session.get_one(Task, "age").enabled = True

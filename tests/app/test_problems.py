@@ -44,7 +44,7 @@ WRONG: list[tuple[str, str, dict[str, str], dict[str, Any], int, str]] = [
         "/v1/collections/{collection}/subjects/{subject}:merge",
         C | {"subject": "p0"},
         {"json": {"into": "p0"}},
-        409,
+        422,
         "InvalidParameter",
     ),
     ("post", "/v1/collections/{collection}/faces", C, NO_PICTURE, 422, "InvalidImageFormat"),

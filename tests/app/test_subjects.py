@@ -63,7 +63,7 @@ def test_two_names_of_one_person_are_merged(service: Service, staff: httpx.Clien
     assert staff.get(f"{BASE}/subjects/ada%20l").status_code == 404
     with reading(service.resources.database) as session:
         assert sorted(session.scalars(select(Face.change))) == [2, 3, 4]
-    assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "ada"}).status_code == 409
+    assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "ada"}).status_code == 422
     assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "none"}).status_code == 404
 
 
