@@ -81,7 +81,7 @@ class Crew:
             victim.send_signal(signal.SIGKILL)
         if name in ("api", "all"):
             self.process.wait()
-            until = time.monotonic() + 60
+            until = time.monotonic() + 20
             while left := [orphan for orphan in orphans if _lives(orphan)]:
                 assert time.monotonic() < until, f"workers outlived their server: {left}"
                 time.sleep(0.05)
@@ -93,7 +93,7 @@ class Crew:
         self.process.wait(20)
         self.client.close()
 
-    def ended(self, path: str, seconds: float = 300) -> dict[str, Any]:
+    def ended(self, path: str, seconds: float = 120) -> dict[str, Any]:
         """The job, once it has ended, through whatever restarts in between."""
         if not path:
             return {"state": "succeeded"}

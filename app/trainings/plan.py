@@ -1,6 +1,5 @@
 """What a training was asked to do, checked: stored with its row, and read again by the worker."""
 
-from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -69,7 +68,7 @@ class Plan(BaseModel):
     holdout: float
     start_from: str | None = None
 
-    @cached_property
+    @property
     def recipe(self) -> Recipe:
         return Recipe(tuple(Spec(d.name, d.options) for d in self.descriptors))
 
