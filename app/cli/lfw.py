@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import typer
@@ -51,21 +52,27 @@ class Lfw:
                         yield member.name.removeprefix("./"), file.read()
 
 
-def crops(lfw: Lfw, cache: Path) -> tuple[list[str], dict[CropKind, Crops]]:
+class Source(Protocol):
+    """Photos with their names."""
+
+    def photos(self) -> Iterator[tuple[str, bytes]]: ...
+
+
+def crops(source: Source, cache: Path) -> tuple[list[str], dict[CropKind, Crops]]:
     """The centre face of every photo, in order of the names; cut once and kept in `cache`."""
     names_file = cache / "names.txt"
     if not names_file.exists():
-        _cut(lfw, cache)
+        _cut(source, cache)
     names = names_file.read_text().splitlines()
     return names, {kind: np.load(cache / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
 
 
-def _cut(lfw: Lfw, cache: Path) -> None:
+def _cut(source: Source, cache: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    photos = sorted(lfw.photos())
+    photos = sorted(source.photos())
     chunks = [photos[i : i + CHUNK] for i in range(0, len(photos), CHUNK)]
     with bar() as progress, ProcessPoolExecutor(os.cpu_count()) as pool:
-        shown = progress.add_task("cut faces", total=len(photos))
+        shown = progress.add_task(f"cut faces, {cache.name}", total=len(photos))
         parts: dict[CropKind, list[Image]] = {kind: [] for kind in KINDS}
         for faces in pool.map(_faces, chunks):
             for face in faces:

@@ -3,6 +3,7 @@
 import typer
 
 from app.cli import demo, evaluate, export, keys, models, serve, train_cnn, use
+from app.cli.reproduce import command as reproduce
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(serve.serve)
@@ -14,6 +15,7 @@ app.command()(use.train)
 app.command()(use.publish)
 app.command()(demo.demo)
 app.command()(evaluate.evaluate)
+app.command()(reproduce.reproduce)
 app.command("export-embeddings")(export.export_embeddings)
 app.add_typer(keys.app, name="keys")
 models.app.command("train-cnn")(train_cnn.train_cnn)

@@ -1,0 +1,70 @@
+"""The command itself."""
+
+import os
+from collections.abc import Callable
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.client import console
+from app.cli.reproduce import run, writing
+from app.cli.reproduce.lab import Lab
+from app.cli.reproduce.photos import Photos
+from app.cli.reproduce.plan import Chapter, Scope
+from app.cli.reproduce.store import Store
+from app.threads import set_threads
+
+
+class Paper(StrEnum):
+    cosim = "cosim"
+    manifolds = "manifolds"
+    cpmtml = "cp-mtml"
+    clml = "clml"
+    beyond = "beyond"
+    all = "all"
+
+
+MODULES: dict[Paper, str] = {paper: f"app.cli.reproduce.{paper.name}" for paper in Paper if paper is not Paper.all}
+
+
+def reproduce(
+    paper: Annotated[Paper, typer.Argument(help="whose tables; beyond: what no paper tested")],
+    data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder of the data sets")],
+    draws: Annotated[int, typer.Option(min=1, max=10, help="of the queries, LBP at d = 32")] = 10,
+    few: Annotated[int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")] = 3,
+    quick: Annotated[bool, typer.Option(help="one draw and fewer settings: a look in minutes")] = False,
+    cost: Annotated[bool, typer.Option(help="only say what it will cost")] = False,
+    out: Annotated[Path, typer.Option(help="folder for JSON, Markdown and pictures")] = Path("docs/results"),
+    cache: Annotated[Path, typer.Option(help="what was computed; may be deleted")] = Path(".likeness/reproduce"),
+    threads: Annotated[int, typer.Option(help="0: one a core")] = 0,
+) -> None:
+    """Compute the papers' tables and write each figure beside the paper's own. Stop it when you like: it goes on where
+    it was."""
+    set_threads(threads or os.cpu_count() or 1)
+    cuda = _cuda()
+    scope = Scope(1, 1, True) if quick else Scope(draws, draws if cuda else min(few, draws))
+    lab = Lab(Photos(data, cache), Store(cache / "results"), scope)
+    asked = list(MODULES) if paper is Paper.all else [paper]
+    chapters = {one: _chapter(one)(lab) for one in asked}
+    run.announce(list(chapters.values()), lab.store)
+    if cost:
+        return
+    told = f"likeness reproduce {paper} --data DATA" + (" --quick" if quick else f" --draws {draws} --few {few}")
+    for one, chapter in chapters.items():
+        run.carry_out([chapter], lab.store)
+        page = writing.write(out, chapter.name, chapter.title, told, chapter.tables(), lab.store)
+        console.print(f"{one}: {page}", soft_wrap=True)
+
+
+def _chapter(paper: Paper) -> Callable[[Lab], Chapter]:
+    made: Callable[[Lab], Chapter] = import_module(MODULES[paper]).chapter
+    return made
+
+
+def _cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

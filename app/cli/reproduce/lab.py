@@ -1,0 +1,193 @@
+"""Fits that many tables share: embedders on one photo set's features under one protocol, and what they say of it."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cli.export import training_set
+from app.cli.reproduce.photos import Photos
+from app.cli.reproduce.plan import Found, Result, Scope, Work
+from app.cli.reproduce.store import Store
+from ml import registry
+from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.evaluation import protocols
+from ml.evaluation.protocols import Protocol
+from ml.evaluation.report import rank_protocol
+from ml.evaluation.retrieval import Ranked
+from ml.metric import Metric
+from ml.types import Rows
+
+FOLDS = range(10)
+WIDTHS = {"lbp": 9860, "fisher": 16896, "sift": 3456, "fplbp": 500, "cslbp": 2720, "mobilefacenet": 128}
+WIDEST = 1024
+"""Embeddings of more numbers are ranked and not kept."""
+Train = Callable[[Protocol], TrainingSet]
+
+
+@dataclass(frozen=True)
+class Method:
+    """An embedder with its options, as tables name it. dim 0: it has none."""
+
+    name: str
+    dim: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, seed: int = 0) -> Embedder:
+        size = {"dim": self.dim} if self.dim else {}
+        built: Embedder = registry.build("embedders", self.name, seed=seed, **size, **self.options)
+        return built
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return {"method": self.name, "dim": self.dim, "options": dict(self.options)}
+
+
+@dataclass(frozen=True, eq=False)
+class Lab:
+    """photos: where all features come from; store: where results are kept; scope: how much is asked for."""
+
+    photos: Photos
+    store: Store
+    scope: Scope
+
+    def result(self, work: Work) -> Result:
+        return self.store.get(work)
+
+    def results(self, works: Sequence[Work]) -> list[Result]:
+        return [self.store.get(work) for work in works]
+
+    def protocol(self, name: str) -> Protocol:
+        """Of LFW: `queries-0`, `disjoint-0`, `view2:0`; or `inner-0`: people held out of draw 0's training side."""
+        return _protocol(self.photos, name)
+
+    def retrieval(
+        self,
+        method: Method,
+        features: str,
+        protocol: str,
+        *,
+        train: Train | None = None,
+        about: Mapping[str, Any] | None = None,
+        task: str = "identity",
+        seconds: float | None = None,
+        keep: bool = False,
+    ) -> Work:
+        """Fits on the protocol's training side and ranks its gallery, alone and with all distractors behind it.
+
+        train: makes the training set of the protocol, `about` naming it in the key; identities of LFW's training side
+        without. keep: the fitted embedder is saved in the result's folder.
+        Arrays: see `_ranked`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the embeddings.
+        """
+        key = {**method.key, "features": features, "protocol": protocol, "task": task, "keep": keep, **(about or {})}
+
+        def run(folder: Path, progress: Progress) -> Found:
+            asked = self.protocol(protocol)
+            embedder, facts = self._fitted(method, features, asked, train, progress)
+            if keep:
+                embedder.save(folder / "embedder")
+            embedded = embedder.embed(self.photos.rows("lfw", features), task)
+            others = None
+            if self.photos.has("distractors"):
+                others = embedder.embed(self.photos.rows("distractors", features), task)
+            return facts, _found(asked, embedded, others, embedder.metric)
+
+        guess = cost(method, features) if seconds is None else seconds
+        return Work(f"{method.name} {method.dim or ''} {features} {protocol}", key, guess, run)
+
+    def verification(
+        self,
+        method: Method,
+        features: str,
+        *,
+        seconds: float | None = None,
+        train: Train | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> list[Work]:
+        """Ten works, one a fold of LFW's view 2: array `distances` (6000,) of all pairs under the fold's own model,
+        `told` the same as dispersion tells them; fact `parameters`, how many numbers were learned."""
+        return [self._fold(method, features, fold, seconds, train, about or {}) for fold in FOLDS]
+
+    def _fold(
+        self, method: Method, features: str, fold: int, seconds: float | None, train: Train | None,
+        about: Mapping[str, Any],
+    ) -> Work:  # fmt: skip
+        key = {**method.key, "features": features, "protocol": "view2", "fold": fold, **about}
+
+        def run(folder: Path, progress: Progress) -> Found:
+            asked = self.protocol(f"view2:{fold}")
+            embedder, facts = self._fitted(method, features, asked, train, progress)
+            rows, pairs = self.photos.rows("lfw", features), self.pairs()
+            named, places = np.unique(pairs, return_inverse=True)
+            embedded = embedder.embed(rows[named])
+            distances = embedder.metric.apart(embedded, places.reshape(pairs.shape))
+            facts["parameters"] = sum(int(a.size) for a in embedder.learned.values())
+            return facts, {"distances": distances, "told": embedder.metric.told(distances)}
+
+        guess = cost(method, features) if seconds is None else seconds
+        return Work(f"{method.name} {method.dim or ''} {features} fold {fold}", key, guess, run)
+
+    def pairs(self) -> NDArray[np.int64]:
+        """(6000, 2) places of the photos of LFW's pairs, fold after fold."""
+        return np.concatenate([self.protocol(f"view2:{fold}").pairs.index for fold in FOLDS])
+
+    def _fitted(
+        self, method: Method, features: str, asked: Protocol, train: Train | None, progress: Progress
+    ) -> tuple[Embedder, dict[str, Any]]:
+        made = train(asked) if train else self.identities(features, asked)
+        embedder = method.build()
+        started = time.monotonic()
+        embedder.fit(made, progress=progress)
+        took = time.monotonic() - started
+        return embedder, {"fit_seconds": took, "notes": dict(embedder.notes), "faces": len(made.rows)}
+
+    def identities(self, features: str, asked: Protocol) -> TrainingSet:
+        """The training side of a protocol of LFW."""
+        names = self.photos.names("lfw")
+        rows = self.photos.rows("lfw", features)[asked.training]
+        made = training_set(rows, [names[i] for i in asked.training])
+        return TrainingSet(made.rows, made.tasks, self.photos.blocks(features))
+
+
+@lru_cache(maxsize=64)
+def _protocol(photos: Photos, name: str) -> Protocol:
+    names = photos.names("lfw")
+    if name != "inner-0":
+        return protocols.read(name, photos.lfw.protocol, names)
+    outer = protocols.read("queries-0", photos.lfw.protocol, names)
+    people = np.full(len(names), -1, np.int64)
+    people[outer.training] = outer.people[outer.training]
+    return protocols.held_out_people(people, 0.2, photos=4)
+
+
+def cost(method: Method, features: str) -> float:
+    """Seconds that a fit takes on the machine of docs/measurements.md, as a rule of thumb until one was done here."""
+    width = sum(WIDTHS.get(one, 2000) for one in features.split("+")) / WIDTHS["lbp"]
+    plain = {"l2": 0.0, "cosine": 0.0, "wpca": 10.0, "ldml": 35.0, "clml": 55.0}
+    maps = max(1.0, float(method.options.get("k", 16)) / 16) if method.name == "clml" else 1.0
+    return 5.0 + plain.get(method.name, 60.0) * width * maps * (0.6 + 0.4 * max(method.dim, 32) / 32)
+
+
+def _found(asked: Protocol, embedded: Rows, others: Rows | None, metric: Metric) -> dict[str, NDArray[Any]]:
+    arrays = _ranked(rank_protocol(embedded, asked, metric=metric), "alone")
+    if others is not None:
+        arrays |= _ranked(rank_protocol(embedded, asked, metric=metric, distractors=others), "crowd")
+    if embedded.shape[1] <= WIDEST:
+        arrays |= {"lfw": embedded} | ({} if others is None else {"distractors": others})
+    return arrays
+
+
+def _ranked(ranked: Ranked, name: str) -> dict[str, NDArray[Any]]:
+    """`<name>_ranks`: the ranks of every query's relevant faces, one query after the other; `<name>_counts`: (Q,) how
+    many each has; `<name>_people`: (Q,) whose each is."""
+    empty = np.empty(0, np.int64)
+    return {
+        f"{name}_ranks": np.concatenate([*ranked.ranks, empty]).astype(np.int32),
+        f"{name}_counts": np.array([len(r) for r in ranked.ranks], np.int32),
+        f"{name}_people": ranked.groups,
+    }

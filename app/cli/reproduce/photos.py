@@ -1,0 +1,153 @@
+"""The photo sets of the experiments, and what is computed from their faces once: crops and features."""
+
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from app.cli import lfw
+from app.cli.client import bar
+from ml import registry
+from ml.generation import Recipe
+from ml.types import CropKind, Crops, Ids, Rows, Spec
+
+ARCHIVES = {
+    "age": "age-utkface.tar",
+    "distractors": "distractors-utkface.tar",
+    "expression": "expression-fer2013-privatetest.tar",
+    "celeba": "identities-celeba10k.tar",
+}
+MOBILEFACENET = "models/mobilefacenet_112_128d.onnx"
+WORDS = 2000
+BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A tar of photos; the first folder of a name is what is known of it."""
+
+    path: Path
+
+    def photos(self) -> Iterator[tuple[str, bytes]]:
+        with tarfile.open(self.path) as tar:
+            for member in tar:
+                file = tar.extractfile(member) if member.isfile() else None
+                if file is not None:
+                    yield member.name.removeprefix("./"), file.read()
+
+
+@dataclass(frozen=True)
+class Photos:
+    """`data` as its README names the files; what is computed lies in `cache`. A set is "lfw" or one of ARCHIVES.
+
+    Features: "lbp", "fisher", "sift", "fplbp", "cslbp", "mobilefacenet", or several joined by "+", one after the other.
+    """
+
+    data: Path
+    cache: Path
+
+    @cached_property
+    def lfw(self) -> lfw.Lfw:
+        return lfw.Lfw(self.data)
+
+    def names(self, photo_set: str) -> list[str]:
+        return self._cut(photo_set)[0]
+
+    def crops(self, photo_set: str, kind: CropKind) -> Crops:
+        """Memory-mapped, in the order of `names`."""
+        return self._cut(photo_set)[1][kind]
+
+    def has(self, photo_set: str) -> bool:
+        return photo_set == "lfw" or (self.data / ARCHIVES[photo_set]).exists()
+
+    def rows(self, photo_set: str, features: str) -> Rows:
+        """(N, D) float32, in the order of `names`; the descriptors of several features side by side."""
+        return _joined(self, photo_set, features)
+
+    def blocks(self, features: str) -> tuple[int, ...]:
+        """The width of each of the features."""
+        return tuple(self.recipe(one).dim for one in features.split("+"))
+
+    def recipe(self, feature: str) -> Recipe:
+        """Raises typer.BadParameter where what it needs is not there."""
+        if feature == "mobilefacenet":
+            return Recipe((Spec("onnx", {"manifest": str(self._manifest())}),))
+        if feature == "fisher":
+            return Recipe((Spec("fisher", self._vocabulary()),))
+        return Recipe((Spec(feature),))
+
+    @cached_property
+    def known(self) -> Ids:
+        """(N,) places of LFW photos that no list of queries and no pair names: for what is learned without labels."""
+        files = [*self.lfw.protocol.glob("queries-*.txt"), *self.lfw.protocol.glob("disjoint-*.txt")]
+        lines = {line.strip().removeprefix("query ") for f in files for line in f.read_text().splitlines()}
+        from ml.evaluation.verification_pairs import read_folds
+
+        names = self.names("lfw")
+        judged = {n for fold in read_folds(self.lfw.protocol / "pairs.txt", names) for n in fold.named}
+        return np.array([i for i, n in enumerate(names) if n not in lines and n not in judged], np.int64)
+
+    def _cut(self, photo_set: str) -> tuple[list[str], dict[CropKind, Crops]]:
+        source = self.lfw if photo_set == "lfw" else Archive(self.data / ARCHIVES[photo_set])
+        return lfw.crops(source, self.cache / photo_set)
+
+    def feature(self, photo_set: str, feature: str) -> Rows:
+        """(N, D) float32 of one feature; computed once, kept in half precision where the descriptor is a dear one."""
+        recipe = self.recipe(feature)
+        [built] = recipe.built
+        path = self.cache / photo_set / f"{feature}-{recipe.keys[0]}.npy"
+        if not path.exists():
+            crops = self.crops(photo_set, built.crop)
+            part = path.with_suffix(".part.npy")
+            kept = np.lib.format.open_memmap(
+                part, "w+", np.float16 if built.dear else np.float32, (len(crops), built.dim)
+            )
+            with bar() as shown:
+                for at in shown.track(range(0, len(crops), BLOCK), description=f"{feature}, {photo_set}"):
+                    kept[at : at + BLOCK] = built.describe(np.ascontiguousarray(crops[at : at + BLOCK]))
+            kept.flush()
+            part.rename(path)
+        kept_rows: Rows = np.load(path)
+        return kept_rows.astype(np.float32, copy=False)
+
+    def _vocabulary(self) -> dict[str, object]:
+        """Of the Fisher vectors: learned without labels from LFW photos that no protocol asks for."""
+        told = self.cache / "vocabulary.json"
+        if not told.exists():
+            some = np.sort(np.random.default_rng(0).choice(self.known, min(WORDS, len(self.known)), replace=False))
+            crops = np.ascontiguousarray(self.crops("lfw", "grey")[some])
+            options = registry.component("descriptors", "fisher").learn(crops, self.cache)
+            told.write_text(json.dumps(options))
+        found: dict[str, object] = json.loads(told.read_text())
+        return found
+
+    def _manifest(self) -> Path:
+        model, told = self.data / MOBILEFACENET, self.cache / "mobilefacenet.json"
+        if not model.exists():
+            raise typer.BadParameter(f"there is no {MOBILEFACENET}", param_hint="--data")
+        if not told.exists():
+            facts = {
+                "file": str(model.resolve()),
+                "sha256": sha256(model.read_bytes()).hexdigest(),
+                "size": [112, 112],
+                "colour": "rgb",
+                "mean": 127.5,
+                "scale": 127.5,
+                "dim": 128,
+                "normalise": True,
+                "licence": "unknown",
+            }
+            told.write_text(json.dumps(facts))
+        return told
+
+
+@lru_cache(maxsize=3)
+def _joined(photos: Photos, photo_set: str, features: str) -> Rows:
+    parts = [photos.feature(photo_set, one) for one in features.split("+")]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

@@ -1,0 +1,164 @@
+"""What a table is made of: works, whose results are kept, and rows that are read off them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.embedders.base import Progress
+
+Verdict = Literal["reproduced", "better", "worse", "not possible here", "ours"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a work found. facts: plain JSON; arrays: by name; folder: where both lie, with what else it wrote there.
+
+    facts also hold `seconds`, `cpu_seconds`, `date`, `commit` and `machine`, told by the store.
+    """
+
+    facts: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+    folder: Path
+
+
+Found = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+"""Facts and arrays, as a work returns them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One thing to compute, a few minutes long at most where that can be: what is interrupted starts again with it.
+
+    name: as the bar shows it
+    key: plain JSON that names everything the result follows from; two works of one key are the same work
+    seconds: guessed on the machine of docs/measurements.md; once such a work was done here, its own time counts
+    kind: works that cost alike, by which the guess is corrected
+    run: run(folder, progress) -> facts and arrays; it may keep files in the folder. Called once, then never again
+    """
+
+    name: str
+    key: Mapping[str, Any]
+    seconds: float
+    run: Callable[[Path, Progress], Found]
+
+    @property
+    def kind(self) -> str:
+        """Its key without what is drawn by chance: works that differ by the draw alone take as long."""
+        return repr(sorted((k, str(v)) for k, v in self.key.items() if k not in ("protocol", "seed", "fold")))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean with what is known of its spread; in the unit that the table's header names.
+
+    low, high: 95 %, by bootstrap over the people of the queries unless the table says otherwise; sd: over draws
+    """
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+    sd: float = float("nan")
+    draws: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """figures, paper: by column; what the paper does not print is left out.
+
+    cause: of what is worse, or why it cannot be had
+    verdict: where None, taken from the figures and the paper's (`judged`)
+    about: data, protocol files, options: what the JSON says besides
+    """
+
+    name: str
+    figures: Mapping[str, Figure]
+    paper: Mapping[str, float] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    cause: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    works: Sequence[Work] = ()
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture `<name>.svg`. draw(axes) draws on matplotlib axes, (rows x columns) of them; alt: what it shows."""
+
+    name: str
+    alt: str
+    draw: Callable[[Any], None]
+    rows: int = 1
+    columns: int = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """header: data, protocol, draws, unit, and what stands in for what the paper used."""
+
+    name: str
+    title: str
+    header: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    plots: Sequence[Plot] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Chapter:
+    """A paper's tables.
+
+    works: all that is known to be needed; asked again after each is done, so that what one found may bring others
+    tables: called once none is missing
+    """
+
+    name: str
+    title: str
+    works: Callable[[], Sequence[Work]]
+    tables: Callable[[], Sequence[Table]]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much is asked for.
+
+    draws: of the queries, with LBP at d = 32; few: for what is dearer; quick: a look in minutes, not the paper
+    """
+
+    draws: int = 10
+    few: int = 3
+    quick: bool = False
+
+    @property
+    def seeds(self) -> range:
+        return range(self.draws)
+
+    @property
+    def few_seeds(self) -> range:
+        return range(min(self.few, self.draws))
+
+
+TOLERANCE = 1.0
+"""Points within which a figure reproduces the paper's though its interval does not hold it."""
+
+
+def judged(row: Row) -> Verdict:
+    """The verdict of a row: its own, or that of the figures that the paper prints too, all higher-is-better."""
+    if row.verdict is not None:
+        return row.verdict
+    both = [(row.figures[c], value) for c, value in row.paper.items() if c in row.figures]
+    if not both:
+        return "ours"
+    signs = [_sign(figure, value) for figure, value in both]
+    if all(s == 0 for s in signs):
+        return "reproduced"
+    return "better" if np.mean(signs) > 0 else "worse" if np.mean(signs) < 0 else "reproduced"
+
+
+def _sign(figure: Figure, paper: float) -> int:
+    if abs(figure.value - paper) <= TOLERANCE or figure.low <= paper <= figure.high:
+        return 0
+    return 1 if figure.value > paper else -1

@@ -1,0 +1,89 @@
+"""From what works found to the figures of a table, in percent, each with its interval."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cli.reproduce.plan import Figure, Result
+from ml.evaluation.comparison import Comparison, compare
+from ml.evaluation.folds import verify
+from ml.evaluation.intervals import Interval, bootstrap_mean
+from ml.evaluation.retrieval import average_precision
+from ml.evaluation.verification_pairs import Pairs
+from ml.types import Ids
+
+Values = NDArray[np.float64]
+ALONE, CROWD = "alone", "crowd"
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """What one draw's queries found: relevant ranks and whose each query is."""
+
+    ranks: tuple[Ids, ...]
+    people: Values
+
+    @classmethod
+    def of(cls, result: Result, where: str = ALONE) -> "Queries":
+        """where: ALONE or CROWD, with all distractors."""
+        ends = np.cumsum(result.arrays[f"{where}_counts"])[:-1]
+        parts = np.split(result.arrays[f"{where}_ranks"].astype(np.int64), ends)
+        return cls(tuple(parts), result.arrays[f"{where}_people"])
+
+    def values(self, column: str) -> Values:
+        """(Q,) of `mAP` or `n@K` (n-call@K; `1@10` is 1-call@10), 0..1, NaN where nothing is relevant."""
+        if column == "mAP":
+            return np.array([average_precision(r) for r in self.ranks])
+        n, k = (int(part) for part in column.split("@"))
+        return np.array([float(len(r) >= n and r[n - 1] <= k) if len(r) else np.nan for r in self.ranks])
+
+
+def figure(results: Sequence[Result], column: str, where: str = ALONE) -> Figure:
+    """Of one system over its draws: the mean, the interval by bootstrap over people, all draws of one together."""
+    draws = [Queries.of(r, where) for r in results]
+    values = [d.values(column) for d in draws]
+    found = bootstrap_mean(np.concatenate(values), np.concatenate([d.people for d in draws]))
+    means = [float(np.nanmean(v)) for v in values]
+    return percent(found, float(np.std(means, ddof=1)) if len(means) > 1 else float("nan"), len(means))
+
+
+def figures(results: Sequence[Result], columns: Sequence[str], where: str = ALONE) -> dict[str, Figure]:
+    return {column: figure(results, column, where) for column in columns}
+
+
+def percent(found: Interval, sd: float = float("nan"), draws: int = 1) -> Figure:
+    return Figure(100 * found.value, 100 * found.low, 100 * found.high, 100 * sd, draws)
+
+
+def difference(a: Sequence[Result], b: Sequence[Result], column: str, where: str = ALONE) -> Comparison:
+    """a less b on the same queries of the same draws (0..1): `difference` with its interval, p by permutation."""
+    first, second = ([Queries.of(r, where) for r in side] for side in (a, b))
+    x, y = (np.concatenate([q.values(column) for q in side]) for side in (first, second))
+    return compare(x, y, np.concatenate([q.people for q in first]))
+
+
+def told(found: Comparison) -> str:
+    """`+1.2 [+0.3, +2.1], p 0.01`, in points."""
+    one = found.difference
+    return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {found.p:.2g}"
+
+
+def accuracy(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids) -> Figure:
+    """Verification over LFW's folds: each judged under its own model, at the threshold best on the other nine.
+
+    The interval resamples people; sd is over folds.
+    """
+    every = np.cumsum([0, *(len(p.same) for p in pairs)])
+    place = {tuple(pair): i for i, pair in enumerate(np.concatenate([p.index for p in pairs]).tolist())}
+
+    def apart(fold: int):  # type: ignore[no-untyped-def]
+        kept = folds[fold].arrays["distances"]
+        return lambda index: kept[[place[tuple(pair)] for pair in index.tolist()]]
+
+    assert every[-1] == len(folds[0].arrays["distances"])
+    found = verify(list(pairs), people, apart)
+    return Figure(
+        100 * found.accuracy.mean, 100 * found.people.low, 100 * found.people.high, 100 * found.accuracy.sd, len(folds)
+    )
