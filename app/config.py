@@ -1,11 +1,11 @@
 """Settings, read once from a mapping, frozen and passed. A misspelt variable stops the start."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
+from joblib import cpu_count
 from pydantic import BaseModel, Field, model_validator
 
 PREFIX = "LIKENESS_"
@@ -73,4 +73,4 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def slots(self) -> int:
-        return self.inference_slots or os.cpu_count() or 1
+        return self.inference_slots or cpu_count()

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from joblib import cpu_count
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
@@ -65,7 +66,7 @@ def create_app(settings: Settings) -> Api:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        set_threads(max(1, (os.cpu_count() or 1) // settings.slots))
+        set_threads(max(1, cpu_count() // settings.slots))
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
                 ensure_first(session, resources.generations)

@@ -1,7 +1,8 @@
 """How many threads the libraries of this process take.
 
 torch is told when it is there: it takes two seconds to load, and a process loads it with the first model that needs it.
-Small calls on two OpenMP threads of a busy machine take ten times as long as on one.
+Small calls on two OpenMP threads of a busy machine take ten times as long as on one. Cores are counted by joblib, which
+heeds the CPU set and the container's quota.
 """
 
 import os
@@ -9,6 +10,7 @@ import sys
 
 import cv2
 import faiss
+from joblib import cpu_count
 from threadpoolctl import threadpool_limits
 
 NAMES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -26,4 +28,4 @@ def set_threads(threads: int) -> None:
 
 
 def get_threads() -> int:
-    return int(os.environ.get(NAMES[0]) or os.cpu_count() or 1)
+    return int(os.environ.get(NAMES[0]) or cpu_count())

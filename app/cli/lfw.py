@@ -1,6 +1,5 @@
 """LFW and its protocol files, as `evaluate` and `export-embeddings` take them."""
 
-import os
 import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import typer
+from joblib import cpu_count
 
 from app.cli.client import bar
 from ml import images
@@ -71,7 +71,7 @@ def _cut(source: Source, cache: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     photos = sorted(source.photos())
     chunks = [photos[i : i + CHUNK] for i in range(0, len(photos), CHUNK)]
-    with bar() as progress, ProcessPoolExecutor(os.cpu_count()) as pool:
+    with bar() as progress, ProcessPoolExecutor(cpu_count()) as pool:
         shown = progress.add_task(f"cut faces, {cache.name}", total=len(photos))
         parts: dict[CropKind, list[Image]] = {kind: [] for kind in KINDS}
         for faces in pool.map(_faces, chunks):

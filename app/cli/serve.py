@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 import uvicorn
+from joblib import cpu_count
 from sqlalchemy import exists, select
 
 from app.access import keys
@@ -69,9 +70,10 @@ class Crew:
     """The worker processes of one server; one that dies is started again."""
 
     def __init__(self, settings: Settings) -> None:
-        cores = os.cpu_count() or 1
         python = [sys.executable, "-m", "workers.main", "--parent", str(os.getpid())]
-        lanes = [["--lane", "work"]] * (settings.workers or cores) + [["--lane", "train", "--threads", str(cores)]]
+        lanes = [["--lane", "work"]] * (settings.workers or cpu_count()) + [
+            ["--lane", "train", "--threads", str(cpu_count())]
+        ]
         self._commands = [python + lane for lane in lanes]
         self._running = [subprocess.Popen(c) for c in self._commands]
         self._stopping = threading.Event()

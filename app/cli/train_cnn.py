@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from joblib import cpu_count
 from rich.progress import Progress, TaskID
 
 from app.cli.client import bar, console
@@ -51,7 +52,7 @@ def train_cnn(
     from ml.cnn_training.recipe import Recipe
     from ml.cnn_training.train import train  # torch takes two seconds, for which no other command should wait
 
-    set_threads(threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    set_threads(threads or max(1, cpu_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     kept = crops or out / "crops.npy"
     try:
         recipe = Recipe(

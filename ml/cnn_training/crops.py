@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from os import cpu_count
 from pathlib import Path
 
 import cv2
 import numpy as np
+from joblib import cpu_count
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
-from os import cpu_count
 from pathlib import Path
 
 import cv2
 import numpy as np
+from joblib import cpu_count
 from numpy.typing import NDArray
 
 from ml.detectors.base import centre_face

@@ -1,6 +1,5 @@
 """The command itself."""
 
-import os
 from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from joblib import cpu_count
 
 from app.cli.client import console
 from app.cli.reproduce import run, writing
@@ -43,7 +43,7 @@ def reproduce(
 ) -> None:
     """Compute the papers' tables and write each figure beside the paper's own. Stop it when you like: it goes on where
     it was."""
-    set_threads(threads or os.cpu_count() or 1)
+    set_threads(threads or cpu_count())
     cuda = _cuda()
     scope = Scope(1, 1, True) if quick else Scope(draws, draws if cuda else min(few, draws))
     lab = Lab(Photos(data, cache), Store(cache / "results"), scope)
