@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +85,8 @@ def test_what_the_paper_does_not_print_is_ours() -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield reproduced.lab(reproduced.write(tmp_path_factory.mktemp("world") / "data"))
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return reproduced.lab(reproduced.write(tmp_path_factory.mktemp("world") / "data"))
 
 
 def test_figures_are_those_of_the_report(lab: Lab) -> None:
