@@ -1,5 +1,7 @@
 """Evaluations, called as a worker calls them, on drawn faces."""
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,15 @@ from app.evaluations.schemas import EvaluationIn, told_of
 from app.queue.messages import Evaluate
 from app.queue.queue import enqueue
 from app.resources import Resources
+from ml.descriptors import _learn_vocabulary
+from ml.descriptors.fisher import Fisher
 from ml.indexes import build
+from ml.mixture import fit_mixture
 from ml.types import Rows
 from tests.gallery import context, enrol
 from tests.rows import generation
 from workers import fitting, reembedding
+from workers.gather import crops
 from workers.handlers import evaluate
 
 PEOPLE, SHOTS = 12, 5
@@ -60,6 +66,12 @@ def precision(rows: Rows, query: int, gallery: list[int]) -> float:
     return float(np.mean([sum(hits[: r + 1]) / (r + 1) for r, hit in enumerate(hits) if hit]))
 
 
+def queries_file(queries: Iterable[int]) -> dict[str, str]:
+    """By the numbers of the faces."""
+    text = "\n".join(f"Person_{q // SHOTS}/{q % SHOTS}.png" for q in queries) + "\n"
+    return {"name": "queries-0.txt", "text": text}
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_model_is_ranked_over_the_whole_gallery(resources: Resources, times: int) -> None:
     faces = stocked(resources)
@@ -94,8 +106,7 @@ def test_the_figures_are_those_of_the_book_and_of_a_search_of_every_cell(resourc
     rows = reembedding.embedded(context(resources, job), model, ["identity"], faces)["identity"]
     queries = [i * SHOTS + i % SHOTS for i in range(PEOPLE)]
     gallery = [i for i in range(len(faces)) if i not in queries]
-    text = "\n".join(f"Person_{q // SHOTS}/{q % SHOTS}.png" for q in [*queries, 500]) + "\n"
-    report = run(resources, files=[{"name": "queries-0.txt", "text": text}], model="m1")
+    report = run(resources, files=[queries_file([*queries, 500])], model="m1")
     assert report["mean"]["map"] == pytest.approx(np.mean([precision(rows, q, gallery) for q in queries]), abs=1e-6)
     assert report["draws"][0]["missing_queries"] == ["Person_100/0.png"]
     index = build(np.array(gallery), rows[gallery], p=4)
@@ -114,6 +125,24 @@ def test_what_learns_nothing_is_measured_like_the_model_that_learned_nothing(res
         {k: v for k, v in built_in["mean"].items() if k not in timed}
     )
     assert trained["pooled"]["ncall"] == built_in["pooled"]["ncall"]
+
+
+@on_sqlite
+def test_a_descriptor_that_must_learn_first_describes_by_what_it_learned(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_learn_vocabulary, "fit_mixture", lambda z, k, seed: fit_mixture(z, 4, seed))
+    faces = stocked(resources)
+    asked = {"method": "l2", "descriptor": {"name": "fisher", "options": {"stride": 9}}}
+    report = run(resources, files=[queries_file(range(0, len(faces), SHOTS))], training=asked)
+    told = json.loads((resources.settings.home / "vocabularies" / "fisher.json").read_text())
+    assert told["faces"] == len(faces)
+    vocabulary = Fisher(**told["options"], stride=9)
+    assert vocabulary.dim == 2 * 4 * 66
+    rows = vocabulary.describe(crops(resources.blobs, faces, ["grey"])["grey"])
+    gallery = [i for i in range(len(faces)) if i % SHOTS]
+    found = [precision(rows, q, gallery) for q in range(0, len(faces), SHOTS)]
+    assert report["mean"]["map"] == pytest.approx(np.mean(found), abs=1e-6)
 
 
 @on_sqlite
