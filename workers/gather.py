@@ -8,6 +8,7 @@ import numpy as np
 
 from app.errors import NotFound
 from app.resources import Resources
+from app.storage import dear
 from app.storage.blobs import Blobs
 from app.threads import get_threads
 from ml.descriptors.base import Descriptor
@@ -77,21 +78,34 @@ def _described(blobs: Blobs, recipe: Recipe, faces: Sequence[StoredFace]) -> Row
 
 
 def _kept(blobs: Blobs, descriptor: Descriptor, key: str, faces: Sequence[StoredFace]) -> Rows:
-    names = [Blobs.described(f.image_id, f.number, key) for f in faces]
+    """(n, dim). What was not kept, or not whole, is computed from the crops and kept from now on."""
+    names = [(f.image_id, f.number) for f in faces]
     rows = np.empty((len(faces), descriptor.dim), np.float32)
     missing = []
     for i, (face, name) in enumerate(zip(faces, names, strict=True)):
-        try:
-            rows[i] = np.frombuffer(blobs.get(face.collection_id, name), "<f2")
-        except NotFound:
+        found = _read(blobs, face.collection_id, Blobs.described(*name, key), descriptor.dim)
+        if found is None:
             missing.append(i)
+        else:
+            rows[i] = found
     if missing:
         wanting = [faces[i] for i in missing]
         rows[missing] = descriptor.describe(crops(blobs, wanting, [descriptor.crop])[descriptor.crop])
         for collection in {f.collection_id for f in wanting}:
             mine = [i for i in missing if faces[i].collection_id == collection]
-            blobs.put(collection, [(names[i], rows[i].astype("<f2").tobytes()) for i in mine])
+            blobs.put(collection, dear.files(key, [names[i] for i in mine], rows[mine]))
     return rows
+
+
+def _read(blobs: Blobs, collection: str, name: str, dim: int) -> Rows | None:
+    """(dim,), or None where no such file is; one of another size is removed, so that it can be put again."""
+    try:
+        found = dear.numbers(blobs.get(collection, name), dim)
+    except NotFound:
+        return None
+    if found is None:
+        blobs.remove(collection, [name])
+    return found
 
 
 def crops(blobs: Blobs, faces: Sequence[StoredFace], kinds: Sequence[CropKind]) -> dict[CropKind, Crops]:

@@ -4,27 +4,25 @@ Everything is computed and every file is on the disk before the collection is lo
 files and the photos that are there already are looked at once more, then rows, change number and commit follow.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy import exists, func, insert, select
 from sqlalchemy.orm import Session
 
-from app.db.session import reading, writing
+from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
 from app.engine import pointers
 from app.engine.generations import FIRST
 from app.engine.looking import Looked, box
-from app.errors import Busy, NotFound
+from app.engine.preparing import Prepared, prepared, served
+from app.errors import Busy
 from app.queue.messages import FitFirst
 from app.queue.queue import enqueue
 from app.resources import Resources
-from ml.types import AlignedFace, Rows
 
 ATTEMPTS = 8
-Served = tuple[str, str]
-"""A model and a task that it serves in a collection."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,57 +39,27 @@ class _Moved(Exception):
     """The pointers moved, or a file went away, between the preparation and the lock."""
 
 
-def served(session: Session, collection_id: str) -> set[Served]:
-    """Every model that champions, challenges or came before, with its task."""
-    rows = session.scalars(select(Deployment).where(Deployment.collection_id == collection_id))
-    return {(m, d.task) for d in rows for m in (d.champion, d.challenger, d.previous) if m is not None}
-
-
-def embedded(resources: Resources, faces: Sequence[AlignedFace], wanted: Iterable[Served]) -> dict[Served, Rows]:
-    """Where these faces lie; each recipe describes them once."""
-    described: dict[str, Rows] = {}
-    found: dict[Served, Rows] = {}
-    for model, task in wanted:
-        generation = resources.generations.get(model)
-        recipe = repr(generation.recipe.descriptors)
-        if recipe not in described:
-            kinds = generation.recipe.crops
-            described[recipe] = generation.describe({k: np.stack([f.crops[k] for f in faces]) for k in kinds})
-        found[model, task] = generation.embed(described[recipe], task)
-    return found
-
-
-def prepared(resources: Resources, collection_id: str, looked: Sequence[Looked]) -> dict[Served, Rows]:
-    """The embeddings of all faces of these photos, one after the other, for whatever serves now. Raises NotFound."""
-    with reading(resources.database) as session:
-        if session.get(Collection, collection_id) is None:
-            raise NotFound(f"no collection {collection_id!r}")
-        wanted = served(session, collection_id)
-    faces = [face for photo in looked for face in photo.faces.values()]
-    return embedded(resources, faces, wanted) if faces else {}
-
-
 def enrol(
     resources: Resources,
     collection_id: str,
     looked: Sequence[Looked],
-    vectors: dict[Served, Rows],
+    ready: Prepared,
     record: Callable[[Session, list[Outcome]], None] = lambda session, outcomes: None,
 ) -> list[Outcome]:
-    """Keeps what is new of these photos. `vectors` come from `prepared`; `record` writes in the same transaction.
+    """Keeps what is new of these photos. `ready` comes from `prepared`; `record` writes in the same transaction.
 
     Safe to repeat: a photo that is there under the same subject and role is answered as it is there.
     Raises NotFound, Busy.
     """
     files = [file for photo in looked for file in photo.files()]
     for _ in range(ATTEMPTS):
-        resources.blobs.put(collection_id, files)
+        resources.blobs.put(collection_id, [*files, *ready.files])
         try:
             with writing(resources.database) as session:
-                outcomes = _Chunk(session, resources, collection_id, looked, vectors).keep()
+                outcomes = _Chunk(session, resources, collection_id, looked, ready).keep()
                 record(session, outcomes)
         except _Moved:
-            vectors = prepared(resources, collection_id, looked)
+            ready = prepared(resources, collection_id, looked)
             continue
         resources.bell.ring("changes")
         return outcomes
@@ -117,7 +85,7 @@ class _Chunk:
     resources: Resources
     collection_id: str
     looked: Sequence[Looked]
-    vectors: dict[Served, Rows]
+    ready: Prepared
     faces: dict[tuple[str, int], Face] = field(default_factory=dict)
     people: dict[str, Subject] = field(default_factory=dict)
     added: dict[int, Face] = field(default_factory=dict)  # the number of its vector -> the face
@@ -143,7 +111,7 @@ class _Chunk:
         """Raises _Moved."""
         if (
             any(photo.faces for photo in self.looked)
-            and not served(self.session, self.collection_id) <= self.vectors.keys()
+            and not served(self.session, self.collection_id) <= self.ready.vectors.keys()
         ):
             raise _Moved
         names = (name for photo in self.looked for name in photo.names())
@@ -195,7 +163,7 @@ class _Chunk:
         self.session.add_all(self.added.values())
         self.session.flush()
         numbers, faces = list(self.added), list(self.added.values())
-        for (model, task), rows in self.vectors.items():
+        for (model, task), rows in self.ready.vectors.items():
             little = np.ascontiguousarray(rows[numbers], "<f4")
             held = [
                 {"generation_id": model, "task": task, "face_pk": face.pk, "vector": row.tobytes()}

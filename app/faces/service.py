@@ -11,9 +11,10 @@ from app.deps.paging import page
 from app.engine import people, pointers
 from app.engine.archives import Limits, check_first
 from app.engine.engine import Engine
-from app.engine.ingest import Outcome, enrol, prepared
+from app.engine.ingest import Outcome, enrol
 from app.engine.looking import Wish, look
 from app.engine.names import Role
+from app.engine.preparing import prepared
 from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
 from app.queue.messages import ImportArchive
@@ -31,8 +32,8 @@ def add(engine: Engine, collection: str, data: bytes, wish: Wish) -> tuple[Enrol
     known(resources, collection)
     with engine.slots.alone():
         looked = look(resources, data, wish)
-        vectors = prepared(resources, collection, [looked])
-    [outcome] = enrol(resources, collection, [looked], vectors)
+        ready = prepared(resources, collection, [looked])
+    [outcome] = enrol(resources, collection, [looked], ready)
     return _told(outcome), outcome.new
 
 

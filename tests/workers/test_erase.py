@@ -11,8 +11,9 @@ from app.db.session import reading, writing
 from app.db.tables import Answer, Collection, Deployment, Embedding, Face, Follower, Job, Removal, Subject, now
 from app.engine import people, pointers
 from app.engine.generations import FIRST
-from app.engine.ingest import enrol, prepared
+from app.engine.ingest import enrol
 from app.engine.looking import Wish, look
+from app.engine.preparing import prepared
 from app.queue import queue
 from app.queue.messages import Erase, FitFirst, ImportArchive, Sweep
 from app.resources import Resources

@@ -90,6 +90,20 @@ def test_what_a_dear_descriptor_said_is_kept_and_goes_with_its_face(resources: R
     assert all(Blobs.meaning(name) == (faces[0].image_id, 0) for name in there if name.startswith("crops"))
 
 
+@pytest.mark.parametrize("size", [0, 1, 9, 11, 20])
+def test_a_file_of_another_size_than_the_numbers_take_is_made_anew(
+    resources: Resources, tmp_path: Path, size: int
+) -> None:
+    faces = enrol(resources, "c", range(3), shots=1)
+    recipe, context = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))}),)), JobContext("j", "w", resources)
+    first = describe(resources, recipe, faces, context)
+    broken = resources.blobs.root / "c-c" / Blobs.described(faces[1].image_id, 0, recipe.keys[0])
+    assert broken.stat().st_size == 10
+    broken.write_bytes(bytes(size))
+    np.testing.assert_array_equal(describe(resources, recipe, faces, context), first)
+    assert broken.stat().st_size == 10
+
+
 def test_another_model_of_the_same_name_is_asked_itself(resources: Resources, tmp_path: Path) -> None:
     [face] = enrol(resources, "c", [1], shots=1)
     context = JobContext("j", "w", resources)

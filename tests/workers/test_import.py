@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 import threading
 import time
@@ -13,19 +14,26 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, JobItem, Subject, now
 from app.engine.generations import FIRST
-from app.engine.ingest import enrol, prepared
+from app.engine.ingest import Outcome, enrol
 from app.engine.looking import Wish, look
+from app.engine.preparing import prepared
 from app.queue import queue
-from app.queue.messages import FitFirst, ImportArchive, IngestBatch
+from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
+from app.storage.blobs import Blobs
+from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe
+from ml.types import Spec
+from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext, Later
-from workers.handlers import HANDLERS, importing, ingest, listing
+from workers.gather import crops, describe
+from workers.handlers import HANDLERS, importing, ingest, listing, sweep
 from workers.main import Worker
 
 
@@ -304,15 +312,73 @@ def test_the_first_model_is_asked_for_once(staff: Resources) -> None:
 
 def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
     looked = [look(staff, picture(1), Wish(aligned=True))]
-    vectors = prepared(staff, "staff", looked)
+    ready = prepared(staff, "staff", looked)
     with writing(staff.database) as session:
         staff.generations.keep(session, Generation("later", Recipe(), "l2", L2()))
         session.flush()
         session.get_one(Deployment, ("staff", "identity")).challenger = "later"
-    [outcome] = enrol(staff, "staff", looked, vectors)
+    [outcome] = enrol(staff, "staff", looked, ready)
     assert outcome.new
     with reading(staff.database) as session:
         assert set(session.scalars(select(Embedding.generation_id))) == {FIRST, "later"}
+
+
+def serves_dear(resources: Resources, manifest: Path, pointer: str = "champion") -> Recipe:
+    """A model of a dear descriptor serves `staff` from now on."""
+    recipe = Recipe((Spec("onnx", {"manifest": str(manifest)}),))
+    with writing(resources.database) as session:
+        resources.generations.keep(session, Generation("dear", recipe, "cosine", Cosine()))
+        session.flush()
+        setattr(session.get_one(Deployment, ("staff", "identity")), pointer, "dear")
+    return recipe
+
+
+def kept(resources: Resources) -> set[str]:
+    return {name for name in resources.blobs.names("staff") if name.endswith(".f16")}
+
+
+def test_what_a_dear_descriptor_says_of_an_import_is_kept_once(staff: Resources, tmp_path: Path) -> None:
+    recipe = serves_dear(staff, tiny_onnx(tmp_path))
+    drain(staff, asked(staff, uploaded(staff, PEOPLE)))
+    with reading(staff.database) as session:
+        faces = list(session.scalars(select(Face)))
+    [key] = recipe.keys
+    assert kept(staff) == {Blobs.described(f.image_id, 0, key) for f in faces}
+    fresh = recipe.describe(crops(staff.blobs, faces, recipe.crops))
+    staff.blobs.remove("staff", [Blobs.crop(f.image_id, 0, "colour") for f in faces])
+    read = describe(staff, recipe, faces, JobContext("j", "w", staff))
+    np.testing.assert_allclose(read, fresh, rtol=2e-3)
+    written = {name: (staff.blobs.root / "c-staff" / name).stat().st_ino for name in kept(staff)}
+    others = {f"another/{n}.png": picture(n) for n in range(9)}
+    assert drain(staff, asked(staff, uploaded(staff, others))).failed == 9, "they are somebody else's"
+    assert {name: (staff.blobs.root / "c-staff" / name).stat().st_ino for name in kept(staff)} == written
+
+
+def test_a_photo_that_could_not_be_taken_leaves_nothing_of_a_dear_descriptor(staff: Resources, tmp_path: Path) -> None:
+    serves_dear(staff, tiny_onnx(tmp_path))
+    looked = [look(staff, picture(1), Wish(aligned=True))]
+    ready = prepared(staff, "staff", looked)
+    assert not kept(staff), "nothing is written before its crops are"
+    with pytest.raises(RuntimeError):
+        enrol(staff, "staff", looked, ready, dies)
+    assert len(kept(staff)) == 1
+    for name in [*staff.blobs.names("staff")]:
+        os.utime(staff.blobs.root / "c-staff" / name, (0, 0))
+    sweep.run(Sweep(), JobContext("j", "w", staff))
+    assert not [*staff.blobs.names("staff")]
+
+
+def dies(session: Session, outcomes: list[Outcome]) -> None:
+    raise RuntimeError
+
+
+def test_a_dear_model_that_comes_before_the_lock_is_asked_and_kept_as_well(staff: Resources, tmp_path: Path) -> None:
+    looked = [look(staff, picture(1), Wish(aligned=True))]
+    ready = prepared(staff, "staff", looked)
+    assert not ready.files
+    [key] = serves_dear(staff, tiny_onnx(tmp_path), "challenger").keys
+    enrol(staff, "staff", looked, ready)
+    assert kept(staff) == {Blobs.described(looked[0].image_id, 0, key)}
 
 
 def test_a_folder_of_the_server_is_left_as_it_is(staff: Resources, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job
 from app.engine import pointers
 from app.engine.generations import FIRST
 from app.engine.ingest import enrol as take
-from app.engine.ingest import prepared
 from app.engine.looking import Wish, look
 from app.engine.pointers import Why
+from app.engine.preparing import prepared
 from app.errors import Conflict, Stale
 from app.queue.messages import Publish
 from app.queue.queue import enqueue

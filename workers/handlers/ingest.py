@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Job, JobItem
 from app.engine.archives import Archive, Entry, open_archive
-from app.engine.ingest import Outcome, enrol, prepared
+from app.engine.ingest import Outcome, enrol
 from app.engine.looking import Looked, Wish, look
+from app.engine.preparing import Prepared, prepared
 from app.queue.messages import ImportArchive, IngestBatch
 from app.queue.queue import LIVE, read
 from ml.errors import Unreadable
@@ -63,10 +64,10 @@ class _Batch:
         with ThreadPoolExecutor(1, "ingest") as writer:
             for seen in self._chunks(items, careful):
                 looked = [s.photo for s in seen if s.photo is not None]
-                vectors = prepared(self.context.resources, self.order.collection, looked)
+                ready = prepared(self.context.resources, self.order.collection, looked)
                 if pending is not None:
                     pending.result()
-                pending = writer.submit(self._keep, seen, looked, vectors)
+                pending = writer.submit(self._keep, seen, looked, ready)
                 if careful:
                     pending.result()
             if pending is not None:
@@ -110,11 +111,11 @@ class _Batch:
             session.execute(update(JobItem), [_key(self.message.job, item.number) | {"detail": item.detail}])
         return self._look(item)
 
-    def _keep(self, seen: list[Seen], looked: list[Looked], vectors: dict[tuple[str, str], Any]) -> None:
+    def _keep(self, seen: list[Seen], looked: list[Looked], ready: Prepared) -> None:
         def record(session: Session, outcomes: list[Outcome]) -> None:
             _record(session, self.message.job, self.context.job_id, seen, outcomes)
 
-        enrol(self.context.resources, self.order.collection, looked, vectors, record)
+        enrol(self.context.resources, self.order.collection, looked, ready, record)
 
 
 def _wish(item: JobItem, order: ImportArchive) -> Wish:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import aliased
 
 from app.db.session import reading, writing
 from app.db.tables import Answer, Collection, Embedding, Face, Follower, Generation, Job, now
-from app.engine.ingest import served
+from app.engine.preparing import served
 from app.queue.messages import Erase, FitFirst, ImportArchive, Publish, Sweep, Train
 from app.queue.queue import LIVE
 from app.resources import Resources
