@@ -10,9 +10,11 @@ from math import log, pi
 import torch
 from torch import Tensor
 
+from ml.kmeans import k_means, members, nearest
+
 FAINT = -40.0
 CHUNK = 4096
-SEEDED, LLOYD = 20_000, 10
+LLOYD = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,36 +114,4 @@ def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
 def _clusters(z: Tensor, both: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
     """k-means along axes of equal variance: the size of each cluster (k,) and its sums (k, 2 d)."""
     scaled = z / z.std(0, unbiased=False).clamp_min(1e-6)
-    centres = seeds(scaled, k, torch.Generator().manual_seed(seed))
-    for _ in range(LLOYD):
-        size, sums = _members(scaled, centres, scaled)
-        centres = torch.where(size[:, None] > 0, sums / size[:, None], centres)
-    return _members(scaled, centres, both)
-
-
-def _members(scaled: Tensor, centres: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """How many lie nearest to each centre (k,), and the sums of what `rows` says of them (k, r)."""
-    size, sums = rows.new_zeros(len(centres)), rows.new_zeros(len(centres), rows.shape[1])
-    for at in range(0, len(rows), CHUNK):
-        away = torch.addmm(centres.square().sum(1), scaled[at : at + CHUNK], centres.T, alpha=-2)
-        member = torch.zeros_like(away).scatter_(1, away.argmin(1, keepdim=True), 1)
-        size += member.sum(0)
-        sums.addmm_(member.T, rows[at : at + CHUNK])
-    return size, sums
-
-
-def seeds(z: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Greedy k-means++: of a few drawn with a chance that grows with their squared distance from those there are, the
-    one that leaves least. Without the choice, EM often ends in a mixture far less likely. (N, d) -> (k, d)."""
-    if len(z) > SEEDED:
-        z = z[torch.randperm(len(z), generator=generator)[:SEEDED].to(z.device)]
-    chosen = [int(torch.randint(len(z), (1,), generator=generator))]
-    nearest = (z - z[chosen[0]]).square().sum(1)
-    tries = 2 + int(log(k))
-    while len(chosen) < k:
-        drawn = torch.multinomial(nearest.cpu() + 1e-12, tries, replacement=True, generator=generator).to(z.device)
-        within = torch.minimum(nearest, torch.cdist(z[drawn], z).square())
-        best = int(within.sum(1).argmin())
-        chosen.append(int(drawn[best]))
-        nearest = within[best]
-    return z[chosen]
+    return members(nearest(scaled, k_means(scaled, k, seed, LLOYD)), k, both)

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from ml.embedders._folds import only
-from ml.embedders._kmeans import k_means
 from ml.embedders._space import discriminant
 from ml.embedders.base import TaskData
+from ml.kmeans import k_means
 
 
 def local_discriminants(

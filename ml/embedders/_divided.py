@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ml.embedders._batches import Batches
 from ml.embedders._folds import counted, only
-from ml.embedders._kmeans import k_means, nearest
 from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Linear
 from ml.embedders._pairs import tensor
@@ -19,6 +18,7 @@ from ml.embedders._space import with_fellows
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, after
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
+from ml.kmeans import k_means, nearest
 from ml.types import Ids, Rows
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ml.embedders._pairs import squared_distances
+from ml.embedders._siamese_batches import Batches
 from ml.embedders._siamese_lesson import Lesson
-from ml.embedders._triples import Batches
 from ml.embedders.base import Progress
 from ml.layers.base import Layer, optimisers
 from ml.losses.triplet import Triplet

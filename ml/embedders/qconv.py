@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ml.embedders._layered import Siamese
+from ml.embedders._siamese import Siamese
 from ml.layers.base import Layer
 from ml.layers.qconv import QConv
 from ml.manifolds.quotient import Quotient

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ml.embedders._layered import Siamese
+from ml.embedders._siamese import Siamese
 from ml.layers.base import Layer
 from ml.layers.stiefel import StiefelLayer
 from ml.manifolds.stiefel import Stiefel as Manifold

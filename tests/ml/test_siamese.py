@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._layered import Siamese
+from ml.embedders._siamese import Siamese
 from ml.embedders.base import TrainingSet
 from ml.embedders.cosine import Cosine
 from ml.embedders.wpca import Wpca

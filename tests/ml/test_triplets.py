@@ -9,7 +9,7 @@ from pytorch_metric_learning.reducers import MeanReducer
 from torch import Tensor
 
 from ml.embedders._pairs import squared_distances
-from ml.embedders._triples import Batches
+from ml.embedders._siamese_batches import Batches
 from ml.embedders.base import TaskData
 from ml.losses.triplet import Triplet
 from ml.mining.semihard import SemiHard

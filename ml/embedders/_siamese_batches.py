@@ -1,4 +1,4 @@
-"""Batches of faces for triplets; explicit labels are mixed into each, and override what the values say."""
+"""Batches of faces in which a siamese layer mines triplets; explicit labels are mixed in, and override the values."""
 
 from dataclasses import dataclass
 

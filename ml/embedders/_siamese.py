@@ -11,10 +11,10 @@ from torch import Tensor
 from ml.embedders._folds import counted, require_pairs, without_people
 from ml.embedders._pairs import device_of, median_squared_distance, tensor
 from ml.embedders._projected import Projected, norms
+from ml.embedders._siamese_batches import Batches
 from ml.embedders._siamese_descent import Course, Descent, Outcome
 from ml.embedders._siamese_lesson import Lesson, unit_space
 from ml.embedders._space import discriminant, whitened, with_fellows
-from ml.embedders._triples import Batches
 from ml.embedders.base import Maps, Progress, TaskData, TrainingSet
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.layers.base import Layer, random_start

@@ -1,0 +1,56 @@
+"""Cells around means: Lloyd's algorithm from k-means++ seeds."""
+
+from math import log
+
+import torch
+from torch import Tensor
+
+CHUNK = 4096
+SEEDED = 20_000
+
+
+def k_means(z: Tensor, k: int, seed: int = 0, rounds: int = 100) -> Tensor:
+    """The means of k cells, (k, d). z: (N, d); of fewer than k rows some stand for several cells, of none all are 0."""
+    if len(z) == 0:
+        return z.new_zeros(k, z.shape[1])
+    if len(z) <= k:
+        return z[torch.arange(k, device=z.device) % len(z)]
+    means = seeds(z, k, torch.Generator().manual_seed(seed))
+    before = torch.full((len(z),), -1, device=z.device)
+    for _ in range(rounds):
+        cell = nearest(z, means)
+        if torch.equal(cell, before):
+            break
+        before = cell
+        size, sums = members(cell, k, z)
+        means = torch.where(size[:, None] > 0, sums / size.clamp_min(1)[:, None], means)
+    return means
+
+
+def nearest(z: Tensor, means: Tensor) -> Tensor:
+    """Which mean is nearest to each row, the first of those equally near. (N, d), (k, d) -> (N,)."""
+    square = means.square().sum(1)
+    return torch.cat([torch.addmm(square, part, means.T, alpha=-2).argmin(1) for part in z.split(CHUNK)])
+
+
+def members(cell: Tensor, k: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """How many rows each cell has (k,), and their sums. cell: (N,) of 0..k - 1; rows: (N, r). Returns (k,), (k, r)."""
+    size, sums = rows.new_zeros(k), rows.new_zeros(k, rows.shape[1])
+    return size.index_add_(0, cell, rows.new_ones(len(rows))), sums.index_add_(0, cell, rows)
+
+
+def seeds(z: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """Greedy k-means++: of a few drawn with a chance that grows with their squared distance from those there are, the
+    one that leaves least. Without the choice, EM often ends in a mixture far less likely. (N, d) -> (k, d)."""
+    if len(z) > SEEDED:
+        z = z[torch.randperm(len(z), generator=generator)[:SEEDED].to(z.device)]
+    chosen = [int(torch.randint(len(z), (1,), generator=generator))]
+    nearest = (z - z[chosen[0]]).square().sum(1)
+    tries = 2 + int(log(k))
+    while len(chosen) < k:
+        drawn = torch.multinomial(nearest.cpu() + 1e-12, tries, replacement=True, generator=generator).to(z.device)
+        within = torch.minimum(nearest, torch.cdist(z[drawn], z).square())
+        best = int(within.sum(1).argmin())
+        chosen.append(int(drawn[best]))
+        nearest = within[best]
+    return z[chosen]
