@@ -1,11 +1,10 @@
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.config import Settings
 from app.db.tables import Collection, Deployment, Evaluation, Generation, Job
+from app.deps import runs
 from app.deps.accepted import JobOut
 from app.deps.caller import Caller
-from app.deps.paging import page
 from app.errors import Invalid, NotFound
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationStarted, TrainingSpec, WholeEvaluationOut
 from app.queue.messages import Evaluate
@@ -40,20 +39,15 @@ def get(session: Session, caller: Caller, evaluation: str) -> WholeEvaluationOut
     if row is None:
         raise NotFound(f"no evaluation {evaluation!r}")
     caller.check(row.request["collection"])
-    job = session.get(Job, row.job_id) if row.job_id else None
-    return WholeEvaluationOut.of(row, JobOut.of(job) if job else None)
+    return WholeEvaluationOut.of(row, runs.job_of(session, row))
 
 
 def listed(
     session: Session, caller: Caller, collection: str | None, limit: int, next_token: str | None
 ) -> tuple[list[EvaluationOut], str | None]:
     """Oldest first; a bound key sees those of its collections alone."""
-    asked = Evaluation.request["collection"].as_string()
-    where = [asked == collection] if collection else []
-    where += [asked.in_(caller.collections)] if caller.collections else []
-    rows, token = page(session, Evaluation, Evaluation.id, limit, next_token, *where)
-    jobs = {j.id: JobOut.of(j) for j in session.scalars(select(Job).where(Job.id.in_([r.job_id for r in rows])))}
-    return [EvaluationOut.of(row, jobs.get(row.job_id or "")) for row in rows], token
+    found, token = runs.listed(session, Evaluation, caller, collection, limit, next_token)
+    return [EvaluationOut.of(*each) for each in found], token
 
 
 def _model(session: Session, told: EvaluationIn) -> str:

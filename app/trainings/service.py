@@ -1,11 +1,10 @@
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.config import Settings
 from app.db.tables import Job, Training
+from app.deps import runs
 from app.deps.accepted import JobOut
 from app.deps.caller import Caller
-from app.deps.paging import page
 from app.errors import NotFound
 from app.queue.messages import Train
 from app.queue.queue import enqueue
@@ -29,21 +28,12 @@ def get(session: Session, caller: Caller, training_id: str) -> WholeTrainingOut:
     if training is None:
         raise NotFound(f"no training {training_id}")
     caller.check(training.request["collection"])
-    return WholeTrainingOut.of(training, _job(session, training))
+    return WholeTrainingOut.of(training, runs.job_of(session, training))
 
 
 def listed(
     session: Session, caller: Caller, collection: str | None, limit: int, next_token: str | None
 ) -> tuple[list[TrainingOut], str | None]:
     """Oldest first; a bound key sees those of its collections alone."""
-    asked = Training.request["collection"].as_string()
-    where = [asked == collection] if collection else []
-    where += [asked.in_(caller.collections)] if caller.collections else []
-    rows, token = page(session, Training, Training.id, limit, next_token, *where)
-    jobs = {j.id: JobOut.of(j) for j in session.scalars(select(Job).where(Job.id.in_([r.job_id for r in rows])))}
-    return [TrainingOut.of(row, jobs.get(row.job_id or "")) for row in rows], token
-
-
-def _job(session: Session, training: Training) -> JobOut | None:
-    job = session.get(Job, training.job_id) if training.job_id else None
-    return JobOut.of(job) if job else None
+    found, token = runs.listed(session, Training, caller, collection, limit, next_token)
+    return [TrainingOut.of(*each) for each in found], token

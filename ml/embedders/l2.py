@@ -2,24 +2,14 @@
 
 from dataclasses import dataclass
 
-from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
+from ml.embedders._unlearned import Unlearned
+from ml.embedders.base import Maps
 from ml.types import Rows
 
 
 @dataclass
-class L2(Embedder):
+class L2(Unlearned):
     """The identity map, compared by squared Euclidean distance."""
-
-    @property
-    def width(self) -> int | None:
-        return None
-
-    @property
-    def needs_fit(self) -> bool:
-        return False
-
-    def _fit(self, data: TrainingSet, progress: Progress) -> None:
-        pass
 
     def _embed(self, rows: Rows, task: str) -> Rows:
         return rows

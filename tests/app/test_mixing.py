@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import insert
 
-from app.access import keys
 from app.db.session import writing
 from app.db.tables import Embedding, Face, Task
 from app.resources import Resources
@@ -24,9 +23,8 @@ from ml.calibration import Calibration
 from ml.generation import Generation
 from ml.metric import EUCLIDEAN
 from ml.types import Rows
-from tests.app.test_search import Api, encoded, matches, settled
+from tests.app.test_search import Api, encoded, matches, reader, settled
 from tests.rows import Gallery, generation, people
-from tests.service import serving
 
 MIX = "identity:0.7,age:0.3"
 
@@ -54,12 +52,8 @@ WHO, AGE = calibrated("m-who", "identity", FACES), calibrated("m-age", "age", AG
 @pytest.fixture(scope="module")
 def client(lasting: Resources) -> Iterator[Api]:
     with writing(lasting.database) as session:
-        secret = keys.create(session, "reader", "test")[1]
         session.get_one(Task, "age").enabled = True
-    with (
-        serving(lasting.settings) as url,
-        Api(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=30) as opened,
-    ):
+    with reader(lasting) as opened:
         yield opened
 
 

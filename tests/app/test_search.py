@@ -5,6 +5,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -34,15 +35,21 @@ class Api(httpx.Client):
     staff = ""
 
 
-@pytest.fixture(scope="module")
-def client(lasting: Resources) -> Iterator[Api]:
-    """Of the API alone."""
-    with writing(lasting.database) as session:
+@contextmanager
+def reader(resources: Resources) -> Iterator[Api]:
+    """A client of the API alone."""
+    with writing(resources.database) as session:
         secret = keys.create(session, "reader", "test")[1]
     with (
-        serving(lasting.settings) as url,
+        serving(resources.settings) as url,
         Api(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=30) as opened,
     ):
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def client(lasting: Resources) -> Iterator[Api]:
+    with reader(lasting) as opened:
         yield opened
 
 

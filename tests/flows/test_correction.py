@@ -3,7 +3,6 @@ searches meanwhile is refused, rolling back brings the same answers, and so does
 
 import io
 import shutil
-import threading
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from ml import images
 from ml.drawn import draw, person
 from tests.conftest import free_port
 from tests.crew import Crew
+from tests.flows.searching import Searcher
 
 PEOPLE, SHOTS, LABELLED = 40, 5, 20
 C = "/v1/collections/c"
@@ -88,7 +88,7 @@ def test_corrections_help_others_and_nothing_is_lost_by_learning_them(crew: Crew
     others = {name: faces[name] for name in names[LABELLED:]}
     before = ask(crew, others)
     label(crew, {name: faces[name] for name in names[:LABELLED]})
-    with Throughout(crew) as searcher:
+    with Searcher(crew.client, images.png(draw(person(1), 99))) as searcher:
         source = {"task": "identity", "collection": "c", "from": "labels"}
         body = {"collection": "c", "method": "ldml", "sources": [source]}
         model = ended(crew, crew.client.post("/v1/trainings", json=body))["result"]["model"]
@@ -98,7 +98,7 @@ def test_corrections_help_others_and_nothing_is_lost_by_learning_them(crew: Crew
         assert ask(crew, others) == before
         ended(crew, crew.client.post(f"{TASK}:rollback"))
         assert ask(crew, others) == after
-    assert searcher.answered > 20
+    assert len(searcher.models) > 20
     assert not searcher.failures
     assert call_at(10, after, list(others)) >= call_at(10, before, list(others))
     assert call_at(1, after, list(others)) > call_at(1, before, list(others))
@@ -106,36 +106,3 @@ def test_corrections_help_others_and_nothing_is_lost_by_learning_them(crew: Crew
     crew.kill("all")
     assert crew.client.get(C).json() == counts
     assert ask(crew, others) == after
-
-
-class Throughout(threading.Thread):
-    """Searches without a pause while the service learns and swaps."""
-
-    def __init__(self, crew: Crew) -> None:
-        super().__init__(daemon=True)
-        self.crew, self.stopping = crew, threading.Event()
-        self.answered = 0
-        self.failures: list[str] = []
-
-    def run(self) -> None:
-        photo = images.png(draw(person(1), 99))
-        headers, base = self.crew.client.headers, self.crew.client.base_url
-        with httpx.Client(base_url=base, headers=headers, timeout=30) as client:
-            while not self.stopping.is_set():
-                try:
-                    answer = client.post(f"{C}/search?aligned=true", files={"file": photo})
-                except httpx.TransportError as error:
-                    self.failures.append(repr(error))
-                    continue
-                if answer.status_code == 200 and answer.json()["faces"][0]["matches"]:
-                    self.answered += 1
-                else:
-                    self.failures.append(answer.text)
-
-    def __enter__(self) -> "Throughout":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stopping.set()
-        self.join(30)

@@ -1,47 +1,18 @@
 """From labels to a new model, over HTTP and with nothing replaced, while somebody searches throughout."""
 
-import threading
 from typing import Any
 
-import httpx
 import pytest
 
 from ml import images
 from ml.drawn import draw, person
+from tests.flows.searching import Searcher
 from tests.service import Service
 
 PEOPLE, SHOTS = 16, 4
 BASE = "/v1/collections/c/deployments/identity"
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 Answer = list[tuple[str, float]]
-
-
-class Searcher(threading.Thread):
-    """Searches without a pause; what went wrong, and which models answered."""
-
-    def __init__(self, service: Service, photo: bytes) -> None:
-        super().__init__(daemon=True)
-        self.service, self.photo = service, photo
-        self.failures: list[str] = []
-        self.models: list[str] = []
-        self.stopping = threading.Event()
-
-    def run(self) -> None:
-        with httpx.Client(base_url=self.service.url, headers=self.service.client.headers, timeout=30) as client:
-            while not self.stopping.is_set():
-                answer = client.post("/v1/collections/c/search?aligned=true", files={"file": self.photo})
-                if answer.status_code == 200 and answer.json()["faces"][0]["matches"]:
-                    self.models.append(answer.json()["model"])
-                else:
-                    self.failures.append(answer.text)
-
-    def __enter__(self) -> "Searcher":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stopping.set()
-        self.join(30)
 
 
 def photo(who: int, shot: int) -> bytes:
@@ -86,7 +57,7 @@ def label(service: Service, faces: dict[str, list[str]]) -> None:
 def test_a_new_model_comes_to_serve_without_a_refused_search_and_goes_again(service: Service) -> None:
     label(service, upload(service))
     before, first = ask(service), service.client.get(BASE).json()["champion"]
-    with Searcher(service, photo(5, 77)) as searcher:
+    with Searcher(service.client, photo(5, 77)) as searcher:
         model = train(service, holdout=0.25)
         version = service.client.get(BASE).headers["ETag"]
         body = {"model": model, "override": True, "reason": "a test of the swap, not of the metric"}

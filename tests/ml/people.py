@@ -1,5 +1,7 @@
 """Rows of people who do not exist: the same person shows in a few numbers, louder ones say nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,37 @@ def people(count: int = 60, photos: int = 5, seed: int = 0, telling: int = 8, lo
 
 def identity(person: NDArray[np.int64], **told: NDArray[np.generic]) -> TaskData:
     return TaskData("identity", np.arange(len(person)), person * 1.0, person, **told)  # type: ignore[arg-type]
+
+
+def corrected(data: TrainingSet, pairs: NDArray[np.int64], same: bool) -> TrainingSet:
+    """The same data with explicit labels of these pairs beside what the values say."""
+    [task] = data.tasks
+    count = len(pairs)
+    labels = {"pairs": pairs, "same": np.full(count, same), "weights": np.ones(count, np.float32)}
+    return TrainingSet(data.rows, (replace(task, **labels),))
+
+
+def contradicted(data: TrainingSet, same: bool) -> tuple[TrainingSet, NDArray[np.int64]]:
+    """`people()` with thirty explicit labels that contradict the values, and the (30, 2) pairs; same: what they say."""
+    first = np.random.default_rng(0).permutation(60)[:30] * 5  # five photos each
+    pairs = np.stack([first, (first + 5) % 300 if same else first + 1], 1)
+    return corrected(data, pairs, same), pairs
+
+
+def labels_alone(data: TrainingSet) -> TrainingSet:
+    """The same rows, of which nothing is known but 400 pairs that are the same and 400 that are not."""
+    person = data.tasks[0].people
+    pairs = np.random.default_rng(0).integers(0, len(person), (200_000, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    same = person[pairs[:, 0]] == person[pairs[:, 1]]
+    chosen = np.concatenate([np.flatnonzero(same)[:400], np.flatnonzero(~same)[:400]])
+    told = identity(person, pairs=pairs[chosen], same=same[chosen], weights=np.ones(800, np.float32))
+    return TrainingSet(data.rows, (replace(told, values=np.full(len(person), np.nan)),))
+
+
+def relative(z: NDArray[np.float32], pairs: NDArray[np.int64]) -> float:
+    """The mean squared distance of these pairs over that of all."""
+    return float(((z[pairs[:, 0]] - z[pairs[:, 1]]) ** 2).sum(1).mean() / (2 * z.var(0).sum()))
 
 
 def nearest_is_alike(z: NDArray[np.float32], person: NDArray[np.int64]) -> float:

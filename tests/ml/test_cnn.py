@@ -22,7 +22,7 @@ HALF = 1e-3
 
 def by_hand(net: torch.nn.Module) -> np.ndarray:
     """One face at a time, in float64, without the channels turned in memory."""
-    net = net.double().eval().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    net = net.double().train(False).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     with torch.no_grad():
         planes = torch.from_numpy(((FACES.astype(np.float64) - 127.5) / 127.5).transpose(0, 3, 1, 2).copy())
         rows = torch.cat([net(plane[None]) for plane in planes])
@@ -55,7 +55,7 @@ def test_a_projection_follows_the_norm(tmp_path: Path) -> None:
 
 
 def test_the_casia_network_has_the_maps_of_its_paper() -> None:
-    net, seen = Casia().eval(), []
+    net, seen = Casia().train(False), []
     for layer in net.layers:
         if isinstance(layer, torch.nn.Conv2d):
             layer.register_forward_hook(lambda _, given, made: seen.append((given[0].shape[2], *made.shape[1:])))
@@ -67,7 +67,7 @@ def test_the_casia_network_has_the_maps_of_its_paper() -> None:
 
 def test_the_casia_network_sees_grey_alone_and_gives_numbers_of_both_signs() -> None:
     torch.manual_seed(3)
-    net = Casia().eval()
+    net = Casia().train(False)
     colour = pictures(torch.from_numpy(FACES))
     grey = (colour * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True).expand(-1, 3, -1, -1)
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_pictures_run_from_minus_one_to_one_channels_last() -> None:
 
 def test_more_faces_than_a_batch_are_described_in_order() -> None:
     torch.manual_seed(0)
-    net = NETS["light"]().eval()
+    net = NETS["light"]().train(False)
     torch.testing.assert_close(features(net, FACES, batch=2), features(net, FACES), atol=1e-5, rtol=1e-4)
 
 
@@ -171,7 +171,7 @@ def test_the_manifest_says_what_the_weights_may_be_used_for(tmp_path: Path) -> N
     says = json.loads(tiny_cnn(tmp_path).read_text())
     assert (says["licence"], says["trained"], says["net"], says["dim"]) == ("CC0", "on nothing", "light", 128)
     torch.manual_seed(0)
-    net = NETS["light"]().eval()
+    net = NETS["light"]().train(False)
     with torch.no_grad():
         direct = F.normalize(net(pictures(torch.from_numpy(FACES))))
     np.testing.assert_allclose(Cnn(manifest=str(tmp_path / "cnn.json")).describe(FACES), direct, atol=HALF)

@@ -20,7 +20,7 @@ from ml.embedders.wpca import Wpca
 from ml.errors import CannotGoOn, NotFitted, TooFewPairs
 from ml.sampling.balanced import Balanced
 from ml.sampling.uniform import Uniform
-from tests.ml.people import identity, nearest_is_alike, people
+from tests.ml.people import contradicted, corrected, identity, labels_alone, nearest_is_alike, people, relative
 
 SMALL = {"dim": 6, "steps": 60}
 
@@ -126,32 +126,16 @@ def test_descriptors_of_another_scale_are_learned_as_well() -> None:
     assert np.abs(z - same_z).max() < 0.02 * np.abs(z).max()
 
 
-def told(data: TrainingSet, pairs: np.ndarray, same: bool) -> TrainingSet:
-    """The same data with explicit labels beside what the values say."""
-    [task] = data.tasks
-    count = len(pairs)
-    labels = {"pairs": pairs, "same": np.full(count, same), "weights": np.ones(count, np.float32)}
-    return TrainingSet(data.rows, (replace(task, **labels),))
-
-
-def apart(z: np.ndarray, pairs: np.ndarray) -> float:
-    """The mean squared distance of these pairs over that of all."""
-    return float(((z[pairs[:, 0]] - z[pairs[:, 1]]) ** 2).sum(1).mean() / (2 * z.var(0).sum()))
-
-
 @pytest.mark.parametrize("same", [True, False])
 def test_thirty_explicit_labels_override_what_the_values_say(same: bool) -> None:
     data = people(seed=5)
-    draw = np.random.default_rng(0)
-    first = draw.permutation(60)[:30] * 5
-    pairs = np.stack([first, (first + 5) % 300 if same else first + 1], 1)
-    plain, corrected = Ldml(**SMALL).fit(data), Ldml(**SMALL).fit(told(data, pairs, same))
-    before, after = (apart(e.embed(data.rows), pairs) for e in (plain, corrected))
+    otherwise, pairs = contradicted(data, same)
+    before, after = (relative(Ldml(**SMALL).fit(d).embed(data.rows), pairs) for d in (data, otherwise))
     assert after < before - 0.1 if same else after > before + 0.1
 
 
 def test_a_pair_with_an_explicit_label_counts_no_longer_as_derived() -> None:
-    data = told(people(10, seed=6), np.array([[0, 1], [0, 7]]), True)
+    data = corrected(people(10, seed=6), np.array([[0, 1], [0, 7]]), True)
     batches = Batches(data.tasks[0], Uniform(50), np.random.default_rng(0), negatives=20, corrections=0.0)
     batch = batches.draw(torch.device("cpu"))
     place = {int(face): at for at, face in enumerate(batch.faces[:50])}
@@ -162,17 +146,7 @@ def test_a_pair_with_an_explicit_label_counts_no_longer_as_derived() -> None:
 
 def test_explicit_labels_alone_are_enough() -> None:
     known, new = people(120, seed=7), people(60, seed=8)
-    draw = np.random.default_rng(0)
-    person = known.tasks[0].people
-    pairs = draw.integers(0, len(person), (200_000, 2))
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    same = person[pairs[:, 0]] == person[pairs[:, 1]]
-    chosen = np.concatenate([np.flatnonzero(same)[:400], np.flatnonzero(~same)[:400]])
-    unknown = replace(
-        identity(person, pairs=pairs[chosen], same=same[chosen], weights=np.ones(800, np.float32)),
-        values=np.full(len(person), np.nan),
-    )
-    learned = Ldml(**SMALL).fit(TrainingSet(known.rows, (unknown,)))
+    learned = Ldml(**SMALL).fit(labels_alone(known))
     untrained = Wpca(dim=6).fit(known)
     alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, untrained)]
     assert alike[0] > alike[1] + 0.1

@@ -13,7 +13,7 @@ from ml.embedders.cosine import Cosine
 from ml.embedders.wpca import Wpca
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.registry import build
-from tests.ml.people import identity, nearest_is_alike, people
+from tests.ml.people import contradicted, identity, labels_alone, nearest_is_alike, people, relative
 
 BOTH = pytest.mark.parametrize("name", ["qconv", "stiefel"])
 
@@ -115,34 +115,16 @@ def test_labels_of_the_judges_do_not_reach_what_they_judge(name: str) -> None:
 @pytest.mark.parametrize("same", [True, False])
 def test_thirty_explicit_labels_override_what_the_values_say(name: str, same: bool) -> None:
     data = people(seed=5)
-    [task] = data.tasks
-    first = np.random.default_rng(0).permutation(60)[:30] * 5
-    pairs = np.stack([first, (first + 5) % 300 if same else first + 1], 1)
-    told = replace(task, pairs=pairs, same=np.full(30, same), weights=np.ones(30, np.float32))
+    otherwise, pairs = contradicted(data, same)
     whole = {"held_out": 0.0, "steps": 200, "stay": 0.0, "start": "lda", "corrections": 0.5}
-
-    def apart(learned: TrainingSet) -> float:
-        z = small(name, **whole).fit(learned).embed(data.rows)
-        return float(((z[pairs[:, 0]] - z[pairs[:, 1]]) ** 2).sum(1).mean() / (2 * z.var(0).sum()))
-
-    before, after = apart(data), apart(TrainingSet(data.rows, (told,)))
+    before, after = (relative(small(name, **whole).fit(d).embed(data.rows), pairs) for d in (data, otherwise))
     assert after < before - 0.1 if same else after > before + 0.1
 
 
 @BOTH
 def test_explicit_labels_alone_are_enough(name: str) -> None:
     known, new = people(120, seed=7), people(60, seed=8)
-    draw = np.random.default_rng(0)
-    person = known.tasks[0].people
-    pairs = draw.integers(0, len(person), (200_000, 2))
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    same = person[pairs[:, 0]] == person[pairs[:, 1]]
-    chosen = np.concatenate([np.flatnonzero(same)[:400], np.flatnonzero(~same)[:400]])
-    unknown = replace(
-        identity(person, pairs=pairs[chosen], same=same[chosen], weights=np.ones(800, np.float32)),
-        values=np.full(len(person), np.nan),
-    )
-    data, whole = TrainingSet(known.rows, (unknown,)), {"start": "pca", "held_out": 0.0, "stay": 0.0, "rate": 0.3}
+    data, whole = labels_alone(known), {"start": "pca", "held_out": 0.0, "stay": 0.0, "rate": 0.3}
     begin, learned = (small(name, **whole, steps=steps).fit(data) for steps in (0, 300))
     best, untrained = small(name).fit(data), Wpca(dim=6).fit(known)
     alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (begin, learned, best, untrained)]

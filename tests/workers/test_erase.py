@@ -20,6 +20,7 @@ from app.resources import Resources
 from app.storage.blobs import Blobs
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe
+from tests.gallery import collection
 from tests.workers.test_import import count, picture
 from workers.context import JobContext
 from workers.handlers import erase, sweep
@@ -30,9 +31,7 @@ from workers.main import Worker
 def staff(resources: Resources) -> Resources:
     """A collection of four faces of two subjects."""
     with writing(resources.database) as session:
-        session.add(Collection(id="staff"))
-        session.flush()
-        session.add(Deployment(collection_id="staff", task="identity", champion=FIRST))
+        collection(session, "staff")
     for n in range(4):
         add(resources, n)
     return resources

@@ -30,6 +30,7 @@ from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe
 from ml.types import Spec
+from tests.gallery import collection
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext, Later
 from workers.gather import crops, describe
@@ -62,9 +63,7 @@ def uploaded(resources: Resources, files: dict[str, bytes]) -> Path:
 def staff(resources: Resources) -> Resources:
     """Resources that hold the collection `staff`."""
     with writing(resources.database) as session:
-        session.add(Collection(id="staff"))
-        session.flush()
-        session.add(Deployment(collection_id="staff", task="identity", champion=FIRST))
+        collection(session, "staff")
     return resources
 
 

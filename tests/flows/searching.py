@@ -1,0 +1,37 @@
+"""Somebody who searches without a pause while the service learns and swaps."""
+
+import threading
+
+import httpx
+
+
+class Searcher(threading.Thread):
+    """Asks collection `c` for the nearest of an aligned photo; what went wrong, and which models answered."""
+
+    def __init__(self, client: httpx.Client, photo: bytes) -> None:
+        super().__init__(daemon=True)
+        self.client, self.photo = client, photo
+        self.failures: list[str] = []
+        self.models: list[str] = []
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self.client.base_url, headers=self.client.headers, timeout=30) as client:
+            while not self.stopping.is_set():
+                try:
+                    answer = client.post("/v1/collections/c/search?aligned=true", files={"file": self.photo})
+                except httpx.TransportError as error:
+                    self.failures.append(repr(error))
+                    continue
+                if answer.status_code == 200 and answer.json()["faces"][0]["matches"]:
+                    self.models.append(answer.json()["model"])
+                else:
+                    self.failures.append(answer.text)
+
+    def __enter__(self) -> "Searcher":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self.join(30)
