@@ -30,31 +30,30 @@ def judged(faces: Ids, people: Ids, protocols: Sequence[Protocol], placed: Calla
         return lambda pairs: here.metric.apart(here.rows, pairs)
 
     found = verify([p.pairs for p in protocols], people, apart, told=lambda d: metric[0].told(d))
-    draws = [
-        {
-            "name": protocol.name,
-            "pairs": len(protocol.pairs.same),
-            "fingerprint": _fingerprint(protocol, faces),
-            "missing": len(protocol.missing),
-            "accuracy": accuracy,
-            "threshold": threshold,
-            **took,
-        }
-        for protocol, accuracy, threshold, took in zip(
-            protocols, found.accuracies, found.thresholds, seconds, strict=True
-        )
-    ]
     apart_by = found.separation
+    folds = zip(protocols, found.accuracies, found.thresholds, seconds, strict=True)
     timed = {k: float(np.mean([s[k] for s in seconds])) for k in seconds[0]}
     return {
         "mean": {"accuracy": found.accuracy.mean, "auc": apart_by.auc.value, "eer": apart_by.eer.value} | timed,
         "sd": {"accuracy": found.accuracy.sd},
         "se": {"accuracy": found.accuracy.se},
-        "draws": draws,
+        "draws": [_draw(*each, faces) for each in folds],
         "pairs": found.pairs,
         "accuracy": asdict(found.people),
         "accuracy_over_folds": asdict(found.student),
         **asdict(apart_by),
+    }
+
+
+def _draw(protocol: Protocol, accuracy: float, threshold: float, took: dict[str, float], faces: Ids) -> dict[str, Any]:
+    return {
+        "name": protocol.name,
+        "pairs": len(protocol.pairs.same),
+        "fingerprint": _fingerprint(protocol, faces),
+        "missing": len(protocol.missing),
+        "accuracy": accuracy,
+        "threshold": threshold,
+        **took,
     }
 
 

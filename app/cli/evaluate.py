@@ -48,19 +48,10 @@ def evaluate(
     """Import LFW through HTTP once; then, for each method, fit on the training side and rank the whole gallery."""
     if dataset != "lfw":
         raise typer.BadParameter("there is: lfw", param_hint="DATASET")
-    given = {"onnx": onnx, "cnn": cnn}
-    named = {
-        f"{kind}_manifests": json.dumps({f"{kind}-row": str(path.resolve())} if path else {})
-        for kind, path in given.items()
-    }
-    methods = METHODS | {
-        f"{kind.upper()}, cosine": {"method": "cosine", "descriptor": f"{kind}-row"}
-        for kind, path in given.items()
-        if path
-    }
-    methods = {n: m for n, m in methods.items() if not only or n.lower().startswith(tuple(o.lower() for o in only))}
+    manifests = {"onnx": onnx, "cnn": cnn}
+    methods = _methods([kind for kind, path in manifests.items() if path], only or [""])
     source = lfw.Lfw(data)
-    with service(home, **named) as client:
+    with service(home, **_settings(manifests)) as client:
         _import(client, source)
         rows: list[dict[str, Any]] = []
         for name, asked in methods.items():
@@ -75,6 +66,21 @@ def evaluate(
     if plots is not None:
         drawn = {f"{r['method']}, {r['protocol']}": r["report"]["pooled"] for r in rows if r["protocol"] != PAIRS}
         plots.write_text(page({name: Report.from_dict(report) for name, report in drawn.items()}))
+
+
+def _methods(kinds: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
+    """The rows of the table: what each method is asked for. kinds: of networks that are given; only: see `evaluate`."""
+    given = {f"{kind.upper()}, cosine": {"method": "cosine", "descriptor": f"{kind}-row"} for kind in kinds}
+    begins = tuple(word.lower() for word in only)
+    return {name: asked for name, asked in (METHODS | given).items() if name.lower().startswith(begins)}
+
+
+def _settings(manifests: dict[str, Path | None]) -> dict[str, str]:
+    """Of the service: its descriptors that are files of the caller's."""
+    return {
+        f"{kind}_manifests": json.dumps({f"{kind}-row": str(path.resolve())} if path else {})
+        for kind, path in manifests.items()
+    }
 
 
 def _import(client: httpx.Client, source: lfw.Lfw) -> None:
