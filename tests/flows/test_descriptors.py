@@ -1,16 +1,19 @@
-"""Every descriptor that needs no file, and two at once: trained on over HTTP, published, searched, explained."""
+"""Descriptors that need no file, two at once, an ONNX model: trained on over HTTP, published, searched, explained."""
 
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.config import Settings
 from app.trainings.described import NEED_A_FILE
 from ml import registry
 from tests.flows.learning import learned, published, searched_and_taken_back
 from tests.flows.test_training import STRONG, train, upload
 from tests.gallery import crops
-from tests.service import Service
+from tests.ml.tiny_onnx import tiny_onnx
+from tests.service import Service, running
 
 PEOPLE, SHOTS, DIM = 12, 3, 8
 
@@ -27,7 +30,34 @@ def test_those_that_need_no_file_are_known() -> None:
 def test_a_descriptor_is_learned_on_published_searched_and_taken_back(service: Service, names: list[str]) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     asked: dict[str, Any] = {"descriptor": names[0]} if len(names) == 1 else {"descriptors": names}
-    model = learned(service, train(service, method="wpca", dim=DIM, holdout=0.25, **asked))
+    model = taught_and_explained(service, names, method="wpca", dim=DIM, **asked)
+    searched_and_taken_back(service, model)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_recogniser_of_the_operators_is_learned_on_published_searched_and_taken_back(
+    settings: Settings, tmp_path: Path
+) -> None:
+    manifests = {"theirs": tiny_onnx(tmp_path)}
+    with running(settings.model_copy(update={"onnx_manifests": manifests})) as service:
+        upload(service, "c", range(PEOPLE), SHOTS)
+        unknown = train(service, method="cosine", descriptor="onnx")
+        assert (unknown.status_code, "theirs" in unknown.text) == (422, True)
+        model = taught_and_explained(service, ["onnx"], method="cosine", descriptor="theirs")
+        photo = {"file": crops(90, 1, STRONG)["grey"]}
+        answers = [
+            service.client.post("/v1/collections/c/faces", files=photo, data={"aligned": True, "subject": subject})
+            for subject in ("new", "other")
+        ]
+        assert [a.status_code for a in answers] == [201, 409]
+        kept = [name for name in service.resources.blobs.names("c") if name.endswith(".f16")]
+        assert len(kept) == PEOPLE * SHOTS + 1
+        searched_and_taken_back(service, model)
+
+
+def taught_and_explained(service: Service, names: list[str], **asked: Any) -> str:
+    """A model of these descriptors serves `c`, and each part of its distances is said."""
+    model = learned(service, train(service, holdout=0.25, **asked))
     assert [d["name"] for d in model["descriptors"]] == names
     published(service, model["id"])
     photo = crops(3, 3000, STRONG)["grey"]
@@ -45,7 +75,7 @@ def test_a_descriptor_is_learned_on_published_searched_and_taken_back(service: S
             if part["grid"]:
                 assert len(part["cells"]) * len(part["cells"][0]) == prod(part["grid"][n] for n in ("rows", "columns"))
                 assert sum(map(sum, part["cells"])) == pytest.approx(part["contribution"], abs=1e-6)
-    searched_and_taken_back(service, model["id"])
+    return str(model["id"])
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
