@@ -11,7 +11,7 @@ from torch import Tensor
 from ml.embedders._folds import counted, only, require_pairs, watch
 from ml.embedders._hinge import Projections, Rates
 from ml.embedders._pairs import device_of, principal, tensor
-from ml.embedders._pools import Pool, pool
+from ml.embedders._pools import Pool, pool, typical
 from ml.embedders._projected import project
 from ml.embedders._rounds import Rounds
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
@@ -132,7 +132,7 @@ class Hinged(Embedder):
 
     def _descend(self, lesson: Lesson, pools: list[Pool], start: Projections) -> None:
         rows, held = lesson.rows, lesson.held
-        rates = self._rates(self.rate / _median(rows, pools[0]))
+        rates = self._rates(self.rate / typical(rows, pools[0]))
         stack = start.stacked(0).clone()
         look = None if held is None else watch(lambda faces: rows[faces] @ stack.T, held)
 
@@ -176,17 +176,3 @@ class Hinged(Embedder):
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps:
         return Maps.one(rows, *self._map(task))
-
-
-def _median(rows: Tensor, pool: Pool, projection: Tensor | None = None, limit: int = 2000) -> float:
-    """The median |u|^2, or |L u|^2, of a pool's pairs, alike and apart in their own proportion; never zero."""
-    some = torch.linspace(0, len(pool.sign) - 1, min(limit, len(pool.sign)), device=pool.sign.device).long()
-    i, j = pool.pairs[some].T
-    apart = rows[i] - rows[j] if projection is None else (rows[i] - rows[j]) @ projection.T
-    return max(float(apart.square().sum(1).median()), 1e-12)
-
-
-def scaled(projection: Tensor, rows: Tensor, pool: Pool, distance: float) -> Tensor:
-    """The projection times what makes the median squared distance of the pool's pairs `distance`."""
-    factor: float = (distance / _median(rows, pool, projection)) ** 0.5
-    return torch.mul(projection, factor)

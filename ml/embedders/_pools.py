@@ -72,3 +72,17 @@ def keys(pairs: Ids) -> Ids:
     """One number a pair, whichever face comes first."""
     ends = np.sort(pairs, axis=1)
     return (ends[:, 0] << 32) + ends[:, 1]
+
+
+def typical(rows: Tensor, pool: Pool, projection: Tensor | None = None, limit: int = 2000) -> float:
+    """The median |u|^2, or |L u|^2, of a pool's pairs, alike and apart in their own proportion; never zero."""
+    some = torch.linspace(0, len(pool.sign) - 1, min(limit, len(pool.sign)), device=pool.sign.device).long()
+    i, j = pool.pairs[some].T
+    apart = rows[i] - rows[j] if projection is None else (rows[i] - rows[j]) @ projection.T
+    return max(float(apart.square().sum(1).median()), 1e-12)
+
+
+def scaled(projection: Tensor, rows: Tensor, pool: Pool, distance: float) -> Tensor:
+    """The projection times what makes the median squared distance of the pool's pairs `distance`."""
+    factor: float = (distance / typical(rows, pool, projection)) ** 0.5
+    return torch.mul(projection, factor)

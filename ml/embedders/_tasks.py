@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from ml.embedders._hinge import Projections
-from ml.embedders._hinged import Hinged, Lesson, scaled
-from ml.embedders._pools import Pool
+from ml.embedders._hinged import Hinged, Lesson
+from ml.embedders._pools import Pool, scaled
 from ml.embedders.base import Progress, TaskData, TrainingSet
 
 

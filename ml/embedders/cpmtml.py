@@ -6,7 +6,8 @@ from typing import Literal
 from torch import Tensor
 
 from ml.embedders._hinge import Projections, Rates
-from ml.embedders._hinged import Lesson, scaled
+from ml.embedders._hinged import Lesson
+from ml.embedders._pools import scaled
 from ml.embedders._tasks import ManyTasks
 
 

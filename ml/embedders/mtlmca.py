@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ml.embedders._hinge import Rates
-from ml.embedders._hinged import Lesson, scaled
+from ml.embedders._hinged import Lesson
+from ml.embedders._pools import scaled
 from ml.embedders._tasks import ManyTasks
 from ml.embedders._turned import Turned
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from ml.embedders._hinge import Projections, Rates
-from ml.embedders._hinged import Lesson, scaled
+from ml.embedders._hinged import Lesson
+from ml.embedders._pools import scaled
 from ml.embedders._tasks import ManyTasks
 from ml.types import Rows
 
