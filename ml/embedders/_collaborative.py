@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from ml.embedders._folds import counted, only, require_pairs
 from ml.embedders._pairs import device_of, tensor
 from ml.embedders._pools import Pool, pool
 from ml.embedders._projected import norms, project
+from ml.embedders._space import with_fellows
 from ml.embedders._whitening import Kind, whitened
 from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
-from ml.errors import TooFewPairs
+from ml.errors import CannotGoOn, TooFewPairs
 from ml.metric import INNER_PRODUCT, Metric
 from ml.types import Ids, Rows
 
@@ -43,6 +44,7 @@ class Collaborative(Embedder):
     rate, decay: Adam's step at minibatch t is rate / (1 + decay t), as in Keras
     dropout: share of the numbers of each image that is dropped at every step
     unit: divide each whitened descriptor by its norm
+    stay: pull towards the model that is gone on from, by prior / n of n faces with a labelled fellow; none anew
     reach: the logit's room at the start: each pair's inner products, W_i = I, sum to at most this, and b = -reach, so
     that a face and itself are at even odds; 0: as printed, which for unit=false is a logit of SD 17, and b near 0
     """
@@ -61,6 +63,7 @@ class Collaborative(Embedder):
     dropout: float = 0.7
     unit: bool = True
     reach: float = 4.0
+    stay: float = 1e-3
     device: str = "auto"
     together: ClassVar[bool] = True
 
@@ -90,6 +93,13 @@ class Collaborative(Embedder):
             at += axes.shape[1]
         return np.concatenate(z, axis=1)
 
+    def go_on_from(self, before: Embedder) -> Self:
+        """From a model of the same method: whitening and shares stay as they are, W_i and b are learned further."""
+        found = self._fitted(before, type(self))
+        self.before, self.inner, self.unit, self.reach = found, found.inner, found.unit, found.reach
+        self.whitening = found.whitening
+        return self
+
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         if not data.tasks:
             raise TooFewPairs("tasks with labelled pairs", 1, 0)
@@ -99,8 +109,12 @@ class Collaborative(Embedder):
         kept, held = self._apart(task, people[: round(self.held_out * len(people))])
         mine, judges = self._pools(kept, held, device)
         x = self._inputs(data, mine)
-        shares, progress = self._shares(x, kept, progress)
-        model, found = self._learn(x, [mine], [judges] if judges else None, shares, progress)
+        if self.before is None:
+            shares, progress = self._shares(x, kept, progress)
+        else:
+            shares = tensor(self.before.learned["shares"], device)[:, None]
+        pull = self.stay * self.prior / max(1, with_fellows(kept)) if self.before else 0.0
+        model, found = self._learn(x, [mine], [judges] if judges else None, shares, progress, pull)
         for i, weights in enumerate(model.weights[:, 0]):
             r = len(self.learned[f"axes_{i}"])
             self.learned[f"weights_{i}"] = (weights[:r, :r] * self._room(len(x), r) ** 0.5).cpu().numpy()
@@ -126,13 +140,22 @@ class Collaborative(Embedder):
         parts = np.split(data.rows, np.cumsum(self._blocks(data))[:-1], axis=1)
         for i, part in enumerate(parts):
             rows = tensor(np.ascontiguousarray(part), pairs.sign.device)
-            axes, offset = whitened(rows, self.inner, pairs, self.seed, self.whitening, self.prior)
+            axes, offset = self._whitened(rows, i, pairs)
             self.learned |= {f"axes_{i}": axes.cpu().numpy(), f"offset_{i}": offset.cpu().numpy()}
             x = torch.addmm(-offset, rows, axes.T)
             x /= x.norm(dim=1, keepdim=True).clamp_min(1e-12) if self.unit else 1.0
             found.append(x * self._room(len(parts), x.shape[1]) ** 0.5)
         width = max(x.shape[1] for x in found)
         return torch.stack([pad(x, (0, width - x.shape[1])) for x in found])[:, None]
+
+    def _whitened(self, rows: Tensor, i: int, pairs: Pool) -> tuple[Tensor, Tensor]:
+        """Axes and offset of descriptor i: those that it goes on with, if any. Raises CannotGoOn."""
+        if self.before is None:
+            return whitened(rows, self.inner, pairs, self.seed, self.whitening, self.prior)
+        axes, offset = (self.before.learned.get(f"{name}_{i}") for name in ("axes", "offset"))
+        if axes is None or offset is None or axes.shape[1] != rows.shape[1]:
+            raise CannotGoOn(f"it was learned from other descriptors: no. {i + 1} has {rows.shape[1]} numbers here")
+        return tensor(axes, rows.device), tensor(offset, rows.device)
 
     def _room(self, n: int, r: int) -> float:
         """What the inner products of a descriptor are multiplied by at the start."""
@@ -141,14 +164,29 @@ class Collaborative(Embedder):
         return self.reach / (n if self.together else 1) / (1 if self.unit else r)
 
     def _learn(
-        self, x: Tensor, pools: list[Pool], held: list[Pool] | None, shares: Tensor, progress: Progress
+        self,
+        x: Tensor,
+        pools: list[Pool],
+        held: list[Pool] | None,
+        shares: Tensor,
+        progress: Progress,
+        stay: float = 0.0,
     ) -> tuple[Branches, Outcome]:
         """One fit for each of the columns of shares (m, F)."""
-        noise = torch.Generator().manual_seed(self.seed)
-        bias = 0.01 * torch.randn(len(shares), 1, generator=noise).to(shares) - self.reach
-        model = Branches.start(len(x), x.shape[3], bias.expand_as(shares), together=self.together)
-        course = Course(self.steps, self.batch, self.rate, self.decay, self.dropout)
+        model = self._start(x, shares)
+        course = Course(self.steps, self.batch, self.rate, self.decay, self.dropout, stay)
         return model, Descent(x, pools, held, shares, course, self.seed).run(model, progress)
+
+    def _start(self, x: Tensor, shares: Tensor) -> Branches:
+        if self.before is None:
+            noise = torch.Generator().manual_seed(self.seed)
+            bias = 0.01 * torch.randn(len(shares), 1, generator=noise).to(shares) - self.reach
+            return Branches.start(len(x), x.shape[3], bias.expand_as(shares), together=self.together)
+        weights = x.new_zeros(len(x), 1, x.shape[3], x.shape[3])
+        for i, place in enumerate(weights[:, 0]):
+            found = tensor(self.before.learned[f"weights_{i}"], x.device)
+            place[: len(found), : len(found)] = found / self._room(len(x), len(found)) ** 0.5
+        return Branches(weights, tensor(self.before.learned["bias"].copy(), x.device)[:, None], self.together)
 
     def _shares(self, x: Tensor, task: TaskData, progress: Progress) -> tuple[Tensor, Progress]:
         """(m, 1): a_i, which sum to 1; and the progress that is left to be told of."""

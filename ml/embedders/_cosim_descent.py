@@ -16,13 +16,15 @@ from ml.types import Ids
 @dataclass(frozen=True)
 class Course:
     """steps: minibatches of `batch` pairs; at minibatch t = 0, 1, ... Adam's step is rate / (1 + decay t), as in Keras;
-    dropped: share of the numbers; looks: how often the people held out are asked."""
+    dropped: share of the numbers; stay: of a pull stay |W - W_start|^2; looks: how often the people held out are
+    asked."""
 
     steps: int
     batch: int
     rate: float
     decay: float
     dropped: float
+    stay: float = 0.0
     looks: int = 30
 
 
@@ -59,13 +61,16 @@ class Descent:
         places = torch.arange(len(pools), device=x.device) % x.shape[1]
         self.offset = (x.shape[2] * places)[:, None]
         self.flat = x.reshape(len(x), -1, x.shape[3])
+        self.home: Tensor | None = None
 
     def run(self, model: Branches, progress: Progress) -> Outcome:
         """The model then has the parameters of each fit's best look."""
         course, fits = self.course, len(self.pools)
         adam = torch.optim.Adam(model.parameters, lr=course.rate, eps=1e-8, fused=True)
         best = [p.clone() for p in model.parameters]
-        seen, at = torch.full((fits,), -1.0, dtype=torch.float64), torch.full((fits,), course.steps)
+        self.home = best[0].clone() if course.stay else None
+        seen = torch.full((fits,), -1.0, dtype=torch.float64) if self.held is None else self._judged(model, self.held)
+        at = torch.full((fits,), course.steps if self.held is None else 0)
         loss, every = self.flat.new_zeros(fits), max(1, course.steps // course.looks)
         for step in range(1, course.steps + 1):
             adam.param_groups[0]["lr"] = course.rate / (1 + course.decay * (step - 1))
@@ -92,6 +97,8 @@ class Descent:
             x *= dropout(x.shape, self.course.dropped, self.chance, x)
         mean = weight / weight.sum(1, keepdim=True).clamp_min(1e-12)
         loss, gradients = model.gradients(x, sign, mean, self.shares)
+        if self.home is not None:
+            gradients[0] += 2 * self.course.stay * (model.weights - self.home)
         for parameter, gradient in zip(model.parameters, gradients, strict=True):
             parameter.grad = gradient
         adam.step()

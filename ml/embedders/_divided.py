@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 import torch
@@ -54,12 +53,11 @@ class Divided(Ldml):
     def forks(self) -> tuple[int, ...]:
         """Into how many cells the nodes of each level are divided, the root first."""
 
-    def go_on_from(self, before: Embedder) -> Self:
-        """From one linear map, or from the root's of another that is divided: cells are found and learned anew."""
+    def _common(self, before: Embedder) -> tuple[Rows, Rows]:
+        """One linear map, or the root's of another that is divided: cells are found and learned anew."""
         if isinstance(before, Divided) and "gates" in before.learned:
-            self.learned, self.start, self.dim = {"projection": before.learned["gates"][0]}, "learned", before.dim
-            return self
-        return super().go_on_from(before)
+            return before.learned["gates"][0], before.learned["gate_offsets"][0]
+        return super()._common(before)
 
     @property
     def cells(self) -> int:

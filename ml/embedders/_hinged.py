@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from ml.embedders._pairs import device_of, principal, tensor
 from ml.embedders._pools import Pool, pool, typical
 from ml.embedders._projected import project
 from ml.embedders._rounds import Rounds
+from ml.embedders._space import with_fellows
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
-from ml.errors import NotFinite, TooFewPairs, WrongShape
+from ml.errors import CannotGoOn, NotFinite, TooFewPairs, WrongShape
 from ml.types import Rows
 
 SLOWEST = 1e-3
@@ -49,6 +51,7 @@ class Hinged(Embedder):
     whiten: start from whitened components (as printed), or not: for a descriptor that is good already
     distance: the start is scaled so that the median d_t^2 is this, and b starts there too (b = 1 as printed)
     averaging: of the projections over steps; 0 keeps the last, as printed
+    stay: pull towards the model that is gone on from, by prior / n of n faces with a labelled fellow; none anew
     """
 
     dim: int = 64
@@ -64,6 +67,8 @@ class Hinged(Embedder):
     whiten: bool = True
     distance: float = 2.0
     averaging: float = 0.996
+    stay: float = 0.1
+    prior: float = 300.0
     device: str = "auto"
 
     @property
@@ -71,8 +76,37 @@ class Hinged(Embedder):
         return self.learned["projections"].shape[2] if self.learned else None
 
     @abstractmethod
+    def _pools(self, tasks: Sequence[TaskData]) -> list[Pool]:
+        """The pairs of each task."""
+
+    @abstractmethod
+    def _anew(self, lesson: Lesson, pools: list[Pool]) -> Projections:
+        """Where the descent starts."""
+
+    @abstractmethod
+    def _again(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        """The projections whose `stacked` are these, one a task."""
+
+    def go_on_from(self, before: Embedder) -> Self:
+        """From a model of the same method, which knows the tasks of the fit."""
+        found = self._fitted(before, type(self))
+        self.before, self.dim = found, found.dim
+        return self
+
     def _learn(self, lesson: Lesson) -> None:
         """One descent; sets `learned` and `notes`."""
+        pools = self._pools(lesson.tasks)
+        if self.before is None:
+            self._descend(lesson, pools, self._anew(lesson, pools), 0.0)
+            return
+        unknown = [t.task for t in lesson.tasks if t.task not in self.before.tasks]
+        if unknown:
+            raise CannotGoOn(f"it has learned {', '.join(self.before.tasks)}, and nothing of {', '.join(unknown)}")
+        assert isinstance(self.before, Hinged)
+        stacks = [tensor(self.before._map(t.task)[0], lesson.rows.device) for t in lesson.tasks]
+        bias = [float(self.before.learned["bias"][self.before.tasks.index(t.task)]) for t in lesson.tasks]
+        pull = self.rate * self.stay * self.prior / max(1, with_fellows(lesson.tasks[0]))
+        self._descend(lesson, pools, self._again(stacks, bias), min(1.0, pull))
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         if not data.tasks:
@@ -92,6 +126,8 @@ class Hinged(Embedder):
             rest = whole - steps
             self._learn(Lesson(rows, data.tasks, None, steps, lambda step, _, told: progress(rest + step, whole, told)))
             self.notes["held_out"] = found
+            if not steps:
+                progress(whole, whole, {})
 
     def _apart(self, tasks: Sequence[TaskData]) -> tuple[list[TaskData], TaskData]:
         """Every task without the people held out, and those people in the first task."""
@@ -130,7 +166,7 @@ class Hinged(Embedder):
         """eta: the rate in the units of the descriptor."""
         return Rates(eta, 0.0, self.bias_rate * self.rate)
 
-    def _descend(self, lesson: Lesson, pools: list[Pool], start: Projections) -> None:
+    def _descend(self, lesson: Lesson, pools: list[Pool], start: Projections, stay: float) -> None:
         rows, held = lesson.rows, lesson.held
         rates = self._rates(self.rate / typical(rows, pools[0]))
         stack = start.stacked(0).clone()
@@ -149,7 +185,7 @@ class Hinged(Embedder):
 
         def descended(factor: float) -> tuple[Projections, dict[str, float | int | None]]:
             random = np.random.default_rng((self.seed, 3))
-            rounds = Rounds(rows, pools, rates.times(factor), self.batch, self.averaging, random)
+            rounds = Rounds(rows, pools, rates.times(factor), self.batch, self.averaging, random, stay)
             try:
                 return rounds.run(start, lesson.steps, told, judged if look else None)
             except FloatingPointError:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from ml.embedders._siamese_batches import Batches
 from ml.embedders._siamese_descent import Course, Descent, Outcome
 from ml.embedders._siamese_lesson import Lesson, unit_space
 from ml.embedders._space import discriminant, whitened, with_fellows
-from ml.embedders.base import Maps, Progress, TaskData, TrainingSet
+from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.layers.base import Layer, random_start
 from ml.losses.triplet import Triplet
@@ -73,6 +73,13 @@ class Siamese(Projected):
     def _layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
         """The layer at its start (r, p), and the rates of rSGD-M and RMSProp; spread: the mean |x - mean|^2."""
 
+    def go_on_from(self, before: Embedder) -> Self:
+        """From either layer of 001, at the length that its embeddings have."""
+        found = self._fitted(before, Siamese, "qconv or stiefel")  # type: ignore[type-abstract]
+        self.learned, self.notes = dict(found.learned), {"unit": found.unit}
+        self.before, self.start, self.length, self.dim = found, "learned", "best", len(found.learned["projection"])
+        return self
+
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         judged = self._lesson(data)
         start, unit = self._choice(judged)
@@ -98,8 +105,10 @@ class Siamese(Projected):
         """With people held out, if there are enough for that."""
         task = self._checked(data)
         rows = tensor(data.rows, device_of(self.device))
-        beside = tensor(self.learned["projection"], rows.device) if self.start == "learned" else None
-        space, rows = unit_space(rows, task.faces, self.axes, self.seed, beside)
+        home = None
+        if self.start == "learned":
+            home = tensor(self.learned["projection"], rows.device), tensor(self.learned["offset"], rows.device)
+        space, rows = unit_space(rows, task.faces, self.axes, self.seed, home)
         if rows.shape[1] < self.dim:
             raise TooFewPairs("faces that differ", self.dim + 1, rows.shape[1] + 1)
         kept, held = without_people(task, self.held_out or JUDGES, np.random.default_rng((self.seed, 1)))
@@ -152,9 +161,9 @@ class Siamese(Projected):
         """(r, p), at the scale where the median squared distance is `distance`."""
         seen, space = lesson.of(lesson.task.faces), lesson.space
         r = seen.shape[1]
-        if name == "learned":
-            matrix = space.axes @ tensor(self.learned["projection"], seen.device).T
-        elif name == "random":
+        if name == "learned":  # at the scale that it was learned at
+            return space.axes @ tensor(self.learned["projection"], seen.device).T
+        if name == "random":
             matrix = random_start(r, self.dim, self.seed).to(seen)
         elif name == "lda":
             matrix = discriminant(seen, lesson.task, self.dim, self.ridge, self.prior).T

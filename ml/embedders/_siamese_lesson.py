@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ml.embedders._folds import watch
-from ml.embedders._space import Space, principal_space
+from ml.embedders._space import Home, Space, principal_space
 from ml.embedders.base import TaskData
 from ml.types import Ids
 
@@ -59,14 +59,14 @@ class Lesson:
         return judge if look else None
 
 
-def unit_space(rows: Tensor, faces: Ids, most: int, seed: int, beside: Tensor | None) -> tuple[Space, Tensor]:
+def unit_space(rows: Tensor, faces: Ids, most: int, seed: int, home: Home | None) -> tuple[Space, Tensor]:
     """The principal axes of rows brought to unit length, and where all of them lie there.
 
-    rows: (N, D); faces: which of them the axes are of; most: r at most; beside: (m, D) directions to be kept as well.
+    rows: (N, D); faces: which of them the axes are of; most: r at most; home: a map to go on from.
     Returns the space and (N, r).
     """
     length = rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
     chosen = torch.from_numpy(np.random.default_rng((seed, 4)).permutation(faces)[:SAMPLE]).to(rows.device)
     some = rows[chosen] / length[chosen]
-    space = principal_space(some, np.arange(len(some)), most, seed, beside=beside)
+    space = principal_space(some, np.arange(len(some)), most, seed, home=home)
     return space, (rows @ space.axes.T).div_(length).sub_(space.axes @ space.mean)

@@ -15,6 +15,8 @@ from ml.types import Ids
 
 FACES_AN_AXIS = 4
 Start = Literal["lda", "wpca", "pca", "random", "learned"]
+Home = tuple[Tensor, Tensor]
+"""A map to go on from: its projection (m, D) and offset (m,), z = projection x - offset."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +32,12 @@ class Space:
 
 
 def principal_space(
-    rows: Tensor, faces: Ids, most: int, seed: int, sample: int = 3000, beside: Tensor | None = None
+    rows: Tensor, faces: Ids, most: int, seed: int, sample: int = 3000, home: Home | None = None
 ) -> Space:
     """The leading principal axes, exact for a sample of the rows.
 
     faces: which of the rows; most: r at most; sample: how many faces the axes and the mean are computed from;
-    beside: (m, D) directions to be kept as well.
+    home: a map whose directions are kept as well; the mean is then the nearest that it takes to its offset.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.from_numpy(faces)[torch.randperm(len(faces), generator=generator)[:sample]]
@@ -48,8 +50,10 @@ def principal_space(
     else:
         strength, mix = torch.linalg.eigh(some.T @ some)
         axes = _leading(strength, mix, most).T
-    if beside is not None:
-        axes = torch.linalg.qr(torch.cat([axes, beside]).T)[0].T
+    if home is not None:
+        projection, offset = home
+        axes = torch.linalg.qr(torch.cat([axes, projection]).T)[0].T
+        mean = mean + torch.linalg.pinv(projection) @ (offset - projection @ mean)
     return Space(axes.contiguous(), mean)
 
 

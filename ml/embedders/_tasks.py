@@ -16,16 +16,18 @@ class OneTask(Hinged):
     """Learns the first task alone."""
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        self.tasks = self.tasks[:1]
         super()._fit(replace(data, tasks=data.tasks[:1]), progress)
 
-    def _learn(self, lesson: Lesson) -> None:
-        rows, task = lesson.rows, lesson.tasks[0]
-        self.tasks, pool = (task.task,), self._pool(task, self.pairs, 0)
-        start = scaled(self._components(self._some(rows, task), self.dim), rows, pool, self.distance)
-        self._descend(lesson, [pool], self._projections(start))
+    def _pools(self, tasks: Sequence[TaskData]) -> list[Pool]:
+        return [self._pool(tasks[0], self.pairs, 0)]
 
-    def _projections(self, start: Tensor) -> Projections:
-        return Projections(None, [start], [self.distance])
+    def _anew(self, lesson: Lesson, pools: list[Pool]) -> Projections:
+        start = self._components(self._some(lesson.rows, lesson.tasks[0]), self.dim)
+        return self._again([scaled(start, lesson.rows, pools[0], self.distance)], [self.distance])
+
+    def _again(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        return Projections(None, stacks, bias)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from ml.errors import CannotGoOn, Corrupt, NotFinite, NotFitted, WrongShape
 from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
+Kind = TypeVar("Kind", bound="Embedder")
 Progress = Callable[[int, int, dict[str, float]], None]
 """progress(step, steps, values): called now and then while fitting; it may raise to stop the fit."""
 
@@ -115,6 +116,7 @@ class Embedder(ABC):
         self.learned: dict[str, NDArray[Any]] = {}
         self.notes: dict[str, Any] = {}
         self.tasks: tuple[str, ...] = ("identity",)
+        self.before: Embedder | None = None
 
     @abstractmethod
     def _fit(self, data: TrainingSet, progress: Progress) -> None: ...
@@ -135,9 +137,18 @@ class Embedder(ABC):
     def go_on_from(self, before: "Embedder") -> Self:
         """The next fit starts from what that one learned, not anew; it must take the same descriptors.
 
-        Raises CannotGoOn, NotFitted.
+        Options that give what was learned its shape, `dim` above all, are taken over. Raises CannotGoOn, NotFitted.
         """
         raise CannotGoOn(f"{type(self).__name__} always learns anew; it does not go on from another")
+
+    def _fitted(self, before: "Embedder", kind: type[Kind], named: str = "") -> Kind:
+        """The same, if it is of this kind and has learned. named: the kind in words. Raises CannotGoOn, NotFitted."""
+        if not isinstance(before, kind):
+            wanted = named or kind.__name__
+            raise CannotGoOn(f"{type(self).__name__} goes on from {wanted}, not from {type(before).__name__}")
+        if not before.learned:
+            raise NotFitted(type(before).__name__)
+        return before
 
     def chosen(self) -> dict[str, Any]:
         """Options under which a fit on everybody repeats what this one found best on the people it held out."""
@@ -146,17 +157,24 @@ class Embedder(ABC):
         return {name: value for name, value in found.items() if name in known}
 
     def fit(self, data: TrainingSet, *, progress: Progress = silent) -> Self:
-        """Learn. The same data, options and seed give the same result. Raises TooFewPairs, NotFinite, WrongShape."""
+        """Learn. The same data, options and seed give the same result.
+
+        Raises TooFewPairs, NotFinite, WrongShape, CannotGoOn where `go_on_from` named what took other descriptors.
+        """
         if data.rows.ndim != 2 or data.rows.dtype != np.float32:
             raise WrongShape("rows", "(N, D) float32", f"{data.rows.shape} {data.rows.dtype}")
         if not np.isfinite(data.rows).all():
             raise NotFinite("the descriptors of the training set")
         if sum(data.widths) != data.rows.shape[1]:
             raise WrongShape("blocks", f"widths that sum to {data.rows.shape[1]}", data.blocks)
+        if self.before and self.before.width not in (None, data.rows.shape[1]):
+            found = f"it takes {self.before.width} numbers a face, these descriptors have {data.rows.shape[1]}"
+            raise CannotGoOn(f"{found}; go on with the descriptors that it was learned from")
         self.tasks = tuple(t.task for t in data.tasks) or ("identity",)
         self._fit(data, progress)
         # a transposed array multiplies in another order, and would not embed bit for bit as its saved copy does
         self.learned = {name: np.asarray(found, order="C") for name, found in self.learned.items()}
+        self.before = None
         return self
 
     def embed(self, rows: Rows, task: str = "identity") -> Rows:

@@ -1,7 +1,7 @@
 """Coordinated local metric learning: local maps that meet in one space (003)."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -49,13 +49,12 @@ class Clml(Ldml):
     pull: float = 5e-6
     anchor: float = 1e-3
 
-    def go_on_from(self, before: Embedder) -> Self:
-        """From one linear map, or from what another CLML's maps have in common: local parts are learned anew."""
+    def _common(self, before: Embedder) -> tuple[Rows, Rows]:
+        """One linear map, or what another CLML's maps have in common: local parts are learned anew."""
         if isinstance(before, Clml) and before.learned:
-            common = before.learned["projection"].reshape(-1, before.dim, before.learned["projection"].shape[1]).mean(0)
-            self.learned, self.start, self.dim = {"projection": common}, "learned", before.dim
-            return self
-        return super().go_on_from(before)
+            maps, offsets = before.learned["projection"], before.learned["offset"]
+            return maps.reshape(-1, before.dim, maps.shape[1]).mean(0), offsets.reshape(-1, before.dim).mean(0)
+        return super()._common(before)
 
     def chosen(self) -> dict[str, Any]:
         return super().chosen() | ({"k": self.notes["k"], "ks": ()} if self.ks and self.notes else {})

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ml.embedders._hinge import Projections, Rates
 from ml.embedders._hinged import Lesson
-from ml.embedders._pools import scaled
+from ml.embedders._pools import Pool, scaled
 from ml.embedders._tasks import ManyTasks
 
 
@@ -25,14 +25,15 @@ class Cpmtml(ManyTasks):
     coupling: float = 0.5
     common: Literal["next", "first"] = "next"
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _anew(self, lesson: Lesson, pools: list[Pool]) -> Projections:
         rows, tasks, half = lesson.rows, lesson.tasks, self.distance / 2
-        pools = self._pools(tasks)
         common, first = self._starts(self._some(rows, tasks[0]))
         starts = [first, *(self._components(self._some(rows, task), self.dim) for task in tasks[1:])]
         own = [scaled(start, rows, pool, half) for start, pool in zip(starts, pools, strict=True)]
-        at = Projections(scaled(common, rows, pools[0], half), own, [self.distance] * len(tasks))
-        self._descend(lesson, pools, at)
+        return Projections(scaled(common, rows, pools[0], half), own, [self.distance] * len(tasks))
+
+    def _again(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        return Projections(stacks[0][: self.dim], [stack[self.dim :] for stack in stacks], bias)
 
     def _rates(self, eta: float) -> Rates:
         return replace(super()._rates(eta), common=self.coupling * eta)

@@ -14,13 +14,13 @@ from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Linear
 from ml.embedders._pairs import device_of, tensor
 from ml.embedders._projected import Projected
-from ml.embedders._space import Space, Start, discriminant, principal_space, whitened, with_fellows
+from ml.embedders._space import Home, Space, Start, discriminant, principal_space, whitened, with_fellows
 from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
 from ml.errors import CannotGoOn, NotFitted, TooFewPairs, WrongShape
 from ml.sampling.balanced import Balanced
 from ml.sampling.base import Sampler
 from ml.sampling.uniform import Uniform
-from ml.types import Ids
+from ml.types import Ids, Rows
 
 
 @dataclass
@@ -68,13 +68,17 @@ class Ldml(Projected):
 
     def go_on_from(self, before: Embedder) -> Self:
         """From any one linear map: another LDML, a WPCA, ..., whose `dim` it takes over."""
-        if not isinstance(before, Projected) or before.learned.keys() & {"gate", "gates"}:
-            raise CannotGoOn(f"{type(self).__name__} goes on from one linear map, which {type(before).__name__} is not")
-        if not before.learned:
-            raise NotFitted(type(before).__name__)
-        found = before.learned["projection"]
-        self.learned, self.start, self.dim = {"projection": found}, "learned", len(found)
+        projection, offset = self._common(before)
+        self.learned = {"projection": projection, "offset": offset}
+        self.before, self.start, self.dim = before, "learned", len(projection)
         return self
+
+    def _common(self, before: Embedder) -> tuple[Rows, Rows]:
+        """The linear map that it is, (d, D), and its offset (d,). Raises CannotGoOn, NotFitted."""
+        if before.learned.keys() & {"gate", "gates"}:
+            raise CannotGoOn(f"{type(self).__name__} goes on from one linear map, which {type(before).__name__} is not")
+        found = self._fitted(before, Projected, "one linear map").learned  # type: ignore[type-abstract]
+        return found["projection"], found["offset"]
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         task, held = teaching(data, self.needed, self.held_out, self.seed)
@@ -115,12 +119,14 @@ class Ldml(Projected):
             raise TooFewPairs("faces", self.dim + 1, len(faces))
         if rows.shape[1] < self.dim:
             raise WrongShape("rows", f"(N, {self.dim} or more)", tuple(rows.shape))
-        beside = None
-        if self.start == "learned":
-            if not self.learned:
-                raise NotFitted(type(self).__name__)
-            beside = tensor(self.learned["projection"], rows.device)
-        return principal_space(rows, faces, self.axes, self.seed, beside=beside)
+        return principal_space(rows, faces, self.axes, self.seed, home=self._home(rows.device))
+
+    def _home(self, device: torch.device) -> Home | None:
+        if self.start != "learned":
+            return None
+        if not self.learned:
+            raise NotFitted(type(self).__name__)
+        return tensor(self.learned["projection"], device), tensor(self.learned["offset"], device)
 
     def _model(self, lesson: Lesson) -> tuple[Linear, float]:
         """The map before its first step, and b."""

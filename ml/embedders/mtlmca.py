@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ml.embedders._hinge import Rates
+from ml.embedders._hinge import Projections, Rates
 from ml.embedders._hinged import Lesson
-from ml.embedders._pools import scaled
+from ml.embedders._pools import Pool, scaled
 from ml.embedders._tasks import ManyTasks
 from ml.embedders._turned import Turned
 
@@ -28,12 +28,18 @@ class Mtlmca(ManyTasks):
     start: Literal["wpca", "eye"] = "wpca"
     turning: float = 1.0
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _anew(self, lesson: Lesson, pools: list[Pool]) -> Projections:
         rows, tasks = lesson.rows, lesson.tasks
-        pools = self._pools(tasks)
         common = scaled(self._start(self._some(rows, tasks[0])), rows, pools[0], self.distance)
         turns = [torch.eye(self.dim, dtype=common.dtype, device=common.device) for _ in tasks]
-        self._descend(lesson, pools, Turned(common, turns, [self.distance] * len(tasks)))
+        return Turned(common, turns, [self.distance] * len(tasks))
+
+    def _again(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        """L_0 is known up to a d x d matrix, which every R_t takes back: it is the one for which R_1 = I."""
+        inverse = torch.linalg.pinv(stacks[0].double())
+        turns = [(stack.double() @ inverse).T.to(stack) for stack in stacks[1:]]
+        eye = torch.eye(self.dim, dtype=stacks[0].dtype, device=stacks[0].device)
+        return Turned(stacks[0], [eye, *turns], bias)
 
     def _start(self, rows: Tensor) -> Tensor:
         """L_0 before it is scaled."""

@@ -23,5 +23,5 @@ class Pcca(OneTask):
     distance: float = 1.0
     beta: float = 3.0
 
-    def _projections(self, start: Tensor) -> Projections:
-        return Soft(None, [start], [self.distance], beta=self.beta)
+    def _again(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        return Soft(None, stacks, bias, beta=self.beta)

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from ml.embedders._hinge import Projections, Rates
 from ml.embedders._hinged import Lesson
-from ml.embedders._pools import scaled
+from ml.embedders._pools import Pool, scaled
 from ml.embedders._tasks import ManyTasks
 from ml.types import Rows
 
@@ -18,12 +20,16 @@ class Utml(ManyTasks):
     the start is its WPCA, and people of it judge how long to learn.
     """
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _anew(self, lesson: Lesson, pools: list[Pool]) -> Projections:
         rows, tasks = lesson.rows, lesson.tasks
-        pools = self._pools(tasks)
         start = scaled(self._components(self._some(rows, tasks[0]), self.dim), rows, pools[0], self.distance)
-        none = [start[:0] for _ in tasks]
-        self._descend(lesson, pools, Projections(start, none, [self.distance] * len(tasks)))
+        return self._again([start] * len(tasks), [self.distance] * len(tasks))
+
+    def _again(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        return Projections(stacks[0], [stack[:0] for stack in stacks], bias)
+
+    def _learn(self, lesson: Lesson) -> None:
+        super()._learn(lesson)
         for name in ("projections", "offsets"):
             self.learned[name] = self.learned[name][:1]
 

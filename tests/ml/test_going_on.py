@@ -1,0 +1,165 @@
+"""Learners that go on from a model: what they begin with, how far few labels carry them, what they refuse."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ml.embedders.base import Embedder, TrainingSet
+from ml.embedders.cosim_mass import CosimMass
+from ml.errors import CannotGoOn, NotFitted
+from ml.registry import build, component, names
+from tests.ml.people import nearest_is_alike, people, two_tasks
+
+SMALL = {"dim": 6, "steps": 60, "first": 60, "k": 2, "pairs": 2000, "auxiliary_pairs": 2000, "local": 20, "depth": 2}
+QUICK = {"batch": 32, "inner": 12, "averaging": 0.9}
+NEVER = ("cosine", "l2", "scml", "subsml", "wpca")
+GO_ON = [n for n in names("embedders") if n not in NEVER]
+HINGED = ("cpmtml", "mtlmca", "pcca", "stml", "utml")
+JOINT = ("cosim_average", "cosim_mass", "sml")
+LAYERS = ("qconv", "stiefel")
+MANY = ("cpmtml", "mtlmca", "utml")
+KNOWN, NEW = people(80, seed=1), people(60, seed=2)
+FEW = people(12, 3, seed=5)
+
+
+def small(name: str, **options: Any) -> Embedder:
+    known = {f.name for f in fields(component("embedders", name))}
+    told = SMALL | (QUICK if name in HINGED + JOINT else {}) | options
+    made: Embedder = build("embedders", name, **{k: v for k, v in told.items() if k in known})
+    return made
+
+
+@pytest.fixture(scope="module")
+def fitted() -> dict[str, Embedder]:
+    return {name: small(name, steps=200).fit(KNOWN) for name in GO_ON}
+
+
+def apart(embedder: Embedder, rows: NDArray[np.float32] = NEW.rows, task: str = "identity") -> NDArray[np.float64]:
+    """How far faces lie apart by it, its mean 0 and its spread 1."""
+    z = embedder.embed(rows, task).astype(np.float64)
+    d = embedder.metric.distances(z.astype(np.float32), z.astype(np.float32)).astype(np.float64)
+    return (d - d.mean()) / d.std()
+
+
+def alike(embedder: Embedder) -> float:
+    return nearest_is_alike(embedder.embed(NEW.rows), NEW.tasks[0].people)
+
+
+def test_whoever_does_not_go_on_says_so(fitted: dict[str, Embedder]) -> None:
+    for name in NEVER:
+        with pytest.raises(CannotGoOn, match="anew"):
+            small(name).go_on_from(fitted["ldml"])
+
+
+@pytest.mark.parametrize("name", HINGED + JOINT + LAYERS)
+@pytest.mark.parametrize("data", [KNOWN, FEW], ids=["the same", "others"])
+def test_without_a_step_it_is_the_model_that_it_goes_on_from(
+    name: str, data: TrainingSet, fitted: dict[str, Embedder]
+) -> None:
+    still = small(name, steps=0).go_on_from(fitted[name]).fit(data)
+    np.testing.assert_allclose(apart(still), apart(fitted[name]), atol=2e-4)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_every_task_begins_where_the_model_has_it(name: str) -> None:
+    data = two_tasks()
+    first = small(name, steps=200).fit(data)
+    still = small(name, steps=0).go_on_from(first).fit(data)
+    turned = small(name, steps=0).go_on_from(first).fit(replace(data, tasks=data.tasks[::-1]))
+    for task in ("identity", "mood"):
+        for again in (still, turned):
+            np.testing.assert_allclose(apart(again, data.rows, task), apart(first, data.rows, task), atol=2e-4)
+    np.testing.assert_array_equal(still.learned["bias"], first.learned["bias"])
+
+
+@pytest.mark.parametrize("name", GO_ON)
+def test_few_labels_leave_it_nearer_to_the_model_and_no_worse_than_a_fit_anew(
+    name: str, fitted: dict[str, Embedder]
+) -> None:
+    before = fitted[name]
+    on, anew = small(name).go_on_from(before).fit(FEW), small(name).fit(FEW)
+    moved = [np.abs(apart(e) - apart(before)).mean() for e in (on, anew)]
+    assert moved[0] < 0.5 * moved[1]
+    assert alike(on) >= alike(anew)
+    assert alike(on) > alike(before) - 0.05
+
+
+@pytest.mark.parametrize("name", HINGED + JOINT)
+def test_the_pull_to_the_model_is_what_holds_it(name: str, fitted: dict[str, Embedder]) -> None:
+    before = fitted[name]
+    held, free = (small(name, stay=s, held_out=0.0).go_on_from(before).fit(FEW) for s in (10.0, 0.0))
+    moved = [np.abs(apart(e) - apart(before)).mean() for e in (held, free)]
+    assert 0 < moved[0] < 0.5 * moved[1]
+
+
+@pytest.mark.parametrize("name", GO_ON)
+def test_more_is_learned_from_more_labels(name: str, fitted: dict[str, Embedder]) -> None:
+    """A model that knows half of the people goes on with all of them: it is no worse, and the same seed repeats it."""
+    [task] = KNOWN.tasks
+    half = replace(task, faces=task.faces[:200], values=task.values[:200], people=task.people[:200])
+    before = small(name, steps=100).fit(TrainingSet(KNOWN.rows[:200], (half,)))
+    on, again = (small(name).go_on_from(before).fit(KNOWN) for _ in range(2))
+    np.testing.assert_array_equal(on.embed(NEW.rows), again.embed(NEW.rows))
+    assert alike(on) > alike(before) - 0.03
+
+
+@pytest.mark.parametrize("name", GO_ON)
+def test_other_descriptors_are_refused(name: str, fitted: dict[str, Embedder]) -> None:
+    wider = replace(FEW, rows=np.concatenate([FEW.rows, FEW.rows[:, :3]], axis=1))
+    with pytest.raises(CannotGoOn, match=r"30 numbers a face, these descriptors have 33"):
+        small(name).go_on_from(fitted[name]).fit(wider)
+
+
+@pytest.mark.parametrize("name", HINGED + JOINT + LAYERS)
+def test_another_method_is_refused(name: str, fitted: dict[str, Embedder]) -> None:
+    for other in {"ldml", "stml", "sml", "cpmtml"} - {name}:
+        with pytest.raises(CannotGoOn, match=f"{type(fitted[name]).__name__} goes on from .*, not from"):
+            small(name).go_on_from(fitted[other])
+    with pytest.raises(NotFitted):
+        small(name).go_on_from(small(name))
+
+
+def test_the_two_layers_go_on_from_one_another(fitted: dict[str, Embedder]) -> None:
+    still = small("stiefel", steps=0).go_on_from(fitted["qconv"]).fit(FEW)
+    np.testing.assert_allclose(apart(still), apart(fitted["qconv"]), atol=2e-4)
+
+
+@pytest.mark.parametrize("name", HINGED + JOINT)
+def test_the_shape_of_what_was_learned_is_taken_over(name: str, fitted: dict[str, Embedder]) -> None:
+    on = small(name, dim=3, inner=4, unit=False, steps=0).go_on_from(fitted[name]).fit(FEW)
+    assert on.embed(NEW.rows).shape == fitted[name].embed(NEW.rows).shape
+    np.testing.assert_allclose(apart(on), apart(fitted[name]), atol=2e-4)
+
+
+@pytest.mark.parametrize("name", HINGED)
+def test_a_task_that_the_model_does_not_know_is_refused(name: str, fitted: dict[str, Embedder]) -> None:
+    [task] = FEW.tasks
+    with pytest.raises(CannotGoOn, match="has learned identity, and nothing of mood"):
+        small(name).go_on_from(fitted[name]).fit(replace(FEW, tasks=(replace(task, task="mood"),)))
+
+
+def test_descriptors_cut_otherwise_are_refused() -> None:
+    cut = replace(KNOWN, blocks=(10, 20))
+    before = CosimMass(steps=20, inner=8).fit(cut)
+    with pytest.raises(CannotGoOn, match=r"no\. 1 has 20 numbers here"):
+        CosimMass(steps=20).go_on_from(before).fit(replace(FEW, blocks=(20, 10)))
+    with pytest.raises(CannotGoOn, match=r"other descriptors"):
+        CosimMass(steps=20).go_on_from(before).fit(FEW)
+    fewer = CosimMass(steps=20).go_on_from(small("cosim_mass").fit(FEW))
+    with pytest.raises(CannotGoOn, match=r"other descriptors"):
+        fewer.fit(replace(FEW, blocks=(10, 20)))
+
+
+def test_searched_shares_stay() -> None:
+    cut = replace(KNOWN, blocks=(10, 20))
+    before = build("embedders", "cosim_average", steps=30, inner=8, shares="search", parts=2).fit(cut)
+    on = build("embedders", "cosim_average", steps=5).go_on_from(before).fit(cut)
+    np.testing.assert_array_equal(on.learned["shares"], before.learned["shares"])
+
+
+def test_the_next_fit_but_one_learns_anew(fitted: dict[str, Embedder]) -> None:
+    on = small("stml").go_on_from(fitted["stml"]).fit(KNOWN)
+    np.testing.assert_array_equal(on.fit(KNOWN).embed(NEW.rows), small("stml").fit(KNOWN).embed(NEW.rows))
