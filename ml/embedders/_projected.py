@@ -3,6 +3,8 @@
 Without torch, which takes two seconds to load: whoever only embeds by WPCA need not wait for it.
 """
 
+from typing import ClassVar
+
 import numpy as np
 
 from ml.embedders.base import Embedder, Maps
@@ -10,9 +12,13 @@ from ml.types import Rows
 
 
 class Projected(Embedder):
-    """learned: projection (d, D) and offset (d,). Those who inherit say by default whether `unit` is on."""
+    """learned: projection (d, D) and offset (d,). Those who inherit say by default whether `unit` is on.
+
+    linear: whether the projection acts on the row itself, not on its direction
+    """
 
     unit: bool
+    linear: ClassVar[bool] = True
 
     @property
     def width(self) -> int | None:

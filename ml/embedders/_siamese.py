@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -68,6 +68,7 @@ class Siamese(Projected):
     momentum: float = 0.9
     axes: int = 2000
     device: str = "auto"
+    linear: ClassVar[bool] = False
 
     @abstractmethod
     def _layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
@@ -75,7 +76,7 @@ class Siamese(Projected):
 
     def go_on_from(self, before: Embedder) -> Self:
         """From either layer of 001, at the length that its embeddings have."""
-        found = self._fitted(before, Siamese, "qconv or stiefel")  # type: ignore[type-abstract]
+        found = self._fitted(before, Siamese)  # type: ignore[type-abstract]
         self.learned, self.notes = dict(found.learned), {"unit": found.unit}
         self.before, self.start, self.length, self.dim = found, "learned", "best", len(found.learned["projection"])
         return self

@@ -141,11 +141,10 @@ class Embedder(ABC):
         """
         raise CannotGoOn(f"{type(self).__name__} always learns anew; it does not go on from another")
 
-    def _fitted(self, before: "Embedder", kind: type[Kind], named: str = "") -> Kind:
-        """The same, if it is of this kind and has learned. named: the kind in words. Raises CannotGoOn, NotFitted."""
+    def _fitted(self, before: "Embedder", kind: type[Kind]) -> Kind:
+        """The same, if it is of this kind and has learned. Raises CannotGoOn, NotFitted."""
         if not isinstance(before, kind):
-            wanted = named or kind.__name__
-            raise CannotGoOn(f"{type(self).__name__} goes on from {wanted}, not from {type(before).__name__}")
+            raise CannotGoOn(f"{type(self).__name__} goes on from {kind.__name__}, not from {type(before).__name__}")
         if not before.learned:
             raise NotFitted(type(before).__name__)
         return before

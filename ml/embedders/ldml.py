@@ -75,10 +75,11 @@ class Ldml(Projected):
 
     def _common(self, before: Embedder) -> tuple[Rows, Rows]:
         """The linear map that it is, (d, D), and its offset (d,). Raises CannotGoOn, NotFitted."""
-        if before.learned.keys() & {"gate", "gates"}:
+        if not isinstance(before, Projected) or not before.linear or before.learned.keys() & {"gate", "gates"}:
             raise CannotGoOn(f"{type(self).__name__} goes on from one linear map, which {type(before).__name__} is not")
-        found = self._fitted(before, Projected, "one linear map").learned  # type: ignore[type-abstract]
-        return found["projection"], found["offset"]
+        if not before.learned:
+            raise NotFitted(type(before).__name__)
+        return before.learned["projection"], before.learned["offset"]
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         task, held = teaching(data, self.needed, self.held_out, self.seed)

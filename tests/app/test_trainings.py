@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.gallery import enrol
 from tests.service import Service
 
@@ -37,6 +39,7 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"descriptor": {"options": {}}}, 422, "name"),
     ({"start_from": "m-none"}, 404, "m-none"),
     ({"start_from": "lbp-l2", "method": "wpca"}, 422, "ldml"),
+    ({"start_from": "lbp-l2", "method": "subsml"}, 422, "stiefel"),
     ({"start_from": "lbp-l2", "descriptor": "lbp"}, 422, "leave out"),
     ({"start_from": "serving", "dim": 8}, 422, "leave out"),
 ]
@@ -109,6 +112,19 @@ def test_a_training_may_go_on_from_what_serves(service: Service) -> None:
     assert (request["start_from"], request["options"]["dim"]) == (model, 6)
     anew = service.wait(start(service, method="ldml", start_from="serving"))
     assert anew["problem"]["code"] == "CannotGoOn"
+
+
+@pytest.mark.parametrize(("method", "dim"), [("stml", 6), ("sml", None), ("stiefel", 6)])
+def test_each_family_goes_on_from_its_like(service: Service, method: str, dim: int | None) -> None:
+    enrol(service.resources, "c", range(12), shots=3)
+    first = service.wait(start(service, method=method, options={"steps": 20}, **({"dim": dim} if dim else {})))
+    model = first["result"]["model"]
+    on = service.wait(start(service, method=method, start_from=model, options={"steps": 20}))
+    assert on["state"] == "succeeded", on["problem"]
+    request = service.client.get(f"/v1/trainings/{on['result']['training']}").json()["request"]
+    assert (request["start_from"], request["options"].get("dim")) == (model, dim)
+    other = service.wait(start(service, method="pcca", start_from=model))
+    assert other["problem"]["code"] == "CannotGoOn"
 
 
 def test_a_descriptor_may_be_given_its_options(service: Service) -> None:

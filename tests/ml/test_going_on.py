@@ -122,6 +122,11 @@ def test_another_method_is_refused(name: str, fitted: dict[str, Embedder]) -> No
         small(name).go_on_from(small(name))
 
 
+def test_a_map_of_directions_is_none_of_the_rows(fitted: dict[str, Embedder]) -> None:
+    with pytest.raises(CannotGoOn, match="one linear map, which Qconv is not"):
+        small("ldml").go_on_from(fitted["qconv"])
+
+
 def test_the_two_layers_go_on_from_one_another(fitted: dict[str, Embedder]) -> None:
     still = small("stiefel", steps=0).go_on_from(fitted["qconv"]).fit(FEW)
     np.testing.assert_allclose(apart(still), apart(fitted["qconv"]), atol=2e-4)
