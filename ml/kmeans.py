@@ -30,7 +30,7 @@ def k_means(z: Tensor, k: int, seed: int = 0, rounds: int = 100) -> Tensor:
 def nearest(z: Tensor, means: Tensor) -> Tensor:
     """Which mean is nearest to each row, the first of those equally near. (N, d), (k, d) -> (N,)."""
     square = means.square().sum(1)
-    return torch.cat([torch.addmm(square, part, means.T, alpha=-2).argmin(1) for part in z.split(CHUNK)])
+    return torch.cat([torch.addmm(square, part, means.T, alpha=-2).argmin(1) for part in torch.split(z, CHUNK)])
 
 
 def members(cell: Tensor, k: int, rows: Tensor) -> tuple[Tensor, Tensor]:
