@@ -56,7 +56,7 @@ def manifolds(found: Figures) -> Iterator[Goal]:
     for row in found:
         for layer in ("qconv", "stiefel"):
             what = f"{layer} over the plain layer: {row['of']}, batch {row['batch']}"
-            yield Goal(what, 100 * (row[layer] - 1), 3, "% more")
+            yield Goal(what, row[layer], 3, "% more")
 
 
 def learning(found: Figures) -> Iterator[Goal]:
