@@ -37,5 +37,5 @@ class Rsgdm(Optimizer):
         if "momentum" in state:
             vector.add_(state["momentum"], alpha=group["momentum"])
         # Pi is linear, so one projection of the sum is both of equation 10's
-        momentum = state["momentum"] = manifold.project(point, vector)
+        momentum = state["momentum"] = manifold.project(point, vector, state)
         point.copy_(manifold.retract(point, -momentum))

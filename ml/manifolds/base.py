@@ -1,6 +1,7 @@
 """What every manifold promises: tangent vectors from any, a way back onto it, the gradient in its own metric."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from torch import Tensor
 
@@ -12,8 +13,11 @@ class Manifold(ABC):
     """
 
     @abstractmethod
-    def project(self, at: Tensor, vector: Tensor) -> Tensor:
-        """Any (n, p) -> the tangent (or horizontal) vector next to it in the metric. Linear in `vector`."""
+    def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
+        """Any (n, p) -> the tangent (or horizontal) vector next to it in the metric. Linear in `vector`.
+
+        kept: what a descent keeps of one projection for the next, near it; the result is the same to rounding.
+        """
 
     @abstractmethod
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Matrices of orthonormal columns (001, section 5.2)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class Stiefel(Manifold):
 
     retraction: Literal["qr", "cayley"] = "qr"
 
-    def project(self, at: Tensor, vector: Tensor) -> Tensor:
+    def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
         """v - U sym(U^T v) (equation 5)."""
         inside = at.T @ vector
         return torch.addmm(vector, at, inside + inside.T, alpha=-0.5)

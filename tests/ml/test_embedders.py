@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from ml.embedders.base import Embedder, TrainingSet
+from ml.embedders.wpca import Wpca
 from ml.errors import Corrupt, NotFinite, NotFitted, TooFewPairs, WrongShape
 from ml.registry import build, component, names
-from tests.ml.people import people
+from tests.ml.people import identity, people
 
 SMALL = {"dim": 5, "steps": 30, "first": 30, "k": 3, "pairs": 2000, "auxiliary_pairs": 2000, "local": 20, "depth": 3}
 SMALL |= {"bases": 40, "regions": 4}
@@ -23,6 +24,14 @@ def small(name: str, **options: Any) -> Embedder:
     known = {f.name for f in fields(component("embedders", name))}
     made: Embedder = build("embedders", name, **{k: v for k, v in SMALL.items() if k in known} | options)
     return made
+
+
+def nearest_is_mate(embedder: Embedder, data: TrainingSet) -> float:
+    """The share of faces whose nearest other face, by the embedder's own metric, is of the same person."""
+    z, person = embedder.embed(data.rows), data.tasks[0].people
+    distances = embedder.metric.distances(z, z)
+    np.fill_diagonal(distances, np.inf)
+    return float((person[distances.argmin(1)] == person).mean())
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +124,16 @@ def test_too_few_pairs_are_refused_with_the_number_missing(name: str, data: Trai
 def test_the_same_seed_gives_the_same_result(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
     again = small(name).fit(data)
     np.testing.assert_array_equal(again.embed(data.rows), fitted[name].embed(data.rows))
+
+
+@pytest.mark.parametrize("name", FROM_PAIRS)
+def test_shuffled_labels_teach_nothing_of_new_people(name: str, data: TrainingSet) -> None:
+    new = people(seed=2)
+    shuffled = identity(np.random.default_rng(0).permutation(data.tasks[0].people))
+    untrained = [Wpca(dim=5), Wpca(dim=30), Wpca(dim=30, unit=True), build("embedders", "cosine")]
+    learned = small(name).fit(replace(data, tasks=(shuffled,)))
+    alike, *least = (nearest_is_mate(e, new) for e in (learned, *(e.fit(data) for e in untrained)))
+    assert alike < max(least) + 0.08
 
 
 @pytest.mark.parametrize("name", LEARNERS)

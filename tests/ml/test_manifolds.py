@@ -1,6 +1,7 @@
 """The two geometries of 001, against the paper's own conditions and the libraries that know one of them."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pymanopt
@@ -133,6 +134,28 @@ def test_the_plain_metric_agrees_with_pymanopt(seed: int) -> None:
     np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("metric", ["scaled", "frobenius"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_kept_of_one_projection_changes_none_of_the_next(seed: int, dtype: torch.dtype, metric: str) -> None:
+    """Along a path of short steps, a jump, and short steps again, to a map without a rank at last."""
+    at, vector, chance = drawn(seed)
+    manifold, kept, known = Quotient(metric=metric), dict[str, Any](), 0
+    at = orthonormal(at) * torch.linspace(0.5, 2, at.shape[1], dtype=torch.float64)
+    for step in range(40):
+        length = 1.0 if step == 20 else 1e-8 if dtype == torch.float64 else 1e-5
+        at = at + length * torch.randn(at.shape, generator=chance, dtype=torch.float64)
+        at[:, -1] *= step < 38
+        before = kept.get("turn")
+        found = manifold.project(at.to(dtype), vector.to(dtype), kept)
+        known += kept["turn"] is before
+        close = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
+        torch.testing.assert_close(found.double(), manifold.project(at, vector), **close)
+        if metric == "scaled" and dtype == torch.float64 and step < 38:
+            assert off_horizontal(at, found) < 1e-10
+    assert 20 < known < (39 if at.shape[1] > 2 else 40)  # two columns turn one way only, whatever G is
+
+
 def test_a_map_that_lost_a_rank_is_still_projected() -> None:
     at, vector, _ = drawn(3)
     at[:, -1] = 0
@@ -205,7 +228,7 @@ def test_the_momentum_remembers_the_rate_that_it_was_made_at() -> None:
     at, hessian, apart = torch.randn(6, 2, dtype=torch.float64), quadratic(0, 6)[0], []
 
     class Flat(Quotient):
-        def project(self, at: Tensor, vector: Tensor) -> Tensor:
+        def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
             return vector
 
     ours, theirs = (at.clone().requires_grad_(True) for _ in range(2))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,19 @@ def test_it_learns_from_explicit_labels_alone(faces: TrainingSet) -> None:
     learned = Stml(dim=10, steps=800, batch=32).fit(TrainingSet(faces.rows, (labels,)))
     z, values = learned.embed(faces.rows), faces.tasks[0].values
     assert nearest_is_alike(z, values) > nearest_is_alike(faces.rows, values) + 0.1
+
+
+def test_labels_of_people_held_out_do_not_reach_what_is_learned(faces: TrainingSet) -> None:
+    made, [task] = Stml(held_out=0.3), faces.tasks
+    [kept], judges = made._apart(faces.tasks)
+    held = np.isin(task.faces, judges.faces)
+    poisoned = task.values.copy()
+    poisoned[held] = np.random.default_rng(0).permutation(poisoned[held])
+    [again], _ = made._apart((replace(task, values=poisoned),))
+    assert 20 < held.sum() < 380
+    for one, other in ((kept.faces, again.faces), (kept.values, again.values), (kept.pairs, again.pairs)):
+        np.testing.assert_array_equal(one, other)
+    assert not np.isin(kept.people, judges.people).any()
 
 
 def test_it_is_kept_and_read_back_bit_for_bit(faces: TrainingSet, tmp_path: Path) -> None:
