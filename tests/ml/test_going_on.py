@@ -1,6 +1,7 @@
 """Learners that go on from a model: what they begin with, how far few labels carry them, what they refuse."""
 
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ GO_ON = [n for n in names("embedders") if n not in NEVER]
 HINGED = ("cpmtml", "mtlmca", "pcca", "stml", "utml")
 JOINT = ("cosim_average", "cosim_mass", "sml")
 LAYERS = ("qconv", "stiefel")
+LINEAR = ("clml", "flat", "hierarchical", "ldml")
+HELD = {"stay": 0.03}
+"""For those whose pull is made for a fit anew, what few labels ask for."""
 MANY = ("cpmtml", "mtlmca", "utml")
 KNOWN, NEW = people(80, seed=1), people(60, seed=2)
 FEW = people(12, 3, seed=5)
@@ -32,9 +36,9 @@ def small(name: str, **options: Any) -> Embedder:
     return made
 
 
-@pytest.fixture(scope="module")
-def fitted() -> dict[str, Embedder]:
-    return {name: small(name, steps=200).fit(KNOWN) for name in GO_ON}
+@cache
+def fitted(name: str) -> Embedder:
+    return small(name, steps=200).fit(KNOWN)
 
 
 def apart(embedder: Embedder, rows: NDArray[np.float32] = NEW.rows, task: str = "identity") -> NDArray[np.float64]:
@@ -48,19 +52,17 @@ def alike(embedder: Embedder) -> float:
     return nearest_is_alike(embedder.embed(NEW.rows), NEW.tasks[0].people)
 
 
-def test_whoever_does_not_go_on_says_so(fitted: dict[str, Embedder]) -> None:
+def test_whoever_does_not_go_on_says_so() -> None:
     for name in NEVER:
         with pytest.raises(CannotGoOn, match="anew"):
-            small(name).go_on_from(fitted["ldml"])
+            small(name).go_on_from(fitted("ldml"))
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT + LAYERS)
 @pytest.mark.parametrize("data", [KNOWN, FEW], ids=["the same", "others"])
-def test_without_a_step_it_is_the_model_that_it_goes_on_from(
-    name: str, data: TrainingSet, fitted: dict[str, Embedder]
-) -> None:
-    still = small(name, steps=0).go_on_from(fitted[name]).fit(data)
-    np.testing.assert_allclose(apart(still), apart(fitted[name]), atol=2e-4)
+def test_without_a_step_it_is_the_model_that_it_goes_on_from(name: str, data: TrainingSet) -> None:
+    still = small(name, steps=0).go_on_from(fitted(name)).fit(data)
+    np.testing.assert_allclose(apart(still), apart(fitted(name)), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", MANY)
@@ -76,27 +78,27 @@ def test_every_task_begins_where_the_model_has_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GO_ON)
-def test_few_labels_leave_it_nearer_to_the_model_and_no_worse_than_a_fit_anew(
-    name: str, fitted: dict[str, Embedder]
-) -> None:
-    before = fitted[name]
-    on, anew = small(name).go_on_from(before).fit(FEW), small(name).fit(FEW)
+def test_few_labels_leave_it_nearer_to_the_model_and_no_worse_than_a_fit_anew(name: str) -> None:
+    before = fitted(name)
+    on = small(name, **(HELD if name in LINEAR else {})).go_on_from(before).fit(FEW)
+    anew = small(name).fit(FEW)
     moved = [np.abs(apart(e) - apart(before)).mean() for e in (on, anew)]
     assert moved[0] < 0.5 * moved[1]
     assert alike(on) >= alike(anew)
-    assert alike(on) > alike(before) - 0.05
+    if name != "clml":  # its local maps have no pull to the model
+        assert alike(on) > alike(before) - 0.05
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT)
-def test_the_pull_to_the_model_is_what_holds_it(name: str, fitted: dict[str, Embedder]) -> None:
-    before = fitted[name]
+def test_the_pull_to_the_model_is_what_holds_it(name: str) -> None:
+    before = fitted(name)
     held, free = (small(name, stay=s, held_out=0.0).go_on_from(before).fit(FEW) for s in (10.0, 0.0))
     moved = [np.abs(apart(e) - apart(before)).mean() for e in (held, free)]
     assert 0 < moved[0] < 0.5 * moved[1]
 
 
 @pytest.mark.parametrize("name", GO_ON)
-def test_more_is_learned_from_more_labels(name: str, fitted: dict[str, Embedder]) -> None:
+def test_more_is_learned_from_more_labels(name: str) -> None:
     """A model that knows half of the people goes on with all of them: it is no worse, and the same seed repeats it."""
     [task] = KNOWN.tasks
     half = replace(task, faces=task.faces[:200], values=task.values[:200], people=task.people[:200])
@@ -107,43 +109,43 @@ def test_more_is_learned_from_more_labels(name: str, fitted: dict[str, Embedder]
 
 
 @pytest.mark.parametrize("name", GO_ON)
-def test_other_descriptors_are_refused(name: str, fitted: dict[str, Embedder]) -> None:
+def test_other_descriptors_are_refused(name: str) -> None:
     wider = replace(FEW, rows=np.concatenate([FEW.rows, FEW.rows[:, :3]], axis=1))
     with pytest.raises(CannotGoOn, match=r"30 numbers a face, these descriptors have 33"):
-        small(name).go_on_from(fitted[name]).fit(wider)
+        small(name).go_on_from(fitted(name)).fit(wider)
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT + LAYERS)
-def test_another_method_is_refused(name: str, fitted: dict[str, Embedder]) -> None:
+def test_another_method_is_refused(name: str) -> None:
     for other in {"ldml", "stml", "sml", "cpmtml"} - {name}:
-        with pytest.raises(CannotGoOn, match=f"{type(fitted[name]).__name__} goes on from .*, not from"):
-            small(name).go_on_from(fitted[other])
+        with pytest.raises(CannotGoOn, match=f"{type(fitted(name)).__name__} goes on from .*, not from"):
+            small(name).go_on_from(fitted(other))
     with pytest.raises(NotFitted):
         small(name).go_on_from(small(name))
 
 
-def test_a_map_of_directions_is_none_of_the_rows(fitted: dict[str, Embedder]) -> None:
+def test_a_map_of_directions_is_none_of_the_rows() -> None:
     with pytest.raises(CannotGoOn, match="one linear map, which Qconv is not"):
-        small("ldml").go_on_from(fitted["qconv"])
+        small("ldml").go_on_from(fitted("qconv"))
 
 
-def test_the_two_layers_go_on_from_one_another(fitted: dict[str, Embedder]) -> None:
-    still = small("stiefel", steps=0).go_on_from(fitted["qconv"]).fit(FEW)
-    np.testing.assert_allclose(apart(still), apart(fitted["qconv"]), atol=2e-4)
+def test_the_two_layers_go_on_from_one_another() -> None:
+    still = small("stiefel", steps=0).go_on_from(fitted("qconv")).fit(FEW)
+    np.testing.assert_allclose(apart(still), apart(fitted("qconv")), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT)
-def test_the_shape_of_what_was_learned_is_taken_over(name: str, fitted: dict[str, Embedder]) -> None:
-    on = small(name, dim=3, inner=4, unit=False, steps=0).go_on_from(fitted[name]).fit(FEW)
-    assert on.embed(NEW.rows).shape == fitted[name].embed(NEW.rows).shape
-    np.testing.assert_allclose(apart(on), apart(fitted[name]), atol=2e-4)
+def test_the_shape_of_what_was_learned_is_taken_over(name: str) -> None:
+    on = small(name, dim=3, inner=4, unit=False, steps=0).go_on_from(fitted(name)).fit(FEW)
+    assert on.embed(NEW.rows).shape == fitted(name).embed(NEW.rows).shape
+    np.testing.assert_allclose(apart(on), apart(fitted(name)), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", HINGED)
-def test_a_task_that_the_model_does_not_know_is_refused(name: str, fitted: dict[str, Embedder]) -> None:
+def test_a_task_that_the_model_does_not_know_is_refused(name: str) -> None:
     [task] = FEW.tasks
     with pytest.raises(CannotGoOn, match="has learned identity, and nothing of mood"):
-        small(name).go_on_from(fitted[name]).fit(replace(FEW, tasks=(replace(task, task="mood"),)))
+        small(name).go_on_from(fitted(name)).fit(replace(FEW, tasks=(replace(task, task="mood"),)))
 
 
 def test_descriptors_cut_otherwise_are_refused() -> None:
@@ -165,6 +167,6 @@ def test_searched_shares_stay() -> None:
     np.testing.assert_array_equal(on.learned["shares"], before.learned["shares"])
 
 
-def test_the_next_fit_but_one_learns_anew(fitted: dict[str, Embedder]) -> None:
-    on = small("stml").go_on_from(fitted["stml"]).fit(KNOWN)
+def test_the_next_fit_but_one_learns_anew() -> None:
+    on = small("stml").go_on_from(fitted("stml")).fit(KNOWN)
     np.testing.assert_array_equal(on.fit(KNOWN).embed(NEW.rows), small("stml").fit(KNOWN).embed(NEW.rows))
