@@ -82,7 +82,8 @@ class Lab:
 
         train: makes the training set of the protocol, `about` naming it in the key; identities of LFW's training side
         without. keep: the fitted embedder is saved in the result's folder.
-        Arrays: see `_ranked`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the embeddings.
+        Arrays: see `ranked_arrays`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the
+        embeddings.
         """
         key = {**method.key, "features": features, "protocol": protocol, "task": task, "keep": keep, **(about or {})}
 
@@ -174,15 +175,15 @@ def cost(method: Method, features: str) -> float:
 
 
 def _found(asked: Protocol, embedded: Rows, others: Rows | None, metric: Metric) -> dict[str, NDArray[Any]]:
-    arrays = _ranked(rank_protocol(embedded, asked, metric=metric), "alone")
+    arrays = ranked_arrays(rank_protocol(embedded, asked, metric=metric), "alone")
     if others is not None:
-        arrays |= _ranked(rank_protocol(embedded, asked, metric=metric, distractors=others), "crowd")
+        arrays |= ranked_arrays(rank_protocol(embedded, asked, metric=metric, distractors=others), "crowd")
     if embedded.shape[1] <= WIDEST:
         arrays |= {"lfw": embedded} | ({} if others is None else {"distractors": others})
     return arrays
 
 
-def _ranked(ranked: Ranked, name: str) -> dict[str, NDArray[Any]]:
+def ranked_arrays(ranked: Ranked, name: str) -> dict[str, NDArray[Any]]:
     """`<name>_ranks`: the ranks of every query's relevant faces, one query after the other; `<name>_counts`: (Q,) how
     many each has; `<name>_people`: (Q,) whose each is."""
     empty = np.empty(0, np.int64)

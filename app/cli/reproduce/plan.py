@@ -113,12 +113,14 @@ class Chapter:
 
     works: all that is known to be needed; asked again after each is done, so that what one found may bring others
     tables: called once none is missing
+    guessed: works that others will bring, with what they wait for guessed: they count in the cost and are never done
     """
 
     name: str
     title: str
     works: Callable[[], Sequence[Work]]
     tables: Callable[[], Sequence[Table]]
+    guessed: Callable[[], Sequence[Work]] = tuple
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,12 @@ def announce(chapters: Sequence[Chapter], store: Store) -> float:
     whole = 0.0
     for chapter in chapters:
         works = chapter.works()
+        more = chapter.guessed()
         left = [w for w in _distinct(works, seen) if not store.has(w)]
-        cost = sum(expected(w, store, speed) for w in left)
+        cost = sum(expected(w, store, speed) for w in (*left, *more))
         whole += cost
-        shown.add_row(chapter.title, str(len(works)), str(sum(store.has(w) for w in works)), f"{cost / 60:.0f}")
+        here = sum(store.has(w) for w in works)
+        shown.add_row(chapter.title, str(len(works) + len(more)), str(here), f"{cost / 60:.0f}")
     console.print(shown)
     return whole
 
@@ -39,7 +41,8 @@ def carry_out(chapters: Sequence[Chapter], store: Store) -> None:
         started, guessed = time.monotonic(), 0.0
         while left := _left(chapters, store):
             work = left[0]
-            rest = sum(expected(w, store, speed) for w in left) * pace
+            more = [w for chapter in chapters for w in chapter.guessed()]
+            rest = sum(expected(w, store, speed) for w in (*left, *more)) * pace
             spent = time.monotonic() - started
             progress.update(whole, completed=int(spent), total=int(spent + rest), description=f"all, {len(left)} to go")
             progress.update(one, description=work.name, completed=0, total=None)
