@@ -49,8 +49,8 @@ class Course:
             f"LFW, LBP, d = {DIM}, draw 0 (queries-0.txt), without {HELD_OUT:.0%} of its people, who are searched for "
             f"among themselves (mAP in percent); {PAIRS:,} identity pairs, {AUXILIARY:,} of expression (LFW's own, for "
             f"FACES); {self.steps:,} batches of {BATCH} pairs, that is {self.steps * BATCH:,} updates at rate "
-            f"{QUICK_RATE:g}. The loss is the mean hinge of the last 100 batches, in percent of the first that is told; "
-            "the best is after so many percent of the updates. The paper prints curves and no figures."
+            f"{QUICK_RATE:g}. The loss is the mean hinge of the last 100 batches, in percent of the first told; the "
+            "best is after so many percent of the updates. The paper prints curves and no figures."
         )
         return Table("figure-4", "Figure 4: convergence", header, COLUMNS, rows, [_plot(courses)])
 
