@@ -71,7 +71,7 @@ class AgeTable:
                 for name, line in lines.items():
                     place.plot(range(1, len(line) + 1), line, label=name)
                 place.set(title=SHOWN[features], xlabel="K", ylabel="1-call@K, percent")
-                place.legend(fontsize=7)
+                place.legend(fontsize=7, loc="lower right")
 
         alt = f"1-call@K of the same age by K, {' and '.join(SHOWN[f] for f in self.features)}"
         return Plot("cpmtml-age", alt, draw, columns=len(self.features))

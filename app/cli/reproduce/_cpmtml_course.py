@@ -95,6 +95,6 @@ def _plot(courses: dict[str, NDArray[np.float64]]) -> Plot:
             axes[1].plot(BATCH * step, 100 * held, label=name)
         axes[0].set(xlabel="pair updates", ylabel="mean hinge")
         axes[1].set(xlabel="pair updates", ylabel="mAP of people held out, percent")
-        axes[0].legend(fontsize=7)
+        axes[0].legend(fontsize=7, loc="upper right")
 
     return Plot("cpmtml-convergence", "loss, and mAP of people held out, by pair updates", draw, columns=2)
