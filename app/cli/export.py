@@ -1,21 +1,19 @@
 """`likeness export-embeddings`: so that anyone can score a method with code of their own."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from app.cli import lfw
+from app.cli import features, lfw
 from app.cli.client import bar, console
 from ml import registry
-from ml.embedders.base import TaskData, TrainingSet
+from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation import protocols
-from ml.generation import Recipe
-from ml.metric import EUCLIDEAN, INNER_PRODUCT
-from ml.types import CropKind, Crops, Rows, Spec
-
-BLOCK = 512
+from ml.plain import plain
+from ml.types import Rows
 
 
 def export_embeddings(
@@ -23,55 +21,61 @@ def export_embeddings(
     data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder of the data")],
     method: Annotated[str, typer.Option(help="an embedder: l2, cosine, wpca, ldml, clml, ...")],
     protocol: Annotated[str, typer.Option(help="a file queries-K.txt or disjoint-K.txt, or view2:F")],
-    out: Annotated[Path, typer.Option(help="FILE.npz: x (n, d) float32, f (n,) names, metric l2 or ip")],
-    descriptor: Annotated[str, typer.Option(help="lbp, or the path of an ONNX manifest")] = "lbp",
-    dim: Annotated[int | None, typer.Option(help="d; not for l2 and cosine")] = None,
+    out: Annotated[Path, typer.Option(help="FILE.npz: x (n, d) float32, f (n,) names, metric: l2, ip, or a sentence")],
+    descriptor: Annotated[
+        str, typer.Option(help="lbp, sift, fisher, ..., the path of a manifest, or several: lbp+sift")
+    ] = "lbp",
+    dim: Annotated[int | None, typer.Option(help="d; not for those that have none, as l2 and cosine")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="of the method, NAME=VALUE; may be repeated")] = None,
     seed: int = 0,
     cache: Annotated[Path, typer.Option(help="where crops are kept between runs")] = Path(".likeness/cache/lfw"),
 ) -> None:
-    """Fit a method on the training side of a protocol file and write everyone's embedding."""
+    """Fit a method on the training side of a protocol file and write everyone's embedding for the identity task."""
     if dataset != "lfw":
         raise typer.BadParameter("there is: lfw", param_hint="DATASET")
-    if method not in registry.names("embedders"):
-        raise typer.BadParameter(f"there are: {', '.join(registry.names('embedders'))}", param_hint="--method")
+    embedder = _embedder(method, seed, ({"dim": dim} if dim else {}) | _options(option or []))
     names, crops = lfw.crops(lfw.Lfw(data), cache)
-    rows = describe(Recipe((_spec(descriptor),)), crops)
     folder = lfw.Lfw(data).protocol if ":" in protocol else Path(protocol).parent
     sides = protocols.read(Path(protocol).name, folder, names)
-    embedder = registry.build("embedders", method, seed=seed, **({"dim": dim} if dim else {}))
+    recipe = features.recipe(descriptor, crops, sides.training, cache.resolve(), seed)
+    rows = features.describe(recipe, crops, cache)
+    learned = training_set(rows[sides.training], [names[i] for i in sides.training], recipe.blocks)
     with bar() as progress:
         shown = progress.add_task(f"fit {method} on {len(sides.training):,} faces", total=None)
-        embedder.fit(
-            training_set(rows[sides.training], [names[i] for i in sides.training]),
-            progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps),
-        )
-    metric = embedder.metric
-    if metric not in (EUCLIDEAN, INNER_PRODUCT):
-        raise typer.BadParameter(f"{method} compares by a score of its own, which a file of vectors cannot carry")
-    x = embedder.embed(rows)
-    np.savez(out, x=x, f=np.array(names), metric=np.array(metric.kind))
-    console.print(f"{out}: {x.shape[0]:,} x {x.shape[1]}, {metric.kind}")
+        embedder.fit(learned, progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps))
+    found = plain(embedder.embed(rows), embedder.metric)
+    np.savez(out, x=found.rows, f=np.array(names), metric=np.array(found.metric), **found.extra)  # type: ignore[arg-type]
+    console.print(f"{out}: {found.rows.shape[0]:,} x {found.rows.shape[1]}, {found.metric}")
+    if found.off:
+        [exact] = found.extra
+        console.print(f"{method} has a score of its own; ip is it and a constant, to {found.off:.1g}; exact: {exact}")
 
 
-def describe(recipe: Recipe, crops: dict[CropKind, Crops]) -> Rows:
-    """(N, dim) under a bar."""
-    [kind] = recipe.crops
-    count = len(crops[kind])
-    rows = np.empty((count, recipe.dim), np.float32)
-    with bar() as progress:
-        for start in progress.track(range(0, count, BLOCK), description="describe"):
-            rows[start : start + BLOCK] = recipe.describe(
-                {kind: np.ascontiguousarray(crops[kind][start : start + BLOCK])}
-            )
-    return rows
-
-
-def training_set(rows: Rows, names: list[str]) -> TrainingSet:
+def training_set(rows: Rows, names: list[str], blocks: tuple[int, ...] = ()) -> TrainingSet:
     """Identity by the first folder of the name."""
     _, people = np.unique([name.split("/")[0] for name in names], return_inverse=True)
-    faces = np.arange(len(rows))
-    return TrainingSet(rows, (TaskData("identity", faces, people.astype(np.float64), people.astype(np.int64)),))
+    task = TaskData("identity", np.arange(len(rows)), people.astype(np.float64), people.astype(np.int64))
+    return TrainingSet(rows, (task,), blocks)
 
 
-def _spec(descriptor: str) -> Spec:
-    return Spec("onnx", {"manifest": descriptor}) if descriptor.endswith(".json") else Spec(descriptor)
+def _embedder(method: str, seed: int, options: dict[str, Any]) -> Embedder:
+    if method not in registry.names("embedders"):
+        raise typer.BadParameter(f"there are: {', '.join(registry.names('embedders'))}", param_hint="--method")
+    try:
+        made: Embedder = registry.build("embedders", method, seed=seed, **options)
+    except TypeError as error:
+        raise typer.BadParameter(f"{method}: {error}", param_hint="--option or --dim") from error
+    return made
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    """`k=16`, `unit=true`, `start=wpca`: a value is JSON, or else text."""
+    parts = [one.partition("=")[::2] for one in given]
+    return {name: _value(text) for name, text in parts}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

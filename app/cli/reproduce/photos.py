@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from app.cli import lfw
-from app.cli.client import bar
-from ml import registry
+from app.cli import features, lfw
 from ml.generation import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
 
@@ -24,8 +22,6 @@ ARCHIVES = {
     "celeba": "identities-celeba10k.tar",
 }
 MOBILEFACENET = "models/mobilefacenet_112_128d.onnx"
-WORDS = 2000
-BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -102,30 +98,11 @@ class Photos:
         recipe = self.recipe(feature)
         [built] = recipe.built
         path = self.cache / photo_set / f"{feature}-{recipe.keys[0]}.npy"
-        if not path.exists():
-            crops = self.crops(photo_set, built.crop)
-            part = path.with_suffix(".part.npy")
-            kept = np.lib.format.open_memmap(
-                part, "w+", np.float16 if built.dear else np.float32, (len(crops), built.dim)
-            )
-            with bar() as shown:
-                for at in shown.track(range(0, len(crops), BLOCK), description=f"{feature}, {photo_set}"):
-                    kept[at : at + BLOCK] = built.describe(np.ascontiguousarray(crops[at : at + BLOCK]))
-            kept.flush()
-            part.rename(path)
-        kept_rows: Rows = np.load(path)
-        return kept_rows.astype(np.float32, copy=False)
+        return features.described(f"{feature}, {photo_set}", built, self.crops(photo_set, built.crop), path, keep=True)
 
     def _vocabulary(self) -> dict[str, object]:
         """Of the Fisher vectors: learned without labels from LFW photos that no protocol asks for."""
-        told = self.cache / "vocabulary.json"
-        if not told.exists():
-            some = np.sort(np.random.default_rng(0).choice(self.known, min(WORDS, len(self.known)), replace=False))
-            crops = np.ascontiguousarray(self.crops("lfw", "grey")[some])
-            options = registry.component("descriptors", "fisher").learn(crops, self.cache)
-            told.write_text(json.dumps(options))
-        found: dict[str, object] = json.loads(told.read_text())
-        return found
+        return features.learned("fisher", self.crops("lfw", "grey"), self.known, self.cache / "vocabulary.json")
 
     def _manifest(self) -> Path:
         model, told = self.data / MOBILEFACENET, self.cache / "mobilefacenet.json"

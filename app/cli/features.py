@@ -1,0 +1,89 @@
+"""Descriptors of a whole photo set, computed under a bar, and kept where they are dear."""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from app.cli.client import bar
+from ml import registry
+from ml.descriptors.base import Descriptor
+from ml.generation import Recipe
+from ml.types import CropKind, Crops, Ids, Rows, Spec
+
+BLOCK = 512
+WORDS = 2000
+"""Faces that a vocabulary is learned from."""
+
+
+def describe(recipe: Recipe, crops: Mapping[CropKind, Crops], cache: Path) -> Rows:
+    """(N, dim), the descriptors one after the other."""
+    every = zip(recipe.descriptors, recipe.built, recipe.keys, strict=True)
+    parts = [described(s.name, built, crops[built.crop], cache / f"{s.name}-{key}.npy") for s, built, key in every]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def described(name: str, built: Descriptor, crops: Crops, path: Path, keep: bool = False) -> Rows:
+    """(N, dim) float32; a dear one's are kept at `path` in half precision, to which they are rounded anyway.
+
+    keep: a cheap one's too
+    """
+    if path.exists():
+        kept: Rows = np.load(path)
+        return kept.astype(np.float32, copy=False)
+    rows = np.empty((len(crops), built.dim), np.float16 if built.dear else np.float32)
+    with bar() as shown:
+        for at in shown.track(range(0, len(crops), BLOCK), description=name):
+            rows[at : at + BLOCK] = built.describe(np.ascontiguousarray(crops[at : at + BLOCK]))
+    if keep or built.dear:
+        part = path.with_suffix(".part.npy")
+        np.save(part, rows)
+        part.rename(path)
+    return rows.astype(np.float32, copy=False)
+
+
+def learned(name: str, crops: Crops, among: Ids, told: Path, seed: int = 0) -> dict[str, Any]:
+    """Options of a descriptor that learns without labels, from some of these faces; kept in the file `told`.
+
+    crops: (N, ...) of the whole set; among: places of those that it may see
+    """
+    if not told.exists():
+        some = np.sort(np.random.default_rng(seed).choice(among, min(WORDS, len(among)), replace=False))
+        kind = registry.component("descriptors", name)
+        told.write_text(json.dumps(kind.learn(np.ascontiguousarray(crops[some]), told.parent, seed)))
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found
+
+
+def recipe(named: str, crops: Mapping[CropKind, Crops], among: Ids, cache: Path, seed: int = 0) -> Recipe:
+    """Of `lbp`, the path of a manifest, or several joined by "+"; what has to be learned first is, from `among`.
+
+    Raises typer.BadParameter.
+    """
+    return Recipe(tuple(_spec(one, crops, among, cache, seed) for one in named.split("+")))
+
+
+def _spec(named: str, crops: Mapping[CropKind, Crops], among: Ids, cache: Path, seed: int) -> Spec:
+    if named.endswith(".json"):
+        return Spec(_kind(Path(named)), {"manifest": named})
+    files = ("onnx", "cnn")
+    if named in files or named not in registry.names("descriptors"):
+        known = ", ".join(n for n in registry.names("descriptors") if n not in files)
+        raise typer.BadParameter(f"{named} is none of {known}, or a manifest FILE.json", param_hint="--descriptor")
+    built = registry.build("descriptors", named)
+    if built.ready:
+        return Spec(named)
+    seen = sha256(among.astype("<i8").tobytes()).hexdigest()[:16]
+    return Spec(named, learned(named, crops[built.crop], among, cache / f"{named}-{seen}-{seed}.json", seed))
+
+
+def _kind(manifest: Path) -> str:
+    """Which descriptor a manifest is for: one of a network of ours names it. Raises typer.BadParameter."""
+    try:
+        return "cnn" if "net" in json.loads(manifest.read_bytes()) else "onnx"
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{manifest} is no manifest: {error}", param_hint="--descriptor") from error

@@ -1,0 +1,191 @@
+"""`likeness export-embeddings`: whoever scores the file ranks as the method does, and nothing of a test was learned."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from typer.testing import CliRunner
+
+from app.cli import features
+from app.cli.export import training_set
+from app.cli.lfw import KINDS
+from app.cli.main import app
+from ml import registry
+from ml.embedders.base import Embedder
+from ml.evaluation import protocols
+from ml.metric import Metric
+from ml.plain import plain
+from ml.types import CropKind, Crops
+from tests.gallery import crops
+from tests.ml.tiny_cnn import tiny_cnn
+from tests.ml.tiny_onnx import tiny_onnx
+
+PEOPLE, SHOTS = 16, 4
+NAMES = [f"P{n:02d}/P{n:02d}_{shot + 1:04d}.jpg" for n in range(PEOPLE) for shot in range(SHOTS)]
+METHODS = registry.names("embedders")
+Found = dict[str, NDArray[Any]]
+
+
+def write(home: Path) -> Path:
+    """Crops as they lie in the cache, and lists: `data` has no photo, since none is cut again."""
+    cache, lists = home / "cache", home / "data" / "lfw-protocol"
+    cache.mkdir(parents=True)
+    lists.mkdir(parents=True)
+    drawn = [crops(n, 100 * n + shot, 1.0) for n in range(PEOPLE) for shot in range(SHOTS)]
+    for kind in KINDS:
+        np.save(cache / f"{kind}.npy", np.stack([np.asarray(Image.open(io.BytesIO(d[kind]))) for d in drawn]))
+    (cache / "names.txt").write_text("\n".join(NAMES) + "\n")
+    (lists / "queries-0.txt").write_text("\n".join(NAMES[::SHOTS]) + "\n")
+    unseen = [f"train P{n:02d}" for n in range(10)] + [f"query {NAMES[SHOTS * n]}" for n in range(10, PEOPLE)]
+    (lists / "disjoint-0.txt").write_text("\n".join(unseen) + "\n")
+    pairs = [[f"P{n:02d}\t1\t2", f"P{n:02d}\t1\tP{n + 1:02d}\t1"] for n in range(0, PEOPLE, 2)]
+    (lists / "pairs.txt").write_text("\n".join([f"{len(pairs)}\t1", *(line for fold in pairs for line in fold)]) + "\n")
+    return home
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("export"))
+
+
+SMALL = {"dim": 5, "steps": 20, "first": 20, "k": 2, "pairs": 200, "auxiliary_pairs": 200, "local": 10, "depth": 2}
+SMALL |= {"bases": 30, "regions": 3, "needed": 5}
+
+
+def options(method: str) -> dict[str, Any]:
+    """What makes it small, for a few faces."""
+    known = {f.name for f in fields(registry.component("embedders", method))}
+    return {name: value for name, value in SMALL.items() if name in known}
+
+
+def export(home: Path, method: str, descriptor: str = "lbp", protocol: str = "", **more: Any) -> Found:
+    out = home / "out.npz"
+    folder = home / "data" / "lfw-protocol"
+    asked = ["export-embeddings", "lfw", "--data", str(home / "data"), "--cache", str(home / "cache")]
+    asked += ["--method", method, "--descriptor", descriptor, "--out", str(out)]
+    asked += ["--protocol", protocol or str(folder / "disjoint-0.txt")]
+    asked += [part for name, value in more.items() for part in ("--option", f"{name}={json.dumps(value)}")]
+    told = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert told.exit_code == 0, told.output
+    with np.load(out) as found:
+        return dict(found)
+
+
+def scores(found: Found) -> NDArray[np.float64]:
+    """All with all, greater is nearer, by nothing but what the file says."""
+    x, metric = found["x"].astype(np.float64), str(found["metric"])
+    if metric == "l2":
+        return np.asarray(-((x[:, None] - x[None]) ** 2).sum(2))
+    if metric == "ip":
+        return np.asarray(x @ x.T)
+    assert metric.startswith("average: ")
+    parts = np.split(x, found["ends"][:-1], axis=1)
+    said = zip(parts, found["shares"], found["biases"], strict=True)
+    return np.asarray(np.sum([share / (1 + np.exp(-(p @ p.T) - bias)) for p, share, bias in said], axis=0))
+
+
+def own(home: Path, method: str, descriptor: str, known: dict[str, Any]) -> NDArray[np.float64]:
+    """The method's own distances, fitted here on the training side."""
+    kept: dict[CropKind, Crops] = {kind: np.load(home / "cache" / f"{kind}.npy") for kind in KINDS}
+    sides = protocols.read("disjoint-0", home / "data" / "lfw-protocol", NAMES)
+    made = features.recipe(descriptor, kept, sides.training, (home / "cache").resolve())
+    rows = made.describe(kept)
+    fitted: Embedder = registry.build("embedders", method, **known)
+    fitted.fit(training_set(rows[sides.training], [NAMES[i] for i in sides.training], made.blocks))
+    z = fitted.embed(rows)
+    return fitted.metric.distances(z, z).astype(np.float64)
+
+
+def ranked_alike(said: NDArray[np.float64], apart: NDArray[np.float64], slack: float) -> bool:
+    """Whether no two faces stand in the other order before any query, but for those nearer to each other than that."""
+    wrong = (said[:, :, None] > said[:, None, :]) & (apart[:, :, None] > apart[:, None, :] + slack)
+    return not wrong.any()
+
+
+@pytest.mark.parametrize("descriptor", ["lbp", "lbp+sift"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_file_ranks_as_the_method_does(home: Path, method: str, descriptor: str) -> None:
+    known = options(method)
+    found = export(home, method, descriptor, **known)
+    assert found["f"].tolist() == NAMES
+    assert found["x"].dtype == np.float32
+    apart = own(home, method, descriptor, known)
+    slack = 1e-4 * apart.std() if method != "subsml" else 2e-3 * apart.std()
+    assert ranked_alike(scores(found), apart, slack)
+    alone = method != "cosim_average" or descriptor == "lbp"
+    assert (str(found["metric"]) in ("l2", "ip")) == alone
+
+
+@pytest.mark.parametrize("protocol", ["disjoint-0.txt", "view2:3", "queries-0.txt"])
+@pytest.mark.parametrize(("method", "descriptor"), [("wpca", "fisher"), ("subsml", "lbp+cslbp")])
+def test_nothing_of_a_test_is_learned(tmp_path: Path, method: str, descriptor: str, protocol: str) -> None:
+    home = write(tmp_path)
+    lists = home / "data" / "lfw-protocol"
+    asked = protocol if ":" in protocol else str(lists / protocol)
+    known = options(method)
+    before = export(home, method, descriptor, asked, **known)
+    training = protocols.read(protocol.removesuffix(".txt"), lists, NAMES).training
+    others = np.setdiff1d(np.arange(len(NAMES)), training)
+    for kind in KINDS:
+        kept = np.load(home / "cache" / f"{kind}.npy")
+        kept[others] = np.random.default_rng(0).integers(0, 256, kept[others].shape)
+        np.save(home / "cache" / f"{kind}.npy", kept)
+    for made in [*(home / "cache").glob("fisher*"), *(home / "cache").glob("*.safetensors")]:
+        made.unlink()
+    after = export(home, method, descriptor, asked, **known)
+    name = "signed" if method == "subsml" else "x"
+    np.testing.assert_array_equal(after[name][training], before[name][training])
+    assert not np.array_equal(after[name][others], before[name][others])
+
+
+@pytest.mark.parametrize("descriptor", ["sift", "cslbp", "fplbp", "fisher", "onnx", "cnn", "onnx+lbp"])
+def test_every_descriptor_can_be_named(home: Path, tmp_path: Path, descriptor: str) -> None:
+    files: dict[str, Callable[[Path], Path]] = {"onnx": tiny_onnx, "cnn": tiny_cnn}
+    parts = [str(files[one](tmp_path)) if one in files else one for one in descriptor.split("+")]
+    found = export(home, "cosine", "+".join(parts))
+    again = export(home, "cosine", "+".join(parts))
+    np.testing.assert_array_equal(found["x"], again["x"])
+    same = np.repeat(np.arange(PEOPLE), SHOTS)[:, None] == np.repeat(np.arange(PEOPLE), SHOTS)
+    apart = scores(found)
+    np.fill_diagonal(apart, np.nan)
+    assert np.nanmean(apart[same]) > np.nanmean(apart[~same])
+
+
+def refused(home: Path, *asked: str) -> str:
+    base = ["export-embeddings", "lfw", "--data", str(home / "data"), "--cache", str(home / "cache")]
+    lists = home / "data" / "lfw-protocol" / "queries-0.txt"
+    told = CliRunner().invoke(app, [*base, "--out", str(home / "no.npz"), "--protocol", str(lists), *asked])
+    assert told.exit_code == 2
+    return told.output
+
+
+def test_what_is_not_there_is_refused_with_what_is(home: Path) -> None:
+    assert "there are: clml" in refused(home, "--method", "none")
+    assert "cslbp" in refused(home, "--method", "l2", "--descriptor", "none")
+    assert "manifest" in refused(home, "--method", "l2", "--descriptor", "onnx")
+    assert "no manifest" in refused(home, "--method", "l2", "--descriptor", "none.json")
+    assert "unexpected keyword" in refused(home, "--method", "cosine", "--dim", "5")
+
+
+def test_a_signed_product_that_is_no_term_of_each_face_alone_is_told() -> None:
+    rows = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    found = plain(rows, Metric("ip", negative=2))
+    assert "last 2 columns" in found.metric
+    np.testing.assert_array_equal(found.rows, rows)
+
+
+def test_sub_sml_comes_as_near_as_it_says() -> None:
+    draw = np.random.default_rng(1)
+    inner, q = draw.normal(size=(300, 8)), draw.uniform(0, 2, (300, 1))
+    rows = np.concatenate([inner, (1 - q) / 2**0.5, (1 + q) / 2**0.5], axis=1).astype(np.float32)
+    metric = Metric("ip", negative=1)
+    found = plain(rows, metric)
+    told = found.rows @ found.rows.T + metric.distances(rows, rows)
+    assert np.ptp(told[~np.eye(300, dtype=bool)]) / 2 < found.off < 2e-3
