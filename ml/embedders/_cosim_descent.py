@@ -72,18 +72,20 @@ class Descent:
         seen = torch.full((fits,), -1.0, dtype=torch.float64) if self.held is None else self._judged(model, self.held)
         at = torch.full((fits,), course.steps if self.held is None else 0)
         loss, every = self.flat.new_zeros(fits), max(1, course.steps // course.looks)
+        told: dict[str, float] = {}
         for step in range(1, course.steps + 1):
             adam.param_groups[0]["lr"] = course.rate / (1 + course.decay * (step - 1))
             loss = loss + (self._step(model, adam) - loss) / min(step, 50)
             last = step == course.steps
-            if self.held is not None and (step % every == 0 or last):
+            look = step % every == 0 or last
+            if self.held is not None and look:
                 found = self._judged(model, self.held)
+                told["held_out"] = float(found.mean())
                 better = found > seen
                 seen[better], at[better] = found[better], step
                 for kept, now in zip(best, model.parameters, strict=True):
                     kept[:, better] = now[:, better]
-            if step % max(1, course.steps // 100) == 0 or last:
-                told = {"held_out": float(seen.mean())} if (seen >= 0).all() else {}
+            if look or step % max(1, course.steps // 100) == 0:
                 progress(step, course.steps, {"loss": float(loss.mean())} | told)
         if self.held is not None:
             model.weights, model.bias = best

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.cosim import Round
 from ml.embedders._collaborative import Collaborative, in_turn
 from ml.embedders._cosim import Branches, dropout, entropy, odds
 from ml.embedders._cosim_descent import Course, Descent, rightly_ordered
@@ -16,7 +15,8 @@ from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cosim_average import CosimAverage
 from ml.embedders.cosim_mass import CosimMass
 from ml.embedders.sml import Sml
-from ml.evaluation.verification_pairs import Fold, Pairs
+from ml.evaluation.restricted import Round
+from ml.evaluation.verification_pairs import Pairs
 from tests.ml.people import identity, people
 
 SEEDS = range(4)
@@ -327,16 +327,15 @@ def test_the_fold_that_is_tested_is_never_touched(kind: type[Collaborative]) -> 
     parts = [
         Pairs(task.pairs[mine], task.same[mine]) for mine in (task.people[task.pairs[:, 0]] == f for f in range(10))
     ]
-    folds = [Fold(pairs, frozenset(), ()) for pairs in parts]
     draw = np.random.default_rng(0)
     poisoned = data.rows.copy()
     poisoned[task.people == 4] = draw.normal(size=(int((task.people == 4).sum()), 30)) * 100
     labels = Pairs(parts[4].index, draw.random(len(parts[4].same)) < 0.5)
-    changed = [*folds[:4], Fold(labels, frozenset(), ()), *folds[5:]]
+    changed = [*parts[:4], labels, *parts[5:]]
     learned = []
-    for rows, given in ((data.rows, folds), (poisoned, changed)):
+    for rows, given in ((data.rows, parts), (poisoned, changed)):
         played = Round.of(np.split(rows, [18], axis=1), given, 4)
-        learned.append(kind(steps=40, held_out=1 / 9).fit(played.data))
+        learned.append(kind(steps=40, held_out=played.share).fit(played.data))
     assert learned[0].notes == learned[1].notes
     for name, found in learned[0].learned.items():
         np.testing.assert_array_equal(found, learned[1].learned[name])
