@@ -15,14 +15,18 @@ from ml.manifolds.quotient import Quotient
 class Qconv(Siamese):
     """z = L^T x, L known up to a rotation of its columns; rSGD-M on the quotient by rotations.
 
-    gradient: "euclidean", the partial derivatives made horizontal, as printed; or "metric", the gradient in the
-    geometry's own metric, partial derivatives times L^T L, which steps further along what is strong already
+    gradient: "euclidean", the partial derivatives made horizontal, as printed; "metric", the gradient in the
+    geometry's own metric, partial derivatives times L^T L, which steps further along what is strong already; or
+    "inverse", times its inverse, by which weak directions learn as fast
     """
 
-    gradient: Literal["euclidean", "metric"] = "euclidean"
+    gradient: Literal["euclidean", "metric", "inverse"] = "euclidean"
 
     def _layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
-        rate = self.rate / spread
-        if self.gradient == "metric":  # L^T L is then as large as 1 in the mean
-            rate *= start.shape[1] / float(start.square().sum())
-        return QConv(start, unit=False, manifold=Quotient(descends=self.gradient)), rate, 0.0
+        rate, strength = self.rate / spread, float(start.square().sum()) / start.shape[1]
+        if self.gradient == "euclidean":
+            return QConv(start, unit=False), rate, 0.0
+        # L^T L or its inverse is then as large as 1 in the mean
+        inverse = self.gradient == "inverse"
+        manifold = Quotient("inverse" if inverse else "scaled", "metric")
+        return QConv(start, unit=False, manifold=manifold), rate * strength if inverse else rate / strength, 0.0

@@ -14,23 +14,28 @@ class Quotient(Manifold):
     """R_*^{n x p} / O(p). A vector is horizontal, so that none of it turns L in place, where Lemma 2 holds.
 
     metric: "scaled" is equation 1, Tr(xi G^-1 theta^T) with G = L^T L; "frobenius" the plain one that the paper names
-    beside it
+    beside it; "inverse" Tr(xi G theta^T), which rotations leave alone as well
     descends: "euclidean" projects the partial derivatives, as printed, which changes M at second order of the step
-    only; "metric" takes the gradient of equation 1, the partial derivatives times G, horizontal by itself
+    only; "metric" takes the gradient of the metric, the partial derivatives times G, 1 or G^-1, horizontal by itself.
+    With G^-1 weak directions learn as fast as strong ones: scaled gradient descent (Tong, Ma and Chi 2021)
     """
 
-    metric: Literal["scaled", "frobenius"] = "scaled"
+    metric: Literal["scaled", "frobenius", "inverse"] = "scaled"
     descends: Literal["euclidean", "metric"] = "euclidean"
 
     def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
         """xi + L Lambda, Lambda G^2 + G^2 Lambda = xi^T L G - G L^T xi (Theorem 2), for an invertible G.
 
-        With the Frobenius metric, Lambda G + G Lambda = xi^T L - L^T xi. By the eigenvectors of G, or, near where they
-        were computed, by those that were kept.
+        With the Frobenius metric, Lambda G + G Lambda = xi^T L - L^T xi; with the inverse, 2 Lambda = xi^T L G^-1 -
+        G^-1 L^T xi. By the eigenvectors of G, or, near where they were computed, by those that were kept.
         """
         gram, mixed = at.T @ at, at.T @ vector
         turn = kept.get("turn") if kept else None
-        inside = None if turn is None else self._nearly_diagonal(turn.T @ gram @ turn, turn.T @ mixed @ turn)
+        inside = (
+            None
+            if turn is None or self.metric == "inverse"
+            else self._nearly_diagonal(turn.T @ gram @ turn, turn.T @ mixed @ turn)
+        )
         if inside is None:
             strength, turn = torch.linalg.eigh(gram)
             inside = self._diagonal(strength, turn.T @ mixed @ turn)
@@ -43,6 +48,9 @@ class Quotient(Manifold):
         """Lambda for a G that is diagonal."""
         if self.metric == "scaled":
             mixed, strength = strength[:, None] * mixed, strength.square()
+        elif self.metric == "inverse":
+            strength = strength.clamp_min(torch.finfo(strength.dtype).eps * strength[-1])
+            mixed, strength = mixed / strength[:, None], torch.ones_like(strength)
         sums = strength[:, None] + strength
         floor = torch.finfo(sums.dtype).eps * sums[-1, -1]
         return (mixed.T - mixed) / torch.maximum(sums, floor)
@@ -72,4 +80,9 @@ class Quotient(Manifold):
     def gradient(self, at: Tensor, euclidean: Tensor) -> Tensor:
         if self.descends == "euclidean" or self.metric == "frobenius":
             return euclidean
-        return euclidean @ (at.T @ at)
+        gram = at.T @ at
+        if self.metric == "scaled":
+            return euclidean @ gram
+        gram.diagonal().add_(torch.finfo(gram.dtype).eps * gram.trace())
+        through: Tensor = torch.linalg.solve(gram, euclidean.T).T
+        return through

@@ -11,6 +11,7 @@ from scipy.linalg import solve_sylvester
 from torch import Tensor
 
 from ml.manifolds._rsgdm import Rsgdm
+from ml.manifolds.flat import Flat
 from ml.manifolds.quotient import Quotient
 from ml.manifolds.stiefel import Stiefel, orthonormal
 
@@ -99,14 +100,15 @@ def test_the_gradient_of_the_metric_is_horizontal_and_the_printed_one_is_not(see
 
 
 @pytest.mark.parametrize("descends", ["euclidean", "metric"])
+@pytest.mark.parametrize("metric", ["scaled", "frobenius", "inverse"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_rotated_map_takes_the_rotated_step(seed: int, descends: str) -> None:
+def test_a_rotated_map_takes_the_rotated_step(seed: int, metric: str, descends: str) -> None:
     at, _, chance = drawn(seed)
     turn, hessian = rotation(at.shape[1], chance), quadratic(seed, len(at))[0]
     found = []
     for begin in (at, at @ turn):
         point = begin.clone().requires_grad_(True)
-        descent = Rsgdm([{"params": [point], "manifold": Quotient(descends=descends)}], lr=1e-4, momentum=0.8)
+        descent = Rsgdm([{"params": [point], "manifold": Quotient(metric, descends)}], lr=1e-4, momentum=0.8)
         for _ in range(5):
             point.grad = gradient(point.detach(), hessian)
             descent.step()
@@ -124,6 +126,34 @@ def test_as_printed_it_leaves_plain_descent_at_second_order_of_the_step_only(see
         return float((plain @ plain.T - ours @ ours.T).norm())
 
     assert apart(1e-4) / apart(1e-5) == pytest.approx(100, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_in_the_inverse_metric_too_what_is_projected_is_at_right_angles_to_every_turn(seed: int) -> None:
+    at, vector, chance = drawn(seed)
+    gram, manifold = at.T @ at, Quotient("inverse", "metric")
+    skew = torch.randn(len(gram), len(gram), generator=chance, dtype=torch.float64)
+    vertical, horizontal = at @ (skew - skew.T), manifold.project(at, vector)
+    assert abs(float(torch.trace(horizontal @ gram @ vertical.T))) < 1e-9 * float(
+        horizontal.norm() * vertical.norm() * gram.norm()
+    )
+    torch.testing.assert_close(manifold.project(at, horizontal), horizontal, rtol=1e-9, atol=1e-9)
+    by = gradient(at, quadratic(seed, len(at))[0])
+    own = manifold.gradient(at, by)
+    torch.testing.assert_close(own @ gram, by, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(manifold.project(at, own), own, rtol=1e-8, atol=1e-8)
+
+
+def test_without_geometry_rsgdm_is_gradient_descent_with_momentum() -> None:
+    begin, _, _ = drawn(0)
+    hessian = quadratic(0, len(begin))[0]
+    ours, theirs = begin.clone().requires_grad_(True), begin.clone().requires_grad_(True)
+    both = (Rsgdm([{"params": [ours], "manifold": Flat()}], lr=1e-3), torch.optim.SGD([theirs], lr=1e-3, momentum=0.9))
+    for _ in range(20):
+        for point, descent in zip((ours, theirs), both, strict=True):
+            point.grad = gradient(point.detach(), hessian)
+            descent.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -159,8 +189,10 @@ def test_what_is_kept_of_one_projection_changes_none_of_the_next(seed: int, dtyp
 def test_a_map_that_lost_a_rank_is_still_projected() -> None:
     at, vector, _ = drawn(3)
     at[:, -1] = 0
-    assert torch.isfinite(Quotient().project(at, vector)).all()
-    assert torch.isfinite(Quotient().project(at.float(), vector.float())).all()
+    for manifold in (Quotient(), Quotient("inverse", "metric")):
+        for point, other in ((at, vector), (at.float(), vector.float())):
+            assert torch.isfinite(manifold.project(point, other)).all()
+            assert torch.isfinite(manifold.gradient(point, other)).all()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

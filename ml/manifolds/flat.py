@@ -1,0 +1,18 @@
+"""No geometry at all: what the two manifolds are compared with."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ml.manifolds.base import Manifold
+
+
+@dataclass(frozen=True)
+class Flat(Manifold):
+    """R^{n x p}: rSGD-M is then stochastic gradient descent with momentum."""
+
+    def project(self, at: Tensor, vector: Tensor) -> Tensor:
+        return vector
+
+    def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
+        return at + tangent
