@@ -1,6 +1,7 @@
 """No geometry at all: what the two manifolds are compared with."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from ml.manifolds.base import Manifold
 class Flat(Manifold):
     """R^{n x p}: rSGD-M is then stochastic gradient descent with momentum."""
 
-    def project(self, at: Tensor, vector: Tensor) -> Tensor:
+    def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
         return vector
 
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
