@@ -1,31 +1,51 @@
 """003, CLML: the tables and figures of "Coordinated Local Metric Learning"."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from app.cli.reproduce.lab import Lab, Method
-from app.cli.reproduce.plan import Chapter, Row, Table, Work
-from app.cli.reproduce.results import figures
+from app.cli.reproduce._clml_baselines import baselines
+from app.cli.reproduce._clml_cells import cells
+from app.cli.reproduce._clml_choice import Case, Choices
+from app.cli.reproduce._clml_crowd import crowds
+from app.cli.reproduce._clml_fits import Fits, Options, Sizes
+from app.cli.reproduce._clml_goals import goals
+from app.cli.reproduce._clml_grids import GRIDS, START
+from app.cli.reproduce._clml_local import numbers, spaces
+from app.cli.reproduce._clml_map import plane
+from app.cli.reproduce._clml_million import million
+from app.cli.reproduce._clml_rows import Part
+from app.cli.reproduce._clml_strangers import strangers
+from app.cli.reproduce._clml_verification import verification
+from app.cli.reproduce._clml_widths import widths
+from app.cli.reproduce.lab import Lab
+from app.cli.reproduce.plan import Chapter, Table, Work
 
-COLUMNS = ("mAP", "1@10")
-LDML = Method("ldml", 32)
-PAPER = {"L2": {"mAP": 13.24}, "LDML": {"mAP": 36.95}}
+PARTS = (goals, spaces, numbers, widths, crowds, baselines, cells, million, verification, plane, strangers)
 
 
-def chapter(lab: Lab) -> Chapter:
-    rows = {"L2": _draws(lab, Method("l2")), "LDML": _draws(lab, LDML)}
+def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Sizes()) -> Chapter:
+    """start: the options before anything was chosen, and all there is in a quick look."""
+    choices = Choices(lab, {} if lab.scope.quick else GRIDS, start)
+
+    def parts() -> list[Part]:
+        fits = Fits(lab, {case: choices.of(case).options for case in start}, sizes)
+        return [part(fits) for part in PARTS]
 
     def works() -> list[Work]:
-        return [w for row in rows.values() for w in row]
+        """First those that the others follow from; the rest, as long as they are not done, by the options so far, so
+        that what it will all cost is told."""
+        first = [work for case in choices.grids for _, _, work in choices.of(case).tried]
+        return [*first, *_side_by_side([w for part in parts() for w in part.works])]
 
     def tables() -> Sequence[Table]:
-        header = f"LFW, LBP, {lab.scope.draws} draws of the queries, closed set; mAP and 1-call@10 in percent."
-        made = [
-            Row(name, figures(lab.results(works), COLUMNS), PAPER[name], works=works) for name, works in rows.items()
-        ]
-        return [Table("table-2", "Table 2: retrieval by the number of local metrics", header, COLUMNS, made)]
+        made = [part.table() for part in parts()]
+        return made if lab.scope.quick else [made[0], choices.table(), *made[1:]]
 
     return Chapter("clml", "CLML (003)", works, tables)
 
 
-def _draws(lab: Lab, method: Method) -> list[Work]:
-    return [lab.retrieval(method, "lbp", f"queries-{i}") for i in lab.scope.seeds]
+def _side_by_side(works: Sequence[Work]) -> list[Work]:
+    """Fits on the same descriptors and people one after the other, for they share their principal axes; then what is
+    made of fits."""
+    fits = [w for w in works if "features" in w.key]
+    fits.sort(key=lambda w: (str(w.key["features"]), str(w.key["protocol"]), int(w.key.get("fold", 0))))
+    return [*fits, *(w for w in works if "features" not in w.key)]

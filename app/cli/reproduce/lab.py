@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from app.cli.export import training_set
 from app.cli.reproduce.photos import Photos
 from app.cli.reproduce.plan import Found, Result, Scope, Work
+from app.cli.reproduce.seen import Seen, seen
 from app.cli.reproduce.store import Store
 from ml import registry
 from ml.embedders.base import Embedder, Progress, TrainingSet
@@ -27,6 +28,8 @@ FOLDS = range(10)
 WIDTHS = {"lbp": 9860, "fisher": 16896, "sift": 3456, "fplbp": 500, "cslbp": 2720, "mobilefacenet": 128}
 WIDEST = 1024
 """Embeddings of more numbers are ranked and not kept."""
+PHOTOS = 4
+"""Of a person, of whom some are searched for where options are chosen."""
 Train = Callable[[Protocol], TrainingSet]
 
 
@@ -63,7 +66,8 @@ class Lab:
         return [self.store.get(work) for work in works]
 
     def protocol(self, name: str) -> Protocol:
-        """Of LFW: `queries-0`, `disjoint-0`, `view2:0`; or `inner-0`: people held out of draw 0's training side."""
+        """Of LFW: `queries-0`, `disjoint-0`, `view2:0`; or a split of one's training side, on which options are chosen:
+        `inner-0` and `inner-disjoint-0`, people held out; `inner-queries-0`, one more photo of each who has four."""
         return _protocol(self.photos, name)
 
     def retrieval(
@@ -82,21 +86,21 @@ class Lab:
 
         train: makes the training set of the protocol, `about` naming it in the key; identities of LFW's training side
         without. keep: the fitted embedder is saved in the result's folder.
-        Arrays: see `ranked_arrays`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the
-        embeddings.
+        Arrays: see `ranked_arrays`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the embeddings;
+        of a mixture of maps `lfw_shares` (N, k) and `distractors_shares`, p(s | x).
         """
         key = {**method.key, "features": features, "protocol": protocol, "task": task, "keep": keep, **(about or {})}
 
         def run(folder: Path, progress: Progress) -> Found:
             asked = self.protocol(protocol)
-            embedder, facts = self._fitted(method, features, asked, train, progress)
+            whole = Seen(self.photos, features) if train or keep else None
+            embedder, view, facts = self._fitted(method, features, asked, train, progress, whole)
             if keep:
                 embedder.save(folder / "embedder")
-            embedded = embedder.embed(self.photos.rows("lfw", features), task)
-            others = None
-            if self.photos.has("distractors"):
-                others = embedder.embed(self.photos.rows("distractors", features), task)
-            return facts, _found(asked, embedded, others, embedder.metric)
+            sets = [name for name in ("lfw", "distractors") if self.photos.has(name)]
+            embedded = {name: embedder.embed(view.rows(name), task) for name in sets}
+            shares = {f"{name}_shares": _shares(embedder, view.rows(name)) for name in sets if _mixes(embedder)}
+            return facts, _found(asked, embedded, embedder.metric) | shares
 
         guess = cost(method, features) if seconds is None else seconds
         return Work(f"{method.name} {method.dim or ''} {features} {protocol}", key, guess, run)
@@ -122,12 +126,13 @@ class Lab:
 
         def run(folder: Path, progress: Progress) -> Found:
             asked = self.protocol(f"view2:{fold}")
-            embedder, facts = self._fitted(method, features, asked, train, progress)
-            rows, pairs = self.photos.rows("lfw", features), self.pairs()
+            whole = Seen(self.photos, features) if train else None
+            embedder, view, facts = self._fitted(method, features, asked, train, progress, whole)
+            rows, pairs = view.rows("lfw"), self.pairs()
             named, places = np.unique(pairs, return_inverse=True)
             embedded = embedder.embed(rows[named])
             distances = embedder.metric.apart(embedded, places.reshape(pairs.shape))
-            facts["parameters"] = sum(int(a.size) for a in embedder.learned.values())
+            facts["parameters"] = view.numbers(embedder.learned)
             return facts, {"distances": distances, "told": embedder.metric.told(distances)}
 
         guess = cost(method, features) if seconds is None else seconds
@@ -138,57 +143,86 @@ class Lab:
         return np.concatenate([self.protocol(f"view2:{fold}").pairs.index for fold in FOLDS])
 
     def _fitted(
-        self, method: Method, features: str, asked: Protocol, train: Train | None, progress: Progress
-    ) -> tuple[Embedder, dict[str, Any]]:
-        made = train(asked) if train else self.identities(features, asked)
+        self, method: Method, features: str, asked: Protocol, train: Train | None, progress: Progress,
+        whole: Seen | None,
+    ) -> tuple[Embedder, Seen, dict[str, Any]]:  # fmt: skip
         embedder = method.build()
+        view = whole or seen(self.photos, features, asked.training, embedder)
+        made = train(asked) if train else self.identities(features, asked, view)
         started = time.monotonic()
         embedder.fit(made, progress=progress)
         took = time.monotonic() - started
-        return embedder, {"fit_seconds": took, "notes": dict(embedder.notes), "faces": len(made.rows)}
+        return embedder, view, {"fit_seconds": took, "notes": dict(embedder.notes), "faces": len(made.rows)}
 
-    def identities(self, features: str, asked: Protocol) -> TrainingSet:
-        """The training side of a protocol of LFW."""
-        names = self.photos.names("lfw")
-        rows = self.photos.rows("lfw", features)[asked.training]
-        made = training_set(rows, [names[i] for i in asked.training])
-        return TrainingSet(made.rows, made.tasks, self.photos.blocks(features))
+    def identities(self, features: str, asked: Protocol, view: Seen | None = None) -> TrainingSet:
+        """The training side of a protocol of LFW, by its descriptors or as they are seen."""
+        names, view = self.photos.names("lfw"), view or Seen(self.photos, features)
+        made = training_set(view.rows("lfw")[asked.training], [names[i] for i in asked.training])
+        return TrainingSet(made.rows, made.tasks, view.blocks)
 
 
 @lru_cache(maxsize=64)
 def _protocol(photos: Photos, name: str) -> Protocol:
     names = photos.names("lfw")
-    if name != "inner-0":
+    if not name.startswith("inner-"):
         return protocols.read(name, photos.lfw.protocol, names)
-    outer = protocols.read("queries-0", photos.lfw.protocol, names)
-    people = np.full(len(names), -1, np.int64)
-    people[outer.training] = outer.people[outer.training]
-    return protocols.held_out_people(people, 0.2, photos=4)
+    told = name.removeprefix("inner-")
+    outer = protocols.read(told if "-" in told else f"queries-{told}", photos.lfw.protocol, names)
+    split = _one_more if told.startswith("queries") else _strangers
+    return replace(split(outer), name=name)
+
+
+def _strangers(outer: Protocol) -> Protocol:
+    """A fifth of the people held out, of those who have four photos or more."""
+    people = np.where(outer.training_mask, outer.people, -1)
+    found = protocols.held_out_people(people, 0.2, photos=PHOTOS)
+    return replace(found, training=np.intersect1d(found.training, outer.training))
+
+
+def _one_more(outer: Protocol) -> Protocol:
+    """Of everybody with four photos or more, one is searched for; all others are gallery and training side."""
+    people, counts = np.unique(outer.people[outer.training], return_counts=True)
+    draw = np.random.default_rng(0)
+    mine = [outer.training[outer.people[outer.training] == p] for p in people[counts >= PHOTOS]]
+    queries = np.sort([draw.choice(faces) for faces in mine])
+    rest = np.setdiff1d(outer.training, queries)
+    return replace(outer, training=rest, queries=queries, gallery=rest)
 
 
 def cost(method: Method, features: str) -> float:
     """Seconds that a fit takes on the machine of docs/measurements.md, as a rule of thumb until one was done here."""
     width = sum(WIDTHS.get(one, 2000) for one in features.split("+")) / WIDTHS["lbp"]
-    plain = {"l2": 0.0, "cosine": 0.0, "wpca": 10.0, "ldml": 35.0, "clml": 55.0}
-    maps = max(1.0, float(method.options.get("k", 16)) / 16) if method.name == "clml" else 1.0
-    return 5.0 + plain.get(method.name, 60.0) * width * maps * (0.6 + 0.4 * max(method.dim, 32) / 32)
+    plain = {"l2": 0.0, "cosine": 0.0, "wpca": 10.0 * width, "ldml": 8.0, "clml": 18.0}
+    maps = 0.8 + float(method.options.get("k", 16)) / 80 if method.name == "clml" else 1.0
+    return 3.0 + 2.0 * width + plain.get(method.name, 60.0 * width) * maps * (0.7 + 0.3 * max(method.dim, 32) / 32)
 
 
-def _found(asked: Protocol, embedded: Rows, others: Rows | None, metric: Metric) -> dict[str, NDArray[Any]]:
-    arrays = ranked_arrays(rank_protocol(embedded, asked, metric=metric), "alone")
+def _found(asked: Protocol, embedded: Mapping[str, Rows], metric: Metric) -> dict[str, NDArray[Any]]:
+    lfw, others = embedded["lfw"], embedded.get("distractors")
+    arrays = ranked_arrays(rank_protocol(lfw, asked, metric=metric), "alone")
     if others is not None:
-        arrays |= ranked_arrays(rank_protocol(embedded, asked, metric=metric, distractors=others), "crowd")
-    if embedded.shape[1] <= WIDEST:
-        arrays |= {"lfw": embedded} | ({} if others is None else {"distractors": others})
-    return arrays
+        arrays |= ranked_arrays(rank_protocol(lfw, asked, metric=metric, distractors=others), "crowd")
+    return arrays | (dict(embedded) if lfw.shape[1] <= WIDEST else {})
 
 
-def ranked_arrays(ranked: Ranked, name: str) -> dict[str, NDArray[Any]]:
+def _mixes(embedder: Embedder) -> bool:
+    return hasattr(embedder, "assignments")
+
+
+def _shares(embedder: Any, rows: Rows) -> Rows:
+    """p(s | x) before what is faint is cut off, so that components far away still come in an order."""
+    whole = replace(embedder, threshold=0.0)
+    whole.learned = embedder.learned
+    found: Rows = whole.assignments(rows)
+    return found
+
+
+def ranked_arrays(found: Ranked, name: str) -> dict[str, NDArray[Any]]:
     """`<name>_ranks`: the ranks of every query's relevant faces, one query after the other; `<name>_counts`: (Q,) how
     many each has; `<name>_people`: (Q,) whose each is."""
     empty = np.empty(0, np.int64)
     return {
-        f"{name}_ranks": np.concatenate([*ranked.ranks, empty]).astype(np.int32),
-        f"{name}_counts": np.array([len(r) for r in ranked.ranks], np.int32),
-        f"{name}_people": ranked.groups,
+        f"{name}_ranks": np.concatenate([*found.ranks, empty]).astype(np.int32),
+        f"{name}_counts": np.array([len(r) for r in found.ranks], np.int32),
+        f"{name}_people": found.groups,
     }

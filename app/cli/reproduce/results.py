@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.cli.reproduce.plan import Figure, Result
 from ml.evaluation.comparison import Comparison, compare
-from ml.evaluation.folds import verify
+from ml.evaluation.folds import Verification, verify
 from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.retrieval import average_precision
 from ml.evaluation.verification_pairs import Pairs
@@ -70,11 +70,8 @@ def told(found: Comparison) -> str:
     return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {found.p:.2g}"
 
 
-def accuracy(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids) -> Figure:
-    """Verification over LFW's folds: each judged under its own model, at the threshold best on the other nine.
-
-    The interval resamples people; sd is over folds.
-    """
+def verified(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids) -> Verification:
+    """Over LFW's folds: each judged under its own model, at the threshold best on the other nine."""
     every = np.cumsum([0, *(len(p.same) for p in pairs)])
     place = {tuple(pair): i for i, pair in enumerate(np.concatenate([p.index for p in pairs]).tolist())}
 
@@ -83,7 +80,12 @@ def accuracy(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids) -> Fi
         return lambda index: kept[[place[tuple(pair)] for pair in index.tolist()]]
 
     assert every[-1] == len(folds[0].arrays["distances"])
-    found = verify(list(pairs), people, apart)
+    return verify(list(pairs), people, apart)
+
+
+def accuracy(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids) -> Figure:
+    """Of `verified`. The interval resamples people; sd is over folds."""
+    found = verified(folds, pairs, people)
     return Figure(
         100 * found.accuracy.mean, 100 * found.people.low, 100 * found.people.high, 100 * found.accuracy.sd, len(folds)
     )

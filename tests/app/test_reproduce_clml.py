@@ -1,0 +1,178 @@
+"""The tables of 003 over a small world of drawn people: every kind of work, and figures that are what they say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli.reproduce import run, writing
+from app.cli.reproduce._clml_cells import Search, kept
+from app.cli.reproduce._clml_choice import Choices, Grid
+from app.cli.reproduce._clml_crowd import fewer
+from app.cli.reproduce._clml_fits import Fits, Options, Sizes
+from app.cli.reproduce._clml_goals import reached
+from app.cli.reproduce._clml_map import neighbours, on_plane
+from app.cli.reproduce._clml_million import vectors
+from app.cli.reproduce._clml_verification import verification
+from app.cli.reproduce.clml import START, chapter
+from app.cli.reproduce.lab import Lab, Method
+from app.cli.reproduce.plan import Figure, Scope
+from app.cli.reproduce.results import Queries, figure
+from app.cli.reproduce.seen import Seen, seen
+from ml.evaluation.report import rank_protocol, summarise
+from ml.indexes.ivf import Ivf
+from tests import reproduced
+
+LDML = {"steps": 10, "groups": 8, "others": 8}
+FAST = {case: Options(LDML, {"first": 10}, 2) for case in START}
+SMALL = Sizes((4, 16), 50_000, 100)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return reproduced.lab(reproduced.write(tmp_path_factory.mktemp("world") / "data"))
+
+
+@pytest.fixture(scope="module")
+def told(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All tables by name, as their JSON has them, and the page."""
+    made, out = chapter(lab, FAST, SMALL), tmp_path_factory.mktemp("out")
+    run.carry_out([made], lab.store)
+    page = writing.write(out, made.name, made.title, "likeness reproduce clml --quick", made.tables(), lab.store)
+    tables = json.loads((out / "clml.json").read_text())["tables"]
+    return {t["name"]: t for t in tables} | {"page": page.read_text(), "out": out}
+
+
+def rows_of(table: dict[str, Any]) -> dict[str, Any]:
+    return {row["name"]: row for row in table["rows"]}
+
+
+def test_every_table_is_there_and_names_no_one(told: dict[str, Any]) -> None:
+    drawn = {"clml-figure-2", "clml-figure-3", "clml-figure-4", "clml-figure-5", "clml-figure-6"}
+    assert {p.stem for p in Path(told["out"]).glob("*.svg")} == drawn
+    wanted = {"goals", "figure-5-speed", "never-seen", *(f"table-{n}" for n in (1, 2, 3))}
+    wanted |= {f"figure-{n}" for n in range(2, 7)}
+    assert told.keys() >= wanted
+    assert "P00" not in told["page"]
+    assert all(row["commits"] for name in wanted for row in told[name]["rows"] if row["works"])
+
+
+def test_a_row_is_what_the_protocol_says_of_its_embeddings(lab: Lab, told: dict[str, Any]) -> None:
+    [work] = Fits(lab, FAST).clml("lbp", 16)
+    ranked = rank_protocol(lab.result(work).arrays["lfw"], lab.protocol("queries-0"))
+    report = summarise([ranked], protocol="queries-0")
+    row = rows_of(told["table-2"])["LBP, CLML, k = 16"]
+    assert row["figures"]["mAP"]["value"] == pytest.approx(100 * report.mean_average_precision.value)
+    assert row["paper"] == {"mAP": 49.0}
+    assert row["works"][0]["options"]["k"] == 16
+
+
+def test_fewer_distractors_are_some_of_all(lab: Lab) -> None:
+    [work] = Fits(lab, FAST).ldml("lbp")
+    lab.store.do(work)
+    found = lab.store.do(fewer(lab, work))
+    assert found.facts["all"] == reproduced.STRANGERS
+    means = [figure([found], "mAP", f"crowd{size}").value for size in found.facts["sizes"]]
+    assert figure([lab.result(work)], "mAP").value >= max(means)
+    assert min(means) >= figure([lab.result(work)], "mAP", "crowd").value
+
+
+def test_cells_find_what_the_index_finds(lab: Lab) -> None:
+    rows = np.random.default_rng(0).normal(size=(112, 8)).astype(np.float32)
+    asked = lab.protocol("queries-0")
+    search = Search.of(rows, asked)
+    index = Ivf(8, p=4, device="cpu").train(rows[search.gallery])
+    index.add(search.gallery, rows[search.gallery])
+    near, member = search.means(rows, 4)
+    points, precisions = search.curve(near, member)
+    assert [m for m, _ in points] == [1, 2, 4]
+    for (m, fraction), precision in zip(points, precisions, strict=True):
+        found = index.search(rows[asked.queries], len(search.gallery), m=int(m))
+        assert fraction == pytest.approx(found.fraction.mean())
+        people = np.append(asked.people, np.full(len(rows) - len(asked.people) + 1, -2))
+        hit = people[found.ids] == asked.people[asked.queries][:, None]
+        expected = (np.cumsum(hit, 1) * hit / np.arange(1, hit.shape[1] + 1)).sum(1) / search.relevant.sum(1)
+        assert precision == pytest.approx(expected)
+
+
+def test_the_cheapest_point_is_the_first_from_which_nothing_is_lost() -> None:
+    assert kept(np.array([0.1, 0.496, 0.2, 0.496, 0.5])) == 3
+    assert kept(np.array([0.5, 0.5])) == 0
+
+
+def test_drawn_vectors_are_like_those_they_stand_for() -> None:
+    draw = np.random.default_rng(0)
+    rows = np.concatenate([draw.normal(c, 0.1, (300, 4)) for c in (-1, 1)]).astype(np.float32)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    made = vectors(unit, 2000, 1)
+    assert np.linalg.norm(made, axis=1) == pytest.approx(1.0, abs=1e-5)
+    assert made.mean(0) == pytest.approx(unit.mean(0), abs=0.1)
+    assert np.abs(made).mean(0) == pytest.approx(np.abs(unit).mean(0), abs=0.02)
+
+
+def test_options_are_taken_by_the_best_figure_and_then_frozen(lab: Lab) -> None:
+    case = ("lbp", "queries")
+    grid = Grid([LDML, {**LDML, "ridge": 10.0}], [{"first": 10}], (2, 3))
+    choices = Choices(Lab(lab.photos, lab.store, Scope(2, 1)), {case: grid}, FAST)
+    seen_works: list[int] = []
+    while not choices.of(case).done:
+        works = [work for _, _, work in choices.of(case).tried if not lab.store.has(work)]
+        seen_works.append(len(works))
+        lab.store.do(works[0])
+    found = choices.of(case)
+    assert seen_works[0] == 2
+    means = {o.k: np.nanmean(Queries.of(lab.result(w)).values("mAP")) for n, o, w in found.tried if n == "k"}
+    assert found.options.k == max(means, key=lambda k: means[k])
+    assert {w.key["protocol"] for _, _, w in found.tried} == {"inner-queries-0"}
+    table = choices.table()
+    assert sum(row.cause == "taken" for row in table.rows) == 3
+    assert len(table.rows) == 5
+
+
+def test_inner_splits_hold_no_query(lab: Lab) -> None:
+    for outer_name in ("queries-0", "disjoint-0"):
+        outer, inner = lab.protocol(outer_name), lab.protocol(f"inner-{outer_name}")
+        own = np.concatenate([inner.queries, inner.gallery, inner.training])
+        assert np.isin(own, outer.training).all()
+        assert not np.isin(inner.queries, np.concatenate([inner.gallery, inner.training])).any()
+    strangers = lab.protocol("inner-disjoint-0")
+    assert not np.isin(strangers.people[strangers.queries], strangers.people[strangers.training]).any()
+
+
+def test_within_the_axes_a_fit_is_what_it_is_outside(lab: Lab) -> None:
+    asked, method = lab.protocol("queries-0"), Method("clml", 8, {**LDML, "first": 10, "k": 2})
+    inside, whole = seen(lab.photos, "lbp", asked.training, method.build()), Seen(lab.photos, "lbp")
+    fits = [method.build().fit(lab.identities("lbp", asked, view)) for view in (inside, whole)]
+    a, b = (fit.embed(view.rows("lfw")) for fit, view in zip(fits, (inside, whole), strict=True))
+    assert a @ a.T == pytest.approx(b @ b.T, abs=0.02)
+    numbers = [view.numbers(fit.learned) for fit, view in zip(fits, (inside, whole), strict=True)]
+    assert numbers[0] == numbers[1]
+    assert seen(lab.photos, "lbp", asked.training, Method("l2").build()).axes is None
+
+
+def test_verification_reads_all_folds(lab: Lab) -> None:
+    part = verification(Fits(lab, FAST))
+    for work in part.works:
+        lab.store.do(work)
+    [row] = part.table().rows
+    assert (len(part.works), row.figures["accuracy"].draws) == (10, 10)
+
+
+def test_points_on_the_plane() -> None:
+    draw = np.random.default_rng(0)
+    people = np.repeat(np.arange(5), 20)
+    rows = (draw.normal(size=(5, 6))[people] * [9, 9, 1, 1, 1, 1] + draw.normal(size=(100, 6)) * 0.1).astype(np.float32)
+    places, share = on_plane(rows)
+    assert places.shape == (100, 2)
+    assert 0.9 < share < 1
+    assert neighbours(places, people) > 0.95
+    assert neighbours(places, draw.permutation(people)) < 0.5
+
+
+def test_a_goal_is_reached_or_missed_by_so_much() -> None:
+    found = {"mAP": Figure(50.0), "1@10": Figure(72.0)}
+    assert reached(found, {"mAP": 51, "1@10": 71}, "at least") == "at least 51 mAP, 71 1@10: missed, mAP by 1.0"
+    assert reached(found, {"mAP": 50}, "at least").endswith("reached")
+    assert reached(found, {}, "stretch") == ""
