@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.cli.reproduce._cpmtml_fits import HELD_OUT, TUNED_AT, Fits
-from app.cli.reproduce._cpmtml_learners import COUPLED, NEXT, ONE, QUICK_STEPS, Setting, lines, rivals
+from app.cli.reproduce._cpmtml_learners import COUPLED, NEXT, ONE, QUICK_STEPS, WHITENED, Setting, lines, rivals
 from app.cli.reproduce._cpmtml_paper import BOOSTED, CALLS, DIMS, calls, gap, printed
 from app.cli.reproduce._cpmtml_rows import Reader, reading
 from app.cli.reproduce._cpmtml_tasks import AGE, AUXILIARY, MOOD, MORE, PAIRS, STAND_INS
@@ -77,7 +77,8 @@ class Identity:
         ]
         if features == "lbp" and not crowd:
             made.append(Row("mtLMNN", {}, verdict="not possible here", cause=LMNN))
-        return Table(name + _tail(crowd), f"{title}: d = 64{_among(crowd)}", self.header([features]), COLUMNS, made)
+        title = f"{title}: d = 64{_among(crowd)}"
+        return Table(name + _tail(crowd), title, self.header([features]), COLUMNS, made, notes=self._notes(features))
 
     def _by_d(self, features: str, where: str) -> Table:
         """Table 4."""
@@ -90,7 +91,17 @@ class Identity:
         kind, crowd = KINDS[features], where == CROWD
         title = f"Table 4, {kind}: 1-call@10 by d{_among(crowd)}"
         columns = [f"d={d}" for d in self.dims]
-        return Table(f"table-4-{kind.lower()}{_tail(crowd)}", title, self.header([features]), columns, rows)
+        name, notes = f"table-4-{kind.lower()}{_tail(crowd)}", self._notes(features)
+        return Table(name, title, self.header([features]), columns, rows, notes=notes)
+
+    def _notes(self, features: str) -> list[str]:
+        """Where the descriptor is not the paper's."""
+        start = Reader(self.fits).start(Setting(WHITENED, features, 64))
+        if start is None or features == "lbp":
+            return []
+        return [
+            f"WPCA, which learns from no pair, stands {start:+.1f} from the paper's: that much is the descriptor's."
+        ]
 
     def _table_5(self, where: str) -> Table:
         columns, reader, crowd = ("1@10", "1@20", "mAP"), Reader(self.fits), where == CROWD
@@ -99,7 +110,7 @@ class Identity:
             paper = BOOSTED.get(s.learner.printed)
             made.append(reader.row(s, columns, calls(paper[crowd]) if paper else {}, where))
         title = f"Table 5: d = 32, {MORE:,} identity pairs{_among(crowd)}"
-        return Table(f"table-5{_tail(crowd)}", title, self.header(["lbp"], MORE), columns, made)
+        return Table(f"table-5{_tail(crowd)}", title, self.header(["lbp"], MORE, few=True), columns, made)
 
     def _differences(self) -> Table:
         """CP-mtML less stML, of the same d and of the same stored size."""
@@ -126,22 +137,23 @@ class Identity:
         paper = gap(a.features, a.learner.printed, a.dim, b.dim)
         return Row(name, shown, paper, cause=reading(found["1@10"]), works=works)
 
-    def header(self, features: Sequence[str], pairs: int = PAIRS) -> str:
-        """Of every table of identities."""
+    def header(self, features: Sequence[str], pairs: int = PAIRS, *, few: bool = False) -> str:
+        """Of every table of identities. few: it has the few draws alone."""
         scope, lab = self.fits.lab.scope, self.fits.lab
-        few = len(scope.few_seeds)
-        draws = f"{scope.draws} draws of the queries (queries-0..{scope.draws - 1}.txt)"
-        if few < scope.draws:
-            draws += f" for LBP at d = 32 and for WPCA, stML and CP-mtML at d = 64, {few} for the rest"
+        least = len(scope.few_seeds)
+        many = least if few else scope.draws
+        draws = f"{many} draws of the queries (queries-0..{many - 1}.txt)"
+        if least < many:
+            draws += f" for LBP at d = 32 and for WPCA, stML and CP-mtML at d = 64, {least} for the rest"
         chosen = f"untuned, {QUICK_STEPS} batches of 256 pairs for each task"
         if not scope.quick:
             share = f"{HELD_OUT:.0%} of the people of draw 0's training side"
             chosen = f"rate and number of steps chosen once at d = {TUNED_AT}, on {share} held out, then frozen"
-        many = len(lab.photos.names("distractors")) if self.crowded else 0
-        others = f", {many:,} UTKFace faces as distractors (for a million)" if many else ""
+        crowd = len(lab.photos.names("distractors")) if self.crowded else 0
+        others = f", {crowd:,} UTKFace faces as distractors (for a million)" if crowd else ""
         return (
-            f"LFW, closed set, {' and '.join(DESCRIPTORS[f] for f in features)}, {draws}{others}. n-call@K and mAP in "
-            f"percent. {pairs:,} identity pairs of each draw's training side, {AUXILIARY:,} pairs of the other task "
+            f"LFW, closed set (the gallery is what is learned from), {' and '.join(DESCRIPTORS[f] for f in features)}, "
+            f"{draws}{others}. n-call@K and mAP in percent. {pairs:,} identity pairs of each draw's training side, {AUXILIARY:,} pairs of the other task "
             f"({STAND_INS}); {chosen}."
         )
 

@@ -55,14 +55,14 @@ class Reader:
 
     def _cause(self, row: Row, settings: Sequence[Setting]) -> str:
         short = _gap(row.figures, row.paper)
-        starts = [self._start(s) for s in settings]
+        starts = [self.start(s) for s in settings]
         start = float(np.mean([s for s in starts if s is not None] or [0.0]))
         if not settings[0].learner.learns:
             return f"{short:+.1f} before anything is learned: other alignment, other faces as queries"
         whole = f"{short:+.1f}: {start:+.1f} where it starts (WPCA), {short - start:+.1f} in what is learned"
         return "; ".join([whole, *self._reason(settings[0])])
 
-    def _start(self, setting: Setting) -> float | None:
+    def start(self, setting: Setting) -> float | None:
         """How far WPCA of the same d stands from the paper's."""
         paper = printed(setting.features, WPCA, setting.dim)
         own = replace(setting, learner=WHITENED)

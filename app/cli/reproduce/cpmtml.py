@@ -25,7 +25,7 @@ def chapter(lab: Lab) -> Chapter:
         return [*chosen, *fitted, *parts.works(), *course.works(), *speed.works(), *old]
 
     def tables() -> Sequence[Table]:
-        made = [parts.table(identity.header(["lbp"])), *identity.tables()]
+        made = [parts.table(identity.header(["lbp"], few=True)), *identity.tables()]
         made += [AgeTable(ages, identity.features).table()] if aged else []
         return [*made, course.table(), speed.table()]
 

@@ -21,7 +21,7 @@ class Result:
     """
 
     facts: dict[str, Any]
-    arrays: dict[str, NDArray[Any]]
+    arrays: Mapping[str, NDArray[Any]]
     folder: Path
 
 

@@ -7,19 +7,40 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.cli.reproduce.plan import Result, Work
 from ml.embedders.base import Progress, silent
 from ml.errors import Corrupt
 
 FACTS, ARRAYS, TIMES = "facts.json", "arrays.npz", "times.json"
+
+
+class Arrays(Mapping[str, NDArray[Any]]):
+    """Those of a result, each read when it is asked for: a table of ranks needs none of the embeddings."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with np.load(path) as kept:
+            self._names = tuple(kept.files)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        with np.load(self._path) as kept:
+            found: NDArray[Any] = kept[name]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Store:
@@ -37,8 +58,7 @@ class Store:
         folder = self._at(work)
         try:
             facts = json.loads((folder / FACTS).read_text())
-            with np.load(folder / ARRAYS) as arrays:
-                return Result(facts, dict(arrays), folder)
+            return Result(facts, Arrays(folder / ARRAYS), folder)
         except (OSError, ValueError) as error:
             raise Corrupt(f"the result of {work.name} cannot be read ({error}); delete {folder.name}") from error
 
