@@ -12,8 +12,8 @@ from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.plan import Found, Result, Work
 from ml.embedders.base import Progress, TrainingSet
 
-RATES = (0.06, 0.12)
-STEPS = 400
+RATES = (0.12, 0.24)
+STEPS = 300
 """Batches of 256 pairs for each task, at most."""
 HELD_OUT = 0.2
 TUNED_AT = 64

@@ -151,9 +151,10 @@ class Identity:
             chosen = f"rate and number of steps chosen once at d = {TUNED_AT}, on {share} held out, then frozen"
         crowd = len(lab.photos.names("distractors")) if self.crowded else 0
         others = f", {crowd:,} UTKFace faces as distractors (for a million)" if crowd else ""
+        described = " and ".join(DESCRIPTORS[f] for f in features)
         return (
-            f"LFW, closed set (the gallery is what is learned from), {' and '.join(DESCRIPTORS[f] for f in features)}, "
-            f"{draws}{others}. n-call@K and mAP in percent. {pairs:,} identity pairs of each draw's training side, {AUXILIARY:,} pairs of the other task "
+            f"LFW, closed set (the gallery is what is learned from), {described}, {draws}{others}. n-call@K and mAP in "
+            f"percent. {pairs:,} identity pairs of each draw's training side, {AUXILIARY:,} pairs of the other task "
             f"({STAND_INS}); {chosen}."
         )
 
