@@ -30,12 +30,11 @@ class Quotient(Manifold):
         G^-1 L^T xi. By the eigenvectors of G, or, near where they were computed, by those that were kept.
         """
         gram, mixed = at.T @ at, at.T @ vector
+        if self.metric == "inverse":
+            through = _through(gram, mixed)
+            return torch.addmm(vector, at, through.T - through, alpha=0.5)
         turn = kept.get("turn") if kept else None
-        inside = (
-            None
-            if turn is None or self.metric == "inverse"
-            else self._nearly_diagonal(turn.T @ gram @ turn, turn.T @ mixed @ turn)
-        )
+        inside = None if turn is None else self._nearly_diagonal(turn.T @ gram @ turn, turn.T @ mixed @ turn)
         if inside is None:
             strength, turn = torch.linalg.eigh(gram)
             inside = self._diagonal(strength, turn.T @ mixed @ turn)
@@ -48,9 +47,6 @@ class Quotient(Manifold):
         """Lambda for a G that is diagonal."""
         if self.metric == "scaled":
             mixed, strength = strength[:, None] * mixed, strength.square()
-        elif self.metric == "inverse":
-            strength = strength.clamp_min(torch.finfo(strength.dtype).eps * strength[-1])
-            mixed, strength = mixed / strength[:, None], torch.ones_like(strength)
         sums = strength[:, None] + strength
         floor = torch.finfo(sums.dtype).eps * sums[-1, -1]
         return (mixed.T - mixed) / torch.maximum(sums, floor)
@@ -81,8 +77,11 @@ class Quotient(Manifold):
         if self.descends == "euclidean" or self.metric == "frobenius":
             return euclidean
         gram = at.T @ at
-        if self.metric == "scaled":
-            return euclidean @ gram
-        gram.diagonal().add_(torch.finfo(gram.dtype).eps * gram.trace())
-        through: Tensor = torch.linalg.solve(gram, euclidean.T).T
-        return through
+        return euclidean @ gram if self.metric == "scaled" else _through(gram, euclidean.T).T
+
+
+def _through(gram: Tensor, vector: Tensor) -> Tensor:
+    """G^-1 v, G a little lifted so that a lost rank does no harm."""
+    lift = torch.finfo(gram.dtype).eps * gram.trace()
+    found: Tensor = torch.linalg.solve(gram + lift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device), vector)
+    return found

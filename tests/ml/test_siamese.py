@@ -34,6 +34,15 @@ def test_what_was_learned_tells_new_people_apart_better_than_where_it_began(name
     assert alike[1] > nearest_is_alike(Wpca(dim=6).fit(known).embed(new.rows), new.tasks[0].people) + 0.1
 
 
+@pytest.mark.parametrize("gradient", ["metric", "inverse"])
+def test_the_gradients_of_the_quotients_own_metrics_teach_too(gradient: str) -> None:
+    known, new = people(80, seed=1), people(60, seed=2)
+    whole = {"start": "pca", "held_out": 0.0, "stay": 0.0, "gradient": gradient}
+    begin, learned = (small("qconv", **whole, steps=s).fit(known).embed(new.rows) for s in (0, 300))
+    alike = [nearest_is_alike(z, new.tasks[0].people) for z in (begin, learned)]
+    assert alike[1] > alike[0] + 0.1
+
+
 @BOTH
 def test_shuffled_labels_teach_nothing(name: str) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
