@@ -59,6 +59,13 @@ class Choices:
             now = max(step, key=lambda one: self._score(one[2]))[1]
         return Found(tried, now, True)
 
+    def works(self) -> list[Work]:
+        return [work for case in self.grids for _, _, work in self.of(case).tried]
+
+    @property
+    def done(self) -> bool:
+        return all(self.of(case).done for case in self.grids)
+
     def table(self) -> Table:
         header = "LFW, mAP and 1-call@10 in percent on an inner split of draw 0's training side, which holds no query"
         rows = [row for case in self.grids for row in self._rows(case)]

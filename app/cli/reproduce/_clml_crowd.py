@@ -51,7 +51,9 @@ def fewer(lab: Lab, of: Work) -> Work:
         sizes = sorted({round(share * len(others)) for share in SHARES})
         asked, arrays = lab.protocol(str(of.key["protocol"])), dict[str, Any]()
         for size in sizes:
-            arrays |= ranked_arrays(rank_protocol(found.arrays["lfw"], asked, distractors=others[:size]), f"crowd{size}")
+            arrays |= ranked_arrays(
+                rank_protocol(found.arrays["lfw"], asked, distractors=others[:size]), f"crowd{size}"
+            )
         return {"sizes": sizes, "all": len(others)}, arrays
 
     return Work(f"{of.name}, fewer distractors", {"what": "fewer distractors", "of": of.key}, 6.0, run)

@@ -30,17 +30,22 @@ def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Size
         fits = Fits(lab, {case: choices.of(case).options for case in start}, sizes)
         return [part(fits) for part in PARTS]
 
+    def rest() -> list[Work]:
+        return _side_by_side([work for part in parts() for work in part.works])
+
     def works() -> list[Work]:
-        """First those that the others follow from; the rest, as long as they are not done, by the options so far, so
-        that what it will all cost is told."""
-        first = [work for case in choices.grids for _, _, work in choices.of(case).tried]
-        return [*first, *_side_by_side([w for part in parts() for w in part.works])]
+        """Those by which options are chosen come first; with what they choose, the others can be named."""
+        return choices.works() + (rest() if choices.done else [])
+
+    def guessed() -> list[Work]:
+        """By the options so far."""
+        return [] if choices.done else [work for work in rest() if not lab.store.has(work)]
 
     def tables() -> Sequence[Table]:
         made = [part.table() for part in parts()]
         return made if lab.scope.quick else [made[0], choices.table(), *made[1:]]
 
-    return Chapter("clml", "CLML (003)", works, tables)
+    return Chapter("clml", "CLML (003)", works, tables, guessed)
 
 
 def _side_by_side(works: Sequence[Work]) -> list[Work]:

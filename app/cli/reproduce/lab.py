@@ -86,8 +86,8 @@ class Lab:
 
         train: makes the training set of the protocol, `about` naming it in the key; identities of LFW's training side
         without. keep: the fitted embedder is saved in the result's folder.
-        Arrays: see `ranked_arrays`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the embeddings;
-        of a mixture of maps `lfw_shares` (N, k) and `distractors_shares`, p(s | x).
+        Arrays: see `ranked_arrays`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the
+        embeddings; of a mixture of maps `lfw_shares` (N, k) and `distractors_shares`, p(s | x).
         """
         key = {**method.key, "features": features, "protocol": protocol, "task": task, "keep": keep, **(about or {})}
 
