@@ -1,7 +1,7 @@
 """The pairs most worth labelling: those of which the serving model is least sure, spread over faces and people."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -44,13 +44,31 @@ def suggest(session: Session, resources: Resources, wanted: SuggestIn) -> Sugges
         raise NotFound(f"collection {wanted.collection!r} has no model for the task {wanted.task!r}")
     champion = resources.generations.get(deployment.champion)
     faces = _sample(session, champion, wanted)
-    pairs, apart = _candidates(faces, champion.metric)
     calibration = champion.calibrations.get(wanted.task)
-    doubt = _doubt(faces, pairs, apart, calibration)
     labelled = _labelled(session, wanted.task, faces)
-    order = (k for k in np.argsort(doubt, kind="stable") if _key(faces, pairs[k]) not in labelled)
-    chosen = [_shown(faces, pairs[k], apart[k], calibration) for k in _spread(faces, pairs, order, wanted.limit)]
+    pairs, apart = doubtful(faces.rows, faces.subjects, champion.metric, calibration, labelled, wanted.limit)
+    chosen = [_shown(faces, pair, far, calibration) for pair, far in zip(pairs, apart, strict=True)]
     return SuggestionsOut(model=champion.id, pairs=chosen)
+
+
+def doubtful(
+    rows: Rows,
+    subjects: Ids,
+    metric: Metric,
+    calibration: Calibration | None,
+    labelled: Collection[tuple[int, int]],
+    limit: int,
+) -> tuple[Ids, NDArray[np.float32]]:
+    """The rule itself: which pairs of these faces to ask for, the most doubtful first.
+
+    rows: (N, d) embeddings; subjects: (N,), -1 unknown; labelled: pairs of places in them, the smaller first.
+    Returns (P, 2) places, the smaller first, and the distance of each; P is at most `limit`.
+    """
+    pairs, apart = _candidates(rows, subjects, metric)
+    doubt = _doubt(subjects, pairs, apart, calibration)
+    order = (k for k in np.argsort(doubt, kind="stable") if (int(pairs[k, 0]), int(pairs[k, 1])) not in labelled)
+    chosen = np.array(list(_spread(subjects, pairs, order, limit)), np.int64)
+    return pairs[chosen], apart[chosen]
 
 
 def _sample(session: Session, champion: Generation, wanted: SuggestIn) -> Sampled:
@@ -72,31 +90,29 @@ def _sample(session: Session, champion: Generation, wanted: SuggestIn) -> Sample
     )
 
 
-def _candidates(faces: Sampled, metric: Metric) -> tuple[Ids, NDArray[np.float32]]:
-    """(P, 2) places in the sample, the smaller first, with the distance of each: nearest neighbours, and neighbours
-    within a subject, which may be far apart."""
-    if len(faces.pks) < 2:
+def _candidates(rows: Rows, subjects: Ids, metric: Metric) -> tuple[Ids, NDArray[np.float32]]:
+    """(P, 2) places, the smaller first, with the distance of each: nearest neighbours, and neighbours within a
+    subject, which may be far apart."""
+    if len(rows) < 2:
         return np.empty((0, 2), np.int64), np.empty(0, np.float32)
-    every = metric.distances(faces.rows, faces.rows)
+    every = metric.distances(rows, rows)
     np.fill_diagonal(every, np.inf)
     count = min(NEIGHBOURS, len(every) - 1)
     near = np.argpartition(every, count - 1, axis=1)[:, :count]
     first = np.repeat(np.arange(len(every)), count)
-    by_subject = np.argsort(faces.subjects, kind="stable")
+    by_subject = np.argsort(subjects, kind="stable")
     within = np.stack([by_subject[:-1], by_subject[1:]], 1)
-    within = within[
-        (faces.subjects[within[:, 0]] >= 0) & (faces.subjects[within[:, 0]] == faces.subjects[within[:, 1]])
-    ]
+    within = within[(subjects[within[:, 0]] >= 0) & (subjects[within[:, 0]] == subjects[within[:, 1]])]
     pairs = np.unique(np.sort(np.concatenate([np.stack([first, near.ravel()], 1), within]), axis=1), axis=0)
     return pairs, every[pairs[:, 0], pairs[:, 1]]
 
 
 def _doubt(
-    faces: Sampled, pairs: Ids, apart: NDArray[np.float32], calibration: Calibration | None
+    subjects: Ids, pairs: Ids, apart: NDArray[np.float32], calibration: Calibration | None
 ) -> NDArray[np.float64]:
     """(P,) smaller is more doubtful: how far the probability is from a half, or the distance from a threshold."""
-    told = (faces.subjects[pairs] >= 0).all(1)
-    same = told & (faces.subjects[pairs[:, 0]] == faces.subjects[pairs[:, 1]])
+    told = (subjects[pairs] >= 0).all(1)
+    same = told & (subjects[pairs[:, 0]] == subjects[pairs[:, 1]])
     if calibration is not None:
         return np.asarray(np.abs(calibration.probability(apart.astype(np.float64)) - 0.5) + KNOWN * told)
     threshold = best_threshold(apart[told], same[told]) if same.any() and not same[told].all() else np.median(apart)
@@ -105,20 +121,21 @@ def _doubt(
 
 
 def _labelled(session: Session, task: str, faces: Sampled) -> set[tuple[int, int]]:
-    pks = [int(pk) for pk in faces.pks]
+    """Pairs of places in the sample, the smaller first."""
+    place = {int(pk): i for i, pk in enumerate(faces.pks)}
     said = select(Label.face_a, Label.face_b).where(
-        Label.task == task, Label.withdrawn_at.is_(None), Label.face_a.in_(pks), Label.face_b.in_(pks)
+        Label.task == task, Label.withdrawn_at.is_(None), Label.face_a.in_(place), Label.face_b.in_(place)
     )
-    return {(a, b) for a, b in session.execute(said)}
+    return {(min(place[a], place[b]), max(place[a], place[b])) for a, b in session.execute(said)}
 
 
-def _spread(faces: Sampled, pairs: Ids, order: Iterator[np.int64], limit: int) -> Iterator[np.int64]:
+def _spread(subjects: Ids, pairs: Ids, order: Iterator[np.int64], limit: int) -> Iterator[np.int64]:
     """The first in order, but no face more than twice, and no two people more than once."""
     asked: Counter[int] = Counter()
     met: set[tuple[int, int]] = set()
     for k in order:
         first, second = (int(i) for i in pairs[k])
-        people = tuple(sorted((int(faces.subjects[first]), int(faces.subjects[second]))))
+        people = tuple(sorted((int(subjects[first]), int(subjects[second]))))
         if max(asked[first], asked[second]) >= TWICE or (people[0] >= 0 and people in met):
             continue
         asked.update((first, second))
@@ -127,11 +144,6 @@ def _spread(faces: Sampled, pairs: Ids, order: Iterator[np.int64], limit: int) -
         limit -= 1
         if not limit:
             return
-
-
-def _key(faces: Sampled, pair: Ids) -> tuple[int, int]:
-    first, second = sorted((int(faces.pks[pair[0]]), int(faces.pks[pair[1]])))
-    return first, second
 
 
 def _shown(faces: Sampled, pair: Ids, apart: np.float32, calibration: Calibration | None) -> SuggestedPair:
