@@ -1,5 +1,7 @@
 """003, Tables 1 and 2: where the mixture lives, and how many local maps there are."""
 
+from typing import Any
+
 from app.cli.reproduce._clml_fits import KS, NAMES, Fits, K
 from app.cli.reproduce._clml_rows import COLUMNS, L2, Part, gain, retrieved
 from app.cli.reproduce.plan import Table, Work
@@ -19,7 +21,7 @@ def spaces(fits: Fits) -> Part:
     features = fits.best
     ks = [2, 8] if fits.lab.scope.quick else list(TABLE_1)
     options = fits.options(features)
-    gates: list[dict[str, str]] = [{"gate": "descriptor"}, {}]
+    gates: list[dict[str, Any]] = [{"gate": "descriptor"}, {}]
     sides = {k: [fits.works(options.of_clml(k, **gate), features, sweep=True) for gate in gates] for k in ks}
 
     def table() -> Table:

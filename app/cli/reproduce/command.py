@@ -23,7 +23,6 @@ class Paper(StrEnum):
     manifolds = "manifolds"
     cpmtml = "cp-mtml"
     clml = "clml"
-    beyond = "beyond"
     all = "all"
 
 
@@ -31,7 +30,7 @@ MODULES: dict[Paper, str] = {paper: f"app.cli.reproduce.{paper.name}" for paper 
 
 
 def reproduce(
-    paper: Annotated[Paper, typer.Argument(help="whose tables; beyond: what no paper tested")],
+    paper: Annotated[Paper, typer.Argument(help="whose tables")],
     data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder of the data sets")],
     draws: Annotated[int, typer.Option(min=1, max=10, help="of the queries, LBP at d = 32")] = 10,
     few: Annotated[int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")] = 3,
