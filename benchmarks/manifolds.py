@@ -1,17 +1,14 @@
-"""What the two geometries of 001 cost over the plain layer, and what they are worth on digits (its Table 2).
+"""What the two geometries of 001 cost over the plain layer; what they are worth says `likeness reproduce manifolds`.
 
-    python -m benchmarks.manifolds [--threads 1] [--rounds 15] [--batches 64,256] [--digits DIR] [--epochs 30]
-                                   [--json FILE]
+    python -m benchmarks.manifolds [--threads 1] [--rounds 15] [--batches 64,256] [--json FILE]
 
-Cost: whole training steps (batch, network, mining, loss, both optimisers) of all layers in turn, a few of each a round;
+Whole training steps (batch, network, mining, loss, both optimisers) of all layers in turn, a few of each a round;
 the median over rounds of each layer's CPU time over the plain layer's in that round, so that a busy machine says the
 same. An epoch is so many equal steps. "digits": 784 -> 20, batches of 100; "network": three convolutions on 64 x 64
-grey crops, then 512 -> 100. Worth: DIR has MNIST's `t10k-images*` and `t10k-labels*`; the first 8,000 digits teach, and
-the others look for their nearest among them.
+grey crops, then 512 -> 100.
 """
 
 import argparse
-import gzip
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,11 +16,10 @@ from pathlib import Path
 from statistics import median
 from time import process_time
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ml.embedders._pairs import principal, squared_distances
+from ml.embedders._pairs import squared_distances
 from ml.layers.base import Layer, optimisers, random_start
 from ml.losses.triplet import Triplet
 from ml.manifolds.quotient import Quotient
@@ -38,15 +34,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batches", default="64,100,128,256")
-    parser.add_argument("--digits", type=Path)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--seeds", type=int, default=3)
     told = parser.parse_args()
     torch.set_num_threads(told.threads)
-    if told.digits:
-        print(json.dumps(worth(told.digits, told.epochs, told.seeds)))
-        return
     figures = []
     for batch in map(int, told.batches.split(",")):
         alone = cost(list, 784, 20, batch, (784,), 20, told.rounds)
@@ -115,45 +105,6 @@ def cost(
     plain = seconds["plain"][1:]
     over = {name: median(a / b for a, b in zip(seconds[name][1:], plain, strict=True)) for name in LAYERS[1:]}
     return {"plain_ms": round(1e3 * median(plain), 3)} | {k: round(100 * (v - 1), 2) for k, v in over.items()}
-
-
-def worth(folder: Path, epochs: int, seeds: int, teach: int = 8000) -> dict[str, list[float]]:
-    """Error in percent of the nearest neighbour in 20 numbers, one a seed."""
-    pixels, labels = digits(folder)
-    found: dict[str, list[float]] = {"as they are": [error(pixels, labels, teach)]}
-    axes, _, mean = principal(pixels[:teach], 20)
-    found["principal components"] = [error((pixels - mean) @ axes.T, labels, teach)]
-    for name in LAYERS:
-        for rate in (0.01, 0.1):
-            found[f"{name}, rate {rate:g}"] = [
-                learned(name, pixels, labels, teach, rate, epochs, s) for s in range(seeds)
-            ]
-    return found
-
-
-def learned(name: str, pixels: Tensor, labels: Tensor, teach: int, rate: float, epochs: int, seed: int) -> float:
-    layer = head(name, pixels.shape[1], 20, seed)
-    step, chance = stepper(layer, [], rate), torch.Generator().manual_seed(seed)
-    for _ in range(epochs):
-        for chosen in torch.randperm(teach, generator=chance).split(100):
-            step(pixels[chosen], labels[chosen])
-    return error(layer(pixels).detach(), labels, teach)
-
-
-def error(z: Tensor, labels: Tensor, teach: int) -> float:
-    nearest = torch.cat([torch.cdist(part, z[:teach]).argmin(1) for part in z[teach:].split(500)])
-    return round(100 * float((labels[nearest] != labels[teach:]).float().mean()), 2)
-
-
-def digits(folder: Path) -> tuple[Tensor, Tensor]:
-    """(10000, 784) in 0..1, and which digit."""
-
-    def read(pattern: str, skip: int) -> Tensor:
-        [file] = folder.glob(pattern)
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        return torch.from_numpy(np.frombuffer(data, np.uint8, offset=skip).copy())
-
-    return read("t10k-images*", 16).view(-1, 784) / 255, read("t10k-labels*", 8).long()
 
 
 if __name__ == "__main__":

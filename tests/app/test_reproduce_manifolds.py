@@ -54,7 +54,7 @@ class Drawn(Photos):
     def rows(self, photo_set: str, features: str) -> Rows:
         who, draw = self._who(photo_set), np.random.default_rng(len(photo_set))
         middles = draw.normal(size=(who.max() + 1, 128))
-        middles[0] = 12.0 * np.eye(128)[0] + 0.1  # the same person in both sets
+        middles[0] = 12.0 * np.eye(128)[0]  # the same person in both sets
         rows = middles[who] + 0.6 * draw.normal(size=(len(who), 128))
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 

@@ -14,7 +14,7 @@ from ml.evaluation.intervals import bootstrap_mean
 
 Values = NDArray[np.float64]
 MORE = 1.1
-"""Times as many axes as Conv's from which that is said to be a cause."""
+"""Times Conv's loss from which a head is said not to have learned as far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +80,10 @@ def of_heads(
     return {head: Judged.of(found, value, group) for head, found in results.items()}
 
 
-def axes(results: Mapping[str, Sequence[Result]]) -> dict[str, float]:
-    """How many axes each head's distances are made of, the mean over its fits."""
-    return {head: float(np.mean([r.facts["axes"] for r in found])) for head, found in results.items()}
+def likeness(results: Mapping[str, Sequence[Result]]) -> dict[str, dict[str, float]]:
+    """By head `axes`, how many its distances are made of, `scale`, the trace of M, and `loss`: means over its fits."""
+    told = ("axes", "scale", "loss")
+    return {head: {k: float(np.mean([r.facts[k] for r in found])) for k in told} for head, found in results.items()}
 
 
 def mean_axes(results: Sequence[Result]) -> Figure:
@@ -106,13 +107,14 @@ def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 class Trial:
     """One experiment in which the heads compete. By head; higher is better.
 
-    judged: with their axes as learned; flat: with all axes of one weight, where that was judged; paper: its gain
+    judged: with their axes as learned; flat: with all axes of one weight, where that was judged; like: see `likeness`;
+    paper: its gain
     apart: how far the M of qConv as printed ends from Conv's, percent, NaN where their networks differ as well
     """
 
     title: str
     judged: Mapping[str, Judged]
-    axes: Mapping[str, float]
+    like: Mapping[str, Mapping[str, float]]
     works: Mapping[str, Sequence[Work]]
     flat: Mapping[str, Judged] = field(default_factory=dict)
     paper: Mapping[str, float] = field(default_factory=dict)
@@ -132,8 +134,13 @@ class Trial:
     def _cause(self, head: str, gain: Figure) -> str:
         if gain.low <= 0 <= gain.high:
             return self._alike(head)
-        mine, theirs = self.axes[head], self.axes["plain"]
-        said = f"its distances are made of {mine:.0f} axes, Conv's of {theirs:.0f}"
+        mine, conv = self.like[head], self.like["plain"]
+        if gain.high < 0 and mine["loss"] > MORE * conv["loss"]:
+            loss, scale = (
+                f"{mine[k]:{form}} against {conv[k]:{form}}" for k, form in (("loss", ".2f"), ("scale", ".0f"))
+            )
+            return f"it has not learned as far as Conv: loss {loss}, trace of M {scale}"
+        said = f"its distances are made of {mine['axes']:.0f} axes, Conv's of {conv['axes']:.0f}"
         if not self.flat:
             return said
         alone = 100 * float(self.flat["plain"].means.mean() - self.judged["plain"].means.mean())

@@ -63,7 +63,7 @@ class Digits(Part):
         works = self._learned
         found = {head: self.lab.results(works[head]) for head in HEADS}
         own, alike = (compared.of_heads(found, one, "asked") for one in (right, right_flat))
-        return [Trial("digits", own, compared.axes(found), works, alike, GAINS, compared.apart(found, "qconv"))]
+        return [Trial("digits", own, compared.likeness(found), works, alike, GAINS, compared.apart(found, "qconv"))]
 
     @property
     def choices(self) -> dict[str, Work]:
@@ -103,7 +103,9 @@ class Digits(Part):
         ratios = self.lab.result(self._times).facts["ratios"].get(name)
         if ratios:
             figures["epoch"] = compared.middle(ratios)
-        paper = {"error": ERRORS[name], "epoch": 100 * SECONDS[name] / SECONDS["plain"]} if name in ERRORS else {}
+        paper = (
+            {"error": ERRORS[name], "epoch": round(100 * SECONDS[name] / SECONDS["plain"], 1)} if name in ERRORS else {}
+        )
         verdict = compared.lower(figures["error"], paper["error"], TOLERANCE) if paper else None
         cause = "5,000 digits teach, 60,000 in the paper" if verdict == "worse" else ""
         about = {"data": "MNIST t10k", "rate": self.known.get(name), "epochs": self.epochs, "splits": len(results)}

@@ -124,7 +124,7 @@ def trial(title: str, lab: Lab, works: Mapping[str, Sequence[Work]]) -> Trial:
     found = {head: lab.results(each) for head, each in works.items()}
     judged = compared.of_heads(found, within(1), "whose")
     apart = compared.apart(found, "qconv") if "matrix" in found["qconv"][0].arrays else float("nan")
-    return Trial(title, judged, compared.axes(found), works, apart=apart)
+    return Trial(title, judged, compared.likeness(found), works, apart=apart)
 
 
 def _over_seeds(values: Sequence[float]) -> Figure:

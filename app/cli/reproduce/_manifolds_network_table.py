@@ -65,7 +65,7 @@ class Network(Part):
         works = self._learned(one)
         found = {head: self.lab.results(works[head]) for head in works}
         own, alike = (compared.of_heads(found, value, "whose") for value in (right, right_flat))
-        return Trial(f"five layers, {NAMES[one]}", own, compared.axes(found), works, alike, GAINS)
+        return Trial(f"five layers, {NAMES[one]}", own, compared.likeness(found), works, alike, GAINS)
 
     def _learned(self, one: tuple[str, int]) -> Mapping[str, list[Work]]:
         plans = {h: [network.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
@@ -88,7 +88,7 @@ class Network(Part):
             figures["epoch"] = compared.middle(self.lab.result(self._times).facts["ratios"][head])
         paper = {}
         if one == FEW and head in ACCURACY:
-            paper = {"accuracy": ACCURACY[head], "epoch": 100 * SECONDS[head] / SECONDS["plain"]}
+            paper = {"accuracy": ACCURACY[head], "epoch": round(100 * SECONDS[head] / SECONDS["plain"], 1)}
         about = {"photos": one[0], "least": one[1], "rate": self.known[head], "steps": self.steps}
         name = f"{NAMES[one]}: {HEADS[head].title}"
         return Row(name, figures, paper, "ours", PAPER_ELSE if paper else "", about, works[head])
