@@ -67,6 +67,7 @@ class Fits:
         return [s for s in settings if possible(self.lab, s.learner.aux)]
 
     def choices(self, setting: Setting) -> list[Work]:
+        """The same for every d and number of pairs."""
         if self.lab.scope.quick or not setting.learner.learns:
             return []
         at = replace(setting, dim=TUNED_AT, pairs=PAIRS)

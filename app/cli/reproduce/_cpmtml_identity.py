@@ -46,8 +46,9 @@ class Identity:
         return (ALONE, CROWD) if self.crowded else (ALONE,)
 
     def settings(self) -> list[Setting]:
-        """All, those of one descriptor together."""
-        return [*(s for f in self.features for d in self.dims for s in self._lines(f, d)), *self._boosted()]
+        """All, each once, those of one descriptor together."""
+        shown = [s for f in self.features for d in self.dims for s in self._lines(f, d)]
+        return list(dict.fromkeys([*shown, *self._boosted()]))
 
     def tables(self) -> list[Table]:
         places = [(f, where) for f in self.features for where in self._wheres]

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from app.cli.reproduce._cpmtml_age import Ages
+from app.cli.reproduce._cpmtml_age import DIM, Ages
 from app.cli.reproduce._cpmtml_age_table import AgeTable
 from app.cli.reproduce._cpmtml_course import Course
-from app.cli.reproduce._cpmtml_fits import Fits
+from app.cli.reproduce._cpmtml_fits import TUNED_AT, Fits
 from app.cli.reproduce._cpmtml_identity import Identity
 from app.cli.reproduce._cpmtml_projections import Parts
 from app.cli.reproduce._cpmtml_speed import Speed
+from app.cli.reproduce._cpmtml_tasks import PAIRS
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.plan import Chapter, Table, Work
 
@@ -19,10 +20,11 @@ def chapter(lab: Lab) -> Chapter:
     aged = [s for f in identity.features for s in ages.settings(f)] if lab.photos.has("age") else []
 
     def works() -> list[Work]:
-        chosen = [w for s in identity.settings() for w in fits.choices(s)]
+        chosen = [w for s in identity.settings() if s.dim == TUNED_AT and s.pairs == PAIRS for w in fits.choices(s)]
         fitted = [w for s in identity.settings() for w in fits.works(s)]
-        old = [w for s in aged for w in (*ages.choices(s), *ages.works(s))]
-        return [*chosen, *fitted, *parts.works(), *course.works(), *speed.works(), *old]
+        chosen += [w for s in aged if s.dim == DIM for w in ages.choices(s)]
+        fitted += [w for s in aged for w in ages.works(s)]
+        return [*chosen, *fitted, *parts.works(), *course.works(), *speed.works()]
 
     def tables() -> Sequence[Table]:
         made = [parts.table(identity.header(["lbp"], few=True)), *identity.tables()]
