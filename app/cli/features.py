@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from app.cli.client import bar
+from app.cli.locks import alone
 from ml import registry
 from ml.descriptors.base import Descriptor
 from ml.generation import Recipe
@@ -30,19 +31,24 @@ def describe(recipe: Recipe, crops: Mapping[CropKind, Crops], cache: Path) -> Ro
 def described(name: str, built: Descriptor, crops: Crops, path: Path, keep: bool = False) -> Rows:
     """(N, dim) float32; a dear one's are kept at `path` in half precision, to which they are rounded anyway.
 
-    keep: a cheap one's too
+    keep: a cheap one's too. A process that asks while another computes them waits for it.
     """
-    if path.exists():
-        kept: Rows = np.load(path)
-        return kept.astype(np.float32, copy=False)
+    with alone(path.with_suffix(".lock")):
+        if path.exists():
+            kept: Rows = np.load(path)
+            return kept.astype(np.float32, copy=False)
+        return _described(name, built, crops, path if keep or built.dear else None)
+
+
+def _described(name: str, built: Descriptor, crops: Crops, kept: Path | None) -> Rows:
     rows = np.empty((len(crops), built.dim), np.float16 if built.dear else np.float32)
     with bar() as shown:
         for at in shown.track(range(0, len(crops), BLOCK), description=name):
             rows[at : at + BLOCK] = built.describe(np.ascontiguousarray(crops[at : at + BLOCK]))
-    if keep or built.dear:
-        part = path.with_suffix(".part.npy")
+    if kept is not None:
+        part = kept.with_suffix(".part.npy")
         np.save(part, rows)
-        part.rename(path)
+        part.rename(kept)
     return rows.astype(np.float32, copy=False)
 
 

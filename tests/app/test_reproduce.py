@@ -2,7 +2,10 @@
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,15 +13,14 @@ import pytest
 from app.cli.reproduce import results, run, writing
 from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.plan import Chapter, Figure, Found, Plot, Row, Table, Work, judged
-from app.cli.reproduce.store import Store
+from app.cli.reproduce.store import NotThere, Store
 from ml.embedders.base import Progress
-from ml.errors import Corrupt
 from ml.evaluation import protocols
 from ml.evaluation.report import rank_protocol, summarise
 from tests import reproduced
 
 
-def counted(key: dict[str, int], done: list[int]) -> Work:
+def counted(key: dict[str, Any], done: list[int]) -> Work:
     def compute(folder: Path, progress: Progress) -> Found:
         done.append(1)
         (folder / "more").write_text("kept")
@@ -47,12 +49,12 @@ def test_of_a_work_that_fails_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         Store(tmp_path).do(work)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(Corrupt, match="delete"):
+    with pytest.raises(NotThere, match="was not computed"):
         Store(tmp_path).get(work)
 
 
 def test_what_one_work_decides_may_bring_another(tmp_path: Path) -> None:
-    store, done = Store(tmp_path), []
+    store, done = Store(tmp_path), list[int]()
     choice = counted({"choice": 1}, done)
 
     def works() -> list[Work]:
@@ -64,6 +66,32 @@ def test_what_one_work_decides_may_bring_another(tmp_path: Path) -> None:
     assert len(done) == 2
     run.carry_out([chapter], store)
     assert len(done) == 2
+
+
+def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    store, done = Store(tmp_path), list[int]()
+    works = [counted({"features": "lbp", "protocol": p, "n": n}, done) for p in ("a", "b") for n in range(2)]
+    with ThreadPoolExecutor() as pool:
+        with store.claim(works[0]):  # a lock of one file handle keeps out every other
+            running = pool.submit(run.carry_out, [Chapter("c", "C", lambda: works, list)], store)
+            while not all(store.has(w) for w in works[2:]):
+                time.sleep(0.01)
+            Store(tmp_path).do(works[0])
+        running.result()
+    assert len(done) == 4
+    assert all(store.has(w) for w in works)
+
+
+def test_what_a_work_needs_and_nobody_computes_is_named(tmp_path: Path) -> None:
+    store, done = Store(tmp_path), list[int]()
+
+    def needs(folder: Path, progress: Progress) -> Found:
+        return {"n": store.get(counted({"never": 1}, done)).facts["n"]}, {}
+
+    works = [Work("needs", {"what": "needs"}, 1.0, needs), counted({"other": 1}, done)]
+    with pytest.raises(NotThere, match="was not computed"):
+        run.carry_out([Chapter("c", "C", lambda: works, list)], store)
+    assert done == [1]
 
 
 @pytest.mark.parametrize(

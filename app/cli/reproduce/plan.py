@@ -50,6 +50,12 @@ class Work:
         """Its key without what is drawn by chance: works that differ by the draw alone take as long."""
         return repr(sorted((k, str(v)) for k, v in self.key.items() if k not in ("protocol", "seed", "fold")))
 
+    @property
+    def group(self) -> str:
+        """Works that share most of what they need: one process does them, one after the other."""
+        shared = [k for k in ("features", "protocol", "fold") if k in self.key]
+        return repr([(k, str(self.key[k])) for k in shared]) if "features" in shared else repr(self.key)
+
 
 @dataclass(frozen=True)
 class Figure:

@@ -1,15 +1,18 @@
 """Does what is missing, one work after the other, and tells beforehand what it will cost."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.table import Table as Shown
 
 from app.cli.client import bar, console
 from app.cli.reproduce.plan import Chapter, Work
-from app.cli.reproduce.store import Store
+from app.cli.reproduce.store import NotThere, Store
+from ml.embedders.base import Progress
 
+PATIENCE = 1.0
+"""Seconds after which others are looked at again."""
 REFERENCE = 0.30
 """Seconds that `_probe` takes on the machine of docs/measurements.md."""
 
@@ -33,23 +36,50 @@ def announce(chapters: Sequence[Chapter], store: Store) -> float:
 
 
 def carry_out(chapters: Sequence[Chapter], store: Store) -> None:
-    """All works of these chapters. What a work's result decides may bring more works, so they are asked again."""
+    """All works of these chapters. What a work's result decides may bring more works, so they are asked again.
+
+    Other processes may be at the same: each does what nobody else is at.
+    """
     speed, pace = _probe() / REFERENCE, 1.0
     with bar() as progress:
         whole = progress.add_task("all", total=None)
         one = progress.add_task("", total=None)
-        started, guessed = time.monotonic(), 0.0
+        started, guessed, group = time.monotonic(), 0.0, ""
+
+        def tell(work: Work) -> Progress:
+            progress.reset(one, description=work.name, total=None)
+            return lambda step, steps, _: progress.update(one, completed=step, total=steps)
+
         while left := _left(chapters, store):
-            work = left[0]
             more = [w for chapter in chapters for w in chapter.guessed()]
             rest = sum(expected(w, store, speed) for w in (*left, *more)) * pace
             spent = time.monotonic() - started
             progress.update(whole, completed=int(spent), total=int(spent + rest), description=f"all, {len(left)} to go")
-            progress.update(one, description=work.name, completed=0, total=None)
-            guessed += expected(work, store, speed)
-            store.do(work, lambda step, steps, _: progress.update(one, completed=step, total=steps))
+            cost = {id(work): expected(work, store, speed) for work in left}
+            work = _one(left, store, group, tell)
+            if work is None:
+                time.sleep(PATIENCE)
+                continue
+            group, guessed = work.group, guessed + cost[id(work)]
             pace = (time.monotonic() - started) / max(guessed, 1e-9)
-            progress.reset(one)
+
+
+def _one(left: Sequence[Work], store: Store, group: str, tell: Callable[[Work], Progress]) -> Work | None:
+    """Does the first that no other process is at, of this group if it has one left; None where there is nothing to do
+    until others are done. Raises NotThere where nobody else is at what a work needs."""
+    others, missing = False, None
+    for work in sorted(left, key=lambda w: w.group != group):
+        with store.claim(work) as mine:
+            others = others or not mine
+            try:
+                if mine:
+                    store.do(work, tell(work))
+                    return work
+            except NotThere as error:
+                missing = error
+    if missing and not others:
+        raise missing
+    return None
 
 
 def expected(work: Work, store: Store, speed: float) -> float:

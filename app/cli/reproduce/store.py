@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,16 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from app.cli.locks import alone
 from app.cli.reproduce.plan import Result, Work
 from ml.embedders.base import Progress, silent
 from ml.errors import Corrupt
 
-FACTS, ARRAYS, TIMES = "facts.json", "arrays.npz", "times.json"
+FACTS, ARRAYS, TIMES, LOCKS = "facts.json", "arrays.npz", "times.json", "locks"
+
+
+class NotThere(Corrupt):
+    """A result that was asked for before it was computed."""
 
 
 class Arrays(Mapping[str, NDArray[Any]]):
@@ -44,7 +50,10 @@ class Arrays(Mapping[str, NDArray[Any]]):
 
 
 class Store:
-    """A folder of results, one folder each, whole or not there. The folder can be deleted at any time."""
+    """A folder of results, one folder each, whole or not there. The folder can be deleted at any time.
+
+    Several processes may fill it at once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,8 +63,10 @@ class Store:
         return (self._at(work) / FACTS).exists()
 
     def get(self, work: Work) -> Result:
-        """Raises Corrupt where it is not there or cannot be read."""
+        """Raises NotThere, and Corrupt where it cannot be read."""
         folder = self._at(work)
+        if not self.has(work):
+            raise NotThere(f"{work.name} was not computed, or its result was deleted")
         try:
             facts = json.loads((folder / FACTS).read_text())
             return Result(facts, Arrays(folder / ARRAYS), folder)
@@ -73,6 +84,10 @@ class Store:
             finally:
                 shutil.rmtree(part, ignore_errors=True)
         return self.get(work)
+
+    def claim(self, work: Work) -> AbstractContextManager[bool]:
+        """Whether the works of its group are this process's now; not while another one holds them."""
+        return alone(self.folder / LOCKS / _digest(work.group), wait=False)
 
     def seconds(self, work: Work) -> float | None:
         """How long a work of its kind took here, the last time."""
