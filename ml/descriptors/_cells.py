@@ -119,7 +119,7 @@ class Celled(Descriptor):
         return self.grid.rows * self.grid.columns * self.bins
 
     @property
-    def cells(self) -> Cells:
+    def _cells(self) -> Cells:
         rows, columns = HEIGHT // self.cell, WIDTH // self.cell
         down, across = np.ogrid[: self.grid.rows, : self.grid.columns]
         of = (down + self.margin) * columns + across + self.margin

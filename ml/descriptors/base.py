@@ -1,7 +1,7 @@
 """What every descriptor promises."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,14 +26,19 @@ class Cells:
     of: Ids
 
 
+@dataclass(frozen=True)
 class Descriptor(ABC):
     """Turns crops into rows of numbers by a fixed recipe; learns nothing from labels.
+
+    mirrored: the mean of what is said of a crop and of its mirror image, so that both have the same numbers: twice the
+    time, the same size, and it matters less which side a face shows
 
     Convention:
         crops: (N, 170, 100) uint8 grey or (N, 112, 112, 3) uint8 RGB, as `crop` says; N may be 0
         returns: (N, dim) float32, finite; of a dear one below 65,504
     """
 
+    mirrored: bool = field(default=False, kw_only=True)
     crop: ClassVar[CropKind]
     dear: ClassVar[bool] = False
     """Costs more than a millisecond a face: whoever has described a face keeps it, in half precision, to which it is
@@ -72,13 +77,19 @@ class Descriptor(ABC):
 
     @property
     def cells(self) -> Cells | None:
-        """Where on the crop its numbers come from; None where each tells of the whole of it."""
+        """Where on the crop its numbers come from; None where each tells of several places or of the whole of it."""
+        return None if self.mirrored else self._cells
+
+    @property
+    def _cells(self) -> Cells | None:
         return None
 
     def describe(self, crops: Crops) -> Rows:
         """One row a crop. Raises WrongShape, NotFinite."""
         self._check(crops)
         rows = self._describe(crops) if len(crops) else np.empty((0, self.dim), np.float32)
+        if self.mirrored and len(crops):
+            rows = np.float32(0.5) * (rows + self._describe(np.ascontiguousarray(crops[:, :, ::-1])))
         if rows.shape != (len(crops), self.dim) or rows.dtype != np.float32:
             raise WrongShape("descriptors", f"({len(crops)}, {self.dim}) float32", f"{rows.shape} {rows.dtype}")
         if self.dear:

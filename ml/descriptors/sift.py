@@ -119,7 +119,7 @@ class Sift(Descriptor):
         return len(SCALES) * len(POINTS) * BINS**2 * TURNS
 
     @property
-    def cells(self) -> Cells:
+    def _cells(self) -> Cells:
         rows, columns = HEIGHT // CELL, WIDTH // CELL
         off = BIN * (np.arange(BINS) - (BINS - 1) / 2)
         across, down = (

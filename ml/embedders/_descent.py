@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ml.embedders._batches import Batches
+from ml.embedders._batches import Batch, Batches
 from ml.embedders._pairs import logistic
 from ml.embedders.base import Progress
 from ml.types import Ids
@@ -35,6 +35,7 @@ class Course:
 
     steps: batches; rate: Adam's step, as a share of each parameter's size; settle: it falls to zero in the last half
     bias_rate: the same for b; averaging: how slowly the averaged copy follows (0: not averaged)
+    radius: the loss is that of z brought to this length; 0: of z as it is
     """
 
     steps: int
@@ -42,6 +43,7 @@ class Course:
     bias_rate: float = 0.01
     averaging: float = 0.98
     settle: bool = True
+    radius: float = 0.0
 
 
 @dataclass(eq=False)
@@ -92,7 +94,7 @@ class Descent:
         batch = self.batches.draw(self.rows.device, self.rows.dtype)
         rows = self.rows[torch.from_numpy(batch.faces).to(self.rows.device)]
         z = self.model.project(rows, batch.faces)
-        loss, by_z, by_bias = logistic(z, self.bias, batch.sign, batch.weight)
+        loss, by_z, by_bias = on_sphere(z, self.bias, batch, course.radius)
         gradients = self.model.gradients(rows, batch.faces, by_z)
         for parameter, gradient in zip(self.model.parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -114,3 +116,13 @@ class Descent:
     def _outcome(self, step: int, loss: float, held_out: float | None = None) -> Outcome:
         *parameters, bias = (p.clone() for p in self.averaged)
         return Outcome(parameters, float(bias), step, loss, held_out)
+
+
+def on_sphere(z: Tensor, bias: Tensor, batch: Batch, radius: float) -> tuple[float, Tensor, Tensor]:
+    """`logistic` of z (B, d) brought to this length, with its gradients by z as it was and by the bias."""
+    if not radius:
+        return logistic(z, bias, batch.sign, batch.weight)
+    share = radius / z.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    loss, by_z, by_bias = logistic(share * z, bias, batch.sign, batch.weight)
+    outward = (by_z * z).sum(1, keepdim=True) * (share / radius).square() * z
+    return loss, share * (by_z - outward), by_bias

@@ -67,9 +67,7 @@ class Divided(Ldml):
         if len(lesson.task.faces) < self.cells:
             raise TooFewPairs("faces", self.cells, len(lesson.task.faces))
         whole = self.steps + self.local * int(np.cumprod(self.forks).sum())
-        model, bias = self._model(lesson)
-        told = after(0, whole, progress)
-        found = self._descend(lesson, model, bias, self._course(self.steps, self.rate), told)
+        model, found = self._one_map(lesson, self.steps, after(0, whole, progress))
         self._note(found)
         if not self.forks:
             self._keep(model.projection, found, lesson.space)

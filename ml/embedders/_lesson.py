@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ml.embedders._batches import Batches
 from ml.embedders._space import Space, calibrated
@@ -30,6 +31,12 @@ class Lesson:
         batch = self.batches.draw(projection.device, projection.dtype)
         scale, bias = calibrated(self.of(batch.faces) @ projection.T, batch)
         return projection * scale**0.5, bias
+
+    def radius(self, projection: Tensor, share: float) -> tuple[float, float]:
+        """So much of the length of z, and b, at which the loss of a batch is least where all z have one length."""
+        batch = self.batches.draw(projection.device, projection.dtype)
+        scale, bias = calibrated(normalize(self.of(batch.faces) @ projection.T), batch)
+        return share * scale**0.5, share**2 * bias
 
     @property
     def spread(self) -> float:

@@ -36,11 +36,12 @@ def principal_space(
 ) -> Space:
     """The leading principal axes, exact for a sample of the rows.
 
-    faces: which of the rows; most: r at most; sample: how many faces the axes and the mean are computed from;
-    home: a map whose directions are kept as well; the mean is then the nearest that it takes to its offset.
+    faces: which of the rows; most: r at most; sample: how many faces the axes and the mean are computed from, or a
+    quarter more than `most` if that is more; home: a map whose directions are kept as well; the mean is then the
+    nearest that it takes to its offset.
     """
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.from_numpy(faces)[torch.randperm(len(faces), generator=generator)[:sample]]
+    chosen = torch.from_numpy(faces)[torch.randperm(len(faces), generator=generator)[: max(sample, most * 5 // 4)]]
     some = rows[chosen.to(rows.device)]
     mean = some.mean(0)
     some -= mean

@@ -86,8 +86,7 @@ class Clml(Ldml):
 
         if len(lesson.task.faces) < self.k:
             raise TooFewPairs("faces", self.k, len(lesson.task.faces))
-        model, bias = self._model(lesson)
-        self._descend(lesson, model, bias, self._course(self.first, self.rate), after(0), looks=False)
+        model, _ = self._one_map(lesson, self.first, after(0), looks=False)
         # faces learned by heart ask for a larger scale, at which less is left to learn: people never seen gain by it
         projection, bias = lesson.scaled(model.projection)
         seen = lesson.of(lesson.task.faces)

@@ -1,6 +1,7 @@
 """Every descriptor keeps the contract of its base."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,18 @@ def test_the_same_crops_give_the_same_bits(descriptor: Descriptor) -> None:
 def test_other_faces_give_other_rows(descriptor: Descriptor) -> None:
     one, other = descriptor.describe(noise(descriptor, 1, 1)), descriptor.describe(noise(descriptor, 1, 2))
     assert np.abs(one - other).max() > 1e-3
+
+
+def test_a_mirrored_one_says_the_same_of_the_mirror_image(descriptor: Descriptor) -> None:
+    both, crops = replace(descriptor, mirrored=True), noise(descriptor, 2)
+    flipped = np.ascontiguousarray(crops[:, :, ::-1])
+    rows = both.describe(crops)
+    half = (descriptor.describe(crops) + descriptor.describe(flipped)) / 2
+    near = 1e-3 if descriptor.dear else 1e-6
+    np.testing.assert_allclose(rows, half, atol=near)
+    np.testing.assert_allclose(rows, both.describe(flipped), atol=near)
+    assert np.abs(rows - descriptor.describe(crops)).max() > 1e-3
+    assert both.cells is None
 
 
 @pytest.mark.parametrize("value", [0, 128, 255])

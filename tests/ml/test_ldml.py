@@ -8,7 +8,8 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from ml.embedders._batches import Batches
+from ml.embedders._batches import Batch, Batches
+from ml.embedders._descent import on_sphere
 from ml.embedders._folds import mean_average_precision, teaching
 from ml.embedders._maps import Linear
 from ml.embedders._pairs import logistic, squared_distances
@@ -59,6 +60,20 @@ def test_the_loss_and_its_gradient_are_those_of_the_equation(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_on_the_sphere_is_that_of_autograd(seed: int) -> None:
+    z, bias, sign, weight = batch_of(seed)
+    loss, by_z, by_bias = on_sphere(z, bias, Batch(np.arange(len(z)), sign, weight), 1.7)
+    z.requires_grad_(True)
+    bias.requires_grad_(True)
+    slow = slow_loss(1.7 * z / z.norm(dim=1, keepdim=True), bias, sign, weight)
+    slow.backward()
+    assert loss == pytest.approx(slow.item(), rel=1e-9)
+    assert float((by_z - z.grad).norm() / z.grad.norm()) < 1e-9
+    assert float(by_bias) == pytest.approx(float(bias.grad), rel=1e-9)
+    assert float((by_z * z).sum(1).detach().abs().max()) < 1e-9, "how long z is changes nothing"
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_the_gradient_by_the_map_is_that_of_autograd(seed: int) -> None:
     torch.manual_seed(seed)
     z, bias, sign, weight = batch_of(seed)
@@ -101,9 +116,10 @@ def test_full_rank_reaches_the_loss_of_logistic_regression() -> None:
     assert found.fun == pytest.approx(theirs, rel=1e-6)
 
 
-def test_what_was_learned_tells_new_people_apart_better_than_what_needs_no_labels() -> None:
+@pytest.mark.parametrize("spherical", [0.0, 0.7])
+def test_what_was_learned_tells_new_people_apart_better_than_what_needs_no_labels(spherical: float) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
-    learned = Ldml(**SMALL).fit(known).embed(new.rows)
+    learned = Ldml(**SMALL, spherical=spherical).fit(known).embed(new.rows)
     start = Wpca(dim=6).fit(known).embed(new.rows)
     alike = [nearest_is_alike(z, new.tasks[0].people) for z in (learned, start)]
     assert alike[0] > alike[1] + 0.2
