@@ -5,13 +5,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.cli.reproduce.lab import Lab, Method
+from app.cli.reproduce.photos import MIRRORED
 from app.cli.reproduce.plan import Work
 
 NAMES = {"lbp": "LBP", "fisher": "FV", "mobilefacenet": "CNN (MobileFaceNet)"}
 WIDTH = {"lbp": 9860, "fisher": 16896, "mobilefacenet": 128}
+BOTH_SIDES = {"lbp": "lbp" + MIRRORED, "fisher": "fisher" + MIRRORED}
+"""The same descriptors of a crop and its mirror image, past the paper."""
 DIM, K = 32, 16
 KS = (2, 4, 8, 16, 32, 64)
 DIMS = (16, 32, 64, 128, 256)
+
+
+def called(features: str) -> str:
+    """As tables name it."""
+    name = NAMES[features.removesuffix(MIRRORED)]
+    return f"{name}, both sides" if features.endswith(MIRRORED) else name
 
 
 @dataclass(frozen=True)
@@ -61,10 +70,12 @@ class Fits:
         return self.sizes.many // 10 if self.lab.scope.quick else self.sizes.many
 
     def options(self, features: str, kind: str = "queries") -> Options:
-        return self.chosen[features, kind]
+        """Of a mirrored descriptor, those that were chosen for the plain one."""
+        return self.chosen[features.removesuffix(MIRRORED), kind]
 
     def draws(self, features: str, dim: int = DIM, sweep: bool = False) -> range:
-        return self.lab.scope.seeds if features == "lbp" and dim == DIM and not sweep else self.lab.scope.few_seeds
+        cheap = features.removesuffix(MIRRORED) == "lbp"
+        return self.lab.scope.seeds if cheap and dim == DIM and not sweep else self.lab.scope.few_seeds
 
     def told(self, features: str, dim: int = DIM, sweep: bool = False, kind: str = "queries") -> str:
         """Which protocol files: `queries-0..9`."""

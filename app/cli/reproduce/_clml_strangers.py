@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.cli.reproduce._clml_fits import DIM, NAMES, Fits
+from app.cli.reproduce._clml_fits import BOTH_SIDES, DIM, Fits, called
 from app.cli.reproduce._clml_rows import COLUMNS, Part, gain
 from app.cli.reproduce.lab import Method
 from app.cli.reproduce.plan import Row, Table, Work
@@ -12,17 +12,18 @@ WPCA = Method("wpca", DIM, {"unit": True})
 
 
 def strangers(fits: Fits) -> Part:
-    sides = {(f, name): works for f in fits.features for name, works in _methods(fits, f).items()}
+    shown = [*fits.features, *([] if fits.lab.scope.quick else BOTH_SIDES.values())]
+    sides = {(f, name): works for f in shown for name, works in _methods(fits, f).items()}
 
     def table() -> Table:
         rows = [_row(fits, f, name, sides) for f, name in sides]
         notes = [
-            gain(fits, f"{NAMES[f]}, {name} less LDML, {c}", sides[f, name], sides[f, "LDML"], c)
+            gain(fits, f"{called(f)}, {name} less LDML, {c}", sides[f, name], sides[f, "LDML"], c)
             for f, name in sides
             if name.startswith("CLML")
             for c in COLUMNS
         ]
-        draws = " ".join(f"{NAMES[f]}: {fits.told(f, kind='disjoint')}." for f in fits.features)
+        draws = " ".join(f"{called(f)}: {fits.told(f, kind='disjoint')}." for f in shown)
         header = (
             f"LFW, d = {DIM}, percent. Half of the people are learned from; one photo of each other person with five "
             f"or more is searched for among all photos of the people not learned from. {draws}"
@@ -46,7 +47,7 @@ def _methods(fits: Fits, features: str) -> dict[str, Sequence[Work]]:
 def _row(fits: Fits, features: str, name: str, sides: dict[tuple[str, str], Sequence[Work]]) -> Row:
     works = sides[features, name]
     results = fits.lab.results(works)
-    row = Row(f"{NAMES[features]}, {name}", figures(results, COLUMNS), verdict="ours", works=works)
+    row = Row(f"{called(features)}, {name}", figures(results, COLUMNS), verdict="ours", works=works)
     if not name.startswith("CLML"):
         return row
     base = fits.lab.results(sides[features, "LDML"])

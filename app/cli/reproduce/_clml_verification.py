@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from app.cli.reproduce._clml_fits import NAMES, Fits
+from app.cli.reproduce._clml_fits import BOTH_SIDES, Fits, called
 from app.cli.reproduce._clml_rows import OTHER_NETWORK, Part
 from app.cli.reproduce.lab import FOLDS, Lab, Method
 from app.cli.reproduce.plan import Figure, Row, Table, Work, judged
@@ -41,8 +41,9 @@ def verification(fits: Fits) -> Part:
 
     def table() -> Table:
         rows = [_row(fits, f, name, works) for (f, name), works in sides.items()]
+        shown = dict.fromkeys(f for f, _ in sides)
         notes = [
-            _paired(fits.lab, f, a, b, sides) for f in NAMES for a, b in PAIRED if {(f, a), (f, b)} <= sides.keys()
+            _paired(fits.lab, f, a, b, sides) for f in shown for a, b in PAIRED if {(f, a), (f, b)} <= sides.keys()
         ]
         header = (
             f"LFW view 2 (`pairs.txt`, {len(FOLDS)} folds, each judged by a fit on the others' people, unrestricted), "
@@ -60,10 +61,14 @@ def _methods(fits: Fits) -> list[tuple[str, str, Method]]:
     if fits.lab.scope.quick:
         return [("lbp", "L2", Method("l2"))]
     fv, cnn = (fits.options(f, "disjoint") for f in ("fisher", "mobilefacenet"))
+    both = BOTH_SIDES["fisher"]
     return [
         ("fisher", "L2", Method("l2")),
         *(("fisher", f"LDML, d = {d}", fv.of_ldml(d)) for d in (32, 128, 768)),
         *(("fisher", f"CLML, d = {d} (k = {k})", fv.of_clml(k, d)) for d, k in ((32, 4), (128, 6))),
+        (both, "L2", Method("l2")),
+        (both, "LDML, d = 128", fv.of_ldml(128)),
+        (both, "CLML, d = 128 (k = 6)", fv.of_clml(6, 128)),
         ("mobilefacenet", "L2", Method("l2")),
         ("mobilefacenet", "LDML, d = 128", cnn.of_ldml(128)),
         ("mobilefacenet", "CLML, d = 128 (k = 2)", cnn.of_clml(2, 128)),
@@ -86,7 +91,7 @@ def _row(fits: Fits, features: str, name: str, works: Sequence[Work]) -> Row:
     found = {"accuracy": accuracy(results, *_sides(fits.lab))}
     paper = {"accuracy": PRINTED[features, name]} if (features, name) in PRINTED else {}
     about = {"parameters": results[0].facts["parameters"], "options": works[0].key["options"]}
-    row = Row(f"{NAMES[features]}, {name}", found, paper, about=about, works=works)
+    row = Row(f"{called(features)}, {name}", found, paper, about=about, works=works)
     if features == "mobilefacenet":
         return replace(row, verdict="not possible here", cause=OTHER_NETWORK)
     if judged(row) != "worse":
@@ -104,4 +109,4 @@ def _paired(lab: Lab, features: str, a: str, b: str, sides: Any) -> str:
     found = compare_folds(*scores)
     d = found.difference
     told = f"{100 * d.value:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}], p {found.corrected:.2g} (corrected t)"
-    return f"{NAMES[features]}, {a} less {b}: {told}"
+    return f"{called(features)}, {a} less {b}: {told}"

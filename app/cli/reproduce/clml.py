@@ -1,7 +1,9 @@
 """003, CLML: the tables and figures of "Coordinated Local Metric Learning"."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from app.cli.reproduce import writing
 from app.cli.reproduce._clml_baselines import baselines
 from app.cli.reproduce._clml_cells import cells
 from app.cli.reproduce._clml_choice import Case, Choices
@@ -42,15 +44,16 @@ def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Size
         return [] if choices.done else [work for work in rest() if not lab.store.has(work)]
 
     def tables() -> Sequence[Table]:
-        made = [part.table() for part in parts()]
-        return made if lab.scope.quick else [made[0], choices.table(), *made[1:]]
+        goal, *others = (part.table for part in parts())
+        return writing.those_there(goal, *([] if lab.scope.quick else [choices.table]), *others)
 
     return Chapter("clml", "CLML (003)", works, tables, guessed)
 
 
 def _side_by_side(works: Sequence[Work]) -> list[Work]:
-    """Fits on the same descriptors and people one after the other, for they share their principal axes; then what is
-    made of fits."""
+    """Fits on the same descriptors and people one after the other, for they share their principal axes: first those of
+    which there are few, which is what most tables have in common, sweeps last. Then what is made of fits."""
     fits = [w for w in works if "features" in w.key]
-    fits.sort(key=lambda w: (str(w.key["features"]), str(w.key["protocol"]), int(w.key.get("fold", 0))))
+    many = Counter(w.group for w in fits)
+    fits.sort(key=lambda w: (many[w.group], w.group))
     return [*fits, *(w for w in works if "features" not in w.key)]

@@ -14,7 +14,7 @@ from app.cli.reproduce import run, writing
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.photos import Photos
 from app.cli.reproduce.plan import Chapter, Scope
-from app.cli.reproduce.store import Store
+from app.cli.reproduce.store import NotThere, Store
 from app.threads import set_threads
 
 
@@ -35,6 +35,7 @@ def reproduce(
     draws: Annotated[int, typer.Option(min=1, max=10, help="of the queries, LBP at d = 32")] = 10,
     few: Annotated[int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")] = 3,
     quick: Annotated[bool, typer.Option(help="one draw and fewer settings: a look in minutes")] = False,
+    page: Annotated[bool, typer.Option(help="compute nothing, write the tables of what is there")] = False,
     cost: Annotated[bool, typer.Option(help="only say what it will cost")] = False,
     out: Annotated[Path, typer.Option(help="folder for JSON, Markdown and pictures")] = Path("docs/results"),
     cache: Annotated[Path, typer.Option(help="what was computed; may be deleted")] = Path(".likeness/reproduce"),
@@ -53,9 +54,14 @@ def reproduce(
         return
     told = f"likeness reproduce {paper} --data DATA" + (" --quick" if quick else f" --draws {draws} --few {few}")
     for one, chapter in chapters.items():
-        run.carry_out([chapter], lab.store)
-        page = writing.write(out, chapter.name, chapter.title, told, chapter.tables(), lab.store)
-        console.print(f"{one}: {page}", soft_wrap=True)
+        if not page:
+            run.carry_out([chapter], lab.store)
+        missing = run.missing(chapter, lab.store)
+        try:
+            written = writing.write(out, chapter.name, chapter.title, told, chapter.tables(), lab.store, missing)
+            console.print(f"{one}: {written}" + (f", {missing} results missing" if missing else ""), soft_wrap=True)
+        except NotThere as error:
+            console.print(f"{one}: no page, {missing} results missing, among them that {error}", soft_wrap=True)
 
 
 def _chapter(paper: Paper) -> Callable[[Lab], Chapter]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cli.export import training_set
-from app.cli.reproduce.photos import Photos
+from app.cli.reproduce.photos import MIRRORED, Photos
 from app.cli.reproduce.plan import Found, Result, Scope, Work
 from app.cli.reproduce.seen import Seen, seen
 from app.cli.reproduce.store import Store
@@ -191,7 +191,7 @@ def _one_more(outer: Protocol) -> Protocol:
 
 def cost(method: Method, features: str) -> float:
     """Seconds that a fit takes on the machine of docs/measurements.md, as a rule of thumb until one was done here."""
-    width = sum(WIDTHS.get(one, 2000) for one in features.split("+")) / WIDTHS["lbp"]
+    width = sum(WIDTHS.get(one.removesuffix(MIRRORED), 2000) for one in features.split("+")) / WIDTHS["lbp"]
     plain = {"l2": 0.0, "cosine": 0.0, "wpca": 10.0 * width, "ldml": 8.0, "clml": 18.0}
     maps = 0.8 + float(method.options.get("k", 16)) / 80 if method.name == "clml" else 1.0
     return 3.0 + 2.0 * width + plain.get(method.name, 60.0 * width) * maps * (0.7 + 0.3 * max(method.dim, 32) / 32)

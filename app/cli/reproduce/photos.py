@@ -21,6 +21,7 @@ ARCHIVES = {
     "expression": "expression-fer2013-privatetest.tar",
     "celeba": "identities-celeba10k.tar",
 }
+MIRRORED = "-mirrored"
 MOBILEFACENET = "models/mobilefacenet_112_128d.onnx"
 
 
@@ -43,6 +44,7 @@ class Photos:
     """`data` as its README names the files; what is computed lies in `cache`. A set is "lfw" or one of ARCHIVES.
 
     Features: "lbp", "fisher", "sift", "fplbp", "cslbp", "mobilefacenet", or several joined by "+", one after the other.
+    "lbp-mirrored": the mean over a crop and its mirror image.
     """
 
     data: Path
@@ -72,11 +74,13 @@ class Photos:
 
     def recipe(self, feature: str) -> Recipe:
         """Raises typer.BadParameter where what it needs is not there."""
-        if feature == "mobilefacenet":
-            return Recipe((Spec("onnx", {"manifest": str(self._manifest())}),))
-        if feature == "fisher":
-            return Recipe((Spec("fisher", self._vocabulary()),))
-        return Recipe((Spec(feature),))
+        name = feature.removesuffix(MIRRORED)
+        told: dict[str, object] = {} if name == feature else {"mirrored": True}
+        if name == "mobilefacenet":
+            return Recipe((Spec("onnx", {"manifest": str(self._manifest()), **told}),))
+        if name == "fisher":
+            return Recipe((Spec("fisher", {**self._vocabulary(), **told}),))
+        return Recipe((Spec(name, told),))
 
     @cached_property
     def known(self) -> Ids:

@@ -82,6 +82,11 @@ def _one(left: Sequence[Work], store: Store, group: str, tell: Callable[[Work], 
     return None
 
 
+def missing(chapter: Chapter, store: Store) -> int:
+    """How many results it still needs, as far as is known."""
+    return len(chapter.guessed()) + sum(not store.has(w) for w in _distinct(chapter.works(), set()))
+
+
 def expected(work: Work, store: Store, speed: float) -> float:
     known = store.seconds(work)
     return work.seconds * speed if known is None else known

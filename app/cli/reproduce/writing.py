@@ -2,28 +2,45 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from app.cli.reproduce.plan import Figure, Plot, Row, Table, judged
-from app.cli.reproduce.store import Store, stamp
+from app.cli.reproduce.store import NotThere, Store, stamp
 
 LINE = 120
 
 
-def write(folder: Path, name: str, title: str, command: str, tables: Sequence[Table], store: Store) -> Path:
-    """`<name>.json`, `<name>.md`, and an `.svg` a plot. Returns the page."""
+def those_there(*makes: Callable[[], Table]) -> list[Table]:
+    """The tables all of whose results were computed."""
+    made = []
+    for make in makes:
+        with suppress(NotThere):
+            made.append(make())
+    return made
+
+
+def write(
+    folder: Path, name: str, title: str, command: str, tables: Sequence[Table], store: Store, missing: int = 0
+) -> Path:
+    """`<name>.json`, `<name>.md`, and an `.svg` a plot. Returns the page.
+
+    missing: how many results are not there; the tables that need them are left out.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     told = {"title": title, "command": command, **stamp()}
-    content = {**told, "tables": [_table_json(t, store) for t in tables]}
+    content = {**told, "missing": missing, "tables": [_table_json(t, store) for t in tables]}
     (folder / f"{name}.json").write_text(json.dumps(_plain(content), indent=1) + "\n")
     for table in tables:
         for plot in table.plots:
             _draw(plot, folder / f"{plot.name}.svg")
     page = folder / f"{name}.md"
     head = f"# {title}\n\n`{command}`, {told['date']}, {told['machine']}, commit {told['commit']}.\n"
+    if missing:
+        head += f"\n**Not whole:** {missing} results are not computed yet; tables that need any of them are left out.\n"
     page.write_text(head + "".join(_table_page(t) for t in tables))
     return page
 
