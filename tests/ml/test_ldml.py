@@ -13,6 +13,7 @@ from ml.embedders._descent import on_sphere
 from ml.embedders._folds import mean_average_precision, teaching
 from ml.embedders._maps import Linear
 from ml.embedders._pairs import logistic, squared_distances
+from ml.embedders._space import discriminant
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.cosine import Cosine
@@ -86,6 +87,14 @@ def test_the_gradient_by_the_map_is_that_of_autograd(seed: int) -> None:
     whole = slow_loss(rows @ free.T, bias, sign, weight)
     (whole + 0.3 * free.square().sum() + 0.2 * (free - model.home).square().sum()).backward()
     assert float((ours - free.grad).norm() / free.grad.norm()) < 1e-9
+
+
+def test_the_few_best_axes_of_the_start_are_those_of_the_whole() -> None:
+    data = people(80, seed=1)
+    rows = torch.from_numpy(data.rows[:, :40] - data.rows[:, :40].mean(0))
+    few, whole = (discriminant(rows, data.tasks[0], dim, 1e-3) for dim in (4, 40))
+    alike = (few * whole[:4]).sum(1) / (few.norm(dim=1) * whole[:4].norm(dim=1))
+    assert float(alike.abs().min()) > 1 - 1e-4
 
 
 def test_full_rank_reaches_the_loss_of_logistic_regression() -> None:
