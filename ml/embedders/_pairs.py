@@ -47,18 +47,38 @@ def median_squared_distance(z: Tensor, seed: int = 0, draws: int = 4000) -> floa
     return median if median > 0 else 1.0
 
 
+def balance(centred: Tensor, widths: tuple[int, ...]) -> Tensor | None:
+    """What each number of a row is multiplied by so that all of its descriptors vary alike, whatever their units.
+
+    centred: (n, D) rows less their mean; widths: of the descriptors, their sum D. Returns (D,), with which rows vary as
+    much in all as without, and a descriptor that does not vary stays as it is; None where there is one descriptor.
+    """
+    if len(widths) < 2:
+        return None
+    ends = np.cumsum(widths).tolist()
+    spread = torch.stack([centred[:, e - w : e].square().sum() for e, w in zip(ends, widths, strict=True)])
+    varies = spread > 1e-10 * spread.max()
+    factor = torch.where(varies, (spread[varies].mean() / spread).sqrt(), 1.0).to(centred)
+    return factor.repeat_interleave(torch.tensor(widths, device=centred.device))
+
+
 def principal(
-    rows: Tensor, dim: int, seed: int = 0, sample: int = 4000, rounds: int = 4
+    rows: Tensor, dim: int, seed: int = 0, sample: int = 4000, rounds: int = 4, widths: tuple[int, ...] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The principal axes by subspace iteration on a sample (Halko et al. 2011, algorithm 4.4).
 
-    rows: (N, D); sample: how many rows the axes are computed from; rounds: power iterations.
-    Returns axes (dim, D), orthonormal, largest variance first; their standard deviations (dim,); the mean (D,).
+    rows: (N, D); sample: how many rows the axes are computed from; rounds: power iterations; widths: of the descriptors
+    in a row; several are weighted so that they vary alike.
+    Returns axes (dim, D), orthonormal but for those weights, largest variance first; their standard deviations (dim,);
+    the mean (D,).
     """
     generator = torch.Generator().manual_seed(seed)
     mean = rows.mean(0)
     chosen = torch.randperm(len(rows), generator=generator)[:sample].to(rows.device)
     centred = rows[chosen] - mean
+    weights = balance(centred, widths)
+    if weights is not None:
+        centred *= weights
     width = min(dim + 16, *centred.shape)
     start = torch.randn(len(centred), width, generator=generator, dtype=rows.dtype).to(rows.device)
     basis = torch.linalg.qr(centred.T @ start)[0]
@@ -66,6 +86,7 @@ def principal(
         basis = torch.linalg.qr(centred.T @ (centred @ basis))[0]
     _, deviations, turn = torch.linalg.svd(centred @ basis, full_matrices=False)
     axes = _upright((basis @ turn.T).T[:dim])
+    axes = axes if weights is None else axes * weights
     return axes, deviations[:dim] / max(1, len(centred) - 1) ** 0.5, mean
 
 

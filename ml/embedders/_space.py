@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ml.embedders._batches import Batch
-from ml.embedders._pairs import median_squared_distance, squared_distances
+from ml.embedders._pairs import balance, median_squared_distance, squared_distances
 from ml.embedders.base import TaskData
 from ml.types import Ids
 
@@ -24,30 +24,45 @@ Home = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Coordinates (x - mean) axes^T. axes: (r, D), orthonormal rows; mean: (D,)."""
+    """Coordinates (x - mean) axes^T. axes: (r, D), orthonormal rows, each times the weights (D,); mean: (D,)."""
 
     axes: Tensor
     mean: Tensor
+    weights: Tensor | None = None
 
     def __call__(self, rows: Tensor) -> Tensor:
         """(N, D) -> (N, r)."""
         return torch.addmm(-(self.axes @ self.mean), rows, self.axes.T)
 
+    def within(self, projection: Tensor) -> Tensor:
+        """(d, D) a map of rows -> (d, r) the map of coordinates that does the same, of rows that the space holds."""
+        return (projection if self.weights is None else projection / self.weights.square()) @ self.axes.T
+
 
 def principal_space(
-    rows: Tensor, faces: Ids, most: int, seed: int, sample: int = 3000, home: Home | None = None
+    rows: Tensor,
+    faces: Ids,
+    most: int,
+    seed: int,
+    sample: int = 3000,
+    home: Home | None = None,
+    widths: tuple[int, ...] = (),
 ) -> Space:
     """The leading principal axes, exact for a sample of the rows.
 
     faces: which of the rows; most: r at most; sample: how many faces the axes and the mean are computed from, or a
     quarter more than `most` if that is more; home: a map whose directions are kept as well; the mean is then the
     nearest that it takes to its offset.
+    widths: of the descriptors in a row; several are weighted so that they vary alike.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.from_numpy(faces)[torch.randperm(len(faces), generator=generator)[: max(sample, most * 5 // 4)]]
     some = rows[chosen.to(rows.device)]
     mean = some.mean(0)
     some -= mean
+    weights = balance(some, widths)
+    if weights is not None:
+        some *= weights
     if len(some) < some.shape[1]:
         strength, mix = torch.linalg.eigh(some @ some.T)
         axes = torch.linalg.qr(some.T @ _leading(strength, mix, most))[0].T
@@ -56,9 +71,10 @@ def principal_space(
         axes = _leading(strength, mix, most).T
     if home is not None:
         projection, offset = home
-        axes = torch.linalg.qr(torch.cat([axes, projection]).T)[0].T
+        inside = projection if weights is None else projection / weights
+        axes = torch.linalg.qr(torch.cat([axes, inside]).T)[0].T
         mean = mean + torch.linalg.pinv(projection) @ (offset - projection @ mean)
-    return Space(axes.contiguous(), mean)
+    return Space((axes if weights is None else axes * weights).contiguous(), mean, weights)
 
 
 def _leading(strength: Tensor, vectors: Tensor, most: int) -> Tensor:

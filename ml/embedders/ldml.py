@@ -28,7 +28,8 @@ class Ldml(Projected):
     """z = L x, with sum_ij w_ij ln(1 + exp(-y_ij (b - |z_i - z_j|^2))) + the pulls as small as they get.
 
     The weights of a batch sum to 1 and the pulls are measured in the scale of the descriptors, so options suit any
-    number of faces and any descriptor. Learns the first task alone, within the leading principal axes.
+    number of faces and any descriptor. Learns the first task alone, within the leading principal axes; several
+    descriptors in a row are weighted so that they vary alike.
 
     dim: d; steps: batches; held_out: share of the people kept out, on whom the best number of steps is chosen (then
     notes["steps"]; fit again with `steps` set to it and held_out=0)
@@ -88,7 +89,7 @@ class Ldml(Projected):
         task, held = teaching(data, self.needed, self.held_out, self.seed)
         self.tasks = (task.task,)
         rows = tensor(data.rows, device_of(self.device))
-        space = self._space(rows, task.faces)
+        space = self._space(rows, task.faces, data.widths)
         batches = Batches(task, self._sampler(), np.random.default_rng(self.seed), self.negatives, self.corrections)
         self._learn(Lesson(task, held, space, space(rows), batches), progress)
 
@@ -125,12 +126,12 @@ class Ldml(Projected):
         looking = watch(lambda faces: model.project(lesson.of(faces), faces), lesson.held) if looks else None
         return Descent(model, lesson.coordinates, lesson.batches, course, bias).run(progress, looking)
 
-    def _space(self, rows: Tensor, faces: Ids) -> Space:
+    def _space(self, rows: Tensor, faces: Ids, widths: tuple[int, ...]) -> Space:
         if len(faces) <= self.dim:
             raise TooFewPairs("faces", self.dim + 1, len(faces))
         if rows.shape[1] < self.dim:
             raise WrongShape("rows", f"(N, {self.dim} or more)", tuple(rows.shape))
-        return principal_space(rows, faces, self.axes, self.seed, home=self._home(rows.device))
+        return principal_space(rows, faces, self.axes, self.seed, home=self._home(rows.device), widths=widths)
 
     def _home(self, device: torch.device) -> Home | None:
         if self.start != "learned":
@@ -148,7 +149,7 @@ class Ldml(Projected):
     def _start(self, space: Space, seen: Tensor, task: TaskData) -> Tensor:
         """L in the coordinates of the space, (dim, r)."""
         if self.start == "learned":
-            return tensor(self.learned["projection"], seen.device) @ space.axes.T
+            return space.within(tensor(self.learned["projection"], seen.device))
         if self.start == "random":
             generator = torch.Generator().manual_seed(self.seed)
             return torch.randn(self.dim, seen.shape[1], generator=generator).to(seen.device)

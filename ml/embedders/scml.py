@@ -74,7 +74,7 @@ class Scml(Embedder):
             raise TooFewPairs("faces", self.k, len(task.faces))
         self.tasks = (task.task,)
         rows = tensor(data.rows, device_of(self.device))
-        space = principal_space(rows, task.faces, self.axes, self.seed)
+        space = principal_space(rows, task.faces, self.axes, self.seed, widths=data.widths)
         x, faces = space(rows), torch.from_numpy(task.faces).to(rows.device)
         known = (self.bases, self.regions, self.around, self.ridge, self.prior, self.seed)
         basis = local_discriminants(x[faces], task, *known)

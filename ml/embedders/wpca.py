@@ -11,6 +11,8 @@ from ml.errors import TooFewPairs, WrongShape
 class Wpca(Projected):
     """z = diag(s + floor)^-1 V (x - mean): PCA whose axes all have variance one (002, section 4.2).
 
+    Several descriptors in a row are weighted first so that they vary alike.
+
     dim: d; whiten: off, it is plain PCA; sample: rows that the axes are computed from (the mean is of all);
     floor: added to each standard deviation, as a share of the largest, so that noise is not blown up;
     unit: divide each z by its norm, so that the squared distance is 2 - 2 cos (WPCA-cosine);
@@ -32,7 +34,7 @@ class Wpca(Projected):
         from ml.embedders._pairs import device_of, principal, tensor  # and with them torch
 
         rows = tensor(data.rows, device_of(self.device))
-        axes, deviations, mean = principal(rows, self.dim, self.seed, self.sample)
+        axes, deviations, mean = principal(rows, self.dim, self.seed, self.sample, widths=data.widths)
         if self.whiten:
             axes = axes / (deviations + self.floor * deviations[0]).clamp_min(1e-6 * float(deviations[0]))[:, None]
         self.learned = {"projection": axes.cpu().numpy(), "offset": (axes @ mean).cpu().numpy()}
