@@ -1,5 +1,6 @@
 """Rows of 003's retrieval tables, and what the figures themselves say of why one is worse."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,3 +64,12 @@ def gain(fits: Fits, name: str, better: Sequence[Work], than: Sequence[Work], co
 def claim(holds: bool | None) -> Verdict:
     """Of a row that has no printed figure but a claim: None where the interval covers both."""
     return "ours" if holds is None else "reproduced" if holds else "worse"
+
+
+def side_by_side(works: Sequence[Work]) -> list[Work]:
+    """Fits on the same descriptors and people one after the other, for they share their principal axes: first those of
+    which there are few, which is what most tables have in common, sweeps last. Then what is made of fits."""
+    fits = [w for w in works if "features" in w.key]
+    many = Counter(w.group for w in fits)
+    fits.sort(key=lambda w: (many[w.group], w.group))
+    return [*fits, *(w for w in works if "features" not in w.key)]

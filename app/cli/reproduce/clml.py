@@ -1,6 +1,5 @@
 """003, CLML: the tables and figures of "Coordinated Local Metric Learning"."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from app.cli.reproduce import writing
@@ -14,7 +13,7 @@ from app.cli.reproduce._clml_grids import GRIDS, START
 from app.cli.reproduce._clml_local import numbers, spaces
 from app.cli.reproduce._clml_map import plane
 from app.cli.reproduce._clml_million import million
-from app.cli.reproduce._clml_rows import Part
+from app.cli.reproduce._clml_rows import Part, side_by_side
 from app.cli.reproduce._clml_strangers import strangers
 from app.cli.reproduce._clml_verification import verification
 from app.cli.reproduce._clml_widths import widths
@@ -33,7 +32,7 @@ def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Size
         return [part(fits) for part in PARTS]
 
     def rest() -> list[Work]:
-        return _side_by_side([work for part in parts() for work in part.works])
+        return side_by_side([work for part in parts() for work in part.works])
 
     def works() -> list[Work]:
         """Those by which options are chosen come first; with what they choose, the others can be named."""
@@ -48,12 +47,3 @@ def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Size
         return writing.those_there(goal, *([] if lab.scope.quick else [choices.table]), *others)
 
     return Chapter("clml", "CLML (003)", works, tables, guessed)
-
-
-def _side_by_side(works: Sequence[Work]) -> list[Work]:
-    """Fits on the same descriptors and people one after the other, for they share their principal axes: first those of
-    which there are few, which is what most tables have in common, sweeps last. Then what is made of fits."""
-    fits = [w for w in works if "features" in w.key]
-    many = Counter(w.group for w in fits)
-    fits.sort(key=lambda w: (many[w.group], w.group))
-    return [*fits, *(w for w in works if "features" not in w.key)]

@@ -23,6 +23,7 @@ class Paper(StrEnum):
     manifolds = "manifolds"
     cpmtml = "cp-mtml"
     clml = "clml"
+    beyond = "beyond"
     all = "all"
 
 
@@ -30,7 +31,7 @@ MODULES: dict[Paper, str] = {paper: f"app.cli.reproduce.{paper.name}" for paper 
 
 
 def reproduce(
-    paper: Annotated[Paper, typer.Argument(help="whose tables")],
+    paper: Annotated[Paper, typer.Argument(help="whose tables; beyond: what none of the papers tested")],
     data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder of the data sets")],
     draws: Annotated[int, typer.Option(min=1, max=10, help="of the queries, LBP at d = 32")] = 10,
     few: Annotated[int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")] = 3,

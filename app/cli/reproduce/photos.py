@@ -22,6 +22,7 @@ ARCHIVES = {
     "celeba": "identities-celeba10k.tar",
 }
 MIRRORED = "-mirrored"
+MODEL = "mobilefacenet"
 MOBILEFACENET = "models/mobilefacenet_112_128d.onnx"
 
 
@@ -64,6 +65,11 @@ class Photos:
     def has(self, photo_set: str) -> bool:
         return photo_set == "lfw" or (self.data / ARCHIVES[photo_set]).exists()
 
+    @property
+    def has_model(self) -> bool:
+        """Whether MobileFaceNet is there."""
+        return (self.data / MOBILEFACENET).exists()
+
     def rows(self, photo_set: str, features: str) -> Rows:
         """(N, D) float32, in the order of `names`; the descriptors of several features side by side."""
         return _joined(self, photo_set, features)
@@ -76,7 +82,7 @@ class Photos:
         """Raises typer.BadParameter where what it needs is not there."""
         name = feature.removesuffix(MIRRORED)
         told: dict[str, object] = {} if name == feature else {"mirrored": True}
-        if name == "mobilefacenet":
+        if name == MODEL:
             return Recipe((Spec("onnx", {"manifest": str(self._manifest()), **told}),))
         if name == "fisher":
             return Recipe((Spec("fisher", {**self._vocabulary(), **told}),))

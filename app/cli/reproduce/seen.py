@@ -20,7 +20,8 @@ BLOCK = 2048
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """axes: (r, D) orthonormal; None where descriptors are met as they are. Fits do not heed where their origin is."""
+    """axes: (r, D) orthonormal, several descriptors weighted so that they vary alike; None where they are met as they
+    are. Fits do not heed where their origin is."""
 
     photos: Photos
     features: str
@@ -52,10 +53,10 @@ class Seen:
 
 
 def seen(photos: Photos, features: str, training: Ids, embedder: Embedder) -> Seen:
-    """For a fit on these places of LFW."""
+    """For a fit on these places of LFW. Maps of directions need the length of the whole descriptor."""
     axes = getattr(embedder, "axes", None)
     plain = not getattr(embedder, "held_out", 0.0) and getattr(embedder, "start", "") != "learned"
-    if axes is None or not plain or axes >= sum(photos.blocks(features)):
+    if axes is None or not plain or not getattr(embedder, "linear", True) or axes >= sum(photos.blocks(features)):
         return Seen(photos, features)
     return _within(photos, features, training.tobytes(), axes, embedder.seed)
 
@@ -67,5 +68,6 @@ def _within(photos: Photos, features: str, training: bytes, axes: int, seed: int
     from ml.embedders._space import principal_space
 
     rows = torch.from_numpy(photos.rows("lfw", features))
-    space = principal_space(rows, np.frombuffer(training, np.int64).copy(), axes, seed)
+    places = np.frombuffer(training, np.int64).copy()
+    space = principal_space(rows, places, axes, seed, widths=photos.blocks(features))
     return Seen(photos, features, space.axes.numpy())

@@ -1,0 +1,134 @@
+"""A gallery in which nobody is named, and three ways to choose the pairs that somebody is asked about."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.labels.suggesting import doubtful
+from ml.calibration import FEWEST, Calibration
+from ml.embedders.base import Embedder, TaskData, TrainingSet
+from ml.sampling.implied import implied
+from ml.types import Ids, Rows
+
+SAMPLE, AT_ONCE = 3000, 200
+"""Faces that a request for suggestions looks at, and the most pairs that it answers with (app/labels)."""
+TRIES = 50
+IMPLIED = 0.5
+"""Weight of a pair that follows from labels, as a training takes it (workers/fitting.py)."""
+
+
+@dataclass(eq=False)
+class Labels:
+    """What was asked and answered so far. rows: (N, D) of the gallery; people: (N,), whom only an answer tells."""
+
+    rows: Rows
+    people: Ids
+    rng: np.random.Generator
+    pairs: Ids = field(default_factory=lambda: np.empty((0, 2), np.int64))
+
+    @property
+    def same(self) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self.people[self.pairs[:, 0]] == self.people[self.pairs[:, 1]]
+        return found
+
+    def add(self, pairs: Ids, most: int) -> None:
+        """The first so many of these that were not asked before."""
+        self.pairs = np.concatenate([self.pairs, self._fresh(np.sort(pairs, axis=1))[:most]])
+
+    def training_set(self) -> TrainingSet:
+        """Of explicit pairs alone, with those that follow from them, as a training has it."""
+        more, alike = implied(self.pairs, self.same, self.rng)
+        weights = np.concatenate([np.ones(len(self.pairs)), np.full(len(more), IMPLIED)]).astype(np.float32)
+        pairs, same = np.concatenate([self.pairs, more]), np.concatenate([self.same, alike])
+        n = len(self.rows)
+        nobody, unknown = np.full(n, -1, np.int64), np.full(n, np.nan)
+        return TrainingSet(self.rows, (TaskData("identity", np.arange(n), unknown, nobody, 0.0, pairs, same, weights),))
+
+    def calibration(self, model: Embedder) -> Calibration | None:
+        """From the answers themselves; None where there are too few of either kind."""
+        if min(self.same.sum(), (~self.same).sum()) < FEWEST:
+            return None
+        places, at = np.unique(self.pairs, return_inverse=True)
+        apart = model.metric.apart(model.embed(self.rows[places]), at.reshape(-1, 2))
+        return Calibration.fit(apart[self.same], apart[~self.same])
+
+    def _fresh(self, pairs: Ids) -> Ids:
+        """Without what was asked, and without repetitions; in the order given."""
+        n = len(self.rows)
+        codes = pairs[:, 0] * n + pairs[:, 1]
+        first = np.sort(np.unique(codes, return_index=True)[1])
+        first = first[~np.isin(codes[first], self.pairs[:, 0] * n + self.pairs[:, 1])]
+        found: Ids = pairs[first]
+        return found
+
+
+Ask = Callable[[Labels, Embedder, int], None]
+"""Asks for so many more pairs, under the model that serves."""
+
+
+def by_chance(labels: Labels, model: Embedder, count: int) -> None:
+    """Any two faces."""
+    _draw(labels, len(labels.pairs) + count, lambda n: labels.rng.integers(0, len(labels.rows), (n, 2)))
+
+
+def half_the_same(labels: Labels, model: Embedder, count: int) -> None:
+    """Half of them a person and two of theirs, by somebody who knows who is in the gallery; half any two people."""
+    people, rng, asked = labels.people, labels.rng, len(labels.pairs)
+    several = np.flatnonzero(np.bincount(people) > 1)
+
+    def strangers(n: int) -> Ids:
+        ends = rng.integers(0, len(people), (n, 2))
+        apart: Ids = ends[people[ends[:, 0]] != people[ends[:, 1]]]
+        return apart
+
+    _draw(labels, asked + count // 2, lambda n: _two_of(rng.choice(several, n), people, rng))
+    _draw(labels, asked + count, strangers)
+
+
+def _draw(labels: Labels, wanted: int, pairs: Callable[[int], Ids]) -> None:
+    """Until there are so many, or there seem to be no more."""
+    for _ in range(TRIES):
+        if len(labels.pairs) >= wanted:
+            return
+        ends = pairs(2 * wanted)
+        labels.add(ends[ends[:, 0] != ends[:, 1]], wanted - len(labels.pairs))
+
+
+def suggested(labels: Labels, model: Embedder, count: int) -> None:
+    """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
+    embedded = model.embed(labels.rows)
+    calibration = labels.calibration(model) if len(labels.pairs) else None
+    wanted = len(labels.pairs) + count
+    while len(labels.pairs) < wanted:
+        some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE])
+        asked = _within(labels.pairs, some, len(embedded))
+        most = min(AT_ONCE, wanted - len(labels.pairs))
+        unknown = np.full(len(some), -1, np.int64)
+        pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, asked, most)
+        if not len(pairs):
+            return
+        labels.add(some[pairs], most)
+
+
+def _two_of(person: Ids, people: Ids, rng: np.random.Generator) -> Ids:
+    """Two different photos of each of these people. Returns (P, 2)."""
+    order = np.argsort(people, kind="stable")
+    first = np.searchsorted(people[order], person, "left")
+    photos = np.searchsorted(people[order], person, "right") - first
+    one = rng.integers(0, photos)
+    other = (one + rng.integers(1, photos)) % photos
+    found: Ids = np.stack([order[first + one], order[first + other]], axis=1)
+    return found
+
+
+def _within(pairs: Ids, some: Ids, n: int) -> set[tuple[int, int]]:
+    """Those of the pairs whose faces are both among some, as places in it."""
+    place = np.full(n, -1, np.int64)
+    place[some] = np.arange(len(some))
+    at = place[pairs]
+    return {(a, b) for a, b in at[(at >= 0).all(axis=1)].tolist()}
+
+
+WAYS: dict[str, Ask] = {"any two faces": by_chance, "half the same": half_the_same, "suggested": suggested}
