@@ -109,7 +109,7 @@ class Divided(Ldml):
         return z / z.norm(dim=1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny) if self.unit else z
 
     def _keep_cells(self, lesson: Lesson, leaves: list[Node], above: list[Node]) -> None:
-        maps, gates = (torch.stack([n.projection for n in nodes]) @ lesson.space.axes for nodes in (leaves, above))
+        maps, gates = (lesson.space.outside(torch.stack([n.projection for n in nodes])) for nodes in (leaves, above))
         kept = {
             "projection": maps.flatten(0, 1),
             "offset": (maps @ lesson.space.mean).flatten(),

@@ -95,7 +95,7 @@ class Siamese(Projected):
             everybody = replace(judged, task=data.tasks[0], held=None)
             found = self._learn(everybody, start, steps, lambda s, _, v: progress(whole - steps + s, whole, v))
         progress(whole, whole, {})
-        projection = found.matrix.T @ judged.space.axes
+        projection = judged.space.outside(found.matrix.T)
         self.learned = {
             "projection": projection.cpu().numpy(),
             "offset": (projection @ judged.space.mean).cpu().numpy(),
@@ -163,7 +163,7 @@ class Siamese(Projected):
         seen, space = lesson.of(lesson.task.faces), lesson.space
         r = seen.shape[1]
         if name == "learned":  # at the scale that it was learned at
-            return space.axes @ tensor(self.learned["projection"], seen.device).T
+            return space.within(tensor(self.learned["projection"], seen.device)).T
         if name == "random":
             matrix = random_start(r, self.dim, self.seed).to(seen)
         elif name == "lda":

@@ -69,4 +69,5 @@ def unit_space(rows: Tensor, faces: Ids, most: int, seed: int, home: Home | None
     chosen = torch.from_numpy(np.random.default_rng((seed, 4)).permutation(faces)[:SAMPLE]).to(rows.device)
     some = rows[chosen] / length[chosen]
     space = principal_space(some, np.arange(len(some)), most, seed, home=home)
-    return space, (rows @ space.axes.T).div_(length).sub_(space.axes @ space.mean)
+    origin = space(torch.zeros_like(rows[:1]))
+    return space, space(rows).sub_(origin).div_(length).add_(origin)  # of rows / length, without a copy of them

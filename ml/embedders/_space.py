@@ -24,18 +24,25 @@ Home = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Coordinates (x - mean) axes^T. axes: (r, D), orthonormal rows, each times the weights (D,); mean: (D,)."""
+    """Coordinates (x - mean) axes^T. axes: (r, D), orthonormal rows, each times the weights (D,); None for those of x
+    itself; mean: (D,)."""
 
-    axes: Tensor
+    axes: Tensor | None
     mean: Tensor
     weights: Tensor | None = None
 
     def __call__(self, rows: Tensor) -> Tensor:
         """(N, D) -> (N, r)."""
-        return torch.addmm(-(self.axes @ self.mean), rows, self.axes.T)
+        return rows - self.mean if self.axes is None else torch.addmm(-(self.axes @ self.mean), rows, self.axes.T)
+
+    def outside(self, maps: Tensor) -> Tensor:
+        """(..., r) maps of coordinates -> (..., D) of rows."""
+        return maps if self.axes is None else maps @ self.axes
 
     def within(self, projection: Tensor) -> Tensor:
         """(d, D) a map of rows -> (d, r) the map of coordinates that does the same, of rows that the space holds."""
+        if self.axes is None:
+            return projection
         return (projection if self.weights is None else projection / self.weights.square()) @ self.axes.T
 
 
@@ -50,9 +57,9 @@ def principal_space(
 ) -> Space:
     """The leading principal axes, exact for a sample of the rows.
 
-    faces: which of the rows; most: r at most; sample: how many faces the axes and the mean are computed from, or a
-    quarter more than `most` if that is more; home: a map whose directions are kept as well; the mean is then the
-    nearest that it takes to its offset.
+    faces: which of the rows; most: r at most, 0 for what the rows are already; sample: how many faces the axes and the
+    mean are computed from, or a quarter more than `most` if that is more; home: a map whose directions are kept as
+    well; the mean is then the nearest that it takes to its offset.
     widths: of the descriptors in a row; several are weighted so that they vary alike.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -60,6 +67,8 @@ def principal_space(
     some = rows[chosen.to(rows.device)]
     mean = some.mean(0)
     some -= mean
+    if not most:
+        return Space(None, mean)
     weights = balance(some, widths)
     if weights is not None:
         some *= weights

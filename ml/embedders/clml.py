@@ -99,8 +99,7 @@ class Clml(Ldml):
         self._keep_local(local, gate, mixture, lesson.space, found)
 
     def _keep_local(self, local: Local, gate: Tensor, mixture: Mixture, space: Space, found: Outcome) -> None:
-        maps = local.maps @ space.axes
-        outer = gate @ space.axes
+        maps, outer = space.outside(local.maps), space.outside(gate)
         kept = {
             "projection": maps.flatten(0, 1),
             "offset": (maps @ space.mean - local.offsets).flatten(),

@@ -45,7 +45,8 @@ class Ldml(Projected):
     start: "lda" (`ridge`: share of the whole variance within people that is added to each axis), "wpca", "pca" (not
     whitened), "random", or "learned" (go on from what was fitted or loaded); its scale and b are fitted first
     rate: Adam's step, relative to the start's root mean square; averaging: of the parameters over steps
-    axes: principal axes that L is sought in, fewer than D for speed; device: "auto", "cpu" or "cuda"
+    axes: principal axes that L is sought in, fewer than D for speed; 0 where a row's numbers are its coordinates in
+    such axes, strongest first; device: "auto", "cpu" or "cuda"
     """
 
     dim: int = 128
@@ -107,7 +108,7 @@ class Ldml(Projected):
         return model, self._descend(lesson, model, bias, course, progress, looks)
 
     def _keep(self, projection: Tensor, found: Outcome, space: Space) -> None:
-        outer = projection @ space.axes
+        outer = space.outside(projection)
         self.learned = {
             "projection": outer.cpu().numpy(),
             "offset": (outer @ space.mean).cpu().numpy(),

@@ -94,7 +94,7 @@ class Scml(Embedder):
         local = LocalWeights(start.repeat(self.k, 1), q, self.local_sparsity)
         if self.k > 1:
             localised(local, p, draw, self.local, self.local_rate, after(self.steps, self._whole, progress))
-        self._keep(local, p, faces, basis[left] @ space.axes, space, gate, mixture)
+        self._keep(local, p, faces, space.outside(basis[left]), space, gate, mixture)
 
     @property
     def _whole(self) -> int:

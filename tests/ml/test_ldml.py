@@ -13,7 +13,7 @@ from ml.embedders._descent import on_sphere
 from ml.embedders._folds import mean_average_precision, teaching
 from ml.embedders._maps import Linear
 from ml.embedders._pairs import logistic, squared_distances
-from ml.embedders._space import discriminant
+from ml.embedders._space import discriminant, principal_space
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.cosine import Cosine
@@ -95,6 +95,15 @@ def test_the_few_best_axes_of_the_start_are_those_of_the_whole() -> None:
     few, whole = (discriminant(rows, data.tasks[0], dim, 1e-3) for dim in (4, 40))
     alike = (few * whole[:4]).sum(1) / (few.norm(dim=1) * whole[:4].norm(dim=1))
     assert float(alike.abs().min()) > 1 - 1e-4
+
+
+def test_coordinates_in_principal_axes_are_learned_from_as_they_are() -> None:
+    data = people(80, seed=1)
+    space = principal_space(torch.from_numpy(data.rows), np.arange(len(data.rows)), 30, 0)
+    inside = replace(data, rows=space(torch.from_numpy(data.rows)).numpy())
+    whole = Ldml(**SMALL, axes=30).fit(data)
+    same = Ldml(**SMALL, axes=0).fit(inside)
+    np.testing.assert_allclose(same.embed(inside.rows), whole.embed(data.rows), atol=1e-3)
 
 
 def test_full_rank_reaches_the_loss_of_logistic_regression() -> None:

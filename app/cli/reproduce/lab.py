@@ -17,6 +17,8 @@ from app.cli.reproduce.seen import Seen, seen
 from app.cli.reproduce.store import Store
 from ml import registry
 from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.embedders.ldml import Ldml
+from ml.embedders.scml import Scml
 from ml.evaluation import protocols
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
@@ -148,6 +150,8 @@ class Lab:
     ) -> tuple[Embedder, Seen, dict[str, Any]]:  # fmt: skip
         embedder = method.build()
         view = whole or seen(self.photos, features, asked.training, embedder)
+        if view.axes is not None and isinstance(embedder, Ldml | Scml):
+            embedder.axes = 0  # the rows are those coordinates already
         made = train(asked) if train else self.identities(features, asked, view)
         started = time.monotonic()
         embedder.fit(made, progress=progress)

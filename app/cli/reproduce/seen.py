@@ -70,4 +70,5 @@ def _within(photos: Photos, features: str, training: bytes, axes: int, seed: int
     rows = torch.from_numpy(photos.rows("lfw", features))
     places = np.frombuffer(training, np.int64).copy()
     space = principal_space(rows, places, axes, seed, widths=photos.blocks(features))
+    assert space.axes is not None
     return Seen(photos, features, space.axes.numpy())
