@@ -14,9 +14,9 @@ def alone(path: Path, wait: bool = True) -> Iterator[bool]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
+        held = True
         try:
             flock(file, LOCK_EX if wait else LOCK_EX | LOCK_NB)
         except BlockingIOError:
-            yield False
-        else:
-            yield True
+            held = False
+        yield held

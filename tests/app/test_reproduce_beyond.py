@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cli.reproduce import _beyond_choice as choice
-from app.cli.reproduce import _beyond_cnn as cnn
-from app.cli.reproduce import _beyond_fused as fused
-from app.cli.reproduce import _beyond_labels as labels
-from app.cli.reproduce import _beyond_strangers as never_seen
-from app.cli.reproduce import _celeba, beyond, run, writing
-from app.cli.reproduce._clml_fits import Options
-from app.cli.reproduce._clml_grids import START
-from app.cli.reproduce._labelling import WAYS, Labels, half_the_same, suggested
-from app.cli.reproduce.beyond import chapter
+from app.cli.reproduce import run, writing
+from app.cli.reproduce.beyond import celeba, choice, cnn, fused, labels
+from app.cli.reproduce.beyond import chapter as beyond
+from app.cli.reproduce.beyond import strangers as never_seen
+from app.cli.reproduce.beyond.chapter import chapter
+from app.cli.reproduce.beyond.labelling import WAYS, Labels, half_the_same, suggested
+from app.cli.reproduce.clml.fits import Options
+from app.cli.reproduce.clml.grids import START
 from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.photos import MODEL, Photos
 from app.cli.reproduce.plan import Chapter, Scope
@@ -135,7 +133,7 @@ def test_what_was_fitted_elsewhere_is_judged_by_each_draw(photos: Photos, told: 
     [row] = [r for r in told["across"]["rows"] if r["name"] == "LBP, L2"]
     here = [lab.result(lab.retrieval(Method("l2"), "lbp", f"queries-{i}")) for i in range(2)]
     assert row["figures"]["fitted on CelebA10k: mAP"]["value"] == pytest.approx(figure(here, "mAP").value)
-    wpca = Method("wpca", 32, {"unit": True}).build().fit(_celeba.people(lab, "lbp"))
+    wpca = Method("wpca", 32, {"unit": True}).build().fit(celeba.people(lab, "lbp"))
     ranked = [rank_protocol(wpca.embed(photos.rows("lfw", "lbp")), lab.protocol(f"queries-{i}")) for i in range(2)]
     wanted = 100 * summarise(ranked, protocol="queries").mean_average_precision.value
     shown = row_of(told["across"], "LBP, WPCA-cosine, d = 32")["figures"]
@@ -144,9 +142,9 @@ def test_what_was_fitted_elsewhere_is_judged_by_each_draw(photos: Photos, told: 
 
 def test_people_who_look_alike_teach_nothing(photos: Photos) -> None:
     lab, _ = made(photos, WHOLE)
-    kept = _celeba.people(lab, "lbp")
+    kept = celeba.people(lab, "lbp")
     assert len(kept.rows) == (SETS["celeba"] - 1) * SHOTS
-    both = _celeba.together(lab.identities("lbp", lab.protocol("disjoint-0")), kept)
+    both = celeba.together(lab.identities("lbp", lab.protocol("disjoint-0")), kept)
     [task] = both.tasks
     assert len(np.unique(task.people)) == PEOPLE // 2 + SETS["celeba"] - 1
     assert len(both.rows) == len(task.faces) == len(task.values)

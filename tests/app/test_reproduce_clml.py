@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from app.cli.reproduce import run, writing
-from app.cli.reproduce._clml_cells import Search, kept
-from app.cli.reproduce._clml_choice import Choices, Grid
-from app.cli.reproduce._clml_crowd import fewer
-from app.cli.reproduce._clml_fits import Fits, Options, Sizes
-from app.cli.reproduce._clml_goals import reached
-from app.cli.reproduce._clml_map import neighbours, on_plane
-from app.cli.reproduce._clml_million import vectors
-from app.cli.reproduce._clml_verification import verification
-from app.cli.reproduce.clml import START, chapter
+from app.cli.reproduce.clml.cells import Search, kept
+from app.cli.reproduce.clml.chapter import START, chapter
+from app.cli.reproduce.clml.choice import Choices, Grid
+from app.cli.reproduce.clml.crowd import fewer
+from app.cli.reproduce.clml.fits import Fits, Options, Sizes
+from app.cli.reproduce.clml.goals import reached
+from app.cli.reproduce.clml.map import neighbours, on_plane
+from app.cli.reproduce.clml.million import vectors
+from app.cli.reproduce.clml.verification import verification
 from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.plan import Figure, Scope
 from app.cli.reproduce.results import Queries, figure

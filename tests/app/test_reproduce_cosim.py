@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli.reproduce import _cosim_cast, cosim, run, writing
-from app.cli.reproduce._cosim_cast import Cast
-from app.cli.reproduce._cosim_learning import POINTS, eta
-from app.cli.reproduce._cosim_read import Reader
-from app.cli.reproduce._cosim_systems import View2
+from app.cli.reproduce import run, writing
+from app.cli.reproduce.cosim import cast
+from app.cli.reproduce.cosim import chapter as cosim
+from app.cli.reproduce.cosim.cast import Cast
+from app.cli.reproduce.cosim.learning import POINTS, eta
+from app.cli.reproduce.cosim.read import Reader
+from app.cli.reproduce.cosim.systems import View2
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.photos import Photos
 from app.cli.reproduce.plan import Scope, Table, judged
@@ -123,9 +125,9 @@ def test_what_a_fold_is_learns_nothing_from_it(lab: Lab, monkeypatch: pytest.Mon
 
 def test_the_whole_chapter_with_fisher_vectors(lab: Lab, quick: list[Table], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cosim, "FOLDS", range(2))
-    monkeypatch.setattr(_cosim_cast, "INNERS", (4,))
-    monkeypatch.setattr(_cosim_cast, "LONG", {"ours": 14, "as printed": 16})
-    monkeypatch.setattr(_cosim_cast, "PRINTED_STEPS", 15)
+    monkeypatch.setattr(cast, "INNERS", (4,))
+    monkeypatch.setattr(cast, "LONG", {"ours": 14, "as printed": 16})
+    monkeypatch.setattr(cast, "PRINTED_STEPS", 15)
     whole = Lab(lab.photos, lab.store, Scope(1, 1))
     chapter = cosim.chapter(whole, Cast(False, steps=12, inner=10, dim=6))
     run.carry_out([chapter], whole.store)

@@ -8,22 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli.reproduce import (
-    _cpmtml_course,
-    _cpmtml_fits,
-    _cpmtml_identity,
-    _cpmtml_learners,
-    _cpmtml_speed,
-    cpmtml,
-    run,
-    writing,
-)  # fmt: skip
-from app.cli.reproduce._cpmtml_age import split
-from app.cli.reproduce._cpmtml_fits import Fits
-from app.cli.reproduce._cpmtml_learners import COUPLED, NEXT, ONE, Setting, lines
-from app.cli.reproduce._cpmtml_paper import gap, printed
-from app.cli.reproduce._cpmtml_rows import Reader
-from app.cli.reproduce._cpmtml_tasks import AGE, MOOD, MORE, beside
+from app.cli.reproduce import run, writing
+from app.cli.reproduce.cpmtml import chapter as cpmtml
+from app.cli.reproduce.cpmtml import course, identity, learners, speed
+from app.cli.reproduce.cpmtml import fits as fitting
+from app.cli.reproduce.cpmtml.age import split
+from app.cli.reproduce.cpmtml.fits import Fits
+from app.cli.reproduce.cpmtml.learners import COUPLED, NEXT, ONE, Setting, lines
+from app.cli.reproduce.cpmtml.paper import gap, printed
+from app.cli.reproduce.cpmtml.rows import Reader
+from app.cli.reproduce.cpmtml.tasks import AGE, MOOD, MORE, beside
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.photos import Photos
 from app.cli.reproduce.plan import Chapter, Row, Scope, Table, judged
@@ -91,11 +85,11 @@ class Done:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     """The whole chapter, two draws of some and one of the rest, with a few steps each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cpmtml_fits, "STEPS", 4)
-        patch.setattr(_cpmtml_fits, "RATES", (0.12,))
-        patch.setattr(_cpmtml_identity, "DIMS", (32, 64))
-        patch.setattr(_cpmtml_course, "LONG", 40)
-        patch.setattr(_cpmtml_speed, "STEPS", 10)
+        patch.setattr(fitting, "STEPS", 4)
+        patch.setattr(fitting, "RATES", (0.12,))
+        patch.setattr(identity, "DIMS", (32, 64))
+        patch.setattr(course, "LONG", 40)
+        patch.setattr(speed, "STEPS", 10)
         lab = world(write(tmp_path_factory.mktemp("numbers") / "data"), Scope(2, 1))
         chapter = cpmtml.chapter(lab)
         run.announce([chapter], lab.store)
@@ -122,7 +116,7 @@ def test_all_tables_are_there_and_can_be_read(done: Done, tmp_path: Path) -> Non
 
 
 def test_the_rate_is_the_one_that_finds_people_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cpmtml_fits, "STEPS", 10)
+    monkeypatch.setattr(fitting, "STEPS", 10)
     lab = world(write(tmp_path / "data"), Scope(2, 1))
     fits, setting = Fits(lab), Setting(ONE, "lbp", 32)
     assert fits.method(setting) is None
@@ -233,9 +227,9 @@ def test_what_is_worse_says_why_and_distractors_are_not_compared(done: Done) -> 
 
 
 def test_a_quick_look_chooses_nothing_and_has_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cpmtml_learners, "QUICK_STEPS", 2)
-    monkeypatch.setattr(_cpmtml_course, "SHORT", 20)
-    monkeypatch.setattr(_cpmtml_speed, "QUICK", 5)
+    monkeypatch.setattr(learners, "QUICK_STEPS", 2)
+    monkeypatch.setattr(course, "SHORT", 20)
+    monkeypatch.setattr(speed, "QUICK", 5)
     lab = world(write(tmp_path / "data"), Scope(1, 1, True))
     chapter = cpmtml.chapter(lab)
     assert not chapter.guessed()

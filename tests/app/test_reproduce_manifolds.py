@@ -9,22 +9,19 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from app.cli.reproduce import _manifolds_digits as digits
-from app.cli.reproduce import _manifolds_faces as faces
-from app.cli.reproduce import _manifolds_network as network
-from app.cli.reproduce import _manifolds_whole as whole
 from app.cli.reproduce import run, writing
-from app.cli.reproduce._manifolds_compared import Judged, right
-from app.cli.reproduce._manifolds_descent import Astray, Lesson, overheads, teach
-from app.cli.reproduce._manifolds_digits_table import Digits
-from app.cli.reproduce._manifolds_faces_table import Frozen
-from app.cli.reproduce._manifolds_heads import HEADS, Plan, best, flattened, shape
-from app.cli.reproduce._manifolds_mnist import read, sides
-from app.cli.reproduce._manifolds_network_table import Network
-from app.cli.reproduce._manifolds_people import sides as people_sides
-from app.cli.reproduce._manifolds_whole_table import Whole
 from app.cli.reproduce.lab import Lab
-from app.cli.reproduce.manifolds import chapter
+from app.cli.reproduce.manifolds import digits, faces, network, whole
+from app.cli.reproduce.manifolds.chapter import chapter
+from app.cli.reproduce.manifolds.compared import Judged, right
+from app.cli.reproduce.manifolds.descent import Astray, Lesson, overheads, teach
+from app.cli.reproduce.manifolds.digits_table import Digits
+from app.cli.reproduce.manifolds.faces_table import Frozen
+from app.cli.reproduce.manifolds.heads import HEADS, Plan, best, flattened, shape
+from app.cli.reproduce.manifolds.mnist import read, sides
+from app.cli.reproduce.manifolds.network_table import Network
+from app.cli.reproduce.manifolds.people import sides as people_sides
+from app.cli.reproduce.manifolds.whole_table import Whole
 from app.cli.reproduce.photos import Photos
 from app.cli.reproduce.plan import Scope
 from app.cli.reproduce.store import Store

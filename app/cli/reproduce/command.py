@@ -27,7 +27,7 @@ class Paper(StrEnum):
     all = "all"
 
 
-MODULES: dict[Paper, str] = {paper: f"app.cli.reproduce.{paper.name}" for paper in Paper if paper is not Paper.all}
+PACKAGES: dict[Paper, str] = {paper: f"app.cli.reproduce.{paper.name}" for paper in Paper if paper is not Paper.all}
 
 
 def reproduce(
@@ -48,7 +48,7 @@ def reproduce(
     cuda = _cuda()
     scope = Scope(1, 1, True) if quick else Scope(draws, draws if cuda else min(few, draws))
     lab = Lab(Photos(data, cache), Store(cache / "results"), scope)
-    asked = list(MODULES) if paper is Paper.all else [paper]
+    asked = list(PACKAGES) if paper is Paper.all else [paper]
     chapters = {one: _chapter(one)(lab) for one in asked}
     run.announce(list(chapters.values()), lab.store)
     if cost:
@@ -66,7 +66,7 @@ def reproduce(
 
 
 def _chapter(paper: Paper) -> Callable[[Lab], Chapter]:
-    made: Callable[[Lab], Chapter] = import_module(MODULES[paper]).chapter
+    made: Callable[[Lab], Chapter] = import_module(f"{PACKAGES[paper]}.chapter").chapter
     return made
 
 

@@ -1,0 +1,1 @@
+"""Past the papers."""

@@ -1,0 +1,133 @@
+"""How many labels it takes: accuracy on people without any, against how many pairs were labelled and which."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.cli.reproduce.beyond.labelling import WAYS, Labels
+from app.cli.reproduce.clml.fits import Fits
+from app.cli.reproduce.clml.rows import Part
+from app.cli.reproduce.lab import Lab, Method, ranked_arrays
+from app.cli.reproduce.plan import Figure, Found, Plot, Result, Row, Table, Work
+from app.cli.reproduce.results import difference, figure, figures, told
+from app.cli.reproduce.seen import seen
+from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.errors import TooFewPairs
+from ml.evaluation.protocols import Protocol
+from ml.evaluation.report import rank_protocol
+
+SIZES, QUICK = (50, 200, 1000, 5000, 20_000, 50_000), (1000,)
+FIRST = 2000
+"""Faces that the service's first model is fitted to."""
+FEATURES = "lbp"
+DIM = 128
+START = Method("wpca", DIM, {"unit": True})
+SUGGESTED = "suggested"
+WHAT, SAME = ("mAP", "1@10"), "the same"
+COLUMNS = (*WHAT, SAME)
+SECONDS = 12.0
+
+
+def labelled(fits: Fits) -> Part:
+    lab, sizes = fits.lab, QUICK if fits.lab.scope.quick else SIZES
+    chosen = fits.options(FEATURES, "disjoint").of_ldml(DIM)
+    asked = {
+        way: [_curve(lab, chosen, way, f"disjoint-{i}", sizes) for i in lab.scope.few_seeds]
+        for way in (list(WAYS)[1:] if lab.scope.quick else WAYS)
+    }
+    named = [lab.retrieval(chosen, FEATURES, f"disjoint-{i}") for i in lab.scope.few_seeds]
+    works = [*named, *(work for draws in asked.values() for work in draws)]
+    return Part(works, lambda: _table(lab, asked, named, sizes))
+
+
+def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[int]) -> Work:
+    """Arrays as `ranked_arrays` has them, named by the number of labels; fact `same`: how many of them were."""
+    key = {
+        "what": "labels", "way": way, "protocol": protocol, "sizes": list(sizes), "features": FEATURES,
+        "start": START.key, **method.key,
+    }  # fmt: skip
+
+    def run(folder: Path, progress: Progress) -> Found:
+        asked = lab.protocol(protocol)
+        rows = seen(lab.photos, FEATURES, asked.training, method.build()).rows("lfw")
+        labels = Labels(rows[asked.training], asked.people[asked.training], np.random.default_rng(0))
+        model = START.build().fit(TrainingSet(labels.rows[:FIRST], ()))
+        arrays = _searched(asked, model.embed(rows), model, 0)
+        same, learned = {0: 0}, {}
+        for done, size in enumerate(sizes):
+            WAYS[way](labels, model, size - len(labels.pairs))
+            fresh = _fitted(method, labels)
+            model = fresh or model
+            same[size], learned[size] = int(labels.same.sum()), fresh is not None
+            arrays |= _searched(asked, model.embed(rows), model, size)
+            progress(done + 1, len(sizes), {})
+        return {"same": same, "learned": learned, "faces": len(labels.rows)}, arrays
+
+    return Work(f"labels, {way}, {protocol}", key, SECONDS * len(sizes), run)
+
+
+def _fitted(method: Method, labels: Labels) -> Embedder | None:
+    """None where they are too few to learn from: then the model before goes on serving."""
+    try:
+        return method.build().fit(labels.training_set())
+    except TooFewPairs:
+        return None
+
+
+def _searched(asked: Protocol, embedded: Any, model: Embedder, size: int) -> dict[str, Any]:
+    return ranked_arrays(rank_protocol(embedded, asked, metric=model.metric), str(size))
+
+
+def _table(lab: Lab, asked: Mapping[str, list[Work]], named: list[Work], sizes: Sequence[int]) -> Table:
+    found = {way: lab.results(works) for way, works in asked.items()}
+    one = next(iter(asked))
+    rows = [Row("no labels: WPCA-cosine, d = 128", _figures(found[one], 0), works=asked[one])]
+    rows += [
+        Row(f"{size:,} pairs, {way}", _figures(found[way], size), works=works)
+        for size in sizes
+        for way, works in asked.items()
+    ]
+    whole = lab.results(named)
+    rows.append(Row("everybody named, no pairs", figures(whole, WHAT), works=named))
+    header = (
+        f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are asked of the half of the people that may be learned "
+        f"from, none of whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
+        f"(and what follows from them), in percent. The model of one row suggests the pairs of the next, as the "
+        f"service does. {SAME}: how many of the pairs."
+    )
+    alt = "mAP on people without labels against the number of labelled pairs, a line for each way of choosing them"
+    plot = Plot("beyond-labels", alt, partial(_draw, found=found, named=figure(whole, "mAP").value, sizes=sizes))
+    return Table("labels", "How many labels it takes", header, COLUMNS, rows, [plot], _notes(found, sizes))
+
+
+def _figures(results: Sequence[Result], size: int) -> dict[str, Figure]:
+    counts = [float(r.facts["same"][str(size)]) for r in results]
+    return figures(results, WHAT, str(size)) | {SAME: Figure(float(np.mean(counts)), draws=len(counts))}
+
+
+def _notes(found: Mapping[str, list[Result]], sizes: Sequence[int]) -> list[str]:
+    notes = []
+    for other in (way for way in found if way != SUGGESTED):
+        apart = [f"{size:,}: {told(difference(found[SUGGESTED], found[other], 'mAP', str(size)))}" for size in sizes]
+        notes.append(f"Suggested less {other}, mAP, paired: " + "; ".join(apart))
+    for way, results in found.items():
+        missed = [int(n) for n in results[0].facts["learned"] if not all(r.facts["learned"][n] for r in results)]
+        if missed:
+            told_of = ", ".join(f"{n:,}" for n in missed)
+            notes.append(f"{way}: too few pairs of either kind to learn from at {told_of}; the model before serves on")
+    return notes
+
+
+def _draw(axes: Any, *, found: Mapping[str, list[Result]], named: float, sizes: Sequence[int]) -> None:
+    for way, results in found.items():
+        curve = [figure(results, "mAP", str(n)) for n in sizes]
+        axes.plot(sizes, [f.value for f in curve], marker="o", label=way)
+        axes.fill_between(sizes, [f.low for f in curve], [f.high for f in curve], alpha=0.15)
+    start = figure(next(iter(found.values())), "mAP", "0").value
+    axes.axhline(start, color="grey", linestyle=":", label="no labels")
+    axes.axhline(named, color="grey", linestyle="--", label="everybody named")
+    axes.set(xscale="log", xlabel="labelled pairs", ylabel="mAP, people without labels")
+    axes.legend()

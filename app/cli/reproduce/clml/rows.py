@@ -1,0 +1,75 @@
+"""Rows of 003's retrieval tables, and what the figures themselves say of why one is worse."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.cli.reproduce.clml.fits import NAMES, WIDTH, Fits
+from app.cli.reproduce.plan import TOLERANCE, Row, Table, Verdict, Work, judged
+from app.cli.reproduce.results import difference, figure, figures, told
+
+COLUMNS = ("mAP", "1@10")
+L2 = {"lbp": 13.24, "fisher": 22.88, "mobilefacenet": 63.06}
+"""003, Table 2: mAP of the descriptors themselves."""
+OTHER_NETWORK = (
+    "the paper's network (CASIA, 320 numbers) cannot be had; MobileFaceNet stands in, its figures are its own"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One table or figure of the paper. works: in the order in which one needs another."""
+
+    works: Sequence[Work]
+    table: Callable[[], Table]
+
+
+def retrieved(
+    fits: Fits,
+    features: str,
+    name: str,
+    works: Sequence[Work],
+    paper: Mapping[str, float],
+    columns: Sequence[str] = COLUMNS,
+) -> Row:
+    """A row of mAP and calls, alone, with its cause where it is worse."""
+    found = figures(fits.lab.results(works), columns)
+    about = {"protocol": sorted({str(w.key["protocol"]) for w in works}), "options": works[0].key["options"]}
+    if features == "mobilefacenet" and paper:
+        return Row(name, found, paper, "not possible here", OTHER_NETWORK, about, works)
+    row = Row(name, found, paper, about=about, works=works)
+    if judged(row) != "worse":
+        return row
+    return Row(name, found, paper, "worse", _why(fits, features, row), about, works)
+
+
+def _why(fits: Fits, features: str, row: Row) -> str:
+    plain = figure(fits.lab.results(fits.l2(features)), "mAP").value
+    if plain < L2[features] - TOLERANCE:
+        return f"{NAMES[features]} itself is weaker here before anything is learned (L2 {plain:.1f} for {L2[features]})"
+    axes = row.works[0].key["options"].get("axes", 2000)
+    return (
+        f"{NAMES[features]} itself is as good (L2 {plain:.1f} for {L2[features]}), so it is the learning: maps within "
+        f"{axes:,} of {WIDTH[features]:,} axes, and a regulariser that was chosen on other photos"
+    )
+
+
+def gain(fits: Fits, name: str, better: Sequence[Work], than: Sequence[Work], column: str = "mAP") -> str:
+    """`name: +1.2 [+0.3, +2.1], p 0.01` on the draws that both have."""
+    both = min(len(better), len(than))
+    one, other = (fits.lab.results(works[:both]) for works in (better, than))
+    return f"{name}: {told(difference(one, other, column))}"
+
+
+def claim(holds: bool | None) -> Verdict:
+    """Of a row that has no printed figure but a claim: None where the interval covers both."""
+    return "ours" if holds is None else "reproduced" if holds else "worse"
+
+
+def side_by_side(works: Sequence[Work]) -> list[Work]:
+    """Fits on the same descriptors and people one after the other, for they share their principal axes: first those of
+    which there are few, which is what most tables have in common, sweeps last. Then what is made of fits."""
+    fits = [w for w in works if "features" in w.key]
+    many = Counter(w.group for w in fits)
+    fits.sort(key=lambda w: (many[w.group], w.group))
+    return [*fits, *(w for w in works if "features" not in w.key)]

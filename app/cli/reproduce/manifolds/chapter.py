@@ -1,0 +1,39 @@
+"""001, two manifolds: the tables of "Siamese Networks: The Tale of Two Manifolds"."""
+
+from collections.abc import Sequence
+
+from app.cli.reproduce.lab import Lab
+from app.cli.reproduce.manifolds.compared import Trial
+from app.cli.reproduce.manifolds.digits_table import Digits
+from app.cli.reproduce.manifolds.faces_table import Frozen
+from app.cli.reproduce.manifolds.network_table import Network
+from app.cli.reproduce.manifolds.part import Part
+from app.cli.reproduce.manifolds.whole_table import Whole, quoted
+from app.cli.reproduce.plan import Chapter, Table, Work
+
+COMPARED = ("qconv", "qconv-inverse", "stiefel")
+HEADER = (
+    "What each geometry gains over the plain layer (Conv) in every experiment that can be run here, in points of what "
+    "is right (1 - error, accuracy, R@1), [95 %], p by permutation: the same digits, photos or queries under both, "
+    "swapped and resampled whole (by digit, by person). reproduced: the interval lies above 0."
+)
+
+
+def chapter(lab: Lab) -> Chapter:
+    parts: list[Part] = [Digits(lab), Network(lab)]
+    if lab.photos.has("celeba"):
+        parts += [Frozen(lab), Whole(lab)]
+
+    def works() -> list[Work]:
+        return [work for part in parts for work in part.works()]
+
+    def tables() -> Sequence[Table]:
+        found = [table for part in parts for table in part.tables()]
+        return [gains([trial for part in parts for trial in part.trials()]), *found[:2], quoted(), *found[2:]]
+
+    return Chapter("manifolds", "Two manifolds (001)", works, tables)
+
+
+def gains(trials: Sequence[Trial]) -> Table:
+    rows = [trial.row(head) for trial in trials for head in COMPARED]
+    return Table("manifolds-gains", "The geometries against the plain layer", HEADER, ("gain",), rows)
