@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from app.cli.reproduce.clml.grids import FREE
 from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.photos import MODEL
 from app.cli.reproduce.plan import Work
@@ -15,15 +16,16 @@ from app.cli.reproduce.results import Queries
 SECONDS = 15.0
 SIZES = (64, 32)
 KINDS = {"closed set": "queries", "never seen": "disjoint"}
+SPHERICAL = {"ridge": 3e-3, "spherical": 1.0, "rate": 0.05, "negatives": 2000.0}
 CANDIDATES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("ldml", {}),
     ("ldml", {"ridge": 3e-3}),
-    ("ldml", {"ridge": 1e-2}),
-    ("ldml", {"ridge": 3e-3, "spherical": 0.7, "rate": 0.05, "negatives": 200.0}),
-    ("ldml", {"ridge": 3e-3, "spherical": 1.0, "rate": 0.05, "negatives": 2000.0}),
-    ("clml", {}),
-    ("clml", {"ridge": 3e-3, "k": 4}),
-    ("clml", {"ridge": 3e-3, "spherical": 1.0, "rate": 0.05, "negatives": 2000.0}),
+    ("ldml", {"rate": 0.005}),
+    ("ldml", {**SPHERICAL, "spherical": 0.7, "negatives": 200.0}),
+    ("ldml", SPHERICAL),
+    ("clml", {"ridge": 3e-3, "k": 16}),
+    ("clml", {"ridge": 3e-3, **FREE, "k": 16}),
+    ("clml", {**SPHERICAL, **FREE, "k": 16}),
 )
 
 
