@@ -21,7 +21,7 @@ HEADER = (
 
 def chapter(lab: Lab) -> Chapter:
     parts: list[Part] = [Digits(lab), Network(lab)]
-    if lab.photos.has("celeba"):
+    if lab.photos.has("celeba") and not lab.scope.quick:
         parts += [Frozen(lab), Whole(lab)]
 
     def works() -> list[Work]:
@@ -29,11 +29,17 @@ def chapter(lab: Lab) -> Chapter:
 
     def tables() -> Sequence[Table]:
         found = [table for part in parts for table in part.tables()]
-        return [gains([trial for part in parts for trial in part.trials()]), *found[:2], quoted(), *found[2:]]
+        return [
+            gains([trial for part in parts for trial in part.trials()], lab.scope.quick),
+            *found[:2],
+            quoted(),
+            *found[2:],
+        ]
 
     return Chapter("manifolds", "Two manifolds (001)", works, tables)
 
 
-def gains(trials: Sequence[Trial]) -> Table:
+def gains(trials: Sequence[Trial], quick: bool) -> Table:
     rows = [trial.row(head) for trial in trials for head in COMPARED]
-    return Table("manifolds-gains", "The geometries against the plain layer", HEADER, ("gain",), rows)
+    notes = ["A quick look leaves out unseen people (tables 3 to 5): their photos alone take minutes."] if quick else []
+    return Table("manifolds-gains", "The geometries against the plain layer", HEADER, ("gain",), rows, notes=notes)

@@ -33,18 +33,14 @@ FROZEN = "A head on MobileFaceNet's 128 numbers, which stay: tau = 0.5, batches 
 class Frozen(Part):
     """Heads on MobileFaceNet.
 
-    sizes: steps, photos that somebody in LFW must have; options of the service's own training
+    steps; least: photos that somebody in LFW must have; options: of the service's own training
     """
 
-    sizes: ClassVar[dict[bool, tuple[int, int, dict[str, Any]]]] = {
-        True: (300, 10, {"steps": 40}),
-        False: (3000, 2, {}),
-    }
+    steps, least = 3000, 2
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(lab)
-        self.steps, self.least, self.options = self.sizes[self.quick]
-        self.dims = DIMS[:1] if self.quick else DIMS
         self.seeds = lab.scope.few_seeds
 
     @property
@@ -52,13 +48,13 @@ class Frozen(Part):
         return choices(self.lab, self.steps, self.least)
 
     def chosen_works(self) -> list[Work]:
-        learned = [work for dim in self.dims for work in flat(self._learned(dim))]
-        return [*learned, *flat(self._served), self._itself, *(self._start(dim) for dim in self.dims)]
+        learned = [work for dim in DIMS for work in flat(self._learned(dim))]
+        return [*learned, *flat(self._served), self._itself, *(self._start(dim) for dim in DIMS)]
 
     def tables(self) -> Sequence[Table]:
         header = told(self.lab, self.least) + FROZEN.format(steps=self.steps, how=self.how)
         rows = [row("the feature itself", self.lab, [self._itself])]
-        for dim in self.dims:
+        for dim in DIMS:
             works = self._learned(dim)
             rows.append(row(f"{dim}: its principal axes, where heads start", self.lab, [self._start(dim)]))
             rows += [row(f"{dim}: {HEADS[h].title}", self.lab, works[h], works["plain"]) for h in works]
@@ -67,7 +63,7 @@ class Frozen(Part):
         return [Table("manifolds-frozen", title, header, COLUMNS, rows, notes=[f"{self.told()}.", SAME])]
 
     def trials(self) -> Sequence[Trial]:
-        return [trial(f"MobileFaceNet to {dim}, R@1", self.lab, self._learned(dim)) for dim in self.dims]
+        return [trial(f"MobileFaceNet to {dim}, R@1", self.lab, self._learned(dim)) for dim in DIMS]
 
     def _learned(self, dim: int) -> dict[str, list[Work]]:
         plans = {h: [faces.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
@@ -79,7 +75,7 @@ class Frozen(Part):
             f"{dim}: {method} as the service trains it": [
                 faces.served(self.lab, method, self.options, dim, self.least, seed) for seed in self.seeds
             ]
-            for dim in self.dims
+            for dim in DIMS
             for method in SERVED
         }
 

@@ -1,7 +1,6 @@
 """001, Tables 3 to 5 end to end, and the paper's own figures, whose photos are not here."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.manifolds import whole
@@ -45,26 +44,24 @@ NO_PHOTOS = "its photos and an Inception network are not to be had here; people 
 class Whole(Part):
     """A small net and its head, taught together.
 
-    sizes: steps by pairs, steps with a head
+    first: steps by pairs; steps: with a head
     """
 
-    sizes: ClassVar = {True: (20, 10), False: (500, 120)}
+    first, steps = 500, 120
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(lab)
-        self.first, self.steps = self.sizes[self.quick]
-        self.before, self.least, _ = Frozen.sizes[self.quick]
         self.seeds = range(min(2, len(lab.scope.few_seeds)))
 
     @property
     def choices(self) -> dict[str, Work]:
-        return {h: w for h, w in choices(self.lab, self.before, self.least).items() if h in HEADS_HERE}
+        return {h: w for h, w in choices(self.lab, Frozen.steps, Frozen.least).items() if h in HEADS_HERE}
 
     def chosen_works(self) -> list[Work]:
         return [self._begun, *(flat(self._learned) if self.lab.store.has(self._begun) else [])]
 
     def tables(self) -> Sequence[Table]:
-        header = told(self.lab, self.least) + WHOLE.format(
+        header = told(self.lab, Frozen.least) + WHOLE.format(
             first=self.first, batch=whole.BATCH, steps=self.steps, dim=whole.DIM, fine=whole.FINE
         )
         works = self._learned
@@ -78,13 +75,15 @@ class Whole(Part):
 
     @property
     def _begun(self) -> Work:
-        return whole.begun(self.lab, self.first, self.least)
+        return whole.begun(self.lab, self.first, Frozen.least)
 
     @property
     def _learned(self) -> dict[str, list[Work]]:
         plans = {h: [whole.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
         first = self._begun
-        return {h: [whole.end_to_end(self.lab, first, plan, self.least) for plan in each] for h, each in plans.items()}
+        return {
+            h: [whole.end_to_end(self.lab, first, plan, Frozen.least) for plan in each] for h, each in plans.items()
+        }
 
 
 def quoted() -> Table:
