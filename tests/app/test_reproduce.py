@@ -164,7 +164,7 @@ def test_a_page_its_figures_and_its_pictures(tmp_path: Path, lab: Lab) -> None:
     assert "![a rising line](curve.svg)" in text
     told = json.loads((tmp_path / "out" / "clml.json").read_text())
     [first, _] = told["tables"][0]["rows"]
-    assert first["works"][0]["protocol"] == "queries-0"
+    assert first["works"]["protocol"] == "queries-0"
     assert first["seconds"] > 0
     assert first["commits"]
     assert (tmp_path / "out" / "curve.svg").read_text().startswith("<?xml")

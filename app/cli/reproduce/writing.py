@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -62,11 +62,22 @@ def _row_json(row: Row, store: Store) -> dict[str, Any]:
         "verdict": judged(row),
         "cause": row.cause,
         "about": dict(row.about),
-        "works": [dict(w.key) for w in row.works],
+        "works": {"count": len(row.works), **_in_common([w.key for w in row.works])},
         "commits": sorted({r.facts["commit"] for r in results}),
         "dates": sorted({r.facts["date"] for r in results}),
         "seconds": sum(r.facts["seconds"] for r in results),
     }
+
+
+def _in_common(keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What they say, each thing once; a list of what they say where they differ."""
+    told: dict[str, list[Any]] = {}
+    for key in keys:
+        for name, value in key.items():
+            seen = told.setdefault(name, [])
+            if value not in seen:
+                seen.append(value)
+    return {name: seen[0] if len(seen) == 1 else seen for name, seen in told.items()}
 
 
 def _table_page(table: Table) -> str:
