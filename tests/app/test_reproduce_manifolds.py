@@ -14,7 +14,7 @@ from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.manifolds import digits, faces, faces_table, network, whole
 from app.cli.reproduce.manifolds.chapter import chapter
 from app.cli.reproduce.manifolds.compared import Judged, right
-from app.cli.reproduce.manifolds.descent import Astray, Lesson, overheads, teach
+from app.cli.reproduce.manifolds.descent import Astray, Lesson, overheads, sound, teach
 from app.cli.reproduce.manifolds.digits_table import Digits
 from app.cli.reproduce.manifolds.faces_table import Frozen
 from app.cli.reproduce.manifolds.heads import HEADS, RATES, Plan, best, flattened, shape
@@ -164,8 +164,12 @@ def test_a_rate_is_chosen_by_the_least_error_and_going_astray_is_no_error(lab: L
     assert best({"0.1": 0.3, "0.3": None, "0.01": 0.2, "0.03": 0.2}) == 0.01
     rows = read(lab.photos.data)
     lesson = Lesson(rows.values, lambda places, _: rows.pixels[torch.from_numpy(places)])
+    start = random_start(784, 20)
+    layer, facts = teach(lesson, torch.nn.Identity(), start, Plan("plain", 1e60, 3, 1.0), lambda *_: None)
+    assert facts["astray"] > 0
+    assert torch.equal(layer.matrix.detach(), start), "it is as it was when all was well"
     with pytest.raises(Astray):
-        teach(lesson, torch.nn.Identity(), random_start(784, 20), Plan("plain", 1e60, 3, 1.0), lambda *_: None)
+        sound(facts)
 
 
 def test_axes_count_what_distances_are_made_of() -> None:

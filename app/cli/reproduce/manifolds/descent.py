@@ -1,6 +1,7 @@
 """The descent that all experiments of 001 share: triplets, rSGD-M for what is curved, RMSProp for the rest."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from time import process_time
 from typing import Any
@@ -63,21 +64,35 @@ class Astray(ArithmeticError):
 def teach(
     lesson: Lesson, net: nn.Module, start: Tensor, plan: Plan, progress: Progress
 ) -> tuple[Layer, dict[str, Any]]:
-    """The layer behind the network, both taught, and what it is like. Raises Astray."""
+    """The layer behind the network, both taught, and what it is like. A descent that leaves all bounds ends LATE steps
+    or less before; then the fact `astray` is the step."""
     layer = HEADS[plan.head].make(start)
-    step, losses = stepper(lesson, net, layer, plan), list[float]()
-    for number in range(plan.steps):
-        try:
-            losses.append(step(number))
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise Astray(f"{plan.head} at {plan.rate}, step {number}") from error
-        if number % LATE == 0:
-            progress(number, plan.steps, {"loss": losses[-1]})
+    step, losses, astray = stepper(lesson, net, layer, plan), list[float](), dict[str, int]()
+    both = (net, layer)
+    for number in range(plan.steps + 1):
+        if number % LATE == 0 or number == plan.steps:
+            if not torch.isfinite(layer.matrix).all():
+                astray = {"astray": number}
+                break
+            kept = [deepcopy(one.state_dict()) for one in both]
+            progress(number, plan.steps, {"loss": losses[-1] if losses else float("nan")})
+        if number < plan.steps:
+            try:
+                losses.append(step(number))
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                astray = {"astray": number}
+                break
+    if astray:
+        for one, state in zip(both, kept, strict=True):
+            one.load_state_dict(state)
     net.train(False)
-    matrix = layer.matrix.detach()
-    if not torch.isfinite(matrix).all():
-        raise Astray(f"{plan.head} at {plan.rate}")
-    return layer, {"loss": float(np.mean(losses[-LATE:])), **shape(matrix)}
+    return layer, {"loss": float(np.mean(losses[-LATE:])), **shape(layer.matrix.detach()), **astray}
+
+
+def sound(facts: Mapping[str, Any]) -> None:
+    """Raises Astray where `teach` says that it went so."""
+    if "astray" in facts:
+        raise Astray(f"at step {facts['astray']}")
 
 
 def swept(head: str, error: Callable[[float], float]) -> dict[str, float | None]:

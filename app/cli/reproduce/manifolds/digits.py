@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from app.cli.reproduce.lab import Lab
-from app.cli.reproduce.manifolds.descent import Lesson, Step, overheads, stepper, swept, teach
+from app.cli.reproduce.manifolds.descent import Lesson, Step, overheads, sound, stepper, swept, teach
 from app.cli.reproduce.manifolds.heads import HEADS, RATES, Plan, flattened, shape
 from app.cli.reproduce.manifolds.mnist import BATCH, DIM, PIXELS, Digits, auto_encoder, read, sides, unlearned
 from app.cli.reproduce.plan import Found, Work
@@ -35,7 +35,8 @@ def choice(lab: Lab, head: str, epochs: int) -> Work:
         taught, asked = sides(len(digits.values), 0, True)
 
         def error(rate: float) -> float:
-            matrix, _ = _learned(digits, taught, plan(head, rate, epochs, len(taught)), progress)
+            matrix, facts = _learned(digits, taught, plan(head, rate, epochs, len(taught)), progress)
+            sound(facts)
             return float(digits.wrong(digits.pixels @ matrix, taught, asked).mean())
 
         return {"errors": swept(head, error)}, {}
@@ -46,7 +47,7 @@ def choice(lab: Lab, head: str, epochs: int) -> Work:
 
 def learned(lab: Lab, head: str, rate: float, epochs: int, seed: int) -> Work:
     """Facts: axes, scale, loss. Arrays: `wrong` (Q,), `wrong_flat` with all axes of one weight, `asked` (Q,) which
-    digits these are, `matrix` (784, 20). May raise Astray."""
+    digits these are, `matrix` (784, 20)."""
 
     def run(folder: Path, progress: Progress) -> Found:
         digits = read(lab.photos.data)

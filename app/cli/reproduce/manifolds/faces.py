@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from app.cli.export import training_set
 from app.cli.reproduce.lab import Lab
-from app.cli.reproduce.manifolds.descent import Lesson, swept, teach
+from app.cli.reproduce.manifolds.descent import Lesson, sound, swept, teach
 from app.cli.reproduce.manifolds.heads import RATES, Plan
 from app.cli.reproduce.manifolds.people import sides, told_apart
 from app.cli.reproduce.plan import Found, Work
@@ -41,7 +41,8 @@ def choice(lab: Lab, head: str, dim: int, steps: int, least: int) -> Work:
         own, whose = rows[asked.training], people[asked.training]
 
         def error(rate: float) -> float:
-            z, _, _ = _headed(own, whose, rows, dim, plan(head, rate, steps), progress)
+            z, facts, _ = _headed(own, whose, rows, dim, plan(head, rate, steps), progress)
+            sound(facts)
             return 1 - float(np.nanmean(average_precisions(rank_protocol(z, asked))))
 
         return {"errors": swept(head, error)}, {}
@@ -51,7 +52,7 @@ def choice(lab: Lab, head: str, dim: int, steps: int, least: int) -> Work:
 
 
 def learned(lab: Lab, dim: int, asked: Plan, least: int) -> Work:
-    """See `told_apart`; facts also hold what `teach` says, arrays also `matrix`. May raise Astray."""
+    """See `told_apart`; facts also hold what `teach` says, arrays also `matrix`."""
 
     def run(folder: Path, progress: Progress) -> Found:
         told = sides(lab.photos, least)

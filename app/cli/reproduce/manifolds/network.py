@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from app.cli.reproduce.lab import Lab
-from app.cli.reproduce.manifolds.descent import Lesson, overheads, stepper, swept, teach
+from app.cli.reproduce.manifolds.descent import Lesson, overheads, sound, stepper, swept, teach
 from app.cli.reproduce.manifolds.heads import HEADS, RATES, Plan, flattened
 from app.cli.reproduce.photos import Photos
 from app.cli.reproduce.plan import Found, Work
@@ -81,7 +81,9 @@ def choice(lab: Lab, photo_set: str, least: int, head: str, steps: int) -> Work:
         inner = told.of(told.sides(0)[0])
 
         def error(rate: float) -> float:
-            return float(_learned(inner, plan(head, rate, steps), progress)[1]["wrong"].mean())
+            facts, arrays = _learned(inner, plan(head, rate, steps), progress)
+            sound(facts)
+            return float(arrays["wrong"].mean())
 
         return {"errors": swept(head, error)}, {}
 
@@ -91,7 +93,7 @@ def choice(lab: Lab, photo_set: str, least: int, head: str, steps: int) -> Work:
 
 def learned(lab: Lab, photo_set: str, least: int, asked: Plan) -> Work:
     """Facts: what `teach` says. Arrays: `wrong` (Q,), `wrong_flat` with all axes of one weight, `asked` (Q,) places,
-    `whose` (Q,). May raise Astray."""
+    `whose` (Q,)."""
 
     def run(folder: Path, progress: Progress) -> Found:
         return _learned(classes(lab.photos, photo_set, least), asked, progress)

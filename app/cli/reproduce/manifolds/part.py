@@ -60,8 +60,11 @@ class Part(ABC):
         return "rates as they come" if self.quick else "each head's rate chosen among five on an inner split"
 
     def told(self) -> str:
-        """The rates, for a note."""
-        return "Rates: " + ", ".join(f"{HEADS[head].title} {rate:g}" for head, rate in self.known.items())
+        """The rates, and which fits went astray at them, for a note."""
+        rates = "Rates: " + ", ".join(f"{HEADS[head].title} {rate:g}" for head, rate in self.known.items())
+        ends = {w.name: self.lab.result(w).facts.get("astray") for w in self.chosen_works()}
+        astray = ", ".join(f"{name} (step {end:,})" for name, end in ends.items() if end)
+        return rates + (f". Went astray, and are judged as they were shortly before: {astray}" if astray else "")
 
 
 def flat(works: Mapping[str, Sequence[Work]]) -> list[Work]:

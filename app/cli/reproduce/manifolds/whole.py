@@ -53,7 +53,7 @@ def begun(lab: Lab, steps: int, least: int) -> Work:
 
 
 def end_to_end(lab: Lab, first: Work, asked: Plan, least: int) -> Work:
-    """The net of `begun` goes on with a head behind it. May raise Astray."""
+    """The net of `begun` goes on with a head behind it."""
 
     def run(folder: Path, progress: Progress) -> Found:
         told, net = sides(lab.photos, least), _net(lab.result(first).folder)
