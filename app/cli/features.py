@@ -57,10 +57,13 @@ def learned(name: str, crops: Crops, among: Ids, told: Path, seed: int = 0) -> d
 
     crops: (N, ...) of the whole set; among: places of those that it may see
     """
-    if not told.exists():
-        some = np.sort(np.random.default_rng(seed).choice(among, min(WORDS, len(among)), replace=False))
-        kind = registry.component("descriptors", name)
-        told.write_text(json.dumps(kind.learn(np.ascontiguousarray(crops[some]), told.parent, seed)))
+    with alone(told.with_suffix(".lock")):
+        if not told.exists():
+            some = np.sort(np.random.default_rng(seed).choice(among, min(WORDS, len(among)), replace=False))
+            kind = registry.component("descriptors", name)
+            part = told.with_suffix(".part")
+            part.write_text(json.dumps(kind.learn(np.ascontiguousarray(crops[some]), told.parent, seed)))
+            part.rename(told)
     found: dict[str, Any] = json.loads(told.read_text())
     return found
 

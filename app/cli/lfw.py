@@ -12,6 +12,7 @@ import typer
 from joblib import cpu_count
 
 from app.cli.client import bar
+from app.cli.locks import alone
 from ml import images
 from ml.pipeline import FrontEnd, default_front_end
 from ml.types import AlignedFace, CropKind, Crops, Image
@@ -59,16 +60,17 @@ class Source(Protocol):
 
 
 def crops(source: Source, cache: Path) -> tuple[list[str], dict[CropKind, Crops]]:
-    """The centre face of every photo, in order of the names; cut once and kept in `cache`."""
+    """The centre face of every photo, in order of the names; cut once and kept in `cache`. A process that asks while
+    another cuts them waits for it."""
     names_file = cache / "names.txt"
-    if not names_file.exists():
-        _cut(source, cache)
+    with alone(cache / "names.lock"):
+        if not names_file.exists():
+            _cut(source, cache)
     names = names_file.read_text().splitlines()
     return names, {kind: np.load(cache / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
 
 
 def _cut(source: Source, cache: Path) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
     photos = sorted(source.photos())
     chunks = [photos[i : i + CHUNK] for i in range(0, len(photos), CHUNK)]
     with bar() as progress, ProcessPoolExecutor(cpu_count()) as pool:

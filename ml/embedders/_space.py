@@ -57,18 +57,19 @@ def principal_space(
 ) -> Space:
     """The leading principal axes, exact for a sample of the rows.
 
-    faces: which of the rows; most: r at most, 0 for what the rows are already; sample: how many faces the axes and the
-    mean are computed from, or a quarter more than `most` if that is more; home: a map whose directions are kept as
-    well; the mean is then the nearest that it takes to its offset.
+    faces: which of the rows; most: r at most, 0 where the rows are such coordinates already, about their origin;
+    sample: how many faces the axes and the mean are computed from, or a quarter more than `most` if that is more;
+    home: a map whose directions are kept as well; the mean is then the nearest that it takes to its offset.
     widths: of the descriptors in a row; several are weighted so that they vary alike.
     """
+    if not most:
+        origin = rows.new_zeros(rows.shape[1])
+        return Space(None, origin if home is None else _shared_origin(origin, home))
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.from_numpy(faces)[torch.randperm(len(faces), generator=generator)[: max(sample, most * 5 // 4)]]
     some = rows[chosen.to(rows.device)]
     mean = some.mean(0)
     some -= mean
-    if not most:
-        return Space(None, mean)
     weights = balance(some, widths)
     if weights is not None:
         some *= weights
@@ -79,11 +80,17 @@ def principal_space(
         strength, mix = torch.linalg.eigh(some.T @ some)
         axes = _leading(strength, mix, most).T
     if home is not None:
-        projection, offset = home
-        inside = projection if weights is None else projection / weights
+        inside = home[0] if weights is None else home[0] / weights
         axes = torch.linalg.qr(torch.cat([axes, inside]).T)[0].T
-        mean = mean + torch.linalg.pinv(projection) @ (offset - projection @ mean)
+        mean = _shared_origin(mean, home)
     return Space((axes if weights is None else axes * weights).contiguous(), mean, weights)
+
+
+def _shared_origin(mean: Tensor, home: Home) -> Tensor:
+    """The nearest to this mean that the map takes to its offset."""
+    projection, offset = home
+    moved: Tensor = mean + torch.linalg.pinv(projection) @ (offset - projection @ mean)
+    return moved
 
 
 def _leading(strength: Tensor, vectors: Tensor, most: int) -> Tensor:

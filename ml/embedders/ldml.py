@@ -46,7 +46,7 @@ class Ldml(Projected):
     whitened), "random", or "learned" (go on from what was fitted or loaded); its scale and b are fitted first
     rate: Adam's step, relative to the start's root mean square; averaging: of the parameters over steps
     axes: principal axes that L is sought in, fewer than D for speed; 0 where a row's numbers are its coordinates in
-    such axes, strongest first; device: "auto", "cpu" or "cuda"
+    such axes already, strongest first, about the mean and weighted; device: "auto", "cpu" or "cuda"
     """
 
     dim: int = 128

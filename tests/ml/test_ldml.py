@@ -106,6 +106,15 @@ def test_coordinates_in_principal_axes_are_learned_from_as_they_are() -> None:
     np.testing.assert_allclose(same.embed(inside.rows), whole.embed(data.rows), atol=1e-3)
 
 
+def test_coordinates_keep_their_origin_when_a_fit_goes_on() -> None:
+    first, other = people(80, seed=1), people(60, seed=2)
+    space = principal_space(torch.from_numpy(first.rows), np.arange(len(first.rows)), 30, 0)
+    one, two = (replace(d, rows=space(torch.from_numpy(d.rows)).numpy()) for d in (first, other))
+    before = Ldml(**SMALL, axes=0).fit(one)
+    on = Ldml(**(SMALL | {"steps": 0}), axes=0).go_on_from(before).fit(two)
+    np.testing.assert_allclose(on.embed(two.rows), before.embed(two.rows), atol=1e-4)
+
+
 def test_full_rank_reaches_the_loss_of_logistic_regression() -> None:
     """LDML is convex in L^T L: without a pull it is logistic regression on -(u u^T) with a bias."""
     draw = np.random.default_rng(3)

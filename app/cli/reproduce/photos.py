@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 from app.cli import features, lfw
+from app.cli.locks import alone
 from ml.generation import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
 
@@ -118,19 +119,22 @@ class Photos:
         model, told = self.data / MOBILEFACENET, self.cache / "mobilefacenet.json"
         if not model.exists():
             raise typer.BadParameter(f"there is no {MOBILEFACENET}", param_hint="--data")
-        if not told.exists():
-            facts = {
-                "file": str(model.resolve()),
-                "sha256": sha256(model.read_bytes()).hexdigest(),
-                "size": [112, 112],
-                "colour": "rgb",
-                "mean": 127.5,
-                "scale": 127.5,
-                "dim": 128,
-                "normalise": True,
-                "licence": "unknown",
-            }
-            told.write_text(json.dumps(facts))
+        with alone(told.with_suffix(".lock")):
+            if not told.exists():
+                facts = {
+                    "file": str(model.resolve()),
+                    "sha256": sha256(model.read_bytes()).hexdigest(),
+                    "size": [112, 112],
+                    "colour": "rgb",
+                    "mean": 127.5,
+                    "scale": 127.5,
+                    "dim": 128,
+                    "normalise": True,
+                    "licence": "unknown",
+                }
+                part = told.with_suffix(".part")
+                part.write_text(json.dumps(facts))
+                part.rename(told)
         return told
 
 

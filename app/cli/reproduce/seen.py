@@ -21,11 +21,12 @@ BLOCK = 2048
 @dataclass(frozen=True, eq=False)
 class Seen:
     """axes: (r, D) orthonormal, several descriptors weighted so that they vary alike; None where they are met as they
-    are. Fits do not heed where their origin is."""
+    are. origin: (r,) where the mean of the sample lies on the axes, from which coordinates are told."""
 
     photos: Photos
     features: str
     axes: Rows | None = None
+    origin: Rows = field(default_factory=lambda: np.zeros(1, np.float32))
     kept: dict[str, Rows] = field(default_factory=dict)
 
     def rows(self, photo_set: str) -> Rows:
@@ -33,7 +34,7 @@ class Seen:
         if self.axes is None:
             return self.photos.rows(photo_set, self.features)
         if photo_set not in self.kept:
-            self.kept[photo_set] = self._inside(self.photos.rows(photo_set, self.features), self.axes)
+            self.kept[photo_set] = self._inside(self.photos.rows(photo_set, self.features), self.axes, self.origin)
         return self.kept[photo_set]
 
     @property
@@ -45,10 +46,10 @@ class Seen:
         inside, whole = (1, 1) if self.axes is None else self.axes.shape
         return sum(a.size * whole // inside if a.shape[-1:] == (inside,) else a.size for a in learned.values())
 
-    def _inside(self, rows: Rows, axes: Rows) -> Rows:
+    def _inside(self, rows: Rows, axes: Rows, origin: Rows) -> Rows:
         found = np.empty((len(rows), len(axes)), np.float32)
         for at in range(0, len(rows), BLOCK):
-            found[at : at + BLOCK] = rows[at : at + BLOCK] @ axes.T
+            found[at : at + BLOCK] = rows[at : at + BLOCK] @ axes.T - origin
         return found
 
 
@@ -71,4 +72,4 @@ def _within(photos: Photos, features: str, training: bytes, axes: int, seed: int
     places = np.frombuffer(training, np.int64).copy()
     space = principal_space(rows, places, axes, seed, widths=photos.blocks(features))
     assert space.axes is not None
-    return Seen(photos, features, space.axes.numpy())
+    return Seen(photos, features, space.axes.numpy(), (space.axes @ space.mean).numpy())

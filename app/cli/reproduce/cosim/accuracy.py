@@ -84,7 +84,8 @@ class Accuracies:
         if lower:
             worst = max(lower, key=self._below)
             return f"its part {worst} is {self._below(worst):.1f} below the paper's"
-        return "its parts are not below the paper's: what they know is less different here" if "⊕" in name else ""
+        told = "none of its parts is more than a point below the paper's: what they know is less different here"
+        return told if "⊕" in name else ""
 
     def _below(self, name: str) -> float:
         return PAPER[name] - self.figures[name].value if name in self.figures else 0.0
@@ -93,12 +94,12 @@ class Accuracies:
         found = self.reader.difference(self.heard[a], self.heard[b])
         one, gain = found.difference, PAPER.get(a, 0.0) - PAPER.get(b, 0.0)
         printed = {DIFFERENCE: round(gain, 2)} if {a, b} <= PAPER.keys() else {}
-        verdict: Verdict = "ours" if not printed else "reproduced" if one.low > 0 else "worse"
+        signs: tuple[Verdict, Verdict, Verdict] = ("reproduced", "worse", "ours")
+        verdict = signs[0 if printed and one.low > 0 else 1 if printed and one.high < 0 else 2]
         cause = f"p {found.corrected:.2g}"
-        if verdict == "worse":
-            seen = "it is worse" if one.high < 0 else "no difference is seen"
+        if printed and verdict == "ours":
             small = f"; the paper's own is below its spread over folds, {SPREAD}" if gain < SPREAD else ""
-            cause = f"{seen}, {cause}{small}"
+            cause = f"the claim is not shown, no difference is seen, {cause}{small}"
         works = (*self.heard[a].works, *self.heard[b].works)
         return Row(
             f"{a} less {b}", {DIFFERENCE: Figure(one.value, one.low, one.high)}, printed, verdict, cause, works=works
