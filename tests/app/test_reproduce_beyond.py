@@ -11,15 +11,16 @@ from app.cli.reproduce import run, writing
 from app.cli.reproduce.beyond import celeba, choice, cnn, fused, labels
 from app.cli.reproduce.beyond import chapter as beyond
 from app.cli.reproduce.beyond import strangers as never_seen
+from app.cli.reproduce.beyond.across import across
 from app.cli.reproduce.beyond.chapter import chapter
 from app.cli.reproduce.beyond.labelling import WAYS, Labels, half_the_same, suggested
-from app.cli.reproduce.clml.fits import Options
+from app.cli.reproduce.clml.fits import Fits, Options
 from app.cli.reproduce.clml.grids import START
 from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.photos import MODEL, Photos
-from app.cli.reproduce.plan import Chapter, Scope
+from app.cli.reproduce.plan import Chapter, Result, Scope
 from app.cli.reproduce.results import figure
-from app.cli.reproduce.store import Store
+from app.cli.reproduce.store import NotThere, Store
 from ml.embedders.l2 import L2
 from ml.evaluation.report import rank_protocol, summarise
 from ml.types import Ids, Rows
@@ -59,6 +60,14 @@ class Drawn(Photos):
         rows = np.repeat(middles, SHOTS, axis=0) + 1.5 * draw.normal(size=(SETS[photo_set] * SHOTS, WIDTHS[feature]))
         unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         return np.asarray(unit * (100 if feature == "lbp" else 1), np.float32)
+
+
+class Without(Drawn):
+    """The same without the network."""
+
+    @property
+    def has_model(self) -> bool:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +147,54 @@ def test_what_was_fitted_elsewhere_is_judged_by_each_draw(photos: Photos, told: 
     wanted = 100 * summarise(ranked, protocol="queries").mean_average_precision.value
     shown = row_of(told["across"], "LBP, WPCA-cosine, d = 32")["figures"]
     assert shown["fitted on CelebA10k: mAP"]["value"] == pytest.approx(wanted)
+
+
+def test_columns_of_one_row_differ_by_data_alone(photos: Photos) -> None:
+    lab = Lab(photos, Store(photos.cache / "results"), WHOLE)
+    by_kind = {"queries": Options(QUICK, {"first": 8}, 3), "disjoint": Options(QUICK, {"first": 8}, 2)}
+    part = across(Fits(lab, {case: by_kind[case[1]] for case in START}))
+    assert part is not None
+    assert {w.key["options"]["k"] for w in part.works if w.key["method"] == "clml"} == {2}
+
+
+def test_columns_of_other_options_share_a_name_without_k(told: dict[str, Any]) -> None:
+    row = row_of(told["fused"], "fused, CLML, d = 32")
+    wanted = dict(FAST["fisher", "queries"].of_clml().options)
+    assert row["about"]["options"] == {"closed set": wanted, "never seen": wanted}
+    assert any(note.startswith("fused, CLML, d = 32, less FV alone") for note in told["fused"]["notes"])
+    assert not any("k = " in row["name"] for row in told["fused"]["rows"])
+
+
+def test_rows_say_of_which_draws_they_are(told: dict[str, Any]) -> None:
+    for name, kind in (("never-seen", "disjoint"), ("across", "queries")):
+        assert f"LBP's L2, and LBP at d = 32: `{kind}-0..1`; all others" in told[name]["header"]
+        for row in told[name]["rows"]:
+            many = row["name"] == "LBP, L2" or (row["name"].startswith("LBP") and row["name"].endswith("d = 32"))
+            assert {f["draws"] for c, f in row["figures"].items() if c.endswith("mAP")} == {2 if many else 1}
+
+
+def test_without_the_network_nothing_is_asked_of_it_or_of_celeba(photos: Photos, tmp_path: Path) -> None:
+    """For who in CelebA10k looks like somebody in LFW cannot be told."""
+    lab = Lab(Without(photos.data, photos.cache), Store(tmp_path), WHOLE)
+    past = chapter(lab, FAST)
+    asked = [*past.works(), *past.guessed()]
+    assert {"lbp", "fisher"} <= {w.key["features"] for w in asked}
+    assert not [w.name for w in asked if MODEL in w.key["features"] or "celeba" in str(w.key)]
+
+
+def test_what_is_chosen_is_not_told_before(photos: Photos, tmp_path: Path) -> None:
+    lab = Lab(photos, Store(tmp_path), WHOLE)
+    with pytest.MonkeyPatch.context() as patch:
+        small(patch)
+        with pytest.raises(NotThere, match="others are chosen"):
+            choice.told(lab)
+
+
+def test_pairs_that_were_too_few_are_told_with_their_draws(photos: Photos, tmp_path: Path) -> None:
+    facts = ({"20": False, "60": False}, {"20": True, "60": False}, {"20": True, "60": True})
+    found = {labels.SUGGESTED: [Result({"learned": one}, {}, tmp_path) for one in facts]}
+    [note] = labels._notes(found, (20, 60))
+    assert "at 20 (1 of 3 draws), 60 (2 of 3 draws);" in note
 
 
 def test_people_who_look_alike_teach_nothing(photos: Photos) -> None:
@@ -232,3 +289,17 @@ def test_a_quick_look_has_fewer_tables(photos: Photos) -> None:
     _, past = made(photos, Scope(1, 1, True))
     assert {w.key.get("what", "fit") for w in past.works()} == {"fit", "labels"}
     assert not any("+" in str(w.key["features"]) for w in past.works())
+
+
+def test_a_quick_look_says_that_nothing_is_chosen(photos: Photos) -> None:
+    lab, _ = made(photos, Scope(1, 1, True))
+    with pytest.MonkeyPatch.context() as patch:
+        small(patch)
+        part = cnn.smaller(Fits(lab, FAST))
+        assert part is not None
+        for work in part.works:
+            lab.store.do(work)
+        table = part.table()
+    assert "learned, 8, the first candidate" in [row.name for row in table.rows]
+    assert "in a quick look none is chosen" in table.header
+    assert "as chosen" not in str(table.rows) + table.header

@@ -16,11 +16,13 @@ from app.cli.reproduce.clml.fits import Fits, Options, Sizes
 from app.cli.reproduce.clml.goals import reached
 from app.cli.reproduce.clml.map import neighbours, on_plane
 from app.cli.reproduce.clml.million import vectors
+from app.cli.reproduce.clml.rows import retrieved
 from app.cli.reproduce.clml.verification import verification
 from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.plan import Figure, Scope
 from app.cli.reproduce.results import Queries, figure
 from app.cli.reproduce.seen import Seen, seen
+from app.cli.reproduce.store import Store
 from ml.evaluation.report import rank_protocol, summarise
 from ml.indexes.ivf import Ivf
 from tests import reproduced
@@ -129,6 +131,35 @@ def test_options_are_taken_by_the_best_figure_and_then_frozen(lab: Lab) -> None:
     table = choices.table()
     assert sum(row.cause == "taken" for row in table.rows) == 3
     assert len(table.rows) == 5
+
+
+def test_candidates_that_are_the_same_fit_are_tried_once(lab: Lab, tmp_path: Path) -> None:
+    case, clml = ("lbp", "queries"), [{"first": 10}, {"first": 10, "spherical": 0.0}]
+    for ldml, count in ((LDML, 1), ({**LDML, "spherical": 0.7}, 2)):
+        choices = Choices(
+            Lab(lab.photos, Store(tmp_path / str(count)), Scope(2, 1)), {case: Grid([ldml], clml, (2,))}, FAST
+        )
+        choices.lab.store.do(choices.works()[0])
+        tried = [o.clml for name, o, _ in choices.of(case).tried if name == "clml"]
+        assert tried == clml[:count]
+
+
+def test_without_the_network_nothing_is_asked_of_it(lab: Lab, tmp_path: Path) -> None:
+    made = chapter(Lab(lab.photos, Store(tmp_path), Scope(2, 1)), FAST, SMALL)
+    asked = [*made.works(), *made.guessed()]
+    assert {"lbp", "fisher"} <= {w.key.get("features") for w in asked}
+    assert not [w.name for w in asked if "mobilefacenet" in str(w.key)]
+
+
+@pytest.mark.parametrize(("more", "held"), [({}, True), ({"shrink": 0.0}, False)])
+def test_a_regulariser_is_a_cause_where_there_is_one(lab: Lab, more: dict[str, float], held: bool) -> None:
+    fits = Fits(lab, FAST)
+    works = fits.works(Method("ldml", 32, {**LDML, **more}), "lbp")
+    for work in (*works, *fits.l2("lbp")):
+        lab.store.do(work)
+    cause = retrieved(fits, "lbp", "LDML", works, {"mAP": 200.0}).cause
+    assert "it is the learning" in cause
+    assert ("regulariser" in cause) is held
 
 
 def test_inner_splits_hold_no_query(lab: Lab) -> None:

@@ -6,24 +6,21 @@ from app.cli.export import training_set
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.manifolds.people import ALIKE, sides
 from ml.embedders.base import TaskData, TrainingSet
-from ml.types import Ids
 
 ABOUT = {"fitted on": "celeba", "without": f"look-alikes from {ALIKE}"}
 LEAST = 2
 
 
+def there(lab: Lab) -> bool:
+    """Not without the network that tells who looks alike."""
+    return lab.photos.has("celeba") and lab.photos.has_model
+
+
 def people(lab: Lab, features: str) -> TrainingSet:
-    """By its identities."""
-    kept, names = apart(lab), lab.photos.names("celeba")
+    """By its identities; nobody of whom a face looks like one of LFW."""
+    kept, names = sides(lab.photos, LEAST).taught, lab.photos.names("celeba")
     made = training_set(lab.photos.rows("celeba", features)[kept], [names[i] for i in kept])
     return TrainingSet(made.rows, made.tasks, lab.photos.blocks(features))
-
-
-def apart(lab: Lab) -> Ids:
-    """Places of the photos of people none of whose faces looks like one of LFW; of all, without a recogniser."""
-    if not lab.photos.has_model:
-        return np.arange(len(lab.photos.names("celeba")))
-    return sides(lab.photos, LEAST).taught
 
 
 def together(first: TrainingSet, second: TrainingSet) -> TrainingSet:

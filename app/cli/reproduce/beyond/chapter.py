@@ -9,7 +9,7 @@ from app.cli.reproduce.beyond.cnn import smaller
 from app.cli.reproduce.beyond.fused import fused
 from app.cli.reproduce.beyond.labels import labelled
 from app.cli.reproduce.beyond.strangers import strangers
-from app.cli.reproduce.clml.choice import Case, Choices
+from app.cli.reproduce.clml.choice import Case, Choices, possible
 from app.cli.reproduce.clml.fits import Fits, Options
 from app.cli.reproduce.clml.grids import GRIDS, START
 from app.cli.reproduce.clml.rows import Part, side_by_side
@@ -21,7 +21,7 @@ PARTS = (smaller, strangers, across, labelled, fused)
 
 def chapter(lab: Lab, start: Mapping[Case, Options] = START) -> Chapter:
     """The options of LDML and CLML are those that 003's tables choose; start: before that, and in a quick look."""
-    choices = Choices(lab, {} if lab.scope.quick else GRIDS, start)
+    choices = Choices(lab, possible(lab, GRIDS), start)
 
     def parts() -> list[Part]:
         fits = Fits(lab, {case: choices.of(case).options for case in start})

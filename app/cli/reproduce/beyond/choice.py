@@ -12,6 +12,7 @@ from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.photos import MODEL
 from app.cli.reproduce.plan import Work
 from app.cli.reproduce.results import Queries
+from app.cli.reproduce.store import NotThere
 
 SECONDS = 15.0
 SIZES = (64, 32)
@@ -50,7 +51,7 @@ def tried(lab: Lab, dim: int, kind: str) -> list[Work]:
 
 
 def chosen(lab: Lab, dim: int, kind: str) -> Method:
-    """The candidate of the best mAP; the first, where not all of them are judged."""
+    """The candidate of the best mAP; the first in a quick look, or where not all of them are judged."""
     judged = not lab.scope.quick and all(lab.store.has(work) for work in tried(lab, dim, kind))
     return candidates(dim)[_best(lab, dim, kind) if judged else 0]
 
@@ -61,7 +62,13 @@ def _best(lab: Lab, dim: int, kind: str) -> int:
 
 
 def told(lab: Lab) -> list[str]:
-    """`chosen for 32 numbers: closed set clml {"ridge": 0.003}; never seen ldml {}`"""
+    """`chosen for 32 numbers: closed set clml {"ridge": 0.003}; never seen ldml {}`
+
+    Raises NotThere before all candidates are judged.
+    """
+    for work in choices(lab):
+        if not lab.store.has(work):
+            raise NotThere(f"{work.name} was not computed, by which others are chosen")
     notes = []
     for dim in sizes(lab):
         best = {where: chosen(lab, dim, kind) for where, kind in KINDS.items()}

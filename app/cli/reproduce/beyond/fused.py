@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.cli.reproduce.beyond.strangers import DIMS, WHAT, called, methods
+from app.cli.reproduce.beyond.strangers import DIMS, VOCABULARY, WHAT, called, methods
 from app.cli.reproduce.clml.fits import NAMES, Fits
 from app.cli.reproduce.clml.rows import Part
 from app.cli.reproduce.lab import Lab, Method
@@ -20,13 +20,15 @@ BEST = "fisher"
 
 @dataclass(frozen=True, eq=False)
 class Line:
+    """method: as it is called; k and other options are each side's own."""
+
     features: str
     method: Method
     works: Mapping[str, Sequence[Work]]
 
     @property
     def name(self) -> str:
-        return f"{TITLES[self.features]}, {called(self.method)}"
+        return f"{TITLES[self.features]}, {called(self.method, with_k=False)}"
 
     @property
     def all(self) -> list[Work]:
@@ -63,15 +65,18 @@ def _table(fits: Fits, lines: list[Line]) -> Table:
     for line in lines:
         found = {where: lab.results(works) for where, works in line.works.items()}
         shown = {f"{where}: {what}": figure(found[where], what) for where in found for what in WHAT}
-        rows.append(Row(line.name, shown, works=line.all))
+        options = {where: works[0].key["options"] for where, works in line.works.items()}
+        rows.append(Row(line.name, shown, about={"options": options}, works=line.all))
         if line.features == FUSED:
-            best = next(n for n in lines if n.features == BEST and called(n.method) == called(line.method))
+            wanted = (BEST, line.method.name, line.method.dim)
+            [best] = [n for n in lines if (n.features, n.method.name, n.method.dim) == wanted]
             notes.append(f"{line.name}, less {TITLES[BEST]} alone: {_gain(lab, line, best)}")
     draws = len(lab.scope.few_seeds)
     header = (
         f"LFW, {draws} draws of `queries-*` (closed set, 423 queries, gallery 12,810) and of `disjoint-*` (people "
-        f"never seen), in percent. LBP (9,860 numbers), Fisher vectors (16,896) and SIFT at nine landmarks (3,456), "
-        f"and all three in one row, weighted so that they vary alike, by the options chosen for Fisher vectors."
+        f"never seen; {VOCABULARY}), in percent. LBP (9,860 numbers), Fisher vectors (FV, 16,896) and SIFT at nine "
+        f"landmarks (3,456), and all three in one row, weighted so that they vary alike. Options, k among them, are "
+        f"those chosen for the closed set and for people never seen; of SIFT and of all three those of FV."
     )
     return Table("fused", "Fused descriptors", header, COLUMNS, rows, notes=notes)
 

@@ -84,7 +84,8 @@ def _searched(asked: Protocol, embedded: Any, model: Embedder, size: int) -> dic
 def _table(lab: Lab, asked: Mapping[str, list[Work]], named: list[Work], sizes: Sequence[int]) -> Table:
     found = {way: lab.results(works) for way, works in asked.items()}
     one = next(iter(asked))
-    rows = [Row("no labels: WPCA-cosine, d = 128", _figures(found[one], 0), works=asked[one])]
+    unlabelled = f"no labels: WPCA-cosine of the first {FIRST:,} faces, d = {DIM}"
+    rows = [Row(unlabelled, _figures(found[one], 0), works=asked[one])]
     rows += [
         Row(f"{size:,} pairs, {way}", _figures(found[way], size), works=works)
         for size in sizes
@@ -96,7 +97,8 @@ def _table(lab: Lab, asked: Mapping[str, list[Work]], named: list[Work], sizes: 
         f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are asked of the half of the people that may be learned "
         f"from, none of whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
         f"(and what follows from them), in percent. The model of one row suggests the pairs of the next, as the "
-        f"service does. {SAME}: how many of the pairs."
+        f"service does; but suggestions are calibrated on the pairs that were learned from (the service uses held-out "
+        f"pairs), so they may do better there. {SAME}: how many of the pairs."
     )
     alt = "mAP on people without labels against the number of labelled pairs, a line for each way of choosing them"
     plot = Plot("beyond-labels", alt, partial(_draw, found=found, named=figure(whole, "mAP").value, sizes=sizes))
@@ -114,9 +116,9 @@ def _notes(found: Mapping[str, list[Result]], sizes: Sequence[int]) -> list[str]
         apart = [f"{size:,}: {told(difference(found[SUGGESTED], found[other], 'mAP', str(size)))}" for size in sizes]
         notes.append(f"Suggested less {other}, mAP, paired: " + "; ".join(apart))
     for way, results in found.items():
-        missed = [int(n) for n in results[0].facts["learned"] if not all(r.facts["learned"][n] for r in results)]
-        if missed:
-            told_of = ", ".join(f"{n:,}" for n in missed)
+        missed = {int(n): sum(not r.facts["learned"][n] for r in results) for n in results[0].facts["learned"]}
+        told_of = ", ".join(f"{n:,} ({draws} of {len(results)} draws)" for n, draws in missed.items() if draws)
+        if told_of:
             notes.append(f"{way}: too few pairs of either kind to learn from at {told_of}; the model before serves on")
     return notes
 

@@ -18,6 +18,7 @@ ALL = "mAP, all distractors"
 COLUMNS = ("mAP", "1@1", "1@10", ALL)
 DIMS = (32, 128)
 MORE = {"also": celeba.ABOUT}
+VOCABULARY = "the vocabulary of FV was learned without labels, from photos that may be of them"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +35,9 @@ class Line:
         return f"{NAMES[self.features]}, {called(self.method)}{', and CelebA10k' if self.more else ''}"
 
 
-def called(method: Method) -> str:
+def called(method: Method, with_k: bool = True) -> str:
     """As tables name it."""
-    k = f", k = {method.options['k']}" if "k" in method.options else ""
+    k = f", k = {method.options['k']}" if with_k and "k" in method.options else ""
     names = {"l2": "L2", "cosine": "cosine", "wpca": "WPCA-cosine", "ldml": "LDML", "clml": "CLML"}
     return names[method.name] + k + (f", d = {method.dim}" if method.dim else "")
 
@@ -54,8 +55,10 @@ def dims(fits: Fits, features: str) -> Sequence[int]:
     return DIMS[:1] if fits.lab.scope.quick or features == MODEL else DIMS
 
 
-def features_of(fits: Fits) -> list[str]:
-    return [f for f in fits.features if f != MODEL or fits.lab.photos.has_model]
+def draws(fits: Fits, kind: str, others: str = "all others") -> str:
+    """Which rows are of which protocol files."""
+    many, few = fits.told("lbp", kind=kind), fits.told("lbp", sweep=True, kind=kind)
+    return f"All rows: {many}" if many == few else f"LBP's L2, and LBP at d = 32: {many}; {others}: {few}"
 
 
 def strangers(fits: Fits) -> Part:
@@ -64,10 +67,10 @@ def strangers(fits: Fits) -> Part:
 
 
 def _lines(fits: Fits) -> Iterator[Line]:
-    for features in features_of(fits):
+    for features in fits.features:
         for method in methods(fits, features, "disjoint", dims(fits, features)):
             yield Line(features, method, fits.works(method, features, "disjoint"))
-    if fits.lab.photos.has("celeba") and not fits.lab.scope.quick:
+    if celeba.there(fits.lab) and not fits.lab.scope.quick:
         for dim in DIMS:
             method = fits.options("lbp", "disjoint").of_ldml(dim)
             yield Line("lbp", method, [_with_celeba(fits.lab, method, i) for i in fits.lab.scope.few_seeds], more=True)
@@ -82,12 +85,13 @@ def _with_celeba(lab: Lab, method: Method, draw: int) -> Work:
 
 def _table(fits: Fits, lines: list[Line]) -> Table:
     rows = [_row(fits.lab, line) for line in lines]
-    draws = "; ".join(f"{NAMES[f]}: {fits.told(f, kind='disjoint')}" for f in features_of(fits))
+    vocabulary = f"; {VOCABULARY}" if "fisher" in fits.features else ""
+    others = "all others" + (", and what was fitted on CelebA10k as well" if any(n.more for n in lines) else "")
     header = (
         f"LFW, in percent. Half of the people are learned from; one photo of each other person with five or more is "
-        f"searched for (about 210) among all photos of the people not learned from (about 6,500). {draws}, at d = 32; "
-        f"other rows: {len(fits.lab.scope.few_seeds)} draws. No paper tested this; what was "
-        f"asked of LBP at d = 32 is judged on the page of CLML."
+        f"searched for (about 210) among all photos of the people not learned from (about 6,500){vocabulary}. "
+        f"{draws(fits, 'disjoint', others)}. No paper tested this; what was asked of LBP at d = 32 is judged on the "
+        f"page of CLML."
     )
     return Table("never-seen", "People never seen", header, COLUMNS, rows, notes=list(_paired(fits.lab, lines)))
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from app.cli.reproduce import writing
 from app.cli.reproduce.clml.baselines import baselines
 from app.cli.reproduce.clml.cells import cells
-from app.cli.reproduce.clml.choice import Case, Choices
+from app.cli.reproduce.clml.choice import Case, Choices, possible
 from app.cli.reproduce.clml.crowd import crowds
 from app.cli.reproduce.clml.fits import Fits, Options, Sizes
 from app.cli.reproduce.clml.goals import goals
@@ -25,7 +25,7 @@ PARTS = (goals, spaces, numbers, widths, crowds, baselines, cells, million, veri
 
 def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Sizes()) -> Chapter:
     """start: the options before anything was chosen, and all there is in a quick look."""
-    choices = Choices(lab, {} if lab.scope.quick else GRIDS, start)
+    choices = Choices(lab, possible(lab, GRIDS), start)
 
     def parts() -> list[Part]:
         fits = Fits(lab, {case: choices.of(case).options for case in start}, sizes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.cli.reproduce.clml.fits import NAMES, Options
+from app.cli.reproduce.clml.fits import NAMES, Options, has
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.plan import Row, Table, Work
 from app.cli.reproduce.results import Queries, figures
@@ -27,6 +27,11 @@ class Grid:
 
     def steps(self) -> list[tuple[str, Sequence[Any]]]:
         return [("ldml", self.ldml), ("clml", self.clml), ("k", self.k)]
+
+
+def possible(lab: Lab, grids: Mapping[Case, Grid]) -> dict[Case, Grid]:
+    """Those of descriptors that are to be had; none in a quick look."""
+    return {case: grid for case, grid in grids.items() if not lab.scope.quick and has(lab, case[0])}
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Choices:
         tried: list[tuple[str, Options, Work]] = []
         now = self.start[case]
         for name, values in self.grids[case].steps() if case in self.grids else []:
-            step = [(name, o, self._work(case, name, o)) for o in (replace(now, **{name: v}) for v in values)]
+            step = self._step(case, name, [replace(now, **{name: v}) for v in values])
             tried += step
             if not all(self.lab.store.has(work) for _, _, work in step):
                 return Found(tried, now, False)
@@ -86,6 +91,14 @@ class Choices:
             made.append(Row(told, figures([self.lab.result(work)], COLUMNS), cause=taken, works=[work]))
         return made
 
+    def _step(self, case: Case, name: str, candidates: Sequence[Options]) -> list[tuple[str, Options, Work]]:
+        """Without those that are an earlier one in other words."""
+        kept: dict[str, tuple[str, Options, Work]] = {}
+        for options in candidates:
+            work = self._work(case, name, options)
+            kept.setdefault(_plain(work), (name, options, work))
+        return list(kept.values())
+
     def _work(self, case: Case, name: str, options: Options) -> Work:
         method = options.of_ldml() if name == "ldml" else options.of_clml()
         return self.lab.retrieval(method, case[0], f"inner-{case[1]}-0")
@@ -95,3 +108,8 @@ class Choices:
         if name not in self.scores:
             self.scores[name] = float(np.nanmean(Queries.of(self.lab.result(work)).values("mAP")))
         return self.scores[name]
+
+
+def _plain(work: Work) -> str:
+    """What is fitted: `spherical` 0 is what it is unsaid."""
+    return json.dumps({k: v for k, v in work.key["options"].items() if (k, v) != ("spherical", 0.0)}, sort_keys=True)

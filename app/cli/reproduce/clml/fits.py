@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.cli.reproduce.lab import Lab, Method
-from app.cli.reproduce.photos import MIRRORED
+from app.cli.reproduce.photos import MIRRORED, MODEL
 from app.cli.reproduce.plan import Work
 
 NAMES = {"lbp": "LBP", "fisher": "FV", "mobilefacenet": "CNN (MobileFaceNet)"}
@@ -15,6 +15,11 @@ BOTH_SIDES = {"lbp": "lbp" + MIRRORED, "fisher": "fisher" + MIRRORED}
 DIM, K = 32, 16
 KS = (2, 4, 8, 16, 32, 64)
 DIMS = (16, 32, 64, 128, 256)
+
+
+def has(lab: Lab, features: str) -> bool:
+    """Whether it can be computed: the network may not be there."""
+    return features != MODEL or lab.photos.has_model
 
 
 def called(features: str) -> str:
@@ -57,8 +62,8 @@ class Fits:
 
     @property
     def features(self) -> list[str]:
-        """All but those that a quick look has no time for."""
-        return ["lbp"] if self.lab.scope.quick else list(NAMES)
+        """All that are to be had but those that a quick look has no time for."""
+        return ["lbp"] if self.lab.scope.quick else [f for f in NAMES if has(self.lab, f)]
 
     @property
     def best(self) -> str:

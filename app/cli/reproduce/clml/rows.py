@@ -47,10 +47,12 @@ def _why(fits: Fits, features: str, row: Row) -> str:
     plain = figure(fits.lab.results(fits.l2(features)), "mAP").value
     if plain < L2[features] - TOLERANCE:
         return f"{NAMES[features]} itself is weaker here before anything is learned (L2 {plain:.1f} for {L2[features]})"
-    axes = row.works[0].key["options"].get("axes", 2000)
+    options = row.works[0].key["options"]
+    axes = options.get("axes", 2000)
+    held = ", and a regulariser that was chosen on other photos" if options.get("shrink", 1.0) else ""
     return (
         f"{NAMES[features]} itself is as good (L2 {plain:.1f} for {L2[features]}), so it is the learning: maps within "
-        f"{axes:,} of {WIDTH[features]:,} axes, and a regulariser that was chosen on other photos"
+        f"{axes:,} of {WIDTH[features]:,} axes{held}"
     )
 
 

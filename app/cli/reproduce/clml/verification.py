@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from app.cli.reproduce.clml.fits import BOTH_SIDES, Fits, called
+from app.cli.reproduce.clml.fits import BOTH_SIDES, Fits, called, has
 from app.cli.reproduce.clml.rows import OTHER_NETWORK, Part
 from app.cli.reproduce.lab import FOLDS, Lab, Method
 from app.cli.reproduce.plan import Figure, Row, Table, Work, judged
@@ -62,7 +62,7 @@ def _methods(fits: Fits) -> list[tuple[str, str, Method]]:
         return [("lbp", "L2", Method("l2"))]
     fv, cnn = (fits.options(f, "disjoint") for f in ("fisher", "mobilefacenet"))
     both = BOTH_SIDES["fisher"]
-    return [
+    found = [
         ("fisher", "L2", Method("l2")),
         *(("fisher", f"LDML, d = {d}", fv.of_ldml(d)) for d in (32, 128, 768)),
         *(("fisher", f"CLML, d = {d} (k = {k})", fv.of_clml(k, d)) for d, k in ((32, 4), (128, 6))),
@@ -73,6 +73,7 @@ def _methods(fits: Fits) -> list[tuple[str, str, Method]]:
         ("mobilefacenet", "LDML, d = 128", cnn.of_ldml(128)),
         ("mobilefacenet", "CLML, d = 128 (k = 2)", cnn.of_clml(2, 128)),
     ]
+    return [one for one in found if has(fits.lab, one[0])]
 
 
 def verification_of(fits: Fits, features: str, name: str) -> tuple[list[Work], Callable[[], dict[str, Figure]]]:
