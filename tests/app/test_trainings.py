@@ -129,7 +129,7 @@ def test_each_family_goes_on_from_its_like(service: Service, method: str, dim: i
 
 def test_a_descriptor_may_be_given_its_options(service: Service) -> None:
     enrol(service.resources, "c", range(8), shots=2)
-    cut = {"name": "lbp", "options": {"margin": 2}}
+    cut = {"name": "lbp", "options": {"margin": 2, "mirrored": True}}
     job = service.wait(start(service, method="wpca", dim=4, descriptors=[cut, "cslbp"]))
     assert job["state"] == "succeeded", job["problem"]
     made = service.client.get(f"/v1/models/{job['result']['model']}").json()["descriptors"]
