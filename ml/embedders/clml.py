@@ -36,6 +36,9 @@ class Clml(Ldml):
     threshold: a q_s is lessened by so much, cut at 0 and q made to sum to 1 again; soften: divides ln p(s | x)
     local_rate: `rate` of these steps; pull: of each L_s towards their mean; anchor: of each b_s towards 0 (shrink: the
     paper's norm, on both)
+    rescale: the local maps begin at the scale, and b, where the first map's loss is least anew, not at those it ended
+    with. It knows the people learned from better; without it, and with an anchor of 0.1, strangers are known better.
+    A `spherical` first map has no scale and is always given one
     """
 
     steps: int = 300
@@ -48,6 +51,7 @@ class Clml(Ldml):
     local_rate: float = 0.005
     pull: float = 5e-6
     anchor: float = 1e-3
+    rescale: bool = True
 
     def _common(self, before: Embedder) -> tuple[Rows, Rows]:
         """One linear map, or what another CLML's maps have in common: local parts are learned anew."""
@@ -86,9 +90,10 @@ class Clml(Ldml):
 
         if len(lesson.task.faces) < self.k:
             raise TooFewPairs("faces", self.k, len(lesson.task.faces))
-        model, _ = self._one_map(lesson, self.first, after(0), looks=False)
-        # faces learned by heart ask for a larger scale, at which less is left to learn: people never seen gain by it
-        projection, bias = lesson.scaled(model.projection)
+        model, before = self._one_map(lesson, self.first, after(0), looks=False)
+        projection, bias = model.projection, before.bias
+        if self.rescale or self.spherical:
+            projection, bias = lesson.scaled(projection)
         seen = lesson.of(lesson.task.faces)
         gate = projection if self.gate == "ldml" else _leading_axes(seen)
         mixture = fit_mixture(seen @ gate.T, self.k, self.seed)

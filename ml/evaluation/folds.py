@@ -1,4 +1,4 @@
-"""Verification over folds: each fold's pairs are judged at the threshold that is best on the other folds' pairs."""
+"""Verification over folds: each fold's pairs are judged at the threshold that is best on pairs of other folds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ from ml.types import Ids
 
 Apart = Callable[[Ids], Distances]
 """(P, 2) places of photos -> (P,) distances under one model."""
+Judge = Callable[[int], tuple[Pairs, Distances]]
+"""A fold -> the pairs that its threshold is chosen on, and their distances."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,23 @@ def verify(
     people: Ids,
     apart: Callable[[int], Apart],
     *,
+    judge: Judge | None = None,
     told: Callable[[Distances], Distances] = np.asarray,
     resamples: int = RESAMPLES,
 ) -> Verification:
     """people: (N,) whose each photo is, -1 unknown; apart(f): distances under the model that may judge fold f; told: as
     the dispersion tells them (`Metric.told`), rising with them.
 
-    A model that was fitted must not have seen fold f; its threshold is chosen here, on the other folds alone.
+    judge(f): the pairs that fold f's threshold is chosen on, and their distances; without it, those of the other folds
+    under fold f's own model. Pairs that a model was fitted on look easier than they are, and a threshold chosen on them
+    is too tight: a model that learns should be told its threshold by one that saw neither them nor fold f.
+
+    A model that was fitted must not have seen fold f.
     Raises WrongShape with fewer than two folds, or one without pairs of both kinds.
     """
     if len(folds) < 2 or not all(f.same.any() and not f.same.all() for f in folds):
         raise WrongShape("folds", "two or more, each with pairs of both kinds", len(folds))
-    judged = [_judge(f, folds, apart(f)) for f in range(len(folds))]
+    judged = [_judge(f, folds, apart(f), judge) for f in range(len(folds))]
     distances, thresholds = [d for d, _ in judged], [t for _, t in judged]
     right = [(d <= t) == f.same for f, d, t in zip(folds, distances, thresholds, strict=True)]
     owners = [_owners(f, people) for f in folds]
@@ -71,8 +78,11 @@ def verify(
     )
 
 
-def _judge(at: int, folds: Sequence[Pairs], apart: Apart) -> tuple[Distances, float]:
-    """The distances of one fold's pairs, and the threshold of the others."""
+def _judge(at: int, folds: Sequence[Pairs], apart: Apart, judge: Judge | None) -> tuple[Distances, float]:
+    """The distances of one fold's pairs, and their threshold."""
+    if judge is not None:
+        pairs, distances = judge(at)
+        return apart(folds[at].index), best_threshold(distances, pairs.same)
     learned = Pairs.of([f for i, f in enumerate(folds) if i != at])
     return apart(folds[at].index), best_threshold(apart(learned.index), learned.same)
 

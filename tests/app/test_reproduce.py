@@ -17,6 +17,7 @@ from app.cli.reproduce.store import NotThere, Store
 from ml.embedders.base import Progress
 from ml.evaluation import protocols
 from ml.evaluation.report import rank_protocol, summarise
+from ml.evaluation.verification import best_threshold
 from tests import reproduced
 
 
@@ -149,6 +150,21 @@ def test_folds_are_judged_each_under_its_own_model(lab: Lab) -> None:
     assert 50 < found.value <= 100
     assert found.draws == 10
     assert folds[0].facts["parameters"] >= 4 * 9860
+
+
+def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(lab: Lab) -> None:
+    works = lab.judges(Method("wpca", 4), "lbp")
+    assert [w.key["fold"] for w in works] == [[f, f + 1] for f in range(0, 10, 2)]
+    judges, folds = ([lab.store.do(w) for w in some] for some in (works, lab.verification(Method("wpca", 4), "lbp")))
+    sides = [lab.protocol(f"view2:{f}") for f in range(10)]
+    neither = np.intersect1d(sides[2].training, sides[3].training)
+    assert judges[1].facts["faces"] == len(neither) < len(sides[2].training)
+    pairs = [s.pairs for s in sides]
+    found = results.verified(folds, pairs, sides[0].people, judges)
+    first = sum(len(p.same) for p in pairs[:3])
+    distances = judges[1].arrays["distances"][first : first + len(pairs[3].same)]
+    assert found.thresholds[2] == best_threshold(distances, pairs[3].same)
+    assert found.thresholds[2] != results.verified(folds, pairs, sides[0].people).thresholds[2]
 
 
 def test_a_page_its_figures_and_its_pictures(tmp_path: Path, lab: Lab) -> None:

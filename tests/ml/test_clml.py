@@ -154,6 +154,24 @@ def test_without_a_second_stage_it_is_ldml_at_a_scale_of_its_own(data: TrainingS
     np.testing.assert_allclose(z / z.std(), same / same.std(), atol=1e-3)
 
 
+def test_unless_it_is_rescaled_it_begins_where_the_first_map_ended(data: TrainingSet) -> None:
+    first = Ldml(dim=6, steps=60).fit(data)
+    still = SMALL | {"steps": 1, "local_rate": 1e-8}
+    kept, anew = (Clml(**still, rescale=rescale).fit(data) for rescale in (False, True))
+    z = first.embed(data.rows)
+    np.testing.assert_allclose(kept.embed(data.rows), z, atol=1e-4 * z.std())
+    assert float(kept.learned["bias"]) == pytest.approx(float(first.learned["bias"]), rel=0.02)
+    maps = [float(np.linalg.norm(e.learned["projection"])) for e in (kept, anew)]
+    assert maps[1] / maps[0] == pytest.approx((anew.learned["bias"] / kept.learned["bias"]) ** 0.5, rel=0.3)
+    assert maps[1] / maps[0] != pytest.approx(1.0, rel=1e-2)
+
+
+def test_a_first_map_learned_on_the_sphere_is_given_a_scale_in_any_case(data: TrainingSet) -> None:
+    still = SMALL | {"steps": 1, "local_rate": 1e-8, "spherical": 0.7}
+    kept, anew = (Clml(**still, rescale=rescale).fit(data) for rescale in (False, True))
+    np.testing.assert_array_equal(kept.learned["projection"], anew.learned["projection"])
+
+
 @pytest.mark.parametrize("gate", ["ldml", "descriptor"])
 def test_pulled_together_it_fits_people_seen_no_worse_and_new_ones_neither(gate: str, data: TrainingSet) -> None:
     new = people(80, seed=2)

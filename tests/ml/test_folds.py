@@ -88,3 +88,24 @@ def test_one_fold_or_one_kind_of_pair_is_not_enough() -> None:
     for few in (folds[:1], [folds[0], Pairs(folds[1].index[:3], folds[1].same[:3])]):
         with pytest.raises(WrongShape, match="pairs of both kinds"):
             verify(few, people, lambda _: on_the_line(rows))
+
+
+def test_a_threshold_of_pairs_not_learned_from_is_not_too_tight() -> None:
+    """A model that knows the others' people by heart puts them close; of new people it knows what it knew before."""
+    folds, people, rows = world(5)
+
+    def apart(fold: int) -> Apart:
+        mine = np.unique(folds[fold].index)
+        heart = np.where(np.isin(np.arange(len(rows)), mine), rows, 0.02 * rows)
+        return on_the_line(heart)
+
+    def judge(fold: int) -> tuple[Pairs, np.ndarray]:
+        partner = folds[fold ^ 1]
+        return partner, on_the_line(rows)(partner.index)
+
+    tight, told = verify(folds, people, apart), verify(folds, people, apart, judge=judge)
+    assert told.accuracy.mean > tight.accuracy.mean + 0.05
+    for f in range(FOLDS):
+        pairs, distances = judge(f)
+        assert told.thresholds[f] == best_threshold(distances, pairs.same)
+    assert told.separation.auc.value == tight.separation.auc.value

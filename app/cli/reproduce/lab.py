@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +118,25 @@ class Lab:
     ) -> list[Work]:
         """Ten works, one a fold of LFW's view 2: array `distances` (6000,) of all pairs under the fold's own model,
         `told` the same as dispersion tells them; fact `parameters`, how many numbers were learned."""
-        return [self._fold(method, features, fold, seconds, train, about or {}) for fold in FOLDS]
+        return [self._fold(method, features, (fold,), seconds, train, about or {}) for fold in FOLDS]
+
+    def judges(self, method: Method, features: str) -> list[Work]:
+        """Five works as those of `verification`, the first of a fit that saw neither fold 0 nor 1, and so on: from them
+        `results.verified` has the thresholds of what was learned."""
+        return [self._fold(method, features, (fold, fold + 1), None, None, {}) for fold in FOLDS[::2]]
 
     def _fold(
-        self, method: Method, features: str, fold: int, seconds: float | None, train: Train | None,
+        self, method: Method, features: str, unseen: tuple[int, ...], seconds: float | None, train: Train | None,
         about: Mapping[str, Any],
     ) -> Work:  # fmt: skip
+        told = " and ".join(str(fold) for fold in unseen)
+        fold = unseen[0] if len(unseen) == 1 else [*unseen]
         key = {**method.key, "features": features, "protocol": "view2", "fold": fold, **about}
 
         def run(folder: Path, progress: Progress) -> Found:
-            asked = self.protocol(f"view2:{fold}")
+            first, *others = (self.protocol(f"view2:{fold}") for fold in unseen)
+            training = reduce(np.intersect1d, (o.training for o in others), first.training)
+            asked = replace(first, training=training)
             whole = Seen(self.photos, features) if train else None
             embedder, view, facts = self._fitted(method, features, asked, train, progress, whole)
             rows, pairs = view.rows("lfw"), self.pairs()
@@ -138,7 +147,7 @@ class Lab:
             return facts, {"distances": distances, "told": embedder.metric.told(distances)}
 
         guess = cost(method, features) if seconds is None else seconds
-        return Work(f"{method.name} {method.dim or ''} {features} fold {fold}", key, guess, run)
+        return Work(f"{method.name} {method.dim or ''} {features} fold {told}", key, guess, run)
 
     def pairs(self) -> NDArray[np.int64]:
         """(6000, 2) places of the photos of LFW's pairs, fold after fold."""

@@ -11,6 +11,7 @@ from ml.evaluation.comparison import Comparison, compare
 from ml.evaluation.folds import Verification, verify
 from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.retrieval import average_precision
+from ml.evaluation.verification import Distances
 from ml.evaluation.verification_pairs import Pairs
 from ml.types import Ids
 
@@ -70,8 +71,14 @@ def told(found: Comparison) -> str:
     return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {found.p:.2g}"
 
 
-def verified(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids) -> Verification:
-    """Over LFW's folds: each judged under its own model, at the threshold best on the other nine."""
+def verified(
+    folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids, judges: Sequence[Result] = ()
+) -> Verification:
+    """Over LFW's folds: each judged under its own model.
+
+    judges: of folds 0 and 1, 2 and 3, ..., a fit that saw neither, under which the pairs of either give the other its
+    threshold; without them it is the one that is best on the other nine, under the fold's own model.
+    """
     every = np.cumsum([0, *(len(p.same) for p in pairs)])
     place = {tuple(pair): i for i, pair in enumerate(np.concatenate([p.index for p in pairs]).tolist())}
 
@@ -79,13 +86,17 @@ def verified(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids) -> Ve
         kept = folds[fold].arrays["distances"]
         return lambda index: kept[[place[tuple(pair)] for pair in index.tolist()]]
 
+    def judge(fold: int) -> tuple[Pairs, Distances]:
+        partner = fold ^ 1
+        return pairs[partner], judges[fold // 2].arrays["distances"][every[partner] : every[partner + 1]]
+
     assert every[-1] == len(folds[0].arrays["distances"])
-    return verify(list(pairs), people, apart)
+    return verify(list(pairs), people, apart, judge=judge if judges else None)
 
 
-def accuracy(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids) -> Figure:
+def accuracy(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids, judges: Sequence[Result] = ()) -> Figure:
     """Of `verified`. The interval resamples people; sd is over folds."""
-    found = verified(folds, pairs, people)
+    found = verified(folds, pairs, people, judges)
     return Figure(
         100 * found.accuracy.mean, 100 * found.people.low, 100 * found.people.high, 100 * found.accuracy.sd, len(folds)
     )

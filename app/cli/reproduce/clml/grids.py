@@ -9,7 +9,9 @@ KNOWN = {"axes": 4000, "shrink": 0.0}
 FREE = {"pull": 0.0, "anchor": 1e-4, "local_rate": 0.02, "steps": 600}
 """Local maps that go their own way."""
 OF_KNOWN = ([{}, KNOWN, {**KNOWN, "spherical": 0.7}], [FREE, {**FREE, "spherical": 0.0}])
-OF_STRANGERS = ([{}, {"spherical": 0.7}], [{}, {"pull": 2.5e-5}], (4, 16))
+HELD = {"anchor": 0.1, "rescale": False}
+"""Local maps that leave what the first map learned as it is, and hardly move apart."""
+OF_STRANGERS = ([{}, {"spherical": 0.7}], [{}, {"pull": 2.5e-5}, HELD], (4, 16))
 GRIDS: dict[Case, Grid] = {
     ("lbp", "queries"): Grid(*OF_KNOWN, KS),
     ("fisher", "queries"): Grid(*OF_KNOWN, (8, 16, 32)),
