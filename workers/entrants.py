@@ -16,7 +16,7 @@ from app.evaluations.schemas import EvaluationIn, ProtocolFile
 from ml.errors import Corrupt, WrongShape
 from ml.evaluation import protocols
 from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
-from ml.evaluation.verification_pairs import Pairs, read_folds
+from ml.evaluation.verification_pairs import read_folds
 from ml.types import Ids
 
 PHOTOS = 5  # a person is searched for with so many: 423 people of LFW, as 002 and 003 count them
@@ -118,10 +118,7 @@ def _folds(file: ProtocolFile, photos: Sequence[str], people: Ids) -> list[Proto
 def _apart(fold: Protocol, people: Ids) -> Protocol:
     """Nobody whom the collection knows under another name than the file is fitted on and judged."""
     judged = np.isin(people, people[fold.pairs.index]) & (people >= 0)
-    training = fold.training[~judged[fold.training]]
-    inside = np.isin(fold.training_pairs.index, training).all(axis=1)
-    pairs = Pairs(fold.training_pairs.index[inside], fold.training_pairs.same[inside])
-    return replace(fold, people=people, training=training, training_pairs=pairs)
+    return replace(fold.narrowed(np.flatnonzero(~judged)), people=people)
 
 
 def _from_file(file: ProtocolFile, photos: Sequence[str]) -> Protocol:

@@ -39,7 +39,7 @@ def evaluate(
     ] = None,
     cnn: Annotated[Path | None, typer.Option(exists=True, help="manifest of a CNN of yours, likewise")] = None,
     pairs: Annotated[
-        bool, typer.Option(help="judge the ten folds of pairs.txt as well: ten fits more a method")
+        bool, typer.Option(help="judge the ten folds of pairs.txt as well: fifteen fits more a method")
     ] = False,
     home: Annotated[Path, typer.Option(help="kept, so that the next run imports nothing")] = Path(".likeness/evaluate"),
     out: Annotated[Path | None, typer.Option(help="write the rows as JSON")] = None,

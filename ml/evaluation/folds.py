@@ -51,7 +51,7 @@ def verify(
 
     judge(f): the pairs that fold f's threshold is chosen on, and their distances; without it, those of the other folds
     under fold f's own model. Pairs that a model was fitted on look easier than they are, and a threshold chosen on them
-    is too tight: a model that learns should be told its threshold by one that saw neither them nor fold f.
+    is too tight: a model that learns should be told its threshold by one that saw neither them nor fold f (`partner`).
 
     A model that was fitted must not have seen fold f.
     Raises WrongShape with fewer than two folds, or one without pairs of both kinds.
@@ -76,6 +76,11 @@ def verify(
         over_draws(accuracies),
         separation(*sides, resamples=resamples),
     )
+
+
+def partner(fold: int, folds: int) -> int:
+    """Which fold gives it its threshold: of two neighbours each the other, an odd last one has the one before."""
+    return fold ^ 1 if fold ^ 1 < folds else fold - 1
 
 
 def _judge(at: int, folds: Sequence[Pairs], apart: Apart, judge: Judge | None) -> tuple[Distances, float]:

@@ -47,6 +47,13 @@ class Protocol:
         mask[self.training] = True
         return mask
 
+    def narrowed(self, training: Ids) -> "Protocol":
+        """With these alone of the training side, and the pairs that lie whole among them."""
+        kept = np.intersect1d(self.training, training)
+        inside = np.isin(self.training_pairs.index, kept).all(axis=1)
+        pairs = Pairs(self.training_pairs.index[inside], self.training_pairs.same[inside])
+        return replace(self, training=kept, training_pairs=pairs)
+
 
 def person_of(photo: str) -> str:
     """`Name` of `Name/Name_0001.jpg`."""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ml.errors import WrongShape
-from ml.evaluation.folds import Apart, verify
+from ml.evaluation.folds import Apart, partner, verify
 from ml.evaluation.verification import best_threshold
 from ml.evaluation.verification_pairs import Pairs
 
@@ -109,3 +109,8 @@ def test_a_threshold_of_pairs_not_learned_from_is_not_too_tight() -> None:
         pairs, distances = judge(f)
         assert told.thresholds[f] == best_threshold(distances, pairs.same)
     assert told.separation.auc.value == tight.separation.auc.value
+
+
+def test_two_neighbours_are_partners_and_an_odd_last_fold_has_the_one_before() -> None:
+    assert [partner(f, 4) for f in range(4)] == [1, 0, 3, 2]
+    assert [partner(f, 5) for f in range(5)] == [1, 0, 3, 2, 3]

@@ -271,6 +271,31 @@ def test_what_a_fold_says_teaches_nothing_of_its_own_model(
 
 
 @on_sqlite
+@pytest.mark.parametrize("setting", ["restricted", "unrestricted"])
+def test_what_was_learned_has_its_threshold_from_a_fit_that_saw_neither_fold(
+    resources: Resources, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_lfw_names_them(resources)
+    fits: list[Any] = []
+    fit = fitting.fit
+
+    def watched(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
+        fits.append(data)
+        return fit(plan, data, *more, **named)
+
+    monkeypatch.setattr(fitting, "fit", watched)
+    learned = {"method": "wpca", "descriptor": "lbp", "dim": 4}
+    asked = {"protocol": "verification", "setting": setting, "training": learned}
+    clean, poisoned = (run(resources, files=[pairs_file(4, 3, turned=turned)], **asked) for turned in (None, 1))
+    sizes = [len(data.rows) for data in fits[:6]]
+    both, one = (24, 36) if setting == "restricted" else (30, 45)
+    assert sorted(sizes) == [both] * 2 + [one] * 4
+    thresholds = [[d["threshold"] for d in report["draws"]] for report in (clean, poisoned)]
+    others_stay = setting == "unrestricted"
+    assert [a == b for a, b in zip(*thresholds, strict=True)] == [False, True, others_stay, others_stay]
+
+
+@on_sqlite
 def test_a_model_is_compared_with_an_earlier_evaluation_of_the_same(resources: Resources) -> None:
     as_lfw_names_them(resources)
     first = run(resources, draws=2, model=FIRST)

@@ -48,14 +48,24 @@ def _by_faces(context: JobContext, asked: EvaluationIn, told: Telling) -> dict[s
         taking_part = entrants.read(session, asked)
         against = session.get_one(Evaluation, asked.against).report if asked.against else None
     protocols = entrants.drawn(asked, taking_part)
-    placed = _placed(context, asked, taking_part, protocols, told)
     if asked.protocol == "verification":
-        made = pairing.judged(taking_part.faces, taking_part.people, protocols, placed)
+        made = _by_pairs(context, asked, taking_part, protocols, told)
     else:
-        made = ranking.judged(asked.task, taking_part, protocols, placed)
+        made = ranking.judged(asked.task, taking_part, protocols, _placed(context, asked, taking_part, protocols, told))
     if against is not None:
         made["against"] = {"evaluation": asked.against, "difference": comparing.compared(made, against)}
     return made | {"faces": len(taking_part.gallery), "distractors": len(taking_part.distractors)}
+
+
+def _by_pairs(
+    context: JobContext, asked: EvaluationIn, taking_part: Entrants, protocols: Sequence[Protocol], told: Telling
+) -> dict[str, Any]:
+    faces, people = taking_part.faces, taking_part.people
+    if asked.training is None:
+        once = placing.of_model(context, asked, taking_part)
+        return pairing.judged(faces, people, protocols, lambda fold: once, None)
+    learned = pairing.Learned(protocols, placing.Bench(context, asked, taking_part, told).fitted)
+    return pairing.judged(faces, people, protocols, learned.placed, learned.judge)
 
 
 def _placed(

@@ -135,8 +135,7 @@ class Lab:
 
         def run(folder: Path, progress: Progress) -> Found:
             first, *others = (self.protocol(f"view2:{fold}") for fold in unseen)
-            training = reduce(np.intersect1d, (o.training for o in others), first.training)
-            asked = replace(first, training=training)
+            asked = reduce(lambda kept, other: kept.narrowed(other.training), others, first)
             whole = Seen(self.photos, features) if train else None
             embedder, view, facts = self._fitted(method, features, asked, train, progress, whole)
             rows, pairs = view.rows("lfw"), self.pairs()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.cli.reproduce.plan import Figure, Result
 from ml.evaluation.comparison import Comparison, compare
-from ml.evaluation.folds import Verification, verify
+from ml.evaluation.folds import Verification, partner, verify
 from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.retrieval import average_precision
 from ml.evaluation.verification import Distances
@@ -87,8 +87,8 @@ def verified(
         return lambda index: kept[[place[tuple(pair)] for pair in index.tolist()]]
 
     def judge(fold: int) -> tuple[Pairs, Distances]:
-        partner = fold ^ 1
-        return pairs[partner], judges[fold // 2].arrays["distances"][every[partner] : every[partner + 1]]
+        other = partner(fold, len(pairs))
+        return pairs[other], judges[fold // 2].arrays["distances"][every[other] : every[other + 1]]
 
     assert every[-1] == len(folds[0].arrays["distances"])
     return verify(list(pairs), people, apart, judge=judge if judges else None)
