@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from app.cli.main import app
 from app.cli.reproduce import results, run, writing
 from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.plan import Chapter, Figure, Found, Plot, Row, Table, Work, judged
@@ -178,9 +180,25 @@ def test_a_page_its_figures_and_its_pictures(tmp_path: Path, lab: Lab) -> None:
     text = page.read_text()
     assert re.search(r"\| L2 \| [\d.]+ \[[\d.]+, [\d.]+\] \(13.24\) \| (better|worse|reproduced) \|", text)
     assert "![a rising line](curve.svg)" in text
+    assert "quick look" not in text
     told = json.loads((tmp_path / "out" / "clml.json").read_text())
     [first, _] = told["tables"][0]["rows"]
     assert first["works"]["protocol"] == "queries-0"
     assert first["seconds"] > 0
     assert first["commits"]
     assert (tmp_path / "out" / "curve.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_quick_look_leaves_the_pages_of_the_full_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    data = reproduced.write(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    asked = ["reproduce", "clml", "--data", str(data), "--cache", str(tmp_path / "cache"), "--page", "--threads", "1"]
+    told = CliRunner().invoke(app, [*asked, *(["--quick"] if quick else [])], catch_exceptions=False)
+    page = Path("docs/results") / ("quick" if quick else "") / "clml.md"
+    assert (str(page) in told.output, told.exit_code) == (True, 0)
+    assert list(tmp_path.rglob("*.md")) == [tmp_path / page]
+    assert "**Not whole:**" in page.read_text()
+    assert ("**A quick look:**" in page.read_text()) == quick

@@ -42,7 +42,8 @@ def told(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All tables by name, as their JSON has them, and the page."""
     made, out = chapter(lab, FAST, SMALL), tmp_path_factory.mktemp("out")
     run.carry_out([made], lab.store)
-    page = writing.write(out, made.name, made.title, "likeness reproduce clml --quick", made.tables(), lab.store)
+    command = "likeness reproduce clml --quick"
+    page = writing.write(out, made.name, made.title, command, made.tables(), lab.store, quick=True)
     tables = json.loads((out / "clml.json").read_text())["tables"]
     return {t["name"]: t for t in tables} | {"page": page.read_text(), "out": out}
 
@@ -58,6 +59,7 @@ def test_every_table_is_there_and_names_no_one(told: dict[str, Any]) -> None:
     wanted |= {f"figure-{n}" for n in range(2, 7)}
     assert told.keys() >= wanted
     assert "P00" not in told["page"]
+    assert "**A quick look:**" in told["page"]
     assert all(row["commits"] for name in wanted for row in told[name]["rows"] if row["works"]["count"])
 
 

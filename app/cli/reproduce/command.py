@@ -27,6 +27,7 @@ class Paper(StrEnum):
     all = "all"
 
 
+RESULTS = Path("docs/results")
 PACKAGES: dict[Paper, str] = {paper: f"app.cli.reproduce.{paper.name}" for paper in Paper if paper is not Paper.all}
 
 
@@ -38,7 +39,9 @@ def reproduce(
     quick: Annotated[bool, typer.Option(help="one draw and fewer settings: a look in minutes")] = False,
     page: Annotated[bool, typer.Option(help="compute nothing, write the tables of what is there")] = False,
     cost: Annotated[bool, typer.Option(help="only say what it will cost")] = False,
-    out: Annotated[Path, typer.Option(help="folder for JSON, Markdown and pictures")] = Path("docs/results"),
+    out: Annotated[
+        Path | None, typer.Option(help="folder for JSON, Markdown and pictures [docs/results, or its quick/]")
+    ] = None,
     cache: Annotated[Path, typer.Option(help="what was computed; may be deleted")] = Path(".likeness/reproduce"),
     threads: Annotated[int, typer.Option(help="0: one a core")] = 0,
 ) -> None:
@@ -53,13 +56,16 @@ def reproduce(
     run.announce(list(chapters.values()), lab.store)
     if cost:
         return
+    folder = out or (RESULTS / "quick" if quick else RESULTS)
     told = f"likeness reproduce {paper} --data DATA" + (" --quick" if quick else f" --draws {draws} --few {few}")
     for one, chapter in chapters.items():
         if not page:
             run.carry_out([chapter], lab.store)
         missing = run.missing(chapter, lab.store)
         try:
-            written = writing.write(out, chapter.name, chapter.title, told, chapter.tables(), lab.store, missing)
+            written = writing.write(
+                folder, chapter.name, chapter.title, told, chapter.tables(), lab.store, missing, quick=quick
+            )
             console.print(f"{one}: {written}" + (f", {missing} results missing" if missing else ""), soft_wrap=True)
         except NotThere as error:
             console.print(f"{one}: no page, {missing} results missing, among them that {error}", soft_wrap=True)

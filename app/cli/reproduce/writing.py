@@ -12,6 +12,9 @@ from app.cli.reproduce.plan import Figure, Plot, Row, Table, judged
 from app.cli.reproduce.store import NotThere, Store, stamp
 
 LINE = 120
+QUICK = (
+    "**A quick look:** one draw, few settings, options as they come. The full run is what is judged on what was asked."
+)
 
 
 def those_there(*makes: Callable[[], Table]) -> list[Table]:
@@ -24,11 +27,12 @@ def those_there(*makes: Callable[[], Table]) -> list[Table]:
 
 
 def write(
-    folder: Path, name: str, title: str, command: str, tables: Sequence[Table], store: Store, missing: int = 0
-) -> Path:
+    folder: Path, name: str, title: str, command: str, tables: Sequence[Table], store: Store, missing: int = 0,
+    *, quick: bool = False,
+) -> Path:  # fmt: skip
     """`<name>.json`, `<name>.md`, and an `.svg` a plot. Returns the page.
 
-    missing: how many results are not there; the tables that need them are left out.
+    missing: how many results are not there; the tables that need them are left out. quick: it says that it is.
     """
     folder.mkdir(parents=True, exist_ok=True)
     told = {"title": title, "command": command, **stamp()}
@@ -39,6 +43,8 @@ def write(
             _draw(plot, folder / f"{plot.name}.svg")
     page = folder / f"{name}.md"
     head = f"# {title}\n\n`{command}`, {told['date']}, {told['machine']}, commit {told['commit']}.\n"
+    if quick:
+        head += f"\n{QUICK}\n"
     if missing:
         head += f"\n**Not whole:** {missing} results are not computed yet; tables that need any of them are left out.\n"
     page.write_text(head + "".join(_table_page(t) for t in tables))
