@@ -209,3 +209,7 @@ def test_a_goal_is_reached_or_missed_by_so_much() -> None:
     assert reached(found, {"mAP": 51, "1@10": 71}, "at least") == "at least 51 mAP, 71 1@10: missed, mAP by 1.0"
     assert reached(found, {"mAP": 50}, "at least").endswith("reached")
     assert reached(found, {}, "stretch") == ""
+    assert reached({"accuracy": Figure(100 * np.mean([0.923] * 10))}, {"accuracy": 92.3}, "at least").endswith(
+        "reached"
+    )
+    assert reached({"accuracy": Figure(92.29)}, {"accuracy": 92.3}, "at least").endswith("missed, accuracy by 0.0")

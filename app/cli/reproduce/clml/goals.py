@@ -14,6 +14,8 @@ from app.cli.reproduce.results import difference, figures, told
 TIMES = "times fewer distances"
 COLUMNS = ("mAP", "1@10", "accuracy", TIMES, "recall@10")
 CALLS = ("mAP", "1@10")
+ROUNDING = 1e-9
+"""Of a mean over folds: 5,538 of 6,000 is 92.3 percent."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def reached(found: Mapping[str, Figure], wanted: Mapping[str, float], name: str)
     short = [
         f"{column} by {value - found[column].value:.1f}"
         for column, value in wanted.items()
-        if found[column].value < value
+        if found[column].value < value - ROUNDING
     ]
     told = ", ".join(f"{value:g} {column}" for column, value in wanted.items())
     return f"{name} {told}: " + ("missed, " + ", ".join(short) if short else "reached")
