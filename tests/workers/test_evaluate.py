@@ -237,6 +237,22 @@ def test_pairs_are_judged_fold_by_fold(resources: Resources) -> None:
     )
 
 
+BY_FOLDS = {"protocol": "verification", "training": {"method": "wpca", "descriptor": "lbp", "dim": 4}}
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What every fit from now on learns from."""
+    fits: list[Any] = []
+    fit = fitting.fit
+
+    def watch(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
+        fits.append(data)
+        return fit(plan, data, *more, **named)
+
+    monkeypatch.setattr(fitting, "fit", watch)
+    return fits
+
+
 @on_sqlite
 @pytest.mark.parametrize("setting", ["restricted", "unrestricted"])
 def test_what_a_fold_says_teaches_nothing_of_its_own_model(
@@ -244,16 +260,7 @@ def test_what_a_fold_says_teaches_nothing_of_its_own_model(
 ) -> None:
     """Fold 1 poisoned: what its own model is fitted on stays the same to the bit, and so does its threshold."""
     as_lfw_names_them(resources)
-    fits: list[Any] = []
-    fit = fitting.fit
-
-    def watched(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
-        fits.append(data)
-        return fit(plan, data, *more, **named)
-
-    monkeypatch.setattr(fitting, "fit", watched)
-    learned = {"method": "wpca", "descriptor": "lbp", "dim": 4}
-    asked = {"protocol": "verification", "setting": setting, "training": learned}
+    fits, asked = watched(monkeypatch), BY_FOLDS | {"setting": setting}
     runs = [run(resources, files=[pairs_file(turned=turned)], **asked) for turned in (None, 1)]
     clean, poisoned = fits[:3], fits[3:]
     assert [len(data.rows) for data in clean] == ([32] * 3 if setting == "restricted" else [40] * 3)
@@ -276,16 +283,7 @@ def test_what_was_learned_has_its_threshold_from_a_fit_that_saw_neither_fold(
     resources: Resources, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_lfw_names_them(resources)
-    fits: list[Any] = []
-    fit = fitting.fit
-
-    def watched(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
-        fits.append(data)
-        return fit(plan, data, *more, **named)
-
-    monkeypatch.setattr(fitting, "fit", watched)
-    learned = {"method": "wpca", "descriptor": "lbp", "dim": 4}
-    asked = {"protocol": "verification", "setting": setting, "training": learned}
+    fits, asked = watched(monkeypatch), BY_FOLDS | {"setting": setting}
     clean, poisoned = (run(resources, files=[pairs_file(4, 3, turned=turned)], **asked) for turned in (None, 1))
     sizes = [len(data.rows) for data in fits[:6]]
     both, one = (24, 36) if setting == "restricted" else (30, 45)
