@@ -1,7 +1,7 @@
 """What depends on a gallery and on this machine: its calibration, its cells, and the measured curve over m."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import numpy as np
@@ -59,7 +59,9 @@ def measure(resources: Resources, collection: str, task: str, generation: Genera
     enough}], "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "measured_at"}
 
     The calibration is None where this gallery cannot give one: too few pairs, or a task that subjects do not define;
-    the generation's own then holds. Raises NotFound.
+    the generation's own then holds. The probability is of this gallery's own pairs, except where the generation has
+    learned from them, which makes it too sure: then it is that of the people held out of its training, and only the
+    impostors, that is the false-match rates, are this gallery's. Raises NotFound.
     """
     with snapshot(resources.database) as session:
         born = session.scalar(select(Collection.created_at).where(Collection.id == collection))
@@ -117,6 +119,8 @@ def _measured(held: Held, ids: Ids, people: Ids) -> dict[str, Any]:
     calibration = _calibrated(rows, people[drawn], alike, people[together], index.metric)
     if held.place.task != "identity":
         calibration = None
+    if calibration and (unseen := _of_strangers(held.generation, held.place)):
+        calibration = replace(unseen, impostors=calibration.impostors)
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
@@ -126,6 +130,12 @@ def _measured(held: Held, ids: Ids, people: Ids) -> dict[str, Any]:
         "faces": len(ids),
         "measured_at": now(),
     }
+
+
+def _of_strangers(generation: Generation, place: Place) -> Calibration | None:
+    """What training measured on people held out, of a generation that learned from this collection."""
+    learned_from = generation.facts.get("changes", {})
+    return generation.calibrations.get(place.task) if place.collection in learned_from else None
 
 
 def _calibrated(rows: Rows, people: Ids, alike: Rows, whose: Ids, metric: Metric) -> Calibration | None:

@@ -23,8 +23,8 @@ FARTHEST = 1e30
 class Scores:
     """The facts of a deployment, ready to be used.
 
-    calibration: from this gallery's own pairs, else that of training time, else None: similarities are then only an
-    order, and nothing passes or fails
+    calibration: of this gallery (`app.engine.facts.measure`), else that of training time, else None: similarities are
+    then only an order, and nothing passes or fails
     measured_on: faces there were when the facts were measured; 0 where they were not
     curve: what m buys, by rising m; empty where it was not measured
     """

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from app.engine.loading import Place
 from app.engine.locks import SharedLock
 from app.errors import Busy, NotFound
 from app.resources import Resources
+from ml.calibration import Calibration
 from ml.generation import Generation
 from ml.indexes.ivf import Ivf
 from ml.metric import EUCLIDEAN
@@ -342,6 +344,27 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
     assert kept.keys() == {"calibration", "default_fmr", "thresholds", "cells", "curve", "faces", "measured_at"}
     again = facts.measure(resources, "staff", "identity", MODEL)["calibration"]
     assert json.loads(json.dumps(again)) == kept["calibration"]
+
+
+@pytest.mark.parametrize("learned_from", ["staff", "visitors"])
+def test_a_model_is_not_believed_about_people_it_has_learned_from(resources: Resources, learned_from: str) -> None:
+    """Its probability is then that of people held out; the false-match rates are this gallery's in any case."""
+    draw = np.random.default_rng(0)
+    strangers = Calibration.fit(draw.normal(5, 1, 200), draw.normal(9, 1, 2000))
+    learned = {"changes": {learned_from: 7}}
+    model = replace(generation(f"m-{learned_from}"), calibrations={"identity": strangers}, facts=learned)
+    gallery = Gallery(resources).make(model)
+    rows, subjects = people(40, 3)
+    gallery.add({model.id: rows}, subjects)
+    found = measured(resources, model)
+    own = measured(resources, replace(model, facts={}))
+    expected = strangers if learned_from == "staff" else own
+    assert (found.slope, found.intercept) == (expected.slope, expected.intercept)
+    assert found.impostors == own.impostors != strangers.impostors
+
+
+def measured(resources: Resources, model: Generation) -> Calibration:
+    return Calibration.from_dict(facts.measure(resources, "staff", "identity", model)["calibration"])
 
 
 def known(engine: Engine) -> int:

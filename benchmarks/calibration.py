@@ -1,0 +1,107 @@
+"""How sure a model may be of a pair: calibrated on people it has learned from, or on people it has not.
+
+    likeness export-embeddings lfw --data DATA --method clml --dim 32 --option k=16 \\
+        --protocol P/disjoint-0.txt --out D.npz (and P/queries-0.txt, Q.npz)
+    python -m benchmarks.calibration --strangers D.npz --known Q.npz --protocols P [--json FILE]
+
+Strangers: half of the people of D.npz that it has not learned from are calibrated on, the other half judged. Known: new
+photos of people of Q.npz, each beside photos of theirs and of others that it has learned from. The cross-entropy (nats,
+both classes weighing alike; 0.69 is knowing nothing) tells how good the probability is; the rate, what share of the
+impostors pass where the calibration said 0.001; the misses, what share of the genuine then does not.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.calibration import Calibration, sample_genuine, sample_impostors
+from ml.evaluation import protocols
+from ml.evaluation.protocols import Protocol
+from ml.metric import Metric
+from ml.types import Ids, Rows
+
+GENUINE, IMPOSTOR = 50_000, 1_000_000
+OF_ONE, OTHERS = 20, 2_000
+FMR = 0.001
+
+Distances = NDArray[np.float64]
+Pairs = tuple[Distances, Distances]
+
+
+class Space:
+    """Everybody's embedding, and who was fitted on."""
+
+    def __init__(self, file: Path, protocol: str, folder: Path) -> None:
+        kept = np.load(file)
+        self.rows: Rows = kept["x"]
+        self.metric = Metric(str(kept["metric"]))  # type: ignore[arg-type]
+        self.protocol: Protocol = protocols.read(protocol, folder, kept["f"].tolist())
+        self.people = self.protocol.people
+
+    def pairs(self, faces: Ids) -> Pairs:
+        rows, people = self.rows[faces], self.people[faces]
+        genuine = sample_genuine(rows, people, GENUINE, 0, self.metric)
+        return genuine, sample_impostors(rows, people, IMPOSTOR, 0, self.metric)
+
+    def learned(self) -> Pairs:
+        return self.pairs(self.protocol.training)
+
+    def strangers(self) -> tuple[Pairs, Pairs]:
+        """Of one half of the people who were not fitted on, and of the other."""
+        numbers = np.setdiff1d(self.people, self.people[self.protocol.training])
+        half = np.random.default_rng(0).permutation(numbers)[: len(numbers) // 2]
+        of_half, unseen = np.isin(self.people, half), np.isin(self.people, numbers)
+        return self.pairs(np.flatnonzero(of_half)), self.pairs(np.flatnonzero(unseen & ~of_half))
+
+    def known(self) -> Pairs:
+        draw, training = np.random.default_rng(0), self.protocol.training
+        genuine, impostor = [], []
+        for query in self.protocol.queries:
+            same = self.people[training] == self.people[query]
+            genuine += [(query, mate) for mate in draw.permutation(training[same])[:OF_ONE]]
+            impostor += [(query, other) for other in draw.choice(training[~same], OTHERS)]
+        return self.metric.apart(self.rows, np.array(genuine)), self.metric.apart(self.rows, np.array(impostor))
+
+
+def judged(calibration: Calibration, pairs: Pairs) -> dict[str, float]:
+    genuine, impostor = pairs
+    limit = calibration.threshold(FMR).distance
+    right = np.log(calibration.probability(genuine)).mean(), np.log1p(-calibration.probability(impostor)).mean()
+    return {
+        "cross_entropy": -float(sum(right)) / 2,
+        "rate": float((impostor <= limit).mean()),
+        "misses": float((genuine > limit).mean()),
+    }
+
+
+def measured(strangers: Space, known: Space) -> dict[str, dict[str, float]]:
+    one, other = strangers.strangers()
+    of_strangers = Calibration.fit(*one)
+    beside = known.known()
+    return {
+        "strangers, by people learned from": judged(Calibration.fit(*strangers.learned()), other),
+        "strangers, by other strangers": judged(of_strangers, other),
+        "the known, by people learned from": judged(Calibration.fit(*known.learned()), beside),
+        "the known, by strangers": judged(of_strangers, beside),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strangers", type=Path, required=True)
+    parser.add_argument("--known", type=Path, required=True)
+    parser.add_argument("--protocols", type=Path, required=True)
+    parser.add_argument("--json", type=Path)
+    told = parser.parse_args()
+    strangers = Space(told.strangers, "disjoint-0", told.protocols)
+    found = measured(strangers, Space(told.known, "queries-0", told.protocols))
+    print(json.dumps(found, indent=1))
+    if told.json:
+        told.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
