@@ -21,6 +21,8 @@ from app.cli.reproduce.photos import MODEL, Photos
 from app.cli.reproduce.plan import Chapter, Result, Scope
 from app.cli.reproduce.results import figure
 from app.cli.reproduce.store import NotThere, Store
+from ml.calibration import Calibration
+from ml.embedders.base import Embedder, TrainingSet
 from ml.embedders.l2 import L2
 from ml.evaluation.report import rank_protocol, summarise
 from ml.types import Ids, Rows
@@ -261,7 +263,7 @@ def faces() -> tuple[Rows, Ids]:
 def test_so_many_pairs_are_asked_and_none_twice(way: str, faces: tuple[Rows, Ids]) -> None:
     known = Labels(*faces, np.random.default_rng(1))
     for wanted in (10, 40):
-        WAYS[way](known, L2(), wanted - len(known.pairs))
+        WAYS[way](known, L2(), fit_nothing, wanted - len(known.pairs))
         assert len(known.pairs) == wanted
     assert len(np.unique(known.pairs, axis=0)) == 40
     assert (known.pairs[:, 0] < known.pairs[:, 1]).all()
@@ -272,17 +274,37 @@ def test_so_many_pairs_are_asked_and_none_twice(way: str, faces: tuple[Rows, Ids
 
 def test_half_of_the_known_are_the_same(faces: tuple[Rows, Ids]) -> None:
     known = Labels(*faces, np.random.default_rng(1))
-    half_the_same(known, L2(), 60)
+    half_the_same(known, L2(), fit_nothing, 60)
     assert known.same.sum() == 30
 
 
 def test_what_is_suggested_is_near_the_threshold(faces: tuple[Rows, Ids]) -> None:
     known = Labels(*faces, np.random.default_rng(1))
-    half_the_same(known, L2(), 60)
-    threshold = known.calibration(L2()).distance(50.0)  # type: ignore[union-attr]
-    suggested(known, L2(), 20)
+    half_the_same(known, L2(), fit_nothing, 60)
+    threshold = known.calibration(L2(), fit_nothing).distance(50.0)  # type: ignore[union-attr]
+    suggested(known, L2(), fit_nothing, 20)
     apart = L2().metric.apart(known.rows, known.pairs)
     assert np.abs(apart[60:] - threshold).mean() < np.abs(apart[:60] - threshold).mean()
+
+
+def test_suggestions_are_calibrated_on_people_held_out(faces: tuple[Rows, Ids]) -> None:
+    known = Labels(*faces, np.random.default_rng(1))
+    half_the_same(known, L2(), fit_nothing, 100)
+    taught: list[Ids] = []
+
+    def fit(data: TrainingSet) -> Embedder:
+        taught.append(data.tasks[0].pairs)
+        return L2()
+
+    found = known.calibration(L2(), fit)
+    inside = np.isin(known.pairs, taught[0]).all(axis=1)
+    assert 0 < inside.sum() < 100
+    apart = L2().metric.apart(known.rows, known.pairs)
+    assert found == Calibration.fit(apart[~inside & known.same], apart[~inside & ~known.same])
+
+
+def fit_nothing(data: TrainingSet) -> Embedder:
+    return L2()
 
 
 def test_a_quick_look_has_fewer_tables(photos: Photos) -> None:

@@ -5,18 +5,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from app.labels.suggesting import doubtful
 from ml.calibration import FEWEST, Calibration
 from ml.embedders.base import Embedder, TaskData, TrainingSet
+from ml.errors import TooFewPairs
 from ml.sampling.implied import implied
 from ml.types import Ids, Rows
 
 SAMPLE, AT_ONCE = 3000, 200
 """Faces that a request for suggestions looks at, and the most pairs that it answers with (app/labels)."""
 TRIES = 50
-IMPLIED = 0.5
-"""Weight of a pair that follows from labels, as a training takes it (workers/fitting.py)."""
+IMPLIED, HELD_OUT = 0.5, 0.2
+"""Weight of a pair that follows from labels, and share of the people who are held out, as a training takes them."""
+
+Fit = Callable[[TrainingSet], Embedder]
+"""Raises TooFewPairs."""
 
 
 @dataclass(eq=False)
@@ -37,22 +43,43 @@ class Labels:
         """The first so many of these that were not asked before."""
         self.pairs = np.concatenate([self.pairs, self._fresh(np.sort(pairs, axis=1))[:most]])
 
-    def training_set(self) -> TrainingSet:
-        """Of explicit pairs alone, with those that follow from them, as a training has it."""
-        more, alike = implied(self.pairs, self.same, self.rng)
-        weights = np.concatenate([np.ones(len(self.pairs)), np.full(len(more), IMPLIED)]).astype(np.float32)
-        pairs, same = np.concatenate([self.pairs, more]), np.concatenate([self.same, alike])
+    def training_set(self, without: NDArray[np.bool_] | None = None) -> TrainingSet:
+        """Of explicit pairs alone, with those that follow from them, as a training has it.
+
+        without: (N,) faces of whom nothing may be learned
+        """
         n = len(self.rows)
+        kept = ~np.zeros(n, np.bool_) if without is None else ~without
+        inside = kept[self.pairs].all(axis=1)
+        said, answers = self.pairs[inside], self.same[inside]
+        more, alike = implied(said, answers, self.rng)
+        weights = np.concatenate([np.ones(len(said)), np.full(len(more), IMPLIED)]).astype(np.float32)
+        pairs, same = np.concatenate([said, more]), np.concatenate([answers, alike])
         nobody, unknown = np.full(n, -1, np.int64), np.full(n, np.nan)
         return TrainingSet(self.rows, (TaskData("identity", np.arange(n), unknown, nobody, 0.0, pairs, same, weights),))
 
-    def calibration(self, model: Embedder) -> Calibration | None:
-        """From the answers themselves; None where there are too few of either kind."""
-        if min(self.same.sum(), (~self.same).sum()) < FEWEST:
+    def calibration(self, model: Embedder, fit: Fit) -> Calibration | None:
+        """As a training has it: by a fit without a fifth of the people, from the answers about these; where that is too
+        few to learn from, by the model and all answers. None where there are too few of either kind."""
+        held = self._held_out()
+        try:
+            model, judged = fit(self.training_set(without=held)), held[self.pairs].any(axis=1)
+        except TooFewPairs:
+            judged = ~np.zeros(len(self.pairs), np.bool_)
+        pairs, same = self.pairs[judged], self.same[judged]
+        if min(same.sum(), (~same).sum()) < FEWEST:
             return None
-        places, at = np.unique(self.pairs, return_inverse=True)
+        places, at = np.unique(pairs, return_inverse=True)
         apart = model.metric.apart(model.embed(self.rows[places]), at.reshape(-1, 2))
-        return Calibration.fit(apart[self.same], apart[~self.same])
+        return Calibration.fit(apart[same], apart[~same])
+
+    def _held_out(self) -> NDArray[np.bool_]:
+        """(N,) faces of a fifth of those who are told apart so far: who is joined by an answer is one person."""
+        n, (first, second) = len(self.rows), self.pairs[self.same].T
+        told = coo_array((np.ones(len(first)), (first, second)), shape=(n, n))
+        count, person = connected_components(told, directed=False)
+        found: NDArray[np.bool_] = np.random.default_rng(2).random(count)[person] < HELD_OUT
+        return found
 
     def _fresh(self, pairs: Ids) -> Ids:
         """Without what was asked, and without repetitions; in the order given."""
@@ -64,16 +91,16 @@ class Labels:
         return found
 
 
-Ask = Callable[[Labels, Embedder, int], None]
-"""Asks for so many more pairs, under the model that serves."""
+Ask = Callable[[Labels, Embedder, Fit, int], None]
+"""Asks for so many more pairs, under the model that serves, which was fitted so."""
 
 
-def by_chance(labels: Labels, model: Embedder, count: int) -> None:
+def by_chance(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     """Any two faces."""
     _draw(labels, len(labels.pairs) + count, lambda n: labels.rng.integers(0, len(labels.rows), (n, 2)))
 
 
-def half_the_same(labels: Labels, model: Embedder, count: int) -> None:
+def half_the_same(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     """Half of them a person and two of theirs, by somebody who knows who is in the gallery; half any two people."""
     people, rng, asked = labels.people, labels.rng, len(labels.pairs)
     several = np.flatnonzero(np.bincount(people) > 1)
@@ -96,10 +123,10 @@ def _draw(labels: Labels, wanted: int, pairs: Callable[[int], Ids]) -> None:
         labels.add(ends[ends[:, 0] != ends[:, 1]], wanted - len(labels.pairs))
 
 
-def suggested(labels: Labels, model: Embedder, count: int) -> None:
+def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
     embedded = model.embed(labels.rows)
-    calibration = labels.calibration(model) if len(labels.pairs) else None
+    calibration = labels.calibration(model, fit) if len(labels.pairs) else None
     wanted = len(labels.pairs) + count
     while len(labels.pairs) < wanted:
         some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE])
