@@ -11,15 +11,13 @@ from sqlalchemy.orm import Session
 from app.db.tables import Collection, Embedding, Face, Removal
 from ml import indexes
 from ml.generation import Generation
-from ml.indexes import default_cells
+from ml.indexes import PER_CELL, default_cells
 from ml.indexes._build import Device
 from ml.indexes.base import Index
 from ml.metric import Metric
 from ml.types import Ids, Rows
 
 BATCH_BYTES = 8 * 2**20
-PER_CELL = 256
-"""k-means looks at no more rows a cell than that, so no more are held beside the index while it is built."""
 
 Batch = tuple[Ids, Rows]
 

@@ -1,7 +1,7 @@
 """The pairs most worth labelling: those of which the serving model is least sure, spread over faces and people."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +46,8 @@ def suggest(session: Session, resources: Resources, wanted: SuggestIn) -> Sugges
     faces = _sample(session, champion, wanted)
     calibration = champion.calibrations.get(wanted.task)
     labelled = _labelled(session, wanted.task, faces)
-    pairs, apart = doubtful(faces.rows, faces.subjects, champion.metric, calibration, labelled, wanted.limit)
+    prior = share_of_same(list(labelled.values()))
+    pairs, apart = doubtful(faces.rows, faces.subjects, champion.metric, calibration, labelled, wanted.limit, prior)
     chosen = [_shown(faces, pair, far, calibration) for pair, far in zip(pairs, apart, strict=True)]
     return SuggestionsOut(model=champion.id, pairs=chosen)
 
@@ -58,17 +59,25 @@ def doubtful(
     calibration: Calibration | None,
     labelled: Collection[tuple[int, int]],
     limit: int,
+    prior: float = 0.5,
 ) -> tuple[Ids, NDArray[np.float32]]:
     """The rule itself: which pairs of these faces to ask for, the most doubtful first.
 
-    rows: (N, d) embeddings; subjects: (N,), -1 unknown; labelled: pairs of places in them, the smaller first.
+    rows: (N, d) embeddings; subjects: (N,), -1 unknown; labelled: pairs of places in them, the smaller first; prior:
+    how many of the pairs that are asked about turn out the same (`share_of_same`).
     Returns (P, 2) places, the smaller first, and the distance of each; P is at most `limit`.
     """
     pairs, apart = _candidates(rows, subjects, metric)
-    doubt = _doubt(subjects, pairs, apart, calibration)
+    doubt = _doubt(subjects, pairs, apart, calibration, prior)
     order = (k for k in np.argsort(doubt, kind="stable") if (int(pairs[k, 0]), int(pairs[k, 1])) not in labelled)
     chosen = np.array(list(_spread(subjects, pairs, order, limit)), np.int64)
     return pairs[chosen], apart[chosen]
+
+
+def share_of_same(answers: Sequence[bool]) -> float:
+    """Of what was asked so far, in 0..1, a half before anything was: where few turn out the same, nearer pairs are
+    asked for, until about half do. Among all pairs the same are rare, and most is learned from them."""
+    return (sum(answers) + 1) / (len(answers) + 2)
 
 
 def _sample(session: Session, champion: Generation, wanted: SuggestIn) -> Sampled:
@@ -108,25 +117,29 @@ def _candidates(rows: Rows, subjects: Ids, metric: Metric) -> tuple[Ids, NDArray
 
 
 def _doubt(
-    subjects: Ids, pairs: Ids, apart: NDArray[np.float32], calibration: Calibration | None
+    subjects: Ids, pairs: Ids, apart: NDArray[np.float32], calibration: Calibration | None, prior: float
 ) -> NDArray[np.float64]:
-    """(P,) smaller is more doubtful: how far the probability is from a half, or the distance from a threshold."""
+    """(P,) smaller is more doubtful: how far the probability, at this prior, is from a half, or the distance from a
+    threshold."""
     told = (subjects[pairs] >= 0).all(1)
     same = told & (subjects[pairs[:, 0]] == subjects[pairs[:, 1]])
     if calibration is not None:
-        return np.asarray(np.abs(calibration.probability(apart.astype(np.float64)) - 0.5) + KNOWN * told)
+        even = calibration.probability(apart.astype(np.float64))
+        same_as_asked = prior * even / (prior * even + (1 - prior) * (1 - even))
+        return np.asarray(np.abs(same_as_asked - 0.5) + KNOWN * told)
     threshold = best_threshold(apart[told], same[told]) if same.any() and not same[told].all() else np.median(apart)
     scale = float(np.std(apart)) or 1.0
     return np.asarray(np.abs(apart - threshold) / scale + KNOWN * told)
 
 
-def _labelled(session: Session, task: str, faces: Sampled) -> set[tuple[int, int]]:
-    """Pairs of places in the sample, the smaller first."""
+def _labelled(session: Session, task: str, faces: Sampled) -> dict[tuple[int, int], bool]:
+    """Pairs of places in the sample, the smaller first, and what was said of them last."""
     place = {int(pk): i for i, pk in enumerate(faces.pks)}
-    said = select(Label.face_a, Label.face_b).where(
+    said = select(Label.face_a, Label.face_b, Label.same).where(
         Label.task == task, Label.withdrawn_at.is_(None), Label.face_a.in_(place), Label.face_b.in_(place)
     )
-    return {(min(place[a], place[b]), max(place[a], place[b])) for a, b in session.execute(said)}
+    found = session.execute(said.order_by(Label.pk))
+    return {(min(place[a], place[b]), max(place[a], place[b])): same for a, b, same in found}
 
 
 def _spread(subjects: Ids, pairs: Ids, order: Iterator[np.int64], limit: int) -> Iterator[np.int64]:

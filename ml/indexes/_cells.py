@@ -10,6 +10,10 @@ from ml.types import Rows
 SMALL = 10_000
 """Up to here a search is exhaustive: 0.15 ms on one core at 128 numbers a face, less than a request's own overhead."""
 
+PER_CELL, ROUNDS = 512, 25
+"""Rows a cell that k-means looks at, and how often. Of a million drawn faces, 8 of 1,024 cells probed, the ten nearest
+are found to 85.6 %; with 256 and 15 to 84.8 and 85.4 (two seeds); with all rows, which must be held, to 86.0, 86.2."""
+
 
 def default_cells(n: int) -> int:
     """p for n faces: the power of two nearest to the root of n (003: 1,024 for a million); 1 where n is small."""
@@ -17,9 +21,15 @@ def default_cells(n: int) -> int:
 
 
 def centroids(rows: Rows, p: int, metric: Metric, seed: int) -> Rows:
-    """(p, d) by k-means over at most 256 p of the rows; for inner products over their directions."""
+    """(p, d) by k-means over at most `PER_CELL` p of the rows; for inner products over their directions."""
     means = faiss.Kmeans(
-        rows.shape[1], p, niter=15, seed=seed, spherical=metric.kind == "ip", min_points_per_centroid=1
+        rows.shape[1],
+        p,
+        niter=ROUNDS,
+        seed=seed,
+        spherical=metric.kind == "ip",
+        min_points_per_centroid=1,
+        max_points_per_centroid=PER_CELL,
     )
     means.train(rows)
     found: Rows = np.asarray(means.centroids)  # a tensor once faiss.contrib.torch_utils was loaded by another library

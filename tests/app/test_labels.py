@@ -2,11 +2,15 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 from app.db.session import reading
 from app.db.tables import Face
 from app.engine.settled import Rule, decide, settle, standing
+from app.labels.suggesting import doubtful, share_of_same
+from ml.calibration import Calibration
+from ml.metric import EUCLIDEAN
 from tests.gallery import enrol
 from tests.service import Service
 
@@ -153,6 +157,19 @@ def test_the_most_doubtful_pairs_are_suggested_and_not_twice(service: Service, f
     assert (
         service.client.post("/v1/labels:suggest", json=asked, headers=service.key("operator", "d")).status_code == 403
     )
+
+
+def test_where_few_turn_out_the_same_nearer_pairs_are_asked_for() -> None:
+    rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2  # neighbours at ever larger distances
+    known = Calibration.fit(np.linspace(0, 0.004, 200), np.linspace(0.001, 0.01, 200))
+    nobody = np.full(len(rows), -1)
+
+    def asked(prior: float) -> float:
+        return float(np.mean(doubtful(rows, nobody, EUCLIDEAN, known, set(), 10, prior)[1]))
+
+    assert asked(0.1) < asked(0.5) < asked(0.9)
+    assert share_of_same([]) == 0.5
+    assert share_of_same([False] * 7 + [True]) == 0.2
 
 
 def test_weights_and_a_quorum_keep_one_voice_from_ruling() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from app.labels.suggesting import doubtful
+from app.labels.suggesting import doubtful, share_of_same
 from ml.calibration import FEWEST, Calibration
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
@@ -127,13 +127,13 @@ def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
     embedded = model.embed(labels.rows)
     calibration = labels.calibration(model, fit) if len(labels.pairs) else None
-    wanted = len(labels.pairs) + count
+    prior, wanted = share_of_same(labels.same.tolist()), len(labels.pairs) + count
     while len(labels.pairs) < wanted:
         some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE])
         asked = _within(labels.pairs, some, len(embedded))
         most = min(AT_ONCE, wanted - len(labels.pairs))
         unknown = np.full(len(some), -1, np.int64)
-        pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, asked, most)
+        pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, asked, most, prior)
         if not len(pairs):
             return
         labels.add(some[pairs], most)

@@ -48,7 +48,7 @@ def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[in
     key = {
         "what": "labels", "way": way, "protocol": protocol, "sizes": list(sizes), "features": FEATURES,
         "start": START.key, **method.key,
-    } | ({"held_out": HELD_OUT} if way == SUGGESTED else {})  # fmt: skip
+    } | ({"held_out": HELD_OUT, "prior": "answers"} if way == SUGGESTED else {})  # fmt: skip
 
     def fit(data: TrainingSet) -> Embedder:
         return method.build().fit(data)
@@ -95,8 +95,8 @@ def _table(lab: Lab, asked: Mapping[str, list[Work]], named: list[Work], sizes: 
         f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are asked of the half of the people that may be learned "
         f"from, none of whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
         f"(and what follows from them), in percent. The model of one row suggests the pairs of the next, as the "
-        f"service does: those of which it is least sure, by what a fit without a fifth of the people makes of these. "
-        f"{SAME}: how many of the pairs."
+        f"service does: those of which it is least sure, by what a fit without a fifth of the people makes of these "
+        f"and by how many of its questions were about the same person so far. {SAME}: how many of the pairs."
     )
     alt = "mAP on people without labels against the number of labelled pairs, a line for each way of choosing them"
     plot = Plot("beyond-labels", alt, partial(_draw, found=found, named=figure(whole, "mAP").value, sizes=sizes))

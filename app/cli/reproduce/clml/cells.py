@@ -17,7 +17,7 @@ from app.cli.reproduce.results import percent
 from ml.embedders.base import Progress
 from ml.evaluation.intervals import bootstrap_mean
 from ml.evaluation.protocols import Protocol
-from ml.indexes._cells import centroids
+from ml.indexes._cells import PER_CELL, ROUNDS, centroids
 from ml.metric import EUCLIDEAN
 from ml.types import Ids, Rows
 
@@ -72,9 +72,8 @@ def assigned(lab: Lab, of: Work, ps: Sequence[int]) -> Work:
         curves[name], arrays[name] = search.curve(near, member)
         return {"curves": curves, "faces": len(rows)}, arrays | {"people": asked.people[asked.queries].astype(float)}
 
-    return Work(
-        f"{of.name}, multiple assignment", {"what": "multiple assignment", "ps": list(ps), "of": of.key}, 40.0, run
-    )
+    key = {"what": "multiple assignment", "ps": list(ps), "k-means": [PER_CELL, ROUNDS], "of": of.key}
+    return Work(f"{of.name}, multiple assignment", key, 40.0, run)
 
 
 class Search:

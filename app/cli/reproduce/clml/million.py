@@ -17,6 +17,7 @@ from app.cli.reproduce.plan import Figure, Found, Row, Table, Work
 from app.cli.reproduce.results import percent
 from ml.embedders.base import Progress
 from ml.evaluation.intervals import Interval, bootstrap_mean
+from ml.indexes._cells import PER_CELL, ROUNDS
 from ml.indexes.flat import Flat
 from ml.indexes.ivf import Ivf
 from ml.types import Rows
@@ -61,7 +62,14 @@ def drawn(lab: Lab, of: Work, many: int, p: int) -> Work:
             one.add(np.arange(many), rows)
         return {"points": measured(index, flat, queries, [m for m in PAPER if m < p])}, {}
 
-    key = {"what": "drawn vectors", "many": many, "p": p, "queries": QUERIES, "of": of.key}
+    key = {
+        "what": "drawn vectors",
+        "many": many,
+        "p": p,
+        "queries": QUERIES,
+        "k-means": [PER_CELL, ROUNDS],
+        "of": of.key,
+    }
     return Work(f"{many:,} drawn vectors", key, 120.0 * many / PAPERS + 10, run)
 
 
