@@ -1,7 +1,7 @@
 """The pairs most worth labelling: those of which the serving model is least sure, spread over faces and people."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,9 @@ TWICE = 2
 KNOWN = 0.25
 """What a pair whose subjects are told already must be less sure by, to be asked for."""
 
+Answers = Mapping[tuple[int, int], bool]
+"""Of pairs of places, the smaller first: the same?"""
+
 
 class Sampled(NamedTuple):
     """Faces drawn from the gallery. subject: -1 unknown."""
@@ -46,8 +49,7 @@ def suggest(session: Session, resources: Resources, wanted: SuggestIn) -> Sugges
     faces = _sample(session, champion, wanted)
     calibration = champion.calibrations.get(wanted.task)
     labelled = _labelled(session, wanted.task, faces)
-    prior = share_of_same(list(labelled.values()))
-    pairs, apart = doubtful(faces.rows, faces.subjects, champion.metric, calibration, labelled, wanted.limit, prior)
+    pairs, apart = doubtful(faces.rows, faces.subjects, champion.metric, calibration, labelled, wanted.limit)
     chosen = [_shown(faces, pair, far, calibration) for pair, far in zip(pairs, apart, strict=True)]
     return SuggestionsOut(model=champion.id, pairs=chosen)
 
@@ -57,27 +59,27 @@ def doubtful(
     subjects: Ids,
     metric: Metric,
     calibration: Calibration | None,
-    labelled: Collection[tuple[int, int]],
+    labelled: Answers,
     limit: int,
-    prior: float = 0.5,
 ) -> tuple[Ids, NDArray[np.float32]]:
     """The rule itself: which pairs of these faces to ask for, the most doubtful first.
 
-    rows: (N, d) embeddings; subjects: (N,), -1 unknown; labelled: pairs of places in them, the smaller first; prior:
-    how many of the pairs that are asked about turn out the same (`share_of_same`).
+    rows: (N, d) embeddings; subjects: (N,), -1 unknown; labelled: what was said of pairs of them.
     Returns (P, 2) places, the smaller first, and the distance of each; P is at most `limit`.
     """
     pairs, apart = _candidates(rows, subjects, metric)
-    doubt = _doubt(subjects, pairs, apart, calibration, prior)
+    told = (subjects[pairs] >= 0).all(1)
+    if calibration is not None:
+        doubt = _from_a_half(calibration.probability(apart.astype(np.float64)), labelled)
+    else:
+        same = subjects[pairs[:, 0]] == subjects[pairs[:, 1]]
+        said = metric.apart(rows, np.array(list(labelled), np.int64).reshape(-1, 2))
+        known = np.concatenate([same[told], np.array(list(labelled.values()), np.bool_)])
+        doubt = _from_threshold(apart, np.concatenate([apart[told], said]), known)
+    doubt = doubt + KNOWN * told
     order = (k for k in np.argsort(doubt, kind="stable") if (int(pairs[k, 0]), int(pairs[k, 1])) not in labelled)
     chosen = np.array(list(_spread(subjects, pairs, order, limit)), np.int64)
     return pairs[chosen], apart[chosen]
-
-
-def share_of_same(answers: Sequence[bool]) -> float:
-    """Of what was asked so far, in 0..1, a half before anything was: where few turn out the same, nearer pairs are
-    asked for, until about half do. Among all pairs the same are rare, and most is learned from them."""
-    return (sum(answers) + 1) / (len(answers) + 2)
 
 
 def _sample(session: Session, champion: Generation, wanted: SuggestIn) -> Sampled:
@@ -116,24 +118,28 @@ def _candidates(rows: Rows, subjects: Ids, metric: Metric) -> tuple[Ids, NDArray
     return pairs, every[pairs[:, 0], pairs[:, 1]]
 
 
-def _doubt(
-    subjects: Ids, pairs: Ids, apart: NDArray[np.float32], calibration: Calibration | None, prior: float
+def _from_a_half(even: NDArray[np.float64], labelled: Answers) -> NDArray[np.float64]:
+    """(P,) how far the probability is from a half at the prior that the answers tell, given that at even odds.
+
+    Where few of the pairs asked about were the same, nearer pairs are asked for, until about half are: among all pairs
+    the same are rare, and most is learned from them.
+    """
+    prior = (sum(labelled.values()) + 1) / (len(labelled) + 2)
+    found: NDArray[np.float64] = np.abs(prior * even / (prior * even + (1 - prior) * (1 - even)) - 0.5)
+    return found
+
+
+def _from_threshold(
+    apart: NDArray[np.float32], known: NDArray[np.float64], same: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """(P,) smaller is more doubtful: how far the probability, at this prior, is from a half, or the distance from a
-    threshold."""
-    told = (subjects[pairs] >= 0).all(1)
-    same = told & (subjects[pairs[:, 0]] == subjects[pairs[:, 1]])
-    if calibration is not None:
-        even = calibration.probability(apart.astype(np.float64))
-        same_as_asked = prior * even / (prior * even + (1 - prior) * (1 - even))
-        return np.asarray(np.abs(same_as_asked - 0.5) + KNOWN * told)
-    threshold = best_threshold(apart[told], same[told]) if same.any() and not same[told].all() else np.median(apart)
-    scale = float(np.std(apart)) or 1.0
-    return np.asarray(np.abs(apart - threshold) / scale + KNOWN * told)
+    """(P,) how far from the threshold that tells the known pairs apart best; from the median where they are of one
+    kind."""
+    threshold = best_threshold(known, same) if same.any() and not same.all() else np.median(apart)
+    return np.asarray(np.abs(apart - threshold) / (np.std(apart) or 1.0), np.float64)
 
 
-def _labelled(session: Session, task: str, faces: Sampled) -> dict[tuple[int, int], bool]:
-    """Pairs of places in the sample, the smaller first, and what was said of them last."""
+def _labelled(session: Session, task: str, faces: Sampled) -> Answers:
+    """What was said last of pairs of the sample."""
     place = {int(pk): i for i, pk in enumerate(faces.pks)}
     said = select(Label.face_a, Label.face_b, Label.same).where(
         Label.task == task, Label.withdrawn_at.is_(None), Label.face_a.in_(place), Label.face_b.in_(place)

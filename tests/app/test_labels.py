@@ -1,6 +1,7 @@
 """Labels over HTTP: what is kept, what is refused, what they settle."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from app.db.session import reading
 from app.db.tables import Face
 from app.engine.settled import Rule, decide, settle, standing
-from app.labels.suggesting import doubtful, share_of_same
+from app.labels.suggesting import doubtful
 from ml.calibration import Calibration
 from ml.metric import EUCLIDEAN
 from tests.gallery import enrol
@@ -164,12 +165,22 @@ def test_where_few_turn_out_the_same_nearer_pairs_are_asked_for() -> None:
     known = Calibration.fit(np.linspace(0, 0.004, 200), np.linspace(0.001, 0.01, 200))
     nobody = np.full(len(rows), -1)
 
-    def asked(prior: float) -> float:
-        return float(np.mean(doubtful(rows, nobody, EUCLIDEAN, known, set(), 10, prior)[1]))
+    def asked(calibration: Calibration | None, answers: Sequence[bool]) -> float:
+        labelled = {(i, i + 2): same for i, same in enumerate(answers)}
+        return float(np.mean(doubtful(rows, nobody, EUCLIDEAN, calibration, labelled, 10)[1]))
 
-    assert asked(0.1) < asked(0.5) < asked(0.9)
-    assert share_of_same([]) == 0.5
-    assert share_of_same([False] * 7 + [True]) == 0.2
+    seldom, often = asked(known, [False] * 18 + [True] * 2), asked(known, [False] * 2 + [True] * 18)
+    assert seldom < asked(known, []) < often
+
+
+def test_before_any_calibration_answers_tell_where_to_ask() -> None:
+    """Of pairs (i, i + 2), farther apart as i rises, the first were the same."""
+    rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2
+    answers = {(i, i + 2): i < 10 for i in range(0, 50, 2)}
+    edge = EUCLIDEAN.apart(rows, np.array([[9, 11]]))[0]
+    _, apart = doubtful(rows, np.full(len(rows), -1), EUCLIDEAN, None, answers, 10)
+    _, before = doubtful(rows, np.full(len(rows), -1), EUCLIDEAN, None, {}, 10)
+    assert np.abs(apart - edge).max() < np.abs(before - edge).min()
 
 
 def test_weights_and_a_quorum_keep_one_voice_from_ruling() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from app.labels.suggesting import doubtful, share_of_same
+from app.labels.suggesting import doubtful
 from ml.calibration import FEWEST, Calibration
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
@@ -127,13 +127,13 @@ def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
     embedded = model.embed(labels.rows)
     calibration = labels.calibration(model, fit) if len(labels.pairs) else None
-    prior, wanted = share_of_same(labels.same.tolist()), len(labels.pairs) + count
+    wanted = len(labels.pairs) + count
     while len(labels.pairs) < wanted:
         some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE])
-        asked = _within(labels.pairs, some, len(embedded))
+        asked = _within(labels, some)
         most = min(AT_ONCE, wanted - len(labels.pairs))
         unknown = np.full(len(some), -1, np.int64)
-        pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, asked, most, prior)
+        pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, asked, most)
         if not len(pairs):
             return
         labels.add(some[pairs], most)
@@ -150,12 +150,13 @@ def _two_of(person: Ids, people: Ids, rng: np.random.Generator) -> Ids:
     return found
 
 
-def _within(pairs: Ids, some: Ids, n: int) -> set[tuple[int, int]]:
-    """Those of the pairs whose faces are both among some, as places in it."""
-    place = np.full(n, -1, np.int64)
+def _within(labels: Labels, some: Ids) -> dict[tuple[int, int], bool]:
+    """The answers about pairs whose faces are both among some, by their places in it."""
+    place = np.full(len(labels.rows), -1, np.int64)
     place[some] = np.arange(len(some))
-    at = place[pairs]
-    return {(a, b) for a, b in at[(at >= 0).all(axis=1)].tolist()}
+    at = place[labels.pairs]
+    inside = (at >= 0).all(axis=1)
+    return {(a, b): same for (a, b), same in zip(at[inside].tolist(), labels.same[inside].tolist(), strict=True)}
 
 
 WAYS: dict[str, Ask] = {"any two faces": by_chance, "half the same": half_the_same, "suggested": suggested}
