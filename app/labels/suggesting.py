@@ -26,6 +26,7 @@ TWICE = 2
 KNOWN = 0.25
 """What a pair whose subjects are told already must be less sure by, to be asked for."""
 RARE = 0.1
+"""Of the pairs of neighbours, how many may be the same, before anybody has said so of any."""
 
 Answers = Mapping[tuple[int, int], bool]
 """Of pairs of places, the smaller first: the same?"""
@@ -133,8 +134,8 @@ def _from_a_half(even: NDArray[np.float64], labelled: Answers) -> NDArray[np.flo
 def _from_threshold(
     apart: NDArray[np.float32], known: NDArray[np.float64], same: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """(P,) how far from the threshold that tells the known pairs apart best; where they are of one kind, from where a
-    tenth are nearer, since the same are rare."""
+    """(P,) how far from the threshold that tells the known pairs apart best; where they are of one kind, from where so
+    few are nearer."""
     threshold = best_threshold(known, same) if same.any() and not same.all() else np.quantile(apart, RARE)
     return np.asarray(np.abs(apart - threshold) / (np.std(apart) or 1.0), np.float64)
 

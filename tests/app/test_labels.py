@@ -176,8 +176,8 @@ def test_where_few_turn_out_the_same_nearer_pairs_are_asked_for() -> None:
 def test_before_any_calibration_answers_tell_where_to_ask() -> None:
     """Of pairs (i, i + 2), farther apart as i rises, the first were the same."""
     rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2
-    answers = {(i, i + 2): i < 10 for i in range(0, 50, 2)}
-    edge = EUCLIDEAN.apart(rows, np.array([[9, 11]]))[0]
+    answers = {(i, i + 2): i < 30 for i in range(0, 50, 2)}
+    edge = EUCLIDEAN.apart(rows, np.array([[29, 31]]))[0]
     _, apart = doubtful(rows, np.full(len(rows), -1), EUCLIDEAN, None, answers, 10)
     _, before = doubtful(rows, np.full(len(rows), -1), EUCLIDEAN, None, {}, 10)
     assert np.abs(apart - edge).max() < np.abs(before - edge).min()
