@@ -131,4 +131,4 @@ def _draw(axes: Any, *, found: Mapping[str, list[Result]], named: float, sizes: 
     axes.axhline(start, color="grey", linestyle=":", label="no labels")
     axes.axhline(named, color="grey", linestyle="--", label="everybody named")
     axes.set(xscale="log", xlabel="labelled pairs", ylabel="mAP, people without labels")
-    axes.legend()
+    axes.legend(loc="center left")

@@ -96,4 +96,4 @@ def _draw_sizes(rows: Sequence[Row], axes: Any) -> None:
         style = "--" if "LDML" in row.name else "-"
         axes.plot(sizes, [f.value for f in row.figures.values()], style, marker="o", color=f"C{i // 2}", label=row.name)
     axes.set(xlabel="distractors", ylabel="mAP, percent")
-    axes.legend()
+    axes.legend(ncols=3, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1))

@@ -52,6 +52,7 @@ def widths(fits: Fits) -> Part:
                 list(curve), values, line, marker="o", color=f"C{fits.features.index(f)}", label=f"{NAMES[f]}, {m}"
             )
         axes.set(xlabel="d", ylabel="mAP, percent", xscale="log", xticks=DIMS, xticklabels=DIMS)
+        axes.minorticks_off()
         axes.legend()
 
     works = [w for curve in curves.values() for one in curve.values() for w in one]
