@@ -70,6 +70,8 @@ def doubtful(
     Returns (P, 2) places, the smaller first, and the distance of each; P is at most `limit`.
     """
     pairs, apart = _candidates(rows, subjects, metric)
+    if not len(pairs):
+        return pairs, apart
     told = (subjects[pairs] >= 0).all(1)
     if calibration is not None:
         doubt = _from_a_half(calibration.probability(apart.astype(np.float64)), labelled)
@@ -99,7 +101,7 @@ def _sample(session: Session, champion: Generation, wanted: SuggestIn) -> Sample
         [f[1] for f in found],
         np.array([-1 if f[2] is None else f[2] for f in found], np.int64),
         [f[3] for f in found],
-        np.frombuffer(b"".join(f[4] for f in found), "<f4").reshape(len(found), -1),
+        np.frombuffer(b"".join(f[4] for f in found), "<f4").reshape(len(found), width // 4),
     )
 
 

@@ -160,6 +160,13 @@ def test_the_most_doubtful_pairs_are_suggested_and_not_twice(service: Service, f
     )
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_of_fewer_than_two_faces_nothing_is_suggested(service: Service, count: int) -> None:
+    enrol(service.resources, f"c{count}", range(count), shots=1)
+    found = service.client.post("/v1/labels:suggest", json={"collection": f"c{count}"})
+    assert (found.status_code, found.json()["pairs"]) == (200, [])
+
+
 def test_where_few_turn_out_the_same_nearer_pairs_are_asked_for() -> None:
     rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2  # neighbours at ever larger distances
     known = Calibration.fit(np.linspace(0, 0.004, 200), np.linspace(0.001, 0.01, 200))
