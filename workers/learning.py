@@ -60,11 +60,11 @@ def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Tel
     if first is None:
         only = fitting.fit(plan, everything, told.phase("fit", 200, 1000), before=before)
         known = _known({f.task: measuring.calibrate_on_learned(only, rows, f) for f in _served(taken, only)})
-        return Candidate(_made(plan, recipe, name, only, known), None, _unmeasured(plan, taken, held))
-    report, known = _measured(context, plan, taken, rows, held, first)
+        return Candidate(_made(plan, recipe, name, only, known, []), None, _unmeasured(plan, taken, held))
+    report, known, by_held_out = _measured(context, plan, taken, rows, held, first)
     last = fitting.fit(plan, everything, told.phase("refit", 620, 1000), before=before, like=first)
     twin = Generation(name + HELD_OUT, recipe, plan.method, first, known, {"holdout": plan.holdout})
-    return Candidate(_made(plan, recipe, name, last, known), twin, report)
+    return Candidate(_made(plan, recipe, name, last, known, by_held_out), twin, report)
 
 
 def _started(context: JobContext, model: str | None) -> tuple[Embedder | None, Embedder | None]:
@@ -90,9 +90,12 @@ def _without(
         return None
 
 
-def _made(plan: Plan, recipe: Recipe, name: str, embedder: Embedder, known: dict[str, Calibration]) -> Generation:
+def _made(
+    plan: Plan, recipe: Recipe, name: str, embedder: Embedder, known: dict[str, Calibration], by_held_out: list[str]
+) -> Generation:
+    """by_held_out: tasks whose calibration is of people who were not learned from."""
     facts = {"made": "trained", "collection": plan.collection, "plan": plan.model_dump(mode="json", by_alias=True)}
-    return Generation(name, recipe, plan.method, embedder, known, facts)
+    return Generation(name, recipe, plan.method, embedder, known, facts | {"by_held_out": by_held_out})
 
 
 def _served(taken: Snapshot, embedder: Embedder) -> list[Facts]:
@@ -118,8 +121,9 @@ def _summary(plan: Plan, taken: Snapshot, people: int) -> dict[str, Any]:
 
 def _measured(
     context: JobContext, plan: Plan, taken: Snapshot, rows: Rows, held: NDArray[np.bool_], first: Embedder
-) -> tuple[dict[str, Any], dict[str, Calibration]]:
-    """The report, whose `candidate` and `current` are those of the main task; `tasks` has all."""
+) -> tuple[dict[str, Any], dict[str, Calibration], list[str]]:
+    """The report, whose `candidate` and `current` are those of the main task; `tasks` has all. Then the calibrations,
+    and of which tasks they are of people held out: where there were too few, all that is known must do."""
 
     def described(recipe: Recipe, faces: Sequence[Told]) -> Rows:
         return describe(context.resources, recipe, faces, context)
@@ -128,7 +132,7 @@ def _measured(
     places = np.unique(np.concatenate([np.flatnonzero(held), *labelled]))
     bench = Bench(taken, places, plan.recipe, rows, described)
     report = _summary(plan, taken, len(np.unique(taken.people[held]))) | {"refit": True, "notes": first.notes}
-    calibrations: dict[str, Calibration | None] = {}
+    calibrations, by_held_out = dict[str, Calibration | None](), list[str]()
     for facts in _served(taken, first):
         context.check()
         trial = Trial(bench, facts, held, f"held-out-{plan.holdout:g}")
@@ -138,9 +142,14 @@ def _measured(
         told = measuring.report(trial, now, before)
         told |= {"current_model": serving.model, "current_has_seen": serving.seen} if serving else {}
         report["tasks"][facts.task] = told
-        calibrations[facts.task] = measuring.calibrate(now) or measuring.calibrate_on_learned(first, rows, facts)
+        calibrations[facts.task] = measuring.calibrate(now)
+        if calibrations[facts.task]:
+            by_held_out.append(facts.task)
+        else:
+            calibrations[facts.task] = measuring.calibrate_on_learned(first, rows, facts)
     main = report["tasks"].get(plan.tasks[0], {})
-    return report | {key: main.get(key) for key in ("candidate", "current", "current_model")}, _known(calibrations)
+    report |= {key: main.get(key) for key in ("candidate", "current", "current_model")}
+    return report, _known(calibrations), by_held_out
 
 
 def _serving(context: JobContext, plan: Plan, taken: Snapshot, held: NDArray[np.bool_], task: str) -> Serving | None:

@@ -162,7 +162,7 @@ def calibrate(measured: Measured) -> Calibration | None:
 
 
 def calibrate_on_learned(embedder: Embedder, rows: Rows, facts: Facts) -> Calibration | None:
-    """From pairs that were learned from, which look easier than they are: only where nobody was held out."""
+    """From pairs that were learned from, which look easier than they are: only where too few were held out."""
     drawn, alike = draw_pairs(facts.truth, facts.tolerance, PAIRS, np.random.default_rng(0))
     pairs, same = np.concatenate([drawn, facts.pairs]), np.concatenate([alike, facts.same])
     if min(same.sum(), (~same).sum()) < FEWEST:

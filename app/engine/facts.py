@@ -133,9 +133,11 @@ def _measured(held: Held, ids: Ids, people: Ids) -> dict[str, Any]:
 
 
 def _of_strangers(generation: Generation, place: Place) -> Calibration | None:
-    """What training measured on people held out, of a generation that learned from this collection."""
-    learned_from = generation.facts.get("changes", {})
-    return generation.calibrations.get(place.task) if place.collection in learned_from else None
+    """What a training measured on people held out, of a generation that it fitted to this collection's labels."""
+    told = generation.facts
+    learned_here = "training" in told and place.collection in told["changes"]
+    unseen = learned_here and place.task in told.get("by_held_out", ())
+    return generation.calibrations[place.task] if unseen else None
 
 
 def _calibrated(rows: Rows, people: Ids, alike: Rows, whose: Ids, metric: Metric) -> Calibration | None:

@@ -82,12 +82,14 @@ def removed(session: Session, place: Place, since: int) -> Ids:
 def build(session: Session, place: Place, dim: int, metric: Metric, device: Device, per_cell: int = PER_CELL) -> Index:
     """An index of all that the tables hold for this place.
 
-    The rows stream through: beside the index itself only a batch, and the sample that finds its cells, are held.
+    The rows stream through: beside the index itself only a batch, and the sample that finds its cells, of a large
+    gallery at most half of it, are held.
     """
     pks = select(Embedding.face_pk).join(Face, Face.pk == Embedding.face_pk).where(*place.holds)
     ids = np.sort(np.array(session.scalars(pks).all(), np.int64))
     cells = default_cells(len(ids))
-    sample = _sample(ids, per_cell * cells if cells > 1 else 0)
+    most = per_cell * cells if cells > 1 else 0
+    sample = _sample(ids, min(most, max(most, len(ids)) // 2))
     index = indexes.build(sample, _gather(session, place, dim, sample), metric, p=cells, device=device)
     if len(index) < len(ids):
         for found, rows in vectors(session, place, dim):

@@ -1,15 +1,16 @@
 """The pairs most worth labelling: those of which the serving model is least sure, spread over faces and people."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, func, select
+from sqlalchemy.orm import Session, aliased
 
 from app.db.tables import Deployment, Embedding, Face, Label, Subject
+from app.engine import loading
 from app.errors import NotFound
 from app.labels.schemas import SuggestedPair, SuggestIn, SuggestionsOut
 from app.resources import Resources
@@ -28,8 +29,15 @@ KNOWN = 0.25
 RARE = 0.1
 """Of the pairs of neighbours, how many may be the same, before anybody has said so of any."""
 
-Answers = Mapping[tuple[int, int], bool]
-"""Of pairs of places, the smaller first: the same?"""
+ANSWERS = 2000
+"""Heeded of those that were given, the last ones."""
+
+
+class Answers(NamedTuple):
+    """Pairs that somebody spoke of: (L,) how far apart they lie under the model that serves, (L,) whether the same."""
+
+    apart: NDArray[np.float64]
+    same: NDArray[np.bool_]
 
 
 class Sampled(NamedTuple):
@@ -50,8 +58,9 @@ def suggest(session: Session, resources: Resources, wanted: SuggestIn) -> Sugges
     champion = resources.generations.get(deployment.champion)
     faces = _sample(session, champion, wanted)
     calibration = champion.calibrations.get(wanted.task)
-    labelled = _labelled(session, wanted.task, faces)
-    pairs, apart = doubtful(faces.rows, faces.subjects, champion.metric, calibration, labelled, wanted.limit)
+    unseen = calibration if wanted.task in champion.facts.get("by_held_out", ()) else None
+    labelled, answers = _labelled(session, wanted.task, faces), _answers(session, champion, wanted)
+    pairs, apart = doubtful(faces.rows, faces.subjects, champion.metric, unseen, answers, labelled, wanted.limit)
     chosen = [_shown(faces, pair, far, calibration) for pair, far in zip(pairs, apart, strict=True)]
     return SuggestionsOut(model=champion.id, pairs=chosen)
 
@@ -61,12 +70,14 @@ def doubtful(
     subjects: Ids,
     metric: Metric,
     calibration: Calibration | None,
-    labelled: Answers,
+    answers: Answers,
+    labelled: Collection[tuple[int, int]],
     limit: int,
 ) -> tuple[Ids, NDArray[np.float32]]:
     """The rule itself: which pairs of these faces to ask for, the most doubtful first.
 
-    rows: (N, d) embeddings; subjects: (N,), -1 unknown; labelled: what was said of pairs of them.
+    rows: (N, d) embeddings; subjects: (N,), -1 unknown; calibration: of people not learned from; labelled: pairs of
+    places in them, the smaller first, not to be asked for.
     Returns (P, 2) places, the smaller first, and the distance of each; P is at most `limit`.
     """
     pairs, apart = _candidates(rows, subjects, metric)
@@ -74,12 +85,11 @@ def doubtful(
         return pairs, apart
     told = (subjects[pairs] >= 0).all(1)
     if calibration is not None:
-        doubt = _from_a_half(calibration.probability(apart.astype(np.float64)), labelled)
+        doubt = _from_a_half(calibration.probability(apart.astype(np.float64)), answers)
     else:
         same = subjects[pairs[:, 0]] == subjects[pairs[:, 1]]
-        said = metric.apart(rows, np.array(list(labelled), np.int64).reshape(-1, 2))
-        known = np.concatenate([same[told], np.array(list(labelled.values()), np.bool_)])
-        doubt = _from_threshold(apart, np.concatenate([apart[told], said]), known)
+        known = Answers(np.concatenate([apart[told], answers.apart]), np.concatenate([same[told], answers.same]))
+        doubt = _from_threshold(apart, known)
     doubt = doubt + KNOWN * told
     order = (k for k in np.argsort(doubt, kind="stable") if (int(pairs[k, 0]), int(pairs[k, 1])) not in labelled)
     chosen = np.array(list(_spread(subjects, pairs, order, limit)), np.int64)
@@ -92,7 +102,7 @@ def _sample(session: Session, champion: Generation, wanted: SuggestIn) -> Sample
     gallery = (Face.collection_id == wanted.collection, Face.role == "gallery")
     stored = select(Face.pk, Face.face_id, Face.subject_pk, Subject.id, Embedding.vector)
     stored = stored.join(Embedding, Embedding.face_pk == Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk)
-    width = session.scalar(select(func.length(Embedding.vector)).where(*here).limit(1)) or 4
+    width = 4 * loading.width(champion, wanted.task)
     ids = select(Face.pk).join(Embedding, Embedding.face_pk == Face.pk).where(*gallery, *here)
     drawn = ids.order_by(func.random()).limit(min(SAMPLE, SAMPLE_BYTES // width))
     found = session.execute(stored.where(*here, Face.pk.in_(drawn)).order_by(Face.pk)).all()
@@ -101,7 +111,7 @@ def _sample(session: Session, champion: Generation, wanted: SuggestIn) -> Sample
         [f[1] for f in found],
         np.array([-1 if f[2] is None else f[2] for f in found], np.int64),
         [f[3] for f in found],
-        np.frombuffer(b"".join(f[4] for f in found), "<f4").reshape(len(found), width // 4),
+        _rows([f[4] for f in found], width),
     )
 
 
@@ -122,34 +132,52 @@ def _candidates(rows: Rows, subjects: Ids, metric: Metric) -> tuple[Ids, NDArray
     return pairs, every[pairs[:, 0], pairs[:, 1]]
 
 
-def _from_a_half(even: NDArray[np.float64], labelled: Answers) -> NDArray[np.float64]:
+def _from_a_half(even: NDArray[np.float64], answers: Answers) -> NDArray[np.float64]:
     """(P,) how far the probability is from a half at the prior that the answers tell, given that at even odds.
 
     Where few of the pairs asked about were the same, nearer pairs are asked for, until about half are: among all pairs
     the same are rare, and most is learned from them.
     """
-    prior = (sum(labelled.values()) + 1) / (len(labelled) + 2)
+    prior = (answers.same.sum() + 1) / (len(answers.same) + 2)
     found: NDArray[np.float64] = np.abs(prior * even / (prior * even + (1 - prior) * (1 - even)) - 0.5)
     return found
 
 
-def _from_threshold(
-    apart: NDArray[np.float32], known: NDArray[np.float64], same: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def _from_threshold(apart: NDArray[np.float32], known: Answers) -> NDArray[np.float64]:
     """(P,) how far from the threshold that tells the known pairs apart best; where they are of one kind, from where so
     few are nearer."""
-    threshold = best_threshold(known, same) if same.any() and not same.all() else np.quantile(apart, RARE)
+    both = known.same.any() and not known.same.all()
+    threshold = best_threshold(known.apart, known.same) if both else np.quantile(apart, RARE)
     return np.asarray(np.abs(apart - threshold) / (np.std(apart) or 1.0), np.float64)
 
 
-def _labelled(session: Session, task: str, faces: Sampled) -> Answers:
-    """What was said last of pairs of the sample."""
+def _labelled(session: Session, task: str, faces: Sampled) -> set[tuple[int, int]]:
+    """Pairs of places in the sample, the smaller first."""
     place = {int(pk): i for i, pk in enumerate(faces.pks)}
-    said = select(Label.face_a, Label.face_b, Label.same).where(
+    said = select(Label.face_a, Label.face_b).where(
         Label.task == task, Label.withdrawn_at.is_(None), Label.face_a.in_(place), Label.face_b.in_(place)
     )
-    found = session.execute(said.order_by(Label.pk))
-    return {(min(place[a], place[b]), max(place[a], place[b])): same for a, b, same in found}
+    return {(min(place[a], place[b]), max(place[a], place[b])) for a, b in session.execute(said)}
+
+
+def _answers(session: Session, champion: Generation, wanted: SuggestIn) -> Answers:
+    """The last ones of the collection, wherever in it their faces are."""
+    first, second = aliased(Embedding), aliased(Embedding)
+    width = 4 * loading.width(champion, wanted.task)
+    said = select(first.vector, second.vector, Label.same).join(Face, Face.pk == Label.face_a)
+    for end, face in ((first, Label.face_a), (second, Label.face_b)):
+        here = (end.face_pk == face, end.generation_id == champion.id, end.task == wanted.task)
+        said = said.join(end, and_(*here))
+    said = said.where(Face.collection_id == wanted.collection, Label.task == wanted.task, Label.withdrawn_at.is_(None))
+    most = min(ANSWERS, SAMPLE_BYTES // (2 * width))
+    found = session.execute(said.order_by(Label.pk.desc()).limit(most)).all()
+    one, other = _rows([f[0] for f in found], width), _rows([f[1] for f in found], width)
+    return Answers(champion.metric.paired(one, other).astype(np.float64), np.array([f[2] for f in found], np.bool_))
+
+
+def _rows(vectors: list[bytes], width: int) -> Rows:
+    """width: of each, in bytes."""
+    return np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), width // 4)
 
 
 def _spread(subjects: Ids, pairs: Ids, order: Iterator[np.int64], limit: int) -> Iterator[np.int64]:

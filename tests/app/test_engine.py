@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -346,19 +347,29 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
     assert json.loads(json.dumps(again)) == kept["calibration"]
 
 
-@pytest.mark.parametrize("learned_from", ["staff", "visitors"])
-def test_a_model_is_not_believed_about_people_it_has_learned_from(resources: Resources, learned_from: str) -> None:
+@pytest.mark.parametrize(
+    ("learned_from", "more", "believed"),
+    [
+        ("staff", {"training": "t", "by_held_out": ["identity"]}, False),
+        ("visitors", {"training": "t", "by_held_out": ["identity"]}, True),
+        ("staff", {"training": "t", "by_held_out": []}, True),  # its calibration is of pairs learned from as well
+        ("staff", {"by_held_out": ["identity"]}, True),  # the first model learns from no label
+    ],
+)
+def test_a_model_is_not_believed_about_people_it_has_learned_from(
+    resources: Resources, learned_from: str, more: dict[str, Any], believed: bool
+) -> None:
     """Its probability is then that of people held out; the false-match rates are this gallery's in any case."""
     draw = np.random.default_rng(0)
     strangers = Calibration.fit(draw.normal(5, 1, 200), draw.normal(9, 1, 2000))
-    learned = {"changes": {learned_from: 7}}
-    model = replace(generation(f"m-{learned_from}"), calibrations={"identity": strangers}, facts=learned)
+    learned = {"changes": {learned_from: 7}} | more
+    model = replace(generation(f"m-{uuid4()}"), calibrations={"identity": strangers}, facts=learned)
     gallery = Gallery(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
     found = measured(resources, model)
     own = measured(resources, replace(model, facts={}))
-    expected = strangers if learned_from == "staff" else own
+    expected = own if believed else strangers
     assert (found.slope, found.intercept) == (expected.slope, expected.intercept)
     assert found.impostors == own.impostors != strangers.impostors
 

@@ -2,14 +2,17 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import Face
 from app.engine.settled import Rule, decide, settle, standing
-from app.labels.suggesting import doubtful
+from app.labels import suggesting
+from app.labels.suggesting import Answers, doubtful
 from ml.calibration import Calibration
 from ml.metric import EUCLIDEAN
 from tests.gallery import enrol
@@ -160,6 +163,28 @@ def test_the_most_doubtful_pairs_are_suggested_and_not_twice(service: Service, f
     )
 
 
+def test_answers_are_heeded_wherever_their_faces_lie(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only those of the faces that this request looks at; and not those that were taken back."""
+    enrol(service.resources, "far", range(40, 44), shots=2)
+    with reading(service.resources.database) as session:
+        there = session.scalars(select(Face).where(Face.collection_id == "far").order_by(Face.pk)).all()
+    said = [pair(there[0], there[1]), pair(there[0], there[2], same=False), pair(there[3], there[6], same=False)]
+    service.client.post("/v1/labels", json={"labels": said})
+    service.client.post("/v1/labels", json={"labels": [pair(there[4], there[5]) | {"by": "mallory"}]})
+    service.client.delete("/v1/labels", params={"by": "mallory"})
+    heard, real = list[Answers](), doubtful
+
+    def listening(*told: Any) -> Any:
+        heard.append(told[4])
+        return real(*told)
+
+    monkeypatch.setattr(suggesting, "SAMPLE", 2)
+    monkeypatch.setattr(suggesting, "doubtful", listening)
+    assert service.client.post("/v1/labels:suggest", json={"collection": "far"}).status_code == 200
+    assert heard[0].same.tolist() == [False, False, True]
+    assert (heard[0].apart > 0).all()
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_of_fewer_than_two_faces_nothing_is_suggested(service: Service, count: int) -> None:
     enrol(service.resources, f"c{count}", range(count), shots=1)
@@ -170,23 +195,23 @@ def test_of_fewer_than_two_faces_nothing_is_suggested(service: Service, count: i
 def test_where_few_turn_out_the_same_nearer_pairs_are_asked_for() -> None:
     rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2  # neighbours at ever larger distances
     known = Calibration.fit(np.linspace(0, 0.004, 200), np.linspace(0.001, 0.01, 200))
-    nobody = np.full(len(rows), -1)
 
-    def asked(calibration: Calibration | None, answers: Sequence[bool]) -> float:
-        labelled = {(i, i + 2): same for i, same in enumerate(answers)}
-        return float(np.mean(doubtful(rows, nobody, EUCLIDEAN, calibration, labelled, 10)[1]))
+    def asked(calibration: Calibration | None, same: Sequence[bool]) -> float:
+        answers = Answers(np.zeros(len(same)), np.array(same, np.bool_))
+        return float(np.mean(doubtful(rows, np.full(60, -1), EUCLIDEAN, calibration, answers, set(), 10)[1]))
 
     seldom, often = asked(known, [False] * 18 + [True] * 2), asked(known, [False] * 2 + [True] * 18)
     assert seldom < asked(known, []) < often
 
 
 def test_before_any_calibration_answers_tell_where_to_ask() -> None:
-    """Of pairs (i, i + 2), farther apart as i rises, the first were the same."""
     rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2
-    answers = {(i, i + 2): i < 30 for i in range(0, 50, 2)}
-    edge = EUCLIDEAN.apart(rows, np.array([[29, 31]]))[0]
-    _, apart = doubtful(rows, np.full(len(rows), -1), EUCLIDEAN, None, answers, 10)
-    _, before = doubtful(rows, np.full(len(rows), -1), EUCLIDEAN, None, {}, 10)
+    edge = float(EUCLIDEAN.apart(rows, np.array([[29, 31]]))[0])
+    spread = edge * np.linspace(0.5, 1.5, 20)
+    told, silence = Answers(spread, spread < edge), Answers(np.empty(0), np.empty(0, np.bool_))
+    apart, before = (
+        doubtful(rows, np.full(60, -1), EUCLIDEAN, None, answers, set(), 10)[1] for answers in (told, silence)
+    )
     assert np.abs(apart - edge).max() < np.abs(before - edge).min()
 
 

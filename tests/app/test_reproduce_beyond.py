@@ -281,7 +281,7 @@ def test_half_of_the_known_are_the_same(faces: tuple[Rows, Ids]) -> None:
 def test_what_is_suggested_is_near_the_threshold(faces: tuple[Rows, Ids]) -> None:
     known = Labels(*faces, np.random.default_rng(1))
     half_the_same(known, L2(), fit_nothing, 60)
-    threshold = known.calibration(L2(), fit_nothing).distance(50.0)  # type: ignore[union-attr]
+    threshold = known.calibration(fit_nothing).distance(50.0)  # type: ignore[union-attr]
     suggested(known, L2(), fit_nothing, 20)
     apart = L2().metric.apart(known.rows, known.pairs)
     assert np.abs(apart[60:] - threshold).mean() < np.abs(apart[:60] - threshold).mean()
@@ -296,7 +296,7 @@ def test_suggestions_are_calibrated_on_people_held_out(faces: tuple[Rows, Ids]) 
         taught.append(data.tasks[0].pairs)
         return L2()
 
-    found = known.calibration(L2(), fit)
+    found = known.calibration(fit)
     inside = np.isin(known.pairs, taught[0]).all(axis=1)
     assert 0 < inside.sum() < 100
     apart = L2().metric.apart(known.rows, known.pairs)

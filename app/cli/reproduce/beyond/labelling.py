@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from app.labels.suggesting import doubtful
+from app.labels.suggesting import ANSWERS, Answers, doubtful
 from ml.calibration import FEWEST, Calibration
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
@@ -58,14 +58,14 @@ class Labels:
         nobody, unknown = np.full(n, -1, np.int64), np.full(n, np.nan)
         return TrainingSet(self.rows, (TaskData("identity", np.arange(n), unknown, nobody, 0.0, pairs, same, weights),))
 
-    def calibration(self, model: Embedder, fit: Fit) -> Calibration | None:
-        """As a training has it: by a fit without a fifth of the people, from the answers about these; where that is too
-        few to learn from, by the model and all answers. None where there are too few of either kind."""
+    def calibration(self, fit: Fit) -> Calibration | None:
+        """As a training has it: by a fit without a fifth of the people, from the answers about these. None where that
+        is too few to learn from, or these are."""
         held = self._held_out()
         try:
             model, judged = fit(self.training_set(without=held)), held[self.pairs].any(axis=1)
         except TooFewPairs:
-            judged = ~np.zeros(len(self.pairs), np.bool_)
+            return None
         pairs, same = self.pairs[judged], self.same[judged]
         if min(same.sum(), (~same).sum()) < FEWEST:
             return None
@@ -126,14 +126,16 @@ def _draw(labels: Labels, wanted: int, pairs: Callable[[int], Ids]) -> None:
 def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
     embedded = model.embed(labels.rows)
-    calibration = labels.calibration(model, fit) if len(labels.pairs) else None
+    calibration = labels.calibration(fit) if len(labels.pairs) else None
+    last = np.arange(len(labels.pairs))[-ANSWERS:]
+    answers = Answers(model.metric.apart(embedded, labels.pairs[last]), labels.same[last])
     wanted = len(labels.pairs) + count
     while len(labels.pairs) < wanted:
         some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE])
-        asked = _within(labels, some)
+        asked = _within(labels.pairs, some, len(embedded))
         most = min(AT_ONCE, wanted - len(labels.pairs))
         unknown = np.full(len(some), -1, np.int64)
-        pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, asked, most)
+        pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, answers, asked, most)
         if not len(pairs):
             return
         labels.add(some[pairs], most)
@@ -150,13 +152,12 @@ def _two_of(person: Ids, people: Ids, rng: np.random.Generator) -> Ids:
     return found
 
 
-def _within(labels: Labels, some: Ids) -> dict[tuple[int, int], bool]:
-    """The answers about pairs whose faces are both among some, by their places in it."""
-    place = np.full(len(labels.rows), -1, np.int64)
+def _within(pairs: Ids, some: Ids, n: int) -> set[tuple[int, int]]:
+    """Those of the pairs whose faces are both among some, as places in it."""
+    place = np.full(n, -1, np.int64)
     place[some] = np.arange(len(some))
-    at = place[labels.pairs]
-    inside = (at >= 0).all(axis=1)
-    return {(a, b): same for (a, b), same in zip(at[inside].tolist(), labels.same[inside].tolist(), strict=True)}
+    at = place[pairs]
+    return {(a, b) for a, b in at[(at >= 0).all(axis=1)].tolist()}
 
 
 WAYS: dict[str, Ask] = {"any two faces": by_chance, "half the same": half_the_same, "suggested": suggested}

@@ -14,7 +14,7 @@ from app.cli.reproduce.lab import Lab, Method, ranked_arrays
 from app.cli.reproduce.plan import Figure, Found, Plot, Result, Row, Table, Work
 from app.cli.reproduce.results import difference, figure, figures, told
 from app.cli.reproduce.seen import seen
-from app.labels.suggesting import RARE
+from app.labels.suggesting import ANSWERS, RARE
 from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.errors import TooFewPairs
 from ml.evaluation.protocols import Protocol
@@ -49,7 +49,7 @@ def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[in
     key = {
         "what": "labels", "way": way, "protocol": protocol, "sizes": list(sizes), "features": FEATURES,
         "start": START.key, **method.key,
-    } | ({"held_out": HELD_OUT, "threshold": "answers", "first": RARE} if way == SUGGESTED else {})  # fmt: skip
+    } | ({"held_out": HELD_OUT, "answers": ANSWERS, "first": RARE} if way == SUGGESTED else {})  # fmt: skip
 
     def fit(data: TrainingSet) -> Embedder:
         return method.build().fit(data)
