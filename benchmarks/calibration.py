@@ -25,7 +25,7 @@ from ml.types import Ids, Rows
 
 GENUINE, IMPOSTOR = 50_000, 1_000_000
 OF_ONE, OTHERS = 20, 2_000
-FMR = 0.001
+FMR, SURE = 0.001, 1e-12
 
 Distances = NDArray[np.float64]
 Pairs = tuple[Distances, Distances]
@@ -69,7 +69,8 @@ class Space:
 def judged(calibration: Calibration, pairs: Pairs) -> dict[str, float]:
     genuine, impostor = pairs
     limit = calibration.threshold(FMR).distance
-    right = np.log(calibration.probability(genuine)).mean(), np.log1p(-calibration.probability(impostor)).mean()
+    same, other = (np.clip(calibration.probability(p), SURE, 1 - SURE) for p in pairs)
+    right = np.log(same).mean(), np.log1p(-other).mean()
     return {
         "cross_entropy": -float(sum(right)) / 2,
         "rate": float((impostor <= limit).mean()),
