@@ -30,7 +30,7 @@ RARE = 0.1
 """Of the pairs of neighbours, how many may be the same, before anybody has said so of any."""
 
 ANSWERS = 2000
-"""Heeded of those that were given, the last ones."""
+"""So many of those that were given are heeded, by chance: the last ones alone would tell of the last rule alone."""
 
 
 class Answers(NamedTuple):
@@ -161,7 +161,7 @@ def _labelled(session: Session, task: str, faces: Sampled) -> set[tuple[int, int
 
 
 def _answers(session: Session, champion: Generation, wanted: SuggestIn) -> Answers:
-    """The last ones of the collection, wherever in it their faces are."""
+    """Some of the collection's, wherever in it their faces are."""
     first, second = aliased(Embedding), aliased(Embedding)
     width = 4 * loading.width(champion, wanted.task)
     said = select(first.vector, second.vector, Label.same).join(Face, Face.pk == Label.face_a)
@@ -170,7 +170,7 @@ def _answers(session: Session, champion: Generation, wanted: SuggestIn) -> Answe
         said = said.join(end, and_(*here))
     said = said.where(Face.collection_id == wanted.collection, Label.task == wanted.task, Label.withdrawn_at.is_(None))
     most = min(ANSWERS, SAMPLE_BYTES // (2 * width))
-    found = session.execute(said.order_by(Label.pk.desc()).limit(most)).all()
+    found = session.execute(said.order_by(func.random()).limit(most)).all()
     one, other = _rows([f[0] for f in found], width), _rows([f[1] for f in found], width)
     return Answers(champion.metric.paired(one, other).astype(np.float64), np.array([f[2] for f in found], np.bool_))
 

@@ -127,8 +127,8 @@ def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
     embedded = model.embed(labels.rows)
     calibration = labels.calibration(fit) if len(labels.pairs) else None
-    last = np.arange(len(labels.pairs))[-ANSWERS:]
-    answers = Answers(model.metric.apart(embedded, labels.pairs[last]), labels.same[last])
+    heeded = labels.rng.permutation(len(labels.pairs))[:ANSWERS]
+    answers = Answers(model.metric.apart(embedded, labels.pairs[heeded]), labels.same[heeded])
     wanted = len(labels.pairs) + count
     while len(labels.pairs) < wanted:
         some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE])

@@ -49,7 +49,7 @@ def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[in
     key = {
         "what": "labels", "way": way, "protocol": protocol, "sizes": list(sizes), "features": FEATURES,
         "start": START.key, **method.key,
-    } | ({"held_out": HELD_OUT, "answers": ANSWERS, "first": RARE} if way == SUGGESTED else {})  # fmt: skip
+    } | ({"held_out": HELD_OUT, "answers by chance": ANSWERS, "first": RARE} if way == SUGGESTED else {})  # fmt: skip
 
     def fit(data: TrainingSet) -> Embedder:
         return method.build().fit(data)
