@@ -127,13 +127,13 @@ def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
     embedded = model.embed(labels.rows)
     calibration = labels.calibration(fit) if len(labels.pairs) else None
-    heeded = labels.rng.permutation(len(labels.pairs))[:ANSWERS]
-    answers = Answers(model.metric.apart(embedded, labels.pairs[heeded]), labels.same[heeded])
     wanted = len(labels.pairs) + count
     while len(labels.pairs) < wanted:
         some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE])
         asked = _within(labels.pairs, some, len(embedded))
         most = min(AT_ONCE, wanted - len(labels.pairs))
+        heeded = labels.rng.permutation(len(labels.pairs))[:ANSWERS]
+        answers = Answers(model.metric.apart(embedded, labels.pairs[heeded]), labels.same[heeded])
         unknown = np.full(len(some), -1, np.int64)
         pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, answers, asked, most)
         if not len(pairs):
