@@ -164,13 +164,14 @@ def _answers(session: Session, champion: Generation, wanted: SuggestIn) -> Answe
     """Some of the collection's, wherever in it their faces are."""
     first, second = aliased(Embedding), aliased(Embedding)
     width = 4 * loading.width(champion, wanted.task)
-    said = select(first.vector, second.vector, Label.same).join(Face, Face.pk == Label.face_a)
-    for end, face in ((first, Label.face_a), (second, Label.face_b)):
-        here = (end.face_pk == face, end.generation_id == champion.id, end.task == wanted.task)
-        said = said.join(end, and_(*here))
-    said = said.where(Face.collection_id == wanted.collection, Label.task == wanted.task, Label.withdrawn_at.is_(None))
+    here = (Face.collection_id == wanted.collection, Label.task == wanted.task, Label.withdrawn_at.is_(None))
     most = min(ANSWERS, SAMPLE_BYTES // (2 * width))
-    found = session.execute(said.order_by(func.random()).limit(most)).all()
+    some = select(Label.pk).join(Face, Face.pk == Label.face_a).where(*here).order_by(func.random()).limit(most)
+    said = select(first.vector, second.vector, Label.same).where(Label.pk.in_(some))
+    for end, face in ((first, Label.face_a), (second, Label.face_b)):
+        at = (end.face_pk == face, end.generation_id == champion.id, end.task == wanted.task)
+        said = said.join(end, and_(*at))
+    found = session.execute(said).all()
     one, other = _rows([f[0] for f in found], width), _rows([f[1] for f in found], width)
     return Answers(champion.metric.paired(one, other).astype(np.float64), np.array([f[2] for f in found], np.bool_))
 
