@@ -119,9 +119,17 @@ class Gallery:
             deployment.version += 1
         self.resources.bell.ring("changes")
 
-    def calibrate(self, model: str, genuine: Rows, impostor: Rows, task: str = "identity") -> None:
+    def calibrate(
+        self,
+        model: str,
+        genuine: Rows,
+        impostor: Rows,
+        open_set: dict[str, Any] | None = None,
+        task: str = "identity",
+    ) -> None:
         """Facts as publishing writes them."""
         facts = {"calibration": Calibration.fit(genuine, impostor).to_dict(), "default_fmr": 0.001, "faces": 10**9}
+        facts["open_set"] = open_set and {"calibration": open_set, "rates": []}
         with writing(self.resources.database) as session:
             deployment = session.get_one(Deployment, (self.collection, task))
             deployment.facts = deployment.facts | {model: facts}

@@ -36,20 +36,25 @@ def search(
     collection: Collection,
     photo: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
     limit: Annotated[int, typer.Option(min=1, max=4096)] = 10,
-    fmr: Annotated[float | None, typer.Option(help="the false-match rate that you accept")] = None,
+    fpir: Annotated[float | None, typer.Option(help="decide at this share of strangers named; default 0.01")] = None,
+    fmr: Annotated[float | None, typer.Option(help="only matches at this false-match rate of pairs")] = None,
     aligned: Annotated[bool, typer.Option(help="the photo is a face crop already")] = False,
     url: Url = None,
 ) -> None:
     """Who looks like this face?"""
-    query = {"limit": str(limit), "aligned": str(aligned).lower()} | ({"fmr": str(fmr)} if fmr is not None else {})
+    rates = {name: str(rate) for name, rate in (("fpir", fpir), ("fmr", fmr)) if rate is not None}
+    query = {"limit": str(limit), "aligned": str(aligned).lower()} | rates
     with connect(url) as client:
         path = f"/v1/collections/{collection}/search"
         body = told(client.post(path, params=query, files={"file": photo.read_bytes()}))
     for face in body["faces"]:
-        table = Table("subject", "face", "similarity", "distance", title=f"face at {face['bounding_box']}")
+        verdict = face["decision"] or "not calibrated"
+        name = f": {face['subject']['id']}" if face["subject"] else ""
+        table = Table("subject", "face", "similarity", "distance", title=f"{verdict}{name}")
         for match in face["matches"]:
             subject = (match["subject"] or {}).get("id", "")
-            table.add_row(subject, match["face_id"], f"{match['similarity']:.1f}", f"{match['distance']:.4f}")
+            similarity = "" if match["similarity"] is None else f"{match['similarity']:.1f}"
+            table.add_row(subject, match["face_id"], similarity, f"{match['distance']:.4f}")
         console.print(table)
 
 

@@ -1,7 +1,7 @@
 """What depends on a gallery and on this machine: its calibration, its cells, and the measured curve over m."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,8 @@ from app.db.tables import Collection, Deployment, Face, Job, now
 from app.engine import loading
 from app.engine.held import Held
 from app.engine.loading import Place
-from app.engine.scores import DEFAULT_FMR
+from app.engine.open_set_measurement import measure_open_set
+from app.engine.scores import DEFAULT_FMR, DEFAULT_FPIR
 from app.errors import NotFound
 from app.queue.messages import IngestBatch
 from app.queue.queue import LIVE
@@ -22,6 +23,9 @@ from app.resources import Resources
 from ml.calibration import Calibration, sample_genuine, sample_impostors
 from ml.errors import TooFewPairs
 from ml.generation import Generation
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.open_set import OpenSetCalibration, StrangerSearches
+from ml.identification.searches import GalleryPeople
 from ml.indexes import tune
 from ml.indexes.base import Index
 from ml.metric import Metric
@@ -56,7 +60,9 @@ def measure(resources: Resources, collection: str, task: str, generation: Genera
     `Deployment.facts[generation.id]`.
 
     {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
-    enough}], "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "measured_at"}
+    enough}], "default_fpir", "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir,
+    person_distance, low, high, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
+    "measured_at"}
 
     The calibration is None where this gallery cannot give one: too few pairs, or a task that subjects do not define;
     the generation's own then holds. The probability is of this gallery's own pairs, except where the generation has
@@ -70,16 +76,16 @@ def measure(resources: Resources, collection: str, task: str, generation: Genera
         place = Place(collection, task, generation.id, born)
         dim = loading.width(generation, task)
         index = loading.build(session, place, dim, generation.metric, resources.settings.index_device)
-        ids, people = _people(session, collection)
-    return _measured(Held(place, generation, index, 0), ids, people)
+        faces = _people(session, collection)
+    return _measured(Held(place, generation, index, 0), faces)
 
 
 def renew(database: Engine, held: Held) -> bool:
     """Measures a deployment's champion anew, on the index that serves, and writes it down. False: it has moved on."""
     place = held.place
     with snapshot(database) as session:
-        ids, people = _people(session, place.collection)
-    measured = _measured(held, ids, people)
+        faces = _people(session, place.collection)
+    measured = _measured(held, faces)
     with writing(database) as session:
         collection = session.get(Collection, place.collection, with_for_update=True, populate_existing=True)
         deployment = session.get(Deployment, (place.collection, place.task), populate_existing=True)
@@ -92,24 +98,43 @@ def renew(database: Engine, held: Held) -> bool:
     return True
 
 
-def _people(session: Session, collection: str) -> tuple[Ids, Ids]:
-    """(n,) face pks, rising, and whose they are: a number a person, -1 unknown. A distractor is somebody else than
-    everybody, which in a large set of strangers is as good as true."""
-    told = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == collection).order_by(Face.pk)
-    rows = session.execute(told).all()
+@dataclass(frozen=True, eq=False)
+class GalleryFaces:
+    """Every face of a collection. ids: (n,) rising; subjects: (n,) a number a person, -1 none; is_distractor: (n,)"""
+
+    ids: Ids
+    subjects: Ids
+    is_distractor: NDArray[np.bool_]
+
+    def among(self, ids: Ids) -> "GalleryFaces":
+        """Those that are among these ids."""
+        there = np.isin(self.ids, ids, assume_unique=True)
+        return GalleryFaces(self.ids[there], self.subjects[there], self.is_distractor[there])
+
+    @property
+    def people(self) -> Ids:
+        """(n,) whose each face is, -1 unknown. A distractor is somebody else than everybody, which in a large set of
+        strangers is as good as true."""
+        people = self.subjects.copy()
+        nobody = (people < 0) & self.is_distractor
+        people[nobody] = people.max(initial=0) + 1 + np.arange(nobody.sum())
+        return people
+
+
+def _people(session: Session, collection: str) -> GalleryFaces:
+    chosen = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == collection).order_by(Face.pk)
+    rows = session.execute(chosen).all()
     ids = np.array([r.pk for r in rows], np.int64)
-    whose = np.array([-1 if r.subject_pk is None else r.subject_pk for r in rows], np.int64)
-    strangers = (whose < 0) & np.array([r.role == "distractor" for r in rows], np.bool_)
-    whose[strangers] = whose.max(initial=0) + 1 + np.arange(strangers.sum())
-    return ids, whose
+    subjects = np.array([-1 if r.subject_pk is None else r.subject_pk for r in rows], np.int64)
+    return GalleryFaces(ids, subjects, np.array([r.role == "distractor" for r in rows], np.bool_))
 
 
-def _measured(held: Held, ids: Ids, people: Ids) -> dict[str, Any]:
+def _measured(held: Held, faces: GalleryFaces) -> dict[str, Any]:
     index, rng = held.index, np.random.default_rng(0)
     most = max(100, SAMPLE_BYTES // (4 * index.dim))
     with held.lock.shared():
-        there = np.isin(ids, index.ids(), assume_unique=True)
-        ids, people = ids[there], people[there]
+        faces = faces.among(index.ids())
+        ids, people = faces.ids, faces.people
         drawn = np.sort(rng.permutation(len(ids))[:most])
         together = np.array(list(_several(people, rng)), np.int64)[:most]
         rows, alike = index.rows(ids[drawn]), index.rows(ids[together])
@@ -125,6 +150,8 @@ def _measured(held: Held, ids: Ids, people: Ids) -> dict[str, Any]:
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
         "thresholds": [{"asked": f} | asdict(calibration.threshold(f)) for f in RATES] if calibration else [],
+        "default_fpir": DEFAULT_FPIR,
+        "open_set": _open_set(held, faces) if held.place.task == "identity" else None,
         "cells": index.cells,
         "curve": [asdict(point) for point in curve],
         "faces": len(ids),
@@ -132,12 +159,30 @@ def _measured(held: Held, ids: Ids, people: Ids) -> dict[str, Any]:
     }
 
 
+def _open_set(held: Held, faces: GalleryFaces) -> dict[str, Any]:
+    """How strangers score here: by searches for people whom the model has not learned from."""
+    people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
+    measurement = measure_open_set(held, people, _held_out_searches(held.generation, held.place), DecisionRule())
+    return measurement.to_dict(len(faces.ids))
+
+
+def _held_out_searches(generation: Generation, place: Place) -> tuple[StrangerSearches, ...] | None:
+    """Searches for people held out of a training on this collection; None where the model learned nothing here."""
+    if not _learned_here(generation, place):
+        return None
+    kept = generation.facts.get("open_set", {}).get(place.task)
+    return OpenSetCalibration.from_dict(kept).strangers if kept else ()
+
+
 def _of_strangers(generation: Generation, place: Place) -> Calibration | None:
     """What a training measured on people held out, of a generation that it fitted to this collection's labels."""
-    told = generation.facts
-    learned_here = "training" in told and place.collection in told["changes"]
-    unseen = learned_here and place.task in told.get("by_held_out", ())
+    unseen = _learned_here(generation, place) and place.task in generation.facts.get("by_held_out", ())
     return generation.calibrations[place.task] if unseen else None
+
+
+def _learned_here(generation: Generation, place: Place) -> bool:
+    """Whether a training fitted the model to people of this collection."""
+    return "training" in generation.facts and place.collection in generation.facts["changes"]
 
 
 def _calibrated(rows: Rows, people: Ids, alike: Rows, whose: Ids, metric: Metric) -> Calibration | None:

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from ml.calibration import Calibration, Threshold
 from ml.generation import Generation
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.open_set import OpenSetCalibration, PersonThreshold
 from ml.indexes import Point
 from ml.metric import Metric
 
 Floats = NDArray[np.float64]
 Distances = NDArray[np.float32] | NDArray[np.float64]
 DEFAULT_FMR = 0.001
+DEFAULT_FPIR = 0.01
 FARTHEST = 1e30
 
 
@@ -27,6 +30,8 @@ class Scores:
     then only an order, and nothing passes or fails
     measured_on: faces there were when the facts were measured; 0 where they were not
     curve: what m buys, by rising m; empty where it was not measured
+    open_set: how strangers score against this gallery; without it only pairs are known
+    reference: the model's own calibration, of other people, where it has one
     """
 
     metric: Metric
@@ -34,6 +39,9 @@ class Scores:
     default_fmr: float = DEFAULT_FMR
     measured_on: int = 0
     curve: tuple[Point, ...] = ()
+    default_fpir: float = DEFAULT_FPIR
+    open_set: OpenSetCalibration | None = None
+    reference: Calibration | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any] | None, generation: Generation, task: str) -> Self:
@@ -46,25 +54,32 @@ class Scores:
             default_fmr=facts.get("default_fmr", DEFAULT_FMR),
             measured_on=facts.get("faces", 0),
             curve=tuple(Point(**p) for p in facts.get("curve", ())),
+            default_fpir=facts.get("default_fpir", DEFAULT_FPIR),
+            open_set=_open_set(facts.get("open_set")),
+            reference=generation.calibrations.get(task),
         )
 
-    def similarity(self, distances: Distances) -> Floats:
-        """0..100, falling with the distance: 100 x the probability at prior 0.5 where that is known."""
-        if self.calibration is not None:
-            return 100 * self.calibration.probability(distances.astype(np.float64))
-        far = distances.astype(np.float64)
-        return 100 / (1 + far) if self.metric.kind == "l2" else 50 * (1 - far / (1 + np.abs(far)))
+    def similarity(self, distances: Distances) -> Floats | None:
+        """0..100, falling with the distance: 100 x the probability at prior 0.5. None where nothing is calibrated."""
+        return None if self.calibration is None else 100 * self.calibration.probability(distances.astype(np.float64))
 
-    def distance(self, similarity: float) -> float:
-        """Where that similarity lies; kept finite."""
-        if self.calibration is not None:
-            far = self.calibration.distance(similarity)
-        elif self.metric.kind == "l2":
-            far = 100 / max(similarity, 1e-9) - 1
-        else:
-            side = 1 - similarity / 50  # far / (1 + |far|)
-            far = side / max(1 - abs(side), 1e-9)
-        return float(np.clip(far, -FARTHEST, FARTHEST))
+    def distance(self, similarity: float) -> float | None:
+        """Where that similarity lies, kept finite. None where nothing is calibrated."""
+        if self.calibration is None:
+            return None
+        return float(np.clip(self.calibration.distance(similarity), -FARTHEST, FARTHEST))
+
+    @property
+    def rule(self) -> DecisionRule:
+        """How a person's distance is computed here."""
+        return self.open_set.rule if self.open_set else DecisionRule()
+
+    def person_threshold(self, fpir: float | None, faces: int) -> PersonThreshold | None:
+        """Where a search in a gallery of so many faces names somebody, at this rate or the default one. None where
+        neither searches nor pairs are known."""
+        pairs = tuple({id(c): c.impostors for c in (self.calibration, self.reference) if c is not None}.values())
+        known = self.open_set or OpenSetCalibration(DecisionRule())
+        return known.threshold(fpir or self.default_fpir, max(1, faces), pairs)
 
     def probability(self, distances: Distances) -> Floats | None:
         return None if self.calibration is None else self.calibration.probability(distances.astype(np.float64))
@@ -82,3 +97,7 @@ class Scores:
     @cached_property
     def _default(self) -> Threshold | None:
         return None if self.calibration is None else self.calibration.threshold(self.default_fmr)
+
+
+def _open_set(kept: Mapping[str, Any] | None) -> OpenSetCalibration | None:
+    return OpenSetCalibration.from_dict(kept["calibration"]) if kept else None

@@ -33,11 +33,18 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     limit: int = Field(10, ge=1, le=MOST, description="how many matches at most, for each face")
+    fpir: Finite | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="decide at this rate: the share of strangers' searches that may name somebody; default 0.01",
+        examples=[0.01],
+    )
     threshold: Finite | None = Field(
-        None, ge=0, le=100, description="only matches of this similarity or more", examples=[88]
+        None, ge=0, le=100, description="only matches of this similarity or more, 1 to 100", examples=[88]
     )
     fmr: Finite | None = Field(
-        None, gt=0, lt=1, description="only matches that pass at this false-match rate", examples=[0.001]
+        None, gt=0, lt=1, description="only matches that pass at this false-match rate of pairs", examples=[0.001]
     )
     task: Tasks = Field(
         "identity",
@@ -53,8 +60,8 @@ class Asked(BaseModel):
         None, gt=0, description="m off the measured curve: the best so fast", examples=[5]
     )
     filter: Json[Filter] | None = Field(None, description=Filter.__doc__, examples=[FILTER])
-    group_by: Literal["subject"] | None = Field(
-        None, description="each subject once, by its nearest face", examples=["subject"]
+    group_by: Literal["subject", "face"] = Field(
+        "subject", description="subject: each person once, by the nearest face; face: every face by itself"
     )
     include: list[Literal["crop", "explanation"]] = Field(
         [],
@@ -79,14 +86,18 @@ class Asked(BaseModel):
             raise ValueError("each task is named once, as in identity:0.7,age:0.3")
         if any(weight and not float(weight) for _, _, weight in (name.partition(":") for name in named)):
             raise ValueError("a weight is above 0; leave out a task that is to count for nothing")
-        if len(named) > 1 and (self.threshold is not None or self.fmr is not None):
-            raise ValueError("a mix of tasks is not calibrated: threshold and fmr need a single task")
+        if len(named) > 1 and any(asked is not None for asked in (self.threshold, self.fmr, self.fpir)):
+            raise ValueError("a mix of tasks is not calibrated: fpir, fmr and threshold need a single task")
         return self
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if self.threshold is not None and self.fmr is not None:
-            raise ValueError("give threshold or fmr, not both")
+        if sum(asked is not None for asked in (self.threshold, self.fmr, self.fpir)) > 1:
+            raise ValueError("give one of fpir, fmr and threshold, not several")
+        if self.threshold is not None and self.threshold < 1:
+            raise ValueError(
+                "threshold is a similarity, which runs from 0 to 100; one below 1 would let everybody pass"
+            )
         if self.m is not None and (self.target_recall is not None or self.max_latency_ms is not None):
             raise ValueError("give m, or target_recall and max_latency_ms to choose it, not both")
         if "explanation" in self.include and self.limit > MOST_EXPLAINED:

@@ -1,36 +1,43 @@
-"""From vectors to matches: searched, named, grouped."""
+"""From vectors to matches: searched, named, grouped by person."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app.deps.shapes import SubjectRef
 from app.engine.served import Serving
+from app.search.acceptance import AcceptanceThreshold, score_faces
 from app.search.asked import Asked
 from app.search.criteria import Criteria, switched_on
-from app.search.judging import Line, scored
+from app.search.decision import Outcome, decide
 from app.search.mixing import Mixed, nearest
 from app.search.naming import Named, allowed, names
-from app.search.schemas import Match
+from app.search.people import person_distances
+from app.search.schemas import Match, MatchedFace, Score
+from ml.identification.searches import FACES_PER_SEARCH
 from ml.indexes import choose
 from ml.indexes.base import Found
 from ml.types import Rows
 
-SPARE = 8
-GROUPED = 4
-MOST_CANDIDATES, MOST_MIXED = 65_536, 16_384  # of one task; of each task of a mix, whose embeddings are read again
+SPARE_FACES, FACES_PER_PERSON = 8, 4
+MAX_CANDIDATES, MAX_MIXED_CANDIDATES = 65_536, 16_384  # of one task; of each of a mix, whose embeddings are read again
+MAX_FACES_PER_MATCH = 10
+MIN_PEOPLE = 2
+"""A decision compares the nearest person with the next one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """matches of each query, and all whom the index gave that are still there; what the search cost.
+    """matches of each query and the decision on it, and all whom the index gave that are still there; what it cost.
 
     ms: cells probed for each task; settled: looking further would have changed nothing
     """
 
     matches: list[list[Match]]
+    decisions: list[Outcome]
     known: dict[int, Named]
     m: int
     fraction: float
@@ -41,6 +48,14 @@ class Hits:
     def named(self) -> dict[str, Named]:
         """By their face id."""
         return {known.face_id: known for known in self.known.values()}
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A person, or a face of nobody known, among the faces that a search found: their places, nearest first."""
+
+    owner: int
+    places: list[int]
 
 
 def cells(serving: Serving, asked: Asked) -> int | None:
@@ -54,19 +69,25 @@ def cells(serving: Serving, asked: Asked) -> int | None:
 
 
 def match(
-    session: Session, criteria: Criteria, rows: Sequence[Rows], asked: Asked, drawn: Line, but: int | None = None
+    session: Session,
+    criteria: Criteria,
+    rows: Sequence[Rows],
+    asked: Asked,
+    threshold: AcceptanceThreshold,
+    excluded: int | None = None,
 ) -> Hits:
-    """The nearest of each of (Q, dim) rows (of each task's), nearest first; `but`: a face that is not to be found.
+    """The nearest people of each of (Q, dim) rows (of each task's); `excluded`: a face that is not to be found.
 
-    Faces that were removed since the index was last changed are left out; then, and where groups are wanted, or a mix
-    is not sure of its order yet, it looks further until there are as many as asked for.
+    Faces that were removed since the index was last changed are left out; then, and where people have many faces, or a
+    mix is not sure of its order yet, it looks further until there are as many as asked for.
     """
     switched_on(session, [c.serving.task for c in criteria.each])
     among = allowed(session, criteria.collection, asked.filter)
     ms = [cells(c.serving, asked) for c in criteria.each]
     total = max(len(c.serving.index) for c in criteria.each) if among is None else len(among)
-    most = min(total, MOST_MIXED if criteria.mixed else MOST_CANDIDATES)
-    k = min(max(1, total), asked.limit * (GROUPED if asked.group_by or criteria.mixed else 1) + SPARE)
+    most = min(total, MAX_MIXED_CANDIDATES if criteria.mixed else MAX_CANDIDATES)
+    wanted = asked.limit * (FACES_PER_PERSON if asked.group_by == "subject" or criteria.mixed else 1) + SPARE_FACES
+    k = min(max(1, total), max(wanted, FACES_PER_SEARCH))
     while True:
         if criteria.mixed:
             found: Found = nearest(session, criteria, rows, k, ms, among)
@@ -74,56 +95,86 @@ def match(
             found = criteria.first.search(rows[0], k, ms[0], among)
         here = np.unique(found.ids)
         known = names(session, here[here >= 0].tolist())
-        known.pop(but, None)  # type: ignore[arg-type]
-        kept = [list(_kept(ids.tolist(), known, asked)) for ids in found.ids]
-        settled = all(_settled(found, i, places, asked.limit) for i, places in enumerate(kept))
+        known.pop(excluded, None)  # type: ignore[arg-type]
+        groups = [list(_groups(ids.tolist(), known, asked)) for ids in found.ids]
+        settled = all(_settled(found, i, group, asked) for i, group in enumerate(groups))
         if k >= most or settled:
             break
         k = min(most, 4 * k)
-    matches = [_judged(found, i, places, known, criteria, drawn) for i, places in enumerate(kept)]
+    people: list[dict[int, float]] = [{}] * len(groups)
+    if not criteria.mixed:
+        people = person_distances(session, criteria.first, rows[0], found, known, threshold.rule, excluded)
+    candidates = [
+        _candidates(found, query, group, known, criteria, asked, threshold, people[query])
+        for query, group in enumerate(groups)
+    ]
+    decisions = [decide(threshold, nearby) for nearby in candidates]
+    matches = [[m for m in nearby if m["passes"] or not threshold.is_filter][: asked.limit] for nearby in candidates]
     fraction = float(found.fraction.mean()) if len(found.fraction) else 0.0
-    return Hits(matches, known, found.m, fraction, found.ms if isinstance(found, Mixed) else (found.m,), settled)
+    probed = found.ms if isinstance(found, Mixed) else (found.m,)
+    return Hits(matches, decisions, known, found.m, fraction, probed, settled)
 
 
-def _settled(found: Found, query: int, places: list[int], limit: int) -> bool:
+def _settled(found: Found, query: int, groups: list[Group], asked: Asked) -> bool:
     """Whether looking further would change nothing."""
     if not isinstance(found, Mixed):
-        return len(places) >= limit
+        return len(groups) >= max(asked.limit, MIN_PEOPLE)
     bound = found.bound[query]
-    return bool(np.isinf(bound) or (len(places) >= limit and found.distances[query, places[-1]] < bound))
+    last = groups[asked.limit - 1].places[0] if len(groups) >= asked.limit else None
+    return bool(np.isinf(bound) or (last is not None and found.distances[query, last] < bound))
 
 
-def _kept(ids: list[int], known: dict[int, Named], asked: Asked) -> Iterator[int]:
-    """Places in the list of the first `limit` that are known; with groups, of each subject the first."""
-    seen: set[str] = set()
-    left = asked.limit
+def _groups(ids: list[int], known: dict[int, Named], asked: Asked) -> Iterator[Group]:
+    """By person, or every face by itself, by their nearest face."""
+    groups: dict[int, Group] = {}
     for place, pk in enumerate(ids):
-        named = known.get(pk)
-        if named is None or (asked.group_by and named.subject in seen):
+        face = known.get(pk)
+        if face is None:
             continue
-        if named.subject is not None:
-            seen.add(named.subject)
-        yield place
-        left -= 1
-        if not left:
-            return
+        key = face.owner if asked.group_by == "subject" else place
+        groups.setdefault(key, Group(face.owner, [])).places.append(place)
+    return iter(groups.values())
 
 
-def _judged(
-    found: Found, query: int, places: list[int], known: dict[int, Named], criteria: Criteria, drawn: Line
+def _candidates(
+    found: Found,
+    query: int,
+    groups: list[Group],
+    known: dict[int, Named],
+    criteria: Criteria,
+    asked: Asked,
+    threshold: AcceptanceThreshold,
+    people: dict[int, float],
 ) -> list[Match]:
-    told = (known[pk] for pk in found.ids[query, places].tolist())
-    matches = [
-        Match(face_id=named.face_id, subject=_subject(named), role=named.role, **score)  # type: ignore[typeddict-item]
-        for named, score in zip(told, scored(criteria.facts, drawn, found.distances[query, places]), strict=True)
-        if score["passes"] or not drawn.cut
-    ]
-    if isinstance(found, Mixed):
-        tasks = [c.serving.task for c in criteria.each]
-        for match, apart in zip(matches, found.by_task[query][:, places].T.tolist(), strict=True):
-            match["distances"] = dict(zip(tasks, apart, strict=True))
+    """The nearest groups: by person distance where that is known, of the ten nearest people; then by distance."""
+    if asked.group_by == "subject" and people:
+        groups = sorted(groups, key=lambda group: people.get(group.owner, np.inf))
+    groups = groups[: max(asked.limit, FACES_PER_SEARCH)]
+    scores = score_faces(criteria.facts, found.distances[query, [group.places[0] for group in groups]])
+    matches = []
+    for rank, (group, score) in enumerate(zip(groups, scores, strict=True)):
+        score["person_distance"] = people.get(group.owner)
+        score["passes"] = threshold.accepts(score)
+        match = _match(known[int(found.ids[query, group.places[0]])], score)
+        if asked.group_by == "subject" and rank < asked.limit:
+            match["faces"] = _faces(found, query, group, known, criteria)
+        if isinstance(found, Mixed):
+            tasks = [c.serving.task for c in criteria.each]
+            match["distances"] = dict(zip(tasks, found.by_task[query][:, group.places[0]].tolist(), strict=True))
+        matches.append(match)
     return matches
 
 
-def _subject(named: Named) -> SubjectRef | None:
-    return None if named.subject is None else SubjectRef(id=named.subject, external_id=named.external_id)
+def _match(face: Named, score: Score) -> Match:
+    subject = None if face.subject is None else SubjectRef(id=face.subject, external_id=face.external_id)
+    return cast(Match, {"face_id": face.face_id, "subject": subject, "role": face.role, **score})
+
+
+def _faces(found: Found, query: int, group: Group, known: dict[int, Named], criteria: Criteria) -> list[MatchedFace]:
+    places = group.places[:MAX_FACES_PER_MATCH]
+    scores = score_faces(criteria.facts, found.distances[query, places])
+    faces = (known[pk] for pk in found.ids[query, places].tolist())
+    return [
+        MatchedFace(face_id=face.face_id, distance=score["distance"], similarity=score["similarity"])
+        for face, score in zip(faces, scores, strict=True)
+    ]

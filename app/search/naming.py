@@ -17,7 +17,16 @@ from ml.types import CropKind, Ids
 AT_ONCE = 10_000
 FACES, SUBJECTS = Face.__table__.c, Subject.__table__.c  # plain columns: thousands of rows need no objects around them
 TOLD = (
-    select(FACES.pk, FACES.face_id, FACES.role, FACES.image_id, FACES.number, SUBJECTS.id, SUBJECTS.external_id)
+    select(
+        FACES.pk,
+        FACES.face_id,
+        FACES.role,
+        FACES.image_id,
+        FACES.number,
+        FACES.subject_pk,
+        SUBJECTS.id,
+        SUBJECTS.external_id,
+    )
     .select_from(Face.__table__.outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk))
     .where(FACES.pk.in_(bindparam("pks", expanding=True)))
 )
@@ -26,12 +35,24 @@ TOLD = (
 class Named(NamedTuple):
     """What an answer tells of an enrolled face."""
 
+    pk: int
     face_id: str
     role: str
     image_id: str
     number: int
+    subject_pk: int | None
     subject: str | None
     external_id: str | None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it belongs to an enrolled person; a distractor belongs to nobody."""
+        return self.subject_pk is not None and self.role != "distractor"
+
+    @property
+    def owner(self) -> int:
+        """Whose face it is, as a number: even for a person; odd, its own, for a face of nobody known."""
+        return 2 * self.subject_pk if self.subject_pk is not None and self.is_named else 2 * self.pk + 1
 
 
 def names(session: Session, pks: Sequence[int]) -> dict[int, Named]:
@@ -40,7 +61,7 @@ def names(session: Session, pks: Sequence[int]) -> dict[int, Named]:
     found: dict[int, Named] = {}
     for start in range(0, len(pks), AT_ONCE):
         part = session.connection().execute(TOLD, {"pks": pks[start : start + AT_ONCE]})
-        found.update((pk, Named._make(told)) for pk, *told in part)
+        found.update((row[0], Named._make(row)) for row in part)
     return found
 
 

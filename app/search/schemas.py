@@ -1,22 +1,43 @@
 """What a search answers. Plain dictionaries: an answer may hold thousands of matches."""
 
-from typing import NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from app.deps.shapes import BoundingBox, SubjectRef
 from app.search.samples import EXAMPLE, MIXED, VERDICT
 
 
-class Score(TypedDict):
-    """distance: as the model compares, smaller is more alike; similarity: 0 to 100, monotone in the distance."""
+def field(description: str, **more: Any) -> Any:
+    """What the OpenAPI document says of a field."""
+    return Field(description=description, **more)
 
-    distance: float
-    similarity: float
-    probability: float | None
-    fmr_estimate: float | None
-    passes: bool | None
+
+class Score(TypedDict):
+    """How alike two faces are, and whether that is enough."""
+
+    distance: Annotated[float, field("of the two faces as the model compares them; smaller is more alike")]
+    similarity: Annotated[
+        float | None,
+        field(
+            "0 to 100: 100 x the calibrated probability that both faces show one person, at even odds; it speaks of a "
+            "pair, not of a search. null where nothing is calibrated"
+        ),
+    ]
+    probability: Annotated[float | None, field("similarity / 100; null where nothing is calibrated")]
+    fmr_estimate: Annotated[
+        float | None, field("the share of pairs of different people here that are at least as near; null if unknown")
+    ]
+    person_distance: Annotated[
+        float | None,
+        field(
+            "what the decision goes by; smaller is more alike: the distance of the nearest face and of the mean of the "
+            "person's faces, weighed, less a part of the lead over the next person (`threshold.evidence.rule`). null "
+            "beyond the ten nearest people, for verify, and for a mix of tasks"
+        ),
+    ]
+    passes: Annotated[bool | None, field("whether it is accepted at `threshold`; null where nothing is calibrated")]
 
 
 class Grid(TypedDict):
@@ -49,37 +70,95 @@ class Explanation(TypedDict):
     rest: float
 
 
+class MatchedFace(TypedDict):
+    """One of several faces of a matched person."""
+
+    face_id: Annotated[str, field("id of the enrolled face")]
+    distance: Annotated[float, field("to the face that was searched with")]
+    similarity: Annotated[float | None, field("of this pair, 0 to 100; null where nothing is calibrated")]
+
+
 class Match(Score):
-    """distances: of a mix, each task's own. unexplained: why an explanation that was asked for is null."""
+    """A person who may be the one, by the nearest of their faces; or a face of nobody known."""
 
-    face_id: str
-    subject: SubjectRef | None
-    role: str
-    distances: NotRequired[dict[str, float]]
-    crop: NotRequired[str | None]
-    explanation: NotRequired[Explanation | None]
-    unexplained: NotRequired[str]
-
-
-class Matches(TypedDict):
-    """One face of the photo. unknown: a threshold or fmr was given, and nobody passes. null: none was given."""
-
-    bounding_box: BoundingBox | None
-    unknown: bool | None
-    crop: NotRequired[str | None]
-    matches: list[Match]
+    face_id: Annotated[str, field("id of the person's nearest enrolled face")]
+    subject: Annotated[SubjectRef | None, field("the person; null for a face without a name and for a distractor")]
+    role: Annotated[str, field("gallery, or distractor: a face of nobody of interest")]
+    faces: NotRequired[
+        Annotated[list[MatchedFace], field("the person's faces among the nearest, nearest first, at most 10")]
+    ]
+    distances: NotRequired[Annotated[dict[str, float], field("of a mix of tasks: each task's own distance")]]
+    crop: NotRequired[Annotated[str | None, field("the aligned crop as base64 PNG; null where its file is gone")]]
+    explanation: NotRequired[Annotated[Explanation | None, field("what made the distance; null: see `unexplained`")]]
+    unexplained: NotRequired[Annotated[str, field("why an explanation that was asked for is null")]]
 
 
-class Limit(TypedDict):
-    """Where the line lies, and how sure that is: of the impostor pairs of this gallery, `fmr` are as near, between
-    low and high (95 %). enough: whether the evidence carries it."""
+Decision = Literal["match", "possible", "unknown"]
 
-    distance: float
-    similarity: float
-    fmr: float | None
-    low: float | None
-    high: float | None
-    enough: bool | None
+
+class FaceResult(TypedDict):
+    """The answer for one face of the photo."""
+
+    bounding_box: Annotated[BoundingBox | None, field("where the face is in the photo; null without a photo")]
+    decision: Annotated[
+        Decision | None,
+        field(
+            "match: this is `subject`, at the rate of `threshold`; possible: the first match is worth a look; unknown: "
+            "nobody enrolled. null where nothing is calibrated, and for a mix of tasks"
+        ),
+    ]
+    subject: Annotated[
+        SubjectRef | None,
+        field("who it is, of a match; null otherwise, and where the face that matches has no name"),
+    ]
+    matches: Annotated[list[Match], field("nearest first; one a person, unless group_by=face")]
+    crop: NotRequired[Annotated[str | None, field("the aligned crop of the face that was searched with, base64 PNG")]]
+
+
+class Rule(TypedDict):
+    """person_distance = base - margin_weight x (base of the next person - base), where base = (1 - template_weight) x
+    distance of the nearest face + template_weight x distance to the mean of the person's faces."""
+
+    template_weight: float
+    margin_weight: float
+
+
+class Evidence(TypedDict):
+    """What the threshold of a decision was measured by."""
+
+    source: Annotated[
+        Literal["leave-one-out", "held-out", "distractors", "pairs"],
+        field(
+            "leave-one-out: enrolled people searched the gallery without their own faces; held-out: people kept out of "
+            "the model's training did; distractors: those did; pairs: too few searches, so pairs of faces, on the safe "
+            "side"
+        ),
+    ]
+    people: Annotated[int, field("strangers who searched")]
+    searches: Annotated[int, field("searches they made")]
+    measured_faces: Annotated[int, field("faces in the gallery when it was measured")]
+    gallery_faces: Annotated[int, field("faces in it now; the threshold is extrapolated to as many")]
+    more_people: Annotated[int, field("how many more enrolled people it would take; 0 where the evidence is enough")]
+    rule: Annotated[Rule, field("how person distances are computed")]
+
+
+class Threshold(TypedDict):
+    """Where matches stop being accepted, and how sure that is."""
+
+    kind: Annotated[
+        Literal["fpir", "fmr", "similarity"],
+        field("what was asked for: a rate of strangers named (the default), a rate of false pairs, a similarity"),
+    ]
+    fpir: Annotated[float | None, field("the share of strangers' searches that may name somebody; null: another kind")]
+    fmr: Annotated[float | None, field("the share of pairs of different people that pass; null: another kind")]
+    distance: Annotated[float, field("up to here a match passes: a person distance for fpir, else one of two faces")]
+    possible_distance: Annotated[float | None, field("up to this person distance a person is worth a look")]
+    similarity: Annotated[float | None, field("of a pair at `distance`; null for fpir")]
+    low: Annotated[float | None, field("95 % interval of the true rate; null where only pairs are known")]
+    high: Annotated[float | None, field("its other end")]
+    enough: Annotated[bool | None, field("whether the evidence carries it; null for a similarity")]
+    evidence: Annotated[Evidence | None, field("what it was measured by; null for fmr and similarity")]
+    note: Annotated[str | None, field("what is missing where the evidence is not enough")]
 
 
 class Weighed(TypedDict):
@@ -94,21 +173,20 @@ class Weighed(TypedDict):
 
 
 class Answer(TypedDict):
-    """m: cells probed; fraction: distances computed over faces held; calibrated: whether similarity is a probability
-    (else it is an order only); threshold: what `passes` goes by.
+    """m: cells probed; fraction: distances computed over faces held; calibrated: whether similarities are known;
+    threshold: what decisions and `passes` go by; null where nothing is calibrated.
 
     Of a mix of tasks: `tasks` says what each of them is in it, model and index_generation name those of all, m is the
     largest, fraction the sum; complete: no face of the cells probed that is missing here is nearer."""
 
-    faces: list[Matches]
+    faces: list[FaceResult]
     model: str
     index_generation: str
     task: str
     m: int
     fraction: float
     calibrated: bool
-    threshold: Limit | None
-    unknown: bool | None
+    threshold: Threshold | None
     tasks: NotRequired[list[Weighed]]
     complete: NotRequired[bool]
 
@@ -122,7 +200,7 @@ class Verdict(Score):
     index_generation: str
     task: str
     calibrated: bool
-    threshold: Limit | None
+    threshold: Threshold | None
 
 
 setattr(Answer, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [EXAMPLE, MIXED]}))  # noqa: B010

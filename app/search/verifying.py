@@ -10,10 +10,10 @@ from app.db.tables import Collection, Face, Subject
 from app.deps.caller import Caller
 from app.engine.served import Serving
 from app.errors import Invalid, NotFound
+from app.search.acceptance import pair_threshold, score_faces
 from app.search.asked import VerifyAsked
 from app.search.criteria import switched_on
 from app.search.desk import Desk, bounding_box, crops
-from app.search.judging import line, scored
 from app.search.places import stored
 from app.search.schemas import Verdict
 from ml.types import Rows
@@ -36,21 +36,23 @@ def verify(desk: Desk, caller: Caller, photos: Sequence[bytes], asked: VerifyAsk
     collection = _collection(desk, caller, asked)
     with desk.engine.use(collection, asked.task, asked.model) as serving:
         switched_on(desk.session, [serving.task])
-        drawn = line(serving.facts, asked.fmr)
+        threshold = pair_threshold(serving.facts, asked.fmr)
         faces = [desk.faces(data, aligned=asked.aligned, most=1)[0] for data in photos]
         rows = serving.embed(crops(serving, faces))
         enrolled = _enrolled(desk, serving, asked) if len(photos) == 1 else None
         apart = serving.index.metric.distances(rows[:1], rows[1:] if enrolled is None else enrolled.rows)[0]
         nearest = int(np.argmin(apart))
+        [score] = score_faces(serving.facts, apart[nearest : nearest + 1])
+        score["passes"] = threshold.accepts(score)
         return Verdict(
-            **scored(serving.facts, drawn, apart[nearest : nearest + 1])[0],
+            **score,
             bounding_boxes=[bounding_box(face) for face in faces],
             face_id=None if enrolled is None else enrolled.face_ids[nearest],
             model=serving.generation.id,
             index_generation=serving.index_generation,
             task=asked.task,
             calibrated=serving.facts.calibration is not None,
-            threshold=drawn.told,
+            threshold=threshold.description,
         )
 
 

@@ -25,6 +25,8 @@ from app.errors import Busy, NotFound
 from app.resources import Resources
 from ml.calibration import Calibration
 from ml.generation import Generation
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.open_set import OpenSetCalibration, StrangerSearches
 from ml.indexes.ivf import Ivf
 from ml.metric import EUCLIDEAN
 from ml.types import Ids
@@ -342,7 +344,10 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         assert line.fmr <= 0.01
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).facts[MODEL.id]
-    assert kept.keys() == {"calibration", "default_fmr", "thresholds", "cells", "curve", "faces", "measured_at"}
+    pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"default_fpir", "open_set"}
+    assert kept.keys() == {"cells", "curve", "faces", "measured_at"} | pairs | searches
+    [strangers] = kept["open_set"]["calibration"]["strangers"]
+    assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
     again = facts.measure(resources, "staff", "identity", MODEL)["calibration"]
     assert json.loads(json.dumps(again)) == kept["calibration"]
 
@@ -383,13 +388,31 @@ def known(engine: Engine) -> int:
         return serving.facts.measured_on
 
 
-def test_where_nothing_is_known_similarity_is_still_an_order(gallery: Gallery, engine: Engine) -> None:
+def test_where_nothing_is_known_there_is_no_similarity(gallery: Gallery, engine: Engine) -> None:
     with engine.use("staff") as serving:
-        far = np.array([0, 1e-6, 1, 50, 1e6, 1e30], np.float32)
-        similar = serving.facts.similarity(far)
         assert serving.facts.calibration is None
-    assert (np.diff(similar) < 0).all()
-    assert 0 <= similar.min() < similar.max() <= 100
+        assert serving.facts.similarity(np.array([0, 1, 1e30], np.float32)) is None
+        assert serving.facts.distance(50) is serving.facts.person_threshold(0.01, 60) is None
+
+
+def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Resources) -> None:
+    held_out = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
+    kept = {"identity": OpenSetCalibration(DecisionRule(), (held_out,)).to_dict()}
+    model = replace(generation("m-learned"), facts={"training": "t", "changes": {"staff": 7}, "open_set": kept})
+    gallery = Gallery(resources).make(model)
+    rows, subjects = people(40, 3)
+    gallery.add({model.id: rows}, subjects)
+    gallery.add({model.id: rows[:30] + 9}, [None] * 30, role="distractor")
+    found = open_set(resources, model)
+    assert [s.source for s in found.strangers] == ["held-out", "distractors"]
+    assert (found.strangers[0], found.strangers[1].people, found.optimistic) == (held_out, 30, True)
+    own = open_set(resources, replace(model, facts={}))
+    assert [(s.source, s.people) for s in own.strangers] == [("leave-one-out", 40), ("distractors", 30)]
+    assert own.optimistic is False
+
+
+def open_set(resources: Resources, model: Generation) -> OpenSetCalibration:
+    return OpenSetCalibration.from_dict(facts.measure(resources, "staff", "identity", model)["open_set"]["calibration"])
 
 
 def test_the_database_may_go_away_and_come_back(gallery: Gallery) -> None:

@@ -21,6 +21,10 @@ from app.engine.generations import FIRST
 from app.resources import Resources
 from app.storage.blobs import Blobs
 from ml import drawn, images
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.open_set import OpenSetCalibration, StrangerSearches
+from ml.identification.searches import GalleryPeople, search_gallery
+from ml.indexes.flat import Flat
 from ml.types import Crops, Image, Rows
 from tests.rows import Gallery, generation, people
 from tests.service import serving
@@ -70,7 +74,8 @@ def gallery(lasting: Resources, api: Api) -> Gallery:
 
 
 def by_vector(api: Api, vector: Rows, collection: str = "", **asked: Any) -> httpx.Response:
-    asked = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in asked.items()}
+    """Each face by itself, unless the test says otherwise."""
+    asked = {"group_by": "face"} | {k: json.dumps(v) if isinstance(v, dict) else v for k, v in asked.items()}
     body = {"vector": vector.astype(np.float64).tolist()}
     return settled(
         lambda: api.post(f"/v1/collections/{collection or api.staff}/search:by-embedding", json=body, params=asked),
@@ -108,10 +113,10 @@ def test_a_vector_finds_its_own_people_nearest_first(api: Api, gallery: Gallery)
     assert found[0]["distance"] == 0
     assert found[0]["subject"] == {"id": "p002", "external_id": "x-p002"}
     assert [m["distance"] for m in found] == sorted(m["distance"] for m in found)
-    assert [m["similarity"] for m in found] == sorted((m["similarity"] for m in found), reverse=True)
     body = answer.json()
     assert (body["model"], body["m"], body["fraction"], body["calibrated"]) == (MODEL.id, 1, 1.0, False)
-    assert found[0]["probability"] is found[0]["passes"] is body["unknown"] is body["threshold"] is None
+    assert found[0]["similarity"] is found[0]["probability"] is found[0]["passes"] is body["threshold"] is None
+    assert body["faces"][0]["decision"] is body["faces"][0]["subject"] is None
     assert answer.headers["X-Model"] == MODEL.id
     assert answer.headers["X-Index-Generation"] == body["index_generation"]
     assert answer.headers["X-Request-Id"]
@@ -155,6 +160,10 @@ UNTAKEN: list[dict[str, Any]] = [
     {"limit": "many"},
     {"threshold": 101},
     {"threshold": "nan"},
+    {"threshold": 0.8},
+    {"fpir": 0},
+    {"fpir": 1},
+    {"fpir": 0.01, "fmr": 0.01},
     {"fmr": 0},
     {"fmr": 1},
     {"fmr": 0.1, "threshold": 50},
@@ -207,7 +216,8 @@ def test_a_key_is_needed(api: Api, gallery: Gallery) -> None:
 def test_a_face_finds_the_others_of_its_person_and_not_itself(api: Api, gallery: Gallery) -> None:
     with writing(gallery.resources.database) as session:
         face_id = session.get_one(Face, gallery.pks[30]).face_id
-    answer = settled(lambda: api.post(f"/v1/collections/{api.staff}/faces/{face_id}/search", params={"limit": 64}), api)
+    asked = {"limit": 64, "group_by": "face"}
+    answer = settled(lambda: api.post(f"/v1/collections/{api.staff}/faces/{face_id}/search", params=asked), api)
     assert subjects(answer)[:2] == ["p010", "p010"]
     assert len(matches(answer)) == 64
     assert face_id not in {m["face_id"] for m in matches(answer)}
@@ -253,30 +263,39 @@ def test_a_filter_lets_through_what_it_says(api: Api, gallery: Gallery) -> None:
         assert found == {face_id for i, face_id in there.items() if expected(i)}, wanted
 
 
+def calibrate(api: Api, gallery: Gallery, open_set: dict[str, Any] | None = None) -> None:
+    """Pairs of one person about 0.6 apart, of two about 16; waits until they are served."""
+    draw = np.random.default_rng(0)
+    gallery.calibrate(MODEL.id, 0.6 * draw.chisquare(8, 900) / 8, 16 * draw.chisquare(8, 90_000) / 8, open_set)
+    limit = time.monotonic() + 5
+    while not by_vector(api, ROWS[0]).json()["calibrated"]:
+        assert time.monotonic() < limit
+
+
 def test_a_threshold_leaves_out_what_is_farther(api: Api, gallery: Gallery) -> None:
+    assert by_vector(api, ROWS[0], threshold=50).json()["code"] == "NotCalibrated"
+    calibrate(api, gallery)
     every = matches(by_vector(api, ROWS[0], limit=64))
-    answer = by_vector(api, ROWS[0], limit=64, threshold=every[3]["similarity"])
-    assert [m["face_id"] for m in matches(answer)] == [m["face_id"] for m in every[:4]]
+    assert [m["similarity"] for m in every] == sorted((m["similarity"] for m in every), reverse=True)
+    answer = by_vector(api, ROWS[0], limit=64, threshold=every[2]["similarity"])
+    assert [m["face_id"] for m in matches(answer)] == [m["face_id"] for m in every[:3]]
     assert all(m["passes"] for m in matches(answer))
-    assert answer.json()["unknown"] is False
+    assert answer.json()["faces"][0]["decision"] == "match"
     nobody = by_vector(api, ROWS[0] - 50, threshold=99)
     assert matches(nobody) == []
-    assert nobody.json()["unknown"] is nobody.json()["faces"][0]["unknown"] is True
+    assert nobody.json()["faces"][0]["decision"] == "unknown"
 
 
 def test_a_false_match_rate_needs_a_calibration_and_then_gives_its_threshold(api: Api, gallery: Gallery) -> None:
     assert by_vector(api, ROWS[0], fmr=0.01).json()["code"] == "NotCalibrated"
-    draw = np.random.default_rng(0)
-    gallery.calibrate(MODEL.id, 0.6 * draw.chisquare(8, 900) / 8, 16 * draw.chisquare(8, 90_000) / 8)
-    limit = time.monotonic() + 5
-    while not by_vector(api, ROWS[0]).json()["calibrated"]:
-        assert time.monotonic() < limit
+    calibrate(api, gallery)
     answer = by_vector(api, ROWS[0], fmr=0.01, limit=64)
-    line = answer.json()["threshold"]
-    assert line["fmr"] <= 0.01
-    assert line["low"] < line["fmr"] < line["high"]
-    assert line["enough"] is True
-    assert all(m["distance"] <= line["distance"] and m["passes"] for m in matches(answer))
+    threshold = answer.json()["threshold"]
+    assert threshold["kind"] == "fmr"
+    assert threshold["fmr"] <= 0.01
+    assert threshold["low"] < threshold["fmr"] < threshold["high"]
+    assert threshold["enough"] is True
+    assert all(m["distance"] <= threshold["distance"] and m["passes"] for m in matches(answer))
     near = matches(by_vector(api, ROWS[0], limit=64))
     assert {m["passes"] for m in near} == {True, False}
     assert near[0]["probability"] * 100 == pytest.approx(near[0]["similarity"])
@@ -284,12 +303,87 @@ def test_a_false_match_rate_needs_a_calibration_and_then_gives_its_threshold(api
     assert by_vector(api, ROWS[0], fmr=1e-6, limit=1).json()["threshold"]["enough"] is False
 
 
+def measured(gallery: Gallery) -> dict[str, Any]:
+    """How strangers score against the gallery of this test: each of its people searches without their own faces."""
+    index = Flat(8)
+    index.add(np.array(gallery.pks), np.concatenate([ROWS, ROWS[:5] + 9]).astype(np.float32))
+    owners = np.concatenate([np.arange(60) // 3, np.full(5, -1)])
+    people = GalleryPeople.from_rows(np.array(gallery.pks), owners, np.arange(65) >= 60)
+    found = search_gallery(index, people, np.arange(60), DecisionRule())
+    several = [found.stranger + 0.001 * i for i in range(10)]  # as many searches as ten galleries of twenty people
+    strangers = StrangerSearches.from_distances(
+        "leave-one-out", np.concatenate(several), np.arange(600).astype(np.int64), 65
+    )
+    return OpenSetCalibration(DecisionRule(), (strangers,)).to_dict()
+
+
+def test_a_search_names_a_person_or_says_unknown(api: Api, gallery: Gallery) -> None:
+    calibrate(api, gallery, measured(gallery))
+    answer = by_vector(api, ROWS[7] + np.float32(0.02), group_by="subject", limit=3).json()
+    [face], threshold = answer["faces"], answer["threshold"]
+    assert (face["decision"], face["subject"]) == ("match", {"id": "p002", "external_id": "x-p002"})
+    assert (threshold["kind"], threshold["fpir"], threshold["enough"], threshold["note"]) == ("fpir", 0.01, True, None)
+    assert threshold["low"] < 0.01 < threshold["high"]
+    assert threshold["distance"] < threshold["possible_distance"]
+    evidence = threshold["evidence"]
+    assert (evidence["source"], evidence["people"], evidence["gallery_faces"]) == ("leave-one-out", 600, 65)
+    first, *others = face["matches"]
+    assert first["passes"] is True
+    assert first["person_distance"] <= threshold["distance"] < others[0]["person_distance"]
+    assert len(first["faces"]) == 3
+    assert first["faces"][0] == {k: first[k] for k in ("face_id", "distance", "similarity")}
+    far = by_vector(api, ROWS[7] - np.float32(9), group_by="subject").json()["faces"][0]
+    assert (far["decision"], far["subject"]) == ("unknown", None)
+    assert len(far["matches"]) == 10, "a rate of strangers is no filter"
+
+
+def test_the_decision_is_the_same_whatever_is_shown(api: Api, gallery: Gallery) -> None:
+    calibrate(api, gallery, measured(gallery))
+    for query in (ROWS[7] + np.float32(0.1), ROWS[7] + np.float32(0.5), ROWS[30] * 0.5, ROWS[0] + 9):
+        shown = [{"limit": limit, "group_by": by} for limit in (1, 5, 64) for by in ("subject", "face")]
+        faces = [by_vector(api, query, **asked).json()["faces"][0] for asked in shown]
+        assert len({(f["decision"], str(f["subject"])) for f in faces}) == 1
+    assert faces[0]["decision"] == "unknown", "a distractor lies there"
+
+
+def test_a_looser_rate_names_more(api: Api, gallery: Gallery) -> None:
+    calibrate(api, gallery, measured(gallery))
+    rates = [0.01, 0.05, 0.2, 0.9]
+    distances = [by_vector(api, ROWS[7], fpir=rate).json()["threshold"]["distance"] for rate in rates]
+    assert distances == sorted(set(distances))
+    between = 0.4 * ROWS[7] + 0.6 * ROWS[30]
+    decisions = [by_vector(api, between, fpir=f).json()["faces"][0]["decision"] for f in rates]
+    assert (decisions[0], decisions[-1]) == ("possible", "match")
+
+
+def test_a_face_without_a_name_does_not_stand_before_its_person(api: Api, gallery: Gallery) -> None:
+    calibrate(api, gallery, measured(gallery))
+    query = ROWS[7] + np.float32(0.02)
+    gallery.add({MODEL.id: query[None]}, [None])
+    face = by_vector(api, query, group_by="subject").json()["faces"][0]
+    assert (face["decision"], face["subject"]["id"]) == ("match", "p002")
+
+
+def test_thin_evidence_is_told_and_errs_on_the_safe_side(api: Api, gallery: Gallery) -> None:
+    assert by_vector(api, ROWS[7], fpir=0.01).json()["code"] == "NotCalibrated"
+    calibrate(api, gallery)
+    threshold = by_vector(api, ROWS[7]).json()["threshold"]
+    assert (threshold["enough"], threshold["low"], threshold["evidence"]["source"]) == (False, None, "pairs")
+    assert threshold["evidence"]["more_people"] == 500
+    assert "500 more people" in threshold["note"]
+    assert threshold["evidence"]["rule"] == {"template_weight": 0, "margin_weight": 0}
+    fmr = by_vector(api, ROWS[7], fmr=1 - 0.99 ** (1 / 65)).json()["threshold"]
+    assert threshold["distance"] == pytest.approx(fmr["distance"])
+
+
 def test_a_face_that_is_removed_is_not_answered_even_before_the_index_knows(api: Api, gallery: Gallery) -> None:
     by_vector(api, ROWS[0])
     with writing(gallery.resources.database) as session:
         session.delete(session.get_one(Face, gallery.pks[0]))
     answer = api.post(
-        f"/v1/collections/{api.staff}/search:by-embedding", json={"vector": ROWS[0].tolist()}, params={"limit": 64}
+        f"/v1/collections/{api.staff}/search:by-embedding",
+        json={"vector": ROWS[0].tolist()},
+        params={"limit": 64, "group_by": "face"},
     )
     assert len(matches(answer)) == 64
     assert matches(answer)[0]["distance"] > 0
@@ -333,7 +427,8 @@ def faces(lasting: Resources, api: Api, enrolled: dict[str, Any]) -> Gallery:
 
 
 def by_photo(api: Api, data: bytes, **asked: Any) -> httpx.Response:
-    files = {"file": ("photo.png", data)}
+    """Each face by itself, unless the test says otherwise."""
+    files, asked = {"file": ("photo.png", data)}, {"group_by": "face"} | asked
     return settled(lambda: api.post(f"/v1/collections/{api.staff}/search", files=files, params=asked), api)
 
 
@@ -353,7 +448,7 @@ def text(data: bytes) -> str:
 
 def test_a_photo_in_base64_is_searched_with_as_a_file_is(api: Api, faces: Gallery) -> None:
     by_file = by_photo(api, photo(3, 1), limit=5)
-    asked, url = {"limit": 5}, f"/v1/collections/{api.staff}/search"
+    asked, url = {"limit": 5, "group_by": "face"}, f"/v1/collections/{api.staff}/search"
     assert api.post(url, params=asked, json={"image": text(photo(3, 1))}).json() == by_file.json()
     assert api.post(url, json={"image": "%"}).json()["code"] == "InvalidImageFormat"
     assert api.post(url, json={"url": "https://example.org/a.png"}).status_code == 422
@@ -416,7 +511,10 @@ def test_an_enrolled_face_is_explained_and_one_without_its_crop_says_so(
 ) -> None:
     with writing(faces.resources.database) as session:
         face_id = session.get_one(Face, faces.pks[0]).face_id
-    url, asked = f"/v1/collections/{api.staff}/faces/{face_id}/search", {"include": "explanation", "limit": 11}
+    url, asked = (
+        f"/v1/collections/{api.staff}/faces/{face_id}/search",
+        {"include": "explanation", "limit": 11, "group_by": "face"},
+    )
     without = matches(settled(lambda: api.post(url, params=asked), api))
     assert {m["unexplained"] for m in without} == {"the stored crop of the face that was searched with is gone"}
     keep_crops(faces, enrolled["grey"], 7)
@@ -469,7 +567,7 @@ def test_two_photos_are_verified(api: Api, faces: Gallery) -> None:
     by_photo(api, photo(0, 0))
     same, other = verify(api, photo(1, 0), photo(1, 1)).json(), verify(api, photo(1, 0), photo(5, 0)).json()
     assert same["distance"] < other["distance"]
-    assert same["similarity"] > other["similarity"]
+    assert same["similarity"] is other["similarity"] is None, "nothing is calibrated"
     assert same["face_id"] is None
     assert len(same["bounding_boxes"]) == 2
     assert same["passes"] is None, "nothing is calibrated"

@@ -8,13 +8,13 @@ from app.db.tables import Collection
 from app.deps.shapes import BoundingBox
 from app.errors import NotFound
 from app.search import naming
+from app.search.acceptance import AcceptanceThreshold
 from app.search.asked import EXPLAINED_IN_ALL, Asked
 from app.search.criteria import Criteria, Criterion
 from app.search.desk import Desk
 from app.search.explaining import explain, kinds_of
-from app.search.judging import Line
 from app.search.matching import Hits
-from app.search.schemas import Answer, Matches, Weighed
+from app.search.schemas import Answer, FaceResult, Weighed
 from ml import images
 from ml.types import CropKind, Crops
 
@@ -27,12 +27,19 @@ class Query:
     crops: Mapping[CropKind, Crops] | None = None
 
 
-def tell(desk: Desk, criteria: Criteria, asked: Asked, drawn: Line, hits: Hits, queries: Sequence[Query]) -> Answer:
+def build_answer(
+    desk: Desk,
+    criteria: Criteria,
+    asked: Asked,
+    threshold: AcceptanceThreshold,
+    hits: Hits,
+    queries: Sequence[Query],
+) -> Answer:
     """The answer, with what `include` asks for. Raises NotFound, Busy."""
     _still_there(desk, criteria, hits)
     faces = [
-        Matches(bounding_box=query.box, unknown=not found if drawn.cut else None, matches=found)
-        for query, found in zip(queries, hits.matches, strict=True)
+        FaceResult(bounding_box=query.box, decision=decision, subject=subject, matches=matches)
+        for query, matches, (decision, subject) in zip(queries, hits.matches, hits.decisions, strict=True)
     ]
     if "crop" in asked.include:
         _add_crops(desk, criteria, hits, faces, queries)
@@ -46,8 +53,7 @@ def tell(desk: Desk, criteria: Criteria, asked: Asked, drawn: Line, hits: Hits, 
         m=hits.m,
         fraction=hits.fraction,
         calibrated=criteria.facts.calibration is not None,
-        threshold=drawn.told,
-        unknown=not any(hits.matches) if drawn.cut else None,
+        threshold=threshold.description,
     )
     if criteria.mixed:
         answer["tasks"] = [_weighed(c, m) for c, m in zip(criteria.each, hits.ms, strict=True)]
@@ -73,7 +79,7 @@ def _still_there(desk: Desk, criteria: Criteria, hits: Hits) -> None:
         raise NotFound(f"no collection {criteria.collection!r}")
 
 
-def _add_crops(desk: Desk, criteria: Criteria, hits: Hits, faces: list[Matches], queries: Sequence[Query]) -> None:
+def _add_crops(desk: Desk, criteria: Criteria, hits: Hits, faces: list[FaceResult], queries: Sequence[Query]) -> None:
     blobs, kind, named = desk.engine.resources.blobs, kinds_of(criteria)[0], hits.named
     for face, query in zip(faces, queries, strict=True):
         if query.crops is not None:
@@ -83,7 +89,7 @@ def _add_crops(desk: Desk, criteria: Criteria, hits: Hits, faces: list[Matches],
 
 
 def _add_explanations(
-    desk: Desk, criteria: Criteria, hits: Hits, faces: list[Matches], queries: Sequence[Query]
+    desk: Desk, criteria: Criteria, hits: Hits, faces: list[FaceResult], queries: Sequence[Query]
 ) -> None:
     left, named = EXPLAINED_IN_ALL, hits.named
     for face, query in zip(faces, queries, strict=True):

@@ -1,0 +1,97 @@
+"""How near a face is to a person: what an open-set decision goes by."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import Corrupt, WrongShape
+from ml.types import Ids
+
+Floats = NDArray[np.float64]
+SHORTLIST_PEOPLE = 10
+"""People compared in full, from the nearest on. A decision needs the two nearest; the rest guard against a person whose
+faces are near only on average."""
+
+
+@dataclass(frozen=True)
+class DecisionRule:
+    """Scores the people on a search's shortlist. Smaller means more alike, in the units of the model's distance.
+
+    The base distance of a person is (1 - template_weight) * nearest + template_weight * template: `nearest` is the
+    distance of the query to the nearest of the person's faces, `template` that to the mean of their embeddings.
+    The person distance is base - margin_weight * lead, where the lead is how much nearer this person is than the
+    nearest other one (negative for everybody but the first). Where there is nobody else the lead is 0.
+
+    template_weight: 0 to 1; margin_weight: 0 or more. Both 0: the distance of the nearest face alone.
+    """
+
+    template_weight: float = 0.75
+    margin_weight: float = 0.5
+
+    def base_distances(self, nearest: Floats, template: Floats) -> Floats:
+        """(..., P) and (..., P) -> (..., P)."""
+        with np.errstate(invalid="ignore"):  # inf - inf where a place on the shortlist is empty
+            base: Floats = (1 - self.template_weight) * nearest + self.template_weight * template
+        return np.where(np.isnan(base), np.inf, base)
+
+    def person_distances(self, base: Floats, is_rival: NDArray[np.bool_]) -> Floats:
+        """(..., P) base distances -> (..., P) person distances.
+
+        is_rival: (..., P) whether a person counts as "the next one" for others; a face without a name does not, since
+            it may show the very person. Empty places are +inf and stay so. Raises WrongShape.
+        """
+        if base.shape != is_rival.shape:
+            raise WrongShape("is_rival", str(base.shape), is_rival.shape)
+        if not base.shape[-1] or not self.margin_weight:
+            return base
+        rivals = np.where(is_rival, base, np.inf)
+        order = np.sort(rivals, axis=-1)
+        first, second = order[..., :1], order[..., 1:2] if base.shape[-1] > 1 else np.full_like(order[..., :1], np.inf)
+        is_first = is_rival & (np.arange(base.shape[-1]) == rivals.argmin(-1)[..., None])
+        next_best = np.where(is_first, second, first)
+        with np.errstate(invalid="ignore"):
+            lead = np.where(np.isfinite(next_best) & np.isfinite(base), next_best - base, 0.0)
+        result: Floats = base - self.margin_weight * lead
+        return result
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, Any]) -> Self:
+        """What `to_dict` gave. Raises Corrupt."""
+        try:
+            return cls(float(kept["template_weight"]), float(kept["margin_weight"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"this is not a decision rule: {error}") from error
+
+
+NEAREST_FACE = DecisionRule(0.0, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Shortlist:
+    """The nearest people of each of Q searches, nearest first by their nearest face.
+
+    people: (Q, P) int64 numbers of people, -1 where there are fewer; nearest: (Q, P) distances, +inf there
+    """
+
+    people: Ids
+    nearest: Floats
+
+
+def shortlist(owners: Ids, distances: NDArray[np.float32], size: int = SHORTLIST_PEOPLE) -> Shortlist:
+    """The first `size` different people of each search.
+
+    owners: (Q, k) whose each found face is, -1 for a face to leave out; distances: (Q, k), rising along each row
+    """
+    people = np.full((len(owners), size), -1, np.int64)
+    nearest = np.full((len(owners), size), np.inf)
+    for query, (row, apart) in enumerate(zip(owners, distances, strict=True)):
+        _, first = np.unique(row, return_index=True)
+        first = np.sort(first[row[first] >= 0])[:size]
+        people[query, : len(first)], nearest[query, : len(first)] = row[first], apart[first]
+    return Shortlist(people, nearest)

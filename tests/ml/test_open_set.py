@@ -1,0 +1,250 @@
+"""Open-set decisions: person distances, searches for strangers, and thresholds for a rate of strangers named."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ml.calibration import Impostors, sample_impostors
+from ml.errors import Corrupt, TooFewPairs, WrongShape
+from ml.identification.decision_rule import NEAREST_FACE, DecisionRule, shortlist
+from ml.identification.open_set import (
+    OpenSetCalibration,
+    StrangerSearches,
+    fpir_at_size,
+    possible_fpir,
+    rate_interval,
+)
+from ml.identification.searches import GalleryPeople, search_gallery
+from ml.indexes.flat import Flat
+from ml.metric import EUCLIDEAN
+from ml.types import Ids, Rows
+
+
+def everybody(count: int) -> np.ndarray:
+    return np.ones(count, np.bool_)
+
+
+def test_a_person_distance_weighs_the_nearest_face_the_template_and_the_lead() -> None:
+    rule = DecisionRule(template_weight=0.5, margin_weight=0.5)
+    base = rule.base_distances(np.array([1.0, 3.0]), np.array([2.0, 5.0]))
+    assert base.tolist() == [1.5, 4.0]
+    assert rule.person_distances(base, everybody(2)).tolist() == [1.5 - 0.5 * 2.5, 4.0 + 0.5 * 2.5]
+
+
+def test_the_order_of_people_is_that_of_their_base_distances() -> None:
+    base = np.random.default_rng(0).exponential(size=(50, 6))
+    scored = DecisionRule(0.5, 0.8).person_distances(base, np.ones(base.shape, np.bool_))
+    assert (scored.argsort(1) == base.argsort(1)).all()
+
+
+def test_somebody_alone_has_no_lead() -> None:
+    rule = DecisionRule(0, 0.5)
+    assert rule.person_distances(np.array([2.0]), everybody(1)).tolist() == [2.0]
+    assert rule.person_distances(np.array([2.0, np.inf]), np.array([True, False])).tolist() == [2.0, np.inf]
+    assert rule.person_distances(np.empty((3, 0)), np.empty((3, 0), np.bool_)).shape == (3, 0)
+
+
+def test_a_face_without_a_name_takes_nobody_s_lead() -> None:
+    rule, base = DecisionRule(0, 0.5), np.array([1.0, 1.1, 3.0])
+    with_nameless = rule.person_distances(base, np.array([True, False, True]))
+    assert with_nameless[0] == 1.0 - 0.5 * 2.0
+    assert with_nameless[1] == pytest.approx(1.1 + 0.5 * 0.1)
+
+
+def test_rivals_must_be_given_for_everybody() -> None:
+    with pytest.raises(WrongShape, match="is_rival"):
+        DecisionRule().person_distances(np.zeros(3), everybody(2))
+
+
+def test_a_shortlist_names_each_person_once_by_the_nearest_face() -> None:
+    near = shortlist(np.array([[4, -1, 4, 2, 7]]), np.array([[0.1, 0.2, 0.3, 0.4, 0.5]], np.float32), size=4)
+    assert near.people.tolist() == [[4, 2, 7, -1]]
+    assert near.nearest[0].tolist() == pytest.approx([0.1, 0.4, 0.5, np.inf])
+
+
+def crowd(people: int, photos: int, seed: int = 0, spread: float = 0.35) -> tuple[Rows, Ids]:
+    """Unit rows: people as directions in 32 dimensions, photos about them."""
+    draw = np.random.default_rng(seed)
+    centres = draw.standard_normal((people, 32)).repeat(photos, axis=0)
+    rows = centres + spread * draw.standard_normal(centres.shape) * draw.uniform(0.5, 2, (len(centres), 1))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), np.arange(people).repeat(photos)
+
+
+def gallery(rows: Rows, owners: Ids, distractors: int = 0) -> tuple[Flat, GalleryPeople]:
+    index = Flat(rows.shape[1])
+    ids = 10 * np.arange(len(rows))
+    index.add(ids, rows)
+    return index, GalleryPeople.from_rows(ids, owners, np.arange(len(rows)) >= len(rows) - distractors)
+
+
+def brute_force(rows: Rows, owners: Ids, place: int, rule: DecisionRule, *, own: bool) -> float:
+    """Person distance of the nearest person, with loops: without the probe's person, or without its face alone."""
+    scores = {}
+    for person in set(owners.tolist()):
+        faces = [i for i in np.flatnonzero(owners == person) if i != place]
+        if not faces or (not own and person == owners[place]):
+            continue
+        apart = ((rows[faces].astype(float) - rows[place]) ** 2).sum(1)
+        template = ((rows[faces].astype(float).mean(0) - rows[place]) ** 2).sum()
+        scores[person] = (1 - rule.template_weight) * apart.min() + rule.template_weight * template
+    order = sorted(scores, key=scores.__getitem__)
+    if own and order[0] != owners[place]:
+        return np.inf
+    return float(scores[order[0]] - rule.margin_weight * (scores[order[1]] - scores[order[0]]))
+
+
+@pytest.mark.parametrize("rule", [NEAREST_FACE, DecisionRule(0.75, 0.5), DecisionRule(1, 0)])
+def test_searches_leave_out_the_person_or_the_face(rule: DecisionRule) -> None:
+    rows, owners = crowd(9, 4, spread=0.8)
+    index, people = gallery(rows, owners)
+    found = search_gallery(index, people, np.arange(len(rows)), rule)
+    for place in range(len(rows)):
+        assert found.stranger[place] == pytest.approx(brute_force(rows, owners, place, rule, own=False), rel=1e-4)
+        assert found.mate[place] == pytest.approx(brute_force(rows, owners, place, rule, own=True), rel=1e-4)
+
+
+def test_a_distractor_that_is_nearest_means_nobody_is_named() -> None:
+    rows, owners = crowd(6, 2)
+    twin = rows[0] + np.float32(0.01)
+    index, people = gallery(np.concatenate([rows, twin[None]]), np.append(owners, -1), distractors=1)
+    found = search_gallery(index, people, np.array([0, 2]), DecisionRule())
+    assert found.stranger[0] == np.inf
+    assert np.isfinite(found.stranger[1])
+
+
+def test_one_of_each_person_is_sampled_before_a_second_of_anybody() -> None:
+    owners = np.array([0] * 50 + [1, 2, 3, 3])
+    people = GalleryPeople.from_rows(np.arange(54), owners, np.zeros(54, np.bool_))
+    for seed in range(5):
+        places = people.sample(people.is_named, 4, np.random.default_rng(seed))
+        assert sorted(owners[places]) == [0, 1, 2, 3]
+    assert len(people.sample(people.is_named, 99, np.random.default_rng(0))) == 54
+
+
+def calibrated(rows: Rows, owners: Ids, rule: DecisionRule) -> tuple[OpenSetCalibration, Flat, GalleryPeople]:
+    index, people = gallery(rows, owners)
+    found = search_gallery(index, people, people.sample(people.is_named, 3000, np.random.default_rng(0)), rule)
+    strangers = StrangerSearches.from_distances("leave-one-out", found.stranger, found.owners, len(rows))
+    return OpenSetCalibration(rule, (strangers,)), index, people
+
+
+def strangers_named(rows: Rows, owners: Ids, strangers: Rows, rule: DecisionRule) -> np.ndarray:
+    """Person distances of searches for people who are not in the gallery, over everybody in it."""
+    apart = EUCLIDEAN.distances(strangers, rows).astype(float)
+    people = np.unique(owners)
+    nearest = np.stack([apart[:, owners == person].min(1) for person in people], 1)
+    means = np.stack([rows[owners == person].mean(0) for person in people])
+    base = rule.base_distances(nearest, EUCLIDEAN.distances(strangers, means).astype(float))
+    return rule.person_distances(base, np.ones(base.shape, np.bool_)).min(1)
+
+
+@pytest.mark.parametrize("rule", [NEAREST_FACE, DecisionRule()])
+def test_the_threshold_names_as_many_strangers_as_were_asked_for(rule: DecisionRule) -> None:
+    rows, owners = crowd(600, 3)
+    calibration = calibrated(rows, owners, rule)[0]
+    others = strangers_named(rows, owners, crowd(4000, 1, seed=1)[0], rule)
+    for fpir in (0.01, 0.05, 0.2):
+        threshold = calibration.threshold(fpir, len(rows))
+        assert threshold is not None
+        assert threshold.enough
+        assert threshold.low < (others <= threshold.person_distance).mean() < threshold.high
+        assert threshold.low < fpir < threshold.high
+        assert threshold.possible_distance >= threshold.person_distance
+
+
+def test_the_template_and_the_lead_name_more_people_at_the_same_rate() -> None:
+    rows, owners = crowd(400, 4, spread=0.7)
+    named = {}
+    for rule in (NEAREST_FACE, DecisionRule()):
+        calibration, index, people = calibrated(rows, owners, rule)
+        found = search_gallery(index, people, np.arange(len(rows)), rule)
+        named[rule] = (found.mate <= calibration.threshold(0.01, len(rows)).person_distance).mean()
+    assert named[DecisionRule()] > named[NEAREST_FACE] + 0.02
+
+
+def test_a_threshold_follows_the_size_of_the_gallery() -> None:
+    small_rows, small_owners = crowd(500, 3)
+    calibration = calibrated(small_rows, small_owners, NEAREST_FACE)[0]
+    rows, owners = crowd(2000, 3)
+    others = strangers_named(rows, owners, crowd(3000, 1, seed=1)[0], NEAREST_FACE)
+    rate = (others <= calibration.threshold(0.1, len(rows)).person_distance).mean()
+    assert 0.05 < rate < 0.15
+    unchanged = (others <= calibration.threshold(0.1, len(small_rows)).person_distance).mean()
+    assert unchanged > 0.25, "four times the faces, about four times the false alarms"
+    assert fpir_at_size(0.01, 100, 400) == pytest.approx(1 - 0.99**4)
+
+
+def test_searches_for_one_stranger_are_worth_less_than_those_for_many() -> None:
+    draw = np.random.default_rng(0)
+    alike = np.repeat(draw.standard_normal(200), 10)
+    one_each = StrangerSearches.from_distances("leave-one-out", draw.standard_normal(2000), np.arange(2000), 100)
+    ten_each = StrangerSearches.from_distances("leave-one-out", alike, np.arange(200).repeat(10), 100)
+    assert one_each.quantile(0.1)[2] == pytest.approx(2000)
+    assert ten_each.quantile(0.1)[2] == pytest.approx(200, rel=0.05)
+
+
+def test_few_strangers_fall_back_to_pairs_on_the_safe_side() -> None:
+    rows, owners = crowd(60, 3)
+    calibration = calibrated(rows, owners, DecisionRule())[0]
+    pairs = Impostors.of(sample_impostors(rows, owners, 100_000, 0))
+    others = strangers_named(rows, owners, crowd(4000, 1, seed=1)[0], NEAREST_FACE)
+    for fpir in (0.01, 0.001):
+        threshold = calibration.threshold(fpir, len(rows), (pairs,))
+        assert threshold is not None
+        assert (threshold.enough, threshold.source, threshold.low) == (False, "pairs", None)
+        assert threshold.rule == NEAREST_FACE
+        assert threshold.more_people == 5 / fpir - 60
+        assert (others <= threshold.person_distance).mean() <= fpir
+    cautious = OpenSetCalibration(DecisionRule(), (), optimistic=True).threshold(0.01, len(rows), (pairs,))
+    assert cautious.person_distance < calibration.threshold(0.01, len(rows), (pairs,)).person_distance
+
+
+def test_of_several_sources_the_strictest_counts() -> None:
+    near, far = (
+        StrangerSearches.from_distances(source, np.linspace(low, low + 1, 1000), np.arange(1000), 500)
+        for source, low in (("leave-one-out", 0.2), ("distractors", 0.5))
+    )
+    for both in ((near, far), (far, near)):
+        threshold = OpenSetCalibration(NEAREST_FACE, both).threshold(0.01, 500)
+        assert threshold.source == "leave-one-out"
+
+
+def test_where_nothing_is_known_there_is_no_threshold() -> None:
+    assert OpenSetCalibration(DecisionRule()).threshold(0.01, 10) is None
+    few = Impostors.of(np.linspace(0, 1, 50))
+    assert OpenSetCalibration(DecisionRule()).threshold(0.01, 10, (few,)) is None
+    with pytest.raises(TooFewPairs):
+        StrangerSearches.from_distances("distractors", np.empty(0), np.empty(0, np.int64), 10)
+    for wrong in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(WrongShape, match="fpir"):
+            OpenSetCalibration(DecisionRule()).threshold(wrong, 10)
+
+
+def test_a_stranger_whom_a_distractor_answers_is_never_named() -> None:
+    distances = np.full(1000, np.inf)
+    distances[:3] = 0.5
+    found = StrangerSearches.from_distances("distractors", distances, np.arange(1000), 50)
+    assert found.shares == (0.001, 0.002, 0.003)
+    assert found.quantile(0.01)[0] == 0.5
+
+
+def test_the_interval_covers_the_true_rate_of_an_order_statistic() -> None:
+    draw, covered = np.random.default_rng(0), 0
+    for _ in range(2000):
+        kth = np.sort(draw.random(800))[7]  # its true rate is itself
+        low, high = rate_interval(8 / 800, 800)
+        covered += low <= kth <= high
+    assert 0.93 < covered / 2000 < 0.975
+    assert rate_interval(0.0, 100)[0] == 0
+
+
+def test_a_shortlist_is_ten_times_as_loose_and_never_everybody() -> None:
+    assert [possible_fpir(f) for f in (0.001, 0.01, 0.1, 0.5)] == [0.01, 0.1, 0.3, 0.5]
+
+
+def test_it_is_kept_as_json() -> None:
+    calibration = calibrated(*crowd(50, 2), DecisionRule())[0]
+    assert OpenSetCalibration.from_dict(json.loads(json.dumps(calibration.to_dict()))) == calibration
+    with pytest.raises(Corrupt):
+        OpenSetCalibration.from_dict({"rule": {"template_weight": 1}})
