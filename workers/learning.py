@@ -15,6 +15,7 @@ from ml.calibration import Calibration
 from ml.embedders.base import Embedder
 from ml.errors import TooFewPairs
 from ml.generation import Generation, Recipe
+from ml.identification.open_set import OpenSetCalibration
 from ml.types import Rows
 from workers import fitting, measuring, vocabularies
 from workers.bench import Bench, Contestant
@@ -22,6 +23,7 @@ from workers.context import JobContext
 from workers.gather import describe
 from workers.measuring import Trial
 from workers.snapshot import Facts, Snapshot, Told
+from workers.stranger_searches import measure_held_out_strangers
 from workers.telling import Telling
 
 HELD_OUT = "-held-out"
@@ -62,9 +64,10 @@ def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Tel
         known = _known({f.task: measuring.calibrate_on_learned(only, rows, f) for f in _served(taken, only)})
         return Candidate(_made(plan, recipe, name, only, known, []), None, _unmeasured(plan, taken, held))
     report, known, by_held_out = _measured(context, plan, taken, rows, held, first)
+    strangers = measure_held_out_strangers(context, first, rows, taken, held)
     last = fitting.fit(plan, everything, told.phase("refit", 620, 1000), before=before, like=first)
     twin = Generation(name + HELD_OUT, recipe, plan.method, first, known, {"holdout": plan.holdout})
-    return Candidate(_made(plan, recipe, name, last, known, by_held_out), twin, report)
+    return Candidate(_made(plan, recipe, name, last, known, by_held_out, strangers), twin, report)
 
 
 def _started(context: JobContext, model: str | None) -> tuple[Embedder | None, Embedder | None]:
@@ -91,11 +94,18 @@ def _without(
 
 
 def _made(
-    plan: Plan, recipe: Recipe, name: str, embedder: Embedder, known: dict[str, Calibration], by_held_out: list[str]
+    plan: Plan,
+    recipe: Recipe,
+    name: str,
+    embedder: Embedder,
+    known: dict[str, Calibration],
+    by_held_out: list[str],
+    strangers: OpenSetCalibration | None = None,
 ) -> Generation:
-    """by_held_out: tasks whose calibration is of people who were not learned from."""
+    """by_held_out: tasks whose calibration is of people who were not learned from; strangers: how such people score."""
     facts = {"made": "trained", "collection": plan.collection, "plan": plan.model_dump(mode="json", by_alias=True)}
-    return Generation(name, recipe, plan.method, embedder, known, facts | {"by_held_out": by_held_out})
+    facts |= {"by_held_out": by_held_out, "open_set": {"identity": strangers.to_dict()} if strangers else {}}
+    return Generation(name, recipe, plan.method, embedder, known, facts)
 
 
 def _served(taken: Snapshot, embedder: Embedder) -> list[Facts]:

@@ -24,7 +24,7 @@ from ml.calibration import Calibration, sample_genuine, sample_impostors
 from ml.errors import TooFewPairs
 from ml.generation import Generation
 from ml.identification.decision_rule import DecisionRule
-from ml.identification.open_set import OpenSetCalibration, StrangerSearches
+from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople
 from ml.indexes import tune
 from ml.indexes.base import Index
@@ -162,16 +162,17 @@ def _measured(held: Held, faces: GalleryFaces) -> dict[str, Any]:
 def _open_set(held: Held, faces: GalleryFaces) -> dict[str, Any]:
     """How strangers score here: by searches for people whom the model has not learned from."""
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
-    measurement = measure_open_set(held, people, _held_out_searches(held.generation, held.place), DecisionRule())
-    return measurement.to_dict(len(faces.ids))
+    learned = _held_out_searches(held.generation, held.place)
+    rule = DecisionRule() if learned is None else learned.rule
+    return measure_open_set(held, people, None if learned is None else learned.strangers, rule).to_dict(len(faces.ids))
 
 
-def _held_out_searches(generation: Generation, place: Place) -> tuple[StrangerSearches, ...] | None:
+def _held_out_searches(generation: Generation, place: Place) -> OpenSetCalibration | None:
     """Searches for people held out of a training on this collection; None where the model learned nothing here."""
     if not _learned_here(generation, place):
         return None
     kept = generation.facts.get("open_set", {}).get(place.task)
-    return OpenSetCalibration.from_dict(kept).strangers if kept else ()
+    return OpenSetCalibration.from_dict(kept) if kept else OpenSetCalibration(DecisionRule())
 
 
 def _of_strangers(generation: Generation, place: Place) -> Calibration | None:

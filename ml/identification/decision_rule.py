@@ -27,7 +27,7 @@ class DecisionRule:
     template_weight: 0 to 1; margin_weight: 0 or more. Both 0: the distance of the nearest face alone.
     """
 
-    template_weight: float = 0.75
+    template_weight: float = 2 / 3
     margin_weight: float = 0.5
 
     def base_distances(self, nearest: Floats, template: Floats) -> Floats:
