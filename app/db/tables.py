@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, LargeBinary, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+DEFAULT_FPIR = 0.01
 BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
 
 
@@ -110,6 +111,7 @@ class Embedding(Base):
 class Deployment(Base):
     """Which generations serve a task in a collection. `version` is raised by every move of a pointer (the ETag).
 
+    default_fpir: the share of strangers' searches that may name somebody, where a search asks for no other
     facts: generation id -> what was measured when it was published here: thresholds, cells, curve.
     """
 
@@ -120,6 +122,7 @@ class Deployment(Base):
     challenger: Mapped[str | None] = mapped_column(ForeignKey("generations.id"))
     previous: Mapped[str | None] = mapped_column(ForeignKey("generations.id"))
     version: Mapped[int] = mapped_column(default=1)
+    default_fpir: Mapped[float] = mapped_column(default=DEFAULT_FPIR, server_default=str(DEFAULT_FPIR))
     facts: Mapped[dict[str, Any]] = mapped_column(default=dict)
     history: Mapped[list[Any]] = mapped_column(default=list)  # {"at", "model", "by", "reason", "overridden"}
     updated_at: Mapped[float] = mapped_column(default=now, onupdate=now)

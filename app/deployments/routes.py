@@ -5,9 +5,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Response
 
 from app.deployments import service
-from app.deployments.schemas import ChallengerIn, DeploymentOut, DeploymentsOut, PublishIn, RollbackIn
+from app.deployments.schemas import ChallengerIn, DeploymentIn, DeploymentOut, DeploymentsOut, PublishIn, RollbackIn
 from app.deployments.service import Expected, Place
-from app.deps import CallerDep, ReadDep
+from app.deps import CallerDep, ReadDep, WriteDep
 from app.deps.accepted import JobOut
 from app.deps.headers import telling
 from app.deps.moving import MoveDep
@@ -37,6 +37,12 @@ def list_deployments(collection: Annotated[CollectionName, Path()], session: Rea
 def get_deployment(place: PlaceDep, session: ReadDep, response: Response) -> DeploymentOut:
     """Its pointers, what was measured of them here, and every move. The ETag is for `If-Match`."""
     return service.shown(session, place, response)
+
+
+@router.patch("/{task}", summary="Change a deployment", openapi_extra=ADMIN, responses=SHOWN)
+def change_deployment(place: PlaceDep, body: DeploymentIn, session: WriteDep, response: Response) -> DeploymentOut:
+    """Set the rate at which strangers may be named by searches that ask for no other. It is served within a second."""
+    return service.change(session, place, body, response)
 
 
 @router.post(

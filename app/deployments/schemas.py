@@ -9,9 +9,15 @@ from app.deps import examples
 from app.deps.words import ModelName, Note
 from ml.calibration import Calibration
 
+LARGE = {"calibration", "open_set"}
+"""Facts that are shown as thresholds instead."""
 RATES = (0.1, 0.01, 0.001, 0.0001)
 THRESHOLD: dict[str, Any] = {
     "asked": 0.001, "distance": 0.7, "fmr": 0.00097, "low": 0.00084, "high": 0.0011, "enough": True,
+}  # fmt: skip
+PERSON_THRESHOLD: dict[str, Any] = {
+    "fpir": 0.01, "distance": 0.31, "possible_distance": 0.42, "low": 0.0055, "high": 0.0163, "enough": True,
+    "named_rightly": 0.88,
 }  # fmt: skip
 POINT = {"m": 8, "recall": 0.992, "fraction": 0.07, "ms": 0.4}
 MOVE: dict[str, Any] = {
@@ -25,6 +31,8 @@ OUT: dict[str, Any] = {
     "challenger": None,
     "previous": examples.FIRST_MODEL,
     "version": 3,
+    "default_fpir": 0.01,
+    "decisions": [PERSON_THRESHOLD],
     "thresholds": [THRESHOLD],
     "cells": 128,
     "curve": [POINT],
@@ -51,6 +59,22 @@ class ThresholdOut(BaseModel):
     enough: bool = Field(description="whether the evidence carries it")
 
 
+class PersonThresholdOut(BaseModel):
+    """Up to which person distance a search names somebody, at a rate of strangers named."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [PERSON_THRESHOLD]})
+    fpir: float = Field(description="the share of strangers' searches that may name somebody")
+    distance: float = Field(description="the person distance up to which it is a match")
+    possible_distance: float = Field(description="and up to which a person is worth a look")
+    low: float | None = Field(description="95 % interval of the true rate; null where only pairs are known")
+    high: float | None
+    enough: bool = Field(description="whether searches carry it; else it comes from pairs, on the safe side")
+    named_rightly: float | None = Field(
+        description="the share of searches for enrolled people, each without the face that searches, that name the "
+        "right one; null where the model has learned from them"
+    )
+
+
 class DeploymentOut(BaseModel):
     """Which models serve a task in a collection. The version is the ETag."""
 
@@ -61,6 +85,8 @@ class DeploymentOut(BaseModel):
     challenger: str | None = Field(description="searched beside it and compared")
     previous: str | None = Field(description="what a roll back brings back")
     version: int
+    default_fpir: float = Field(description="the rate that searches decide by where they ask for no other")
+    decisions: list[PersonThresholdOut] = Field(description="of the champion, at its size when it was measured")
     thresholds: list[ThresholdOut] = Field(description="of the champion, where its pairs here were measured")
     cells: int | None = Field(description="p, the cells of its index")
     curve: list[dict[str, float]] = Field(description="of the champion: recall, fraction and milliseconds over m")
@@ -78,10 +104,12 @@ class DeploymentOut(BaseModel):
             challenger=row.challenger,
             previous=row.previous,
             version=row.version,
+            default_fpir=row.default_fpir,
+            decisions=[PersonThresholdOut(**rate) for rate in (facts.get("open_set") or {}).get("rates", ())],
             thresholds=list(_thresholds(facts)),
             cells=facts.get("cells"),
             curve=facts.get("curve", []),
-            facts={m: {k: v for k, v in told.items() if k != "calibration"} for m, told in row.facts.items()},
+            facts={m: {k: v for k, v in told.items() if k not in LARGE} for m, told in row.facts.items()},
             history=row.history,
             updated_at=row.updated_at,
         )
@@ -113,6 +141,15 @@ class PublishIn(BaseModel):
 class RollbackIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "complaints at the door"}]})
     reason: Note = ""
+
+
+class DeploymentIn(BaseModel):
+    """What of a deployment may be changed."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"default_fpir": 0.001}]})
+    default_fpir: float = Field(
+        ge=1e-6, le=0.5, description="the share of strangers' searches that may name somebody, 0.000001 to 0.5"
+    )
 
 
 class ChallengerIn(BaseModel):

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Deployment, Job
-from app.deployments.schemas import ChallengerIn, DeploymentOut, PublishIn, RollbackIn
+from app.deployments.schemas import ChallengerIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
 from app.deps.accepted import JobOut, accepted
 from app.deps.caller import Caller
 from app.deps.words import CollectionName, TaskName
@@ -51,6 +51,14 @@ def everywhere(session: Session, collection: str) -> list[DeploymentOut]:
         raise NotFound(f"no collection {collection!r}")
     rows = select(Deployment).where(Deployment.collection_id == collection).order_by(Deployment.task)
     return [DeploymentOut.of(d) for d in session.scalars(rows)]
+
+
+def change(session: Session, place: Place, body: DeploymentIn, response: Response) -> DeploymentOut:
+    """Raises NotFound."""
+    deployment = pointers.of(session, place.collection, place.task)
+    deployment.default_fpir = body.default_fpir
+    session.flush()
+    return shown(session, place, response)
 
 
 def shown(session: Session, place: Place, response: Response) -> DeploymentOut:

@@ -15,7 +15,7 @@ from app.engine import loading
 from app.engine.held import Held
 from app.engine.loading import Place
 from app.engine.open_set_measurement import measure_open_set
-from app.engine.scores import DEFAULT_FMR, DEFAULT_FPIR
+from app.engine.scores import DEFAULT_FMR
 from app.errors import NotFound
 from app.queue.messages import IngestBatch
 from app.queue.queue import LIVE
@@ -60,8 +60,8 @@ def measure(resources: Resources, collection: str, task: str, generation: Genera
     `Deployment.facts[generation.id]`.
 
     {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
-    enough}], "default_fpir", "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir,
-    person_distance, low, high, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
+    enough}], "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance,
+    low, high, enough, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
     "measured_at"}
 
     The calibration is None where this gallery cannot give one: too few pairs, or a task that subjects do not define;
@@ -150,7 +150,6 @@ def _measured(held: Held, faces: GalleryFaces) -> dict[str, Any]:
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
         "thresholds": [{"asked": f} | asdict(calibration.threshold(f)) for f in RATES] if calibration else [],
-        "default_fpir": DEFAULT_FPIR,
         "open_set": _open_set(held, faces) if held.place.task == "identity" else None,
         "cells": index.cells,
         "curve": [asdict(point) for point in curve],

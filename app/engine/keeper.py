@@ -9,7 +9,7 @@ from functools import partial
 from sqlalchemy import select
 
 from app.db.session import snapshot
-from app.db.tables import Deployment
+from app.db.tables import DEFAULT_FPIR, Deployment
 from app.engine import facts
 from app.engine.chores import Chores
 from app.engine.held import Held
@@ -148,12 +148,11 @@ class Keeper:
                 self._put(served, {**served.held, held.place.generation: anew})
 
     def _put(self, served: Served, held: Mapping[str, Held]) -> None:
-        known = select(Deployment.facts).where(
-            Deployment.collection_id == served.collection, Deployment.task == served.task
-        )
+        here = (Deployment.collection_id == served.collection, Deployment.task == served.task)
         with snapshot(self.resources.database) as session:
-            facts = session.scalar(known) or {}
-        scores = {g: Scores.of(facts.get(g), h.generation, served.task) for g, h in held.items()}
+            row = session.execute(select(Deployment.facts, Deployment.default_fpir).where(*here)).one_or_none()
+        facts, fpir = (row.facts, row.default_fpir) if row else ({}, DEFAULT_FPIR)
+        scores = {g: Scores.of(facts.get(g), h.generation, served.task, fpir) for g, h in held.items()}
         self.registry.put(replace(served, held=held, facts=scores))
 
     def _warm(self, told: Told) -> None:

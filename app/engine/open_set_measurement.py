@@ -64,9 +64,11 @@ class OpenSetMeasurement:
             named = float((self.enrolled.mate <= threshold.person_distance).mean())
         return {
             "fpir": fpir,
-            "person_distance": threshold.person_distance,
+            "distance": threshold.person_distance,
+            "possible_distance": threshold.possible_distance,
             "low": threshold.low,
             "high": threshold.high,
+            "enough": threshold.enough,
             "named_rightly": named,
         }
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.db.tables import DEFAULT_FPIR
 from ml.calibration import Calibration, Threshold
 from ml.generation import Generation
 from ml.identification.decision_rule import DecisionRule
@@ -18,7 +19,6 @@ from ml.metric import Metric
 Floats = NDArray[np.float64]
 Distances = NDArray[np.float32] | NDArray[np.float64]
 DEFAULT_FMR = 0.001
-DEFAULT_FPIR = 0.01
 FARTHEST = 1e30
 
 
@@ -44,7 +44,13 @@ class Scores:
     reference: Calibration | None = None
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any] | None, generation: Generation, task: str) -> Self:
+    def of(
+        cls,
+        facts: Mapping[str, Any] | None,
+        generation: Generation,
+        task: str,
+        default_fpir: float = DEFAULT_FPIR,
+    ) -> Self:
         """From what `app.engine.facts.measure` wrote; None where nothing was measured here."""
         facts = facts or {}
         own = facts.get("calibration")
@@ -54,7 +60,7 @@ class Scores:
             default_fmr=facts.get("default_fmr", DEFAULT_FMR),
             measured_on=facts.get("faces", 0),
             curve=tuple(Point(**p) for p in facts.get("curve", ())),
-            default_fpir=facts.get("default_fpir", DEFAULT_FPIR),
+            default_fpir=default_fpir,
             open_set=_open_set(facts.get("open_set")),
             reference=generation.calibrations.get(task),
         )

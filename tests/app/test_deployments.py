@@ -46,6 +46,18 @@ def test_a_deployment_shows_its_pointers_and_its_version_as_etag(service: Servic
     assert [d["task"] for d in listed] == ["identity"]
 
 
+def test_the_default_rate_of_strangers_named_can_be_set(service: Service) -> None:
+    stocked(service)
+    assert service.client.get(BASE).json()["default_fpir"] == 0.01
+    for wrong in ({"default_fpir": 0}, {"default_fpir": 0.6}, {"default_fpir": "x"}, {"champion": FIRST}, {}):
+        assert service.client.patch(BASE, json=wrong).status_code == 422
+    answer = service.client.patch(BASE, json={"default_fpir": 0.05})
+    assert (answer.status_code, answer.json()["default_fpir"]) == (200, 0.05)
+    assert answer.headers["ETag"] == '"1"', "no pointer has moved"
+    assert service.client.patch("/v1/collections/nobody/deployments/identity", json={"default_fpir": 0.05}).is_error
+    assert service.client.get(BASE).json()["default_fpir"] == 0.05
+
+
 def test_rolling_back_is_done_when_it_is_answered(service: Service) -> None:
     stocked(service, "m1")
     publish(service, "m1")

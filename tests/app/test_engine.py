@@ -344,7 +344,7 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         assert line.fmr <= 0.01
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).facts[MODEL.id]
-    pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"default_fpir", "open_set"}
+    pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
     assert kept.keys() == {"cells", "curve", "faces", "measured_at"} | pairs | searches
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)

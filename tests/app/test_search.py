@@ -16,7 +16,7 @@ from PIL import Image as Pillow
 
 from app.access import keys
 from app.db.session import writing
-from app.db.tables import Collection, Face
+from app.db.tables import Collection, Deployment, Face
 from app.engine.generations import FIRST
 from app.resources import Resources
 from app.storage.blobs import Blobs
@@ -354,6 +354,16 @@ def test_a_looser_rate_names_more(api: Api, gallery: Gallery) -> None:
     between = 0.4 * ROWS[7] + 0.6 * ROWS[30]
     decisions = [by_vector(api, between, fpir=f).json()["faces"][0]["decision"] for f in rates]
     assert (decisions[0], decisions[-1]) == ("possible", "match")
+
+
+def test_a_search_that_asks_for_no_rate_takes_the_one_that_was_set(api: Api, gallery: Gallery) -> None:
+    calibrate(api, gallery, measured(gallery))
+    with writing(gallery.resources.database) as session:
+        session.get_one(Deployment, (api.staff, "identity")).default_fpir = 0.2
+    limit = time.monotonic() + 5
+    while (threshold := by_vector(api, ROWS[7]).json()["threshold"])["fpir"] != 0.2:
+        assert time.monotonic() < limit
+    assert threshold["distance"] == by_vector(api, ROWS[7], fpir=0.2).json()["threshold"]["distance"]
 
 
 def test_a_face_without_a_name_does_not_stand_before_its_person(api: Api, gallery: Gallery) -> None:
