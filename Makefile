@@ -7,6 +7,8 @@ READY := .venv/ready
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(ENV)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[cpu,dev]'
+	@$(ENV)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[recogniser]' \
+	 || echo "The recogniser could not be installed: LBP, which is much weaker, will serve. The page says what to do."
 	@touch $@
 
 ##@ Use

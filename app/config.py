@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, model_validator
 PREFIX = "LIKENESS_"
 CLIENT = {"LIKENESS_URL", "LIKENESS_KEY"}  # where the commands find a service; no setting of one
 MiB = 2**20
+AUTO, LBP, DLIB_RESNET = "auto", "lbp", "dlib_resnet"
 
 
 class Settings(BaseModel, frozen=True, extra="forbid"):
@@ -23,6 +24,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     detector: Literal["hog", "yunet"] = Field("hog", description="yunet needs `likeness models pull yunet` first")
     onnx_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of an ONNX recogniser")
     cnn_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of a CNN that we trained")
+    default_recogniser: str = Field(
+        AUTO,
+        description="what describes the faces of a new collection: dlib_resnet, lbp, or a name of onnx_manifests or "
+        "cnn_manifests; auto: dlib_resnet where its weights are installed, else lbp",
+    )
     index_device: Literal["auto", "cpu", "cuda"] = "auto"
 
     workers: int = Field(0, ge=0, le=64, description="ingest processes that `serve` starts; 0: one per core")
@@ -30,7 +36,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     patience_seconds: float = Field(10, gt=0, description="how long a request waits for a slot before 503")
     lease_seconds: float = Field(15, gt=0, description="a job whose worker is silent this long is taken from it")
     poll_seconds: float = Field(0.5, gt=0, description="how often followers and workers look by themselves")
-    wpca_after_faces: int = Field(500, ge=0, description="the first WPCA is fitted at so many faces; 0: never")
+    wpca_after_faces: int = Field(
+        2000,
+        ge=0,
+        description="where LBP serves, a first WPCA is fitted at so many faces, published if measured better; 0: never",
+    )
 
     max_image_bytes: int = Field(20 * MiB, gt=0)
     max_image_pixels: int = Field(50_000_000, gt=0)
@@ -52,6 +62,13 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     def _named_once(self) -> Self:
         if twice := self.onnx_manifests.keys() & self.cnn_manifests.keys():
             raise ValueError(f"{', '.join(sorted(twice))} cannot be both an ONNX recogniser and a CNN")
+        return self
+
+    @model_validator(mode="after")
+    def _default_is_known(self) -> Self:
+        known = (AUTO, LBP, DLIB_RESNET, *sorted(self.recognisers))
+        if self.default_recogniser not in known:
+            raise ValueError(f"default_recogniser is {self.default_recogniser!r}; there are: {', '.join(known)}")
         return self
 
     @property

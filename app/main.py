@@ -23,8 +23,8 @@ from app.db.session import writing
 from app.deployments.routes import router as deployments
 from app.deps.idempotency import Once
 from app.document.api import Api
+from app.engine.default_recogniser import ensure_built_in
 from app.engine.engine import open_engine
-from app.engine.generations import ensure_first
 from app.errors import AppError, Busy, Invalid, NotFound, problem
 from app.evaluations.routes import router as evaluations
 from app.faces.routes import router as faces
@@ -69,7 +69,7 @@ def create_app(settings: Settings) -> Api:
         set_threads(max(1, cpu_count() // settings.slots))
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
-                ensure_first(session, resources.generations)
+                ensure_built_in(session, resources.generations, resources.default_recogniser)
             with open_engine(resources) as engine:
                 opened.append(resources)
                 yield {"resources": resources, "engine": engine}

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from sqlalchemy import Engine
 
 from app.config import Settings
 from app.db.session import open_database
+from app.engine.default_recogniser import DefaultRecogniser, choose_default
 from app.engine.generations import Generations
 from app.queue.bell import Bell
 from app.storage.blobs import Blobs
@@ -27,6 +29,12 @@ class Resources:
     bell: Bell
     generations: Generations
     front_end: FrontEnd
+
+    @cached_property
+    def default_recogniser(self) -> DefaultRecogniser:
+        """What new collections are served by. Raises Unavailable, Corrupt where the settings name one that cannot be
+        built."""
+        return choose_default(self.settings)
 
     @property
     def uploads(self) -> Path:

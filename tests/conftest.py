@@ -80,7 +80,15 @@ def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     url = next(database := _database(request))
     bell = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
     home = tmp_path_factory.mktemp("home")
-    settings = Settings(home=home, database_url=url, redis_url=bell, poll_seconds=0.05, lease_seconds=3, workers=1)
+    settings = Settings(
+        home=home,
+        database_url=url,
+        redis_url=bell,
+        poll_seconds=0.05,
+        lease_seconds=3,
+        workers=1,
+        default_recogniser="lbp",
+    )
     upgrade(settings.database)
     with open_resources(settings) as opened:
         with writing(opened.database) as session:
@@ -102,10 +110,16 @@ def _database(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Settings:
-    """Quick leases; Redis beside PostgreSQL."""
+    """Quick leases; Redis beside PostgreSQL; LBP, so that no test depends on the weights that are installed."""
     bell = request.getfixturevalue("redis_url") if database_url and shutil.which("redis-server") else ""
     return Settings(
-        home=tmp_path / "home", database_url=database_url, redis_url=bell, poll_seconds=0.05, lease_seconds=3, workers=1
+        home=tmp_path / "home",
+        database_url=database_url,
+        redis_url=bell,
+        poll_seconds=0.05,
+        lease_seconds=3,
+        workers=1,
+        default_recogniser="lbp",
     )
 
 

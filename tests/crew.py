@@ -30,6 +30,7 @@ class Crew:
             "LIKENESS_POLL_SECONDS": "0.1",
             "LIKENESS_WORKERS": "1",
             "LIKENESS_WPCA_AFTER_FACES": "0",
+            "LIKENESS_DEFAULT_RECOGNISER": "lbp",
             "OMP_NUM_THREADS": "1",
         }
         self.env |= {f"LIKENESS_{name.upper()}": value for name, value in settings.items()}

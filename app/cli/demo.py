@@ -42,12 +42,13 @@ def demo(
     data: Annotated[Path | None, typer.Option(exists=True, help="folder, tar or zip of <person>/<photo>")] = None,
     people: Annotated[int, typer.Option(help="how many people are drawn, without --data")] = PEOPLE,
 ) -> None:
-    """Upload a gallery, search it, label pairs, learn from them, publish, search better, roll back."""
+    """Upload a gallery, search it, label pairs, learn from them, publish, search better, roll back; all on LBP, which
+    has most to learn."""
     began = time.monotonic()
     roots = f'["{data.resolve()}"]' if data and data.is_dir() else "[]"
     with (
         tempfile.TemporaryDirectory(prefix="likeness-demo-") as home,
-        service(Path(home), import_roots=roots) as client,
+        service(Path(home), import_roots=roots, default_recogniser="lbp") as client,
     ):
         console.rule("1  upload")
         told(client.put(f"/v1/collections/{COLLECTION}", json={"description": "demo"}))

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Response
 from app.collections import service
 from app.collections.schemas import CollectionIn, CollectionOut, CollectionsOut
 from app.db.tables import Collection
-from app.deps import Limit, NextToken, ReadDep, WriteDep
+from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.paging import page
 from app.deps.roles import ADMIN, OPERATOR, READER
 from app.deps.words import CollectionName
@@ -24,10 +24,14 @@ CollectionId = Annotated[CollectionName, Path(alias="collection")]
     responses={200: {"model": CollectionOut, "description": "it was there"}},
 )
 def put_collection(
-    collection: CollectionId, session: WriteDep, response: Response, body: CollectionIn | None = None
+    collection: CollectionId,
+    session: WriteDep,
+    resources: ResourcesDep,
+    response: Response,
+    body: CollectionIn | None = None,
 ) -> CollectionOut:
-    """201 where it is new, 200 where it was there."""
-    row, new = service.put(session, collection, body.description if body else "")
+    """201 where it is new, 200 where it was there. A new one is served by the default recogniser (`GET /info`)."""
+    row, new = service.put(session, collection, body.description if body else "", resources.default_recogniser.model)
     response.status_code = 201 if new else 200
     return service.shown(session, [row])[0]
 

@@ -5,20 +5,19 @@ from sqlalchemy.orm import Session
 
 from app.collections.schemas import CollectionOut
 from app.db.tables import Collection, Deployment, Face, Subject
-from app.engine.generations import FIRST
 from app.errors import NotFound
 from app.queue.messages import Erase
 from app.queue.queue import enqueue
 
 
-def put(session: Session, collection_id: str, description: str) -> tuple[Collection, bool]:
-    """The collection, and whether it is new. A new one is served by the model that needs no data."""
+def put(session: Session, collection_id: str, description: str, first_model: str) -> tuple[Collection, bool]:
+    """The collection, and whether it is new. A new one is served by `first_model`."""
     collection = session.get(Collection, collection_id)
     if collection is not None:
         collection.description = description or collection.description
         return collection, False
     collection = Collection(id=collection_id, description=description)
-    session.add_all([collection, Deployment(collection_id=collection_id, task="identity", champion=FIRST)])
+    session.add_all([collection, Deployment(collection_id=collection_id, task="identity", champion=first_model)])
     session.flush()
     return collection, True
 

@@ -3,6 +3,7 @@
 COLLECTION, SUBJECT, EXTERNAL_ID = "staff", "ada", "personnel-7"
 FACE, OTHER_FACE = "7f9c24e5-0c1d-4f0e-9a53-5b1c6c1d2e3f", "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 FIRST_MODEL, MODEL = "lbp-l2", "0647a1c05e9b3d2f8a61c4e7"
+BUILT_IN_MODEL = "dlib-resnet-cosine"
 JOB, KEY = "0647a1bf6d20e85b31f09c7a", "06479f00c2a1b47de6583f19"
 TRAINING, EVALUATION = "0647a1bf6d1fa3c84e5b7d02", "0647a1d3aa04f1e96b2c8d75"
 LABELLER, NEXT_TOKEN = "ana", "MTAw"

@@ -43,8 +43,12 @@ class Generations:
         session.merge(GenerationRow(id=generation.id, manifest=generation.manifest(), **row))
 
 
+def lbp_model() -> Generation:
+    """The model that needs no data and no file: LBP with its own distance."""
+    return Generation(FIRST, Recipe(), "l2", L2(), facts={"made": "built in: LBP with its own distance"})
+
+
 def ensure_first(session: Session, generations: Generations) -> None:
-    """The generation that needs no data: LBP with its own distance."""
+    """Keeps the model that needs no data."""
     if session.get(GenerationRow, FIRST) is None or not (generations.folder / FIRST).is_dir():
-        first = Generation(FIRST, Recipe(), "l2", L2(), facts={"made": "built in: LBP with its own distance"})
-        generations.keep(session, first)
+        generations.keep(session, lbp_model())

@@ -14,6 +14,13 @@ LOADED: dict[str, Any] = {
     "cells": 128,
     "held": [examples.MODEL],
 }
+RECOGNISER: dict[str, Any] = {
+    "name": "dlib_resnet",
+    "model": examples.BUILT_IN_MODEL,
+    "right_first": 0.98,
+    "notice": None,
+    "mend": None,
+}
 INFO: dict[str, Any] = {
     "version": "0.1.0",
     "python": "3.11.7",
@@ -21,6 +28,7 @@ INFO: dict[str, Any] = {
     "database": "sqlite",
     "detector": "hog",
     "index_device": "auto",
+    "recogniser": RECOGNISER,
     "slots": 8,
     "process": "host-1-4711",
     "deployments": [LOADED],
@@ -57,6 +65,20 @@ class LoadedOut(BaseModel):
     held: list[str] = Field(description="the models whose indexes are loaded")
 
 
+class RecogniserOut(BaseModel):
+    """What describes the faces of a new collection."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [RECOGNISER]})
+    name: str
+    model: str = Field(description="the built-in model that serves a new collection")
+    right_first: float | None = Field(
+        description="share of searches whose first match is the right person, measured on 500 people of LFW; null: not "
+        "measured by us"
+    )
+    notice: str | None = Field(description="why the recommended recogniser is not used, and what to do; null: it is")
+    mend: str | None = Field(description="the command that installs what is missing")
+
+
 class InfoOut(BaseModel):
     """Versions, settings that matter, and what is loaded."""
 
@@ -67,6 +89,7 @@ class InfoOut(BaseModel):
     database: str
     detector: str
     index_device: str
+    recogniser: RecogniserOut = Field(description="of new collections")
     slots: int = Field(description="requests described at once")
     process: str
     deployments: list[LoadedOut]

@@ -13,7 +13,7 @@ from app.deps.caller import Caller
 from app.engine import loading
 from app.engine.engine import Engine
 from app.engine.held import Held, Standing
-from app.health.schemas import InfoOut, LoadedOut
+from app.health.schemas import InfoOut, LoadedOut, RecogniserOut
 
 SILENT_SECONDS = 30.0
 
@@ -60,7 +60,7 @@ def _compared(where: str, held: Held, standing: Standing, counted: tuple[int, in
 
 def info(engine: Engine, caller: Caller) -> InfoOut:
     """Versions, and what is loaded of the collections that the caller may see."""
-    settings = engine.resources.settings
+    settings, default = engine.resources.settings, engine.resources.default_recogniser
     shown = [s for s in engine.all() if not caller.collections or s.collection in caller.collections]
     return InfoOut(
         version=_version(),
@@ -69,6 +69,13 @@ def info(engine: Engine, caller: Caller) -> InfoOut:
         database=engine.resources.database.dialect.name,
         detector=settings.detector,
         index_device=settings.index_device,
+        recogniser=RecogniserOut(
+            name=default.name,
+            model=default.model,
+            right_first=default.right_first,
+            notice=default.notice,
+            mend=default.mend,
+        ),
         slots=settings.slots,
         process=engine.follower.process,
         deployments=[

@@ -8,7 +8,7 @@ from app.db.tables import Deployment, Generation, now
 from app.deps.accepted import JobOut, accepted
 from app.deps.caller import Caller
 from app.engine import publishing
-from app.engine.generations import FIRST
+from app.engine.default_recogniser import BUILT_IN_MODELS
 from app.engine.publishing import Wish
 from app.errors import Conflict, NotFound
 from app.models.schemas import ModelInFull, ModelOut, Place, PublishAtIn, PublishedOut
@@ -39,8 +39,8 @@ def archive(session: Session, model: str, caller: Caller) -> ModelInFull:
     row = session.get(Generation, model, with_for_update=True)
     if row is None:
         raise NotFound(f"no model {model!r}")
-    if model == FIRST:
-        raise Conflict(f"{FIRST} is what new collections start with; it stays")
+    if model in BUILT_IN_MODELS:
+        raise Conflict(f"{model} is what new collections start with; it stays")
     names = [Deployment.champion, Deployment.challenger, Deployment.previous]
     named = session.scalars(select(Deployment).where(or_(*(n == model for n in names)))).all()
     if named:

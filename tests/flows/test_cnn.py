@@ -38,7 +38,9 @@ def test_a_network_is_taught_named_learned_upon_and_searched_by(tmp_path: Path) 
     again = CliRunner().invoke(app, [*asked, "--resume", "--batch", "9"])
     assert (again.exit_code, "batch of the resumed training" in again.output) == (1, True)
 
-    settings = Settings(home=tmp_path / "home", workers=1, cnn_manifests={"ours": out / "cnn.json"})
+    settings = Settings(
+        home=tmp_path / "home", workers=1, default_recogniser="lbp", cnn_manifests={"ours": out / "cnn.json"}
+    )
     with running(settings) as service:
         upload(service, "c", range(8), 3)
         unknown = train(service, method="cosine", descriptor="cnn")

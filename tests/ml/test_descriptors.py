@@ -10,7 +10,7 @@ import pytest
 
 from ml import registry
 from ml.descriptors.base import CROP_SHAPES, Descriptor
-from ml.errors import UnknownComponent, WrongShape
+from ml.errors import Unavailable, UnknownComponent, WrongShape
 from ml.types import Crops
 from tests.ml.tiny_cnn import tiny_cnn
 from tests.ml.tiny_onnx import tiny_onnx
@@ -26,7 +26,10 @@ def descriptor(request: pytest.FixtureRequest, tmp_path: Path) -> Descriptor:
     needs: dict[str, Any] = {}
     if request.param in manifests:
         needs = {"manifest": str(manifests[request.param](tmp_path))}
-    built: Descriptor = kind(**needs)
+    try:
+        built: Descriptor = kind(**needs)
+    except Unavailable as missing:
+        pytest.skip(str(missing))
     return built if built.ready else kind(**kind.learn(noise(kind, 12), tmp_path, **SMALL[request.param]))
 
 

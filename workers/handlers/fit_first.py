@@ -1,6 +1,7 @@
-"""The first model that is learned: principal components of the first faces, which need no labels."""
+"""Fit the first learned model of a gallery that LBP serves, and publish it if it is measured to be better."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +24,11 @@ FEWEST = 8
 
 
 def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
-    """Keeps the model and writes down its publication. Does nothing where something else serves by now, or where it
-    was done already."""
+    """Keeps the model and writes down its publication, if it is better than what serves on people held out of it.
+
+    Does nothing where something else than LBP serves by now, or where it was done already. A model that could not be
+    measured, or is not better, is not kept.
+    """
     resources = context.resources
     with at_one_moment(resources.database) as session:
         collection = session.get(Collection, message.collection)
@@ -43,10 +47,13 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
     with telling(context) as told:
         candidate = learn(context, plan, taken, name, told)
     report = plain(candidate.report)
+    refusal = why_not_better(report)
+    if refusal is not None:
+        return {"model": None, "why": refusal, "report": report}
     made = replace(candidate.generation, facts={**candidate.generation.facts, "changes": at["changes"]})
     if candidate.twin is not None:
         folders.save(candidate.twin, resources.generations.folder)
-    reason = f"the first {len(taken.faces)} faces"
+    reason = f"the first {len(taken.faces)} faces: measured to be better than {FIRST}"
     publish = Publish(collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason)
     with writing(resources.database) as session:
         resources.generations.keep(session, made, report=report)
@@ -54,6 +61,26 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
         enqueue(session, publish)
     resources.bell.ring("jobs")
     return {"model": name, "report": report}
+
+
+def why_not_better(report: Mapping[str, Any]) -> str | None:
+    """Why a candidate's report does not show that it is better than what serves; None where it does.
+
+    It does where the interval of the gain in mean average precision, over the people held out, lies above 0 and the
+    right person is not first in fewer searches.
+    """
+    told = report["tasks"].get("identity", {})
+    difference = told.get("difference")
+    if difference is None:
+        return f"it could not be measured: {report.get('why_unmeasured') or 'too few people have several faces'}"
+    gain, first = difference["mAP"], difference["1-call@1"]
+    if gain["low"] > 0 and first["value"] >= 0:
+        return None
+    return (
+        f"it is not measured to be better than {told.get('current_model')}: mean average precision "
+        f"{gain['value']:+.3f} (95 % interval {gain['low']:+.3f} to {gain['high']:+.3f}), "
+        f"right person first {first['value']:+.3f}"
+    )
 
 
 def _name(collection: Collection) -> str:

@@ -106,8 +106,12 @@ class Photos:
 
     def feature(self, photo_set: str, feature: str) -> Rows:
         """(N, D) float32 of one feature; computed once, kept in half precision where the descriptor is a dear one."""
-        recipe = self.recipe(feature)
-        [built] = recipe.built
+        return self.described(photo_set, self.recipe(feature), feature)
+
+    def described(self, photo_set: str, recipe: Recipe, feature: str = "") -> Rows:
+        """The same of a recipe of one descriptor. feature: what the file that keeps it is called."""
+        [built], [spec] = recipe.built, recipe.descriptors
+        feature = feature or spec.name
         path = self.cache / photo_set / f"{feature}-{recipe.keys[0]}.npy"
         return features.described(f"{feature}, {photo_set}", built, self.crops(photo_set, built.crop), path, keep=True)
 

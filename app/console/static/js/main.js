@@ -4,6 +4,7 @@ import { collections } from "./collections.js";
 import { gallery } from "./gallery.js";
 import { search } from "./search.js";
 import { learn } from "./learn.js";
+import { showNotice } from "./notice.js";
 
 const VIEWS = { gallery: ["Gallery", gallery], search: ["Search", search], learn: ["Learn", learn] };
 const view = document.getElementById("view");
@@ -38,6 +39,7 @@ async function show() {
   leave.hidden = !key.get();
   crumbs.replaceChildren();
   if (!key.get()) return view.replaceChildren(door());
+  showNotice();
   const [collection, name = "gallery", argument] = location.hash.slice(2).split("/").map(decodeURIComponent);
   try {
     if (!collection) return view.replaceChildren(...(await collections()));

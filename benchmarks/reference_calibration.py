@@ -1,0 +1,80 @@
+"""Measure the calibration that ships with a recogniser (ml/reference_calibrations).
+
+    python -m benchmarks.reference_calibration --data DATA --cache DIR [--recogniser dlib_resnet]
+
+Data: LFW deep-funneled, the centre face of each of the 13,233 photos. Impostors: every pair of different people.
+Genuine: 50,000 pairs at most, the person drawn first, so that one with 530 photos does not stand for all. Only numbers
+are written: the slope and the intercept of the probability, and quantiles of the impostor distances.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cli.reproduce.photos import Photos
+from app.engine.default_recogniser import DLIB_OPTIONS
+from ml.calibration import Calibration, sample_genuine
+from ml.evaluation.protocols import people_of
+from ml.generation import Recipe
+from ml.reference_calibrations import FOLDER
+from ml.types import Ids, Rows, Spec
+
+GENUINE_PAIRS = 50_000
+BLOCK_ROWS = 1024
+DIGITS = 6
+OPTIONS = {"dlib_resnet": DLIB_OPTIONS}
+
+
+def measure(rows: Rows, people: Ids) -> Calibration:
+    """rows: (N, d) of unit length; people: (N,)."""
+    genuine = sample_genuine(rows, people, GENUINE_PAIRS, 0)
+    return Calibration.fit(genuine, impostor_distances(rows, people))
+
+
+def impostor_distances(rows: Rows, people: Ids) -> NDArray[np.float64]:
+    """The squared distance of every pair of different people, once."""
+    parts = []
+    for start in range(0, len(rows), BLOCK_ROWS):
+        block = rows[start : start + BLOCK_ROWS]
+        squared = np.maximum(2 - 2 * (block @ rows[start:].T), 0)
+        later = np.arange(len(rows) - start)[None] > np.arange(len(block))[:, None]
+        other = people[start : start + BLOCK_ROWS, None] != people[None, start:]
+        parts.append(squared[later & other])
+    return np.concatenate(parts).astype(np.float64)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--recogniser", default="dlib_resnet", choices=sorted(OPTIONS))
+    parser.add_argument("--out", type=Path, help="default: the file in the package")
+    arguments = parser.parse_args()
+    name = arguments.recogniser
+    photos = Photos(arguments.data, arguments.cache)
+    recipe = Recipe((Spec(name, OPTIONS[name]),))
+    rows = photos.described("lfw", recipe)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    people = people_of(photos.names("lfw"))
+    calibration = measure(rows, people)
+    stored = calibration.to_dict()
+    impostors = stored["impostors"]
+    impostors["distances"] = [round(distance, DIGITS) for distance in impostors["distances"]]
+    written = {
+        "recogniser": name,
+        "options": OPTIONS[name],
+        "measured_on": f"LFW deep-funneled, {len(rows):,} faces of {people.max() + 1:,} people",
+        "calibration": stored,
+    }
+    out = arguments.out or FOLDER / f"{name}.json"
+    out.write_text(json.dumps(written) + "\n")
+    for rate in (1e-3, 1e-4, 1e-5, 1e-6):
+        print(f"false-match rate {rate:g}: distance {calibration.threshold(rate).distance:.4f}")
+    print(f"slope {calibration.slope:.3f}, intercept {calibration.intercept:.3f}, {impostors['n']:,} impostors: {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""dlib's face recogniser: a residual network of 29 convolutions in the public domain, run by ONNX Runtime."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import cv2
+import numpy as np
+import onnxruntime
+
+from ml.aligners.similarity import TEMPLATES
+from ml.descriptors._dlib_format import read_network
+from ml.descriptors._dlib_graph import INPUT, build_model
+from ml.descriptors._stored import Device
+from ml.descriptors.base import Descriptor
+from ml.errors import Corrupt, Unavailable
+from ml.geometry import similarity
+from ml.types import CropKind, Crops, Rows
+
+PACKAGE, PACKAGE_VERSION = "face_recognition_models", "0.3.0"
+FILE = "dlib_face_recognition_resnet_model_v1.dat"
+WEIGHTS_SHA256 = "55533b28a95800a551ba546ba62fe69625c7e95a7061c338adffead08719da30"
+REQUIREMENT = f"{PACKAGE}=={PACKAGE_VERSION}"
+INSTALL = f"pip install {REQUIREMENT}"
+CHIP_PIXELS = 150
+CHIP_POINTS = np.array([(47.689, 45.002), (101.311, 45.002), (74.5, 76.939), (51.654, 100.55), (97.346, 100.55)])
+"""Where our five points lie, on the mean face, in the pictures that the network was trained on."""
+CROP_TO_CHIP = similarity(TEMPLATES["colour"], CHIP_POINTS)
+DIM = 128
+BATCH = 16
+ON_GPU = "CUDAExecutionProvider"
+
+
+def find_weights() -> Path:
+    """Where the installed package keeps the network; the package itself is not imported. Raises Unavailable."""
+    found = find_spec(PACKAGE)
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        path = Path(folder) / "models" / FILE
+        if path.is_file():
+            return path
+    raise Unavailable(f"the weights of dlib_resnet are not installed; run: {INSTALL}")
+
+
+def read_weights(path: Path) -> bytes:
+    """The file, its hash checked. Raises Unavailable, Corrupt."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Unavailable(f"the weights of dlib_resnet cannot be read: {error}; run: {INSTALL}") from error
+    digest = sha256(data).hexdigest()
+    if digest != WEIGHTS_SHA256:
+        raise Corrupt(
+            f"{path.name} ({len(data):,} bytes) has SHA-256 {digest}, not {WEIGHTS_SHA256}: it is truncated or another "
+            f"file; run: {INSTALL} --force-reinstall --no-deps"
+        )
+    return data
+
+
+@lru_cache(maxsize=4)
+def _session(weights: Path, threads: int, device: Device) -> Any:
+    """One session for all descriptors of one file; safe to run from several threads. Raises Unavailable, Corrupt."""
+    gpu = device != "cpu" and ON_GPU in onnxruntime.get_available_providers()
+    if device == "cuda" and not gpu:
+        raise Unavailable("ONNX Runtime sees no GPU; install onnxruntime-gpu, or use device auto or cpu")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    model = build_model(read_network(read_weights(weights)))
+    return onnxruntime.InferenceSession(model, options, providers=[ON_GPU] * gpu + ["CPUExecutionProvider"])
+
+
+@dataclass(frozen=True)
+class DlibResnet(Descriptor):
+    """dlib's ResNet-29 (King 2017): 128 numbers of unit length, so that the distance orders as the cosine does.
+
+    The network looks at 150 x 150 pixels cut wider than the stored crop; what the crop lacks repeats its rim.
+
+    weights: the file; "" takes it from the installed package `face_recognition_models`
+    threads: for one run; device: "auto" runs on a GPU where ONNX Runtime sees one
+    Raises Unavailable (no weights; no GPU where one was demanded), Corrupt (another file).
+    Source: http://dlib.net/face_recognition_models, CC0.
+    """
+
+    weights: str = ""
+    threads: int = 1
+    device: Device = "auto"
+    crop: ClassVar[CropKind] = "colour"
+    dear: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._run  # noqa: B018
+
+    @property
+    def version(self) -> str:
+        return WEIGHTS_SHA256
+
+    @property
+    def dim(self) -> int:
+        return DIM
+
+    @cached_property
+    def _run(self) -> Any:
+        weights = Path(self.weights) if self.weights else find_weights()
+        return _session(weights.resolve(), self.threads, self.device)
+
+    def _describe(self, crops: Crops) -> Rows:
+        return np.concatenate([self._pass(crops[at : at + BATCH]) for at in range(0, len(crops), BATCH)])
+
+    def _pass(self, crops: Crops) -> Rows:
+        rows: Rows = self._run.run(None, {INPUT: cut_chips(crops)})[0]
+        length = np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows / np.maximum(length, np.finfo(np.float32).tiny)
+
+
+def cut_chips(crops: Crops) -> Crops:
+    """(N, 112, 112, 3) -> (N, 150, 150, 3), both RGB."""
+    size = (CHIP_PIXELS, CHIP_PIXELS)
+    return np.stack([cv2.warpAffine(crop, CROP_TO_CHIP, size, borderMode=cv2.BORDER_REPLICATE) for crop in crops])

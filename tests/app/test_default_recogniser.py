@@ -1,0 +1,186 @@
+"""What serves a new collection: dlib's recogniser where it is installed, else LBP, which says so."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from app.config import Settings
+from app.db.session import reading, writing
+from app.db.tables import Deployment, Generation
+from app.engine.default_recogniser import (
+    DLIB_MODEL,
+    DefaultRecogniser,
+    choose_default,
+    cosine_model,
+    ensure_built_in,
+)
+from app.engine.generations import FIRST
+from app.resources import Resources
+from ml import images
+from ml.descriptors import dlib_resnet
+from ml.descriptors.dlib_resnet import find_weights
+from ml.drawn import draw, person
+from ml.errors import Corrupt, Unavailable
+from ml.reference_calibrations import load_reference_calibration
+from ml.types import Spec
+from tests.ml.tiny_onnx import tiny_onnx
+from tests.service import running
+
+
+@pytest.fixture
+def installed() -> None:
+    try:
+        find_weights()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
+
+
+def choose(name: str, **settings: object) -> DefaultRecogniser:
+    return choose_default(Settings(default_recogniser=name, **settings))  # type: ignore[arg-type]
+
+
+def test_auto_takes_the_strong_recogniser_where_it_is_installed(installed: None) -> None:
+    assert Settings().default_recogniser == "auto"
+    default = choose("auto")
+    assert (default.name, default.model, default.notice, default.mend) == ("dlib_resnet", DLIB_MODEL, None, None)
+    assert default.right_first == 0.98
+
+
+def test_without_its_weights_lbp_serves_and_says_what_to_do(not_installed: None) -> None:
+    default = choose("auto")
+    assert (default.name, default.model, default.right_first) == ("lbp", FIRST, 0.4)
+    assert default.mend is not None
+    assert default.mend.endswith("-m pip install face_recognition_models==0.3.0")
+    assert default.notice is not None
+    assert "4 searches of 10" in default.notice
+    assert "98 of 100" in default.notice
+    assert default.mend in default.notice
+
+
+def test_a_damaged_file_is_told_like_a_missing_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / dlib_resnet.FILE
+    broken.write_bytes(b"half of it")
+    monkeypatch.setattr(dlib_resnet, "find_weights", lambda: broken)
+    notice = choose("auto").notice
+    assert notice is not None
+    assert "truncated or another file" in notice
+
+
+def test_lbp_that_was_chosen_is_no_fault() -> None:
+    default = choose("lbp")
+    assert (default.model, default.notice) == (FIRST, None)
+
+
+def test_a_recogniser_that_was_named_must_be_there(not_installed: None) -> None:
+    with pytest.raises(Unavailable, match="pip install"):
+        choose("dlib_resnet")
+
+
+def test_a_name_that_nobody_registered_stops_the_start() -> None:
+    with pytest.raises(ValidationError, match="auto, lbp, dlib_resnet"):
+        Settings(default_recogniser="arcface")
+
+
+def test_a_registered_recogniser_may_be_the_default(tmp_path: Path) -> None:
+    manifest = tiny_onnx(tmp_path)
+    default = choose("theirs", onnx_manifests={"theirs": manifest})
+    assert default.name == "theirs"
+    assert default.model.startswith("theirs-cosine-")
+    assert default.right_first is None
+    [descriptor] = default.generation.recipe.built
+    assert descriptor.version in str(default.generation.recipe.descriptors[0].options["pin"])
+    assert default.generation.metric.kind == "l2"
+    manifest.write_text("{}")
+    with pytest.raises(Corrupt):
+        choose("theirs", onnx_manifests={"theirs": manifest})
+
+
+def test_a_long_name_still_gives_a_models_id(tmp_path: Path) -> None:
+    default = choose("n" * 100, onnx_manifests={"n" * 100: tiny_onnx(tmp_path)})
+    assert len(default.model) == 64
+
+
+def test_a_fallback_is_logged_at_the_start(
+    not_installed: None, resources: Resources, caplog: pytest.LogCaptureFixture
+) -> None:
+    with writing(resources.database) as session, caplog.at_level(logging.WARNING):
+        ensure_built_in(session, resources.generations, choose("auto"))
+    assert "pip install face_recognition_models==0.3.0" in caplog.text
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_built_in_model_is_kept_once_with_its_calibration(resources: Resources) -> None:
+    for _ in range(2):
+        with writing(resources.database) as session:
+            ensure_built_in(session, resources.generations, choose("auto"))
+    with reading(resources.database) as session:
+        assert session.get(Generation, DLIB_MODEL) is not None
+    made = resources.generations.get(DLIB_MODEL)
+    assert made.calibrations["identity"] == load_reference_calibration("dlib_resnet")
+
+
+def test_the_reference_calibration_orders_and_reaches_rare_errors() -> None:
+    calibration = load_reference_calibration("dlib_resnet")
+    distances = np.array([0.05, 0.2, 0.4, 0.8])
+    assert (np.diff(calibration.similarity(distances)) < 0).all()
+    assert calibration.similarity(distances)[0] > 99
+    assert calibration.similarity(distances)[-1] < 5
+    assert calibration.impostors.n > 10**7
+    one_in_a_million = calibration.threshold(1e-6)
+    assert one_in_a_million.enough
+    assert 0 < one_in_a_million.distance < calibration.threshold(1e-3).distance < 0.5
+
+
+def test_a_calibration_that_is_not_there_is_corrupt() -> None:
+    with pytest.raises(Corrupt, match=r"nobody\.json"):
+        load_reference_calibration("nobody")
+
+
+def test_a_cosine_model_says_whose_recogniser_it_is() -> None:
+    made = cosine_model("m", "theirs", Spec("lbp"))
+    assert (made.embedder_name, made.facts["recogniser"]) == ("cosine", "theirs")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_new_collection_is_served_by_it_from_the_first_face_on(installed: None, settings: Settings) -> None:
+    with running(settings.model_copy(update={"default_recogniser": "auto"})) as service:
+        client = service.client
+        recogniser = client.get("/info").json()["recogniser"]
+        assert (recogniser["name"], recogniser["model"], recogniser["notice"]) == ("dlib_resnet", DLIB_MODEL, None)
+        client.put("/v1/collections/staff").raise_for_status()
+        for who in (0, 1):
+            photo = {"file": ("a.png", images.png(draw(person(who), 0)))}
+            answer = client.post(
+                "/v1/collections/staff/faces", files=photo, data={"subject": f"p{who}"}, params={"aligned": "true"}
+            )
+            assert answer.status_code == 201, answer.text
+        query = {"file": ("q.png", images.png(draw(person(0), 1)))}
+        found = client.post("/v1/collections/staff/search", files=query, params={"aligned": "true"}).json()
+        assert found["model"] == DLIB_MODEL
+        first, second = found["faces"][0]["matches"]
+        assert first["subject"]["id"] == "p0"
+        assert first["similarity"] > second["similarity"]
+        assert found["calibrated"] is True
+        with reading(service.resources.database) as session:
+            assert session.get_one(Deployment, ("staff", "identity")).champion == DLIB_MODEL
+        assert client.post(f"/v1/models/{DLIB_MODEL}:archive").status_code == 409
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_service_starts_without_it_and_says_so(not_installed: None, settings: Settings) -> None:
+    with running(settings.model_copy(update={"default_recogniser": "auto"})) as service:
+        recogniser = service.client.get("/info").json()["recogniser"]
+        assert (recogniser["name"], recogniser["right_first"]) == ("lbp", 0.4)
+        assert "98 of 100" in recogniser["notice"]
+        assert recogniser["mend"].endswith("face_recognition_models==0.3.0")
+        service.client.put("/v1/collections/staff").raise_for_status()
+        deployment = service.client.get("/v1/collections/staff/deployments/identity").json()
+        assert deployment["champion"] == FIRST
