@@ -1,5 +1,6 @@
 """Real databases, a real Redis, a real server: started here, on private addresses."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -24,7 +25,7 @@ from tests.service import Service, running
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-set_threads(1)
+set_threads(int(os.environ.get("TEST_THREADS", "1")))
 
 
 @pytest.fixture(scope="session")

@@ -112,7 +112,7 @@ class DlibResnet(Descriptor):
     def _pass(self, crops: Crops) -> Rows:
         rows: Rows = self._run.run(None, {INPUT: cut_chips(crops)})[0]
         length = np.linalg.norm(rows, axis=1, keepdims=True)
-        return rows / np.maximum(length, np.finfo(np.float32).tiny)
+        return np.asarray(rows / np.maximum(length, np.finfo(np.float32).tiny), np.float32)
 
 
 def cut_chips(crops: Crops) -> Crops:

@@ -91,6 +91,6 @@ def principal(
 
 
 def _upright(axes: Tensor) -> Tensor:
-    """Each axis turned so that its largest number is positive: the same axes on every machine."""
+    """Each axis turned so that its largest number is positive: rounding does not choose its sign."""
     largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
     return axes * torch.where(largest < 0, -1.0, 1.0).to(axes.dtype)

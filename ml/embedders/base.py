@@ -156,7 +156,8 @@ class Embedder(ABC):
         return {name: value for name, value in found.items() if name in known}
 
     def fit(self, data: TrainingSet, *, progress: Progress = silent) -> Self:
-        """Learn. The same data, options and seed give the same result.
+        """Learn. The same data, options and seed give the same result; another processor or number of threads rounds
+        otherwise, and a descent may then take another way to about as good an end.
 
         Raises TooFewPairs, NotFinite, WrongShape, CannotGoOn where `go_on_from` named what took other descriptors.
         """

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ml import images
 from ml.drawn import draw, person
 from tests.flows.searching import Searcher
+from tests.rounding import rounding
 from tests.service import Service
 
 PEOPLE, SHOTS = 16, 4
@@ -37,6 +39,13 @@ def ask(service: Service) -> Answer:
     return [(m["face_id"], m["distance"]) for m in answer.json()["faces"][0]["matches"]]
 
 
+def alike(one: Answer, other: Answer) -> bool:
+    """The same faces as far away, up to rounding: a photo is embedded alone or, where searches wait, with others."""
+    (faces, apart), (same_faces, same) = (zip(*answer, strict=True) for answer in (one, other))
+    near = 4 * rounding(9860)  # numbers of an LBP; (z + e)^2 is off by twice e, in either of two embeddings
+    return faces == same_faces and np.allclose(apart, same, rtol=near, atol=near)
+
+
 def train(service: Service, **asked: Any) -> str:
     body = {"collection": "c", "method": "ldml", "dim": 8, "options": {"steps": 80}} | asked
     job = service.wait(service.client.post("/v1/trainings", json=body), 120)
@@ -64,12 +73,12 @@ def test_a_new_model_comes_to_serve_without_a_refused_search_and_goes_again(serv
         job = service.wait(service.client.post(f"{BASE}:publish", json=body, headers={"If-Match": version}))
         assert job["state"] == "succeeded", job["problem"]
         after = ask(service)
-        assert after != before
+        assert not alike(after, before)
         answer = service.client.post(f"{BASE}:rollback")
         assert (answer.status_code, answer.json()["champion"]) == (200, first)
-        assert ask(service) == before
+        assert alike(ask(service), before)
         assert service.client.post(f"{BASE}:rollback").json()["champion"] == model
-        assert ask(service) == after
+        assert alike(ask(service), after)
     assert not searcher.failures
     assert {first, model} <= set(searcher.models)
     stale = service.client.post(f"{BASE}:publish", json={"model": first}, headers={"If-Match": version})
@@ -88,7 +97,8 @@ def test_a_face_enrolled_after_the_swap_is_found_after_rolling_back(service: Ser
     assert service.client.post(f"{BASE}:rollback").status_code == 200
     [face] = new.json()["face_records"]
     nearest, distance = ask(service)[0]
-    assert (nearest, distance) == (face["face_id"], 0.0)
+    assert nearest == face["face_id"]
+    assert distance == pytest.approx(0, abs=1e-3), "it was described in another batch than the query"
 
 
 @on_sqlite

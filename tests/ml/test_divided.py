@@ -14,6 +14,7 @@ from ml.embedders.ldml import Ldml
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.kmeans import k_means, nearest
 from tests.ml.people import identity, nearest_is_alike, people
+from tests.rounding import rounding
 
 SMALL = {"dim": 6, "steps": 40}
 DATA = people(80, seed=1)
@@ -30,9 +31,10 @@ BOTH = [
 def test_without_a_division_it_is_ldml(undivided: Flat | Hierarchical, held_out: float) -> None:
     one, linear = replace(undivided, held_out=held_out).fit(DATA), Ldml(**SMALL, held_out=held_out).fit(DATA)
     assert one.learned.keys() == linear.learned.keys()
-    for name, found in linear.learned.items():
+    for name, found in linear.learned.items():  # by the same code from the same numbers
         np.testing.assert_array_equal(one.learned[name], found)
-    np.testing.assert_array_equal(one.embed(NEW.rows), linear.embed(NEW.rows))
+    z = linear.embed(NEW.rows)
+    np.testing.assert_allclose(one.embed(NEW.rows), z, atol=rounding(NEW.rows.shape[1]) * np.abs(z).max())
 
 
 def test_a_tree_of_one_division_is_flat() -> None:

@@ -118,6 +118,14 @@ def test_equal_faces_tie_exactly_in_any_place() -> None:
     assert len(np.unique(line)) == 1
 
 
+@pytest.mark.parametrize("width", [1, 33, 512, 9860])
+def test_copies_of_the_query_are_at_distance_zero(width: int) -> None:
+    face = np.random.default_rng(width).normal(size=(1, width)).astype(np.float32)
+    assert not EUCLIDEAN.distances(face, np.repeat(face, 101, 0)).any()
+    apart = EUCLIDEAN.distances(face, face * np.float32(1 + 1e-5))[0, 0]
+    assert apart == pytest.approx(1e-10 * float((face**2).sum()), rel=0.1), "a photo that is nearly the same is not"
+
+
 def test_impostors_are_drawn_the_same_way_twice(crowd: tuple[Faces, Faces]) -> None:
     first, second = rank(*crowd, impostors=10), rank(*crowd, impostors=10)
     assert len(first.impostor) == 400

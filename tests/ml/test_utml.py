@@ -9,6 +9,7 @@ from ml.embedders.stml import Stml
 from ml.embedders.utml import Utml
 from tests.ml.people import two_tasks
 from tests.ml.test_cpmtml import RATES, close, learn, made, mean_distance_ratio, pairs_of
+from tests.rounding import rounding
 
 QUICK = {"dim": 6, "steps": 200, "batch": 32, "pairs": 2000, "averaging": 0.9, "held_out": 0}
 DATA = two_tasks()
@@ -36,10 +37,17 @@ def test_a_pair_moves_the_projection_of_all_and_its_own_tasks_bias() -> None:
 
 
 def test_of_one_task_it_is_stml() -> None:
+    """Both hold the same projection, but in another order in memory, and are multiplied by other kernels.
+
+    Few steps: an error that moves one pair across the hinge moves the projection by a whole step.
+    """
+    few = QUICK | {"steps": 50}
     alone = TrainingSet(DATA.rows, DATA.tasks[:1])
-    union, single = Utml(**QUICK).fit(alone), Stml(**QUICK).fit(alone)
-    np.testing.assert_array_equal(union.embed(DATA.rows), single.embed(DATA.rows))
-    np.testing.assert_array_equal(union.learned["bias"], single.learned["bias"])
+    union, single = Utml(**few).fit(alone), Stml(**few).fit(alone)
+    near = rounding(DATA.rows.shape[1] + few["batch"], steps=few["steps"])
+    z, same = union.embed(DATA.rows), single.embed(DATA.rows)
+    np.testing.assert_allclose(z, same, atol=near * np.abs(same).max())
+    np.testing.assert_allclose(union.learned["bias"], single.learned["bias"], rtol=near)
 
 
 def test_a_face_lies_at_one_place_for_all_tasks_and_each_has_its_bias() -> None:
