@@ -44,6 +44,15 @@ def find_weights() -> Path:
     raise Unavailable(f"the weights of dlib_resnet are not installed; run: {INSTALL}")
 
 
+def is_installed() -> bool:
+    """Whether the package with the weights is there; the file itself is checked when it is used."""
+    try:
+        find_weights()
+    except Unavailable:
+        return False
+    return True
+
+
 def read_weights(path: Path) -> bytes:
     """The file, its hash checked. Raises Unavailable, Corrupt."""
     try:
