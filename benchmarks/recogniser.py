@@ -51,7 +51,7 @@ VARIANTS = {
     "own 150 chip, mirrored average": (True, True),
 }
 PEOPLE, QUERIES, LFW_STRANGERS, STRANGERS, SEEDS, FPIR = 500, 300, 100, 1000, 5, 0.01
-ROUNDS = 200
+ROUNDS, CHUNK = 200, 512
 
 
 @lru_cache(1)
@@ -63,11 +63,15 @@ def session(model: str | None = None) -> Any:
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
-def describe(chips: Crops, mirrored: bool) -> Rows:
-    """(N, 150, 150, 3) -> (N, 128) of unit length."""
-    sides = (chips, np.ascontiguousarray(chips[:, :, ::-1])) if mirrored else (chips,)
-    rows = sum(unit(session().run(None, {INPUT: side})[0]) for side in sides)
-    return unit(rows)
+def describe(chips: Crops) -> tuple[Rows, Rows]:
+    """(N, 150, 150, 3) -> (N, 128) of unit length, of each chip and of it with its mirror image."""
+    run = session().run
+    parts = [chips[at : at + BATCH] for at in range(0, len(chips), BATCH)]
+    plain, mirrored = (
+        unit(np.concatenate([run(None, {INPUT: np.ascontiguousarray(part[:, :, ::step])})[0] for part in parts]))
+        for step in (1, -1)
+    )
+    return plain, unit(plain + mirrored)
 
 
 def unit(rows: Rows) -> Rows:
@@ -86,22 +90,32 @@ def chip(data: bytes) -> Crops:
     return warp(image, similarity(face.landmarks, CHIP_POINTS), (CHIP_PIXELS, CHIP_PIXELS))
 
 
+def chips_of(photos: Photos, photo_set: str, own_chip: bool) -> Iterator[Crops]:
+    """A few hundred at a time, in the order of the names."""
+    if not own_chip:
+        crops = photos.crops(photo_set, "colour")
+        yield from (cut_chips(np.ascontiguousarray(crops[at : at + CHUNK])) for at in range(0, len(crops), CHUNK))
+        return
+    source = photos.lfw if photo_set == "lfw" else Archive(photos.data / ARCHIVES[photo_set])
+    data = [content for _, content in sorted(source.photos())]
+    with ProcessPoolExecutor() as pool:
+        for at in range(0, len(data), CHUNK):
+            yield np.stack(list(pool.map(chip, data[at : at + CHUNK], chunksize=32)))
+
+
 def rows_of(photos: Photos, photo_set: str, own_chip: bool, mirrored: bool) -> Rows:
-    """(N, 128) in the order of the names."""
-    if own_chip:
-        source = photos.lfw if photo_set == "lfw" else Archive(photos.data / ARCHIVES[photo_set])
-        kept = photos.cache / photo_set / "chips.npy"
-        if not kept.exists():
-            with ProcessPoolExecutor() as pool:
-                np.save(kept, np.stack(list(pool.map(chip, (d for _, d in sorted(source.photos())), chunksize=32))))
-        chips = np.load(kept, mmap_mode="r")
-    else:
-        chips = photos.crops(photo_set, "colour")
-    parts = (np.ascontiguousarray(chips[at : at + BATCH]) for at in range(0, len(chips), BATCH))
-    return np.concatenate([describe(part if own_chip else cut_chips(part), mirrored) for part in parts])
+    """(N, 128) in the order of the names; computed once."""
+    kept = photos.cache / photo_set / f"recogniser-{'chip' if own_chip else 'crop'}.npy"
+    if not kept.exists():
+        with ProcessPoolExecutor() as pool:
+            found = list(pool.map(describe, chips_of(photos, photo_set, own_chip)))
+        np.save(kept, np.stack([np.concatenate(side) for side in zip(*found, strict=True)]))
+    rows: Rows = np.load(kept)[int(mirrored)]
+    return rows
 
 
 def figures(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[float]:
+    """In percent, in the order that the table names them."""
     rows, names = rows_of(photos, "lfw", own_chip, mirrored), photos.names("lfw")
     distractors = rows_of(photos, "distractors", own_chip, mirrored)
     found = []
@@ -159,7 +173,7 @@ def show_accuracy(photos: Photos, draws: int) -> None:
 
 def show_speed(photos: Photos) -> None:
     chips = cut_chips(np.ascontiguousarray(photos.crops("lfw", "colour")[:256]))
-    plain = describe(chips, False)
+    plain = describe(chips)[0]
     with tempfile.TemporaryDirectory() as folder:
         for name, model in {"float32": None, **quantised(Path(folder), chips)}.items():
             session.cache_clear()
