@@ -1,10 +1,11 @@
 """An import over HTTP beside the bare pipeline on the same cores and photos.
 
-    python -m benchmarks.importing ARCHIVE.tar [ARCHIVE.tar ...] [--photos N] [--first-model]
+    python -m benchmarks.importing ARCHIVE.tar [ARCHIVE.tar ...] [--photos N] [--first-model] [--recogniser NAME]
 
 Bare: decode, detect, landmarks, align, describe, embed in as many processes as the service has workers; nothing kept.
 Service: a new one on a free port; the clock runs from the first byte sent until every import has succeeded, that is,
-until the serving index holds what it brought.
+until the serving index holds what it brought. Both describe with the default recogniser of new collections, or with the
+one that `--recogniser` names (`lbp`, `dlib_resnet`).
 """
 
 import argparse
@@ -25,11 +26,11 @@ from typing import Any
 import httpx
 import numpy as np
 
+from app.config import Settings
 from app.engine.archives import open_archive
+from app.engine.default_recogniser import choose_default
 from app.threads import set_threads
 from ml import images
-from ml.descriptors.lbp import Lbp
-from ml.embedders.l2 import L2
 from ml.pipeline import default_front_end
 
 CHUNK = 32
@@ -39,7 +40,8 @@ def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
     """One process's share of the photos; how many faces it found."""
     set_threads(1)
     entries, _ = share
-    front_end, lbp, embedder = default_front_end(), Lbp(), L2()
+    front_end, model = default_front_end(), choose_default(Settings.from_env(os.environ)).generation
+    [kind] = model.recipe.crops
     found = 0
     for start in range(0, len(entries), CHUNK):
         crops = []
@@ -47,9 +49,9 @@ def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
             image = images.read(open_archive(path).read(entry, 2**25))
             seen = front_end.detector.detect(image)[:1]
             faces = [front_end.align(image, each) for each in seen]
-            crops += [face.crops["grey"] for face in faces if face is not None]
+            crops += [face.crops[kind] for face in faces if face is not None]
         if crops:
-            found += len(embedder.embed(lbp.describe(np.stack(crops))))
+            found += len(model.embed(model.describe({kind: np.stack(crops)})))
     return found
 
 
@@ -183,7 +185,9 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=0, help="only the first so many")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--first-model", action="store_true", help="let the service fit its first model meanwhile")
+    parser.add_argument("--recogniser", default="auto", help="of the new collection")
     arguments = parser.parse_args()
+    os.environ["LIKENESS_DEFAULT_RECOGNISER"] = arguments.recogniser
     with tempfile.TemporaryDirectory() as folder:
         paths = arguments.archives
         if arguments.photos:

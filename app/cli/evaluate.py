@@ -11,6 +11,9 @@ from rich.table import Table
 from app.cli import lfw
 from app.cli.client import console, told, wait
 from app.cli.private import service
+from app.config import DLIB_RESNET, LBP
+from app.engine.default_recogniser import DLIB_OPTIONS
+from ml.descriptors.dlib_resnet import is_installed
 from ml.evaluation.plots import page
 from ml.evaluation.records import Report
 
@@ -71,13 +74,18 @@ def evaluate(
 def _methods(kinds: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
     """The rows of the table: what each method is asked for. kinds: of networks that are given; only: see `evaluate`."""
     given = {f"{kind.upper()}, cosine": {"method": "cosine", "descriptor": f"{kind}-row"} for kind in kinds}
+    if is_installed():
+        given["dlib_resnet, cosine"] = {
+            "method": "cosine",
+            "descriptor": {"name": DLIB_RESNET, "options": DLIB_OPTIONS},
+        }
     begins = tuple(word.lower() for word in only)
     return {name: asked for name, asked in (METHODS | given).items() if name.lower().startswith(begins)}
 
 
 def _settings(manifests: dict[str, Path | None]) -> dict[str, str]:
     """Of the service: its descriptors that are files of the caller's."""
-    return {
+    return {"default_recogniser": LBP} | {
         f"{kind}_manifests": json.dumps({f"{kind}-row": str(path.resolve())} if path else {})
         for kind, path in manifests.items()
     }

@@ -26,7 +26,7 @@ log = logging.getLogger("likeness.recogniser")
 DLIB_MODEL = "dlib-resnet-cosine"
 BUILT_IN_MODELS = (FIRST, DLIB_MODEL)
 """Models that need no training; they cannot be archived."""
-DLIB_OPTIONS: dict[str, object] = {}
+DLIB_OPTIONS: dict[str, object] = {"mirrored": True}
 """docs/decisions/0007-default-recogniser.md says why these."""
 RIGHT_FIRST = {LBP: 0.4, DLIB_RESNET: 0.98}
 """The share of searches whose first match is the right person: 500 people of LFW (docs/measurements.md)."""

@@ -29,6 +29,8 @@ CHIP_PIXELS = 150
 CHIP_POINTS = np.array([(47.689, 45.002), (101.311, 45.002), (74.5, 76.939), (51.654, 100.55), (97.346, 100.55)])
 """Where our five points lie, on the mean face, in the pictures that the network was trained on."""
 CROP_TO_CHIP = similarity(TEMPLATES["colour"], CHIP_POINTS)
+MEAN_COLOUR = (123, 117, 104)
+"""Of the pictures that the network was trained on, which it sees as 0; fills what the stored crop lacks."""
 DIM = 128
 BATCH = 16
 ON_GPU = "CUDAExecutionProvider"
@@ -42,6 +44,15 @@ def find_weights() -> Path:
         if path.is_file():
             return path
     raise Unavailable(f"the weights of dlib_resnet are not installed; run: {INSTALL}")
+
+
+def is_installed() -> bool:
+    """Whether the package with the weights is there; the file itself is checked when it is used."""
+    try:
+        find_weights()
+    except Unavailable:
+        return False
+    return True
 
 
 def read_weights(path: Path) -> bytes:
@@ -76,7 +87,7 @@ def _session(weights: Path, threads: int, device: Device) -> Any:
 class DlibResnet(Descriptor):
     """dlib's ResNet-29 (King 2017): 128 numbers of unit length, so that the distance orders as the cosine does.
 
-    The network looks at 150 x 150 pixels cut wider than the stored crop; what the crop lacks repeats its rim.
+    The network takes 150 x 150 pixels. They reach lower than the stored crop: the last rows are one grey.
 
     weights: the file; "" takes it from the installed package `face_recognition_models`
     threads: for one run; device: "auto" runs on a GPU where ONNX Runtime sees one
@@ -116,6 +127,8 @@ class DlibResnet(Descriptor):
 
 
 def cut_chips(crops: Crops) -> Crops:
-    """(N, 112, 112, 3) -> (N, 150, 150, 3), both RGB."""
+    """(N, 112, 112, 3) -> (N, 150, 150, 3), both RGB; cubic, with `MEAN_COLOUR` outside of the crop."""
     size = (CHIP_PIXELS, CHIP_PIXELS)
-    return np.stack([cv2.warpAffine(crop, CROP_TO_CHIP, size, borderMode=cv2.BORDER_REPLICATE) for crop in crops])
+    return np.stack(
+        [cv2.warpAffine(crop, CROP_TO_CHIP, size, flags=cv2.INTER_CUBIC, borderValue=MEAN_COLOUR) for crop in crops]
+    )

@@ -1,6 +1,7 @@
 """What serves a new collection: dlib's recogniser where it is installed, else LBP, which says so."""
 
 import logging
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from app.engine.generations import FIRST
 from app.resources import Resources
 from ml import images
 from ml.descriptors import dlib_resnet
-from ml.descriptors.dlib_resnet import find_weights
+from ml.descriptors.dlib_resnet import REQUIREMENT, find_weights
 from ml.drawn import draw, person
 from ml.errors import Corrupt, Unavailable
 from ml.reference_calibrations import load_reference_calibration
@@ -184,3 +185,13 @@ def test_the_service_starts_without_it_and_says_so(not_installed: None, settings
         service.client.put("/v1/collections/staff").raise_for_status()
         deployment = service.client.get("/v1/collections/staff/deployments/identity").json()
         assert deployment["champion"] == FIRST
+
+
+def test_everything_that_installs_names_the_same_version() -> None:
+    root = Path(__file__).resolve().parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["recogniser"] == [REQUIREMENT]
+    assert f"ARG RECOGNISER={REQUIREMENT}\n" in (root / "Dockerfile").read_text()
+    makefile = (root / "Makefile").read_text()
+    assert "-e '.[recogniser]'" in makefile
+    assert ".[cpu,recogniser" not in makefile, "an install that fails must not stop the start"

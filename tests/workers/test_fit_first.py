@@ -1,5 +1,8 @@
 """The first model that is learned, from the first faces."""
 
+from typing import Any
+
+import pytest
 from sqlalchemy import select
 
 from app.db.session import reading, writing
@@ -24,7 +27,15 @@ def published(resources: Resources) -> list[dict[str, object]]:
         return [dict(j.body) for j in session.scalars(select(Job).where(Job.kind == Publish.kind))]
 
 
-def test_the_first_model_is_fitted_once_and_its_publication_written_down_once(resources: Resources) -> None:
+def kept(resources: Resources) -> list[str]:
+    with reading(resources.database) as session:
+        return sorted(session.scalars(select(Generation.id)))
+
+
+def test_a_better_first_model_is_fitted_once_and_its_publication_written_down_once(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_first, "why_not_better", lambda report: None)
     enrol(resources, "c", range(20), shots=3)
     result = fit_first.run(FitFirst(collection="c"), begin(resources))
     made = resources.generations.get(result["model"])
@@ -33,14 +44,58 @@ def test_the_first_model_is_fitted_once_and_its_publication_written_down_once(re
     assert result["report"]["current"]["protocol"] == "held-out-0.2"
     assert fit_first.run(FitFirst(collection="c"), begin(resources)) == {"model": result["model"]}
     [publish] = published(resources)
-    assert (publish["model"], publish["by"], publish["reason"]) == (result["model"], "service", "the first 60 faces")
+    assert (publish["model"], publish["by"]) == (result["model"], "service")
+    assert publish["reason"] == "the first 60 faces: measured to be better than lbp-l2"
+    assert publish["override"] is False
 
 
-def test_nameless_faces_will_do(resources: Resources) -> None:
+def test_a_first_model_that_is_not_measured_to_be_better_is_not_kept(resources: Resources) -> None:
+    enrol(resources, "c", range(20), shots=3)
+    result = fit_first.run(FitFirst(collection="c"), begin(resources))
+    assert result["model"] is None
+    assert "not measured to be better than lbp-l2" in result["why"]
+    assert result["report"]["tasks"]["identity"]["current_model"] == "lbp-l2"
+    assert kept(resources) == ["lbp-l2"]
+    assert published(resources) == []
+
+
+def test_without_names_nothing_is_measured_and_nothing_published(resources: Resources) -> None:
     enrol(resources, "c", range(20), shots=1, named=False)
     result = fit_first.run(FitFirst(collection="c"), begin(resources))
-    assert result["report"]["candidate"] is None
-    assert len(published(resources)) == 1
+    assert result["model"] is None
+    assert result["why"].startswith("it could not be measured")
+    assert kept(resources) == ["lbp-l2"]
+    assert published(resources) == []
+
+
+def report_of(gain: float, low: float, first: float) -> dict[str, Any]:
+    difference = {
+        "mAP": {"value": gain, "low": low, "high": 2 * gain - low, "p": 0.5},
+        "1-call@1": {"value": first, "low": first - 0.1, "high": first + 0.1, "p": 0.5},
+    }
+    return {"tasks": {"identity": {"difference": difference, "current_model": "lbp-l2"}}}
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "first", "better"),
+    [
+        (0.05, 0.01, 0.02, True),
+        (0.05, 0.01, 0.0, True),
+        (0.05, -0.01, 0.02, False),
+        (0.05, 0.0, 0.02, False),
+        (0.05, 0.01, -0.01, False),
+        (-0.05, -0.1, 0.0, False),
+    ],
+)
+def test_better_is_a_gain_beyond_chance_that_loses_no_first_place(
+    gain: float, low: float, first: float, better: bool
+) -> None:
+    assert (fit_first.why_not_better(report_of(gain, low, first)) is None) == better
+
+
+def test_a_report_without_a_comparison_shows_nothing() -> None:
+    for report in ({"tasks": {}}, {"tasks": {"identity": {"difference": None}}}):
+        assert "could not be measured" in str(fit_first.why_not_better(report))
 
 
 def test_it_does_nothing_where_something_else_serves(resources: Resources) -> None:

@@ -1,0 +1,273 @@
+"""Compare ways to run dlib_resnet: the stored crop or a chip of its own, mirrored or not, float32 or int8.
+
+    python -m benchmarks.recogniser accuracy --data DATA --cache DIR [--draws 10]
+    python -m benchmarks.recogniser speed --data DATA --cache DIR
+    python -m benchmarks.recogniser search [--faces 3000] [--recogniser dlib_resnet]
+
+accuracy: LFW deep-funneled, the centre face of each photo; closed set and people never seen (mAP, 1-call@1, 1-call@10),
+verification (view 2), and an open-set trial: 500 people, 300 queries, 100 strangers of LFW and 1,000 distractors
+(UTKFace), five seeds: right person first, and rightly named where 1 % of these strangers are named, by the nearest face
+and by the mean of nearest face and subject mean. speed: milliseconds a face on one thread (int8 needs `onnx`). search:
+milliseconds of a search by photo over HTTP on one core, drawn people.
+"""
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnxruntime
+from PIL import Image as Pillow
+
+from app.cli.lfw import centre_face
+from app.cli.private import service
+from app.cli.reproduce.photos import ARCHIVES, Archive, Photos
+from ml import drawn, images
+from ml.descriptors._dlib_format import read_network
+from ml.descriptors._dlib_graph import INPUT, build_model
+from ml.descriptors.dlib_resnet import BATCH, CHIP_PIXELS, CHIP_POINTS, cut_chips, find_weights, read_weights
+from ml.evaluation.protocols import people_of, read
+from ml.evaluation.report import rank_protocol, summarise
+from ml.evaluation.verification import accuracy, best_threshold
+from ml.evaluation.verification_pairs import read_folds
+from ml.geometry import similarity, warp
+from ml.pipeline import default_front_end
+from ml.types import Crops, Ids, Rows
+
+VARIANTS = {
+    "stored crop": (False, False),
+    "stored crop, mirrored average": (False, True),
+    "own 150 chip": (True, False),
+    "own 150 chip, mirrored average": (True, True),
+}
+PEOPLE, QUERIES, LFW_STRANGERS, STRANGERS, SEEDS, FPIR = 500, 300, 100, 1000, 5, 0.01
+ROUNDS, CHUNK = 200, 512
+
+
+@lru_cache(1)
+def session(model: str | None = None) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    graph = model or build_model(read_network(read_weights(find_weights())))
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def describe(chips: Crops) -> tuple[Rows, Rows]:
+    """(N, 150, 150, 3) -> (N, 128) of unit length, of each chip and of it with its mirror image."""
+    run = session().run
+    parts = [chips[at : at + BATCH] for at in range(0, len(chips), BATCH)]
+    plain, mirrored = (
+        unit(np.concatenate([run(None, {INPUT: np.ascontiguousarray(part[:, :, ::step])})[0] for part in parts]))
+        for step in (1, -1)
+    )
+    return plain, unit(plain + mirrored)
+
+
+def unit(rows: Rows) -> Rows:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@lru_cache(1)
+def front_end() -> Any:
+    return default_front_end()
+
+
+def chip(data: bytes) -> Crops:
+    """Cut from the photo itself by the five points."""
+    image = images.read(data)
+    face = centre_face(front_end(), image)
+    return warp(image, similarity(face.landmarks, CHIP_POINTS), (CHIP_PIXELS, CHIP_PIXELS))
+
+
+def chips_of(photos: Photos, photo_set: str, own_chip: bool) -> Iterator[Crops]:
+    """A few hundred at a time, in the order of the names."""
+    if not own_chip:
+        crops = photos.crops(photo_set, "colour")
+        yield from (cut_chips(np.ascontiguousarray(crops[at : at + CHUNK])) for at in range(0, len(crops), CHUNK))
+        return
+    source = photos.lfw if photo_set == "lfw" else Archive(photos.data / ARCHIVES[photo_set])
+    data = [content for _, content in sorted(source.photos())]
+    with ProcessPoolExecutor() as pool:
+        for at in range(0, len(data), CHUNK):
+            yield np.stack(list(pool.map(chip, data[at : at + CHUNK], chunksize=32)))
+
+
+def rows_of(photos: Photos, photo_set: str, own_chip: bool, mirrored: bool) -> Rows:
+    """(N, 128) in the order of the names; computed once."""
+    kept = photos.cache / photo_set / f"recogniser-{'chip' if own_chip else 'crop'}.npy"
+    if not kept.exists():
+        with ProcessPoolExecutor() as pool:
+            found = list(pool.map(describe, chips_of(photos, photo_set, own_chip)))
+        np.save(kept, np.stack([np.concatenate(side) for side in zip(*found, strict=True)]))
+    rows: Rows = np.load(kept)[int(mirrored)]
+    return rows
+
+
+def figures(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[float]:
+    """In percent, in the order that the table names them."""
+    rows, names = rows_of(photos, "lfw", own_chip, mirrored), photos.names("lfw")
+    distractors = rows_of(photos, "distractors", own_chip, mirrored)
+    found = []
+    for kind in ("queries", "disjoint"):
+        ranked = [rank_protocol(rows, read(f"{kind}-{k}", photos.lfw.protocol, names)) for k in range(draws)]
+        report = summarise(ranked, protocol=kind)
+        found += [report.mean_average_precision.value, report.ncall["1"].value, report.ncall["10"].value]
+    return [100 * f for f in (*found, verified(rows, names, photos), *open_set(rows, people_of(names), distractors))]
+
+
+def verified(rows: Rows, names: list[str], photos: Photos) -> float:
+    """Accuracy on view 2, the threshold of each fold chosen on the others."""
+    folds = [
+        (((rows[f.pairs.index[:, 0]] - rows[f.pairs.index[:, 1]]) ** 2).sum(1).astype(np.float64), f.pairs.same)
+        for f in read_folds(photos.lfw.protocol / "pairs.txt", names)
+    ]
+    right = []
+    for fold in folds:
+        others = [other for other in folds if other is not fold]
+        threshold = best_threshold(*(np.concatenate(column) for column in zip(*others, strict=True)))
+        right.append(accuracy(*fold, threshold))
+    return float(np.mean(right))
+
+
+def open_set(rows: Rows, people: Ids, distractors: Rows) -> Iterator[float]:
+    trials = [_trial(rows, people, distractors, np.random.default_rng(seed)) for seed in range(SEEDS)]
+    yield from np.mean(trials, axis=0).tolist()
+
+
+def _trial(rows: Rows, people: Ids, distractors: Rows, draw: np.random.Generator) -> tuple[float, float, float]:
+    several = draw.permutation(np.flatnonzero(np.bincount(people) >= 3))[:PEOPLE]
+    shots = [draw.permutation(np.flatnonzero(people == one)) for one in several]
+    held = draw.permutation(len(several))[:QUERIES]
+    queries = rows[[shots[i][0] for i in held]]
+    enrolled = [rows[own[1:]] for own in shots]
+    others = draw.choice(np.flatnonzero(~np.isin(people, several)), LFW_STRANGERS, replace=False)
+    strangers = np.concatenate([rows[others], distractors[draw.choice(len(distractors), STRANGERS, replace=False)]])
+    nearest = [np.stack([(x @ own.T).max(1) for own in enrolled], 1) for x in (queries, strangers)]
+    means = unit(np.stack([own.mean(0) for own in enrolled]))
+    mixed = [(found + x @ means.T) / 2 for found, x in zip(nearest, (queries, strangers), strict=True)]
+    right = float((nearest[0].argmax(1) == held).mean())
+    return right, _named(*nearest, held), _named(*mixed, held)
+
+
+def _named(found: Rows, strangers: Rows, held: Ids) -> float:
+    threshold = np.quantile(strangers.max(1), 1 - FPIR)
+    return float(((found.argmax(1) == held) & (found.max(1) > threshold)).mean())
+
+
+def show_accuracy(photos: Photos, draws: int) -> None:
+    print("closed mAP, @1, @10; never seen mAP, @1, @10; view 2; open set: right first, named (face), named (mean)")
+    for name, (own_chip, mirrored) in VARIANTS.items():
+        print(f"{name:32}", *(f"{f:6.2f}" for f in figures(photos, own_chip, mirrored, draws)), flush=True)
+
+
+def show_speed(photos: Photos) -> None:
+    chips = cut_chips(np.ascontiguousarray(photos.crops("lfw", "colour")[:256]))
+    plain = describe(chips)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model in {"float32": None, **quantised(Path(folder), chips)}.items():
+            session.cache_clear()
+            run = session(model).run
+            found = unit(np.concatenate([run(None, {INPUT: chips[at : at + 16]})[0] for at in range(0, 256, 16)]))
+            took = [median_ms(lambda n=n, run=run: run(None, {INPUT: chips[:n]})) / n for n in (1, 16)]
+            cosine = (found * plain).sum(1)
+            print(
+                f"{name:16} one {took[0]:5.2f}, of 16 {took[1]:5.2f} ms a face; cosine to float32 {cosine.mean():.4f}"
+            )
+    print(f"{'chip of a crop':16} {median_ms(lambda: cut_chips(photos.crops('lfw', 'colour')[:1])):5.2f} ms")
+
+
+def quantised(folder: Path, chips: Crops) -> dict[str, str]:
+    """Files of the same network in 8 bits; static: ranges from 200 of these chips."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.parts = iter(np.split(chips[:200], 10))
+
+        def get_next(self) -> dict[str, Crops] | None:
+            return next(({INPUT: part} for part in self.parts), None)
+
+    plain = folder / "plain.onnx"
+    plain.write_bytes(build_model(read_network(read_weights(find_weights()))))
+    made = {name: str(folder / f"{name}.onnx") for name in ("int8 static", "int8 dynamic")}
+    quantize_static(str(plain), made["int8 static"], Reader(), per_channel=True, weight_type=QuantType.QInt8)
+    quantize_dynamic(str(plain), made["int8 dynamic"], weight_type=QuantType.QUInt8)
+    return made
+
+
+def median_ms(work: Callable[[], object], rounds: int = 50) -> float:
+    took = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        took.append(1000 * (time.perf_counter() - began))
+    return float(np.median(took))
+
+
+def show_search(faces: int, recogniser: str) -> None:
+    """The server runs on one core of its own, beside this client."""
+    with (
+        tempfile.TemporaryDirectory() as home,
+        service(Path(home), default_recogniser=recogniser, inference_slots="1", workers="1") as client,
+    ):
+        client.put("/v1/collections/c").raise_for_status()
+        folder = Path(home) / "photos"
+        for number in range(faces // 3):
+            (folder / f"p{number}").mkdir(parents=True)
+            for shot in range(3):
+                path = folder / f"p{number}" / f"{shot}.png"
+                path.write_bytes(images.png(drawn.draw(drawn.person(number), shot)))
+        packed = Path(home) / "photos.tar"
+        subprocess.run(["tar", "-cf", str(packed), "-C", str(folder), "."], check=True)
+        answer = client.post("/v1/collections/c:import", params={"aligned": "true"}, content=packed.read_bytes())
+        job = answer.raise_for_status().headers["Location"]
+        while not client.get(job).json()["finished_at"]:
+            time.sleep(1)
+        _time_searches(client, recogniser)
+
+
+def _time_searches(client: httpx.Client, recogniser: str) -> None:
+    buffer = io.BytesIO()
+    Pillow.fromarray(drawn.draw(drawn.person(1), 9)).save(buffer, "JPEG", quality=92)
+
+    def search() -> None:
+        sent = {"file": ("q.jpg", buffer.getvalue())}
+        found = client.post("/v1/collections/c/search", files=sent).raise_for_status()
+        assert found.json()["faces"], "the face was not found"
+
+    for _ in range(10):
+        search()
+    print(f"search by photo, {recogniser}: median {median_ms(search, ROUNDS):.1f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("accuracy", "speed", "search"))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--faces", type=int, default=3000)
+    parser.add_argument("--recogniser", default="dlib_resnet")
+    wanted = parser.parse_args()
+    if wanted.what == "search":
+        return show_search(wanted.faces, wanted.recogniser)
+    if wanted.data is None or wanted.cache is None:
+        sys.exit("--data and --cache are needed")
+    photos = Photos(wanted.data, wanted.cache)
+    return show_accuracy(photos, wanted.draws) if wanted.what == "accuracy" else show_speed(photos)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
