@@ -16,8 +16,9 @@ from app.cli.reproduce.cosim.read import Reader
 from app.cli.reproduce.cosim.systems import View2
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.photos import Photos
-from app.cli.reproduce.plan import Scope, Table, judged
+from app.cli.reproduce.plan import Scope, Table
 from app.cli.reproduce.store import Store
+from app.cli.reproduce.verdicts import judged
 from ml.evaluation.verification import best_threshold
 from ml.types import Rows
 from tests import reproduced

@@ -20,8 +20,9 @@ from app.cli.reproduce.cpmtml.rows import Reader
 from app.cli.reproduce.cpmtml.tasks import AGE, MOOD, MORE, beside
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.photos import Photos
-from app.cli.reproduce.plan import Chapter, Row, Scope, Table, judged
+from app.cli.reproduce.plan import Chapter, Row, Scope, Table
 from app.cli.reproduce.store import Store
+from app.cli.reproduce.verdicts import judged
 from ml.embedders.cpmtml import Cpmtml
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
