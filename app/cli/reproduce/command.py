@@ -10,7 +10,7 @@ import typer
 from joblib import cpu_count
 
 from app.cli.client import console
-from app.cli.reproduce import pages, run, writing
+from app.cli.reproduce import pages, run, summary, writing
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.photos import Photos
 from app.cli.reproduce.plan import Chapter, Scope
@@ -77,6 +77,7 @@ def reproduce(
             console.print(f"{one}: {written}" + (f", {missing} results missing" if missing else ""), soft_wrap=True)
         except NotThere as error:
             console.print(f"{one}: no page, {missing} results missing, among them that {error}", soft_wrap=True)
+    summary.write_figures(folder)
 
 
 def _rewrite_pages(papers: Sequence[Paper], folder: Path) -> None:
@@ -85,6 +86,7 @@ def _rewrite_pages(papers: Sequence[Paper], folder: Path) -> None:
         if not path.exists():
             raise typer.BadParameter(f"{path} is not there: without --from-json the tables are computed")
         console.print(f"{path.stem}: {pages.rewrite(path)}", soft_wrap=True)
+    summary.write_figures(folder)
 
 
 def _chapter(paper: Paper) -> Callable[[Lab], Chapter]:

@@ -24,6 +24,7 @@ Verdict = Literal[
     "nothing learned", "not possible here", "no difference shown", "ours", "altered", "reproduced", "same sign",
     "other sign", "better", "worse", "mixed",
 ]  # fmt: skip
+NO_DIFFERENCE: Literal["no difference shown"] = "no difference shown"
 NO_STEP = "the best number of steps is 0, so this is the start and not a fit"
 SIDES = {1: "above", 0: "at", -1: "below"}
 
@@ -43,7 +44,7 @@ def judge(row: Row) -> Judgement:
     unclear = [column for column in row.differences if side_of_zero(row.figures[column]) == 0]
     if unclear:
         where = "" if len(unclear) == len(row.differences) else f"in {', '.join(unclear)}"
-        return Judgement("no difference shown", _joined(where, row.altered and f"altered: {row.altered}"))
+        return Judgement(NO_DIFFERENCE, _joined(where, row.altered and f"altered: {row.altered}"))
     if row.verdict is not None:
         return Judgement(row.verdict)
     if row.differences:

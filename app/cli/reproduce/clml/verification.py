@@ -12,7 +12,7 @@ from app.cli.reproduce.clml.rows import OTHER_NETWORK, Part, altered
 from app.cli.reproduce.lab import FOLDS, Lab, Method
 from app.cli.reproduce.plan import Figure, Row, Table, Work
 from app.cli.reproduce.results import accuracy, verified
-from app.cli.reproduce.verdicts import compare_with_paper
+from app.cli.reproduce.verdicts import NO_DIFFERENCE, compare_with_paper
 from ml.evaluation.comparison import compare_folds
 
 TIGHT = "threshold of pairs learned from"
@@ -143,4 +143,5 @@ def _paired(features: str, a: str, b: str, sides: Mapping[tuple[str, str], Side]
     found = compare_folds(sides[features, a].by_fold(), sides[features, b].by_fold())
     d = found.difference
     told = f"{100 * d.value:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}], p {found.corrected:.2g} (corrected t)"
+    told += "" if d.low > 0 or d.high < 0 else f", {NO_DIFFERENCE}"
     return f"{called(features)}, {a} less {b}: {told}"
