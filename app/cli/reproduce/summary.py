@@ -96,6 +96,9 @@ def _section(chapters: Chapters, section: Section) -> str:
         beside = f"{_plain(found.unlearned)} ({line.baseline})" if found else line.baseline or NOT_MEASURED
         cells = [line.name, _plain(read(chapters, line.learned)), beside, str(found) if found else NOT_MEASURED]
         lines.append("| " + " | ".join(cells) + " |")
+    if section.whole:
+        told = [f"{name} {_plain(read(chapters, cell))}" for name, cell in section.whole.items()]
+        lines.append(f"\nUnlearned and whole: {'; '.join(told)}.")
     return "\n".join(lines) + "\n"
 
 

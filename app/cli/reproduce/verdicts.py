@@ -25,7 +25,7 @@ Verdict = Literal[
     "other sign", "better", "worse", "mixed",
 ]  # fmt: skip
 NO_DIFFERENCE: Literal["no difference shown"] = "no difference shown"
-NO_STEP = "the best number of steps is 0, so this is the start and not a fit"
+NO_STEP = "no step was taken, so this is the start and not a fit"
 SIDES = {1: "above", 0: "at", -1: "below"}
 
 
