@@ -9,8 +9,8 @@ import pytest
 
 from app.cli.reproduce import pages, summary
 from app.cli.reproduce.clml.rows import altered
-from app.cli.reproduce.plan import Lines
-from app.cli.reproduce.summary_lines import SECTIONS, Cell, Line
+from app.cli.reproduce.plan import Curves
+from app.cli.reproduce.summary_rows import SECTIONS, FigureRef, SummaryRow
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 CHAPTERS = ("beyond", "clml", "cosim", "cp-mtml", "manifolds")
@@ -173,16 +173,16 @@ def test_no_learned_figure_on_the_readers_page_stands_without_an_unlearned_one()
 
 
 def test_a_row_of_the_readers_page_without_a_baseline_says_so() -> None:
-    line = Line("x", Cell("beyond", "cnn", "PCA, 64", "closed set: mAP"), None, "")
+    line = SummaryRow("x", FigureRef("beyond", "cnn", "PCA, 64", "closed set: mAP"), None, "")
     assert summary.compare({"beyond": chapter("beyond")}, line) is None
     with pytest.raises(KeyError):
-        summary.read({"beyond": chapter("beyond")}, Cell("beyond", "cnn", "no such row"))
+        summary.read({"beyond": chapter("beyond")}, FigureRef("beyond", "cnn", "no such row"))
     assert all(line.unlearned is None or line.baseline for section in SECTIONS for line in section.lines)
 
 
 def test_curves_are_kept_in_the_json_to_be_drawn_again() -> None:
     table = next(t for t in chapter("clml")["tables"] if t["name"] == "figure-4")
-    lines = Lines(**table["plots"][0]["lines"])
+    lines = Curves(**table["plots"][0]["lines"])
     for row in table["rows"]:
         name, panel = row["name"].removesuffix(", with distractors"), "LFW alone"
         if row["name"] != name:

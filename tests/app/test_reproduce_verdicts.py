@@ -168,9 +168,9 @@ def test_without_data_something_must_be_there_already() -> None:
 def test_a_comparison_says_only_what_was_tested() -> None:
     near, far = Figure(96.2, 95.3, 97.0), Figure(87.8, 86.2, 89.3)
     other = Figure(96.5, 95.6, 97.4)
-    assert str(summary.Comparison(near, other)) == "-0.3 (unpaired; the intervals overlap)"
-    assert str(summary.Comparison(near, far)) == "+8.4 (unpaired; the intervals lie apart)"
-    assert str(summary.Comparison(near, Figure(96.5))).endswith("overlap)")
-    paired = summary.Comparison(near, other, "mAP -0.3 [-0.6, +0.1], p 0.2, no difference shown")
+    assert str(summary.BaselineGap(near, other)) == "-0.3 (unpaired; the intervals overlap)"
+    assert str(summary.BaselineGap(near, far)) == "+8.4 (unpaired; the intervals lie apart)"
+    assert str(summary.BaselineGap(near, Figure(96.5))).endswith("overlap)")
+    paired = summary.BaselineGap(near, other, "mAP -0.3 [-0.6, +0.1], p 0.2, no difference shown")
     assert str(paired) == "-0.3 [-0.6, +0.1], p 0.2: no difference shown"
-    assert str(summary.Comparison(near, far, "x +2.9 [+2.2, +3.7], p 0.0001")) == "+2.9 [+2.2, +3.7], p 0.0001"
+    assert str(summary.BaselineGap(near, far, "x +2.9 [+2.2, +3.7], p 0.0001")) == "+2.9 [+2.2, +3.7], p 0.0001"

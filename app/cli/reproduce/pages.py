@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.reproduce.pictures import draw, line_plot
-from app.cli.reproduce.plan import Figure, Lines, Row
+from app.cli.reproduce.plan import Curves, Figure, Row
 from app.cli.reproduce.verdicts import fit_steps, judge
 
 Json = dict[str, Any]
@@ -60,7 +60,7 @@ def rewrite(path: Path) -> Path:
     content = judge_again(json.loads(path.read_text()))
     save(path, content)
     for plot in (p for table in content["tables"] for p in table["plots"] if p.get("lines")):
-        draw(line_plot(plot["name"], plot["alt"], Lines(**plot["lines"])), path.parent / f"{plot['name']}.svg")
+        draw(line_plot(plot["name"], plot["alt"], Curves(**plot["lines"])), path.parent / f"{plot['name']}.svg")
     return path.with_suffix(".md")
 
 

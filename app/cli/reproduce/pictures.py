@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.cli.reproduce.plan import Lines, Plot
+from app.cli.reproduce.plan import Curves, Plot
 
 
 def draw(plot: Plot, path: Path) -> None:
@@ -23,7 +23,7 @@ def draw(plot: Plot, path: Path) -> None:
     pyplot.close(figure)
 
 
-def line_plot(name: str, alt: str, lines: Lines) -> Plot:
+def line_plot(name: str, alt: str, lines: Curves) -> Plot:
     """A plot of curves that the JSON keeps, a panel beside the other; the legend stands in the first."""
 
     def draw_lines(axes: Any) -> None:

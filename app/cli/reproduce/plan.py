@@ -109,7 +109,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Lines:
+class Curves:
     """Curves of a picture: y by panel and name, x being 1, 2, 3, ..."""
 
     panels: Mapping[str, Mapping[str, Sequence[float]]]
@@ -129,7 +129,7 @@ class Plot:
     draw: Callable[[Any], None]
     rows: int = 1
     columns: int = 1
-    lines: Lines | None = None
+    lines: Curves | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from app.cli.reproduce.pages import shown
 from app.cli.reproduce.plan import Figure
-from app.cli.reproduce.summary_lines import SECTIONS, Cell, Line, Section
+from app.cli.reproduce.summary_rows import SECTIONS, FigureRef, SummaryRow, SummarySection
 
 BEGIN, END = "<!-- figures: begin, written by likeness reproduce --from-json -->", "<!-- figures: end -->"
 NOT_MEASURED = "not measured"
@@ -22,7 +22,7 @@ Chapters = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BaselineGap:
     """Learned less unlearned. paired: the words of a paired test where the chapter has one."""
 
     learned: Figure
@@ -58,22 +58,22 @@ def write_figures(folder: Path) -> Path | None:
     return page
 
 
-def figures(chapters: Chapters, sections: Sequence[Section] = SECTIONS) -> str:
+def figures(chapters: Chapters, sections: Sequence[SummarySection] = SECTIONS) -> str:
     """The tables as Markdown. Raises KeyError where a chapter lacks a row that is named here."""
     return "".join(_section(chapters, section) for section in sections)
 
 
-def compare(chapters: Chapters, line: Line) -> Comparison | None:
+def compare(chapters: Chapters, line: SummaryRow) -> BaselineGap | None:
     """None where no baseline of the same size was measured."""
     if line.unlearned is None:
         return None
     table = _table(chapters, line.learned)
     notes = [note for note in table["notes"] if line.note and note.startswith(line.note)]
     paired = next((note.split(f" {line.part}: ", 1)[-1] if line.part else note for note in notes), "")
-    return Comparison(read(chapters, line.learned), read(chapters, line.unlearned), paired)
+    return BaselineGap(read(chapters, line.learned), read(chapters, line.unlearned), paired)
 
 
-def read(chapters: Chapters, cell: Cell) -> Figure:
+def read(chapters: Chapters, cell: FigureRef) -> Figure:
     """The figure of a cell. Raises KeyError."""
     rows = {row["name"]: row for row in _table(chapters, cell)["rows"]}
     kept = rows[cell.row]["figures"][cell.column]
@@ -81,11 +81,11 @@ def read(chapters: Chapters, cell: Cell) -> Figure:
     return Figure(**numbers)
 
 
-def _table(chapters: Chapters, cell: Cell) -> Any:
+def _table(chapters: Chapters, cell: FigureRef) -> Any:
     return {table["name"]: table for table in chapters[cell.chapter]["tables"]}[cell.table]
 
 
-def _section(chapters: Chapters, section: Section) -> str:
+def _section(chapters: Chapters, section: SummarySection) -> str:
     lines = [
         f"\n**{section.title}**\n",
         "| | learned | unlearned, same size | learned less unlearned |",

@@ -9,7 +9,7 @@ from app.cli.reproduce.clml.fits import DIM, Fits, K
 from app.cli.reproduce.clml.rows import Part, altered
 from app.cli.reproduce.lab import Lab, Method
 from app.cli.reproduce.pictures import line_plot
-from app.cli.reproduce.plan import Lines, Row, Table, Work
+from app.cli.reproduce.plan import Curves, Row, Table, Work
 from app.cli.reproduce.results import ALONE, CROWD, Queries, difference, figures, percent
 
 CALLS = (1, 10, 20, 50, 100)
@@ -47,7 +47,7 @@ def baselines(fits: Fits) -> Part:
             "1-call@n of CLML and LDML, tuned, beside local metrics with LDML's options and PCCA and SCML at defaults, "
             "not tuned; without and with distractors"
         )
-        plot = line_plot("clml-figure-4", alt, Lines(_curves(fits.lab, sides), "n", "1-call@n, percent"))
+        plot = line_plot("clml-figure-4", alt, Curves(_curves(fits.lab, sides), "n", "1-call@n, percent"))
         return Table("figure-4", "Figure 4: 1-call@n beside other local metrics", header, columns, rows, [plot])
 
     return Part([w for works in sides.values() for w in works], table)
