@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.cli.reproduce import results, run, writing
 from app.cli.reproduce.lab import Lab, Method
-from app.cli.reproduce.plan import Chapter, Figure, Found, Plot, Row, Table, Work, judged
+from app.cli.reproduce.plan import Chapter, Figure, Found, Plot, Row, Table, Work
 from app.cli.reproduce.store import NotThere, Store
+from app.cli.reproduce.verdicts import judged
 from ml.embedders.base import Progress
 from ml.evaluation import protocols
 from ml.evaluation.report import rank_protocol, summarise

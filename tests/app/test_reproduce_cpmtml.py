@@ -20,8 +20,9 @@ from app.cli.reproduce.cpmtml.rows import Reader
 from app.cli.reproduce.cpmtml.tasks import AGE, MOOD, MORE, beside
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.photos import Photos
-from app.cli.reproduce.plan import Chapter, Row, Scope, Table, judged
+from app.cli.reproduce.plan import Chapter, Row, Scope, Table
 from app.cli.reproduce.store import Store
+from app.cli.reproduce.verdicts import judged
 from ml.embedders.cpmtml import Cpmtml
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
@@ -173,7 +174,8 @@ def test_a_difference_is_of_the_same_queries(done: Done) -> None:
     assert told.figures["mAP"].value == pytest.approx(rows[0] - rows[1])
     assert told.figures["mAP"].draws == 2
     assert told.paper == {"1@10": pytest.approx(63.4 - 63.6)}
-    assert ("covers 0" in told.cause) == (told.figures["1@10"].low <= 0 <= told.figures["1@10"].high)
+    unclear = told.figures["1@10"].low <= 0 <= told.figures["1@10"].high
+    assert judged(told) in (("no difference shown", "nothing learned") if unclear else ("altered", "nothing learned"))
     assert reader.less(a, a).difference.value == 0
 
 
@@ -223,7 +225,8 @@ def test_what_is_worse_says_why_and_distractors_are_not_compared(done: Done) -> 
     rows = [(name, row) for name, table in done.tables.items() for row in table.rows]
     assert all(row.cause for _, row in rows if judged(row) == "worse")
     among = [row for name, row in rows if name.endswith("distractors") and row.paper]
-    assert {judged(row) for row in among} == {"not possible here"}
+    assert {judged(row) for row in among} <= {"not possible here", "nothing learned"}
+    assert not {judged(row) for _, row in rows if "L0 from the next" in row.name} & {"better", "reproduced", "worse"}
 
 
 def test_a_quick_look_chooses_nothing_and_has_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The command itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +10,7 @@ import typer
 from joblib import cpu_count
 
 from app.cli.client import console
-from app.cli.reproduce import run, writing
+from app.cli.reproduce import pages, run, summary, writing
 from app.cli.reproduce.lab import Lab
 from app.cli.reproduce.photos import Photos
 from app.cli.reproduce.plan import Chapter, Scope
@@ -33,11 +33,14 @@ PACKAGES: dict[Paper, str] = {paper: f"app.cli.reproduce.{paper.name}" for paper
 
 def reproduce(
     paper: Annotated[Paper, typer.Argument(help="whose tables; beyond: what none of the papers tested")],
-    data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder of the data sets")],
+    data: Annotated[Path | None, typer.Option(exists=True, file_okay=False, help="folder of the data sets")] = None,
     draws: Annotated[int, typer.Option(min=1, max=10, help="of the queries, LBP at d = 32")] = 10,
     few: Annotated[int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")] = 3,
     quick: Annotated[bool, typer.Option(help="one draw and fewer settings: a look in minutes")] = False,
     page: Annotated[bool, typer.Option(help="compute nothing, write the tables of what is there")] = False,
+    from_json: Annotated[
+        bool, typer.Option(help="judge the JSON there is again and write its page; needs no data and computes nothing")
+    ] = False,
     cost: Annotated[bool, typer.Option(help="only say what it will cost")] = False,
     out: Annotated[
         Path | None, typer.Option(help="folder for JSON, Markdown and pictures [docs/results, or its quick/]")
@@ -47,16 +50,21 @@ def reproduce(
 ) -> None:
     """Compute the papers' tables and write each figure beside the paper's own. Stop it when you like: it goes on where
     it was."""
+    asked = list(PACKAGES) if paper is Paper.all else [paper]
+    folder = out or (RESULTS / "quick" if quick else RESULTS)
+    if from_json:
+        _rewrite_pages(asked, folder)
+        return
+    if data is None:
+        raise typer.BadParameter("give the folder of the data sets, or --from-json", param_hint="--data")
     set_threads(threads or cpu_count())
     cuda = _cuda()
     scope = Scope(1, 1, True) if quick else Scope(draws, draws if cuda else min(few, draws))
     lab = Lab(Photos(data, cache), Store(cache / "results"), scope)
-    asked = list(PACKAGES) if paper is Paper.all else [paper]
     chapters = {one: _chapter(one)(lab) for one in asked}
     run.announce(list(chapters.values()), lab.store)
     if cost:
         return
-    folder = out or (RESULTS / "quick" if quick else RESULTS)
     told = f"likeness reproduce {paper} --data DATA" + (" --quick" if quick else f" --draws {draws} --few {few}")
     for one, chapter in chapters.items():
         if not page:
@@ -69,6 +77,16 @@ def reproduce(
             console.print(f"{one}: {written}" + (f", {missing} results missing" if missing else ""), soft_wrap=True)
         except NotThere as error:
             console.print(f"{one}: no page, {missing} results missing, among them that {error}", soft_wrap=True)
+    summary.write_figures(folder)
+
+
+def _rewrite_pages(papers: Sequence[Paper], folder: Path) -> None:
+    """Judges the JSON of these papers again and writes their pages."""
+    for path in (folder / f"{paper}.json" for paper in papers):
+        if not path.exists():
+            raise typer.BadParameter(f"{path} is not there: without --from-json the tables are computed")
+        console.print(f"{path.stem}: {pages.rewrite(path)}", soft_wrap=True)
+    summary.write_figures(folder)
 
 
 def _chapter(paper: Paper) -> Callable[[Lab], Chapter]:

@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ml.embedders.base import Progress
 
-Verdict = Literal["reproduced", "better", "worse", "not possible here", "ours"]
+Declared = Literal["not possible here", "ours"]
+"""What a table may say of a row by itself; every other verdict is computed (`verdicts.judge`)."""
+Sign = Literal["", "above", "below"]
+"""On which side of 0 a difference lies."""
+TOLERANCE = 1.0
+"""Points within which a figure reproduces the paper's though its interval does not hold it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,29 +79,57 @@ class Figure:
 class Row:
     """figures, paper: by column; what the paper does not print is left out.
 
-    cause: of what is worse, or why it cannot be had
-    verdict: where None, taken from the figures and the paper's (`judged`)
+    verdict: "not possible here" where the paper's data or network is not to be had; None where the rule decides
+    (`verdicts.judge`)
+    cause: why it is worse, or not possible, or what else is to be known
     about: data, protocol files, options: what the JSON says besides
+    altered: how the method differs from what the paper prints; empty where it does not
+    differences: the columns that are paired differences and by which the row is judged
+    claim: the sign of these differences that the paper states in words, where it prints no figure
+    compared: the columns that are compared with the paper's; without any, all that the paper prints
+    lower_is_better: the columns in which a smaller figure is a better one
+    tolerance: distance in the unit of the column within which a figure counts as the paper's
+    fit_steps: steps taken by the iterative fits behind the row; None: read from the options of its works
     """
 
     name: str
     figures: Mapping[str, Figure]
     paper: Mapping[str, float] = field(default_factory=dict)
-    verdict: Verdict | None = None
+    verdict: Declared | None = None
     cause: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
     works: Sequence[Work] = ()
+    altered: str = ""
+    differences: Sequence[str] = ()
+    claim: Sign = ""
+    compared: Sequence[str] = ()
+    lower_is_better: Sequence[str] = ()
+    tolerance: float = TOLERANCE
+    fit_steps: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves of a picture: y by panel and name, x being 1, 2, 3, ..."""
+
+    panels: Mapping[str, Mapping[str, Sequence[float]]]
+    xlabel: str
+    ylabel: str
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture `<name>.svg`. draw(axes) draws on matplotlib axes, (rows x columns) of them; alt: what it shows."""
+    """A picture `<name>.svg`. draw(axes) draws on matplotlib axes, (rows x columns) of them; alt: what it shows.
+
+    lines: the curves, where the JSON keeps them so that the picture can be drawn from it again
+    """
 
     name: str
     alt: str
     draw: Callable[[Any], None]
     rows: int = 1
     columns: int = 1
+    lines: Curves | None = None
 
 
 @dataclass(frozen=True)
@@ -147,26 +179,3 @@ class Scope:
     @property
     def few_seeds(self) -> range:
         return range(min(self.few, self.draws))
-
-
-TOLERANCE = 1.0
-"""Points within which a figure reproduces the paper's though its interval does not hold it."""
-
-
-def judged(row: Row) -> Verdict:
-    """The verdict of a row: its own, or that of the figures that the paper prints too, all higher-is-better."""
-    if row.verdict is not None:
-        return row.verdict
-    both = [(row.figures[c], value) for c, value in row.paper.items() if c in row.figures]
-    if not both:
-        return "ours"
-    signs = [_sign(figure, value) for figure, value in both]
-    if all(s == 0 for s in signs):
-        return "reproduced"
-    return "better" if np.mean(signs) > 0 else "worse" if np.mean(signs) < 0 else "reproduced"
-
-
-def _sign(figure: Figure, paper: float) -> int:
-    if abs(figure.value - paper) <= TOLERANCE or figure.low <= paper <= figure.high:
-        return 0
-    return 1 if figure.value > paper else -1

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cli.reproduce.plan import Figure, Result
+from app.cli.reproduce.verdicts import NO_DIFFERENCE, side_of_zero
 from ml.evaluation.comparison import Comparison, compare
 from ml.evaluation.folds import Verification, partner, verify
 from ml.evaluation.intervals import Interval, bootstrap_mean
@@ -66,9 +67,10 @@ def difference(a: Sequence[Result], b: Sequence[Result], column: str, where: str
 
 
 def told(found: Comparison) -> str:
-    """`+1.2 [+0.3, +2.1], p 0.01`, in points."""
+    """`+1.2 [+0.3, +2.1], p 0.01`, in points; with `, no difference shown` where the interval covers 0."""
     one = found.difference
-    return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {found.p:.2g}"
+    unclear = "" if side_of_zero(percent(one)) else f", {NO_DIFFERENCE}"
+    return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {found.p:.2g}{unclear}"
 
 
 def verified(

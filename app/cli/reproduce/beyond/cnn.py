@@ -106,7 +106,11 @@ def rounded(rows: Rows, known: Ids, bits: int) -> Rows:
 
 def _table(lab: Lab) -> Table:
     lines = list(_lines(lab))
-    notes = [_less(lab, line, lines[0], where) for line in lines if line.asked for where in KINDS]
+    asked = [line for line in lines if line.asked]
+    notes = [_less(lab, line, lines[0], "cosine at 128", where) for line in asked for where in KINDS]
+    for line in asked:
+        [same_size] = [other for other in lines if other.name == f"PCA, {line.asked}"]
+        notes += [_less(lab, line, same_size, f"PCA-{line.asked}", where) for where in KINDS]
     how = "What is learned is the first candidate: in a quick look none is chosen."
     if not lab.scope.quick:
         notes += told(lab)
@@ -133,9 +137,9 @@ def _row(lab: Lab, line: Line) -> Row:
     return Row(line.name, shown, cause="; ".join(said), works=line.all)
 
 
-def _less(lab: Lab, line: Line, whole: Line, where: str) -> str:
-    found = difference(lab.results(line.works[where]), lab.results(whole.works[where]), "mAP")
-    return f"{line.name}, less cosine at 128: {where}, mAP {apart(found)}"
+def _less(lab: Lab, line: Line, other: Line, called: str, where: str) -> str:
+    found = difference(lab.results(line.works[where]), lab.results(other.works[where]), "mAP")
+    return f"{line.name}, less {called}: {where}, mAP {apart(found)}"
 
 
 def _curves(lab: Lab, where: str) -> dict[str, list[Work]]:

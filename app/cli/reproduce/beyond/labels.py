@@ -85,11 +85,7 @@ def _table(lab: Lab, asked: Mapping[str, list[Work]], named: list[Work], sizes: 
     one = next(iter(asked))
     unlabelled = f"no labels: WPCA-cosine of the first {FIRST:,} faces, d = {DIM}"
     rows = [Row(unlabelled, _figures(found[one], 0), works=asked[one])]
-    rows += [
-        Row(f"{size:,} pairs, {way}", _figures(found[way], size), works=works)
-        for size in sizes
-        for way, works in asked.items()
-    ]
+    rows += [_row(found[way], way, size, works) for size in sizes for way, works in asked.items()]
     whole = lab.results(named)
     rows.append(Row("everybody named, no pairs", figures(whole, WHAT), works=named))
     header = (
@@ -102,6 +98,14 @@ def _table(lab: Lab, asked: Mapping[str, list[Work]], named: list[Work], sizes: 
     alt = "mAP on people without labels against the number of labelled pairs, a line for each way of choosing them"
     plot = Plot("beyond-labels", alt, partial(_draw, found=found, named=figure(whole, "mAP").value, sizes=sizes))
     return Table("labels", "How many labels it takes", header, COLUMNS, rows, [plot], _notes(found, sizes))
+
+
+def _row(results: Sequence[Result], way: str, size: int, works: Sequence[Work]) -> Row:
+    """Where no draw has enough pairs of either kind nothing is learned, and the model before serves on."""
+    untaught = sum(not r.facts["learned"][str(size)] for r in results)
+    cause = f"too few pairs of either kind in {untaught} of {len(results)} draws" if untaught else ""
+    steps = (0,) if untaught == len(results) else None
+    return Row(f"{size:,} pairs, {way}", _figures(results, size), cause=cause, works=works, fit_steps=steps)
 
 
 def _figures(results: Sequence[Result], size: int) -> dict[str, Figure]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from app.cli.reproduce.clml.fits import NAMES, Fits
-from app.cli.reproduce.clml.rows import Part
+from app.cli.reproduce.clml.rows import Part, altered
 from app.cli.reproduce.lab import Lab, ranked_arrays
-from app.cli.reproduce.plan import Figure, Found, Plot, Result, Row, Table, Verdict, Work
+from app.cli.reproduce.plan import Figure, Found, Plot, Result, Row, Table, Work
 from app.cli.reproduce.results import ALONE, CROWD, difference, figure
 from ml.evaluation.report import rank_protocol
 
@@ -83,11 +83,11 @@ def _gain_row(lab: Lab, features: str, sides: Any, smaller: Any, columns: Sequen
         (a, where), (b, _) = one[column], other[column]
         apart = difference(a, b, "mAP", where).difference
         found[column] = Figure(100 * apart.value, 100 * apart.low, 100 * apart.high, draws=len(a))
-    above = all(f.low > 0 for f in found.values())
-    below = any(f.high < 0 for f in found.values())
-    verdict: Verdict = "reproduced" if above else "worse" if below else "ours"
-    cause = "" if above else "the interval covers 0" if not below else "below LDML: see Table 2"
-    return Row(f"{NAMES[features]}, CLML less LDML, paired", found, verdict=verdict, cause=cause)
+    work = sides[features, "CLML"][0]
+    return Row(
+        f"{NAMES[features]}, CLML less LDML, paired", found, differences=columns, claim="above",
+        altered=altered("clml", work.key["options"]), works=[w for m in ("CLML", "LDML") for w in sides[features, m]],
+    )  # fmt: skip
 
 
 def _draw_sizes(rows: Sequence[Row], axes: Any) -> None:

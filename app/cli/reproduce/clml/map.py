@@ -1,5 +1,6 @@
 """003, Figure 6: everybody on a plane. Points only: no photo, no name."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -76,7 +77,7 @@ def _row(fits: Fits, name: str, work: Work, people: Ids, places: Any, features: 
     paper = {"mAP": PRINTED[name]} if features == "fisher" else {}
     row = retrieved(fits, features, name, [work], paper)
     more = {COLUMNS[2]: Figure(100 * neighbours(places[0], people)), COLUMNS[3]: Figure(100 * places[1])}
-    return Row(name, {**row.figures, **more}, row.paper, row.verdict, row.cause, row.about, [work])
+    return replace(row, figures={**row.figures, **more})
 
 
 def _draw(maps: Any, people: Ids, axes: Any) -> None:

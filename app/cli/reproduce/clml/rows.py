@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from app.cli.reproduce.clml.fits import NAMES, WIDTH, Fits
-from app.cli.reproduce.plan import TOLERANCE, Row, Table, Verdict, Work, judged
+from app.cli.reproduce.plan import TOLERANCE, Row, Table, Work
 from app.cli.reproduce.results import difference, figure, figures, told
+from app.cli.reproduce.verdicts import compare_with_paper
+from ml.embedders.clml import Clml
+from ml.embedders.ldml import Ldml
 
 COLUMNS = ("mAP", "1@10")
 L2 = {"lbp": 13.24, "fisher": 22.88, "mobilefacenet": 63.06}
@@ -32,15 +36,15 @@ def retrieved(
     paper: Mapping[str, float],
     columns: Sequence[str] = COLUMNS,
 ) -> Row:
-    """A row of mAP and calls, alone, with its cause where it is worse."""
+    """A row of mAP and calls, alone, with its cause where it is below the paper's figure."""
     found = figures(fits.lab.results(works), columns)
     about = {"protocol": sorted({str(w.key["protocol"]) for w in works}), "options": works[0].key["options"]}
     if features == "mobilefacenet" and paper:
         return Row(name, found, paper, "not possible here", OTHER_NETWORK, about, works)
-    row = Row(name, found, paper, about=about, works=works)
-    if judged(row) != "worse":
-        return row
-    return Row(name, found, paper, "worse", _why(fits, features, row), about, works)
+    changed = altered(str(works[0].key["method"]), works[0].key["options"]) if paper else ""
+    row = Row(name, found, paper, about=about, works=works, altered=changed)
+    below = set(compare_with_paper(row).values()) == {-1}
+    return replace(row, cause=_why(fits, features, row)) if below else row
 
 
 def _why(fits: Fits, features: str, row: Row) -> str:
@@ -63,9 +67,19 @@ def gain(fits: Fits, name: str, better: Sequence[Work], than: Sequence[Work], co
     return f"{name}: {told(difference(one, other, column))}"
 
 
-def claim(holds: bool | None) -> Verdict:
-    """Of a row that has no printed figure but a claim: None where the interval covers both."""
-    return "ours" if holds is None else "reproduced" if holds else "worse"
+def altered(method: str, options: Mapping[str, Any]) -> str:
+    """How a fit differs from the formulas of 003, by its options and their defaults; empty where it does not."""
+    kinds: dict[str, type[Ldml]] = {"ldml": Ldml, "clml": Clml}
+    if method not in kinds:
+        return ""
+    built = kinds[method](**options)
+    differs = {
+        "unit length": built.unit,
+        "loss on the sphere": built.spherical > 0,
+        "held to its start": built.stay > 0,
+        "maps pulled together": isinstance(built, Clml) and built.pull > 0,
+    }
+    return ", ".join(name for name, does in differs.items() if does)
 
 
 def side_by_side(works: Sequence[Work]) -> list[Work]:

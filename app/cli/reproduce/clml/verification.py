@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cli.reproduce.clml.fits import BOTH_SIDES, Fits, called, has
-from app.cli.reproduce.clml.rows import OTHER_NETWORK, Part
+from app.cli.reproduce.clml.rows import OTHER_NETWORK, Part, altered
 from app.cli.reproduce.lab import FOLDS, Lab, Method
-from app.cli.reproduce.plan import Figure, Row, Table, Work, judged
+from app.cli.reproduce.plan import Figure, Row, Table, Work
 from app.cli.reproduce.results import accuracy, verified
+from app.cli.reproduce.verdicts import NO_DIFFERENCE, compare_with_paper
 from ml.evaluation.comparison import compare_folds
 
 TIGHT = "threshold of pairs learned from"
@@ -122,11 +123,13 @@ def _row(fits: Fits, features: str, name: str, side: Side) -> Row:
     found = {"accuracy": side.accuracy()} | ({TIGHT: side.tight()} if side.judges else {})
     paper = {"accuracy": PRINTED[features, name]} if (features, name) in PRINTED else {}
     parameters = fits.lab.results(side.folds)[0].facts["parameters"]
-    about = {"parameters": parameters, "options": side.folds[0].key["options"]}
-    row = Row(f"{called(features)}, {name}", found, paper, about=about, works=side.works)
+    key = side.folds[0].key
+    about = {"parameters": parameters, "options": key["options"]}
+    changed = altered(str(key["method"]), key["options"]) if paper else ""
+    row = Row(f"{called(features)}, {name}", found, paper, about=about, works=side.works, altered=changed)
     if features == "mobilefacenet":
         return replace(row, verdict="not possible here", cause=OTHER_NETWORK)
-    if judged(row) != "worse":
+    if set(compare_with_paper(row).values()) != {-1}:
         return row
     plain = _side(fits, features, Method("l2")).accuracy().value
     printed = PRINTED[features, "L2"]
@@ -140,4 +143,5 @@ def _paired(features: str, a: str, b: str, sides: Mapping[tuple[str, str], Side]
     found = compare_folds(sides[features, a].by_fold(), sides[features, b].by_fold())
     d = found.difference
     told = f"{100 * d.value:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}], p {found.corrected:.2g} (corrected t)"
+    told += "" if d.low > 0 or d.high < 0 else f", {NO_DIFFERENCE}"
     return f"{called(features)}, {a} less {b}: {told}"

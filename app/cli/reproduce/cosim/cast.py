@@ -8,6 +8,12 @@ from app.cli.reproduce.lab import Method
 
 PRINTED: dict[str, Any] = {"whitening": "all", "unit": False, "reach": 0.0, "rate": 1e-3}
 """000's own network (section 2.7): whitened by how all faces vary, from W = I and b near 0, Adam at 0.001."""
+OURS = "whitened within people, unit length, another step"
+ALTERED = {
+    "LDML": "LDML with our start, unit length and regulariser", "SML-S": OURS, "SML-L": OURS, "CoSiM-m": OURS,
+    "CoSiM-a": OURS, "JSML": f"its members are {OURS}",
+}  # fmt: skip
+"""Systems that the paper prints and that are fitted otherwise here."""
 STEPS, QUICK_STEPS, PRINTED_STEPS = 1500, 300, 3000
 LONG = {"ours": 6000, "as printed": 12000}
 INNERS = (25, 50, 100, 200, 500)

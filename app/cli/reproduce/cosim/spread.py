@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from app.cli.reproduce.cosim.cast import OURS
 from app.cli.reproduce.cosim.read import Heard, Reader
-from app.cli.reproduce.plan import Figure, Plot, Row, Table, Verdict
+from app.cli.reproduce.plan import Figure, Plot, Row, Table
 from ml.evaluation.intervals import Interval
 from ml.evaluation.restricted import Scores
 from ml.evaluation.separation import Scored, Separation, separation
@@ -17,7 +18,8 @@ PAPER = {
     "LBP, cosine": (83.7, 101.0), "SIFT, sigma": (37.6, 60.0), "LBP, sigma": (38.9, 61.2), "CoSiM-m": (30.9, 68.3),
     "CoSiM-a": (29.9, 69.0),
 }  # fmt: skip
-COLUMNS = ("friends", "foes", "foes less friends", "AUC", "d'")
+GAP = "foes less friends"
+COLUMNS = ("friends", "foes", GAP, "AUC", "d'")
 ALIKE = 0.1
 """A gap within this share of the paper's reproduces it."""
 NOTES = (
@@ -80,21 +82,23 @@ def _row(reader: Reader, one: Spread) -> Row:
     gap = far.foes.value - far.friends.value
     parts = {"friends": far.friends, "foes": far.foes, "AUC": _hundredfold(told.auc), "d'": far.d_prime}
     figures = {name: Figure(i.value, i.low, i.high) for name, i in parts.items()}
-    figures["foes less friends"] = Figure(gap)
+    figures[GAP] = Figure(gap)
     paper = dict(zip(COLUMNS, PAPER[one.name], strict=False)) if one.name in PAPER else {}
     if not paper:
         return Row(one.name, figures, works=one.heard.works)
-    paper["foes less friends"] = round(paper["foes"] - paper["friends"], 3)
-    verdict, cause = _judged(gap, paper["foes less friends"], told)
-    return Row(one.name, figures, paper, verdict, cause, works=one.heard.works)
+    paper[GAP] = round(paper["foes"] - paper["friends"], 3)
+    plain = "Euclidean" in one.name or "cosine" in one.name
+    return Row(
+        one.name, figures, paper, cause=_cause(gap, paper[GAP], told), works=one.heard.works, compared=(GAP,),
+        tolerance=ALIKE * paper[GAP], altered="" if plain else OURS,
+    )  # fmt: skip
 
 
-def _judged(gap: float, paper: float, told: Separation) -> tuple[Verdict, str]:
-    if gap > (1 + ALIKE) * paper:
-        return "better", ""
+def _cause(gap: float, paper: float, told: Separation) -> str:
+    """Of a gap that is smaller than the paper's."""
     if gap >= (1 - ALIKE) * paper:
-        return "reproduced", ""
-    return "worse", f"the gap is {gap / paper:.0%} of the paper's; {told.auc.value:.1%} of friends lie nearer than foes"
+        return ""
+    return f"the gap is {gap / paper:.0%} of the paper's; {told.auc.value:.1%} of friends lie nearer than foes"
 
 
 def _hundredfold(one: Interval) -> Interval:

@@ -8,11 +8,9 @@ import numpy as np
 
 from app.cli.reproduce.cpmtml.age import DIM, IDENTITIES, PRINTED, Ages
 from app.cli.reproduce.cpmtml.learners import ONE, Setting
-from app.cli.reproduce.cpmtml.rows import reading
 from app.cli.reproduce.cpmtml.tasks import ALIKE, PAIRS
-from app.cli.reproduce.plan import Plot, Result, Row, Table, Verdict
+from app.cli.reproduce.plan import Plot, Result, Row, Sign, Table, Work
 from app.cli.reproduce.results import Queries, difference, figures, percent
-from ml.evaluation.comparison import Comparison
 
 CALLS = (1, 2, 5, 10, 20)
 COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
@@ -45,8 +43,14 @@ class AgeTable:
         name = f"{SHOWN[setting.features]}, {setting.title}"
         return Row(name, figures(self.ages.fits.lab.results(works), COLUMNS), works=works)
 
+    def _setting(self, learner: Any, features: str) -> Setting:
+        return next(s for s in self.ages.settings(features) if s.learner == learner)
+
     def _results(self, learner: Any, features: str) -> list[Result]:
-        return self.ages.results(next(s for s in self.ages.settings(features) if s.learner == learner))
+        return self.ages.results(self._setting(learner, features))
+
+    def _works(self, learner: Any, features: str) -> list[Work]:
+        return list(self.ages.works(self._setting(learner, features)))
 
     def _statements(self) -> list[Row]:
         asked = {f"{SHOWN[f]}: CP-mtML less stML": ((PRINTED, f), (ONE, f), f == "lbp") for f in self.features}
@@ -56,8 +60,10 @@ class AgeTable:
         for name, (a, b, above) in asked.items():
             found = {c: difference(self._results(*a), self._results(*b), c) for c in COLUMNS}
             shown = {c: percent(one.difference, draws=len(self.ages.splits)) for c, one in found.items()}
-            says = f"the paper: {'above' if above else 'below'} 0; here {reading(found['1@10'])}"
-            made.append(Row(name, shown, verdict=_verdict(found["1@10"], above), cause=says))
+            works = [w for one in (a, b) for w in self._works(*one)]
+            says = f"the paper: {'above' if above else 'below'} 0; 1-call@10: p {found['1@10'].p:.2g}"
+            sign: Sign = "above" if above else "below"
+            made.append(Row(name, shown, cause=says, differences=("1@10",), claim=sign, works=works))
         return made
 
     def _plot(self) -> Plot:
@@ -81,9 +87,3 @@ def _curve(results: Sequence[Result]) -> list[float]:
     """1-call@1 to @20, percent."""
     queries = [Queries.of(r) for r in results]
     return [100 * float(np.nanmean(np.concatenate([q.values(f"1@{k}") for q in queries]))) for k in range(1, 21)]
-
-
-def _verdict(found: Comparison, above: bool) -> Verdict:
-    """Of a statement that a difference is above, or below, 0."""
-    one = found.difference
-    return "reproduced" if (one.low > 0 if above else one.high < 0) else "worse"

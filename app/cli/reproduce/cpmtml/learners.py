@@ -14,12 +14,16 @@ QUICK_STEPS, QUICK_RATE = 100, 0.12
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """name: as the tables call it, up to a comma as 002 does; method: the embedder; aux: the second task."""
+    """name: as the tables call it, up to a comma as 002 does; method: the embedder; aux: the second task.
+
+    altered: how it differs from what 002 prints
+    """
 
     name: str
     method: str
     aux: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    altered: str = ""
 
     @property
     def title(self) -> str:
@@ -43,18 +47,21 @@ class Learner:
         return 2 if self.aux else 1
 
 
+AFTER = "L0 from the next components"
 WHITENED = Learner(WPCA[0], "wpca")
 ONE = Learner(STML[0], "stml")
 UNION = [Learner(UTML, "utml", aux) for aux in (MOOD, AGE, FER)]
-TURNED = [Learner(MTLMCA, "mtlmca", aux) for aux in (MOOD, AGE)]
+TURNED = [Learner(MTLMCA, "mtlmca", aux, altered="L0 begins at WPCA") for aux in (MOOD, AGE)]
 TURNED_EYE = Learner(f"{MTLMCA}, L0 from eye(d, D) as printed", "mtlmca", MOOD, {"start": "eye"})
 COUPLED = [Learner(CPMTML, "cpmtml", aux, {"common": "first"}) for aux in (MOOD, AGE, FER)]
-NEXT = [Learner(f"{CPMTML}, L0 from the next components", "cpmtml", aux) for aux in (MOOD, AGE, FER)]
+NEXT = [Learner(f"{CPMTML}, {AFTER}", "cpmtml", aux, altered=AFTER) for aux in (MOOD, AGE, FER)]
 
-PLAIN = {"whiten": False}
+PLAIN, UNWHITENED = {"whiten": False}, "begins at plain PCA"
 PCA = Learner("PCA, not whitened", "wpca", options=PLAIN)
-ONE_PLAIN = Learner(f"{STML[0]}, from PCA", "stml", options=PLAIN)
-NEXT_PLAIN = [Learner(f"{CPMTML}, from PCA, L0 from the next components", "cpmtml", aux, PLAIN) for aux in (MOOD, AGE)]
+ONE_PLAIN = Learner(f"{STML[0]}, from PCA", "stml", options=PLAIN, altered=UNWHITENED)
+NEXT_PLAIN = [
+    Learner(f"{CPMTML}, from PCA, {AFTER}", "cpmtml", aux, PLAIN, f"{UNWHITENED}, {AFTER}") for aux in (MOOD, AGE)
+]
 
 
 @dataclass(frozen=True)

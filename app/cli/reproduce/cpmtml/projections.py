@@ -8,8 +8,9 @@ from app.cli.reproduce.cpmtml.learners import COUPLED, NEXT, Setting
 from app.cli.reproduce.cpmtml.paper import CALLS, PARTS, calls
 from app.cli.reproduce.cpmtml.tasks import FER, MOOD
 from app.cli.reproduce.lab import ranked_arrays
-from app.cli.reproduce.plan import Found, Row, Table, Work, judged
+from app.cli.reproduce.plan import Found, Row, Table, Work
 from app.cli.reproduce.results import figures
+from app.cli.reproduce.verdicts import judged
 from ml.embedders.base import Progress
 from ml.embedders.cpmtml import Cpmtml
 from ml.evaluation.report import rank_protocol
@@ -68,7 +69,13 @@ class Parts:
         results = self.fits.lab.results(works)
         paper = {name: calls(found) if setting.learner.aux == MOOD else {} for name, found in PARTS.items()}
         rows = [
-            Row(f"{name}, {setting.learner.title}", figures(results, COLUMNS, name), paper[name], works=works)
+            Row(
+                f"{name}, {setting.learner.title}",
+                figures(results, COLUMNS, name),
+                paper[name],
+                works=works,
+                altered=setting.learner.altered,
+            )
             for name in PARTS
         ]
         whole = judged(rows[-1])

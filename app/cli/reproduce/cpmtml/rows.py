@@ -8,10 +8,12 @@ import numpy as np
 from app.cli.reproduce.cpmtml.fits import Fits
 from app.cli.reproduce.cpmtml.learners import COUPLED, NEXT, ONE, TURNED, TURNED_EYE, UNION, WHITENED, Setting
 from app.cli.reproduce.cpmtml.paper import WPCA, printed
-from app.cli.reproduce.plan import Figure, Row, Work, judged
+from app.cli.reproduce.plan import Figure, Row, Work
 from app.cli.reproduce.results import ALONE, CROWD, difference, figure, figures, told
+from app.cli.reproduce.verdicts import judged
 from ml.evaluation.comparison import Comparison
 
+NO_NETWORK = "the paper's network (AlexNet, 4,096 numbers) cannot be had; MobileFaceNet's figures are its own"
 FEWER = "{n:,} distractors here, a million in the paper"
 
 
@@ -42,8 +44,11 @@ class Reader:
 
     def told(self, row: Row, settings: Sequence[Setting], where: str) -> Row:
         """With its verdict. settings: whose figures they are, one or several d of one learner."""
+        row = replace(row, altered=settings[0].learner.altered)
         if where == CROWD:
             return self._apart(row)
+        if settings[0].features != "lbp" and row.paper:
+            return replace(row, verdict="not possible here", cause=NO_NETWORK)
         return replace(row, cause=self._cause(row, settings)) if judged(row) == "worse" else row
 
     def _apart(self, row: Row) -> Row:
@@ -93,15 +98,6 @@ class Reader:
         n = min(len(first), len(second))
         one, other = (self.fits.lab.results(side[:n]) for side in (first, second))
         return difference(one, other, column, where)
-
-
-def reading(found: Comparison) -> str:
-    """What an interval says."""
-    if found.difference.low > 0:
-        return f"1-call@10 above 0, p {found.p:.2g}"
-    if found.difference.high < 0:
-        return f"1-call@10 below 0, p {found.p:.2g}"
-    return f"1-call@10 covers 0: no difference is shown, p {found.p:.2g}"
 
 
 def _gap(found: Mapping[str, Figure], paper: Mapping[str, float]) -> float:

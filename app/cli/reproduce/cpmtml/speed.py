@@ -8,7 +8,7 @@ import numpy as np
 
 from app.cli.reproduce.cpmtml.fits import PROTOCOL, Fits
 from app.cli.reproduce.cpmtml.learners import COUPLED, ONE, TURNED, Learner, Setting
-from app.cli.reproduce.plan import Figure, Found, Row, Table, Verdict, Work
+from app.cli.reproduce.plan import Figure, Found, Row, Table, Work
 from app.cli.reproduce.results import Values
 from ml.embedders.base import Embedder, Progress, TrainingSet
 
@@ -64,8 +64,10 @@ def _row(one: Learner, seconds: Values, single: Values, works: list[Work]) -> Ro
     figures |= {BYTES: Figure(4.0 * numbers), WORLD: Figure(4e-12 * numbers * PEOPLE)}
     if one not in COUPLED:
         return Row(one.title, figures, works=works)
-    verdict: Verdict = "better" if figures[TIME].value < PAPER[TIME] else "worse"
-    return Row(one.title, figures, PAPER, verdict, TWICE, works=works)
+    return Row(
+        one.title, figures, PAPER, cause=f"{TWICE}; seconds are of another processor and are not compared",
+        works=works, compared=(RATIO, BYTES), lower_is_better=(RATIO, BYTES),
+    )  # fmt: skip
 
 
 def _median(values: Values) -> Figure:

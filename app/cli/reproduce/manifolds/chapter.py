@@ -15,7 +15,7 @@ COMPARED = ("qconv", "qconv-inverse", "stiefel")
 HEADER = (
     "What each geometry gains over the plain layer (Conv) in every experiment that can be run here, in points of what "
     "is right (1 - error, accuracy, R@1), [95 %], p by permutation: the same digits, photos or queries under both, "
-    "swapped and resampled whole (by digit, by person). reproduced: the interval lies above 0."
+    "swapped and resampled whole (by digit, by person). The paper says that both geometries gain."
 )
 
 

@@ -112,7 +112,7 @@ def row(name: str, lab: Lab, works: Sequence[Work], conv: Sequence[Work] | None 
         figures["R@1 over Conv's"] = percent(gain.difference, draws=len(results))
         both = zip(results, others, strict=True)
         figures["NMI over Conv's"] = _over_seeds([a.facts["nmi"] - b.facts["nmi"] for a, b in both])
-    return Row(name, figures, verdict="ours", about=_about(results), works=works)
+    return Row(name, figures, about=_about(results), works=works)
 
 
 def trial(title: str, lab: Lab, works: Mapping[str, Sequence[Work]]) -> Trial:

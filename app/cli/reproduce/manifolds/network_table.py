@@ -8,7 +8,7 @@ from app.cli.reproduce.manifolds import compared, network
 from app.cli.reproduce.manifolds.compared import Judged, Trial, right, right_flat
 from app.cli.reproduce.manifolds.heads import HEADS
 from app.cli.reproduce.manifolds.part import SAME, Part, flat
-from app.cli.reproduce.plan import Row, Table, Work
+from app.cli.reproduce.plan import Declared, Row, Table, Work
 from app.cli.reproduce.results import percent
 
 COLUMNS = ("accuracy", "more than Conv's", "accuracy, axes alike", "axes", "epoch")
@@ -90,4 +90,5 @@ class Network(Part):
             paper = {"accuracy": ACCURACY[head], "epoch": round(100 * SECONDS[head] / SECONDS["plain"], 1)}
         about = {"photos": one[0], "least": one[1], "rate": self.known[head], "steps": self.steps}
         name = f"{NAMES[one]}: {HEADS[head].title}"
-        return Row(name, figures, paper, "ours", PAPER_ELSE if paper else "", about, works[head])
+        verdict: Declared | None = "not possible here" if paper else None
+        return Row(name, figures, paper, verdict, PAPER_ELSE if paper else "", about, works[head])
