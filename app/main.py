@@ -33,6 +33,7 @@ from app.health.routes import router as health
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as labels
 from app.models.routes import router as models
+from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
 from app.subjects.routes import router as subjects
@@ -55,6 +56,7 @@ ROUTERS = (
     trainings,
     evaluations,
     models,
+    recognisers,
     deployments,
     jobs,
 )
