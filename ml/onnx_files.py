@@ -1,4 +1,4 @@
-"""Read what an ONNX file says of itself, and write the manifest that the descriptor `onnx` runs it by (docs/onnx.md)."""
+"""Read what an ONNX file says of itself: what its manifest needs, by which the descriptor `onnx` runs it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,9 +38,7 @@ class OnnxSignature:
     outputs: dict[str, int]
 
 
-def inspect_onnx(
-    path: Path, *, layout: Layout | None = None, size: tuple[int, int] | None = None
-) -> OnnxSignature:
+def inspect_onnx(path: Path, *, layout: Layout | None = None, size: tuple[int, int] | None = None) -> OnnxSignature:
     """Load the file, read its shapes and run it once on a grey picture, which settles what the shapes leave open.
 
     layout, size: what the caller states; needed only where the file leaves them open
@@ -112,10 +110,11 @@ def _read_size(
     if not _allows(shape[AXES[layout][0]], CHANNELS):
         raise WrongShape(f"the input of {name}", f"of 3 channels in the layout {layout}", list(shape))
     if stated and not all(_allows(axis, side) for axis, side in zip(axes, stated, strict=True)):
-        raise WrongShape(f"the size of {name}", f"{axes[0]} x {axes[1]}, as the file says", f"{stated[0]} x {stated[1]}")
+        raise WrongShape(
+            f"the size of {name}", f"{axes[0]} x {axes[1]}, as the file says", f"{stated[0]} x {stated[1]}"
+        )
     height, width = (
-        axis if isinstance(axis, int) else side
-        for axis, side in zip(axes, stated or DEFAULT_SIZE_PIXELS, strict=True)
+        axis if isinstance(axis, int) else side for axis, side in zip(axes, stated or DEFAULT_SIZE_PIXELS, strict=True)
     )
     if not 0 < height <= MAX_DIM or not 0 < width <= MAX_DIM:
         raise WrongShape(f"the size of {name}", f"1 to {MAX_DIM} pixels a side", f"{height} x {width}")
@@ -141,7 +140,9 @@ def _probe_outputs(session: Any, layout: Layout, size: tuple[int, int], batch: i
 
 
 def _keep_embeddings(outputs: dict[str, float], name: str) -> dict[str, int]:
-    kept = {n: int(numbers) for n, numbers in outputs.items() if numbers == int(numbers) and MIN_DIM <= numbers <= MAX_DIM}
+    kept = {
+        n: int(numbers) for n, numbers in outputs.items() if numbers == int(numbers) and MIN_DIM <= numbers <= MAX_DIM
+    }
     if not kept:
         found = ", ".join(f"{n}: {numbers:g}" for n, numbers in outputs.items()) or "no float32 output"
         raise WrongShape(f"the output of {name}", f"{MIN_DIM} to {MAX_DIM:,} numbers a picture", found)

@@ -1,4 +1,4 @@
-"""Check that a descriptor tells people apart, on synthetic faces: random numbers and wrong preprocessing are noticed."""
+"""Check on synthetic faces that a descriptor tells people apart: random numbers and wrong preprocessing are noticed."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -68,7 +68,7 @@ def check_recogniser(descriptor: Descriptor) -> SyntheticCheck:
 
 @lru_cache(maxsize=1)
 def synthetic_crops() -> dict[CropKind, Crops]:
-    """(PEOPLE x PHOTOS_A_PERSON, ...) of each kind, a person's photos one after the other; aligned by the true points."""
+    """(PEOPLE x PHOTOS_A_PERSON, ...) of each kind, one person after the other; aligned by the true points."""
     aligner = Similarity()
     cut = [
         aligner.crops(*photograph(person(FIRST_PERSON + who), shot, PHOTO_PIXELS))

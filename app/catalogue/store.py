@@ -1,7 +1,7 @@
 """Recognisers that an operator registered: in the settings, or as folders of the service's home.
 
-`<home>/recognisers/<name>/` holds `manifest.json`, the model's file and `card.json`. It appears whole, by one rename, so
-that a running service and its workers see it without a restart.
+`<home>/recognisers/<name>/` holds `manifest.json`, the model's file and `card.json`. It appears whole, by one rename,
+so that a running service and its workers see it without a restart.
 """
 
 import json
@@ -30,7 +30,7 @@ PULLED = ("sface",)
 
 @dataclass(frozen=True)
 class Registered:
-    """component: the descriptor that runs it, `onnx` or `cnn`; card: what its manifest does not say (source, accuracy)"""
+    """component: the descriptor that runs it, `onnx` or `cnn`; card: what its manifest leaves out (source, accuracy)"""
 
     name: str
     component: str

@@ -49,8 +49,8 @@ class RecogniserOut(BaseModel):
     installed: bool = Field(description="whether it can be used now")
     install: str = Field(description="the command that installs it, or why it cannot be used; empty where installed")
     serves: list[str] = Field(
-        description="collections whose faces are described by it, also where a metric was learned on top; of those that "
-        "the key may see"
+        description="collections whose faces are described by it, also where a metric was learned on top; of those "
+        "that the key may see"
     )
 
     @classmethod

@@ -106,7 +106,7 @@ class OnnxManifest(Manifest):
 
 @dataclass(frozen=True)
 class CnnManifest(Manifest):
-    """A network of `_nets.py` that `likeness models train-cnn` trained.
+    """A network of `_nets.py` that `likeness recognisers train-cnn` trained.
 
     net: which; unit: whether its feature is divided by its L2 norm
     projected: whether that is then multiplied by the matrix `projection` (features, dim) that lies with the weights
