@@ -19,7 +19,7 @@ $(DEV): $(RUN)
 
 ##@ Use
 run: $(RUN) ## start API and workers on PORT (default 8000); the first start prints an admin key
-	@-$(ENV)/likeness models pull yunet --quiet
+	@-$(ENV)/likeness detectors pull yunet --quiet
 	@exec $(ENV)/likeness serve --port $(PORT)
 demo: $(RUN) ## the whole loop in the terminal; DATA=<folder, tar or zip of person/photo> for real faces
 	@$(ENV)/likeness demo $(if $(DATA),--data '$(DATA)')

@@ -21,7 +21,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     database_url: str = Field("", description="empty: SQLite in the home; or postgresql://user:password@host/name")
     redis_url: str = Field("", description="empty: jobs and changes are looked for every half second; or redis://host")
 
-    detector: Literal["hog", "yunet"] = Field("hog", description="yunet needs `likeness models pull yunet` first")
+    detector: Literal["hog", "yunet"] = Field("hog", description="yunet needs `likeness detectors pull yunet` first")
     onnx_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of an ONNX recogniser")
     cnn_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of a CNN that we trained")
     default_recogniser: str = Field(

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from app.access.middleware import Door
 from app.access.routes import router as access
+from app.catalogue.default_recogniser import ensure_built_in
 from app.collections.routes import router as collections
 from app.config import Settings
 from app.console.routes import files
@@ -23,7 +24,6 @@ from app.db.session import writing
 from app.deployments.routes import router as deployments
 from app.deps.idempotency import Once
 from app.document.api import Api
-from app.engine.default_recogniser import ensure_built_in
 from app.engine.engine import open_engine
 from app.errors import AppError, Busy, Invalid, NotFound, problem
 from app.evaluations.routes import router as evaluations
@@ -33,6 +33,7 @@ from app.health.routes import router as health
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as labels
 from app.models.routes import router as models
+from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
 from app.subjects.routes import router as subjects
@@ -55,6 +56,7 @@ ROUTERS = (
     trainings,
     evaluations,
     models,
+    recognisers,
     deployments,
     jobs,
 )

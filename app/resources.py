@@ -8,9 +8,9 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from app.catalogue.default_recogniser import DefaultRecogniser, choose_default
 from app.config import Settings
 from app.db.session import open_database
-from app.engine.default_recogniser import DefaultRecogniser, choose_default
 from app.engine.generations import Generations
 from app.queue.bell import Bell
 from app.storage.blobs import Blobs

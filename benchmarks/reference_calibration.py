@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from app.catalogue.entries import DLIB_OPTIONS
 from app.cli.reproduce.photos import Photos
-from app.engine.default_recogniser import DLIB_OPTIONS
 from ml.calibration import Calibration, sample_genuine
 from ml.evaluation.protocols import people_of
 from ml.generation import Recipe

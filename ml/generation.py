@@ -37,9 +37,7 @@ class Recipe:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Of each descriptor, the name of its numbers: 16 hex digits, the same wherever they are."""
-        told = [
-            (s.name, sorted(s.options.items()), d.version) for s, d in zip(self.descriptors, self.built, strict=True)
-        ]
+        told = [(s.name, _options(s), d.version) for s, d in zip(self.descriptors, self.built, strict=True)]
         return tuple(hashlib.sha256(repr(t).encode()).hexdigest()[:16] for t in told)
 
     @property
@@ -59,6 +57,12 @@ class Recipe:
     def describe(self, crops: Mapping[CropKind, Crops]) -> Rows:
         """(N, dim) float32 from N crops of each kind needed."""
         return np.concatenate([d.describe(crops[d.crop]) for d in self.built], axis=1)
+
+
+def _options(spec: Spec) -> list[tuple[str, object]]:
+    """What changes the numbers: not where a manifest lies, since the descriptor's version says what it is."""
+    where = {"manifest", "pin"} if "manifest" in spec.options else set[str]()
+    return sorted((name, value) for name, value in spec.options.items() if name not in where)
 
 
 @dataclass(frozen=True, eq=False)

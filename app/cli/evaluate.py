@@ -8,11 +8,11 @@ import httpx
 import typer
 from rich.table import Table
 
+from app.catalogue.entries import DLIB_OPTIONS
 from app.cli import lfw
 from app.cli.client import console, told, wait
 from app.cli.private import service
 from app.config import DLIB_RESNET, LBP
-from app.engine.default_recogniser import DLIB_OPTIONS
 from ml.descriptors.dlib_resnet import is_installed
 from ml.evaluation.plots import page
 from ml.evaluation.records import Report
@@ -73,7 +73,9 @@ def evaluate(
 
 def _methods(kinds: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
     """The rows of the table: what each method is asked for. kinds: of networks that are given; only: see `evaluate`."""
-    given = {f"{kind.upper()}, cosine": {"method": "cosine", "descriptor": f"{kind}-row"} for kind in kinds}
+    given: dict[str, dict[str, Any]] = {
+        f"{kind.upper()}, cosine": {"method": "cosine", "descriptor": f"{kind}-row"} for kind in kinds
+    }
     if is_installed():
         given["dlib_resnet, cosine"] = {
             "method": "cosine",

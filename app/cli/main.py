@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import demo, evaluate, export, keys, models, serve, train_cnn, use
+from app.cli import demo, detectors, evaluate, export, keys, models, recognisers, serve, use
 from app.cli.reproduce import command as reproduce
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -18,8 +18,9 @@ app.command()(evaluate.evaluate)
 app.command()(reproduce.reproduce)
 app.command("export-embeddings")(export.export_embeddings)
 app.add_typer(keys.app, name="keys")
-models.app.command("train-cnn")(train_cnn.train_cnn)
-app.add_typer(models.app, name="models")
+app.add_typer(recognisers.app, name="recognisers")
+app.add_typer(detectors.app, name="detectors")
+app.add_typer(models.app, name="models", hidden=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`likeness models train-cnn`: a network of your own, from photos of people that you may learn from."""
+"""`likeness recognisers train-cnn`: a network of your own, from photos of people that you may learn from."""
 
 import os
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def train_cnn(
         console.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(1) from error
     if us.rank == 0:
-        console.print(f"{made}: name it in LIKENESS_CNN_MANIFESTS, then in POST /v1/trainings", soft_wrap=True)
+        console.print(f"{made}: next: likeness recognisers add {made} --yes", soft_wrap=True)
 
 
 def _aligning(shown: Progress) -> Callable[[int, int], None]:

@@ -60,13 +60,16 @@ def search(
 
 def train(
     collection: Collection,
-    method: Annotated[str, typer.Option(help="wpca, ldml, clml, cpmtml, ...")] = "ldml",
-    descriptor: Annotated[str, typer.Option(help="lbp, or one of LIKENESS_ONNX_MANIFESTS")] = "lbp",
-    dim: Annotated[int, typer.Option(min=1)] = 32,
+    method: Annotated[str, typer.Option(help="wpca, ldml, clml, cpmtml, ...; cosine learns nothing")] = "ldml",
+    descriptor: Annotated[
+        str | None, typer.Option(help="of `likeness recognisers list`; default: what the collection is served by")
+    ] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="of methods that have one; default: the method's own")] = None,
     url: Url = None,
 ) -> None:
     """Learn a metric from the collection's subjects and labels; prints the candidate's report."""
-    body = {"collection": collection, "method": method, "descriptor": descriptor, "dim": dim}
+    stated = {"descriptor": descriptor, "dim": dim}
+    body = {"collection": collection, "method": method} | {k: v for k, v in stated.items() if v is not None}
     with connect(url) as client:
         console.print_json(
             json.dumps(wait(client, client.post("/v1/trainings", json=body), f"train {method}")["result"])

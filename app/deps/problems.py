@@ -40,6 +40,10 @@ KNOWN: dict[Refusal, tuple[str, str]] = {
         "a file or library that the model needs is not on the server",
         "no ONNX manifest at recogniser.json; docs/onnx.md says how one is written",
     ),
+    (409, "CropMissing"): (
+        "stored faces lack the kind of crop that the recogniser describes",
+        "12 of 2,400 faces of 'staff' have no stored crop of the kind 'colour', which sface describes",
+    ),
     (412, "PreconditionFailed"): (
         "If-Match names another version; `version` is the one there",
         "the deployment is at version 4, not 3: look at it again",

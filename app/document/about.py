@@ -25,6 +25,7 @@ TAGS = {
     "trainings": "A metric learned from labels, subjects and metadata.",
     "evaluations": "How well a model, or a way of making one, ranks a collection's faces.",
     "models": "What was learned: how it was made, and where it serves.",
+    "recognisers": "How faces are described: what can be used, and what each collection uses.",
     "deployments": "Which model serves a task in a collection.",
     "jobs": "Anything that takes long.",
 }

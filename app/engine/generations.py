@@ -1,10 +1,12 @@
 """Generations by id: loaded once, kept while they are used; and the one that needs no data."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from app.catalogue.store import find_manifests
 from app.db.tables import Generation as GenerationRow
 from app.errors import NotFound
 from ml import generation as folders
@@ -32,6 +34,7 @@ class Generations:
                 if not path.is_dir():
                     raise NotFound(f"no model {generation_id}")
                 found = folders.load(path)
+                found = replace(found, recipe=find_manifests(found.recipe, self.folder.parent))
             self._loaded[generation_id] = found  # the youngest stands last
             while len(self._loaded) > KEPT:
                 self._loaded.pop(next(iter(self._loaded)))

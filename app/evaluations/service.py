@@ -1,5 +1,6 @@
 from sqlalchemy.orm import Session
 
+from app.catalogue.store import list_registered
 from app.config import Settings
 from app.db.tables import Collection, Deployment, Evaluation, Generation, Job
 from app.deps import runs
@@ -84,7 +85,7 @@ def _check(settings: Settings, caller: Caller, training: TrainingSpec) -> None:
     """What a look can tell; the job checks the options as a training does."""
     if training.method not in registry.names("embedders"):
         raise UnknownComponent("method", training.method, registry.names("embedders"))
-    known = {*registry.names("descriptors"), *settings.recognisers}
+    known = {*registry.names("descriptors"), *list_registered(settings)}
     for one in [*training.descriptors, *([training.descriptor] if training.descriptor else [])]:
         name = one if isinstance(one, str) else one.get("name")
         if name not in known:

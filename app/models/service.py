@@ -4,11 +4,11 @@ from fastapi import Response
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from app.catalogue.default_recogniser import BUILT_IN_MODELS
 from app.db.tables import Deployment, Generation, now
 from app.deps.accepted import JobOut, accepted
 from app.deps.caller import Caller
 from app.engine import publishing
-from app.engine.default_recogniser import BUILT_IN_MODELS
 from app.engine.publishing import Wish
 from app.errors import Conflict, NotFound
 from app.models.schemas import ModelInFull, ModelOut, Place, PublishAtIn, PublishedOut

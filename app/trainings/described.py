@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from sqlalchemy.orm import Session
 
+from app.catalogue.store import list_registered
 from app.config import Settings
 from app.db.tables import Deployment, Generation
 from app.errors import Invalid
@@ -34,12 +35,13 @@ def _serving(session: Session, collection: str, task: str) -> list[Named]:
 
 
 def _named(settings: Settings, asked: Named) -> Named:
-    if asked.name in settings.recognisers:
-        component, manifest = settings.recognisers[asked.name]
+    registered = list_registered(settings)
+    if asked.name in registered:
+        recogniser = registered[asked.name]
         if asked.options:
             raise Invalid(f"{asked.name} is what its manifest says and takes no options")
-        return Named(name=component, options={"manifest": str(manifest)})
-    known = settings.recognisers.keys() | set(registry.names("descriptors")) - NEED_A_FILE
+        return Named(name=recogniser.component, options={"manifest": str(recogniser.manifest)})
+    known = registered.keys() | set(registry.names("descriptors")) - NEED_A_FILE
     if asked.name not in known:
         raise Invalid(
             f"no descriptor is named {asked.name!r}; there are: {', '.join(sorted(known))}",

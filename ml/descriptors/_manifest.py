@@ -3,7 +3,7 @@ docs/methods/cnn.md)."""
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -42,6 +42,14 @@ class Manifest:
             return cls(**found)._checked()
         except (ValueError, TypeError, AttributeError) as error:
             raise Corrupt(f"the {cls.kind} manifest {path.name} is not right: {error}") from error
+
+    def write(self, path: Path) -> None:
+        """As JSON. Raises Corrupt where a value is not right: nothing is written then."""
+        try:
+            checked = self._checked()
+        except (ValueError, TypeError) as error:
+            raise Corrupt(f"the {self.kind} manifest {path.name} would not be right: {error}") from error
+        path.write_text(json.dumps(asdict(checked), indent=1))
 
     def model(self, beside: Path) -> Path:
         """The model's file, its hash checked. Raises Unavailable, Corrupt."""
@@ -98,7 +106,7 @@ class OnnxManifest(Manifest):
 
 @dataclass(frozen=True)
 class CnnManifest(Manifest):
-    """A network of `_nets.py` that `likeness models train-cnn` trained.
+    """A network of `_nets.py` that `likeness recognisers train-cnn` trained.
 
     net: which; unit: whether its feature is divided by its L2 norm
     projected: whether that is then multiplied by the matrix `projection` (features, dim) that lies with the weights

@@ -1,4 +1,4 @@
-"""A CNN of our own, trained by `likeness models train-cnn`; its weights are a file of yours, none ship."""
+"""A CNN of our own, trained by `likeness recognisers train-cnn`; its weights are a file of yours, none ship."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

@@ -31,7 +31,7 @@ class Yunet(Detector):
 
     def __post_init__(self) -> None:
         if self.path is None or not Path(self.path).is_file():
-            raise Unavailable(f"YuNet's file ({self.path}) is not there; `likeness models pull yunet` fetches it")
+            raise Unavailable(f"YuNet's file ({self.path}) is not there; `likeness detectors pull yunet` fetches it")
         try:
             made = cv2.FaceDetectorYN.create(str(self.path), "", (32, 32), self.threshold, self.nms)
         except cv2.error as error:

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from app.catalogue.default_recogniser import (
+    DefaultRecogniser,
+    choose_default,
+    ensure_built_in,
+)
+from app.catalogue.models import DLIB_MODEL
 from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Generation
-from app.engine.default_recogniser import (
-    DLIB_MODEL,
-    DefaultRecogniser,
-    choose_default,
-    cosine_model,
-    ensure_built_in,
-)
 from app.engine.generations import FIRST
 from app.resources import Resources
 from ml import images
@@ -26,7 +25,6 @@ from ml.descriptors.dlib_resnet import REQUIREMENT, find_weights
 from ml.drawn import draw, person
 from ml.errors import Corrupt, Unavailable
 from ml.reference_calibrations import load_reference_calibration
-from ml.types import Spec
 from tests.ml.tiny_onnx import tiny_onnx
 from tests.service import running
 
@@ -94,19 +92,19 @@ def test_a_registered_recogniser_may_be_the_default(tmp_path: Path) -> None:
     manifest = tiny_onnx(tmp_path)
     default = choose("theirs", onnx_manifests={"theirs": manifest})
     assert default.name == "theirs"
-    assert default.model.startswith("theirs-cosine-")
+    assert default.model.startswith("onnx-cosine-")
     assert default.right_first is None
     [descriptor] = default.generation.recipe.built
     assert descriptor.version in str(default.generation.recipe.descriptors[0].options["pin"])
     assert default.generation.metric.kind == "l2"
     manifest.write_text("{}")
-    with pytest.raises(Corrupt):
+    with pytest.raises(Unavailable, match="names theirs, which cannot be used"):
         choose("theirs", onnx_manifests={"theirs": manifest})
 
 
 def test_a_long_name_still_gives_a_models_id(tmp_path: Path) -> None:
     default = choose("n" * 100, onnx_manifests={"n" * 100: tiny_onnx(tmp_path)})
-    assert len(default.model) == 64
+    assert len(default.model) <= 64
 
 
 def test_a_fallback_is_logged_at_the_start(
@@ -143,11 +141,6 @@ def test_the_reference_calibration_orders_and_reaches_rare_errors() -> None:
 def test_a_calibration_that_is_not_there_is_corrupt() -> None:
     with pytest.raises(Corrupt, match=r"nobody\.json"):
         load_reference_calibration("nobody")
-
-
-def test_a_cosine_model_says_whose_recogniser_it_is() -> None:
-    made = cosine_model("m", "theirs", Spec("lbp"))
-    assert (made.embedder_name, made.facts["recogniser"]) == ("cosine", "theirs")
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -193,5 +186,5 @@ def test_everything_that_installs_names_the_same_version() -> None:
     assert extras["recogniser"] == [REQUIREMENT]
     assert f"ARG RECOGNISER={REQUIREMENT}\n" in (root / "Dockerfile").read_text()
     makefile = (root / "Makefile").read_text()
-    assert "-e '.[recogniser]'" in makefile
+    assert "'.[recogniser]'" in makefile
     assert ".[cpu,recogniser" not in makefile, "an install that fails must not stop the start"

@@ -105,7 +105,7 @@ def test_yunet_gives_five_points_inside_its_box(yunet: Yunet) -> None:
 
 
 def test_a_missing_yunet_file_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="likeness models pull yunet"):
+    with pytest.raises(Unavailable, match="likeness detectors pull yunet"):
         Yunet(tmp_path / "nowhere.onnx")
 
 

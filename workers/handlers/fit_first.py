@@ -39,7 +39,7 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
         if session.get(Generation, name) is not None:
             return {"model": name}
         at = {"changes": {collection.id: collection.change}, "labels": {}}
-        plan = _plan(collection.id)
+        plan, version = _plan(collection.id), deployment.version
         taken = snapshot.read(session, plan, at, max(FACES, resources.settings.wpca_after_faces))
     if len(taken.faces) < FEWEST:
         return {"model": None, "why": f"{len(taken.faces)} faces are too few"}
@@ -54,7 +54,9 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
     if candidate.twin is not None:
         folders.save(candidate.twin, resources.generations.folder)
     reason = f"the first {len(taken.faces)} faces: measured to be better than {FIRST}"
-    publish = Publish(collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason)
+    publish = Publish(  # not where somebody chose a recogniser meanwhile: the version tells
+        collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason, version=version
+    )
     with writing(resources.database) as session:
         resources.generations.keep(session, made, report=report)
         session.flush()

@@ -3,34 +3,25 @@
 import logging
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from app.catalogue.entries import list_recognisers
+from app.catalogue.models import DLIB_MODEL, build_model
 from app.config import AUTO, DLIB_RESNET, LBP, Settings
 from app.db.tables import Generation as GenerationRow
 from app.engine.generations import FIRST, Generations, ensure_first, lbp_model
-from ml import registry
-from ml.calibration import Calibration
 from ml.descriptors.dlib_resnet import REQUIREMENT
-from ml.embedders.cosine import Cosine
-from ml.errors import Corrupt, Unavailable
-from ml.generation import Generation, Recipe
-from ml.reference_calibrations import load_reference_calibration
-from ml.types import Spec
+from ml.errors import Unavailable
+from ml.generation import Generation
 
 log = logging.getLogger("likeness.recogniser")
 
-DLIB_MODEL = "dlib-resnet-cosine"
 BUILT_IN_MODELS = (FIRST, DLIB_MODEL)
 """Models that need no training; they cannot be archived."""
-DLIB_OPTIONS: dict[str, object] = {"mirrored": True}
-"""docs/decisions/0007-default-recogniser.md says why these."""
 RIGHT_FIRST = {LBP: 0.4, DLIB_RESNET: 0.98}
 """The share of searches whose first match is the right person: 500 people of LFW (docs/measurements.md)."""
-MAX_ID_CHARACTERS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +67,14 @@ def choose_default(settings: Settings) -> DefaultRecogniser:
 
     Raises Unavailable, Corrupt where the settings name a recogniser that cannot be built.
     """
-    wanted = settings.default_recogniser
-    if wanted == LBP:
-        return DefaultRecogniser(LBP, lbp_model())
-    if wanted in settings.recognisers:
-        return DefaultRecogniser(wanted, _registered_model(wanted, *settings.recognisers[wanted]))
-    try:
-        return DefaultRecogniser(DLIB_RESNET, _dlib_model())
-    except (Unavailable, Corrupt) as error:
-        if wanted != AUTO:
-            raise
-        return DefaultRecogniser(LBP, lbp_model(), missing=str(error).split("; run:")[0])
+    name = DLIB_RESNET if settings.default_recogniser == AUTO else settings.default_recogniser
+    entry = next((r for r in list_recognisers(settings) if r.name == name), None)
+    if entry is not None and entry.spec is not None:
+        return DefaultRecogniser(name, build_model(entry))
+    missing = entry.install if entry else f"no recogniser is named {name!r}"
+    if settings.default_recogniser != AUTO:
+        raise Unavailable(f"LIKENESS_DEFAULT_RECOGNISER names {name}, which cannot be used: {missing}")
+    return DefaultRecogniser(LBP, lbp_model(), missing=missing.split("; run:")[0])
 
 
 def ensure_built_in(session: Session, generations: Generations, default: DefaultRecogniser) -> None:
@@ -97,28 +85,3 @@ def ensure_built_in(session: Session, generations: Generations, default: Default
     model = default.generation
     if session.get(GenerationRow, model.id) is None or not (generations.folder / model.id).is_dir():
         generations.keep(session, model)
-
-
-def cosine_model(
-    model_id: str, recogniser: str, spec: Spec, calibrations: Mapping[str, Calibration] | None = None
-) -> Generation:
-    """A recogniser's rows compared by their angle; nothing is learned. spec: its descriptor."""
-    facts = {"made": f"built in: {recogniser} with its cosine", "recogniser": recogniser}
-    return Generation(model_id, Recipe((spec,)), "cosine", Cosine(), calibrations or {}, facts)
-
-
-def _dlib_model() -> Generation:
-    """Built once here, so that what is missing shows at the start. Raises Unavailable, Corrupt."""
-    registry.build("descriptors", DLIB_RESNET, **DLIB_OPTIONS)
-    spec = Spec(DLIB_RESNET, dict(DLIB_OPTIONS))
-    return cosine_model(DLIB_MODEL, DLIB_RESNET, spec, {"identity": load_reference_calibration(DLIB_RESNET)})
-
-
-def _registered_model(name: str, component: str, manifest: Path) -> Generation:
-    """Held to the manifest as it is now: another manifest makes another model. Raises Unavailable, Corrupt."""
-    options = {
-        "manifest": str(manifest),
-        "pin": registry.build("descriptors", component, manifest=str(manifest)).version,
-    }
-    ending = f"-cosine-{options['pin'][:12]}"
-    return cosine_model(name[: MAX_ID_CHARACTERS - len(ending)] + ending, name, Spec(component, options))

@@ -1,0 +1,120 @@
+"""Recognisers that an operator registered: in the settings, or as folders of the service's home.
+
+`<home>/recognisers/<name>/` holds `manifest.json`, the model's file and `card.json`. It appears whole, by one rename,
+so that a running service and its workers see it without a restart.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from app.config import Settings
+from app.errors import Conflict, Invalid
+from ml import registry
+from ml.generation import Recipe
+from ml.onnx_files import sha256
+from ml.types import Spec
+
+FOLDER, MANIFEST, CARD = "recognisers", "manifest.json", "card.json"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+PULLED = ("sface",)
+"""Names of recognisers that `pull` fetches."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """component: the descriptor that runs it, `onnx` or `cnn`; card: what its manifest leaves out (source, accuracy)"""
+
+    name: str
+    component: str
+    manifest: Path
+    card: dict[str, Any] = field(default_factory=dict)
+
+
+def list_registered(settings: Settings) -> dict[str, Registered]:
+    """By name; what the settings name comes before what lies in the home."""
+    named = {name: Registered(name, *where) for name, where in settings.recognisers.items()}
+    folder = settings.home / FOLDER
+    for manifest in sorted(folder.glob(f"[!.]*/{MANIFEST}")):
+        card = _read_card(manifest.parent / CARD)
+        name, component = manifest.parent.name, str(card.get("component", "onnx"))
+        named.setdefault(name, Registered(name, component, manifest.resolve(), card))
+    return named
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    try:
+        card = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}  # the manifest alone is enough to run it
+    return card if isinstance(card, dict) else {}
+
+
+def check_name(settings: Settings, name: str, *, pulled: bool = False) -> None:
+    """Raises Invalid (not a name), Conflict (taken by the settings or by a descriptor of our own)."""
+    if not NAME.fullmatch(name):
+        raise Invalid(f"{name!r} is no name: 1 to 64 letters, digits, '_', '-' and '.', and no '.' in front")
+    if name in registry.names("descriptors") or (name in PULLED and not pulled):
+        raise Conflict(f"the name {name} is taken by a recogniser that Likeness knows; choose another with --name")
+    if name in settings.recognisers:
+        raise Conflict(f"the name {name} is taken by the settings; choose another with --name")
+
+
+@contextmanager
+def staging_folder(settings: Settings) -> Iterator[Path]:
+    """An empty folder in the home in which to prepare a recogniser; removed in the end unless it was registered."""
+    part = settings.home / FOLDER / f".{uuid4().hex}"
+    part.mkdir(parents=True)
+    try:
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def register(settings: Settings, name: str, staged: Path, card: dict[str, Any]) -> Path:
+    """Move a staged folder (manifest and model) to its name. The same manifest again changes nothing.
+
+    Returns the manifest's path. Raises Conflict where the name belongs to another recogniser: a model that serves may
+    stand on it.
+    """
+    final = settings.home / FOLDER / name
+    if (final / MANIFEST).is_file():
+        return _same_or_conflict(final, staged)
+    (staged / CARD).write_text(json.dumps(card, indent=1))
+    for path in staged.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    try:
+        staged.rename(final)
+    except OSError:  # another process was faster
+        return _same_or_conflict(final, staged)
+    return final / MANIFEST
+
+
+def _same_or_conflict(final: Path, staged: Path) -> Path:
+    if not (final / MANIFEST).is_file() or sha256(final / MANIFEST) != sha256(staged / MANIFEST):
+        raise Conflict(
+            f"another recogniser is registered as {final.name}, and models may stand on it; choose another with --name"
+        )
+    return final / MANIFEST
+
+
+def find_manifests(recipe: Recipe, home: Path) -> Recipe:
+    """The same recipe, its manifests sought in this home where they are no longer at the path on record, as after the
+    home was moved. The pin in the recipe sees to it that it is the same manifest."""
+    return Recipe(tuple(_find_manifest(spec, home) for spec in recipe.descriptors))
+
+
+def _find_manifest(spec: Spec, home: Path) -> Spec:
+    recorded = Path(str(spec.options.get("manifest", "")))
+    here = home.resolve() / FOLDER / recorded.parent.name / MANIFEST
+    if "manifest" not in spec.options or recorded.is_file() or not here.is_file():
+        return spec
+    return replace(spec, options=spec.options | {"manifest": str(here)})

@@ -1,0 +1,52 @@
+"""Optional face detectors."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.client import console
+from app.cli.pinned_files import PinnedFile, is_pinned, read_pinned
+from app.config import Settings
+from app.resources import YUNET
+
+app = typer.Typer(help="Optional face detectors.", no_args_is_help=True)
+
+DETECTORS = {
+    "yunet": (
+        YUNET,
+        PinnedFile(
+            "https://github.com/opencv/opencv_zoo/raw/main/models/face_detection_yunet/face_detection_yunet_2023mar.onnx",
+            "8f2383e4dd3cfbb4553ea8718107fc0423210dc964f9f4280604804ed2552fa4",
+        ),
+    ),
+}
+
+
+@app.callback()
+def _detectors() -> None:
+    """Optional face detectors."""
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="yunet: a face detector with five landmarks (MIT licence)")],
+    file: Annotated[Path | None, typer.Option(exists=True, help="take it from here, not from the network")] = None,
+    quiet: Annotated[bool, typer.Option(help="say nothing and succeed where there is no network")] = False,
+) -> None:
+    """Fetch a detector's file once; the same file is not fetched again."""
+    if name not in DETECTORS:
+        raise typer.BadParameter(f"there are: {', '.join(DETECTORS)}", param_hint="NAME")
+    stored, pinned = DETECTORS[name]
+    target = Settings.from_env(os.environ).home / "models" / stored
+    if is_pinned(target, pinned):
+        return
+    data = read_pinned(pinned, file, quiet)
+    if data is None:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(".part")
+    part.write_bytes(data)
+    part.replace(target)
+    console.print(f"{name}: {target} ({len(data):,} bytes)")

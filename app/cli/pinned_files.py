@@ -1,0 +1,66 @@
+"""Files that are not ours to ship: fetched from their official address, pinned by their SHA-256."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+
+import httpx
+import typer
+
+from app.cli.client import console
+
+
+@dataclass(frozen=True)
+class PinnedFile:
+    """url: the official address; sha256: of the file, hex"""
+
+    url: str
+    sha256: str
+
+
+def read_pinned(pinned: PinnedFile, file: Path | None, quiet: bool) -> bytes | None:
+    """The bytes, from `file` or else from the network; None where there is no network and it is to be quiet.
+
+    Exits with a sentence where they cannot be had or are not the file that is pinned.
+    """
+    try:
+        data = file.read_bytes() if file else _fetch(pinned.url)
+    except httpx.HTTPError as error:
+        if quiet:
+            return None
+        console.print(
+            f"[red]not fetched[/red]: {error}. Fetch {pinned.url} elsewhere and give it with --file", soft_wrap=True
+        )
+        raise typer.Exit(1) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != pinned.sha256:
+        console.print(
+            f"[red]refused[/red]: {file or pinned.url} ({len(data):,} bytes) has SHA-256 {digest}, not "
+            f"{pinned.sha256}: it is truncated or another file",
+            soft_wrap=True,
+        )
+        raise typer.Exit(0 if quiet else 1)
+    return data
+
+
+def is_pinned(path: Path, pinned: PinnedFile) -> bool:
+    """Whether the file is there and is the right one."""
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == pinned.sha256
+
+
+def moved(command: Callable[..., None], new: str) -> Callable[..., None]:
+    """The same command under its old name, which says on the error output where it went."""
+
+    @wraps(command)
+    def run(*args: object, **options: object) -> None:
+        typer.echo(f"this command is now `likeness {new}`", err=True)
+        command(*args, **options)
+
+    return run
+
+
+def _fetch(url: str) -> bytes:
+    answer = httpx.get(url, follow_redirects=True, timeout=httpx.Timeout(30, connect=4))
+    return answer.raise_for_status().content
