@@ -108,8 +108,8 @@ def cosine_model(
 
 
 def _dlib_model() -> Generation:
-    """Built once here, so that what is missing shows at the start. Raises Unavailable, Corrupt."""
-    registry.build("descriptors", DLIB_RESNET, **DLIB_OPTIONS)
+    """Its weights are read here, so that what is missing shows at the start. Raises Unavailable, Corrupt."""
+    registry.build("descriptors", DLIB_RESNET, **DLIB_OPTIONS).load()
     spec = Spec(DLIB_RESNET, dict(DLIB_OPTIONS))
     return cosine_model(DLIB_MODEL, DLIB_RESNET, spec, {"identity": load_reference_calibration(DLIB_RESNET)})
 
