@@ -9,6 +9,7 @@ are written: the slope and the intercept of the probability, and quantiles of th
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 
 from app.catalogue.entries import DLIB_OPTIONS
 from app.cli.reproduce.photos import Photos
-from ml.calibration import Calibration, sample_genuine
+from ml.calibration import Calibration, Impostors, sample_genuine
 from ml.evaluation.protocols import people_of
 from ml.generation import Recipe
 from ml.reference_calibrations import FOLDER
 from ml.types import Ids, Rows, Spec
 
-GENUINE_PAIRS = 50_000
+GENUINE_PAIRS, SLOPE_PAIRS = 50_000, 1_000_000
 BLOCK_ROWS = 1024
 DIGITS = 6
 OPTIONS = {"dlib_resnet": DLIB_OPTIONS}
@@ -31,7 +32,9 @@ OPTIONS = {"dlib_resnet": DLIB_OPTIONS}
 def measure(rows: Rows, people: Ids) -> Calibration:
     """rows: (N, d) of unit length; people: (N,)."""
     genuine = sample_genuine(rows, people, GENUINE_PAIRS, 0)
-    return Calibration.fit(genuine, impostor_distances(rows, people))
+    impostor = impostor_distances(rows, people)
+    some = np.random.default_rng(0).choice(impostor, min(SLOPE_PAIRS, len(impostor)))
+    return replace(Calibration.fit(genuine, some), impostors=Impostors.of(impostor))
 
 
 def impostor_distances(rows: Rows, people: Ids) -> NDArray[np.float64]:

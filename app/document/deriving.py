@@ -18,7 +18,14 @@ POSTED: tuple[Refusal, ...] = (
     (422, "InvalidParameter"),
     (422, "IdempotencyKeyReused"),
 )
-PHOTO: tuple[Refusal, ...] = ((422, "InvalidImageFormat"), (422, "ImageTooLarge"), (422, "InvalidRequest"))
+PHOTO: tuple[Refusal, ...] = (
+    (409, "NotInstalled"),
+    (422, "InvalidImageFormat"),
+    (422, "ImageTooLarge"),
+    (422, "InvalidRequest"),
+    (503, "ModelUnavailable"),
+)
+"""Its faces are described by the recogniser that serves, which may be missing or damaged."""
 ARCHIVE: tuple[Refusal, ...] = ((413, "ArchiveTooLarge"), (422, "InvalidArchive"), (422, "InvalidRequest"))
 
 BY_STATUS = {"202": ("Location", "Retry-After"), "401": ("WWW-Authenticate",), "503": ("Retry-After",)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from app.engine.loading import Batch, Place
 from app.engine.locks import SharedLock
 from ml.generation import Generation
+from ml.identification.templates import PersonTemplate
 from ml.indexes.base import Found, Index
 from ml.types import Ids, Rows
 
@@ -37,7 +38,7 @@ class Held:
         self.agreed = False  # rows, vectors and ids were as many when they were last compared
         self.suspected = False  # somebody saw them differ: to be compared at the next step
         self.wrong = False  # it differs from its table: another is to be built
-        self.person_means: dict[int, Rows] = {}  # subject pk -> (dim,) mean embedding, of the index as it is
+        self.person_templates: dict[int, PersonTemplate] = {}  # by subject pk, of the index as it is
         self.changing = threading.Lock()  # of who follows, or copies all of it to the disk
 
     @property
@@ -64,7 +65,7 @@ class Held:
         if len(removed) or len(self.index) != self.standing.vectors:
             self.moved_at = time.monotonic()
         self.standing = Standing(change, len(self.index))
-        self.person_means = {}
+        self.person_templates = {}
 
     def outgrown(self) -> bool:
         """Worth building anew, and different enough from when it was built that this would help."""

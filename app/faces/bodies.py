@@ -28,7 +28,7 @@ PHOTO = photos.bodies(EnrolIn, **PATCH, file="badge-0042.jpg")
 ENROLLED: dict[int | str, dict[str, Any]] = {
     200: {"model": EnrolledOut, "description": "it was there, or no face of it could be enrolled"}
 }
-ENROLS = refuses((409, "DuplicateWithOtherSubject"), (409, "NotInstalled"), (503, "ModelUnavailable"))
+ENROLS = refuses((409, "DuplicateWithOtherSubject"))
 CROP: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {"schema": {}}}}}
 PICTURE: dict[int | str, dict[str, Any]] = {
     200: {"content": {f"image/{kind}": {"schema": {}} for kind in ("jpeg", "png", "webp", "bmp")}}

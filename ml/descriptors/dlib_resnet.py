@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import cv2
 import numpy as np
@@ -91,7 +91,8 @@ class DlibResnet(Descriptor):
 
     weights: the file; "" takes it from the installed package `face_recognition_models`
     threads: for one run; device: "auto" runs on a GPU where ONNX Runtime sees one
-    Raises Unavailable (no weights; no GPU where one was demanded), Corrupt (another file).
+    The weights are read when a face is first described, or by `load`.
+    Raises, then, Unavailable (no weights; no GPU where one was demanded), Corrupt (another file).
     Source: http://dlib.net/face_recognition_models, CC0.
     """
 
@@ -101,8 +102,10 @@ class DlibResnet(Descriptor):
     crop: ClassVar[CropKind] = "colour"
     dear: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def load(self) -> Self:
+        """Itself, with the weights read. Raises Unavailable, Corrupt."""
         self._run  # noqa: B018
+        return self
 
     @property
     def version(self) -> str:

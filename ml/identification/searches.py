@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.identification.decision_rule import DecisionRule, shortlist
+from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.base import Found
 from ml.metric import Metric
 from ml.types import Ids, Rows
@@ -125,7 +126,7 @@ def search_gallery(
     check: called before each batch; what it raises ends the measurement
     """
     stranger, mate = np.full(len(places), np.inf), np.full(len(places), np.inf)
-    templates = _Templates(index, people)
+    templates = _Templates(index, people, rule)
     size = max(8, min(MAX_BATCH_SEARCHES, BATCH_NUMBERS // index.dim))
     for start in range(0, len(places), size):
         check()
@@ -175,36 +176,31 @@ def _best_named(
 
 
 class _Templates:
-    """Mean embeddings of people, read as they are needed."""
+    """The templates of people, read as they are needed."""
 
-    def __init__(self, index: SearchableIndex, people: GalleryPeople) -> None:
-        self._index, self._people = index, people
-        self._means: dict[int, Rows] = {}
+    def __init__(self, index: SearchableIndex, people: GalleryPeople, rule: DecisionRule) -> None:
+        self._index, self._people, self._rule = index, people, rule
+        self._known: dict[int, PersonTemplate] = {}
 
     def distances(self, rows: Rows, shortlists: Ids, own: Ids | None) -> Floats:
-        """(Q, P) from each of (Q, d) rows to the means of the people on its shortlist; of `own` people without the row
-        itself."""
+        """(Q, P) from each of (Q, d) rows to the people on its shortlist; to its `own` without the row itself."""
         self._read(np.unique(shortlists[shortlists >= 0]))
         result = np.full(shortlists.shape, np.inf)
         query, place = np.nonzero(shortlists >= 0)
-        if not len(query):
-            return result
-        numbers = shortlists[query, place]
-        means = np.stack([self._means[n] for n in numbers.tolist()])
-        if own is not None:
-            mine = numbers == own[query]
-            count = self._people.face_counts[numbers[mine]][:, None].astype(np.float32)
-            means[mine] = (means[mine] * count - rows[query[mine]]) / np.maximum(count - 1, 1)
-        result[query, place] = self._index.metric.paired(rows[query], means)
+        templates = []
+        for q, number in zip(query.tolist(), shortlists[query, place].tolist(), strict=True):
+            template = self._known[number]
+            templates.append(template.without(rows[q]) if own is not None and number == own[q] else template)
+        result[query, place] = template_distances(self._index.metric, self._rule, rows[query], templates)
         return result
 
     def _read(self, owners: Ids) -> None:
-        if len(self._means) * 4 * self._index.dim > MAX_TEMPLATE_BYTES:
-            self._means = {}
-        missing = [o for o in owners.tolist() if o not in self._means]
+        if len(self._known) * 8 * self._index.dim > MAX_TEMPLATE_BYTES:
+            self._known = {}
+        missing = [o for o in owners.tolist() if o not in self._known]
         faces = [self._people.faces_of(owner) for owner in missing]
         if not faces:
             return
         rows = self._index.rows(self._people.ids[np.concatenate(faces)])
         for owner, own in zip(missing, np.split(rows, np.cumsum([len(f) for f in faces])[:-1]), strict=True):
-            self._means[owner] = own.mean(0)
+            self._known[owner] = PersonTemplate.from_rows(own)

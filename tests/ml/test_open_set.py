@@ -16,8 +16,9 @@ from ml.identification.open_set import (
     rate_interval,
 )
 from ml.identification.searches import GalleryPeople, search_gallery
+from ml.identification.templates import PersonTemplate, pooled_within_variance, template_distances
 from ml.indexes.flat import Flat
-from ml.metric import EUCLIDEAN
+from ml.metric import EUCLIDEAN, INNER_PRODUCT
 from ml.types import Ids, Rows
 
 
@@ -87,6 +88,7 @@ def brute_force(rows: Rows, owners: Ids, place: int, rule: DecisionRule, *, own:
             continue
         apart = ((rows[faces].astype(float) - rows[place]) ** 2).sum(1)
         template = ((rows[faces].astype(float).mean(0) - rows[place]) ** 2).sum()
+        template += rule.within_variance * (1 - 1 / len(faces))
         scores[person] = (1 - rule.template_weight) * apart.min() + rule.template_weight * template
     order = sorted(scores, key=scores.__getitem__)
     if own and order[0] != owners[place]:
@@ -94,7 +96,9 @@ def brute_force(rows: Rows, owners: Ids, place: int, rule: DecisionRule, *, own:
     return float(scores[order[0]] - rule.margin_weight * (scores[order[1]] - scores[order[0]]))
 
 
-@pytest.mark.parametrize("rule", [NEAREST_FACE, DecisionRule(0.75, 0.5), DecisionRule(1, 0)])
+@pytest.mark.parametrize(
+    "rule", [NEAREST_FACE, DecisionRule(0.75, 0.5), DecisionRule(1, 0), DecisionRule(0.5, 0.5, 0.3)]
+)
 def test_searches_leave_out_the_person_or_the_face(rule: DecisionRule) -> None:
     rows, owners = crowd(9, 4, spread=0.8)
     index, people = gallery(rows, owners)
@@ -102,6 +106,40 @@ def test_searches_leave_out_the_person_or_the_face(rule: DecisionRule) -> None:
     for place in range(len(rows)):
         assert found.stranger[place] == pytest.approx(brute_force(rows, owners, place, rule, own=False), rel=1e-4)
         assert found.mate[place] == pytest.approx(brute_force(rows, owners, place, rule, own=True), rel=1e-4)
+
+
+def test_the_variance_within_people_is_found_whatever_their_numbers() -> None:
+    draw = np.random.default_rng(0)
+    owners = np.repeat(np.arange(400), draw.integers(1, 9, 400))
+    rows = 5 * draw.standard_normal((400, 16))[owners] + 0.3 * draw.standard_normal((len(owners), 16))
+    assert pooled_within_variance(rows.astype(np.float32), owners) == pytest.approx(16 * 0.09, rel=0.05)
+    assert pooled_within_variance(rows[:1].astype(np.float32), owners[:1]) == 0
+    assert pooled_within_variance(rows.astype(np.float32), np.full(len(owners), -1)) == 0
+
+
+def test_with_the_correction_many_photos_attract_no_strangers() -> None:
+    """Of people with one photo and people with twelve, strangers come as near to the ones as to the others."""
+    draw = np.random.default_rng(0)
+    owners = np.repeat(np.arange(300), np.where(np.arange(300) < 150, 1, 12))
+    centres = draw.standard_normal((300, 24))
+    rows = (centres[owners] + 0.7 * draw.standard_normal((len(owners), 24))).astype(np.float32)
+    strangers = (np.sqrt(1.49) * draw.standard_normal((500, 24))).astype(np.float32)
+    templates = [PersonTemplate.from_rows(rows[owners == person]) for person in range(300)]
+    shares = []
+    for rule in (DecisionRule(), DecisionRule(within_variance=pooled_within_variance(rows, owners))):
+        apart = [template_distances(EUCLIDEAN, rule, np.repeat(s[None], 300, 0), templates) for s in strangers]
+        shares.append((np.argmin(apart, axis=1) >= 150).mean())
+    assert shares[0] > 0.9
+    assert 0.3 < shares[1] < 0.7
+
+
+def test_inner_products_of_unit_rows_are_scored_as_their_distances_are() -> None:
+    rows, owners = crowd(30, 4)
+    rule, queries = DecisionRule(within_variance=0.2), crowd(30, 1, seed=5)[0]
+    templates = [PersonTemplate.from_rows(rows[owners == person]) for person in range(30)]
+    squared = template_distances(EUCLIDEAN, rule, queries, templates)
+    product = template_distances(INNER_PRODUCT, rule, queries, templates)
+    np.testing.assert_allclose(2 + 2 * product, squared, atol=1e-5)
 
 
 def test_a_distractor_that_is_nearest_means_nobody_is_named() -> None:
@@ -135,7 +173,8 @@ def strangers_named(rows: Rows, owners: Ids, strangers: Rows, rule: DecisionRule
     people = np.unique(owners)
     nearest = np.stack([apart[:, owners == person].min(1) for person in people], 1)
     means = np.stack([rows[owners == person].mean(0) for person in people])
-    base = rule.base_distances(nearest, EUCLIDEAN.distances(strangers, means).astype(float))
+    nearer = rule.within_variance * (1 - 1 / np.unique(owners, return_counts=True)[1])
+    base = rule.base_distances(nearest, EUCLIDEAN.distances(strangers, means).astype(float) + nearer)
     return rule.person_distances(base, np.ones(base.shape, np.bool_)).min(1)
 
 
