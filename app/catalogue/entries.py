@@ -115,7 +115,7 @@ def _check_built_in(entry: Recogniser) -> Recogniser:
     if entry.name not in registry.names("descriptors"):
         return entry
     try:
-        registry.build("descriptors", entry.name, **DLIB_OPTIONS)
+        registry.build("descriptors", entry.name, **DLIB_OPTIONS).load()
     except LikenessError as error:
         return replace(entry, install=str(error))
     return replace(entry, spec=Spec(entry.name, dict(DLIB_OPTIONS)), install="")

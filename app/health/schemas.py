@@ -65,7 +65,7 @@ class LoadedOut(BaseModel):
     held: list[str] = Field(description="the models whose indexes are loaded")
 
 
-class RecogniserOut(BaseModel):
+class DefaultRecogniserOut(BaseModel):
     """What describes the faces of a new collection."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [RECOGNISER]})
@@ -89,7 +89,7 @@ class InfoOut(BaseModel):
     database: str
     detector: str
     index_device: str
-    recogniser: RecogniserOut = Field(description="of new collections")
+    recogniser: DefaultRecogniserOut = Field(description="of new collections")
     slots: int = Field(description="requests described at once")
     process: str
     deployments: list[LoadedOut]

@@ -13,7 +13,7 @@ from app.deps.caller import Caller
 from app.engine import loading
 from app.engine.engine import Engine
 from app.engine.held import Held, Standing
-from app.health.schemas import InfoOut, LoadedOut, RecogniserOut
+from app.health.schemas import DefaultRecogniserOut, InfoOut, LoadedOut
 
 SILENT_SECONDS = 30.0
 
@@ -69,7 +69,7 @@ def info(engine: Engine, caller: Caller) -> InfoOut:
         database=engine.resources.database.dialect.name,
         detector=settings.detector,
         index_device=settings.index_device,
-        recogniser=RecogniserOut(
+        recogniser=DefaultRecogniserOut(
             name=default.name,
             model=default.model,
             right_first=default.right_first,
