@@ -42,7 +42,7 @@ def clopper_pearson(errors: float, n: float) -> tuple[float, float]:
 
 def is_enough(low: float, high: float) -> bool:
     """Whether an interval is narrow enough to decide by: its ends at most a factor `MAX_END_RATIO` apart."""
-    return 0 < low and high <= MAX_END_RATIO * low
+    return low > 0 and high <= MAX_END_RATIO * low
 
 
 def rate_interval(errors: NDArray[np.bool_], people: Ids | None = None) -> tuple[float, float]:
@@ -78,7 +78,7 @@ def effective_trials(errors: NDArray[np.bool_], people: Ids) -> float:
 
 
 def order_statistic_interval(rank: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of the true rate at a threshold that was set to the rank-th smallest of n independent distances.
+    """The 95 % interval of the true rate at a threshold set to the rank-th smallest of n independent distances.
 
     With continuous distances that rate follows Beta(rank, n - rank + 1), whatever their distribution (Wilks 1941), and
     the interval is exact. The FPIR at a threshold set so that `rank` of n strangers' searches pass is the use of it:
@@ -107,20 +107,22 @@ def trials_needed(rate: float, max_ratio: float = MAX_END_RATIO) -> int:
 
 def _within(rate: float, n: int, max_ratio: float) -> bool:
     low, high = clopper_pearson(rate * n, n)
-    return 0 < low and high <= max_ratio * low
+    return low > 0 and high <= max_ratio * low
 
 
 def effective_pairs(people: Ids) -> Floats:
-    """How many independent pairs would say as much of a rate as these pairs do, for the rate at each of their distances.
+    """How many independent pairs would say as much of a rate as these do, for the rate at each of their distances.
 
     people: (P, 2) numbers of the two people of each pair, in rising order of the pairs' distances
     Returns (P,): at index k - 1, for the share k / P of the pairs up to the k-th distance. Above 0 and at most P.
     """
     n = len(people)
-    person = np.unique(people, return_inverse=True)[1].reshape(-1, 2)
+    first, second = people.T
+    alone = people.max() + 1 + np.arange(n)  # what two faces of one person tell has no second person to share
+    person = np.unique([first, np.where(first == second, alone, second)], return_inverse=True)[1].reshape(2, n).T
     pairs_of = np.bincount(person.ravel()).astype(np.float64)
     fewest = max(1.0, 1 / (2 * np.square(pairs_of).sum() / pairs_of.sum() ** 2 + 1 / n))
-    if pairs_of.max() == n:  # somebody is in every pair: nothing shows what other people would make of it
+    if pairs_of.max() >= n:  # somebody is in every pair: nothing shows what other people would make of it
         return np.full(n, fewest)
     taken = np.arange(1, n + 1) / n
     widened, part, twice = _variances(person, pairs_of)
@@ -132,8 +134,8 @@ def effective_pairs(people: Ids) -> Floats:
 
 
 def _variances(people: Ids, pairs_of: Floats) -> tuple[Floats, Floats, Floats]:
-    """Of the share of (P, 2) pairs up to each distance: (P,) by what factor its variance is widened for being estimated,
-    (P,) the jackknife over people, and (P,) what that counts twice. pairs_of: (K,) how many pairs each person is in.
+    """Of the share of (P, 2) pairs up to each distance: (P,) by what factor its variance is widened for being
+    estimated, (P,) the jackknife over people, (P,) what that counts twice. pairs_of: (K,) the pairs of each person.
 
     A person with n pairs, y of them near, adds ((y - n rate) / (P - n))^2. The sums over people of y^2, y n, ... rise
     with the distance by what one more pair adds to them, so that one pass gives all distances at once.
