@@ -91,6 +91,18 @@ def order_statistic_interval(rank: int, n: int) -> tuple[float, float]:
     return float(low), float(betaincinv(max(rank, 1), n - max(rank, 1) + 1, 1 - tail))
 
 
+def leave_one_out_interval(false_positives: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of FPIR where n people of one gallery each searched it without themselves, at a fixed threshold
+    or at one set so that `false_positives` of them find somebody.
+
+    Two people who look alike each find the other: false positives come in pairs, and n searches say as much as n / 2 of
+    strangers. Raises WrongShape.
+    """
+    if not 0 <= false_positives <= n or not n:
+        raise WrongShape("false_positives", f"0 to {n}, of at least one search", false_positives)
+    return clopper_pearson(false_positives / 2, n / 2)
+
+
 def trials_needed(rate: float, max_ratio: float = MAX_END_RATIO) -> int:
     """How many independent trials (strangers' searches) an interval of this rate needs for its ends to be at most this
     factor apart: about 15 / rate for a factor 3. Raises WrongShape."""
