@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 from ml.calibration import Impostors, draw_impostor_pairs
 from ml.metric import EUCLIDEAN, Metric
-from ml.rate_intervals import clopper_pearson, order_statistic_interval, rate_interval
+from ml.rate_intervals import clopper_pearson, error_rate_interval, order_statistic_interval
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -222,12 +222,12 @@ def judge_searches(searches: Searches, fpirs: Sequence[float], seed: int) -> lis
         found.append(_searched("FPIR", fpir, rank, rank / len(strangers), interval, judges <= threshold, None))
         missed = mates > threshold
         found.append(
-            _searched("FNIR", fpir, int(missed.sum()), missed.mean(), rate_interval(missed), others > threshold)
+            _searched("FNIR", fpir, int(missed.sum()), missed.mean(), error_rate_interval(missed), others > threshold)
         )
     owners = np.unique(searches.owner)
     first = np.isin(searches.owner, draw.permutation(owners)[: len(owners) // 2])
     errors, people = searches.genuine > searches.threshold, searches.owner
-    interval, events = rate_interval(errors[first], people[first]), int(errors[first].sum())
+    interval, events = error_rate_interval(errors[first], people[first]), int(errors[first].sum())
     old = clopper_pearson(events, int(first.sum()))
     rate = errors[first].mean()
     found.append(_searched("FNMR", 1e-3, events, rate, interval, errors[~first], people[~first], old))

@@ -45,7 +45,7 @@ def is_enough(low: float, high: float) -> bool:
     return low > 0 and high <= MAX_END_RATIO * low
 
 
-def rate_interval(errors: NDArray[np.bool_], people: Ids | None = None) -> tuple[float, float]:
+def error_rate_interval(errors: NDArray[np.bool_], people: Ids | None = None) -> tuple[float, float]:
     """The 95 % interval of a rate of errors, such as FNMR, FNIR, or FPIR at a fixed threshold.
 
     errors: (n,) whether each trial failed; people: (n,) whose trial it was; None: everybody has one trial
@@ -95,8 +95,8 @@ def leave_one_out_interval(false_positives: int, n: int) -> tuple[float, float]:
     """The 95 % interval of FPIR where n people of one gallery each searched it without themselves, at a fixed threshold
     or at one set so that `false_positives` of them find somebody.
 
-    Two people who look alike each find the other: false positives come in pairs, and n searches say as much as n / 2 of
-    strangers. Raises WrongShape.
+    By the nearest face two people who look alike each find the other: false positives come in pairs, and n searches say
+    as much as n / 2 of strangers. A rule with a margin to the second person loosens that. Raises WrongShape.
     """
     if not 0 <= false_positives <= n or not n:
         raise WrongShape("false_positives", f"0 to {n}, of at least one search", false_positives)

@@ -14,10 +14,10 @@ from ml.rate_intervals import (
     clopper_pearson,
     effective_pairs,
     effective_trials,
+    error_rate_interval,
     is_enough,
     leave_one_out_interval,
     order_statistic_interval,
-    rate_interval,
     trials_needed,
 )
 
@@ -142,7 +142,7 @@ def test_the_interval_of_trials_that_people_share_holds_the_truth(rate: float) -
         errors = draw.random(len(people)) < own[people]
         truth = float(norm.cdf(norm.ppf(rate) / 3**0.5))
         for i, whose in enumerate((people, None)):
-            low, high = rate_interval(errors, whose)
+            low, high = error_rate_interval(errors, whose)
             covered[i] += low <= truth <= high
     assert FEW <= covered[0] / 300 <= MANY
     assert covered[1] < covered[0] - 30
@@ -151,12 +151,12 @@ def test_the_interval_of_trials_that_people_share_holds_the_truth(rate: float) -
 def test_trials_without_errors_are_worth_as_many_as_there_are_people() -> None:
     people = np.repeat(np.arange(50), 4)
     assert effective_trials(np.zeros(200, np.bool_), people) == 50
-    assert rate_interval(np.zeros(200, np.bool_), people) == clopper_pearson(0, 50)
-    assert rate_interval(np.ones(200, np.bool_), people) == clopper_pearson(50, 50)
-    assert rate_interval(np.zeros(1, np.bool_), np.zeros(1, np.int64)) == clopper_pearson(0, 1)
-    assert rate_interval(np.arange(200) < 20) == clopper_pearson(20, 200)
+    assert error_rate_interval(np.zeros(200, np.bool_), people) == clopper_pearson(0, 50)
+    assert error_rate_interval(np.ones(200, np.bool_), people) == clopper_pearson(50, 50)
+    assert error_rate_interval(np.zeros(1, np.bool_), np.zeros(1, np.int64)) == clopper_pearson(0, 1)
+    assert error_rate_interval(np.arange(200) < 20) == clopper_pearson(20, 200)
     with pytest.raises(WrongShape):
-        rate_interval(np.zeros(0, np.bool_))
+        error_rate_interval(np.zeros(0, np.bool_))
 
 
 @pytest.mark.parametrize(("rank", "n"), [(1, 40), (5, 300), (20, 2000)])
