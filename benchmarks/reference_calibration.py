@@ -66,6 +66,7 @@ def main() -> None:
     stored = calibration.to_dict()
     impostors = stored["impostors"]
     impostors["distances"] = [round(distance, DIGITS) for distance in impostors["distances"]]
+    impostors["effective"] = []  # LFW's rates say nothing sure of other people: no interval is stated
     written = {
         "recogniser": name,
         "options": OPTIONS[name],

@@ -5,16 +5,15 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, expit
+from scipy.special import expit
 
 from ml.errors import Corrupt, NotFinite, TooFewPairs, WrongShape
 from ml.metric import EUCLIDEAN, Metric
+from ml.rate_intervals import clopper_pearson, effective_pairs, is_enough
 from ml.types import Ids, Rows
 
 Distances = NDArray[np.float64]  # (n,), smaller is more alike: see ml.types.Metric
 
-CONFIDENCE = 0.95
-RULE_OF_30 = 30
 FEWEST = 5
 FLATTEST = 1e-3
 
@@ -23,11 +22,10 @@ FLATTEST = 1e-3
 class Threshold:
     """Faces at most this `distance` apart are taken for one person.
 
-    fmr: the share of impostor pairs that this takes, never above the rate asked for; low, high: its 95 %
-        Clopper-Pearson interval, a little narrow since pairs share faces
-    enough: whether the evidence carries it: at least 30 false matches seen (Doddington's rule of 30: true within
-        30 % with 90 % confidence). With none seen among n pairs no more is known than that the rate is below 3/n
-        (the rule of three), which `high` says.
+    fmr: the share of impostor pairs that this takes, never above the rate asked for
+    low, high: the 95 % interval of the rate among other people of the same kind, 0 to 1: Clopper and Pearson's for the
+        effective number of independent pairs (`ml.rate_intervals`). 0 and 1 where nobody knows whose the pairs are
+    enough: whether the evidence carries it: `high` is at most three times `low`
     """
 
     distance: float
@@ -42,23 +40,30 @@ class Impostors:
     """How far apart different people lie, as a few hundred quantiles: dense where few are near.
 
     n: pairs seen; distances: some of theirs, rising; counts: how many pairs are at most that far apart
+    effective: how many independent pairs would say as much of the rate at each of the distances; empty where it was not
+        measured, as in what older versions stored
     """
 
     n: int
     distances: tuple[float, ...]
     counts: tuple[int, ...]
+    effective: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, distances: Distances, keep: int = 400) -> Self:
-        """Raises TooFewPairs where there is none, NotFinite."""
-        ordered = np.sort(_finite(distances))
-        n = len(ordered)
+    def of(cls, distances: Distances, people: Ids | None = None, keep: int = 400) -> Self:
+        """people: (n, 2) numbers of the two people of each pair; None: no two pairs share anybody.
+
+        Raises TooFewPairs where there is no pair, NotFinite.
+        """
+        order = np.argsort(_finite(distances), kind="stable")
+        ordered, n = np.asarray(distances, np.float64)[order], len(order)
         if not n:
             raise TooFewPairs("pairs of different people", 1, 0)
         ranks = np.concatenate([np.arange(min(n, keep // 4)), np.geomspace(1, n, keep).round() - 1])
         kept = np.unique(ordered[np.unique(ranks).astype(np.int64)])
         counts = np.searchsorted(ordered, kept, side="right")
-        return cls(n, tuple(kept.tolist()), tuple(counts.tolist()))
+        effective = np.full(len(kept), n) if people is None else effective_pairs(people[order])[counts - 1]
+        return cls(n, tuple(kept.tolist()), tuple(counts.tolist()), tuple(effective.round(1).tolist()))
 
     def fmr(self, distance: Distances) -> Distances:
         """The estimated share of impostor pairs that lie as near or nearer; never 0: one more than were seen
@@ -81,8 +86,15 @@ class Impostors:
         within = int(np.searchsorted(self.counts, fmr * self.n + 1e-9, side="right"))
         taken = self.counts[within - 1] if within else 0
         distance = self.distances[within - 1] if within else np.nextafter(self.distances[0], -np.inf)
-        low, high = clopper_pearson(taken, self.n)
-        return Threshold(float(distance), taken / self.n, low, high, taken >= RULE_OF_30)
+        low, high = self._interval(within)
+        return Threshold(float(distance), taken / self.n, low, high, is_enough(low, high))
+
+    def _interval(self, within: int) -> tuple[float, float]:
+        """Of the rate at the `within`-th kept distance; 0: just below the first."""
+        if not self.effective:
+            return 0.0, 1.0
+        pairs = self.effective[max(within - 1, 0)]
+        return clopper_pearson(self.counts[within - 1] / self.n * pairs if within else 0.0, pairs)
 
 
 @dataclass(frozen=True)
@@ -97,11 +109,12 @@ class Calibration:
     impostors: Impostors
 
     @classmethod
-    def fit(cls, genuine: Distances, impostor: Distances) -> Self:
+    def fit(cls, genuine: Distances, impostor: Distances, people: Ids | None = None) -> Self:
         """Platt's method on the distance, both classes weighing alike whatever their numbers.
 
         His softened targets, (n + 1) / (n + 2) and 1 / (n + 2), keep it from being sure of what few pairs say, and
         a floor under the slope keeps order where the embedding has learned nothing. Raises TooFewPairs, NotFinite.
+        people: (n, 2) numbers of the two people of each impostor pair; None: no two pairs share anybody.
         Source: Platt 1999; Lin, Lin and Weng 2007.
         """
         for what, found in (("same", genuine), ("different", impostor)):
@@ -111,7 +124,7 @@ class Calibration:
         centre = (same.mean() + other.mean()) / 2
         width = np.concatenate([same - same.mean(), other - other.mean()]).std() + abs(centre) * 1e-9 + 1e-12
         slope, intercept = _platt((same - centre) / width, (other - centre) / width)
-        return cls(float(slope / width), float(intercept + slope * centre / width), Impostors.of(other))
+        return cls(float(slope / width), float(intercept + slope * centre / width), Impostors.of(other, people))
 
     def probability(self, distance: Distances) -> Distances:
         """P(same person | distance) at a prior of one half, in 0..1, of the shape given."""
@@ -143,39 +156,40 @@ class Calibration:
         """What `to_dict` gave, through JSON or not. Raises Corrupt."""
         try:
             seen = kept["impostors"]
-            impostors = Impostors(int(seen["n"]), tuple(seen["distances"]), tuple(seen["counts"]))
+            effective = tuple(seen.get("effective", ()))
+            if len(effective) not in (0, len(seen["distances"])):
+                raise ValueError("effective numbers are not those of the distances")
+            impostors = Impostors(int(seen["n"]), tuple(seen["distances"]), tuple(seen["counts"]), effective)
             return cls(float(kept["slope"]), float(kept["intercept"]), impostors)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not a calibration: {error}") from error
 
 
-def threshold_for_fmr(impostor_distances: Distances, fmr: float) -> Threshold:
+def threshold_for_fmr(impostor_distances: Distances, fmr: float, people: Ids | None = None) -> Threshold:
     """The threshold for a false-match rate, exact: from every one of these (n,) distances.
 
+    people: (n, 2) numbers of the two people of each pair; None: no two pairs share anybody
     Raises TooFewPairs, NotFinite, WrongShape.
     """
-    return Impostors.of(impostor_distances, keep=4 * len(impostor_distances)).threshold(fmr)
-
-
-def clopper_pearson(errors: int, n: int) -> tuple[float, float]:
-    """The exact 95 % interval of a rate of which `errors` were seen in n trials (Clopper and Pearson 1934)."""
-    tail = (1 - CONFIDENCE) / 2
-    low = betaincinv(errors, n - errors + 1, tail) if errors else 0.0
-    high = betaincinv(errors + 1, n - errors, 1 - tail) if errors < n else 1.0
-    return float(low), float(high)
+    return Impostors.of(impostor_distances, people, keep=4 * len(impostor_distances)).threshold(fmr)
 
 
 def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = EUCLIDEAN) -> Distances:
-    """Distances of at most n different pairs of different people among (N, d) rows, every pair as likely as another.
+    """Distances of the pairs that `draw_impostor_pairs` draws among (N, d) rows."""
+    return metric.apart(rows, draw_impostor_pairs(people, n, seed))
+
+
+def draw_impostor_pairs(people: Ids, n: int, seed: int) -> Ids:
+    """(P, 2): places of at most n different pairs of faces of different people, every pair as likely as another.
 
     people: (N,) numbers; -1 is unknown and left out
     """
     known, rng = np.flatnonzero(people >= 0), np.random.default_rng(seed)
     if len(known) < 2:
-        return np.empty(0)
+        return np.empty((0, 2), np.int64)
     first, second = rng.choice(known, (2, 2 * n))
     apart = people[first] != people[second]
-    return metric.apart(rows, _unique(first[apart], second[apart], len(rows), n, rng))
+    return _unique(first[apart], second[apart], len(people), n, rng)
 
 
 def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = EUCLIDEAN) -> Distances:

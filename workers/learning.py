@@ -61,7 +61,9 @@ def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Tel
     everything = fitting.training_set(plan, taken, rows, np.ones(len(rows), np.bool_))
     if first is None:
         only = fitting.fit(plan, everything, told.phase("fit", 200, 1000), before=before)
-        known = _known({f.task: measuring.calibrate_on_learned(only, rows, f) for f in _served(taken, only)})
+        known = _known(
+            {f.task: measuring.calibrate_on_learned(only, rows, f, taken.people) for f in _served(taken, only)}
+        )
         return Candidate(_made(plan, recipe, name, only, known, []), None, _unmeasured(plan, taken, held))
     report, known, by_held_out = _measured(context, plan, taken, rows, held, first)
     strangers = measure_held_out_strangers(context, first, rows, taken, held)
@@ -156,7 +158,7 @@ def _measured(
         if calibrations[facts.task]:
             by_held_out.append(facts.task)
         else:
-            calibrations[facts.task] = measuring.calibrate_on_learned(first, rows, facts)
+            calibrations[facts.task] = measuring.calibrate_on_learned(first, rows, facts, taken.people)
     main = report["tasks"].get(plan.tasks[0], {})
     report |= {key: main.get(key) for key in ("candidate", "current", "current_model")}
     return report, _known(calibrations), by_held_out

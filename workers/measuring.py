@@ -41,13 +41,14 @@ class Trial:
 @dataclass(frozen=True, eq=False)
 class Measured:
     """ranked: None where nothing could be searched for; genuine, impostor: distances of held-out pairs; said: of the
-    explicit labels. float64."""
+    explicit labels. float64. impostor_people: (n, 2) numbers of the two people of each impostor pair."""
 
     metric: Metric
     ranked: Ranked | None
     genuine: Distances
     impostor: Distances
     said: Distances
+    impostor_people: Ids
 
 
 def measure(trial: Trial, model: Contestant) -> Measured:
@@ -59,10 +60,23 @@ def measure(trial: Trial, model: Contestant) -> Measured:
     ranked = _rank(trial, placed, searched, metric)
     if ranked is None:
         fresh = trial.held[facts.pairs].any(axis=1)
-        return Measured(metric, None, said[fresh & facts.same], said[fresh & ~facts.same], said)
+        impostor = fresh & ~facts.same
+        people = trial.bench.snapshot.people[facts.pairs[impostor]]
+        return Measured(metric, None, said[fresh & facts.same], said[impostor], said, people)
     drawn, alike = draw_pairs(facts.truth[searched], facts.tolerance, PAIRS, np.random.default_rng(0))
     genuine = metric.apart(placed.faces, trial.bench.place(searched[drawn[alike]]))
-    return Measured(metric, ranked, genuine, ranked.impostor.astype(np.float64), said)
+    people = _impostor_people(ranked, trial.bench.snapshot.people[searched])
+    return Measured(metric, ranked, genuine, ranked.impostor.astype(np.float64), said, people)
+
+
+def _impostor_people(ranked: Ranked, people: Ids) -> Ids:
+    """(n, 2) whose the two faces of each impostor pair are. people: of the faces searched among; behind these lie the
+    distractors, each of whom is somebody else."""
+    found = ranked.impostor_ids
+    stranger = people.max(initial=0) + 1 + found
+    searched = np.minimum(found, len(people) - 1)
+    other = np.where(found < len(people), people[searched], stranger)
+    return np.stack([ranked.impostor_of.astype(np.int64), other], axis=1)
 
 
 def _rank(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> Ranked | None:
@@ -158,15 +172,18 @@ def calibrate(measured: Measured) -> Calibration | None:
     """From held-out pairs; None where there are too few of either kind."""
     if min(len(measured.genuine), len(measured.impostor)) < FEWEST:
         return None
-    return Calibration.fit(measured.genuine, measured.impostor)
+    return Calibration.fit(measured.genuine, measured.impostor, measured.impostor_people)
 
 
-def calibrate_on_learned(embedder: Embedder, rows: Rows, facts: Facts) -> Calibration | None:
-    """From pairs that were learned from, which look easier than they are: only where too few were held out."""
+def calibrate_on_learned(embedder: Embedder, rows: Rows, facts: Facts, people: Ids) -> Calibration | None:
+    """From pairs that were learned from, which look easier than they are: only where too few were held out.
+
+    people: (N,) numbers of whom the faces are of
+    """
     drawn, alike = draw_pairs(facts.truth, facts.tolerance, PAIRS, np.random.default_rng(0))
     pairs, same = np.concatenate([drawn, facts.pairs]), np.concatenate([alike, facts.same])
     if min(same.sum(), (~same).sum()) < FEWEST:
         return None
     places, at = np.unique(pairs, return_inverse=True)
     apart = embedder.metric.apart(embedder.embed(rows[places], facts.task), at.reshape(-1, 2))
-    return Calibration.fit(apart[same], apart[~same])
+    return Calibration.fit(apart[same], apart[~same], people[pairs[~same]])

@@ -20,7 +20,7 @@ from app.errors import NotFound
 from app.queue.messages import IngestBatch
 from app.queue.queue import LIVE
 from app.resources import Resources
-from ml.calibration import Calibration, sample_genuine, sample_impostors
+from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.errors import TooFewPairs
 from ml.generation import Generation
 from ml.identification.decision_rule import DecisionRule
@@ -190,10 +190,11 @@ def _learned_here(generation: Generation, place: Place) -> bool:
 def _calibrated(rows: Rows, people: Ids, alike: Rows, whose: Ids, metric: Metric) -> Calibration | None:
     """From a random sample, which gives the impostors, and from photos of the same people."""
     pairs = int(np.clip(2e8 / rows.shape[1], 20_000, 200_000))
-    impostor = sample_impostors(rows, people, pairs, 0, metric)
+    drawn = draw_impostor_pairs(people, pairs, 0)
+    impostor = metric.apart(rows, drawn)
     genuine = sample_genuine(alike, whose, pairs // 4, 0, metric)
     try:
-        return Calibration.fit(genuine, impostor)
+        return Calibration.fit(genuine, impostor, people[drawn])
     except TooFewPairs:
         return None
 

@@ -28,7 +28,8 @@ class Scores:
 
     calibration: of this gallery (`app.engine.facts.measure`), else that of training time, else None: similarities are
     then only an order, and nothing passes or fails
-    measured_on: faces there were when the facts were measured; 0 where they were not
+    measured_on: faces there were when the facts were measured; 0 where they were not, or by an older version that did
+        not keep how sure its false-match rates are
     curve: what m buys, by rising m; empty where it was not measured
     open_set: how strangers score against this gallery; without it only pairs are known
     reference: the model's own calibration, of other people, where it has one
@@ -53,12 +54,12 @@ class Scores:
     ) -> Self:
         """From what `app.engine.facts.measure` wrote; None where nothing was measured here."""
         facts = facts or {}
-        own = facts.get("calibration")
+        own = Calibration.from_dict(facts["calibration"]) if facts.get("calibration") else None
         return cls(
             metric=generation.metric,
-            calibration=Calibration.from_dict(own) if own else generation.calibrations.get(task),
+            calibration=own or generation.calibrations.get(task),
             default_fmr=facts.get("default_fmr", DEFAULT_FMR),
-            measured_on=facts.get("faces", 0),
+            measured_on=0 if own and not own.impostors.effective else facts.get("faces", 0),
             curve=tuple(Point(**p) for p in facts.get("curve", ())),
             default_fpir=default_fpir,
             open_set=_open_set(facts.get("open_set")),

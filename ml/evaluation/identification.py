@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.errors import WrongShape
-from ml.evaluation.intervals import RESAMPLES, Figures, Interval, Times, bootstrap
+from ml.evaluation.intervals import RESAMPLES, Figures, Interval, Times, bootstrap, widen_at_bounds
 from ml.evaluation.verification import Distances
 
 Numbers = NDArray[np.float64]
@@ -44,7 +44,8 @@ def fnir(
     within: given, a mate that stands behind so many places is missed at any threshold
 
     Intervals resample people, and each resample chooses its thresholds anew, so that they hold what a few strangers
-    leave open about those. Raises WrongShape where there is no probe of either kind.
+    leave open about those; where nobody or everybody is missed they are Clopper and Pearson's, with as many trials as
+    there are people enrolled. Raises WrongShape where there is no probe of either kind.
     """
     known = [np.isfinite(p.mate) for p in parts]
     if not any(k.any() for k in known) or not all(len(p.stranger) for p in parts):
@@ -59,7 +60,9 @@ def fnir(
         with np.errstate(invalid="ignore"):
             return np.asarray(counted[:, 1:] / counted[:, :1], np.float64)
 
-    return bootstrap(figures, len(people), resamples=resamples, seed=seed)
+    found = bootstrap(figures, len(people), resamples=resamples, seed=seed)
+    enrolled = len(np.unique(np.concatenate([p.mate_people[k] for p, k in zip(parts, known, strict=True)])))
+    return tuple(widen_at_bounds(one, enrolled) for one in found)
 
 
 def _missed(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from ml.calibration import clopper_pearson
+from ml.rate_intervals import clopper_pearson
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -126,8 +126,14 @@ def bootstrap_rate(
     found = bootstrap_mean(values, groups, seed=seed)
     if found.value not in (0.0, 1.0):
         return found
-    trials = int(_members(np.isfinite(values), groups).max()) + 1
-    return Interval(found.value, *clopper_pearson(trials if found.value else 0, trials))
+    return widen_at_bounds(found, int(_members(np.isfinite(values), groups).max()) + 1)
+
+
+def widen_at_bounds(rate: Interval, people: int) -> Interval:
+    """Clopper and Pearson's interval, with as many trials as people, of a rate of 0 or 1; any other as it is."""
+    if rate.value not in (0.0, 1.0):
+        return rate
+    return Interval(rate.value, *clopper_pearson(people if rate.value else 0, people))
 
 
 def bootstrap_pairs(

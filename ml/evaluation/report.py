@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ml.errors import WrongShape
 from ml.evaluation.identification import Probes, fnir
-from ml.evaluation.intervals import Interval, Times, bootstrap, bootstrap_mean, bootstrap_rate
+from ml.evaluation.intervals import Interval, Times, bootstrap, bootstrap_mean, bootstrap_rate, widen_at_bounds
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.records import DetPoint, Report
 from ml.evaluation.retrieval import Faces, Ranked, average_precisions, n_call, nearest_error, rank
@@ -102,7 +102,7 @@ def _cmc(draws: Sequence[Ranked]) -> tuple[Interval, ...]:
         within = np.cumsum(times @ counted, axis=1)
         return np.asarray(within[:, :-1] / within[:, -1:], np.float64)
 
-    return bootstrap(figures, len(counted))
+    return tuple(widen_at_bounds(one, len(counted)) for one in bootstrap(figures, len(counted)))
 
 
 def _separation(draws: Sequence[Ranked], metric: Metric) -> Separation:

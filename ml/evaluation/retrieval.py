@@ -26,6 +26,7 @@ class Ranked:
     mate, stranger: (Q,) float32 distance of the nearest relevant and of the nearest other face, +inf where none
     genuine, impostor: float32 distances of relevant and (sampled) other pairs, one query after the other
     sampled: (Q,) how many impostor pairs of each query there are
+    impostor_ids: the id of the gallery's face in each impostor pair
     gallery: faces that were ranked, the query itself not counted
     open_set: whether the queries with nothing to find are of people left out on purpose; they alone are strangers then,
         else every query stands for one as well, its own person taken out
@@ -38,6 +39,7 @@ class Ranked:
     genuine: NDArray[np.float32]
     impostor: NDArray[np.float32]
     sampled: Ids
+    impostor_ids: Ids
     gallery: int
     open_set: bool = False
 
@@ -101,8 +103,8 @@ def rank(
         for q, line in enumerate(block, start):
             other = ids != queries.ids[q]
             same = np.abs(values - queries.values[q]) <= tolerance
-            found.append(_of_one(line[other], same[other], draw, impostors))
-    ranks, mate, stranger, genuine, impostor = zip(*found, strict=True) if found else ((),) * 5
+            found.append(_of_one(line[other], same[other], ids[other], draw, impostors))
+    ranks, mate, stranger, genuine, impostor, impostor_ids = zip(*found, strict=True) if found else ((),) * 6
     return Ranked(
         ranks,
         queries.values.astype(np.float64),
@@ -111,6 +113,7 @@ def rank(
         _joined(genuine),
         _joined(impostor),
         np.array([len(part) for part in impostor], np.int64),
+        np.concatenate([np.empty(0, np.int64), *impostor_ids]),
         len(ids) - int(np.isin(queries.ids, ids).any()),
     )
 
@@ -120,12 +123,12 @@ def _joined(parts: tuple[NDArray[np.float32], ...]) -> NDArray[np.float32]:
 
 
 def _of_one(
-    line: NDArray[np.float32], same: NDArray[np.bool_], draw: np.random.Generator, impostors: int
-) -> tuple[Ids, np.float32, np.float32, NDArray[np.float32], NDArray[np.float32]]:
-    genuine, others = line[same], line[~same]
+    line: NDArray[np.float32], same: NDArray[np.bool_], ids: Ids, draw: np.random.Generator, impostors: int
+) -> tuple[Ids, np.float32, np.float32, NDArray[np.float32], NDArray[np.float32], Ids]:
+    genuine, others = line[same], np.flatnonzero(~same)
+    nearest = [part.min(initial=np.float32(np.inf)) for part in (genuine, line[others])]
     kept = others if len(others) <= impostors else draw.choice(others, impostors, replace=False)
-    nearest = [part.min(initial=np.float32(np.inf)) for part in (genuine, others)]
-    return ranks_of(line, np.flatnonzero(same)), nearest[0], nearest[1], genuine, kept
+    return ranks_of(line, np.flatnonzero(same)), nearest[0], nearest[1], genuine, line[kept], ids[kept]
 
 
 def ranks_of(line: NDArray[np.float32], relevant: Ids) -> Ids:

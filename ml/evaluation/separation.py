@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.errors import WrongShape
-from ml.evaluation.intervals import RESAMPLES, Figures, Interval, Times, bootstrap, pair_times
+from ml.evaluation.intervals import RESAMPLES, Figures, Interval, Times, bootstrap, pair_times, widen_at_bounds
 from ml.evaluation.verification import Distances, det, fnmr_at
 
 FMRS = (0.001, 0.01)
@@ -81,7 +81,8 @@ def separation(
         return np.asarray(np.mean([part(times) for part in parts], axis=0), np.float64)
 
     eer, auc, *more = bootstrap(figures, len(people), values=exact, resamples=resamples, seed=seed)
-    told = {f"{f:g}": one for f, one in zip(fmrs, more, strict=False)}
+    own = len(np.unique(np.concatenate([side.ends.ravel() for side in genuine])))
+    told = {f"{f:g}": widen_at_bounds(one, own) for f, one in zip(fmrs, more, strict=False)}
     return Separation(eer, auc, told, Dispersion(*more[len(fmrs) :]))
 
 

@@ -21,6 +21,7 @@ from app.engine.batching import WAITING, Slots
 from app.engine.engine import Engine, open_engine
 from app.engine.loading import Place
 from app.engine.locks import SharedLock
+from app.engine.scores import Scores
 from app.errors import Busy, NotFound
 from app.resources import Resources
 from ml.calibration import Calibration
@@ -29,6 +30,7 @@ from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration, StrangerSearches
 from ml.indexes.ivf import Ivf
 from ml.metric import EUCLIDEAN
+from ml.rate_intervals import clopper_pearson
 from ml.types import Ids
 from tests.rows import Gallery, generation, people
 
@@ -342,6 +344,10 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         line = serving.facts.threshold(0.01)
         assert line is not None
         assert line.fmr <= 0.01
+        pairs, calibration = clopper_pearson(round(line.fmr * 7020), 7020), serving.facts.calibration  # all pairs
+        assert calibration is not None
+        assert calibration.impostors.n == 7020
+        assert line.high / line.low > 1.2 * pairs[1] / pairs[0]  # since 40 people share them
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).facts[MODEL.id]
     pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
@@ -350,6 +356,20 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
     again = facts.measure(resources, "staff", "identity", MODEL)["calibration"]
     assert json.loads(json.dumps(again)) == kept["calibration"]
+
+
+def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resources) -> None:
+    gallery = Gallery(resources).make(MODEL)
+    rows, subjects = people(40, 3)
+    gallery.add({MODEL.id: rows}, subjects)
+    measured = facts.measure(resources, "staff", "identity", MODEL)
+    assert Scores.of(measured, MODEL, "identity").measured_on == 120
+    del measured["calibration"]["impostors"]["effective"]
+    old = Scores.of(measured, MODEL, "identity")
+    line = old.threshold(0.01)
+    assert line is not None
+    assert (old.measured_on, line.low, line.high, line.enough) == (0, 0, 1, False)
+    assert facts.due(120, old.measured_on, quiet=False)
 
 
 @pytest.mark.parametrize(

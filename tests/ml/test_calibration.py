@@ -9,13 +9,14 @@ from scipy.stats import binom
 from ml.calibration import (
     Calibration,
     Impostors,
-    clopper_pearson,
+    draw_impostor_pairs,
     sample_genuine,
     sample_impostors,
     threshold_for_fmr,
 )
 from ml.errors import Corrupt, NotFinite, TooFewPairs, WrongShape
 from ml.metric import EUCLIDEAN, INNER_PRODUCT, Metric
+from ml.rate_intervals import clopper_pearson
 
 
 def two_kinds(seed: int, genuine: int = 2000, impostor: int = 5000) -> tuple[np.ndarray, np.ndarray]:
@@ -102,10 +103,10 @@ def test_a_threshold_takes_no_more_impostors_than_asked_and_no_fewer_than_it_mus
     assert found.low <= found.fmr <= found.high
 
 
-def test_evidence_is_enough_from_thirty_false_matches_on() -> None:
+def test_evidence_is_enough_where_the_ends_are_within_a_factor_of_three() -> None:
     distances = np.random.default_rng(0).normal(size=10_000)
-    assert threshold_for_fmr(distances, 0.003).enough
-    assert not threshold_for_fmr(distances, 0.0029).enough
+    assert threshold_for_fmr(distances, 0.0015).enough
+    assert not threshold_for_fmr(distances, 0.0014).enough
     none = threshold_for_fmr(distances, 1e-5)
     assert none.fmr == 0
     assert none.high == pytest.approx(3.69 / 10_000, rel=0.01)
@@ -120,6 +121,47 @@ def test_a_rate_that_is_none_is_refused(fmr: float) -> None:
 def test_no_impostors_at_all_give_no_threshold() -> None:
     with pytest.raises(TooFewPairs):
         threshold_for_fmr(np.empty(0), 0.1)
+
+
+def test_the_same_distances_say_less_where_few_people_share_them() -> None:
+    draw = np.random.default_rng(0)
+    means, people = draw.normal(size=40), draw.integers(0, 40, (20_000, 2))
+    people = people[people[:, 0] != people[:, 1]]
+    distances = means[people].sum(1) + draw.normal(size=len(people))
+    shared, apart = threshold_for_fmr(distances, 0.01, people), threshold_for_fmr(distances, 0.01)
+    assert shared.distance == apart.distance
+    assert shared.fmr == apart.fmr
+    assert shared.high / shared.low > 2 * apart.high / apart.low
+    assert apart.enough
+    assert not shared.enough
+
+
+def test_a_stored_calibration_keeps_the_intervals_of_any_rate() -> None:
+    draw = np.random.default_rng(1)
+    people = draw.integers(0, 300, (50_000, 2))
+    people = people[people[:, 0] != people[:, 1]]
+    distances = draw.normal(size=300)[people].sum(1) + draw.normal(size=len(people))
+    kept = Calibration.from_dict(
+        json.loads(json.dumps(Calibration.fit(distances[:500] - 4, distances, people).to_dict()))
+    )
+    for rate in (0.1, 0.01, 1e-3):
+        exact, stored = threshold_for_fmr(distances, rate, people), kept.threshold(rate)
+        assert (stored.low, stored.high) == pytest.approx((exact.low, exact.high), rel=0.1)
+
+
+def test_of_what_an_older_version_stored_no_interval_is_known() -> None:
+    old = Calibration.fit(*two_kinds(0)).to_dict()
+    del old["impostors"]["effective"]
+    found = Calibration.from_dict(json.loads(json.dumps(old))).threshold(0.01)
+    assert found.fmr == pytest.approx(0.01)
+    assert (found.low, found.high, found.enough) == (0.0, 1.0, False)
+
+
+def test_effective_numbers_of_other_distances_are_corrupt() -> None:
+    kept = Calibration.fit(*two_kinds(0)).to_dict()
+    kept["impostors"]["effective"] = kept["impostors"]["effective"][1:]
+    with pytest.raises(Corrupt, match="effective"):
+        Calibration.from_dict(kept)
 
 
 @pytest.mark.parametrize(("errors", "n"), [(0, 50), (3, 50), (30, 10_000), (50, 50)])
@@ -194,6 +236,15 @@ def test_one_person_with_most_photos_does_not_stand_for_all() -> None:
     rows = np.random.default_rng(0).normal(size=(1200, 2)).astype(np.float32)
     rows[:1000] += 1000 * np.arange(1000)[:, None]  # only the first person's photos lie far apart
     assert (sample_genuine(rows, people, 200, 0) > 1000).mean() < 0.1
+
+
+def test_drawn_pairs_are_places_of_different_known_people() -> None:
+    people = np.random.default_rng(3).integers(-1, 6, 60)
+    pairs = draw_impostor_pairs(people, 400, 1)
+    assert len(np.unique(pairs, axis=0)) == len(pairs) == 400
+    assert (people[pairs] >= 0).all()
+    assert (people[pairs[:, 0]] != people[pairs[:, 1]]).all()
+    assert draw_impostor_pairs(np.full(4, -1), 5, 0).shape == (0, 2)
 
 
 def test_samples_of_nobody_are_empty() -> None:

@@ -132,6 +132,17 @@ def test_impostors_are_drawn_the_same_way_twice(crowd: tuple[Faces, Faces]) -> N
     assert np.array_equal(first.impostor, second.impostor)
 
 
+def test_the_ids_of_impostors_are_those_of_the_faces_compared(crowd: tuple[Faces, Faces]) -> None:
+    queries, gallery = crowd
+    found = rank(queries, gallery, impostors=10)
+    first, second = np.repeat(np.arange(len(queries.ids)), found.sampled), found.impostor_ids
+    order = np.argsort(gallery.ids)
+    places = order[np.searchsorted(gallery.ids[order], second)]
+    apart = EUCLIDEAN.paired(queries.rows[first], gallery.rows[places])
+    np.testing.assert_allclose(apart, found.impostor, rtol=1e-5, atol=1e-6)
+    assert (queries.values[first] != gallery.values[places]).all()
+
+
 def test_other_widths_are_refused() -> None:
     with pytest.raises(WrongShape, match=r"\(Q, 2\)"):
         rank(faces([[0]], [1]), faces([[0, 1]], [1]))

@@ -80,6 +80,9 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     made = resources.generations.get(result["model"])
     assert made.embedder.notes["steps"] == resources.generations.get(made.id + HELD_OUT).embedder.notes["steps"]
     assert made.calibrations["identity"].slope > 0
+    impostors = made.calibrations["identity"].impostors
+    assert len(impostors.effective) == len(impostors.distances)
+    assert min(impostors.effective) < impostors.n / 10  # few people are in all of its pairs
 
 
 def test_run_twice_it_ends_with_the_same_model(resources: Resources) -> None:

@@ -1,0 +1,216 @@
+"""How often the stated 95 % intervals of error rates hold the truth, over random splits of people.
+
+    python -m benchmarks.coverage --data DIR [--splits 200] [--sets lfw celeba] [--features lbp ...] [--json FILE]
+    python -m benchmarks.coverage --simulate [--splits 200]
+
+FMR: some people calibrate (the threshold at a rate and its interval, from sampled pairs, as the service does), and two
+judges say how often the interval holds the rate that the threshold really has:
+
+    halves: one half of the people calibrates, the other half judges with all its pairs. The judging half errs too, so
+        each end of the interval is moved outwards, on a logarithmic scale, to the root of the summed squares of its own
+        distance and of 1.96 standard errors of the judge (jackknife over people). An interval that covers in 95 % then
+        still does; without this it would hold the judged rate in 83 %.
+    whole: n people calibrate, all people of the set are the truth. Their error against people whom they are part of is
+        smaller than against everybody: the variance between people, of which the effective number of pairs is made, is
+        taken times 1 - n / N (the finite-population correction).
+
+FPIR, FNIR: one gallery, which one photo of each stranger and of each person enrolled searches; half of the strangers
+set the threshold, half of the mates tell FNIR there, the other halves judge. FNMR: pairs of photos of one person, at a
+fixed threshold, halves of the people.
+
+--simulate runs both judges, and the truth, on people drawn from a hierarchical Gaussian model whose FMR is known:
+photos are N(mean of the person, w) and means N(0, 1 - w) in d dimensions, so that half the squared distance of two
+people's photos is chi-squared with d degrees of freedom.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from joblib import cpu_count
+
+from app.cli.reproduce.photos import Photos
+from benchmarks.coverage_judges import (
+    Outcome,
+    People,
+    Searches,
+    World,
+    judge_halves,
+    judge_searches,
+    judge_truth,
+    judge_whole,
+)
+from ml import registry
+from ml.types import Ids
+
+RATES = (1e-2, 1e-3, 1e-4)
+FPIRS = (0.1, 0.01)
+SETS = ("lfw", "celeba")
+FEATURES = ("dlib_resnet", "mobilefacenet", "lbp")
+SIZES = (1000, 300, 100)
+"""People who calibrate where the whole set judges."""
+WORLD = 2000
+"""People of a simulated set."""
+
+Judge = Callable[[int], list[Outcome]]
+"""What the split of a seed gives."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of one kind of interval over all splits: shares 0..1; ends: the median of the upper over the lower end;
+    pairs_covered: of the intervals over pairs that were stated before."""
+
+    data: str
+    features: str
+    judge: str
+    people: int
+    figure: str
+    rate: float
+    events: float
+    covered: float
+    below: float
+    above: float
+    ends: float
+    pairs_covered: float | None
+
+
+def of_data(asked: argparse.Namespace) -> Iterator[Coverage]:
+    photos = Photos(asked.data, asked.cache.resolve())
+    for photo_set in asked.sets:
+        for features in asked.features:
+            everybody = load(photos, photo_set, features)
+            yield from measure(everybody, photo_set, features, asked.splits, asked.jobs)
+
+
+def load(photos: Photos, photo_set: str, features: str) -> People:
+    """Everybody of a set, embedded without anything learned: cosine of a network, Euclidean distance of LBP."""
+    embedder = registry.build("embedders", "l2" if features == "lbp" else "cosine")
+    rows = embedder.embed(photos.rows(photo_set, features))
+    _, people = np.unique([name.split("/")[0] for name in photos.names(photo_set)], return_inverse=True)
+    return People(rows, people.astype(np.int64), embedder.metric)
+
+
+def measure(everybody: People, data: str, features: str, splits: int, jobs: int) -> Iterator[Coverage]:
+    """By every judge, of every figure at every rate."""
+    near, n = everybody.near_pairs(4 * max(RATES)), len(everybody.photos)
+    searches = Searches.of(everybody, near)
+    judges: list[tuple[str, int, Judge]] = [
+        ("halves", n // 2, partial(judge_halves, everybody, near, RATES)),
+        *(("whole", size, partial(judge_whole, everybody, near, size, RATES)) for size in SIZES if size < n // 2),
+        ("halves", n // 2, partial(judge_searches, searches, FPIRS)),
+    ]
+    for name, people, judge in judges:
+        for outcomes in zip(*over_seeds(judge, splits, jobs), strict=True):
+            yield summary(data, features, name, people, outcomes)
+
+
+def simulated(splits: int, jobs: int) -> Iterator[Coverage]:
+    """A new set of people for each seed; every judge of the same calibrations, and one who knows the truth."""
+    worlds = {"even": World(16, 0.7, even), "uneven": World(64, 0.7, uneven)}
+    for name, world in worlds.items():
+        for judge in (_true, _by_halves, _by_whole):
+            for outcomes in zip(*over_seeds(partial(judge, world), splits, jobs), strict=True):
+                yield summary("gauss", name, judge.__name__.rpartition("_")[2], WORLD // 2, outcomes)
+
+
+def _true(world: World, seed: int) -> list[Outcome]:
+    return judge_truth(world, world.draw(WORLD, seed), RATES, seed)
+
+
+def _by_halves(world: World, seed: int) -> list[Outcome]:
+    everybody = world.draw(WORLD, seed)
+    return judge_halves(everybody, everybody.near_pairs(4 * max(RATES)), RATES, seed)
+
+
+def _by_whole(world: World, seed: int) -> list[Outcome]:
+    everybody = world.draw(WORLD, seed)
+    return judge_whole(everybody, everybody.near_pairs(4 * max(RATES)), WORLD // 2, RATES, seed)
+
+
+def even(draw: np.random.Generator, people: int) -> Ids:
+    """One to five photos each."""
+    return draw.integers(1, 6, people)
+
+
+def uneven(draw: np.random.Generator, people: int) -> Ids:
+    """Most have one photo, a few up to 200, as in LFW."""
+    return np.minimum(draw.pareto(1.5, people) + 1, 200).astype(np.int64)
+
+
+def over_seeds(judge: Judge, splits: int, jobs: int) -> list[list[Outcome]]:
+    """Of each seed. The processes are forked, so that they have the data without its being sent."""
+    with ProcessPoolExecutor(jobs, get_context("fork"), _keep, (judge,)) as pool:
+        return list(pool.map(_run, range(splits), chunksize=4))
+
+
+_kept: list[Judge] = []
+
+
+def _keep(judge: Judge) -> None:
+    _kept[:] = [judge]
+
+
+def _run(seed: int) -> list[Outcome]:
+    return _kept[0](seed)
+
+
+def summary(data: str, features: str, judge: str, people: int, found: Sequence[Outcome]) -> Coverage:
+    below = float(np.mean([one.truth < one.low for one in found]))
+    above = float(np.mean([one.truth > one.high for one in found]))
+    of_pairs = [one.pairs_hold for one in found if one.pairs_hold is not None]
+    return Coverage(
+        data,
+        features,
+        judge,
+        people,
+        found[0].figure,
+        found[0].rate,
+        events=float(np.mean([one.events for one in found])),
+        covered=1 - below - above,
+        below=below,
+        above=above,
+        ends=float(np.median([one.ends for one in found])),
+        pairs_covered=float(np.mean(of_pairs)) if of_pairs else None,
+    )
+
+
+def show(one: Coverage) -> None:
+    old = "" if one.pairs_covered is None else f"  over pairs {100 * one.pairs_covered:5.1f} %"
+    print(
+        f"{one.data:7} {one.features:13} {one.judge:6} {one.people:5} people  {one.figure} at {one.rate:<6g}"
+        f" {one.events:6.0f} events  covered {100 * one.covered:5.1f} %"
+        f" (below {100 * one.below:4.1f}, above {100 * one.above:4.1f})  ends x {one.ends:<6.3g}{old}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="the folder of the data")
+    parser.add_argument("--cache", type=Path, default=Path(".likeness/cache"), help="where crops and features are kept")
+    parser.add_argument("--splits", type=int, default=200)
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--features", nargs="+", default=FEATURES)
+    parser.add_argument("--jobs", type=int, default=cpu_count())
+    parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    if not asked.data and not asked.simulate:
+        parser.error("give --data DIR or --simulate")
+    found = []
+    for one in simulated(asked.splits, asked.jobs) if asked.simulate else of_data(asked):
+        show(one)
+        found.append(asdict(one))
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

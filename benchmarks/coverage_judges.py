@@ -1,0 +1,290 @@
+"""Who calibrates, who judges, and whether the interval holds: the designs of `benchmarks.coverage`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from ml.calibration import Impostors, draw_impostor_pairs
+from ml.metric import EUCLIDEAN, Metric
+from ml.rate_intervals import clopper_pearson, error_rate_interval, order_statistic_interval
+from ml.types import Ids, Rows
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+BLOCK = 1000
+NORMAL = 1.959964
+SAMPLE_BYTES = 32 << 20
+PHOTOS = 4
+"""Of one person, at most, for the false-non-match rate."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One interval of one split: low and high as the judge takes them, ends: high / low as stated, truth: what the
+    judge saw; pairs_hold: whether the interval over pairs would have held it."""
+
+    figure: str
+    rate: float
+    events: int
+    low: float
+    high: float
+    ends: float
+    truth: float
+    pairs_hold: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class NearPairs:
+    """(P,) rising distances of the nearest pairs of different people, and (P, 2) the people."""
+
+    distances: Floats
+    people: Ids
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """rows: (N, d) embeddings; people: (N,) numbers from 0 on, none left out."""
+
+    rows: Rows
+    people: Ids
+    metric: Metric
+
+    @cached_property
+    def photos(self) -> Ids:
+        """(K,) how many each person has."""
+        return np.bincount(self.people)
+
+    def half(self, seed: int) -> Mask:
+        return self.some(len(self.photos) // 2, seed)
+
+    def some(self, n: int, seed: int) -> Mask:
+        """(K,) n people drawn."""
+        chosen = np.zeros(len(self.photos), np.bool_)
+        chosen[np.random.default_rng(seed).permutation(len(chosen))[:n]] = True
+        return chosen
+
+    def calibrate(self, chosen: Mask, seed: int) -> Impostors:
+        """From as many faces and pairs of these people as `app.engine.facts` takes."""
+        faces = np.flatnonzero(chosen[self.people])
+        dim = self.rows.shape[1]
+        faces = np.random.default_rng(seed).permutation(faces)[: max(100, SAMPLE_BYTES // (4 * dim))]
+        people = self.people[faces]
+        pairs = draw_impostor_pairs(people, int(np.clip(2e8 / dim, 20_000, 200_000)), seed)
+        return Impostors.of(self.metric.apart(self.rows[faces], pairs), people[pairs])
+
+    def near_pairs(self, share: float) -> NearPairs:
+        """All pairs of different people up to about this share of them."""
+        sample = draw_impostor_pairs(self.people, 20_000, 0)
+        most = np.quantile(self.metric.apart(self.rows, sample), share)
+        parts = [self._near(at, float(most)) for at in range(0, len(self.rows), BLOCK)]
+        distances, people = (np.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.argsort(distances, kind="stable")
+        return NearPairs(distances[order], people[order])
+
+    def _near(self, start: int, most: float) -> tuple[Floats, Ids]:
+        found = self.metric.distances(self.rows[start : start + BLOCK], self.rows[start:])
+        first, second = np.nonzero(found <= most)
+        kept = (second > first) & (self.people[first + start] != self.people[second + start])
+        first, second = first[kept], second[kept]
+        ends = np.stack([self.people[first + start], self.people[second + start]], axis=1)
+        return found[first, second].astype(np.float64), ends
+
+    def rate(self, near: NearPairs, chosen: Mask, distance: float) -> tuple[float, float]:
+        """The FMR among all pairs of these people at this distance, and its relative standard error."""
+        ends = near.people[: np.searchsorted(near.distances, distance, side="right")]
+        ends = ends[chosen[ends].all(axis=1)]
+        photos = self.photos * chosen
+        pairs_of = photos * (photos.sum() - photos).astype(np.float64)
+        pairs = pairs_of.sum() / 2
+        rate = len(ends) / pairs
+        parts = (np.bincount(ends.ravel(), minlength=len(photos)) - rate * pairs_of) / (pairs - pairs_of)
+        variance = max(np.square(parts).sum() - rate / pairs, rate / pairs)
+        return float(rate), float(np.sqrt(variance) / max(rate, 1e-12))
+
+
+def judge_halves(everybody: People, near: NearPairs, rates: Sequence[float], seed: int) -> list[Outcome]:
+    """One half calibrates, the other judges; the interval is widened by the judge's own error."""
+    chosen, found = everybody.half(seed), []
+    impostors = everybody.calibrate(chosen, seed)
+    for rate in rates:
+        threshold = impostors.threshold(rate)
+        truth, error = everybody.rate(near, ~chosen, threshold.distance)
+        events = round(threshold.fmr * impostors.n)
+        old = widened(threshold.fmr, *clopper_pearson(events, impostors.n), error)
+        ends = threshold.high / max(threshold.low, 1e-12)
+        low, high = widened(threshold.fmr, threshold.low, threshold.high, error)
+        found.append(Outcome("FMR", rate, events, low, high, ends, truth, old[0] <= truth <= old[1]))
+    return found
+
+
+def judge_whole(everybody: People, near: NearPairs, n: int, rates: Sequence[float], seed: int) -> list[Outcome]:
+    """n people calibrate; the truth is that of everybody, of whom they are a part."""
+    chosen, found = everybody.some(n, seed), []
+    impostors = everybody.calibrate(chosen, seed)
+    nobody_left_out, share = np.ones(len(chosen), np.bool_), n / len(chosen)
+    for rate in rates:
+        threshold = impostors.threshold(rate)
+        truth, _ = everybody.rate(near, nobody_left_out, threshold.distance)
+        events = round(threshold.fmr * impostors.n)
+        low, high = within_population(impostors, threshold.fmr, threshold.distance, share)
+        old_low, old_high = clopper_pearson(events, impostors.n)
+        ends = threshold.high / max(threshold.low, 1e-12)
+        found.append(Outcome("FMR", rate, events, low, high, ends, truth, old_low <= truth <= old_high))
+    return found
+
+
+def widened(rate: float, low: float, high: float, error: float) -> tuple[float, float]:
+    """The ends, moved outwards by a judge of this relative standard error."""
+    judge = NORMAL * error
+    if not rate:
+        return 0.0, high * float(np.exp(judge))
+    down, up = np.log(rate / low) if low else np.inf, np.log(high / rate)
+    return float(rate * np.exp(-np.hypot(down, judge))), float(rate * np.exp(np.hypot(up, judge)))
+
+
+def within_population(impostors: Impostors, rate: float, distance: float, share: float) -> tuple[float, float]:
+    """The interval of the rate among a population of which the calibrating people are this share."""
+    at = max(int(np.searchsorted(impostors.distances, distance, side="right")) - 1, 0)
+    n = impostors.n
+    effective = 1 / (1 / n + max(1 / impostors.effective[at] - 1 / n, 0) * (1 - share))
+    return clopper_pearson(rate * effective, effective)
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """One gallery, searched by one photo of each stranger and of each person enrolled; and pairs of photos of one.
+
+    stranger, mate: distances of the nearest face, and of the nearest of the person's own; genuine: of pairs of photos
+    of one person, `owner` numbers the person; threshold: of the pairs, which is no one's to choose
+    """
+
+    stranger: Floats
+    mate: Floats
+    genuine: Floats
+    owner: Ids
+    threshold: float
+
+    @classmethod
+    def of(cls, everybody: People, near: NearPairs, seed: int = 0) -> "Searches":
+        """Half of the people with two photos or more are enrolled, with all but one photo."""
+        draw, photos = np.random.default_rng(seed), everybody.photos
+        several = draw.permutation(np.flatnonzero(photos > 1))
+        enrolled = np.zeros(len(photos), np.bool_)
+        enrolled[several[: len(several) // 2]] = True
+        order = draw.permutation(len(everybody.people))
+        queries = order[np.unique(everybody.people[order], return_index=True)[1]]  # one of each person, by number
+        gallery = np.setdiff1d(np.flatnonzero(enrolled[everybody.people]), queries)
+        nearest, own = _nearest(everybody, queries, gallery)
+        pairs = np.array(
+            list(_genuine_pairs(everybody.people, np.flatnonzero(~enrolled & (photos > 1)), draw)), np.int64
+        )
+        genuine = everybody.metric.apart(everybody.rows, pairs)
+        threshold = float(near.distances[len(near.distances) // 40])
+        return cls(nearest[~enrolled], own[enrolled], genuine, everybody.people[pairs[:, 0]], threshold)
+
+
+def _nearest(everybody: People, queries: Ids, gallery: Ids) -> tuple[Floats, Floats]:
+    nearest, own = np.empty(len(queries)), np.empty(len(queries))
+    for start in range(0, len(queries), BLOCK):
+        some = queries[start : start + BLOCK]
+        found = everybody.metric.distances(everybody.rows[some], everybody.rows[gallery]).astype(np.float64)
+        mates = everybody.people[some][:, None] == everybody.people[gallery][None]
+        nearest[start : start + BLOCK] = found.min(axis=1)
+        own[start : start + BLOCK] = np.where(mates, found, np.inf).min(axis=1)
+    return nearest, own
+
+
+def _genuine_pairs(people: Ids, several: Ids, draw: np.random.Generator) -> list[tuple[int, int]]:
+    found, order = [], np.argsort(people, kind="stable")
+    starts = np.searchsorted(people[order], several)
+    ends = np.searchsorted(people[order], several, side="right")
+    for start, end in zip(starts, ends, strict=True):
+        mine = draw.permutation(order[start:end])[:PHOTOS].tolist()
+        found += [(a, b) for i, a in enumerate(mine) for b in mine[:i]]
+    return found
+
+
+def judge_searches(searches: Searches, fpirs: Sequence[float], seed: int) -> list[Outcome]:
+    """FPIR of thresholds set by half of the strangers, FNIR there by half of the mates, FNMR by half of the owners."""
+    draw, found = np.random.default_rng(seed), []
+    strangers = draw.permutation(searches.stranger)
+    strangers, judges = np.sort(strangers[: len(strangers) // 2]), strangers[len(strangers) // 2 :]
+    mates = draw.permutation(searches.mate)
+    mates, others = mates[: len(mates) // 2], mates[len(mates) // 2 :]
+    for fpir in fpirs:
+        rank = int(fpir * len(strangers) + 1e-9)
+        threshold = strangers[rank - 1] if rank else np.nextafter(strangers[0], -np.inf)
+        interval = order_statistic_interval(rank, len(strangers))
+        found.append(_searched("FPIR", fpir, rank, rank / len(strangers), interval, judges <= threshold, None))
+        missed = mates > threshold
+        found.append(
+            _searched("FNIR", fpir, int(missed.sum()), missed.mean(), error_rate_interval(missed), others > threshold)
+        )
+    owners = np.unique(searches.owner)
+    first = np.isin(searches.owner, draw.permutation(owners)[: len(owners) // 2])
+    errors, people = searches.genuine > searches.threshold, searches.owner
+    interval, events = error_rate_interval(errors[first], people[first]), int(errors[first].sum())
+    old = clopper_pearson(events, int(first.sum()))
+    rate = errors[first].mean()
+    found.append(_searched("FNMR", 1e-3, events, rate, interval, errors[~first], people[~first], old))
+    return found
+
+
+def _searched(
+    figure: str,
+    at: float,
+    events: int,
+    rate: float,
+    interval: tuple[float, float],
+    judges: Mask,
+    people: Ids | None = None,
+    old: tuple[float, float] | None = None,
+) -> Outcome:
+    truth = float(judges.mean())
+    person = np.arange(len(judges)) if people is None else np.unique(people, return_inverse=True)[1]
+    parts = np.bincount(person, judges - truth) / len(judges)
+    error = float(np.sqrt(np.square(parts).sum()) / max(truth, 1e-12))
+    low, high = widened(float(rate), *interval, error)
+    hold = None
+    if old is not None:
+        old = widened(float(rate), *old, error)
+        hold = old[0] <= truth <= old[1]
+    return Outcome(figure, at, events, low, high, interval[1] / max(interval[0], 1e-12), truth, hold)
+
+
+@dataclass(frozen=True)
+class World:
+    """People of the hierarchical Gaussian model. share: of the variance that lies between people; photos: how many each
+    of n people has."""
+
+    dim: int
+    share: float
+    photos: Callable[[np.random.Generator, int], Ids]
+
+    def draw(self, n: int, seed: int) -> People:
+        draw = np.random.default_rng(seed)
+        people = np.repeat(np.arange(n), self.photos(draw, n))
+        means = draw.normal(scale=self.share**0.5, size=(n, self.dim))
+        within = draw.normal(scale=(1 - self.share) ** 0.5, size=(len(people), self.dim))
+        return People((means[people] + within).astype(np.float32), people, EUCLIDEAN)
+
+    def fmr(self, distance: float) -> float:
+        return float(chi2.cdf(distance / 2, self.dim))
+
+
+def judge_truth(world: World, everybody: People, rates: Sequence[float], seed: int) -> list[Outcome]:
+    """Half of the people of a world calibrate; the truth is known."""
+    impostors, found = everybody.calibrate(everybody.half(seed), seed), []
+    for rate in rates:
+        threshold = impostors.threshold(rate)
+        truth, events = world.fmr(threshold.distance), round(threshold.fmr * impostors.n)
+        old = clopper_pearson(events, impostors.n)
+        ends = threshold.high / max(threshold.low, 1e-12)
+        found.append(
+            Outcome("FMR", rate, events, threshold.low, threshold.high, ends, truth, old[0] <= truth <= old[1])
+        )
+    return found

@@ -1,0 +1,218 @@
+"""Confidence intervals of error rates whose trials share people.
+
+A false-match rate is a mean over pairs, and pairs that share a person err together, so n pairs say less than n
+independent trials. Here the variance of such a rate is estimated over people, and turned into an *effective number* of
+independent trials: the number that would leave as much variance. The exact binomial interval of that many trials then
+holds for rates near 0 too, where a normal approximation does not. This is how Korn and Graubard (1998) treat surveys.
+
+The variance of a mean over pairs is the part of each person (the first projection of Hoeffding's decomposition; Bickel
+et al. call it the user effect) and the part of each pair. The person part is the delete-one-person jackknife, less what
+that counts twice, which is the part of the pairs (Fafchamps and Gubert 2007; Aronow, Samii and Assenova 2015).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv, ndtri, stdtrit
+
+from ml.errors import WrongShape
+from ml.types import Ids
+
+CONFIDENCE = 0.95
+MAX_END_RATIO = 3.0
+"""Evidence is enough where the upper end of an interval is at most so many times the lower."""
+MIN_EVENTS = 100
+"""Below so many events the variance between people is extrapolated: too few events fall on one person to show it."""
+TAIL_EXPONENT = 0.5
+"""The squared relative spread of people's own rates grows as rate ** -TAIL_EXPONENT towards small rates. Measured:
+0.35 to 0.7 between rates of 1e-2 and 1e-4 on LFW and CelebA (docs/evaluation.md)."""
+
+Floats = NDArray[np.float64]
+
+
+def clopper_pearson(errors: float, n: float) -> tuple[float, float]:
+    """The exact 95 % interval of a rate of which `errors` were seen in n trials (Clopper and Pearson 1934).
+
+    Both may be fractions, as effective numbers are.
+    """
+    tail = (1 - CONFIDENCE) / 2
+    low = betaincinv(errors, n - errors + 1, tail) if errors > 0 else 0.0
+    high = betaincinv(errors + 1, n - errors, 1 - tail) if errors < n else 1.0
+    return float(low), float(high)
+
+
+def is_enough(low: float, high: float) -> bool:
+    """Whether an interval is narrow enough to decide by: its ends at most a factor `MAX_END_RATIO` apart."""
+    return low > 0 and high <= MAX_END_RATIO * low
+
+
+def error_rate_interval(errors: NDArray[np.bool_], people: Ids | None = None) -> tuple[float, float]:
+    """The 95 % interval of a rate of errors, such as FNMR, FNIR, or FPIR at a fixed threshold.
+
+    errors: (n,) whether each trial failed; people: (n,) whose trial it was; None: everybody has one trial
+    Raises WrongShape where there is no trial.
+    """
+    n = len(errors)
+    if not n:
+        raise WrongShape("errors", "one trial or more", 0)
+    rate = float(np.mean(errors))
+    effective = float(n) if people is None else effective_trials(errors, people)
+    return clopper_pearson(rate * effective, effective)
+
+
+def effective_trials(errors: NDArray[np.bool_], people: Ids) -> float:
+    """How many independent trials would say as much of the rate as these (n,) do, of which a person has several.
+
+    Between the effective number of people, (sum of trials)^2 / sum of squared trials, and n.
+    """
+    person = np.unique(people, return_inverse=True)[1]
+    trials = np.bincount(person).astype(np.float64)
+    n, rate = len(errors), float(np.mean(errors))
+    fewest = float(n**2 / np.square(trials).sum())
+    independent = rate * (1 - rate) / n
+    if not independent or len(trials) < 2:
+        return fewest
+    parts = np.square((np.bincount(person, errors) - rate * trials) / (n - trials))
+    total, fourths = parts.sum(keepdims=True), np.square(parts).sum(keepdims=True)
+    inflated = float((_student_factor(total, fourths, len(trials)) * total)[0])
+    return float(np.clip(rate * (1 - rate) / max(inflated, independent), fewest, n))
+
+
+def order_statistic_interval(rank: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of the true rate at a threshold set to the rank-th smallest of n independent distances.
+
+    With continuous distances that rate follows Beta(rank, n - rank + 1), whatever their distribution (Wilks 1941), and
+    the interval is exact. The FPIR at a threshold set so that `rank` of n strangers' searches pass is the use of it:
+    each stranger searches once. A rank of 0 is a threshold just below all of them. Raises WrongShape.
+    """
+    if not 0 <= rank <= n or not n:
+        raise WrongShape("rank", f"0 to {n}, of at least one distance", rank)
+    tail = (1 - CONFIDENCE) / 2
+    low = betaincinv(rank, n - rank + 1, tail) if rank else 0.0
+    return float(low), float(betaincinv(max(rank, 1), n - max(rank, 1) + 1, 1 - tail))
+
+
+def leave_one_out_interval(false_positives: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of FPIR where n people of one gallery each searched it without themselves, at a fixed threshold
+    or at one set so that `false_positives` of them find somebody.
+
+    By the nearest face two people who look alike each find the other: false positives come in pairs, and n searches say
+    as much as n / 2 of strangers. A rule with a margin to the second person loosens that. Raises WrongShape.
+    """
+    if not 0 <= false_positives <= n or not n:
+        raise WrongShape("false_positives", f"0 to {n}, of at least one search", false_positives)
+    return clopper_pearson(false_positives / 2, n / 2)
+
+
+def trials_needed(rate: float, max_ratio: float = MAX_END_RATIO) -> int:
+    """How many independent trials (strangers' searches) an interval of this rate needs for its ends to be at most this
+    factor apart: about 15 / rate for a factor 3. Raises WrongShape."""
+    if not 0 < rate <= 1 or max_ratio <= 1:
+        raise WrongShape("rate", "above 0 and at most 1, and a ratio above 1", (rate, max_ratio))
+    few, many = 1, 2
+    while not _within(rate, many, max_ratio):
+        few, many = many, 2 * many
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if _within(rate, middle, max_ratio) else (middle, many)
+    return many
+
+
+def _within(rate: float, n: int, max_ratio: float) -> bool:
+    low, high = clopper_pearson(rate * n, n)
+    return low > 0 and high <= max_ratio * low
+
+
+def effective_pairs(people: Ids) -> Floats:
+    """How many independent pairs would say as much of a rate as these do, for the rate at each of their distances.
+
+    people: (P, 2) numbers of the two people of each pair, in rising order of the pairs' distances
+    Returns (P,): at index k - 1, for the share k / P of the pairs up to the k-th distance. Above 0 and at most P.
+    """
+    n = len(people)
+    first, second = people.T
+    alone = people.max() + 1 + np.arange(n)  # what two faces of one person tell has no second person to share
+    person = np.unique([first, np.where(first == second, alone, second)], return_inverse=True)[1].reshape(2, n).T
+    pairs_of = np.bincount(person.ravel()).astype(np.float64)
+    fewest = max(1.0, 1 / (2 * np.square(pairs_of).sum() / pairs_of.sum() ** 2 + 1 / n))
+    if pairs_of.max() >= n:  # somebody is in every pair: nothing shows what other people would make of it
+        return np.full(n, fewest)
+    taken = np.arange(1, n + 1) / n
+    widened, part, twice = _variances(person, pairs_of)
+    independent = taken * (1 - taken) / n
+    between = _extrapolated(np.maximum(part - twice - independent, 0) / taken**2) * taken**2
+    inflated = independent + _held(widened) * between
+    found = np.divide(taken * (1 - taken), inflated, out=np.zeros(n), where=inflated > 0)
+    return np.clip(found, fewest, n)
+
+
+def _variances(people: Ids, pairs_of: Floats) -> tuple[Floats, Floats, Floats]:
+    """Of the share of (P, 2) pairs up to each distance: (P,) by what factor its variance is widened for being
+    estimated, (P,) the jackknife over people, (P,) what that counts twice. pairs_of: (K,) the pairs of each person.
+
+    A person with n pairs, y of them near, adds ((y - n rate) / (P - n))^2. The sums over people of y^2, y n, ... rise
+    with the distance by what one more pair adds to them, so that one pass gives all distances at once.
+    """
+    size = len(people)
+    rate = np.arange(1, size + 1) / size
+    weight = 1 / (size - pairs_of) ** 2
+    near, n, w = _rank_within(people.ravel()).reshape(-1, 2), pairs_of[people], weight[people]
+
+    def risen(power: int, other: int, weights: Floats) -> Floats:
+        """(P,) the sum over people of weight * y^power * n^other, up to each distance."""
+        more = near**power - (near - 1) ** power
+        return np.asarray(np.cumsum((weights * more * n**other).sum(1)), np.float64)
+
+    squares = risen(2, 0, w) - 2 * rate * risen(1, 1, w) + rate**2 * (weight * pairs_of**2).sum()
+    fourths = (
+        risen(4, 0, w**2)
+        - 4 * rate * risen(3, 1, w**2)
+        + 6 * rate**2 * risen(2, 2, w**2)
+        - 4 * rate**3 * risen(1, 3, w**2)
+        + rate**4 * (weight**2 * pairs_of**4).sum()
+    )
+    codes = people.min(1) * len(pairs_of) + people.max(1)
+    together = np.unique(codes, return_inverse=True)[1]
+    pairs, met = np.bincount(together).astype(np.float64), _rank_within(together)
+    twice = np.cumsum(2 * met - 1) - 2 * rate * np.cumsum(pairs[together]) + rate**2 * np.square(pairs).sum()
+    return _student_factor(squares, fourths, len(pairs_of)), squares, twice / size**2
+
+
+def _rank_within(groups: Ids) -> Floats:
+    """(n,) the how-manieth each is of its group, from 1."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    ranks = np.empty(len(groups))
+    ranks[order] = np.arange(len(groups)) - np.repeat(starts, np.diff(np.r_[starts, len(groups)])) + 1
+    return ranks
+
+
+def _extrapolated(spread: Floats) -> Floats:
+    """(P,) squared relative spread between people, where few pairs are near taken from where more are, if greater."""
+    n = len(spread)
+    anchor = max(1, min(MIN_EVENTS, n // 4))
+    grown = spread[anchor - 1] * (anchor / np.arange(1, anchor + 1)) ** TAIL_EXPONENT
+    found = spread.copy()
+    found[:anchor] = np.maximum(spread[:anchor], grown)
+    return found
+
+
+def _held(factors: Floats) -> Floats:
+    """(P,) the factors, where few pairs are near that of where more are."""
+    anchor = max(1, min(MIN_EVENTS, len(factors) // 4))
+    found = factors.copy()
+    found[:anchor] = factors[anchor - 1]
+    return found
+
+
+def _student_factor(squares: Floats, fourths: Floats, people: int) -> Floats:
+    """By how much a variance is widened for being estimated: the squared ratio of Student's and the normal quantile.
+
+    squares, fourths: sums over people of squared and of fourth powers of their parts; the degrees of freedom are
+    Satterthwaite's, 2 V^2 / Var(V): few where few people make most of the variance.
+    """
+    doubt = np.maximum(fourths - squares**2 / people, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom = np.clip(np.nan_to_num(2 * squares**2 / doubt, nan=people, posinf=1e9), 1, max(people, 1))
+    tail = (1 + CONFIDENCE) / 2
+    return np.asarray((stdtrit(freedom, tail) / ndtri(tail)) ** 2, np.float64)
