@@ -177,7 +177,7 @@ def test_a_row_of_the_readers_page_without_a_baseline_says_so() -> None:
     assert summary.compare({"beyond": chapter("beyond")}, line) is None
     with pytest.raises(KeyError):
         summary.read({"beyond": chapter("beyond")}, FigureRef("beyond", "cnn", "no such row"))
-    assert all(line.unlearned is None or line.baseline for section in SECTIONS for line in section.lines)
+    assert all(line.unlearned is None or line.baseline for section in SECTIONS for line in section.rows)
 
 
 def test_curves_are_kept_in_the_json_to_be_drawn_again() -> None:
@@ -189,3 +189,19 @@ def test_curves_are_kept_in_the_json_to_be_drawn_again() -> None:
             panel = "with all distractors"
         for n in (1, 10, 100):
             assert lines.panels[panel][name][n - 1] == pytest.approx(row["figures"][f"1@{n}"]["value"], abs=0.01)
+
+
+def test_the_readers_page_is_left_alone_where_a_row_is_missing(tmp_path: Path) -> None:
+    for name in CHAPTERS:
+        (tmp_path / f"{name}.json").write_text(json.dumps(chapter(name)))
+    assert summary.write_figures(tmp_path) is None
+    page = tmp_path / "README.md"
+    page.write_text("no marks")
+    assert summary.write_figures(tmp_path) is None
+    page.write_text(f"before {summary.BEGIN} old {summary.END} after")
+    assert summary.write_figures(tmp_path) == page
+    assert page.read_text() == f"before {summary.BEGIN}{reader_page()[0]}{summary.END} after"
+    (tmp_path / "beyond.json").write_text(json.dumps({**chapter("beyond"), "tables": []}))
+    page.write_text(f"{summary.BEGIN} old {summary.END}")
+    assert summary.write_figures(tmp_path) is None
+    assert "old" in page.read_text()

@@ -55,7 +55,8 @@ def test_a_fit_without_a_step_learned_nothing_whatever_its_figure() -> None:
 def test_a_difference_that_may_be_none_is_neither_better_nor_reproduced(
     paper: float | None, interval: tuple[float, float, float]
 ) -> None:
-    for more in ({}, {"altered": "another start"}, {"claim": "above"}, {"verdict": "ours"}):
+    fields: list[dict[str, Any]] = [{}, {"altered": "another start"}, {"claim": "above"}, {"verdict": "ours"}]
+    for more in fields:
         assert judged(difference(*interval, paper, **more)) == "no difference shown"
 
 

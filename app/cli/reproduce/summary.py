@@ -46,15 +46,23 @@ class BaselineGap:
 
 
 def write_figures(folder: Path) -> Path | None:
-    """Writes the tables of figures into the reader's page, between its two marks. None where there is no such page, or
-    the JSON of a chapter is missing."""
+    """Writes the tables of figures into the reader's page, between its two marks.
+
+    None, and nothing is written, where the page or its marks are not there, or the JSON of a chapter or one of the rows
+    is missing, as after a run of one chapter or without the network.
+    """
     page = folder / "README.md"
-    names = {cell.chapter for section in SECTIONS for line in section.lines for cell in line.cells}
+    names = {ref.chapter for section in SECTIONS for row in section.rows for ref in row.refs}
     if not page.exists() or not all((folder / f"{name}.json").exists() for name in names):
         return None
-    chapters = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
-    before, rest = page.read_text().split(BEGIN)
-    page.write_text(before + BEGIN + "\n" + figures(chapters) + END + rest.split(END)[1])
+    text = page.read_text()
+    if BEGIN not in text or END not in text:
+        return None
+    try:
+        tables = figures({name: json.loads((folder / f"{name}.json").read_text()) for name in names})
+    except KeyError:
+        return None
+    page.write_text(text.split(BEGIN)[0] + BEGIN + "\n" + tables + END + text.split(END)[1])
     return page
 
 
@@ -63,26 +71,26 @@ def figures(chapters: Chapters, sections: Sequence[SummarySection] = SECTIONS) -
     return "".join(_section(chapters, section) for section in sections)
 
 
-def compare(chapters: Chapters, line: SummaryRow) -> BaselineGap | None:
+def compare(chapters: Chapters, row: SummaryRow) -> BaselineGap | None:
     """None where no baseline of the same size was measured."""
-    if line.unlearned is None:
+    if row.unlearned is None:
         return None
-    table = _table(chapters, line.learned)
-    notes = [note for note in table["notes"] if line.note and note.startswith(line.note)]
-    paired = next((note.split(f" {line.part}: ", 1)[-1] if line.part else note for note in notes), "")
-    return BaselineGap(read(chapters, line.learned), read(chapters, line.unlearned), paired)
+    table = _table(chapters, row.learned)
+    notes = [note for note in table["notes"] if row.note and note.startswith(row.note)]
+    paired = next((note.split(f" {row.part}: ", 1)[-1] if row.part else note for note in notes), "")
+    return BaselineGap(read(chapters, row.learned), read(chapters, row.unlearned), paired)
 
 
-def read(chapters: Chapters, cell: FigureRef) -> Figure:
-    """The figure of a cell. Raises KeyError."""
-    rows = {row["name"]: row for row in _table(chapters, cell)["rows"]}
-    kept = rows[cell.row]["figures"][cell.column]
+def read(chapters: Chapters, ref: FigureRef) -> Figure:
+    """The figure that a reference names. Raises KeyError."""
+    rows = {row["name"]: row for row in _table(chapters, ref)["rows"]}
+    kept = rows[ref.row]["figures"][ref.column]
     numbers: dict[str, Any] = {name: math.nan if value is None else value for name, value in kept.items()}
     return Figure(**numbers)
 
 
-def _table(chapters: Chapters, cell: FigureRef) -> Any:
-    return {table["name"]: table for table in chapters[cell.chapter]["tables"]}[cell.table]
+def _table(chapters: Chapters, ref: FigureRef) -> Any:
+    return {table["name"]: table for table in chapters[ref.chapter]["tables"]}[ref.table]
 
 
 def _section(chapters: Chapters, section: SummarySection) -> str:
@@ -91,13 +99,13 @@ def _section(chapters: Chapters, section: SummarySection) -> str:
         "| | learned | unlearned, same size | learned less unlearned |",
         "|---|---|---|---|",
     ]
-    for line in section.lines:
-        found = compare(chapters, line)
-        beside = f"{_plain(found.unlearned)} ({line.baseline})" if found else line.baseline or NOT_MEASURED
-        cells = [line.name, _plain(read(chapters, line.learned)), beside, str(found) if found else NOT_MEASURED]
+    for row in section.rows:
+        found = compare(chapters, row)
+        beside = f"{_plain(found.unlearned)} ({row.baseline})" if found else row.baseline or NOT_MEASURED
+        cells = [row.name, _plain(read(chapters, row.learned)), beside, str(found) if found else NOT_MEASURED]
         lines.append("| " + " | ".join(cells) + " |")
     if section.whole:
-        told = [f"{name} {_plain(read(chapters, cell))}" for name, cell in section.whole.items()]
+        told = [f"{name} {_plain(read(chapters, ref))}" for name, ref in section.whole.items()]
         lines.append(f"\nUnlearned and whole: {'; '.join(told)}.")
     return "\n".join(lines) + "\n"
 

@@ -32,7 +32,7 @@ class SummaryRow:
     part: str = ""
 
     @property
-    def cells(self) -> list[FigureRef]:
+    def refs(self) -> list[FigureRef]:
         return [self.learned] + ([self.unlearned] if self.unlearned else [])
 
 
@@ -41,7 +41,7 @@ class SummarySection:
     """whole: unlearned descriptors of full size, by name, told below the table."""
 
     title: str
-    lines: Sequence[SummaryRow]
+    rows: Sequence[SummaryRow]
     whole: Mapping[str, FigureRef] = field(default_factory=dict)
 
 
