@@ -3,6 +3,7 @@
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 
 from tests.house.test_imports import FILES, ROOT, imported
@@ -30,6 +31,7 @@ RUNTIME = distributions(PROJECT["dependencies"])
 OPTIONAL = distributions([one for extra in ("cpu", "gpu", "papers") for one in PROJECT["optional-dependencies"][extra]])
 
 
+@cache
 def imported_distributions() -> dict[str, list[str]]:
     """The distributions that the code imports, and from which files."""
     found: dict[str, list[str]] = {}
