@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from app.config import Settings
 from app.errors import Conflict, Invalid
 from ml import registry
 from ml.errors import LikenessError
-from ml.onnx_files import CnnManifest, Manifest, OnnxManifest
+from ml.onnx_files import CnnManifest, Manifest, OnnxManifest, sha256
 from ml.types import Spec
 
 MANIFESTS: dict[str, type[Manifest]] = {"onnx": OnnxManifest, "cnn": CnnManifest}
@@ -126,17 +127,23 @@ def _describe_registered(found: Registered, known: Recogniser | None = None) -> 
     card = found.card
     try:
         manifest = MANIFESTS[found.component].read(found.manifest)
-        descriptor = registry.component("descriptors", found.component)(manifest=str(found.manifest))
-        size: int | None = (found.manifest.parent / manifest.file).stat().st_size
+        file = manifest.model(found.manifest, check=False).stat()
+        _check_hash(found.component, found.manifest, sha256(found.manifest), file.st_mtime_ns, file.st_size)
     except (LikenessError, OSError) as error:
         blank = Recogniser(found.name, "", None, str(card.get("source", "")), None, None, None, "")
         return replace(known or blank, install=str(error))
-    spec = Spec(found.component, {"manifest": str(found.manifest), "pin": descriptor.fingerprint})
+    spec = Spec(found.component, {"manifest": str(found.manifest), "pin": sha256(found.manifest)})
     if known is not None:
         return replace(known, spec=spec, install="")
     source = str(card.get("source") or f"the operator's file {manifest.file}")
     accuracy = _read_accuracy(card.get("accuracy"))
-    return Recogniser(found.name, manifest.licence, size, source, manifest.dim, accuracy, spec)
+    return Recogniser(found.name, manifest.licence, file.st_size, source, manifest.dim, accuracy, spec)
+
+
+@lru_cache(maxsize=64)
+def _check_hash(component: str, manifest: Path, *version: object) -> None:
+    """Check the model against its manifest; read anew only where one of them has changed. Raises Corrupt."""
+    MANIFESTS[component].read(manifest).model(manifest)
 
 
 def _read_accuracy(told: Any) -> Accuracy | None:

@@ -49,10 +49,10 @@ def describe_manifest(manifest: OnnxManifest, batch: int | None) -> str:
 
 def print_check(result: SyntheticCheck) -> None:
     console.print(
-        f"check on {PEOPLE} synthetic people: two photos of one person are more alike than photos of two "
-        f"people {result.auc:.1%} of the time (needed {MIN_AUC:.0%}; bare pixels {result.pixels_auc:.1%}, "
-        f"chance 50 %); median cosine {result.same:.2f} against {result.other:.2f}; the most alike photo is of the "
-        f"right person for {result.right_first:.1%}",
+        f"check on {PEOPLE} synthetic people: two photos of one person are more alike than photos of two people "
+        f"{result.auc:.1%} of the time (needed {MIN_AUC:.0%}; bare pixels {result.pixels_auc:.1%}, chance 50 %); "
+        f"median cosine {result.same:.2f} against {result.other:.2f}; the most alike photo is of the right person for "
+        f"{result.right_first:.1%}",
         soft_wrap=True,
     )
 

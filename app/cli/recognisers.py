@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from app.catalogue import store
 from app.catalogue.entries import SFACE, SFACE_SHA256, Accuracy, list_recognisers
@@ -47,17 +46,19 @@ def list_(
             for entry in list_recognisers(settings)
         ]
         where = f"the home {settings.home.resolve()}"
-    table = Table(
-        "name", "installed", "serves", "accuracy", "licence", "size", "source", title=f"Recognisers, by {where}"
-    )
+    console.print(f"Recognisers, by {where}", soft_wrap=True, markup=False)
     for row in rows:
-        serves = "" if row["serves"] is None else ", ".join(row["serves"])
-        installed = "yes" if row["installed"] else f"no: {row['install']}"
-        accuracy = _describe_accuracy(Accuracy(**row["accuracy"])) if row["accuracy"] else "not measured"
-        table.add_row(
-            row["name"], installed, serves, accuracy, row["licence"], _describe_size(row["bytes"]), row["source"]
-        )
-    console.print(table)
+        _print_row(row)
+
+
+def _print_row(row: dict[str, Any]) -> None:
+    accuracy = _describe_accuracy(Accuracy(**row["accuracy"])) if row["accuracy"] else "accuracy not measured"
+    numbers = f"{row['dim']} numbers a face" if row["dim"] else ""
+    about = "; ".join(part for part in (row["licence"], _describe_size(row["bytes"]), numbers, row["source"]) if part)
+    serves = f"; serves {', '.join(row['serves'])}" if row["serves"] else ""
+    installed = f"installed{serves}" if row["installed"] else f"not installed: {row['install']}"
+    for text in (f"\n{row['name']}: {installed}", f"  {accuracy}", f"  {about}"):
+        console.print(text, soft_wrap=True, markup=False)
 
 
 def _describe_accuracy(accuracy: Accuracy) -> str:
