@@ -1,0 +1,41 @@
+"""The page tells an operator that a weak recogniser serves, and how to mend it."""
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from app.config import Settings
+from ml.descriptors import dlib_resnet
+from tests.flows.test_console import browser  # noqa: F401  (a fixture)
+from tests.service import running
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def notice_after_entering(browser: webdriver.Chrome, settings: Settings) -> str:  # noqa: F811
+    with running(settings) as service:
+        browser.get(service.url)
+        wait = WebDriverWait(browser, 30, ignored_exceptions=(Exception,))
+        key = service.client.headers["Authorization"].removeprefix("Bearer ")
+        wait.until(lambda page: page.find_element(By.ID, "key")).send_keys(key)
+        browser.find_element(By.ID, "enter").click()
+        wait.until(lambda page: page.find_element(By.ID, "make"))
+        notice = browser.find_element(By.ID, "notice")
+        wait.until(lambda page: notice.is_displayed() or settings.default_recogniser == "lbp")
+        return str(notice.text) if notice.is_displayed() else ""
+
+
+def test_without_the_weights_it_says_so(
+    settings: Settings,
+    browser: webdriver.Chrome,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
+    shown = notice_after_entering(browser, settings.model_copy(update={"default_recogniser": "auto"}))
+    assert "4 searches of 10" in shown
+    assert "pip install face_recognition_models==0.3.0" in shown
+
+
+def test_it_says_nothing_of_a_recogniser_that_was_chosen(settings: Settings, browser: webdriver.Chrome) -> None:  # noqa: F811
+    assert notice_after_entering(browser, settings) == ""
