@@ -190,7 +190,7 @@ def test_a_key_sees_only_its_own_collections(service: Service) -> None:
 def test_switched_while_an_import_runs_and_back_every_face_is_found_under_both(
     service: Service, tmp_path: Path
 ) -> None:
-    upload(service, "c", range(6), 2)
+    upload(service, "c", range(PEOPLE), SHOTS)
     add(service, tmp_path)
     running_import = service.client.post(
         "/v1/collections/c:import",
@@ -214,7 +214,7 @@ def test_switched_while_an_import_runs_and_back_every_face_is_found_under_both(
         assert answer["model"] == (FIRST if back else model)
         found = answer["faces"][0]["matches"]
         assert found[0]["subject"]["id"] == "p59"
-        assert len(found) == 6 * 2 + 40 * SHOTS
+        assert len(found) == (PEOPLE + 40) * SHOTS
 
 
 @on_sqlite
