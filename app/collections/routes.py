@@ -9,6 +9,7 @@ from app.collections.schemas import CollectionIn, CollectionOut, CollectionsOut
 from app.db.tables import Collection
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.paging import page
+from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR, READER
 from app.deps.words import CollectionName
 
@@ -20,7 +21,7 @@ CollectionId = Annotated[CollectionName, Path(alias="collection")]
     "/{collection}",
     status_code=201,
     summary="Make a collection",
-    openapi_extra=OPERATOR,
+    openapi_extra={**OPERATOR, **refuses((409, "ResourceInUse"), (409, "NotInstalled"), (422, "UnknownComponent"))},
     responses={200: {"model": CollectionOut, "description": "it was there"}},
 )
 def put_collection(
@@ -30,8 +31,9 @@ def put_collection(
     response: Response,
     body: CollectionIn | None = None,
 ) -> CollectionOut:
-    """201 where it is new, 200 where it was there. A new one is served by the default recogniser (`GET /info`)."""
-    row, new = service.put(session, collection, body.description if body else "", resources.default_recogniser.model)
+    """201 where it is new, 200 where it was there. A new one is served by the recogniser that the body states, else by
+    the default one (`GET /info`)."""
+    row, new = service.put(session, resources, collection, body or CollectionIn())
     response.status_code = 201 if new else 200
     return service.shown(session, [row])[0]
 

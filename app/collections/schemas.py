@@ -3,7 +3,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.deps import examples
-from app.deps.words import Note
+from app.deps.words import Note, Word
 
 IN: dict[str, Any] = {"description": "Staff, front door"}
 OUT: dict[str, Any] = IN | {
@@ -16,8 +16,11 @@ OUT: dict[str, Any] = IN | {
 
 
 class CollectionIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN, IN | {"recogniser": "dlib_resnet"}]})
     description: Note = ""
+    recogniser: Word | None = Field(
+        None, description="of a new collection: a name that `GET /v1/recognisers` lists as installed; null: the default"
+    )
 
 
 class CollectionOut(BaseModel):

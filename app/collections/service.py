@@ -3,23 +3,51 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.collections.schemas import CollectionOut
+from app.catalogue.entries import find_recogniser
+from app.catalogue.models import ensure_model
+from app.collections.schemas import CollectionIn, CollectionOut
 from app.db.tables import Collection, Deployment, Face, Subject
-from app.errors import NotFound
+from app.errors import Conflict, NotFound
 from app.queue.messages import Erase
 from app.queue.queue import enqueue
+from app.resources import Resources
+
+TASK = "identity"
 
 
-def put(session: Session, collection_id: str, description: str, first_model: str) -> tuple[Collection, bool]:
-    """The collection, and whether it is new. A new one is served by `first_model`."""
+def put(session: Session, resources: Resources, collection_id: str, body: CollectionIn) -> tuple[Collection, bool]:
+    """The collection, and whether it is new. A new one is served by the recogniser stated, else by the default one.
+
+    Raises Invalid (an unknown recogniser), Conflict (not installed; the collection is served by another).
+    """
+    model = _find_model(session, resources, body.recogniser)
     collection = session.get(Collection, collection_id)
     if collection is not None:
-        collection.description = description or collection.description
+        if body.recogniser is not None:
+            _check_served_by(session, collection_id, body.recogniser, model)
+        collection.description = body.description or collection.description
         return collection, False
-    collection = Collection(id=collection_id, description=description)
-    session.add_all([collection, Deployment(collection_id=collection_id, task="identity", champion=first_model)])
+    collection = Collection(id=collection_id, description=body.description)
+    session.add_all([collection, Deployment(collection_id=collection_id, task=TASK, champion=model)])
     session.flush()
     return collection, True
+
+
+def _find_model(session: Session, resources: Resources, recogniser: str | None) -> str:
+    if recogniser is None:
+        return resources.default_recogniser.model
+    model = ensure_model(session, resources.generations, find_recogniser(resources.settings, recogniser))
+    session.flush()
+    return model
+
+
+def _check_served_by(session: Session, collection_id: str, recogniser: str, model: str) -> None:
+    deployment = session.get(Deployment, (collection_id, TASK))
+    if deployment is None or deployment.champion != model:
+        raise Conflict(
+            f"the collection {collection_id!r} is there and is not served by {recogniser}; POST "
+            f"/v1/collections/{collection_id}:use-recogniser lets it be"
+        )
 
 
 def get(session: Session, collection_id: str) -> Collection:

@@ -190,7 +190,7 @@ def test_a_key_sees_only_its_own_collections(service: Service) -> None:
 def test_switched_while_an_import_runs_and_back_every_face_is_found_under_both(
     service: Service, tmp_path: Path
 ) -> None:
-    upload(service, "c", range(6), 2)
+    upload(service, "c", range(PEOPLE), SHOTS)
     add(service, tmp_path)
     running_import = service.client.post(
         "/v1/collections/c:import",
@@ -208,11 +208,13 @@ def test_switched_while_an_import_runs_and_back_every_face_is_found_under_both(
         if back:
             assert service.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] == FIRST
         body = {"file": crops(59, 59000, STRONG)["grey"]}
-        answer = service.client.post("/v1/collections/c/search?aligned=true&limit=1000", files=body).json()
+        answer = service.client.post(
+            "/v1/collections/c/search?aligned=true&limit=1000&group_by=face", files=body
+        ).json()
         assert answer["model"] == (FIRST if back else model)
         found = answer["faces"][0]["matches"]
         assert found[0]["subject"]["id"] == "p59"
-        assert len(found) == 6 * 2 + 40 * SHOTS
+        assert len(found) == (PEOPLE + 40) * SHOTS
 
 
 @on_sqlite
@@ -261,3 +263,22 @@ def test_an_archived_recogniser_comes_back_when_it_is_used(service: Service, tmp
     assert used(service) == model
     with writing(service.resources.database) as session:
         assert session.get_one(Generation, model).archived_at is None
+
+
+@on_sqlite
+def test_a_new_collection_may_state_its_recogniser(service: Service, tmp_path: Path) -> None:
+    add(service, tmp_path)
+    for status in (201, 200):
+        answer = service.client.put("/v1/collections/c", json={"recogniser": "theirs"})
+        assert answer.status_code == status, answer.text
+    upload(service, "c", range(4), 2)
+    assert serves(service) == {"theirs": ["c"]}
+    assert search(service)["faces"][0]["matches"][0]["subject"]["id"] == "p3"
+    other = service.client.put("/v1/collections/c", json={"recogniser": "lbp"})
+    assert (other.status_code, other.json()["code"]) == (409, "ResourceInUse")
+    assert ":use-recogniser" in other.json()["detail"]
+    unknown = service.client.put("/v1/collections/d", json={"recogniser": "nobody"})
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "UnknownComponent")
+    missing = service.client.put("/v1/collections/d", json={"recogniser": "sface"})
+    assert (missing.status_code, missing.json()["code"]) == (409, "NotInstalled")
+    assert service.client.get("/v1/collections/d").status_code == 404
