@@ -50,12 +50,6 @@ def judge(comparison: ModelComparison) -> Verdict:
     return Verdict(tuple(reasons), () if reasons else tuple(unclear))
 
 
-def improves(comparison: ModelComparison) -> bool:
-    """Whether the candidate is shown to be better: what a publication that nobody asked for needs."""
-    found = comparison.difference.get(MAP) or comparison.difference.get(PAIRS)
-    return judge(comparison).passed and found is not None and found.low > 0
-
-
 def _random(comparison: ModelComparison) -> Iterator[str]:
     first = comparison.candidate.get(FIRST)
     if first is not None and not first.low > comparison.chance:
