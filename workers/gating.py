@@ -1,61 +1,146 @@
-"""The gate before a publish: the report of a model's training against that of what serves."""
+"""The gate before a publish: the candidate against what serves, on people of the collection whom neither knows."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Generation
-from app.engine import pointers
-from app.errors import Conflict
+from app.db.session import reading
+from app.db.tables import Deployment, Face, Generation
+from app.engine.facts import CHANGED, importing
+from app.errors import AppError, Conflict
 from app.queue.messages import Publish
+from ml.errors import LikenessError
 from ml.evaluation.gate import judge
-from ml.evaluation.records import Report
+from ml.evaluation.model_comparison import ModelComparison
+from workers.context import JobContext
+from workers.side_by_side import measure
+from workers.telling import plain
+
+log = logging.getLogger("likeness.gate")
+
+FEW_FACES = 10
+"""Below so many gallery faces nothing is served in earnest, and nothing could be measured: any model is taken."""
 
 
-def judged(session: Session, message: Publish, champions: Mapping[str, str | None]) -> dict[str, Any]:
-    """{"passed", "reasons", "compared_with": {task: model}}. A model without a report passes: nobody was held out.
+@dataclass(frozen=True)
+class Judgement:
+    """Of one task. reasons: harm that is shown; unclear: what is not measured; measured: for the record."""
 
-    Raises Conflict GateRefused with the reasons, unless it is overridden; NotFound, Conflict (archived).
+    reasons: tuple[str, ...]
+    unclear: tuple[str, ...]
+    measured: Mapping[str, Any]
+
+
+def judged(context: JobContext, message: Publish, champions: Mapping[str, str | None]) -> dict[str, Any]:
+    """{"passed", "reasons", "compared_with": {task: model}, "measured": {task: what was measured, or why nothing}}.
+
+    Raises Conflict: GateRefused where harm is shown, NotMeasured where nothing shows that there is none, each with its
+    `reasons`; neither where it is overridden. Raises Interrupted.
     """
-    model = pointers.usable(session, message.model)
-    reasons, compared = [], {}
+    judgements: dict[str, Judgement] = {}
     for task in message.tasks if message.pointer == "champion" else ():
-        told = _of(model, task)
-        if told.get("candidate") is None or champions[task] == message.model:
-            continue
-        candidate = Report.from_dict(told["candidate"])
-        current, compared[task] = _current(session, told, candidate, task, champions[task])
-        where = f"{task}: " if len(message.tasks) > 1 else ""
-        reasons += [where + reason for reason in judge(candidate, current).reasons]
-    if reasons and not message.override:
-        raise Conflict(
-            f"the gate keeps {message.model} from being published: {'; '.join(reasons)}",
-            code="GateRefused",
-            reasons=reasons,
-            compared_with=compared,
+        if champions[task] != message.model:
+            judgements[task] = _judgement(context, message, task, champions[task])
+    where = {task: f"{task}: " if len(message.tasks) > 1 else "" for task in judgements}
+    reasons = [where[task] + reason for task, found in judgements.items() for reason in found.reasons]
+    unclear = [where[task] + reason for task, found in judgements.items() for reason in found.unclear]
+    verdict = {
+        "passed": not reasons and not unclear,
+        "reasons": reasons + unclear,
+        "compared_with": {t: champions[t] for t, found in judgements.items() if "unmeasured" not in found.measured},
+        "measured": {task: dict(found.measured) for task, found in judgements.items()},
+    }
+    if not verdict["passed"] and not message.override:
+        raise _refusal(message, reasons, unclear, verdict)
+    return verdict
+
+
+def not_measured(what: str, evidence: Mapping[str, Any]) -> Conflict:
+    """The problem where too little is known: says what is missing."""
+    return Conflict(f"{what}: {missing(evidence)}", code="NotMeasured", evidence=dict(evidence))
+
+
+def missing(evidence: Mapping[str, Any]) -> str:
+    """What a collection would need to measure two models, as a sentence."""
+    people, unseen, needed = (evidence[name] for name in ("people", "unseen_people", "needed_people"))
+    told = f"{people:,} people of {evidence['collection']} have what a search needs (two photos or more)"
+    seen = [f"{model} has learned from {count:,} of them" for model, count in evidence["seen_people"].items() if count]
+    told += f"; {', '.join(seen)}, which leaves {unseen:,}" if seen else ""
+    told += f"; {needed:,} are needed"
+    if evidence["needed_pairs_of_a_kind"] is not None:
+        pairs, kind = evidence["labelled_pairs"], evidence["needed_pairs_of_a_kind"]
+        told += f", or {kind:,} labelled pairs of each kind: there are {pairs['same']:,} the same"
+        told += f" and {pairs['different']:,} not"
+    told += ". Name or label more people, or publish with `override` and a `reason`"
+    return told + ("; a training with a `holdout` leaves people to judge by" if seen else "")
+
+
+def _refusal(message: Publish, reasons: Iterable[str], unclear: Iterable[str], verdict: dict[str, Any]) -> Conflict:
+    shown = list(reasons)
+    extra = {"compared_with": verdict["compared_with"], "measured": verdict["measured"]}
+    if shown:
+        detail = f"the gate keeps {message.model} from being published: {'; '.join(shown)}"
+        return Conflict(detail, code="GateRefused", reasons=verdict["reasons"], **extra)
+    detail = f"nothing shows that {message.model} does no harm here: {'; '.join(unclear)}"
+    return Conflict(detail, code="NotMeasured", reasons=verdict["reasons"], **extra)
+
+
+def _judgement(context: JobContext, message: Publish, task: str, champion: str | None) -> Judgement:
+    with reading(context.resources.database) as session:
+        excused = _excused(session, message, task)
+        reported = None if excused else _reported(session, message, task, champion)
+    if excused:
+        return Judgement((), (), {"unmeasured": excused})
+    if reported is not None and not judge(reported).unclear:
+        return _of(reported, {"by": "the report of its training"})
+    models = [message.model] if champion is None else [champion, message.model]
+    try:
+        found = measure(context, message.collection, task, models)
+    except (AppError, LikenessError) as error:
+        log.warning("gate.cannot_measure model=%s champion=%s error=%s", message.model, champion, error)
+        return Judgement((), (f"it cannot be measured: {error}",), {"unmeasured": str(error)})
+    if found.comparison is None:
+        return Judgement(
+            (), (missing(found.evidence),), {"unmeasured": missing(found.evidence), "measured_on": found.evidence}
         )
-    return {"passed": not reasons, "reasons": reasons, "compared_with": compared}
+    return _of(
+        found.comparison, {"by": "this publication", "measured_as": list(found.models), "measured_on": found.evidence}
+    )
 
 
-def _of(model: Generation | None, task: str) -> dict[str, Any]:
-    told: dict[str, Any] = model.report.get("tasks", {}).get(task, {}) if model else {}
-    return told
+def _of(comparison: ModelComparison, told: Mapping[str, Any]) -> Judgement:
+    verdict = judge(comparison)
+    return Judgement(verdict.reasons, verdict.unclear, plain(asdict(comparison)) | dict(told))
 
 
-def _current(
-    session: Session, told: Mapping[str, Any], candidate: Report, task: str, champion: str | None
-) -> tuple[Report | None, str | None]:
-    """What serves, measured on the same held-out people: when the candidate was trained or, where another serves by
-    now, when that one was. Where neither was, what served then stands for it."""
-    then = Report.from_dict(told["current"]) if told.get("current") else None
-    if champion != told.get("current_model"):
-        own = _of(session.get(Generation, champion), task).get("candidate") if champion else None
-        serving = Report.from_dict(own) if own else None
-        if serving is not None and _measured_on(serving) == _measured_on(candidate):
-            return serving, champion
-    return then, told.get("current_model")
+def _excused(session: Session, message: Publish, task: str) -> str:
+    """Why no gate is needed; empty where one is."""
+    deployment = session.get(Deployment, (message.collection, task))
+    if deployment is not None and deployment.previous == message.model and message.model in deployment.facts:
+        return "it served here before"
+    faces = _gallery_faces(session, message.collection)
+    if faces < FEW_FACES and not importing(session, message.collection):
+        return f"the collection has {faces} faces, too few to measure anything or to serve anybody"
+    return ""
 
 
-def _measured_on(report: Report) -> tuple[str, int, int, int]:
-    return report.protocol, report.queries, report.gallery, report.relevant
+def _reported(session: Session, message: Publish, task: str, champion: str | None) -> ModelComparison | None:
+    """What the report of the model's training says, if it is of this collection and champion and of such faces as are
+    there now."""
+    model = session.get(Generation, message.model)
+    told = model.report.get("tasks", {}).get(task, {}).get("comparison") if model else None
+    if not told or (told["collection"], told["champion"]) != (message.collection, champion):
+        return None
+    faces = _gallery_faces(session, message.collection)
+    if abs(faces - told["faces"]) > CHANGED * told["faces"]:
+        return None
+    return ModelComparison.from_dict(told["comparison"])
+
+
+def _gallery_faces(session: Session, collection: str) -> int:
+    here = Face.collection_id == collection, Face.role == "gallery"
+    return session.scalar(select(func.count()).select_from(Face).where(*here)) or 0

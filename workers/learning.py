@@ -14,19 +14,21 @@ from app.trainings.plan import Plan
 from ml.calibration import Calibration
 from ml.embedders.base import Embedder
 from ml.errors import TooFewPairs
+from ml.evaluation.model_comparison import compare_rankings
 from ml.generation import Generation, Recipe
 from ml.identification.open_set import OpenSetCalibration
 from ml.types import Rows
 from workers import fitting, measuring, vocabularies
 from workers.bench import Bench, Contestant
 from workers.context import JobContext
+from workers.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX, exposure, learned_from
 from workers.gather import describe
-from workers.measuring import Trial
+from workers.measuring import Measured, Trial
 from workers.snapshot import Facts, Snapshot, Told
 from workers.stranger_searches import measure_held_out_strangers
 from workers.telling import Telling
 
-HELD_OUT = "-held-out"
+HELD_OUT = HOLDOUT_SUFFIX
 """Ends the name of a model's twin, which is kept beside it: the same, learned without the people held out. The next
 training is compared with the twin of the model that serves, since that model itself knows those people."""
 
@@ -68,7 +70,9 @@ def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Tel
     report, known, by_held_out = _measured(context, plan, taken, rows, held, first)
     strangers = measure_held_out_strangers(context, first, rows, taken, held)
     last = fitting.fit(plan, everything, told.phase("refit", 620, 1000), before=before, like=first)
-    twin = Generation(name + HELD_OUT, recipe, plan.method, first, known, {"holdout": plan.holdout})
+    without = [face.pk for face, out in zip(taken.faces, held, strict=True) if out]
+    left_out = {"holdout": plan.holdout, HELD_OUT_FACES: without}
+    twin = Generation(name + HELD_OUT, recipe, plan.method, first, known, left_out)
     return Candidate(_made(plan, recipe, name, last, known, by_held_out, strangers), twin, report)
 
 
@@ -153,6 +157,7 @@ def _measured(
         before = measuring.measure(trial, serving.contestant) if serving else None
         told = measuring.report(trial, now, before)
         told |= {"current_model": serving.model, "current_has_seen": serving.seen} if serving else {}
+        told["comparison"] = _comparison(plan, taken, facts, now, before, serving)
         report["tasks"][facts.task] = told
         calibrations[facts.task] = measuring.calibrate(now)
         if calibrations[facts.task]:
@@ -164,20 +169,32 @@ def _measured(
     return report, _known(calibrations), by_held_out
 
 
+def _comparison(
+    plan: Plan, taken: Snapshot, facts: Facts, now: Measured, before: Measured | None, serving: Serving | None
+) -> dict[str, Any] | None:
+    """What the gate goes by when the model is published, None where it must measure by itself: where the people held
+    out are not of this collection alone, or the model that serves has learned from some of them."""
+    ranked = now.ranked is not None and (before is None or before.ranked is not None)
+    if not ranked or len(plan.collections) > 1 or (serving is not None and serving.seen):
+        return None
+    assert now.ranked is not None
+    found = compare_rankings(before.ranked if before else None, now.ranked, open_set=facts.task == "identity")
+    return {
+        "collection": plan.collection,
+        "champion": serving.model if serving else None,
+        "faces": len(taken.faces),
+        "comparison": found.to_dict(),
+    }
+
+
 def _serving(context: JobContext, plan: Plan, taken: Snapshot, held: NDArray[np.bool_], task: str) -> Serving | None:
-    """The champion of the task; its twin in its stead, if it has one."""
+    """The champion of the task; its twin in its stead, if it has learned from these collections and has one."""
     with reading(context.resources.database) as session:
         deployment = session.get(Deployment, (plan.collection, task))
         if deployment is None:
             return None
-        serves = deployment.champion
-    generations = context.resources.generations
-    champion = generations.get(serves)
-    people, first = np.unique(taken.people[held], return_index=True)
-    seen = len(people) if champion.embedder.needs_fit else 0
-    try:
-        twin = generations.get(champion.id + HELD_OUT)
-    except NotFound:
-        return Serving(champion.id, Contestant(champion.recipe, champion.embedder), seen)
-    seen = int((taken.chance[held][first] >= twin.facts["holdout"]).sum())
-    return Serving(champion.id, Contestant(twin.recipe, twin.embedder), seen)
+        champion = deployment.champion
+        exposed = exposure(session, context.resources.generations, champion, plan.collections)
+        known = learned_from(session, exposed, taken)
+    seen = len(np.unique(taken.people[known & held]))
+    return Serving(champion, Contestant(exposed.measured_as.recipe, exposed.measured_as.embedder), seen)

@@ -86,7 +86,7 @@ def _rank(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> Ranked
     here = bench.place(searched)
     everybody = np.arange(len(here))
     people = bench.snapshot.people[searched]
-    protocol = Protocol(trial.name, people, np.empty(0, np.int64), _queries(people), everybody)
+    protocol = Protocol(trial.name, people, np.empty(0, np.int64), choose_queries(people), everybody)
     ranked = rank_protocol(
         placed.faces[here],
         protocol,
@@ -98,7 +98,7 @@ def _rank(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> Ranked
     return ranked if len(ranked.genuine) and len(ranked.impostor) else None
 
 
-def _queries(people: Ids) -> Ids:
+def choose_queries(people: Ids) -> Ids:
     """Every held-out face searches once, of one person ten at most, 2,000 in all: the same at each measurement."""
     draw = np.random.default_rng(0)
     shuffled = draw.permutation(len(people))

@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import demo, detectors, evaluate, export, keys, models, recognisers, serve, use
+from app.cli import compare, demo, detectors, evaluate, export, keys, models, recognisers, serve, use
 from app.cli.reproduce import command as reproduce
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -13,6 +13,7 @@ app.command("import")(use.import_)
 app.command()(use.search)
 app.command()(use.train)
 app.command()(use.publish)
+app.command()(compare.compare)
 app.command()(demo.demo)
 app.command()(evaluate.evaluate)
 app.command()(reproduce.reproduce)

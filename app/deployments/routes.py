@@ -5,7 +5,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Response
 
 from app.deployments import service
-from app.deployments.schemas import ChallengerIn, DeploymentIn, DeploymentOut, DeploymentsOut, PublishIn, RollbackIn
+from app.deployments.schemas import (
+    ChallengerIn,
+    CompareIn,
+    DeploymentIn,
+    DeploymentOut,
+    DeploymentsOut,
+    PublishIn,
+    RollbackIn,
+)
 from app.deployments.service import Expected, Place
 from app.deps import CallerDep, ReadDep, WriteDep
 from app.deps.accepted import JobOut
@@ -71,6 +79,22 @@ def roll_back(
 ) -> DeploymentOut | JobOut:
     """The previous model serves again, at once; twice is back and forth. 409 where none came before."""
     return service.roll_back(session, place, body, caller, response)
+
+
+@router.post(
+    "/{task}:compare",
+    status_code=202,
+    summary="Compare two models",
+    openapi_extra={**ADMIN, **refuses((409, "TaskDisabled"), (422, "UnknownTask"))},
+)
+def compare(place: PlaceDep, body: CompareIn, session: WriteDep, response: Response) -> JobOut:
+    """A job that measures both on this collection's people, those whom neither has learned from where there are enough.
+
+    Its result: for each model `mAP`, `1-call@1`, `1-call@10`, `named_rightly` and `strangers_named` with intervals; the
+    paired `difference` of the second less the first with interval and p; `measured_on`: who could be used; `gate`: what
+    it would say of the second in the place of the first. Where too little is known it fails with `NotMeasured`.
+    """
+    return service.compare(session, place, body, response)
 
 
 @router.put(

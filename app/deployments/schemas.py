@@ -1,6 +1,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -44,6 +44,7 @@ PUBLISHED: list[JsonValue] = [
     {"model": examples.MODEL},
     {"model": examples.MODEL, "override": True, "reason": "the held-out people were mislabelled"},
 ]
+COMPARED: list[JsonValue] = [{"models": ["champion", examples.MODEL]}]
 CHALLENGERS: list[JsonValue] = [{"model": examples.MODEL}, {"model": None}]
 
 
@@ -149,6 +150,15 @@ class DeploymentIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"default_fpir": 0.001}]})
     default_fpir: float = Field(
         ge=1e-6, le=0.5, description="the share of strangers' searches that may name somebody, 0.000001 to 0.5"
+    )
+
+
+class CompareIn(BaseModel):
+    """Two models to be measured side by side; the differences are of the second less the first."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": COMPARED})
+    models: Annotated[list[ModelName], Field(min_length=2, max_length=2)] = Field(
+        description="two model ids, or `champion`, `challenger`, `previous`"
     )
 
 

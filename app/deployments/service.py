@@ -5,17 +5,19 @@ from fastapi import Header, Path, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Deployment, Job
-from app.deployments.schemas import ChallengerIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
+from app.db.tables import Collection, Deployment, Generation, Job
+from app.deployments.schemas import ChallengerIn, CompareIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
 from app.deps.accepted import JobOut, accepted
 from app.deps.caller import Caller
 from app.deps.words import CollectionName, TaskName
 from app.engine import pointers, publishing
 from app.engine.pointers import Why
 from app.engine.publishing import Wish
-from app.errors import Invalid, NotFound
-from app.queue.messages import Publish
+from app.errors import Conflict, Invalid, NotFound
+from app.queue.messages import Compare, Publish
 from app.queue.queue import enqueue
+
+POINTERS = ("champion", "challenger", "previous")
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,38 @@ def roll_back(
         collection=collection.id, tasks=(place.task,), model=previous, override=True, reason=why.reason, by=why.by
     )
     return _answered(session, place, enqueue(session, repair), response)
+
+
+def compare(session: Session, place: Place, body: CompareIn, response: Response) -> JobOut:
+    """202 with the job. Raises NotFound, Conflict (the task is off), Invalid (a task that a model lacks, or one model
+    named twice)."""
+    if session.get(Collection, place.collection) is None:
+        raise NotFound(f"no collection {place.collection!r}")
+    if not pointers.enabled(session, [place.task]):
+        raise Conflict(f"the task {place.task} is off; an administrator can switch it on", code="TaskDisabled")
+    first, second = (_resolved(session, place, name) for name in body.models)
+    if first == second:
+        raise Invalid(f"both are {first}: name two different models to compare")
+    job = enqueue(session, Compare(collection=place.collection, task=place.task, models=(first, second)))
+    accepted(response, job)
+    return JobOut.of(job)
+
+
+def _resolved(session: Session, place: Place, name: str) -> str:
+    """The id of a model that serves the task, named by it or by a pointer."""
+    if name in POINTERS:
+        deployment = pointers.of(session, place.collection, place.task)
+        found: str | None = getattr(deployment, name)
+        if found is None:
+            raise NotFound(f"the task {place.task!r} of {place.collection!r} has no {name}")
+        name = found
+    model = session.get(Generation, name)
+    if model is None:
+        raise NotFound(f"no model {name!r}")
+    if place.task not in model.manifest["tasks"]:
+        served = ", ".join(model.manifest["tasks"])
+        raise Invalid(f"model {name} serves {served}, not {place.task}", code="UnknownTask")
+    return model.id
 
 
 def _answered(session: Session, place: Place, job: Job | None, response: Response) -> DeploymentOut | JobOut:

@@ -43,7 +43,7 @@ class JobOut(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [QUEUED, RUNNING]})
     id: str
-    kind: str = Field(description="import, train, evaluate, publish, erase, ...")
+    kind: str = Field(description="import, train, evaluate, compare, publish, erase, ...")
     state: State
     progress: Progress
     rate: float | None = Field(description="items a second since it started")

@@ -91,6 +91,18 @@ def decide(votes: Mapping[tuple[int, int], Mapping[str, bool]], rule: Rule = Rul
     )
 
 
+def labellers(session: Session, label_pks: Collection[int], pairs: Ids, same: NDArray[np.bool_]) -> list[str]:
+    """(P,) of each settled pair of face pks, the first by name of those whose last word on it is what was settled."""
+    said: dict[tuple[int, int], dict[str, bool]] = {}
+    for face_a, face_b, by, alike in _told(session, sorted(label_pks)):
+        said.setdefault((face_a, face_b), {})[by] = alike
+    found = []
+    for (a, b), alike in zip(pairs.tolist(), same.tolist(), strict=True):
+        votes = said.get((min(a, b), max(a, b)), {})
+        found.append(min((by for by, vote in votes.items() if vote == alike), default=""))
+    return found
+
+
 def _told(session: Session, pks: list[int]) -> Iterable[tuple[int, int, str, bool]]:
     for start in range(0, len(pks), CHUNK):
         part = Label.pk.in_(pks[start : start + CHUNK])

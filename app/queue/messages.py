@@ -92,6 +92,16 @@ class Evaluate(Message):
     evaluation: str
 
 
+class Compare(Message):
+    """Measure two models side by side on a collection."""
+
+    kind: ClassVar[str] = "compare"
+    lane: ClassVar[Lane] = "train"
+    collection: str
+    task: str
+    models: tuple[str, str]
+
+
 class Erase(Message):
     """Remove the files of a collection, subject or face whose rows are gone."""
 
@@ -108,5 +118,5 @@ class Sweep(Message):
 
 
 MESSAGES: dict[str, type[Message]] = {
-    m.kind: m for m in (ImportArchive, IngestBatch, FitFirst, Train, Publish, Evaluate, Erase, Sweep)
+    m.kind: m for m in (ImportArchive, IngestBatch, FitFirst, Train, Publish, Evaluate, Compare, Erase, Sweep)
 }

@@ -1,58 +1,99 @@
-"""May a candidate be published? A pure function that gives its reasons."""
+"""May a candidate be published? A pure function that gives its reasons. The rule: docs/decisions/0010."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ml.evaluation.intervals import Interval
-from ml.evaluation.records import Report
+from ml.evaluation.model_comparison import FIRST, MAP, NAMED, PAIRS, STRANGERS, Difference, ModelComparison
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reasons`: every figure that speaks against it, as sentences; empty where it passed."""
+    """What a comparison says of a candidate, as sentences.
 
-    passed: bool
-    reasons: tuple[str, ...] = ()
-
-
-ABOVE_CHANCE = 1.5
-
-
-def judge(candidate: Report, current: Report | None, slack: float = 0.005) -> Verdict:
-    """Compares a candidate with the one that serves, both measured on one protocol.
-
-    slack: how much of a rate (0..1) may be lost before it counts. Without a current model the candidate need only
-    rank better than at random. Where so few faces were searched that any order has one of the person among its first
-    ten, 1-call@10 says nothing, and is not asked.
+    reasons: harm that is shown
+    unclear: harm that the evidence is too thin to exclude
     """
-    against = []
-    found, chance = candidate.ncall["10"].value, candidate.chance_at_10
-    if _telling(candidate) and not found >= ABOVE_CHANCE * chance:
-        against.append(f"1-call@10 is {found:.1%}, hardly above a random order's {chance:.1%}")
-    if current is not None:
-        against += _lost(candidate, current, slack)
-    return Verdict(not against, tuple(against))
+
+    reasons: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.reasons and not self.unclear
 
 
-def figures(report: Report) -> dict[str, Interval]:
-    """What is compared, by the name that reasons use."""
-    found = {"mAP": report.mean_average_precision, "1-call@1": report.ncall["1"]}
-    return found | ({"1-call@10": report.ncall["10"]} if _telling(report) else {})
+MIN_PEOPLE = 10
+"""People who must have something to be found, or whose faces must be labelled, before anything is judged."""
+TOLERANCE = 0.005
+"""A loss of at most half a point is none, however surely it is shown."""
+MAX_HARM = {MAP: 0.05, FIRST: 0.05, NAMED: 0.10, PAIRS: 0.05}
+"""By metric: the loss that the evidence must exclude."""
+RULE_OF_THREE = 3.0
+"""What happened to none of n people may still happen to 3/n of them (95 % confidence)."""
+JUDGED = (MAP, FIRST, NAMED, STRANGERS, PAIRS)
+NAMES = {NAMED: "queries named rightly", STRANGERS: "strangers named", PAIRS: "labelled pairs told right"}
 
 
-def _telling(report: Report) -> bool:
-    """Whether 1-call@10 can show that a ranking is no random one."""
-    return ABOVE_CHANCE * report.chance_at_10 <= 1
+def judge(comparison: ModelComparison) -> Verdict:
+    """Whether a candidate may take a baseline's place, by the paired differences over people.
+
+    Refused is what is shown to be worse: a difference whose interval lies wholly on the wrong side of 0, by more than
+    TOLERANCE. Unclear is what may be worse by more than MAX_HARM: no interval is taken to reach less than 3/n to
+    either side, n being the people, since few people show little even where both models do the same. Without a
+    baseline the candidate need only rank better than a random order.
+    """
+    if comparison.people < MIN_PEOPLE:
+        return Verdict(unclear=(f"{comparison.people} people to measure on, {MIN_PEOPLE} needed",))
+    reasons = [*_random(comparison), *(text for name in JUDGED for text in _shown(comparison, name))]
+    unclear = [text for name in MAX_HARM for text in _unclear(comparison, name)]
+    return Verdict(tuple(reasons), () if reasons else tuple(unclear))
 
 
-def _lost(candidate: Report, current: Report, slack: float) -> list[str]:
-    measured = [(r.protocol, r.task, r.queries, r.gallery) for r in (candidate, current)]
-    if measured[0] != measured[1]:
-        told = [f"{p} ({t}, {q} queries, {g} faces)" for p, t, q, g in measured]
-        return [f"measured on {told[0]}, the current model on {told[1]}: measure both on one"]
-    then = figures(current)
-    return [
-        f"{name} {value.value:.1%}, now {then[name].value:.1%}: {then[name].value - value.value:.1%} lost, "
-        f"{slack:.1%} allowed"
-        for name, value in figures(candidate).items()
-        if not value.value >= then[name].value - slack
-    ]
+def _random(comparison: ModelComparison) -> Iterator[str]:
+    first = comparison.candidate.get(FIRST)
+    if first is not None and not first.low > comparison.chance:
+        yield f"1-call@1 is {first.value:.1%}, not shown to be above a random order's {comparison.chance:.1%}"
+
+
+def _shown(comparison: ModelComparison, name: str) -> Iterator[str]:
+    found = comparison.difference.get(name)
+    if found is None:
+        return
+    sign = -1 if name == STRANGERS else 1
+    worst = sign * (found.high if sign > 0 else found.low)
+    if not (math.isfinite(found.value) and math.isfinite(worst)):
+        yield f"{NAMES.get(name, name)}: not a number"
+    elif worst < 0 and sign * found.value < -TOLERANCE:
+        now, before = comparison.candidate[name].value, comparison.baseline[name].value
+        yield (
+            f"{NAMES.get(name, name)} {now:.1%}, now {before:.1%}: {_points(abs(found.value))} points worse "
+            f"(95 % interval of the difference {_points(found.low)} to {_points(found.high)}, p {found.p:.2g})"
+        )
+
+
+def _unclear(comparison: ModelComparison, name: str) -> Iterator[str]:
+    found = comparison.difference.get(name)
+    if found is None or not math.isfinite(found.value):
+        return
+    allowed, people = MAX_HARM[name], comparison.people
+    half = max(found.value - found.low, RULE_OF_THREE / people)
+    if found.value - half < -allowed:
+        yield (
+            f"{NAMES.get(name, name)}: the difference is {_points(found.value)} points, and with {people} people "
+            f"a loss of {_points(half - found.value)} cannot be excluded; {_points(allowed)} is the most"
+            + _needed(found, allowed, people)
+        )
+
+
+def _needed(found: Difference, allowed: float, people: int) -> str:
+    """How many people would do, if they differ as these do."""
+    room = found.value + allowed
+    if room <= 0:
+        return ""
+    wide = people * ((found.value - found.low) / room) ** 2
+    return f"; about {math.ceil(max(wide, RULE_OF_THREE / room, people + 1))} people would do, if they go on like this"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}"

@@ -24,7 +24,9 @@ def stocked(service: Service, *models: str) -> None:
 
 
 def publish(service: Service, model: str, **told: Any) -> dict[str, Any]:
-    job = service.wait(service.client.post(f"{BASE}:publish", json={"model": model}, **told))
+    """Against the gate, which eight people are too few for: these tests are about pointers."""
+    body = {"model": model, "override": True, "reason": "a test of the pointers"}
+    job = service.wait(service.client.post(f"{BASE}:publish", json=body, **told))
     assert job["state"] == "succeeded", job["problem"]
     return job
 

@@ -26,7 +26,15 @@ OPERATIONS: list[Operation] = [
     (method, path, told) for path, item in document()["paths"].items() for method, told in item.items()
 ]
 ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-OF_JOBS = {"TooFewLabels", "ModelNotReady", "GateRefused", "NothingToEvaluate", "WorkerLost", "CannotGoOn"}
+OF_JOBS = {
+    "TooFewLabels",
+    "ModelNotReady",
+    "GateRefused",
+    "NotMeasured",
+    "NothingToEvaluate",
+    "WorkerLost",
+    "CannotGoOn",
+}
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: f"{o[0]} {o[1]}")
 
 

@@ -54,7 +54,7 @@ def gallery(crew: Crew) -> Faces:
 def ended(crew: Crew, answer: httpx.Response) -> dict[str, Any]:
     assert answer.status_code in (200, 202), answer.text
     job = crew.ended(answer.headers.get("Location", ""))
-    assert job["state"] == "succeeded", job
+    assert job["state"] == "succeeded", job["problem"] and job["problem"]["detail"]
     return job
 
 
@@ -92,7 +92,9 @@ def test_corrections_help_others_and_nothing_is_lost_by_learning_them(crew: Crew
         source = {"task": "identity", "collection": "c", "from": "labels"}
         body = {"collection": "c", "method": "ldml", "sources": [source]}
         model = ended(crew, crew.client.post("/v1/trainings", json=body))["result"]["model"]
-        ended(crew, crew.client.post(f"{TASK}:publish", json={"model": model}))
+        # some fourteen people were held out, too few for the gate: this test has its own measure of harm
+        forced = {"model": model, "override": True, "reason": "a test of what is learned, which it measures itself"}
+        ended(crew, crew.client.post(f"{TASK}:publish", json=forced))
         after = ask(crew, others)
         ended(crew, crew.client.post(f"{TASK}:rollback"))
         assert ask(crew, others) == before

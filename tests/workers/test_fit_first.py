@@ -10,6 +10,8 @@ from app.db.tables import Deployment, Generation, Job
 from app.queue.messages import FitFirst, Publish
 from app.queue.queue import enqueue
 from app.resources import Resources
+from ml.evaluation.intervals import Interval
+from ml.evaluation.model_comparison import Difference, ModelComparison
 from tests.gallery import context, enrol
 from workers.context import JobContext
 from workers.handlers import fit_first
@@ -68,12 +70,15 @@ def test_without_names_nothing_is_measured_and_nothing_published(resources: Reso
     assert published(resources) == []
 
 
-def report_of(gain: float, low: float, first: float) -> dict[str, Any]:
+def report_of(gain: float, low: float, first: float, people: int = 100) -> dict[str, Any]:
     difference = {
         "mAP": {"value": gain, "low": low, "high": 2 * gain - low, "p": 0.5},
-        "1-call@1": {"value": first, "low": first - 0.1, "high": first + 0.1, "p": 0.5},
+        "1-call@1": {"value": first, "low": first - 0.04, "high": first + 0.04, "p": 0.5},
     }
-    return {"tasks": {"identity": {"difference": difference, "current_model": "lbp-l2"}}}
+    gains = {name: Difference(**told) for name, told in difference.items()}
+    share = {name: Interval(0.5, 0.4, 0.6) for name in difference}
+    comparison = {"comparison": ModelComparison(share, share, gains, people=people).to_dict()}
+    return {"tasks": {"identity": {"difference": difference, "current_model": "lbp-l2", "comparison": comparison}}}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +96,13 @@ def test_better_is_a_gain_beyond_chance_that_loses_no_first_place(
     gain: float, low: float, first: float, better: bool
 ) -> None:
     assert (fit_first.why_not_better(report_of(gain, low, first)) is None) == better
+
+
+def test_one_that_the_gate_would_not_let_pass_is_not_published() -> None:
+    assert "people to measure on" in str(fit_first.why_not_better(report_of(0.05, 0.01, 0.02, people=9)))
+    told = report_of(0.05, 0.01, 0.02)
+    told["tasks"]["identity"]["comparison"] = None
+    assert fit_first.why_not_better(told) is not None
 
 
 def test_a_report_without_a_comparison_shows_nothing() -> None:

@@ -21,8 +21,10 @@ from app.queue.messages import Publish
 from app.queue.queue import enqueue
 from app.resources import Resources
 from ml.drawn import draw, person
+from ml.evaluation.model_comparison import compare_rankings
 from ml.evaluation.protocols import Protocol
-from ml.evaluation.report import rank_protocol, summarise
+from ml.evaluation.report import rank_protocol
+from ml.evaluation.retrieval import Ranked
 from ml.generation import Generation
 from ml.images import png
 from tests.gallery import context, enrol
@@ -31,6 +33,7 @@ from workers import reembedding
 from workers.context import Interrupted, Later
 from workers.handlers import publish
 
+INSISTED = {"override": True, "reason": "a test of the way, not of the gate"}
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -69,41 +72,40 @@ def change(resources: Resources) -> int:
         return session.get_one(Collection, "c").change
 
 
-def report(spread: float, task: str = "identity") -> dict[str, Any]:
-    """Of 30 people with four faces each; the greater the spread, the worse."""
+def ranked(spread: float) -> Ranked:
+    """Of 70 people with four faces each; the greater the spread, the worse."""
     rng = np.random.default_rng(0)
-    people = np.repeat(np.arange(30), 4)
-    rows = (rng.standard_normal((30, 8))[people] + spread * rng.standard_normal((120, 8))).astype(np.float32)
-    everybody = np.arange(120)
-    protocol = Protocol("held-out", people, np.empty(0, np.int64), everybody, everybody)
-    return summarise([rank_protocol(rows, protocol)], protocol="held-out", task=task).to_dict()
+    people = np.repeat(np.arange(70), 4)
+    rows = (rng.standard_normal((70, 8))[people] + spread * rng.standard_normal((280, 8))).astype(np.float32)
+    everybody = np.arange(280)
+    return rank_protocol(rows, Protocol("held-out", people, np.empty(0, np.int64), everybody, everybody))
 
 
-def trained(candidate: float, current: float, against: str = FIRST) -> dict[str, Any]:
-    return {
-        "tasks": {
-            "identity": {"candidate": report(candidate), "current": report(current), "current_model": against},
-        }
-    }
+def trained(candidate: float, current: float, against: str = FIRST, faces: int = 12) -> dict[str, Any]:
+    """A training's report, of a collection `c` of so many faces."""
+    comparison = compare_rankings(ranked(current), ranked(candidate)).to_dict()
+    told = {"collection": "c", "champion": against, "faces": faces, "comparison": comparison}
+    return {"tasks": {"identity": {"comparison": told}}}
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resources, times: int) -> None:
-    enrol(resources, "c", range(4), shots=3)
+    enrol(resources, "c", range(3), shots=3)
     model, before = keep(resources, generation("m1")), change(resources)
     message, row = job(resources, model.id)
     for _ in range(times):
         result = publish.run(message, context(resources, row))
+    too_few = {"unmeasured": "the collection has 9 faces, too few to measure anything or to serve anybody"}
     assert result == {
         "model": "m1", "tasks": ["identity"], "version": 2, "served": True,
-        "verdict": {"passed": True, "reasons": [], "compared_with": {}},
+        "verdict": {"passed": True, "reasons": [], "compared_with": {}, "measured": {"identity": too_few}},
     }  # fmt: skip
-    assert counted(resources, "m1") == 12
+    assert counted(resources, "m1") == 9
     served = deployment(resources)
     assert (served.champion, served.previous, served.version) == ("m1", FIRST, 2)
     [entry] = served.history
     assert (entry["model"], entry["by"], entry["overridden"]) == ("m1", "ann", False)
-    assert served.facts["m1"]["faces"] == 12
+    assert served.facts["m1"]["faces"] == 9
     assert change(resources) == before + 1 == entry["change"]
 
 
@@ -113,7 +115,7 @@ def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -
     marked = np.ones((5, 8), np.float32)
     with writing(resources.database) as session:
         reembedding.keep(session, "m1", {"identity": marked}, [f.pk for f in faces[:5]])
-    run(resources, model.id)
+    run(resources, model.id, **INSISTED)
     with reading(resources.database) as session:
         rows = session.execute(select(Embedding.face_pk, Embedding.vector).where(Embedding.generation_id == "m1"))
         stored = {row.face_pk: row.vector for row in rows}
@@ -147,7 +149,7 @@ def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -
 
     thread = threading.Thread(target=arrive)
     thread.start()
-    run(resources, model.id)
+    run(resources, model.id, **INSISTED)
     stop.set()
     thread.join()
     assert arrived
@@ -156,18 +158,19 @@ def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -
 
 @on_sqlite
 def test_the_gate_refuses_a_worse_candidate_with_reasons(resources: Resources) -> None:
-    enrol(resources, "c", range(3), shots=2)
+    enrol(resources, "c", range(4), shots=3)
     keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
     with pytest.raises(Conflict, match="m1") as refused:
         run(resources, "m1")
     assert refused.value.code == "GateRefused"
     assert any("mAP" in reason for reason in refused.value.extra["reasons"])
+    assert refused.value.extra["measured"]["identity"]["by"] == "the report of its training"
     assert (deployment(resources).champion, counted(resources, "m1")) == (FIRST, 0)
 
 
 @on_sqlite
 def test_an_override_is_kept_on_record_with_what_the_gate_said(resources: Resources) -> None:
-    enrol(resources, "c", range(3), shots=2)
+    enrol(resources, "c", range(4), shots=3)
     keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
     result = run(resources, "m1", override=True, reason="the held-out photos are old")
     assert not result["verdict"]["passed"]
@@ -175,17 +178,22 @@ def test_an_override_is_kept_on_record_with_what_the_gate_said(resources: Resour
     assert entry["overridden"]
     assert entry["reason"] == "the held-out photos are old"
     assert entry["verdict"]["reasons"] == result["verdict"]["reasons"] != []
+    assert entry["verdict"]["measured"]["identity"]["difference"]["mAP"]["high"] < 0
 
 
 @on_sqlite
-def test_a_better_candidate_passes_and_is_compared_with_what_serves_by_then(resources: Resources) -> None:
-    enrol(resources, "c", range(3), shots=2)
+def test_a_report_counts_only_for_what_served_and_was_enrolled_when_it_was_made(resources: Resources) -> None:
+    enrol(resources, "c", range(4), shots=3)
     keep(resources, generation("m1"), trained(candidate=0.5, current=3.0))
-    keep(resources, generation("m2"), trained(candidate=1.5, current=3.0))
-    assert run(resources, "m1")["verdict"] == {"passed": True, "reasons": [], "compared_with": {"identity": FIRST}}
-    with pytest.raises(Conflict) as refused:  # better than what served when it was trained, worse than what serves now
-        run(resources, "m2")
-    assert refused.value.extra["compared_with"] == {"identity": "m1"}
+    keep(resources, generation("m2"), trained(candidate=0.5, current=3.0))
+    keep(resources, generation("m3"), trained(candidate=0.5, current=3.0, against="m1", faces=20))
+    verdict = run(resources, "m1")["verdict"]
+    assert (verdict["passed"], verdict["compared_with"]) == (True, {"identity": FIRST})
+    assert verdict["measured"]["identity"]["difference"]["mAP"]["low"] > 0
+    for model in ("m2", "m3"):  # another champion by now; other faces by now
+        with pytest.raises(Conflict) as refused:
+            run(resources, model)
+        assert refused.value.code == "NotMeasured"
 
 
 def test_a_job_whose_deployment_has_moved_before_it_runs_is_stale(resources: Resources) -> None:

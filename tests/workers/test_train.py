@@ -17,7 +17,7 @@ from app.resources import Resources
 from app.storage.blobs import Blobs
 from app.trainings.plan import Named, Plan, Source
 from ml.errors import CannotGoOn, TooFewPairs
-from ml.evaluation.gate import judge
+from ml.evaluation.model_comparison import ModelComparison
 from ml.evaluation.records import Report
 from tests.gallery import context, enrol
 from workers import snapshot
@@ -73,7 +73,9 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     candidate, current = (Report.from_dict(report[which]) for which in ("candidate", "current"))
     assert (candidate.queries, candidate.gallery) == (current.queries, current.gallery)
     assert candidate.gallery == report["held_out_people"] * 4 + 6 - 1
-    assert judge(candidate, current) is not None
+    comparison = report["tasks"]["identity"]["comparison"]
+    assert (comparison["collection"], comparison["champion"], comparison["faces"]) == ("c", "lbp-l2", 96)
+    assert ModelComparison.from_dict(comparison["comparison"]).people == report["held_out_people"]
     assert report["current_model"] == "lbp-l2"
     assert report["tasks"]["identity"]["current_has_seen"] == 0
     assert {p["phase"] for p in training.curve} == {"fit", "refit"}
@@ -83,6 +85,8 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     impostors = made.calibrations["identity"].impostors
     assert len(impostors.effective) == len(impostors.distances)
     assert min(impostors.effective) < impostors.n / 10  # few people are in all of its pairs
+    listed = resources.generations.get(made.id + HELD_OUT).facts["held_out_faces"]
+    assert len(listed) == 4 * report["held_out_people"]
 
 
 def test_run_twice_it_ends_with_the_same_model(resources: Resources) -> None:

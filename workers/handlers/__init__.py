@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.queue.messages import (
+    Compare,
     Erase,
     Evaluate,
     FitFirst,
@@ -15,6 +16,7 @@ from app.queue.messages import (
     Train,
 )
 from workers.context import JobContext
+from workers.handlers.compare import run as run_compare
 from workers.handlers.erase import run as run_erase
 from workers.handlers.evaluate import run as run_evaluate
 from workers.handlers.fit_first import run as run_fit_first
@@ -34,6 +36,7 @@ HANDLERS: dict[type[Message], Handler] = {
     Train: run_train,
     Publish: run_publish,
     Evaluate: run_evaluate,
+    Compare: run_compare,
     Erase: run_erase,
     Sweep: run_sweep,
 }

@@ -13,6 +13,8 @@ from app.queue.messages import FitFirst, Publish
 from app.queue.queue import enqueue
 from app.trainings.plan import Named, Plan, Source
 from ml import generation as folders
+from ml.evaluation.gate import judge
+from ml.evaluation.model_comparison import ModelComparison
 from workers import snapshot
 from workers.context import JobContext
 from workers.learning import learn
@@ -68,8 +70,8 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
 def why_not_better(report: Mapping[str, Any]) -> str | None:
     """Why a candidate's report does not show that it is better than what serves; None where it does.
 
-    It does where the interval of the gain in mean average precision, over the people held out, lies above 0 and the
-    right person is not first in fewer searches.
+    It does where the interval of the gain in mean average precision, over the people held out, lies above 0, the right
+    person is not first in fewer searches, and the gate would let it pass.
     """
     told = report["tasks"].get("identity", {})
     difference = told.get("difference")
@@ -77,12 +79,20 @@ def why_not_better(report: Mapping[str, Any]) -> str | None:
         return f"it could not be measured: {report.get('why_unmeasured') or 'too few people have several faces'}"
     gain, first = difference["mAP"], difference["1-call@1"]
     if gain["low"] > 0 and first["value"] >= 0:
-        return None
+        return _refused(told.get("comparison"))
     return (
         f"it is not measured to be better than {told.get('current_model')}: mean average precision "
         f"{gain['value']:+.3f} (95 % interval {gain['low']:+.3f} to {gain['high']:+.3f}), "
         f"right person first {first['value']:+.3f}"
     )
+
+
+def _refused(measured: Mapping[str, Any] | None) -> str | None:
+    """What the gate will say of the candidate; None where it lets it pass."""
+    if measured is None:
+        return "the gate cannot judge by its report"
+    verdict = judge(ModelComparison.from_dict(measured["comparison"]))
+    return "; ".join([*verdict.reasons, *verdict.unclear]) or None
 
 
 def _name(collection: Collection) -> str:

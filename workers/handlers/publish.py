@@ -29,7 +29,7 @@ Moved = Mapping[str, Any]
 def run(message: Publish, context: JobContext) -> dict[str, Any]:
     """Goes on wherever an earlier run stopped; once the pointers have moved, it only waits until they are served.
 
-    Raises NotFound, Conflict (archived; GateRefused with its reasons), Stale.
+    Raises NotFound, Conflict (archived; GateRefused or NotMeasured with their reasons), Stale.
     """
     moved = _moved(message, context) or _publish(message, context)
     context.resources.bell.ring("changes")
@@ -51,7 +51,7 @@ def _publish(message: Publish, context: JobContext) -> Moved:
         pointers.expect(session, message.collection, message.tasks[0], message.version)
         pointers.usable(session, message.model)
         champions = _champions(session, message)
-        verdict = gating.judged(session, message, champions)
+    verdict = gating.judged(context, message, champions)
     generation = context.resources.generations.get(message.model)
     why = Why(message.by, message.reason, message.override and not verdict["passed"], context.job_id, verdict)
     measured: dict[str, dict[str, Any]] = {}

@@ -1,0 +1,179 @@
+"""Nothing unmeasured goes live: a candidate is measured on the collection's own people before it may serve."""
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.db.session import writing
+from tests.flows.test_training import face_ids, train, upload
+from tests.gallery import enrol
+from tests.rows import generation
+from tests.service import Service
+
+BASE = "/v1/collections/c/deployments/identity"
+PEOPLE, SHOTS = 64, 3
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def keep(service: Service, name: str, dim: int) -> str:
+    """A model without a report: a random projection of LBP, the fewer dimensions the worse."""
+    with writing(service.resources.database) as session:
+        service.resources.generations.keep(session, generation(name, dim=dim))
+    return name
+
+
+def publish(service: Service, model: str, **more: Any) -> dict[str, Any]:
+    return service.wait(service.client.post(f"{BASE}:publish", json={"model": model, **more}), 120)
+
+
+def compare(service: Service, *models: str) -> dict[str, Any]:
+    return service.wait(service.client.post(f"{BASE}:compare", json={"models": list(models)}), 120)
+
+
+def serving(service: Service) -> str:
+    return str(service.client.get(BASE).json()["champion"])
+
+
+def refused(job: dict[str, Any], code: str) -> str:
+    assert (job["state"], job["problem"]["code"]) == ("failed", code), job
+    return str(job["problem"]["detail"])
+
+
+def test_a_harmful_model_without_a_report_is_refused_and_an_override_is_on_record(service: Service) -> None:
+    upload(service, "c", range(PEOPLE), SHOTS)
+    job = publish(service, keep(service, "harmful", dim=1))
+    assert "1-call@1" in refused(job, "GateRefused")
+    assert serving(service) == "lbp-l2"
+    measured = job["problem"]["measured"]["identity"]
+    assert (measured["people"], measured["measured_on"]["unseen_by_both"]) == (PEOPLE, True)
+    assert measured["difference"]["mAP"]["high"] < 0
+    assert publish(service, "harmful", override=True, reason="to have it on record")["state"] == "succeeded"
+    [entry] = service.client.get(BASE).json()["history"]
+    assert (entry["overridden"], entry["reason"]) == (True, "to have it on record")
+    assert entry["verdict"]["measured"]["identity"]["difference"] == measured["difference"]
+    job = publish(service, keep(service, "wider", dim=64))
+    assert job["state"] == "succeeded", job["problem"]
+    assert job["result"]["verdict"]["compared_with"] == {"identity": "harmful"}
+    refused(publish(service, keep(service, "narrow", dim=2)), "GateRefused")
+    assert service.client.post(f"{BASE}:publish", json={"model": "harmful"}).status_code == 200, "it served here before"
+
+
+@on_sqlite
+def test_another_collections_model_is_measured_on_everybody_here(service: Service) -> None:
+    upload(service, "c", range(PEOPLE), SHOTS)
+    upload(service, "d", range(100, 140), SHOTS)
+    options = {"dim": 32, "options": {"steps": 60, "start": "pca"}}
+    answer = service.client.post("/v1/trainings", json={"collection": "d", "method": "ldml", **options})
+    model = service.wait(answer, 120)["result"]["model"]
+    job = compare(service, "champion", model)
+    assert job["state"] == "succeeded", job["problem"]
+    assert job["result"]["measured_on"]["unseen_people"] == PEOPLE
+    assert [m["measured_as"] for m in job["result"]["models"]] == ["lbp-l2", model]
+    published = publish(service, model)
+    assert (published["state"] == "succeeded") == job["result"]["gate"]["passed"]
+    if not job["result"]["gate"]["passed"]:
+        publish(service, model, override=True, reason="to publish the built-in model over it")
+    back = compare(service, model, "lbp-l2")["result"]
+    assert back["difference"]["mAP"]["value"] == pytest.approx(-job["result"]["difference"]["mAP"]["value"], abs=1e-9)
+
+
+@on_sqlite
+def test_a_model_of_this_collection_is_measured_by_its_holdout_model(service: Service) -> None:
+    upload(service, "c", range(PEOPLE), SHOTS)
+    body = {"method": "wpca", "dim": 32, "holdout": 0.5}
+    model = service.wait(train(service, **body), 120)["result"]["model"]
+    measured = compare(service, "champion", model)["result"]
+    assert measured["models"][1]["measured_as"] == f"{model}-held-out"
+    held_out = service.client.get(f"/v1/models/{model}").json()["report"]["held_out_people"]
+    assert measured["measured_on"]["unseen_people"] == held_out < PEOPLE
+    assert measured["measured_on"]["unseen_by_both"]
+    everybody = service.wait(train(service, **body | {"holdout": 0}), 120)["result"]["model"]
+    detail = refused(publish(service, everybody), "NotMeasured")
+    assert f"{everybody} has learned from 64 of them, which leaves 0" in detail
+    upload(service, "c", range(200, 220), SHOTS)
+    newcomers = compare(service, "lbp-l2", everybody)["result"]
+    assert (newcomers["measured_on"]["unseen_people"], newcomers["measured_on"]["unseen_by_both"]) == (20, True)
+    [first, *_] = face_ids(service, "p3")
+    assert service.client.delete(f"/v1/collections/c/faces/{first}").status_code in (200, 204)
+    known = compare(service, "lbp-l2", everybody)["result"]  # whoever came since may be somebody who was erased before
+    assert (known["measured_on"]["unseen_people"], known["measured_on"]["unseen_by_both"]) == (0, False)
+    assert known["gate"] is None
+    refused(publish(service, everybody), "NotMeasured")
+
+
+@on_sqlite
+def test_labels_alone_can_judge(service: Service) -> None:
+    faces = enrol(service.resources, "c", range(30), shots=3, named=False)
+    keep(service, "harmful", dim=1)
+    detail = refused(publish(service, "harmful"), "NotMeasured")
+    assert "0 people of c" in detail
+    assert "20 labelled pairs of each kind: there are 0 the same and 0 not" in detail
+    names = [f.face_id for f in faces]
+    same = [(names[3 * i], names[3 * i + 1], True) for i in range(30)]
+    other = [(names[3 * i], names[(3 * i + 3) % 90], False) for i in range(30)]
+    for number, (a, b, said) in enumerate(same + other):
+        label = {"face_a": a, "face_b": b, "same": said, "by": "ann" if number % 2 else "bob"}
+        assert service.client.post("/v1/labels", json={"labels": [label]}).json()["accepted"] == 1
+    job = publish(service, "harmful")
+    refused(job, "GateRefused")
+    measured = job["problem"]["measured"]["identity"]
+    assert (measured["people"], measured["pairs"]) == (30, 60)
+    assert set(measured["labellers"]) == {"ann", "bob"}
+    assert measured["difference"]["labelled_pairs"]["value"] < 0
+    assert measured["difference"]["mAP"]["high"] < 0
+
+
+@on_sqlite
+def test_where_too_little_is_known_it_says_what_is_missing(service: Service) -> None:
+    service.client.put("/v1/collections/c")
+    keep(service, "m1", dim=8)
+    job = publish(service, "m1")
+    assert job["state"] == "succeeded", "an empty collection takes any model"
+    assert "0 faces" in job["result"]["verdict"]["measured"]["identity"]["unmeasured"]
+    upload(service, "c", range(6), SHOTS)
+    detail = refused(publish(service, keep(service, "m2", dim=8)), "NotMeasured")
+    assert "6 people of c have what a search needs (two photos or more); 10 are needed" in detail
+    assert refused(compare(service, "m1", "lbp-l2"), "NotMeasured").startswith("m1 and lbp-l2 cannot be compared: 6")
+    upload(service, "c", range(6, 12), SHOTS)
+    detail = refused(publish(service, keep(service, "m3", dim=9)), "NotMeasured")
+    assert "with 12 people a loss of" in detail
+
+
+@on_sqlite
+def test_two_models_are_compared_in_one_call(service: Service) -> None:
+    upload(service, "c", range(30), SHOTS)
+    keep(service, "m1", dim=2)
+    result = compare(service, "champion", "m1")["result"]
+    first, second = result["models"]
+    assert (first["model"], second["model"]) == ("lbp-l2", "m1")
+    for name in ("mAP", "1-call@1", "1-call@10", "named_rightly", "strangers_named"):
+        assert 0 <= first[name]["low"] <= first[name]["value"] <= first[name]["high"] <= 1
+        apart = result["difference"][name]
+        assert apart["value"] == pytest.approx(second[name]["value"] - first[name]["value"], abs=1e-9)
+        assert apart["low"] <= apart["value"] <= apart["high"]
+        assert 0 < apart["p"] <= 1
+    assert result["measured_on"]["people"] == result["measured_on"]["people_measured"] == 30
+    assert not result["gate"]["passed"]
+    assert serving(service) == "lbp-l2", "nothing moved"
+    key = service.client.headers["Authorization"].removeprefix("Bearer ")
+    printed = CliRunner().invoke(
+        app, ["compare", "c", "champion", "m1", "--url", service.url], env={"LIKENESS_KEY": key, "COLUMNS": "200"}
+    )
+    assert printed.exit_code == 0, printed.output
+    assert "30 people of c, whom neither has learned from" in printed.output
+    assert f"{100 * second['1-call@1']['value']:.1f} (" in printed.output
+    assert "m1 in place of lbp-l2: the gate" in printed.output
+    for models, status, code in (
+        (["champion", "lbp-l2"], 422, "InvalidParameter"),
+        (["champion"], 422, "InvalidParameter"),
+        (["champion", "none"], 404, "ResourceNotFound"),
+        (["champion", "challenger"], 404, "ResourceNotFound"),
+    ):
+        answer = service.client.post(f"{BASE}:compare", json={"models": models})
+        assert (answer.status_code, answer.json()["code"]) == (status, code)
+    body = {"models": ["champion", "m1"]}
+    assert service.client.post(BASE.replace("/c/", "/none/") + ":compare", json=body).status_code == 404
+    assert service.client.post(BASE.replace("identity", "age") + ":compare", json=body).json()["code"] == "TaskDisabled"
+    assert service.client.post(f"{BASE}:compare", json=body, headers=service.key("operator")).status_code == 403

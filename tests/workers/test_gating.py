@@ -1,0 +1,150 @@
+"""The gate, called as publishing calls it, on drawn faces."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.db.session import writing
+from app.db.tables import Deployment, Face, Label, Task
+from app.engine.generations import FIRST
+from app.errors import Conflict
+from app.queue.messages import ImportArchive, IngestBatch, Publish
+from app.queue.queue import enqueue
+from app.resources import Resources
+from app.trainings.plan import Named, Plan, Source
+from tests.gallery import context, enrol
+from tests.rows import generation
+from workers.gating import judged
+from workers.side_by_side import measure
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def keep(resources: Resources, name: str, dim: int, tasks: tuple[str, ...] = ("identity",), **facts: Any) -> str:
+    model = replace(generation(name, dim=dim), facts=facts)
+    model.embedder.tasks = tasks
+    with writing(resources.database) as session:
+        resources.generations.keep(session, model)
+    return name
+
+
+def judge(resources: Resources, model: str, champion: str | None = FIRST, **wish: Any) -> dict[str, Any]:
+    task = wish.pop("task", "identity")
+    message = Publish(collection="c", tasks=(task,), model=model, **wish)
+    with writing(resources.database) as session:
+        job = enqueue(session, message)
+    return judged(context(resources, job), message, {task: champion})
+
+
+def refusal(resources: Resources, model: str, champion: str | None = FIRST, **wish: Any) -> Conflict:
+    with pytest.raises(Conflict) as refused:
+        judge(resources, model, champion, **wish)
+    return refused.value
+
+
+def test_few_faces_are_excused_but_not_while_an_import_runs(resources: Resources) -> None:
+    enrol(resources, "c", range(4), shots=2)
+    keep(resources, "m1", 8)
+    assert "8 faces" in judge(resources, "m1")["measured"]["identity"]["unmeasured"]
+    with writing(resources.database) as session:
+        parent = enqueue(session, ImportArchive(collection="c", path="people.tar"))
+        enqueue(session, IngestBatch(job=parent.id, first=0, last=9), parent=parent.id)
+    assert refusal(resources, "m1").code == "NotMeasured"
+
+
+def test_what_served_here_before_is_not_judged_again(resources: Resources) -> None:
+    enrol(resources, "c", range(12), shots=2)
+    keep(resources, "m1", 1)
+    assert refusal(resources, "m1").code in ("GateRefused", "NotMeasured")
+    with writing(resources.database) as session:
+        here = session.get_one(Deployment, ("c", "identity"))
+        here.previous, here.facts = "m1", {"m1": {}}
+    assert judge(resources, "m1")["measured"] == {"identity": {"unmeasured": "it served here before"}}
+
+
+def test_a_challenger_is_not_judged(resources: Resources) -> None:
+    enrol(resources, "c", range(12), shots=2)
+    assert judge(resources, keep(resources, "m1", 1), pointer="challenger")["measured"] == {}
+
+
+def test_a_champion_that_cannot_be_run_is_not_measured_against_and_an_override_gets_past_it(
+    resources: Resources,
+) -> None:
+    enrol(resources, "c", range(12), shots=2)
+    keep(resources, "m1", 8)
+    (resources.generations.folder / keep(resources, "broken", 8) / "embedder.json").write_text("{}")
+    refused = refusal(resources, "m1", champion="broken")
+    assert refused.code == "NotMeasured"
+    assert "cannot be measured" in refused.detail
+    verdict = judge(resources, "m1", champion="broken", override=True, reason="the champion is broken")
+    assert not verdict["passed"]
+    assert "altered" in verdict["measured"]["identity"]["unmeasured"]
+
+
+def by_group(name: str) -> dict[str, Any]:
+    """Facts of a model that learned `age` elsewhere from the metadata field `group`."""
+    plan = Plan(
+        collection="elsewhere", method="wpca", descriptors=(Named(name="lbp"),), options={}, holdout=0.2,
+        sources=(Source(task="age", origin="metadata.group"),),
+    )  # fmt: skip
+    return {"plan": plan.model_dump(mode="json", by_alias=True), "changes": {"elsewhere": 7}}
+
+
+def test_another_task_is_judged_by_the_metadata_that_it_was_learned_from(resources: Resources) -> None:
+    groups = {who: {"group": who % 15} for who in range(60)}
+    enrol(resources, "c", range(60), shots=3, metadata=groups)
+    with writing(resources.database) as session:
+        session.merge(Task(name="age", enabled=True))
+    good = keep(resources, "good", 64, ("age",), **by_group("good"))
+    verdict = judge(resources, good, champion=None, task="age")
+    measured = verdict["measured"]["age"]
+    assert verdict["passed"]
+    assert (measured["baseline"], measured["difference"]) == ({}, {})
+    assert measured["candidate"]["1-call@1"]["low"] > measured["chance"] > 0
+    assert "strangers_named" not in measured["candidate"]
+    poor = keep(resources, "poor", 1, ("age",), **by_group("poor"))
+    refused = refusal(resources, poor, champion=good, task="age")
+    assert refused.code == "GateRefused"
+    assert refused.extra["compared_with"] == {"age": good}
+
+
+def test_a_task_of_which_only_pairs_are_known_is_judged_by_them(resources: Resources) -> None:
+    faces = enrol(resources, "c", range(60), shots=2, strength=0.3)
+    with writing(resources.database) as session:
+        session.merge(Task(name="age", enabled=True))
+    good, poor = (keep(resources, name, dim, ("age",)) for name, dim in (("good", 128), ("poor", 1)))
+    assert "20 labelled pairs of each kind" in refusal(resources, poor, champion=good, task="age").detail
+    with writing(resources.database) as session:
+        for i in range(0, 120, 2):
+            for other, same in ((i + 1, True), ((i + 2) % 120, False)):
+                a, b = sorted((faces[i].pk, faces[other].pk))
+                session.add(Label(task="age", face_a=a, face_b=b, same=same, by="ann"))
+    refused = refusal(resources, poor, champion=good, task="age")
+    assert refused.code == "GateRefused"
+    assert set(refused.extra["measured"]["age"]["difference"]) == {"labelled_pairs"}
+    assert refused.extra["measured"]["age"]["people"] == 60
+
+
+def test_a_face_erased_while_it_is_measured_is_left_out(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    faces = enrol(resources, "c", range(12), shots=2)
+    keep(resources, "m1", 8)
+    resources.blobs.remove("c", [n for n in resources.blobs.names("c") if faces[0].image_id in n])
+    read, calls = measure.__globals__["read_judges"], []
+
+    def erasing(*given: Any) -> Any:
+        found = read(*given)
+        if not calls:
+            with writing(resources.database) as session:
+                session.delete(session.get_one(Face, faces[0].pk))
+        calls.append(given)
+        return found
+
+    monkeypatch.setitem(measure.__globals__, "read_judges", erasing)
+    with writing(resources.database) as session:
+        job = enqueue(session, Publish(collection="c", tasks=("identity",), model="m1"))
+    found = measure(context(resources, job), "c", "identity", [FIRST, "m1"])
+    assert len(calls) == 2
+    assert found.evidence["faces"] == 23
+    assert found.comparison is not None
+    assert found.comparison.people == 11
