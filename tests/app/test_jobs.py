@@ -1,10 +1,7 @@
 """Jobs over HTTP: the list, its order, its filters, and what it leaves out."""
 
-import time
-
 import httpx
 import pytest
-from sqlalchemy import delete
 
 from app.db.session import writing
 from app.db.tables import Collection, Job, now
@@ -15,12 +12,16 @@ from tests.service import Service
 LARGE = {"report": {"curve": [0.25] * 50_000}}
 
 
+@pytest.fixture(autouse=True)
+def no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers write down no jobs of their own."""
+    monkeypatch.setattr("workers.schedule.SWEEP_SECONDS", float("inf"))
+
+
 @pytest.fixture
-def jobs(service: Service) -> list[str]:
+def jobs(no_sweep: None, service: Service) -> list[str]:
     """Ids of five jobs, oldest first, the last three live; and a part of an import, which is not listed."""
-    _wait_for_the_first_sweep(service)
     with writing(service.resources.database) as session:
-        session.execute(delete(Job))
         session.add_all([Collection(id=name, change=0) for name in ("staff", "guests")])
         later = {"delay": 3600.0}
         publish = Publish(collection="staff", tasks=("identity",), model="m")
@@ -36,14 +37,6 @@ def jobs(service: Service) -> list[str]:
         _end(made[1], "failed", problem={"code": "GateRefused", "detail": "worse", "status": 409, "reasons": ["x" * 9]})
         made[2].started_at = now()
         return [job.id for job in made]
-
-
-def _wait_for_the_first_sweep(service: Service) -> None:
-    """A worker writes it down when it starts, and not again for an hour."""
-    until = time.monotonic() + 20
-    while service.client.get("/v1/jobs", params={"kind": "sweep", "state": "succeeded"}).json()["jobs"] == []:
-        assert time.monotonic() < until, "no sweep ran"
-        time.sleep(0.05)
 
 
 def _end(job: Job, state: str, **values: object) -> None:

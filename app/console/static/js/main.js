@@ -35,17 +35,23 @@ function tabs(collection, current) {
   return [h("a", { href: "#/" }, "Collections"), h("a", { href: `#/${encodeURIComponent(collection)}/gallery` }, collection), ...Object.keys(VIEWS).map(link)];
 }
 
+let left = new AbortController();
+
+/** Shows the view that the address names. What the view before it was still waiting for is aborted. */
 async function show() {
+  left.abort();
+  const { signal } = (left = new AbortController());
   leave.hidden = !key.get();
   crumbs.replaceChildren();
   if (!key.get()) return view.replaceChildren(door());
   showNotice();
   const [collection, name = "gallery", argument] = location.hash.slice(2).split("/").map(decodeURIComponent);
   try {
-    if (!collection) return view.replaceChildren(...(await collections()));
-    crumbs.replaceChildren(...tabs(collection, name));
-    view.replaceChildren(...(await VIEWS[name][1](collection, argument)));
+    if (collection) crumbs.replaceChildren(...tabs(collection, name));
+    const parts = collection ? await VIEWS[name][1](collection, argument, signal) : await collections();
+    if (!signal.aborted) view.replaceChildren(...parts);
   } catch (error) {
+    if (signal.aborted) return;
     if (error.status === 401) key.forget();
     toast(error.message, true);
     if (!key.get()) show();
