@@ -12,6 +12,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from app.config import Settings
 from ml import images
 from ml.drawn import draw, person
+from tests import gallery
 from tests.app.test_chosen_faces import PEOPLE, group_photo
 from tests.flows.console import Page, open_browser, photo
 from tests.service import Service, running
@@ -23,7 +24,9 @@ GALLERY = (*PEOPLE, 11, 12, 13)
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    with running(Settings(home=home, poll_seconds=0.05, workers=1, wpca_after_faces=0)) as started:
+    with running(
+        Settings(home=home, poll_seconds=0.05, workers=1, wpca_after_faces=0, default_recogniser="lbp")
+    ) as started:
         yield started
 
 
@@ -83,7 +86,7 @@ def other_of(label: dict[str, Any], face_id: str) -> str:
 
 
 def test_a_label_is_about_the_face_that_was_chosen(service: Service, page: Page, tmp_path: Path) -> None:
-    group = group_photo(shot=50)
+    group = group_photo(shot=60)
     search(page, photo(tmp_path, "group.png", group))
     boxes = page.wait(lambda: (found := page.all(".photo .box")) and len(found) == len(PEOPLE) and found)
     boxes[3].click()
@@ -208,7 +211,7 @@ def test_matches_go_as_soon_as_another_photo_is_there(service: Service, page: Pa
 
 
 def test_changing_how_many_are_shown_searches_again(service: Service, page: Page, tmp_path: Path) -> None:
-    group = photo(tmp_path, "group.png", group_photo(shot=51))
+    group = photo(tmp_path, "group.png", group_photo(shot=61))
     search(page, group)
     page.wait(lambda: len(page.all(".photo .box")) == len(PEOPLE))
     page.all(".photo .box")[2].click()
@@ -221,3 +224,48 @@ def test_changing_how_many_are_shown_searches_again(service: Service, page: Page
     page.wait(lambda: len(page.all("#matches .match")) == 3)
     pressed = [box.get_attribute("aria-pressed") for box in page.all(".photo .box")]
     assert pressed == ["false", "false", "true", "false"], "the face that was chosen stays chosen"
+
+
+def test_an_answer_is_shown_as_a_verdict(service: Service, page: Page, tmp_path: Path) -> None:
+    service.client.put("/v1/collections/verdicts").raise_for_status()
+    faces = gallery.enrol(service.resources, "verdicts", range(40), shots=4, strength=0.3)
+    path = f"/v1/collections/verdicts/faces/{faces[0].face_id}/search"
+    page.wait(lambda: service.client.post(path).json()["threshold"] is not None)
+    page.open(f"verdicts/search/{faces[0].face_id}")
+    assert page.see("#verdict", "Match: p0").get_attribute("data-decision") == "match"
+    assert "at most 1 in 100 people" in page.see("#verdict").text
+    match = first_match(page)
+    assert match.find_element(By.CSS_SELECTOR, "strong").text == "p0"
+    assert match.find_element(By.CSS_SELECTOR, ".tag").text == "very likely"
+    assert len(match.find_elements(By.CSS_SELECTOR, ".thumbs button")) == 3, "her other faces"
+    weak = page.all("#matches > .match")[-1].find_element(By.CSS_SELECTOR, ".tag").text
+    assert weak == "weak"
+    assert "%" not in page.see("#matches > .match").text, "no share of a hundred stands beside a name"
+
+    page.choose("#fpir", "0.05")
+    page.see("#verdict", "at most 1 in 20 people")
+
+    page.open("verdicts/search")
+    page.drop(photo(tmp_path, "stranger.png", images.png(draw(person(999), 1))))
+    page.wait(lambda: page.see("#verdict").get_attribute("data-decision") in ("unknown", "possible"))
+    assert service.client.delete("/v1/collections/verdicts").status_code < 300
+
+
+def test_where_nothing_is_measured_the_page_says_so(service: Service, page: Page, tmp_path: Path) -> None:
+    search(page, photo(tmp_path, "face.png", images.png(draw(person(11), 1))))
+    assert page.see("#verdict", "No verdict").get_attribute("data-decision") == "none"
+    assert "Nothing is measured here to decide by" in page.see("#evidence").text
+    assert not first_match(page).find_elements(By.CSS_SELECTOR, ".tag")
+
+
+def test_the_face_that_is_shown_of_a_person_is_the_one_that_is_labelled(
+    service: Service, page: Page, tmp_path: Path
+) -> None:
+    search(page, photo(tmp_path, "query.png", images.png(draw(person(12), 60))))
+    match = first_match(page)
+    second = match.find_elements(By.CSS_SELECTOR, ".thumbs button")[1]
+    chosen = second.get_attribute("data-face")
+    assert chosen != match.get_attribute("data-face")
+    second.click()
+    say(page, match, same=True)
+    assert chosen in {labels(service)[0]["face_a"], labels(service)[0]["face_b"]}

@@ -63,7 +63,7 @@ async function showModels({ base, jobs, refresh, signal }, place) {
     await refresh();
   });
   const actions = (m) => (m.id === champion ? h("span.tag.good", {}, "serving")
-    : h("div.row", {}, compareButton(base, [m.id, champion], compared, signal),
+    : h("div.row", {}, compareButton(base, m.id, compared, signal),
       h("button.quiet", { "data-model": m.id, onclick: publish(m.id) }, "Publish")));
   place.replaceChildren(h("h2", {}, "Models"), h("table", {}, h("tr", {}, h("th", {}, "id"), h("th", {}, "method"), h("th", {}, "made"), h("th", {}, "")),
     models.slice().reverse().map((m) => h("tr", {}, h("td", {}, h("code", {}, m.id)), h("td", {}, m.method || ""),

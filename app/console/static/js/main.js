@@ -35,6 +35,12 @@ function tabs(collection, current) {
   return [h("a", { href: "#/" }, "Collections"), h("a", { href: `#/${encodeURIComponent(collection)}/gallery` }, collection), ...Object.keys(VIEWS).map(link)];
 }
 
+/** Where a weak recogniser serves because the recommended one is not installed: that, and the command that mends it. */
+async function recogniserNotice(signal) {
+  const { recogniser } = await get("/info", undefined, signal);
+  return recogniser.notice ? [h("p.notice", { id: "recogniser-notice", role: "note" }, recogniser.notice)] : [];
+}
+
 let left = new AbortController();
 
 /** Shows the view that the address names. What the view before it was still waiting for is aborted. */
@@ -48,8 +54,8 @@ async function show() {
   const [collection, name = "gallery", argument] = location.hash.slice(2).split("/").map(decodeURIComponent);
   try {
     if (collection) crumbs.replaceChildren(...tabs(collection, name));
-    const parts = collection ? await VIEWS[name][1](collection, argument, signal) : await collections();
-    if (!signal.aborted) view.replaceChildren(...parts);
+    const [notice, parts] = await Promise.all([recogniserNotice(signal), collection ? VIEWS[name][1](collection, argument, signal) : collections()]);
+    if (!signal.aborted) view.replaceChildren(...notice, ...parts);
   } catch (error) {
     if (signal.aborted) return;
     if (error.status === 401) key.forget();

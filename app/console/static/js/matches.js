@@ -42,7 +42,7 @@ function row(context, match) {
     return h("button", { type: "button", "data-face": face.face_id, onclick: () => choose(face) }, small);
   }));
   const say = (same) => (event) => busy(event.currentTarget, () => label(context, match, chosen, same, event.target));
-  const explain = (event) => busy(event.currentTarget, async () => why.replaceChildren(...await explained(context, chosen, Boolean(match.faces))));
+  const explain = (event) => busy(event.currentTarget, async () => why.replaceChildren(...await explained(context, chosen)));
   buttons.append(h("button.good", { onclick: say(true) }, "Same"), h("button.bad", { onclick: say(false) }, "Not the same"), h("button.quiet", { onclick: explain }, "Why?"));
   const told = grade(match, answer.threshold);
   const name = match.subject ? match.subject.id : match.role === "distractor" ? "distractor" : "no name";
@@ -56,8 +56,8 @@ function show(image, view, face) {
 }
 
 /** The figures of one face of the gallery, and what made its distance. */
-async function explained({ view, query, number, signal }, face, grouped) {
-  const parameters = { ...view.parameters(), limit: 20, include: "explanation", ...(grouped ? { group_by: "face" } : {}) };
+async function explained({ view, query, number, signal }, face) {
+  const parameters = { ...view.parameters(), limit: 20, group_by: "face", include: "explanation" };
   const answer = await query.search(parameters, signal);
   const found = answer.faces[number]?.matches.find((m) => m.face_id === face.face_id);
   const figures = (m) => h("p.soft.figures", {}, `distance ${m.distance.toPrecision(4)}`,
@@ -92,6 +92,6 @@ function tellKept({ view, query, number, kept }, id, subject) {
     done("The face and its labels were removed.");
   }) }, "Remove it and its labels");
   kept.replaceChildren(
-    h("p.soft", {}, "Labels are about enrolled faces, so this face was added to the collection, without a name. Nameless faces are never the answer of a search."),
+    h("p.soft", {}, "Labels are about enrolled faces, so this face was added to the collection, without a name. A face without a name never stands before its person."),
     h("div.row", {}, name, remove));
 }

@@ -1,7 +1,7 @@
 import { watch } from "./api.js";
 import { h } from "./dom.js";
 
-const NAMES = { publish: "Publishing", train: "Training", import: "Import", evaluate: "Evaluation", "fit-first": "The first model" };
+const NAMES = { publish: "Publishing", train: "Training", import: "Import", evaluate: "Evaluation", compare: "Comparison", "fit-first": "The first model" };
 
 /** Shows how far a job is, and returns it once it has ended. Raises with its reasons where it failed. */
 export async function followJob(path, place, signal, title) {

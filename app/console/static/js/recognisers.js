@@ -15,7 +15,9 @@ export async function listRecognisers() {
 /** A card from which another recogniser is put to use. The photos stay; their stored crops are described anew. */
 export function recogniserCard(collection, recognisers, refresh, signal) {
   const installed = recognisers.filter((r) => r.installed);
-  const choice = h("select", { id: "recogniser" }, installed.map((r) => h("option", { value: r.name }, r.name)));
+  const serving = recognisers.find((r) => r.serves?.includes(collection));
+  const options = installed.map((r) => h("option", { value: r.name, selected: r === serving }, r.name));
+  const choice = h("select", { id: "recogniser" }, options);
   const place = h("div", { id: "recogniser-progress" });
   const use = h("button", { id: "use-recogniser", onclick: () => busy(use, async () => {
     const path = `/v1/collections/${encodeURIComponent(collection)}:use-recogniser`;
@@ -25,17 +27,21 @@ export function recogniserCard(collection, recognisers, refresh, signal) {
     await refresh();
   }) }, "Use it here");
   return h("section.card", { id: "recognisers" }, h("h2", {}, "Recogniser"),
-    h("table", {}, h("tr", {}, ["name", "licence", "size", "accuracy", ""].map((t) => h("th", {}, t))), recognisers.map(row)),
-    h("div.row.spaced", {}, h("label", {}, "Recogniser", choice), use), place);
+    h("p.soft", {}, "What describes the faces. Another one describes the stored faces anew: no photo is sent again, and names and labels stay."),
+    h("table", {}, h("tr", {}, ["name", "accuracy", "licence", "size", ""].map((t) => h("th", {}, t))), recognisers.map((r) => row(r, r === serving))),
+    h("div.row.spaced", {}, h("label", {}, "Recogniser of this collection", choice), use), place);
 }
 
-function row(r) {
+function row(r, serves) {
   const size = r.bytes ? `${number(Math.round(r.bytes / 1e6))} MB` : "–";
-  return h("tr", { "data-recogniser": r.name }, h("td", {}, r.name), h("td", {}, r.licence || "not known"), h("td", {}, size),
-    h("td", {}, accuracy(r.accuracy)), h("td", {}, r.installed ? h("span.tag.good", {}, "installed") : h("span.tag", {}, "not installed")));
+  const state = serves ? h("span.tag.good", {}, "serving") : r.installed ? h("span.tag", {}, "installed") : h("span.soft", {}, `not installed${r.install ? ": " : ""}`, r.install ? h("code", {}, r.install) : null);
+  return h("tr", { "data-recogniser": r.name }, h("td", {}, r.name), h("td", {}, accuracy(r.accuracy)), h("td", {}, r.licence || "not known"), h("td", {}, size), h("td", {}, state));
 }
 
 function accuracy(measured) {
-  if (measured === null || measured === undefined) return "not measured";
-  return typeof measured === "number" ? percent(measured) : String(measured);
+  if (!measured) return "not measured";
+  const { right_first: first, verification, data, by } = measured;
+  const figure = first !== null && first !== undefined ? `right person first ${percent(first)}`
+    : verification !== null && verification !== undefined ? `pairs judged rightly ${percent(verification)}` : "not measured";
+  return `${figure} (${data}${by === "publisher" ? ", as published" : ""})`;
 }

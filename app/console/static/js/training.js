@@ -11,7 +11,7 @@ export function trainingForm(collection, descriptors, run, refresh, signal) {
   const method = h("select", { id: "method" }, options(METHODS));
   const from = h("select", { id: "from" }, options([["both", "names and labels"], ["labels", "labels alone"], ["subjects", "names alone"]]));
   const descriptor = h("select", { id: "descriptor" }, options([["", "what serves now"], ...descriptors.map((name) => [name, name])]));
-  const dim = h("input", { id: "dim", type: "number", min: 2, max: 512, placeholder: "by the gallery", size: 5 });
+  const dim = h("input", { id: "dim", type: "number", min: 2, max: 512, placeholder: "auto", size: 5 });
   const go = h("button", { id: "train" }, "Start training");
   const submit = (event) => {
     event.preventDefault();

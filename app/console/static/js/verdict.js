@@ -1,19 +1,25 @@
 import { h, number } from "./dom.js";
 
 const TONES = { match: "good", possible: "warn", unknown: "plain" };
+const SOURCES = {
+  "leave-one-out": "its own people, who searched it without their own faces",
+  "held-out": "people whom the model has not learned from",
+  distractors: "the distractors",
+};
 
-/** What the service decided of one face of the query, in words, with the reason where the evidence is thin. */
+/** What the service decided of one face of the query, in words, with what that rests on. */
 export function verdict(answer, face) {
   const [title, text] = words(answer, face);
   return h(`div.verdict.${TONES[face.decision] || "plain"}`, { id: "verdict", role: "status", "data-decision": face.decision || "none" },
-    h("strong", {}, title), h("p", {}, text), evidence(answer));
+    h("strong", {}, title), h("p", {}, text), evidence(answer.threshold));
 }
 
-function words({ threshold }, face) {
-  if (face.decision === "match") return [`Match: ${face.subject.id}`, rate(threshold)];
-  if (face.decision === "possible") return ["Possible: worth a look", "Nobody is alike enough to be named. The first of these may be the person: compare the pictures."];
-  if (face.decision === "unknown") return ["Unknown", "Nobody in this collection is alike enough to be named."];
-  return ["No verdict", "These are the most alike, in their order. Whether any of them is the person, nothing here can tell yet."];
+function words({ threshold }, { decision, subject, matches }) {
+  if (decision === "match" && subject) return [`Match: ${subject.id}`, rate(threshold)];
+  if (decision === "match") return ["Seen before, without a name", "A face without a name in this collection is alike enough; no person with a name is."];
+  if (decision === "possible") return ["Possible: worth a look", "Nobody is alike enough to be named. The first of these may be the person: compare the pictures."];
+  if (decision === "unknown") return ["Unknown", "Nobody in this collection is alike enough to be named."];
+  return ["No verdict", matches.length ? "These are the most alike, in their order. Whether one of them is the person cannot be told yet." : ""];
 }
 
 function rate(threshold) {
@@ -21,23 +27,19 @@ function rate(threshold) {
   return `At this setting at most 1 in ${number(Math.round(1 / threshold.fpir))} people who are not in the collection is given a name.`;
 }
 
-/** Why there is no threshold, or one on the careful side; null where it is well founded. */
-function evidence({ threshold }) {
-  if (!threshold) {
-    return h("p.soft", { id: "evidence" }, "Nothing has been measured here by which to decide: add people with a name, some of them with two photos or more.");
-  }
-  if (threshold.enough || threshold.kind === "similarity") return null;
-  const { people, searches, more_people: more } = threshold.evidence || {};
-  const known = searches ? `${number(searches)} searches for ${number(people)} people` : "pairs of faces only";
-  const missing = more ? `; about ${number(more)} more people with a name would settle it` : "";
-  return h("p.soft", { id: "evidence" }, `The evidence for this threshold is thin (${known}), so it is on the careful side${missing}.`);
+/** What the threshold was measured by, or why there is none, or why it is on the careful side. */
+function evidence(threshold) {
+  const line = (text) => h("p.soft", { id: "evidence" }, text);
+  if (!threshold) return line("Nothing is measured here to decide by. Enrol 100 faces or more, of people with two photos or more each, or use a recogniser that brings its own measurement.");
+  if (threshold.enough === false) return line(threshold.note ? `${threshold.note[0].toUpperCase()}${threshold.note.slice(1)}.` : "The evidence for this threshold is thin.");
+  const { source, searches } = threshold.evidence || {};
+  return SOURCES[source] ? line(`Measured on this collection by ${number(searches)} searches for ${SOURCES[source]}.`) : null;
 }
 
-/** How likely a match is the person, as a word and its tone; null where nothing is calibrated. */
+/** How likely a match is the person, as words and their tone; null where nothing is calibrated, and for distractors. */
 export function grade(match, threshold) {
-  if (match.passes === null || match.passes === undefined) return null;
+  if (match.passes === null || match.role === "distractor") return null;
   if (match.passes) return ["very likely", "good"];
-  const near = threshold?.possible_distance;
-  if (near !== undefined && near !== null && match.person_distance !== null && match.person_distance <= near) return ["possible", "warn"];
-  return ["weak", "plain"];
+  const isNear = match.person_distance !== null && match.person_distance <= threshold?.possible_distance;
+  return isNear ? ["worth a look", "warn"] : ["weak", "plain"];
 }
