@@ -59,8 +59,14 @@ class Page:
         self.see("#make")
 
     def open(self, view: str) -> None:
-        """A view by its address, as `staff/search`."""
-        self.browser.get(f"{self.service.url}/#/{view}")
+        """A view by its address, as `staff/search`; the view before it is gone then."""
+        address = f"{self.service.url}/#/{view}"
+        if self.browser.current_url == address:
+            self.browser.refresh()
+        else:
+            self.browser.execute_script("document.querySelector('#view > *')?.setAttribute('data-old', '')")
+            self.browser.get(address)
+        self.wait(lambda: self.all("#view > *") and not self.all("#view > [data-old]"))
 
     def wait(self, condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> Any:
         """The condition's value, once it is true; a page that changes meanwhile is looked at again."""

@@ -77,7 +77,6 @@ def test_the_newest_faces_stand_first(service: Service, page: Page) -> None:
     for seed in range(70, 75):
         answer = service.client.post(f"{BASE}/faces", files={"file": picture(seed)}, data={"aligned": True})
         ids.append(answer.json()["face_records"][0]["face_id"])
-    page.open("staff/search")
     page.open("staff/gallery")
     page.see("#faces a")
     assert [a.get_attribute("data-face") for a in page.all("#faces a")][:5] == ids[::-1]
@@ -104,7 +103,6 @@ def test_a_running_training_is_found_again_after_a_reload(service: Service, page
 
 
 def test_a_training_is_described_by_what_serves_unless_another_is_chosen(service: Service, page: Page) -> None:
-    page.open("staff/search")
     page.open("staff/learn")
     options = [o.get_attribute("value") for o in page.see("#descriptor").find_elements("css selector", "option")]
     assert options[:2] == ["", "lbp"]
