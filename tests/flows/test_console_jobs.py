@@ -14,6 +14,7 @@ from app.queue.queue import enqueue
 from ml.descriptors import dlib_resnet
 from tests.app.test_faces import picture
 from tests.flows.console import Page, open_browser
+from tests.ml.tiny_onnx import tiny_onnx
 from tests.service import Service, running
 
 BASE = "/v1/collections/staff"
@@ -23,7 +24,9 @@ LATER = 3600.0
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    with running(Settings(home=home, poll_seconds=0.05, workers=1, default_recogniser="lbp")) as started:
+    tiny = {"tiny": tiny_onnx(tmp_path_factory.mktemp("onnx"))}
+    settings = Settings(home=home, poll_seconds=0.05, workers=1, default_recogniser="lbp", onnx_manifests=tiny)
+    with running(settings) as started:
         started.client.put(BASE).raise_for_status()
         yield started
 
@@ -107,16 +110,35 @@ def test_a_training_is_described_by_what_serves_unless_another_is_chosen(service
     page.open("staff/learn")
     options = [o.get_attribute("value") for o in page.see("#descriptor").find_elements("css selector", "option")]
     assert options[:2] == ["", "lbp"]
-    before = newest_training(service)
+    before = trainings(service)
     page.see("#train").click()
-    page.wait(lambda: newest_training(service)["id"] != before["id"])
-    asked = newest_training(service)["request"]
+    page.wait(lambda: len(trainings(service)) > len(before))
+    asked = trainings(service)[0]["request"]
     assert asked["descriptors"] == [{"name": "lbp", "options": {}}], "that of the model that serves"
 
 
-def newest_training(service: Service) -> dict[str, Any]:
-    [training] = service.client.get("/v1/trainings", params={"order": "newest", "limit": 1}).json()["trainings"]
-    return dict(training)
+def trainings(service: Service) -> list[dict[str, Any]]:
+    return list(service.client.get("/v1/trainings", params={"order": "newest"}).json()["trainings"])
+
+
+def test_the_recogniser_can_be_chosen(service: Service, page: Page) -> None:
+    service.client.put("/v1/collections/few").raise_for_status()
+    for seed in range(3):
+        answer = service.client.post("/v1/collections/few/faces", files={"file": picture(seed)}, data={"aligned": True})
+        answer.raise_for_status()
+    page.open("few/learn")
+    assert page.see("[data-recogniser='lbp'] .tag").text == "serving"
+    assert "not installed" in page.see("[data-recogniser='sface']").text
+    offered = [o.get_attribute("value") for o in page.see("#recogniser").find_elements("css selector", "option")]
+    assert "tiny" in offered
+    assert "sface" not in offered, "what is not installed cannot be chosen"
+    page.choose("#recogniser", "tiny")
+    page.see("#use-recogniser").click()
+    page.see("#toasts", "tiny describes the faces now")
+    page.see("[data-recogniser='tiny'] .tag", "serving")
+    assert page.see("#champion").text != "lbp-l2"
+    page.see("#rollback").click()
+    page.see("[data-recogniser='lbp'] .tag", "serving")
 
 
 def test_where_the_strong_recogniser_is_missing_the_page_says_so(

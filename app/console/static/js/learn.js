@@ -2,7 +2,7 @@ import { call, get, liveJobs } from "./api.js";
 import { busy, h, toast } from "./dom.js";
 import { compareButton } from "./compare.js";
 import { followJob } from "./progress.js";
-import { listRecognisers, recogniserCard } from "./recognisers.js";
+import { listRecognisers, showRecognisers } from "./recognisers.js";
 import { followTraining, runningTraining, trainingForm } from "./training.js";
 
 export async function learn(collection, _, signal) {
@@ -12,13 +12,14 @@ export async function learn(collection, _, signal) {
   const models = h("section.card", { id: "models" });
   const jobs = h("div", { id: "jobs" });
   const context = { base, jobs, signal };
-  context.refresh = () => Promise.all([showServing(context, serving), showModels(context, models)]);
-  const [recognisers] = await Promise.all([listRecognisers(), context.refresh()]);
+  const choice = h("section.card", { id: "recognisers", hidden: true });
+  const recognisers = await listRecognisers();
+  context.refresh = () => Promise.all([showServing(context, serving), showModels(context, models), showRecognisers(collection, context, choice)]);
+  await context.refresh();
   reattach(collection, context, run).catch((error) => signal.aborted || toast(error.message, true));
   const descriptors = ["lbp", ...(recognisers || []).filter((r) => r.installed).map((r) => r.name)];
   return [h("h1", {}, "Learn"), serving, jobs,
-    recognisers ? recogniserCard(collection, recognisers, context.refresh, signal) : null,
-    trainingForm(collection, [...new Set(descriptors)], run, context.refresh, signal), run, models].filter(Boolean);
+    choice, trainingForm(collection, [...new Set(descriptors)], run, context.refresh, signal), run, models];
 }
 
 /** Finds again what was under way when the page was left or loaded anew. */

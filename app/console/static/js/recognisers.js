@@ -12,24 +12,26 @@ export async function listRecognisers() {
   }
 }
 
-/** A card from which another recogniser is put to use. The photos stay; their stored crops are described anew. */
-export function recogniserCard(collection, recognisers, refresh, signal) {
+/** Fills the card from which another recogniser is put to use. */
+export async function showRecognisers(collection, { jobs, refresh, signal }, card) {
+  const recognisers = await listRecognisers();
+  card.hidden = !recognisers;
+  if (!recognisers) return;
   const installed = recognisers.filter((r) => r.installed);
   const serving = recognisers.find((r) => r.serves?.includes(collection));
   const options = installed.map((r) => h("option", { value: r.name, selected: r === serving }, r.name));
   const choice = h("select", { id: "recogniser" }, options);
-  const place = h("div", { id: "recogniser-progress" });
   const use = h("button", { id: "use-recogniser", onclick: () => busy(use, async () => {
     const path = `/v1/collections/${encodeURIComponent(collection)}:use-recogniser`;
     const answer = await call("POST", path, { json: { recogniser: choice.value } });
-    if (answer.status === 202) await followJob(answer.headers.get("Location"), place, signal, `Changing to ${choice.value}`);
+    if (answer.status === 202) await followJob(answer.headers.get("Location"), jobs, signal, `Changing to ${choice.value}`);
     toast(`${choice.value} describes the faces now`);
     await refresh();
   }) }, "Use it here");
-  return h("section.card", { id: "recognisers" }, h("h2", {}, "Recogniser"),
+  card.replaceChildren(h("h2", {}, "Recogniser"),
     h("p.soft", {}, "What describes the faces. Another one describes the stored faces anew: no photo is sent again, and names and labels stay."),
     h("table", {}, h("tr", {}, ["name", "accuracy", "licence", "size", ""].map((t) => h("th", {}, t))), recognisers.map((r) => row(r, r === serving))),
-    h("div.row.spaced", {}, h("label", {}, "Recogniser of this collection", choice), use), place);
+    h("div.row.spaced", {}, h("label", {}, "Recogniser of this collection", choice), use));
 }
 
 function row(r, serves) {
