@@ -14,9 +14,14 @@ export async function followJob(path, place, signal, title) {
       if (j.progress.total) { bar.max = j.progress.total; bar.value = j.progress.done; }
       text.textContent = `${title || NAMES[j.kind] || j.kind}: ${j.state}`;
     }, signal);
-    if (job.problem) throw new Error([job.problem.detail, ...(job.problem.reasons || [])].join("; "));
+    if (job.problem) throw new Error(explained(job.problem));
     return job;
   } finally {
     part.remove();
   }
+}
+
+/** What went wrong, with the reasons that the sentence itself does not give. */
+function explained({ detail, reasons = [] }) {
+  return [detail, ...reasons.filter((reason) => !detail.includes(reason))].join("; ");
 }
