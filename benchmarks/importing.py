@@ -89,7 +89,7 @@ def service_rate(paths: list[Path], processes: int, first_model: bool) -> dict[s
     environment = os.environ | {"LIKENESS_HOME": str(home), "LIKENESS_WORKERS": str(processes)}
     environment |= {"OMP_NUM_THREADS": "1"} | ({} if first_model else {"LIKENESS_WPCA_AFTER_FACES": "0"})
     likeness = [sys.executable, "-c", "from app.cli.main import main; main()"]
-    secret = _made(subprocess.run([*likeness, "migrate"], env=environment, check=True), likeness, environment)
+    secret = _made(subprocess.run([*likeness, "migrate", "--new"], env=environment, check=True), likeness, environment)
     port = _free_port()
     server = subprocess.Popen([*likeness, "serve", "--port", str(port)], env=environment, stdout=subprocess.DEVNULL)
     try:
@@ -104,7 +104,11 @@ def service_rate(paths: list[Path], processes: int, first_model: bool) -> dict[s
 
 def _made(_: object, likeness: list[str], environment: dict[str, str]) -> str:
     told = subprocess.run(
-        [*likeness, "keys", "create", "--role", "admin"], env=environment, check=True, capture_output=True, text=True
+        [*likeness, "keys", "create", "--new", "--role", "admin"],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return told.stdout.strip()
 

@@ -35,7 +35,11 @@ class Crew:
         }
         self.env |= {f"LIKENESS_{name.upper()}": value for name, value in settings.items()}
         made = subprocess.run(
-            [*LIKENESS, "keys", "create", "--role", "admin"], env=self.env, cwd=ROOT, check=True, capture_output=True
+            [*LIKENESS, "keys", "create", "--new", "--role", "admin"],
+            env=self.env,
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
         )
         headers = {"x-api-key": made.stdout.decode().strip()}
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30)

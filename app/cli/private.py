@@ -26,7 +26,7 @@ def service(home: Path, **settings: str) -> Iterator[httpx.Client]:
     env |= {"LIKENESS_HOME": str(home)} | {f"LIKENESS_{k.upper()}": v for k, v in settings.items()}
     likeness = [sys.executable, "-m", "app.cli"]
     key = subprocess.run(
-        [*likeness, "keys", "create", "--role", "admin"], env=env, check=True, capture_output=True, text=True
+        [*likeness, "keys", "create", "--new", "--role", "admin"], env=env, check=True, capture_output=True, text=True
     ).stdout.strip()
     with (home / "service.log").open("ab") as log:
         process = subprocess.Popen([*likeness, "serve", "--port", str(port)], env=env, stdout=log, stderr=log)

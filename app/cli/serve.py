@@ -12,6 +12,7 @@ from joblib import cpu_count
 from sqlalchemy import exists, select
 
 from app.access import keys
+from app.cli.home import missing_database, require_database
 from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import open_database, writing
@@ -21,9 +22,16 @@ from app.main import create_app
 STOP_SECONDS = 8
 
 
-def migrate() -> None:
-    """Bring the database to the newest schema."""
+def migrate(
+    new: Annotated[bool, typer.Option("--new", help="make the database where there is none yet")] = False,
+) -> None:
+    """Bring the database to the newest schema. Refuses where the service's home holds no database."""
     settings = Settings.from_env(os.environ)
+    require_database(settings, new)
+    _migrate(settings)
+
+
+def _migrate(settings: Settings) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
     upgrade(settings.database)
 
@@ -32,7 +40,8 @@ def worker(
     lane: Annotated[str, typer.Option(help="work (imports, publishing) or train (fits, evaluations)")] = "work",
     threads: Annotated[int, typer.Option(help="library threads of this process")] = 1,
 ) -> None:
-    """Run one worker in the foreground."""
+    """Run one worker in the foreground. Refuses where the service's home holds no database."""
+    require_database(Settings.from_env(os.environ))
     os.execv(sys.executable, [sys.executable, "-m", "workers.main", "--lane", lane, "--threads", str(threads)])
 
 
@@ -43,8 +52,11 @@ def serve(
 ) -> None:
     """Migrate, then run the API and its workers until TERM."""
     settings = Settings.from_env(os.environ)
-    migrate()
+    made = missing_database(settings)
+    _migrate(settings)
     secret = _first_key(settings)
+    if made:
+        print(f"made a new database: {made.resolve()}")
     if secret:
         print(f"admin key (shown once): {secret}")
     print(f"Likeness listens on http://{host}:{port}  (TERM or Ctrl-C stops it)", flush=True)

@@ -1,15 +1,18 @@
-"""The operator's page: static files that speak only the public API."""
+"""The operator's page: static files that speak only the public API; and the documentation of that API."""
 
 from pathlib import Path
 
 import plotly
-from fastapi import APIRouter
-from fastapi.responses import FileResponse
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
+
+from app.console import documentation
 
 STATIC = Path(__file__).parent / "static"
 CHARTS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 POLICY = "default-src 'self'; img-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
+A_DAY = {"Cache-Control": "max-age=86400"}
 
 router = APIRouter(include_in_schema=False)
 files = StaticFiles(directory=STATIC)
@@ -24,4 +27,27 @@ def page() -> FileResponse:
 @router.get("/console/charts.js", summary="The chart library, as its Python package ships it")
 def charts() -> FileResponse:
     """Loaded only by the views that draw."""
-    return FileResponse(CHARTS, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+    return FileResponse(CHARTS, media_type="text/javascript", headers=A_DAY)
+
+
+@router.get("/docs", summary="The API, to read")
+def documentation_page(request: Request) -> HTMLResponse:
+    """Swagger UI without a CDN, and without access to the key."""
+    page = documentation.render_page(request.app.openapi())
+    return HTMLResponse(page, headers={"Content-Security-Policy": documentation.POLICY})
+
+
+@router.get("/docs/swagger-ui-bundle.js", summary="Swagger UI, as its Python package ships it")
+def swagger_script() -> FileResponse:
+    """The script of the page /docs."""
+    return _swagger_file("swagger-ui-bundle.js", "text/javascript")
+
+
+@router.get("/docs/swagger-ui.css", summary="Swagger UI's style, as its Python package ships it")
+def swagger_style() -> FileResponse:
+    """The style of the page /docs."""
+    return _swagger_file("swagger-ui.css", "text/css")
+
+
+def _swagger_file(name: str, media_type: str) -> FileResponse:
+    return FileResponse(documentation.swagger_folder() / name, media_type=media_type, headers=A_DAY)

@@ -1,6 +1,6 @@
 """Trainings and evaluations: what was asked of a job, kept with what came of it."""
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -19,12 +19,18 @@ def job_of(session: Session, run: Training | Evaluation) -> JobOut | None:
 
 
 def listed(
-    session: Session, kind: type[Run], caller: Caller, collection: str | None, limit: int, next_token: str | None
+    session: Session,
+    kind: type[Run],
+    caller: Caller,
+    collection: str | None,
+    limit: int,
+    next_token: str | None,
+    order: Literal["oldest", "newest"] = "oldest",
 ) -> tuple[list[tuple[Run, JobOut | None]], str | None]:
-    """With their jobs, oldest first; a bound key sees those of its collections alone."""
+    """With their jobs; a bound key sees those of its collections alone."""
     asked = kind.request["collection"].as_string()
     where = [asked == collection] if collection else []
     where += [asked.in_(caller.collections)] if caller.collections else []
-    rows, token = page(session, kind, kind.id, limit, next_token, *where)
+    rows, token = page(session, kind, kind.id, limit, next_token, *where, order=order)
     jobs = {j.id: JobOut.of(j) for j in session.scalars(select(Job).where(Job.id.in_([r.job_id for r in rows])))}
     return [(row, jobs.get(row.job_id or "")) for row in rows], token

@@ -29,6 +29,8 @@ class Api(FastAPI):
             version="1",
             description=ABOUT,
             openapi_tags=tags,
+            docs_url=None,  # FastAPI's pages load scripts from a CDN; app/console serves /docs
+            redoc_url=None,
             generate_unique_id_function=lambda route: route.name,
             **told,
         )

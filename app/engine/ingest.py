@@ -132,7 +132,9 @@ class _Chunk:
 
     def _make_people(self) -> None:
         """The subjects of new faces, where they are missing."""
-        wishes = [p.wish for p in self.looked if 0 in p.faces and (p.image_id, 0) not in self.faces]
+        wishes = [
+            p.wish for p in self.looked if p.wish.number in p.faces and (p.image_id, p.wish.number) not in self.faces
+        ]
         missing = {w.subject: w.external_id or w.subject for w in wishes if w.subject and w.subject not in self.people}
         made = {
             name: Subject(collection_id=self.collection_id, id=name, external_id=told) for name, told in missing.items()

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
 from app.deps.accepted import JobOut, accepted
+from app.deps.paging import Order
 from app.deps.photos import sent
 from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
 from app.deps.words import NO_NUL, CollectionName, FaceName
@@ -47,10 +48,14 @@ def enrol_photo(
 ) -> EnrolledOut:
     """201 with what is new; 200 where the photo was there under the same subject and role, or holds no face to enrol.
 
-    With a subject, only the largest face belongs to it. 409 `DuplicateWithOtherSubject` where the photo is enrolled
+    With a subject, only the largest face belongs to it. With `bounding_box`, only the face there is enrolled, and the
+    subject, if one is given, is whose face that is. 409 `DuplicateWithOtherSubject` where the photo is enrolled
     under another subject or role; 422 `InvalidImageFormat`, `ImageTooLarge`.
     """
-    wish = Wish(body.subject, body.role, body.external_image_id, None, body.metadata, body.aligned, max_faces)
+    wish = Wish(
+        subject=body.subject, role=body.role, external_image_id=body.external_image_id, metadata=body.metadata,
+        aligned=body.aligned, max_faces=max_faces, bounding_box=body.bounding_box.to_box() if body.bounding_box else None,
+    )  # fmt: skip
     enrolled, new = service.add(engine, collection, body.image, wish)
     response.status_code = 201 if new else 200
     return enrolled
@@ -87,11 +92,12 @@ def list_faces(
     session: ReadDep,
     subject: OfSubject = None,
     role: OfRole = None,
+    order: Order = "oldest",
     limit: Limit = 100,
     next_token: NextToken = None,
 ) -> FacesOut:
-    """In the order of their enrolment."""
-    return service.listed(session, collection, subject, role, limit, next_token)
+    """In the order of their enrolment; with `order=newest` the last enrolled first."""
+    return service.listed(session, collection, service.Wanted(subject, role, order), limit, next_token)
 
 
 @router.get("/{collection}/faces/{face_id}", summary="Look at a face", openapi_extra=READER)

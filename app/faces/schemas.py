@@ -1,6 +1,6 @@
 from typing import Annotated, Any, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import from_json
 
 from app.db.tables import Face, Subject
@@ -9,6 +9,9 @@ from app.deps.photos import SHORTEST, PhotoIn
 from app.deps.shapes import BoundingBox, SubjectRef
 from app.engine.looking import Unindexed
 from app.engine.names import ExternalImageId, Metadata, Role, SubjectId
+from ml.types import Box
+
+MAX_PIXELS = 1_000_000  # of a side
 
 EXAMPLE: dict[str, Any] = {
     "face_id": examples.FACE,
@@ -27,6 +30,18 @@ UNINDEXED: dict[str, Any] = {
     "reasons": ["SMALL_BOUNDING_BOX"],
 }
 ENROLLED: dict[str, Any] = {"face_records": [EXAMPLE], "unindexed_faces": [UNINDEXED]}
+BOX_SCHEMA: dict[str, Any] = {
+    "type": ["object", "null"],
+    "required": ["x", "y", "width", "height"],
+    "additionalProperties": False,
+    "properties": {
+        "x": {"type": "number"},
+        "y": {"type": "number"},
+        "width": {"type": "number", "exclusiveMinimum": 0},
+        "height": {"type": "number", "exclusiveMinimum": 0},
+    },
+    "examples": [examples.BOX],
+}
 PATCH: dict[str, Any] = {"subject": examples.SUBJECT, "metadata": {"age": 36}}
 ENROL: dict[str, Any] = PATCH | {"image": SHORTEST, "role": "gallery", "external_image_id": "badge-0042.jpg"}
 
@@ -81,6 +96,19 @@ def _object(told: object) -> object:
     return from_json(told) if isinstance(told, str) else told
 
 
+class BoxIn(BaseModel):
+    """A rectangle in pixels of the upright photo; x and y are its top-left corner."""
+
+    model_config = ConfigDict(extra="forbid")
+    x: Annotated[float, Field(allow_inf_nan=False, ge=-MAX_PIXELS, le=MAX_PIXELS)]
+    y: Annotated[float, Field(allow_inf_nan=False, ge=-MAX_PIXELS, le=MAX_PIXELS)]
+    width: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_PIXELS)]
+    height: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_PIXELS)]
+
+    def to_box(self) -> Box:
+        return Box(self.x, self.y, self.width, self.height)
+
+
 class EnrolIn(PhotoIn):
     model_config = ConfigDict(json_schema_extra={"examples": [ENROL]})
     subject: SubjectId | None = Field(None, description="whose face it is; made where it is missing")
@@ -88,6 +116,15 @@ class EnrolIn(PhotoIn):
     external_image_id: ExternalImageId | None = None
     metadata: Annotated[Metadata, BeforeValidator(_object)] = Field({}, description="a JSON object")
     aligned: bool = Field(False, description="it is one aligned face and is taken as it is")
+    bounding_box: Annotated[BoxIn | None, BeforeValidator(_object), WithJsonSchema(BOX_SCHEMA)] = Field(
+        None, description="enrol only the face here, as the answer of a search gives it; then max_faces has no effect"
+    )
+
+    @model_validator(mode="after")
+    def _chooses_once(self) -> Self:
+        if self.aligned and self.bounding_box is not None:
+            raise ValueError("an aligned photo is one face: leave out bounding_box")
+        return self
 
 
 class EnrolledOut(BaseModel):

@@ -1,6 +1,7 @@
 """Faces: enrolled, listed, changed, removed; archives accepted."""
 
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
@@ -56,17 +57,23 @@ def _told(outcome: Outcome) -> EnrolledOut:
     )
 
 
-def listed(
-    session: Session, collection: str, subject: str | None, role: str | None, limit: int, token: str | None
-) -> FacesOut:
-    """In the order of their enrolment; an empty subject or role is none. Raises NotFound."""
+class Wanted(NamedTuple):
+    """Which faces are listed, and in what order; an empty subject or role is none."""
+
+    subject: str | None
+    role: str | None
+    order: Literal["oldest", "newest"] = "oldest"
+
+
+def listed(session: Session, collection: str, wanted: Wanted, limit: int, token: str | None) -> FacesOut:
+    """By their enrolment, one page of them. Raises NotFound, Invalid."""
     people.collection(session, collection)
     where: list[ColumnElement[bool]] = [Face.collection_id == collection]
-    if subject:
-        where.append(Face.subject_pk == people.get(session, collection, subject).pk)
-    if role:
-        where.append(Face.role == role)
-    faces, following = page(session, Face, Face.pk, limit, token, *where)
+    if wanted.subject:
+        where.append(Face.subject_pk == people.get(session, collection, wanted.subject).pk)
+    if wanted.role:
+        where.append(Face.role == wanted.role)
+    faces, following = page(session, Face, Face.pk, limit, token, *where, order=wanted.order)
     return FacesOut(faces=shown(session, faces), next_token=following)
 
 

@@ -1,15 +1,17 @@
 """Jobs: looked at, listed, watched, cancelled."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
 
-from app.db.tables import Job, JobItem
-from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
-from app.deps.accepted import RUNNING, JobOut
-from app.deps.paging import page
+from app.db.tables import JobItem
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
+from app.deps.accepted import RUNNING, JobEntry, JobOut
+from app.deps.accepted import State as JobState
+from app.deps.paging import Order, page
 from app.deps.problems import refuses
 from app.deps.roles import OPERATOR, READER
 from app.deps.words import Word
@@ -21,6 +23,11 @@ JobId = Annotated[Word, Path(description="a job's id", examples=[examples.JOB])]
 State = Annotated[
     Word | None, Query(alias="state", description="only items in this state: queued, done, failed", examples=["failed"])
 ]
+OfCollection = Annotated[Word | None, Query(description="only jobs of this collection", examples=[examples.COLLECTION])]
+OfKind = Annotated[Word | None, Query(description="only jobs of this kind: import, train, publish, ...")]
+InState = Annotated[
+    Sequence[JobState], Query(description="only jobs in this state; may be repeated", examples=[["queued", "running"]])
+]
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "an event at each change",
@@ -30,10 +37,15 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("", summary="List jobs", openapi_extra=READER)
-def list_jobs(session: ReadDep, limit: Limit = 100, next_token: NextToken = None) -> JobsOut:
-    """Oldest first; the parts of an import are not listed."""
-    rows, token = page(session, Job, Job.id, limit, next_token, Job.parent_id.is_(None))
-    return JobsOut(jobs=[JobOut.of(r) for r in rows], next_token=token)
+def list_jobs(
+    session: ReadDep, caller: CallerDep, collection: OfCollection = None, kind: OfKind = None, state: InState = (),
+    order: Order = "newest", limit: Limit = 100, next_token: NextToken = None,
+) -> JobsOut:  # fmt: skip
+    """Newest first, without their results, which `GET /v1/jobs/{id}` has. The parts of an import are not listed. A key
+    that is bound to collections sees the jobs of these alone."""
+    wanted = service.Wanted(collection, kind, tuple(state), order)
+    rows, token = service.listed(session, caller, wanted, limit, next_token)
+    return JobsOut(jobs=[JobEntry.of(r) for r in rows], next_token=token)
 
 
 @router.get("/{job_id}", summary="Look at a job", openapi_extra=READER)

@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.db.tables import JobItem
 from app.deps import examples
-from app.deps.accepted import RUNNING, JobOut
+from app.deps.accepted import ENTRY, JobEntry
 
 ITEM: dict[str, Any] = {
     "number": 17,
@@ -19,8 +19,8 @@ REFUSED: dict[str, Any] = {
 
 
 class JobsOut(BaseModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [RUNNING], "next_token": None}]})
-    jobs: list[JobOut]
+    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [ENTRY], "next_token": None}]})
+    jobs: list[JobEntry]
     next_token: str | None = None
 
 

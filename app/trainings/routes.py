@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
 from app.deps.accepted import accepted
+from app.deps.paging import Order
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR
 from app.deps.words import Word
@@ -43,11 +44,12 @@ def list_trainings(
     session: ReadDep,
     caller: CallerDep,
     collection: OfCollection = None,
+    order: Order = "oldest",
     limit: Limit = 100,
     next_token: NextToken = None,
 ) -> TrainingsOut:
-    """Oldest first, without curves and reports."""
-    trainings, token = service.listed(session, caller, collection, limit, next_token)
+    """Oldest first, or the newest, without curves and reports."""
+    trainings, token = service.listed(session, caller, collection, limit, next_token, order)
     return TrainingsOut(trainings=trainings, next_token=token)
 
 

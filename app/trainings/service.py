@@ -1,3 +1,5 @@
+from typing import Literal
+
 from sqlalchemy.orm import Session
 
 from app.config import Settings
@@ -32,8 +34,13 @@ def get(session: Session, caller: Caller, training_id: str) -> WholeTrainingOut:
 
 
 def listed(
-    session: Session, caller: Caller, collection: str | None, limit: int, next_token: str | None
+    session: Session,
+    caller: Caller,
+    collection: str | None,
+    limit: int,
+    next_token: str | None,
+    order: Literal["oldest", "newest"],
 ) -> tuple[list[TrainingOut], str | None]:
-    """Oldest first; a bound key sees those of its collections alone."""
-    found, token = runs.listed(session, Training, caller, collection, limit, next_token)
+    """A bound key sees those of its collections alone."""
+    found, token = runs.listed(session, Training, caller, collection, limit, next_token, order)
     return [TrainingOut.of(*each) for each in found], token

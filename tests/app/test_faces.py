@@ -279,6 +279,33 @@ def test_faces_are_listed_by_page_subject_and_role(staff: httpx.Client) -> None:
     assert staff.get(f"{BASE}/faces", params={"next_token": "nonsense"}).status_code == 422
 
 
+def test_the_newest_faces_are_listed_first_where_it_is_asked_for(staff: httpx.Client) -> None:
+    for seed in range(5):
+        enrol(staff, picture(seed), subject=f"s{seed % 2}")
+    oldest = [f["face_id"] for f in staff.get(f"{BASE}/faces").json()["faces"]]
+    seen: list[str] = []
+    params: dict[str, Any] = {"order": "newest", "limit": 2}
+    while True:
+        page = staff.get(f"{BASE}/faces", params=params).json()
+        seen += [f["face_id"] for f in page["faces"]]
+        if page["next_token"] is None:
+            break
+        params["next_token"] = page["next_token"]
+    assert seen == oldest[::-1]
+    [last, *_] = staff.get(f"{BASE}/faces", params={"order": "newest", "subject": "s1"}).json()["faces"]
+    assert last["face_id"] == oldest[3]
+    assert staff.get(f"{BASE}/faces?order=prettiest").status_code == 422
+
+
+def test_a_token_is_for_the_order_that_it_came_of(staff: httpx.Client) -> None:
+    for seed in range(3):
+        enrol(staff, picture(seed))
+    for order, other in (("newest", "oldest"), ("oldest", "newest")):
+        page = staff.get(f"{BASE}/faces", params={"order": order, "limit": 1}).json()
+        answer = staff.get(f"{BASE}/faces", params={"order": other, "next_token": page["next_token"]})
+        assert (answer.status_code, answer.json()["code"]) == (422, "InvalidPaginationToken")
+
+
 def test_a_face_can_be_changed(service: Service, staff: httpx.Client) -> None:
     [face] = enrol(staff, picture(), subject="ada", metadata='{"a": 1}').json()["face_records"]
     path = f"{BASE}/faces/{face['face_id']}"

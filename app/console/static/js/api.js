@@ -11,28 +11,35 @@ export class Problem extends Error {
     super(body.detail || body.title || `The service answered ${status}`);
     this.code = body.code;
     this.status = status;
+    this.body = body;
   }
 }
 
 /** fetch with the key; problems become errors with the service's own words. */
-export async function call(method, path, { json, body, query, headers } = {}) {
-  const url = query ? `${path}?${new URLSearchParams(query)}` : path;
+export async function call(method, path, { json, body, query, headers, signal } = {}) {
+  const url = query ? `${path}?${parameters(query)}` : path;
   const sent = { Authorization: `Bearer ${key.get()}`, ...headers };
   if (json !== undefined) sent["Content-Type"] = "application/json";
-  const answer = await fetch(url, { method, headers: sent, body: json === undefined ? body : JSON.stringify(json) });
+  const answer = await fetch(url, { method, headers: sent, signal, body: json === undefined ? body : JSON.stringify(json) });
   if (!answer.ok) throw new Problem(await answer.json().catch(() => ({})), answer.status);
   return answer;
 }
 
-export const get = async (path, query) => (await call("GET", path, { query })).json();
+/** A list stands for a parameter that is given several times. */
+function parameters(query) {
+  const pairs = Object.entries(query).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
+  return new URLSearchParams(pairs);
+}
+
+export const get = async (path, query, signal) => (await call("GET", path, { query, signal })).json();
 export const put = async (path, json) => (await call("PUT", path, { json })).json();
 export const post = async (path, json) => (await call("POST", path, { json })).json();
 
-export function form(path, file, fields = {}, query = {}) {
+export function form(path, file, fields = {}, query = {}, signal = undefined) {
   const data = new FormData();
   data.append("file", file, file.name || "photo.png");
   for (const [name, value] of Object.entries(fields)) data.append(name, value);
-  return call("POST", path, { body: data, query });
+  return call("POST", path, { body: data, query, signal });
 }
 
 const pictures = new Map();
@@ -45,12 +52,12 @@ export async function picture(path) {
   return pictures.get(path);
 }
 
-/** Calls `told` with the job at each change, until it has ended; returns it. */
-export async function watch(path, told) {
-  const answer = await call("GET", `${path}/events`);
+/** Calls `told` with the job at each change, until it has ended or the signal aborts; returns it. */
+export async function watch(path, told, signal) {
+  const answer = await call("GET", `${path}/events`, { signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  let job = await get(path);
+  let job = await get(path, undefined, signal);
   told(job);
   for (;;) {
     const { value, done } = await reader.read();
@@ -62,5 +69,11 @@ export async function watch(path, told) {
       told(job);
     }
   }
-  return job.finished_at ? job : get(path);
+  return job.finished_at ? job : get(path, undefined, signal);
+}
+
+/** The jobs of a collection that have not ended, oldest first. */
+export async function liveJobs(collection, query = {}) {
+  const wanted = { collection, state: ["queued", "running"], order: "oldest", limit: 20, ...query };
+  return (await get("/v1/jobs", wanted)).jobs;
 }

@@ -25,7 +25,7 @@ export async function busy(button, work) {
   try {
     return await work();
   } catch (error) {
-    toast(error.message, true);
+    if (error.name !== "AbortError") toast(error.message, true);  // an abort means that the view was left
   } finally {
     button.disabled = false;
   }

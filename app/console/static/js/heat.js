@@ -11,8 +11,10 @@ export async function heat(base, match) {
   const share = (x) => percent(distance ? x / distance : 0);
   const figures = parts.map(async (part) => h("figure", {}, part.cells ? await painted(base, match, part) : null,
     h("figcaption", {}, `${part.descriptor}: ${share(part.contribution)} of the distance`)));
-  return [...await Promise.all(figures),
-    h("p.soft", {}, `Orange draws the two faces apart, blue together.${rest ? ` ${share(rest)} belongs to no cell.` : ""}`)];
+  const drawn = parts.some((part) => part.cells);
+  const text = drawn ? `Orange draws the two faces apart, blue together.${rest ? ` ${share(rest)} belongs to no cell.` : ""}`
+    : "It looks at the face as a whole: there is no map of its parts.";
+  return [...await Promise.all(figures), h("p.soft", {}, text)];
 }
 
 async function painted(base, match, part) {

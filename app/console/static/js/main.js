@@ -35,17 +35,29 @@ function tabs(collection, current) {
   return [h("a", { href: "#/" }, "Collections"), h("a", { href: `#/${encodeURIComponent(collection)}/gallery` }, collection), ...Object.keys(VIEWS).map(link)];
 }
 
+/** Where a weak recogniser serves because the recommended one is not installed: that, and the command that mends it. */
+async function recogniserNotice(signal) {
+  const { recogniser } = await get("/info", undefined, signal);
+  return recogniser.notice ? [h("p.notice", { id: "recogniser-notice", role: "note" }, recogniser.notice)] : [];
+}
+
+let left = new AbortController();
+
+/** Shows the view that the address names. What the view before it was still waiting for is aborted. */
 async function show() {
+  left.abort();
+  const { signal } = (left = new AbortController());
   leave.hidden = !key.get();
   crumbs.replaceChildren();
   if (!key.get()) return view.replaceChildren(door());
   showNotice();
   const [collection, name = "gallery", argument] = location.hash.slice(2).split("/").map(decodeURIComponent);
   try {
-    if (!collection) return view.replaceChildren(...(await collections()));
-    crumbs.replaceChildren(...tabs(collection, name));
-    view.replaceChildren(...(await VIEWS[name][1](collection, argument)));
+    if (collection) crumbs.replaceChildren(...tabs(collection, name));
+    const [notice, parts] = await Promise.all([recogniserNotice(signal), collection ? VIEWS[name][1](collection, argument, signal) : collections()]);
+    if (!signal.aborted) view.replaceChildren(...notice, ...parts);
   } catch (error) {
+    if (signal.aborted) return;
     if (error.status === 401) key.forget();
     toast(error.message, true);
     if (!key.get()) show();

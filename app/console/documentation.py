@@ -1,0 +1,51 @@
+"""The page /docs: Swagger UI over the OpenAPI document, from files on this server alone.
+
+The page gets no key. It is sandboxed: its scripts run in an origin of their own, from which the storage of the console,
+and so the key in it, cannot be read; and it may send no request. It shows the API and does not call it.
+"""
+
+import json
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+POLICY = (
+    "sandbox allow-scripts allow-popups; default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <title>Likeness API</title>
+  <link rel="icon" href="/console/icon.svg">
+  <link rel="stylesheet" href="/docs/swagger-ui.css">
+</head>
+<body>
+  <main id="documentation"></main>
+  <noscript>This page needs JavaScript; the document itself is at /openapi.json.</noscript>
+  <script type="application/json" id="openapi">%s</script>
+  <script src="/docs/swagger-ui-bundle.js"></script>
+  <script src="/console/docs.js"></script>
+</body>
+</html>
+"""
+
+
+@lru_cache
+def swagger_folder() -> Path:
+    """Where the package `fastapi_offline` keeps Swagger UI's files. Its code is not imported.
+
+    Raises FileNotFoundError where the package is not installed.
+    """
+    spec = find_spec("fastapi_offline")
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError("the package fastapi-offline, which holds Swagger UI's files, is not installed")
+    return Path(spec.submodule_search_locations[0]) / "static"
+
+
+def render_page(document: dict[str, Any]) -> str:
+    """The HTML page with the OpenAPI document in it, as data that cannot end its own element."""
+    return PAGE % json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")

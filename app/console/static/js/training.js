@@ -1,0 +1,72 @@
+import { call, get, watch } from "./api.js";
+import { curve } from "./chart.js";
+import { busy, h, percent } from "./dom.js";
+
+const METHODS = [["ldml", "LDML: one learned projection"], ["clml", "CLML: a projection for each region"], ["wpca", "WPCA: no labels needed"]];
+const SOURCES = { both: ["subjects", "labels"], labels: ["labels"], subjects: ["subjects"] };
+
+/** The form that starts a training. descriptors: names beside that of the serving model. */
+export function trainingForm(collection, descriptors, run, refresh, signal) {
+  const options = (pairs) => pairs.map(([value, text]) => h("option", { value }, text));
+  const method = h("select", { id: "method" }, options(METHODS));
+  const from = h("select", { id: "from" }, options([["both", "names and labels"], ["labels", "labels alone"], ["subjects", "names alone"]]));
+  const descriptor = h("select", { id: "descriptor" }, options([["", "what serves now"], ...descriptors.map((name) => [name, name])]));
+  const dim = h("input", { id: "dim", type: "number", min: 2, max: 512, placeholder: "auto", size: 5 });
+  const go = h("button", { id: "train" }, "Start training");
+  const submit = (event) => {
+    event.preventDefault();
+    busy(go, async () => {
+      const sources = SOURCES[from.value].map((f) => ({ task: "identity", collection, from: f }));
+      const asked = { collection, method: method.value, sources };
+      if (descriptor.value) asked.descriptor = descriptor.value;
+      if (dim.value) asked.dim = Number(dim.value);
+      const answer = await call("POST", "/v1/trainings", { json: asked });
+      const { training } = await answer.json();
+      await followTraining(answer.headers.get("Location"), training, run, signal);
+      await refresh();
+    });
+  };
+  return h("section.card", {}, h("h2", {}, "Train"), h("form.row", { onsubmit: submit }, h("label", {}, "Method", method), h("label", {}, "From", from),
+    h("label", {}, "Described by", descriptor), h("label", {}, "Numbers a face", dim), go));
+}
+
+/** The newest training of the collection that has not ended, or undefined. */
+export async function runningTraining(collection) {
+  const { trainings } = await get("/v1/trainings", { collection, order: "newest", limit: 20 });
+  const live = trainings.filter((t) => t.state === "queued" || t.state === "running");
+  return live.find((t) => t.state === "running") || live.at(-1);
+}
+
+/** Shows a training: its state, its curve as it grows, and the report at the end. */
+export async function followTraining(path, id, place, signal) {
+  const bar = h("progress", { "aria-label": "training" });
+  const text = h("p.soft", { id: "training-state" }, "queued");
+  const chart = h("div.chart", { id: "curve" });
+  place.hidden = false;
+  place.replaceChildren(h("h2", {}, "Training"), bar, text, chart);
+  let drawing = Promise.resolve();
+  const draw = async () => curve(chart, (await get(`/v1/trainings/${id}`, undefined, signal)).curve);
+  const job = await watch(path, (j) => {
+    if (j.progress.total) { bar.max = j.progress.total; bar.value = j.progress.done; }
+    text.textContent = j.state;
+    drawing = drawing.then(draw).catch(() => {});
+  }, signal);
+  await drawing;
+  if (job.problem) {
+    text.textContent = job.problem.detail;
+    throw new Error(job.problem.detail);
+  }
+  bar.value = bar.max = 1;
+  if (!job.result) return;
+  place.append(report(job.result.report), h("p.soft", { id: "candidate" }, "The candidate is ", h("code", {}, job.result.model)));
+}
+
+/** Candidate beside what serves now, on the same people whom neither was fitted on. */
+function report(r) {
+  if (!r || !r.candidate) return h("p.soft", {}, "Nothing was held out, so there is no report.");
+  const shown = (f) => `${percent(f.value)} (${percent(f.low)} to ${percent(f.high)})`;
+  const row = (name, of) => h("tr", {}, h("td", {}, name), h("td.n", {}, shown(of(r.candidate))), h("td.n", {}, r.current ? shown(of(r.current)) : "–"));
+  return h("table", { id: "report" },
+    h("tr", {}, h("th", {}, "on people held out"), h("th.n", {}, "candidate"), h("th.n", {}, "serving now")),
+    row("mAP", (x) => x.mean_average_precision), row("right person first", (x) => x.ncall["1"]), row("among the first ten", (x) => x.ncall["10"]));
+}

@@ -1,0 +1,73 @@
+"""The page /docs works without internet and without the key."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.config import Settings
+from app.console import documentation
+from tests.flows.console import Page, open_browser
+from tests.service import Service, running
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    with running(Settings(home=home, poll_seconds=0.05, workers=1, default_recogniser="lbp")) as started:
+        yield started
+
+
+def test_everything_comes_from_this_server(service: Service) -> None:
+    page = service.client.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    references = re.findall(r'(?:src|href)="([^"]+)"', page.text.partition('<script type="application/json"')[0])
+    references += re.findall(r'<script src="([^"]+)"', page.text)
+    assert len(references) == 4
+    for reference in references:
+        assert reference.startswith("/"), reference
+        answer = service.client.get(reference)
+        assert answer.status_code == 200, reference
+        assert len(answer.content) > 100
+    assert service.client.get("/redoc").status_code == 404, "FastAPI's own pages need a CDN"
+
+
+def test_the_page_holds_the_document_and_gets_no_key(service: Service) -> None:
+    page = service.client.get("/docs")
+    inside = re.search(r'id="openapi">(.*?)</script>', page.text, re.DOTALL)
+    assert inside is not None
+    assert json.loads(inside[1]) == service.client.get("/openapi.json").json()
+    policy = page.headers["content-security-policy"]
+    assert "sandbox allow-scripts" in policy
+    assert "allow-same-origin" not in policy
+    assert "default-src 'none'" in policy
+    assert "connect-src" not in policy
+
+
+def test_a_document_cannot_end_its_element() -> None:
+    page = documentation.render_page({"description": "</script><script>alert(1)</script>"})
+    assert "</script><script>alert" not in page
+    assert "\\u003c/script>" in page
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documentation, "find_spec", lambda name: None)
+    documentation.swagger_folder.cache_clear()
+    with pytest.raises(FileNotFoundError, match="fastapi-offline"):
+        documentation.swagger_folder()
+
+
+def test_a_browser_shows_it_without_internet(service: Service, tmp_path: Path) -> None:
+    with open_browser(tmp_path, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1") as browser:
+        page = Page(browser, service)
+        page.enter()
+        assert browser.execute_script("return sessionStorage.getItem('likeness-key')") == page.key
+        browser.get(f"{service.url}/docs")
+        page.see(".opblock-summary-path", "/v1/collections")
+        assert "Likeness" in page.see("h1, h2.title").text
+        assert not page.all(".authorize")
+        peek = "try { return sessionStorage.getItem('likeness-key') } catch (error) { return error.name }"
+        assert browser.execute_script(peek) == "SecurityError"
+        assert not page.faults()

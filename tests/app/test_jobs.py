@@ -1,0 +1,96 @@
+"""Jobs over HTTP: the list, its order, its filters, and what it leaves out."""
+
+import httpx
+import pytest
+
+from app.db.session import writing
+from app.db.tables import Collection, Job, now
+from app.queue.messages import Evaluate, ImportArchive, Publish
+from app.queue.queue import enqueue
+from tests.service import Service
+
+LARGE = {"report": {"curve": [0.25] * 50_000}}
+
+
+@pytest.fixture(autouse=True)
+def no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers write down no jobs of their own."""
+    monkeypatch.setattr("workers.schedule.SWEEP_SECONDS", float("inf"))
+
+
+@pytest.fixture
+def jobs(no_sweep: None, service: Service) -> list[str]:
+    """Ids of five jobs, oldest first, the last three live; and a part of an import, which is not listed."""
+    with writing(service.resources.database) as session:
+        session.add_all([Collection(id=name, change=0) for name in ("staff", "guests")])
+        later = {"delay": 3600.0}
+        publish = Publish(collection="staff", tasks=("identity",), model="m")
+        made = [
+            enqueue(session, ImportArchive(collection="staff", path="/none"), **later),
+            enqueue(session, publish, **later),
+            enqueue(session, ImportArchive(collection="guests", path="/none"), **later),
+            enqueue(session, Evaluate(evaluation="e"), **later),
+            enqueue(session, publish, **later),
+        ]
+        enqueue(session, ImportArchive(collection="staff", path="/part"), parent=made[0].id, **later)
+        _end(made[0], "succeeded", result=LARGE)
+        _end(made[1], "failed", problem={"code": "GateRefused", "detail": "worse", "status": 409, "reasons": ["x" * 9]})
+        made[2].started_at = now()
+        return [job.id for job in made]
+
+
+def _end(job: Job, state: str, **values: object) -> None:
+    job.state, job.finished_at = state, now()
+    for name, value in values.items():
+        setattr(job, name, value)
+
+
+def ids(answer: httpx.Response) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return [job["id"] for job in answer.json()["jobs"]]
+
+
+def test_the_newest_jobs_come_first_page_by_page(service: Service, jobs: list[str]) -> None:
+    client = service.client
+    assert ids(client.get("/v1/jobs")) == jobs[::-1]
+    assert ids(client.get("/v1/jobs", params={"order": "oldest"})) == jobs
+    first = client.get("/v1/jobs", params={"limit": 3})
+    rest = client.get("/v1/jobs", params={"limit": 3, "next_token": first.json()["next_token"]})
+    assert ids(first) + ids(rest) == jobs[::-1]
+    assert rest.json()["next_token"] is None
+    wrong = client.get("/v1/jobs", params={"order": "oldest", "next_token": first.json()["next_token"]})
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "InvalidPaginationToken")
+
+
+def test_results_are_left_to_the_job_itself(service: Service, jobs: list[str]) -> None:
+    answer = service.client.get("/v1/jobs")
+    assert len(answer.content) < 5_000
+    assert all("result" not in job for job in answer.json()["jobs"])
+    whole = service.client.get(f"/v1/jobs/{jobs[0]}").json()
+    assert whole["result"] == LARGE
+    refused = answer.json()["jobs"][3]
+    assert refused["problem"] == {"code": "GateRefused", "detail": "worse", "status": 409}
+    assert service.client.get(f"/v1/jobs/{jobs[1]}").json()["problem"]["reasons"] == ["x" * 9]
+
+
+def test_jobs_are_chosen_by_collection_kind_and_state(service: Service, jobs: list[str]) -> None:
+    def chosen(**params: object) -> list[str]:
+        return ids(service.client.get("/v1/jobs", params=params))  # type: ignore[arg-type]
+
+    assert chosen(collection="staff") == [jobs[4], jobs[1], jobs[0]]
+    assert chosen(collection="staff", kind="import") == [jobs[0]]
+    assert chosen(state=["queued", "running"]) == [jobs[4], jobs[3], jobs[2]]
+    assert chosen(state="running") == [jobs[2]], "a job that was put back after its start counts as running"
+    assert chosen(state="queued") == [jobs[4], jobs[3]]
+    assert chosen(state="failed") == [jobs[1]]
+    assert chosen(collection="none") == []
+    assert service.client.get("/v1/jobs?state=asleep").status_code == 422
+    assert [j["collection"] for j in service.client.get("/v1/jobs").json()["jobs"]] == [
+        "staff", None, "guests", "staff", "staff",
+    ]  # fmt: skip
+
+
+def test_a_bound_key_sees_the_jobs_of_its_collections(service: Service, jobs: list[str]) -> None:
+    with httpx.Client(base_url=service.url, headers=service.key("reader", "guests")) as guest:
+        assert ids(guest.get("/v1/jobs")) == [jobs[2]]
+        assert ids(guest.get("/v1/jobs", params={"collection": "staff"})) == []

@@ -1,0 +1,40 @@
+"""Two models side by side on the operator's page."""
+
+from pathlib import Path
+
+import pytest
+
+from app.config import Settings
+from tests import gallery
+from tests.document import document
+from tests.flows.console import Page, open_browser
+from tests.ml.tiny_onnx import tiny_onnx
+from tests.service import running
+
+BASE = "/v1/collections/staff"
+COMPARE = "/v1/collections/{collection}/deployments/{task}:compare"
+
+
+def test_a_model_stands_beside_the_one_that_serves(tmp_path: Path) -> None:
+    if COMPARE not in document()["paths"]:
+        pytest.skip("this service has no endpoint that compares models")
+    manifests = {"tiny": tiny_onnx(tmp_path)}
+    settings = Settings(
+        home=tmp_path / "home", poll_seconds=0.05, workers=1, default_recogniser="lbp", onnx_manifests=manifests
+    )
+    with running(settings) as service, open_browser(tmp_path) as browser:
+        service.client.put(BASE).raise_for_status()
+        gallery.enrol(service.resources, "staff", range(20), shots=3)
+        job = service.wait(service.client.post(f"{BASE}:use-recogniser", json={"recogniser": "tiny"}))
+        assert job["problem"]["code"] == "GateRefused", "the tiny recogniser tells nobody apart"
+        page = Page(browser, service)
+        page.enter()
+        page.open("staff/learn")
+        [button] = page.wait(lambda: page.all("[data-compare]"))
+        button.click()
+        text = page.see("#comparison").text
+        assert "20 people of this collection; neither model has learned from them" in text
+        for metric, side in (("mAP", "mAP"), ("1-call@1", "right person first"), ("strangers_named", "strangers")):
+            assert side in page.see(f"[data-metric='{metric}']").text
+        assert "The gate would refuse it" in page.see("#gate").text
+        assert not page.faults()

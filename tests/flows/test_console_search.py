@@ -1,0 +1,288 @@
+"""Searching and labelling on the operator's page."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image as Pillow
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from app.config import Settings
+from ml import images
+from ml.drawn import draw, person
+from tests import gallery
+from tests.app.test_chosen_faces import PEOPLE, group_photo
+from tests.flows.console import Page, open_browser, photo
+from tests.service import Service, running
+
+BASE = "/v1/collections/staff"
+GALLERY = (*PEOPLE, 11, 12, 13)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    with running(
+        Settings(home=home, poll_seconds=0.05, workers=1, wpca_after_faces=0, default_recogniser="lbp")
+    ) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        opened = Page(browser, service)
+        opened.enter()
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def staff(service: Service) -> Iterator[None]:
+    """A collection of drawn people with three photos each."""
+    service.client.put(BASE).raise_for_status()
+    for who in GALLERY:
+        for shot in range(3):
+            last = enrol(service, images.png(draw(person(who), shot)), f"p{who}")
+    wait_until_found(service, last)
+    yield
+    service.client.delete(BASE)
+
+
+def enrol(service: Service, data: bytes, subject: str = "") -> str:
+    answer = service.client.post(f"{BASE}/faces", files={"file": data}, data={"subject": subject})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["face_records"][0]["face_id"])
+
+
+def wait_until_found(service: Service, face_id: str) -> None:
+    """Until searches find the face: the index follows the table."""
+    [other] = service.client.get(f"{BASE}/faces", params={"limit": 1}).json()["faces"]
+    path = f"{BASE}/faces/{other['face_id']}/search"
+    until = time.monotonic() + 20
+    while True:
+        answer = service.client.post(path, params={"group_by": "face", "limit": 100})
+        if answer.status_code == 200 and face_id in {m["face_id"] for m in answer.json()["faces"][0]["matches"]}:
+            return
+        assert time.monotonic() < until, answer.text
+        time.sleep(0.05)
+
+
+def labels(service: Service) -> list[dict[str, Any]]:
+    return list(service.client.get("/v1/labels").json()["labels"])
+
+
+def face(service: Service, face_id: str) -> dict[str, Any]:
+    return dict(service.client.get(f"{BASE}/faces/{face_id}").json())
+
+
+def search(page: Page, path: Path) -> None:
+    page.open("staff/search")
+    page.drop(path)
+    page.see(".photo .box")
+    page.see(".match")
+
+
+def first_match(page: Page) -> WebElement:
+    return page.see("#matches > .match")
+
+
+def say(page: Page, match: WebElement, same: bool) -> None:
+    match.find_element(By.CSS_SELECTOR, "button.good" if same else "button.bad").click()
+    page.see("#toasts", "Kept: the same person" if same else "Kept: not the same person")
+
+
+def other_of(label: dict[str, Any], face_id: str) -> str:
+    pair = {label["face_a"], label["face_b"]}
+    assert face_id in pair
+    return str((pair - {face_id}).pop())
+
+
+def test_a_label_is_about_the_face_that_was_chosen(service: Service, page: Page, tmp_path: Path) -> None:
+    group = group_photo(shot=60)
+    search(page, photo(tmp_path, "group.png", group))
+    boxes = page.wait(lambda: (found := page.all(".photo .box")) and len(found) == len(PEOPLE) and found)
+    boxes[3].click()
+    page.wait(lambda: boxes[3].get_attribute("aria-pressed") == "true")
+    match = first_match(page)
+    matched = match.get_attribute("data-face")
+    say(page, match, same=False)
+    [label] = labels(service)
+    mine = face(service, other_of(label, matched))
+    found = service.client.post(f"{BASE}/search", files={"file": group}, params={"face_selection": "all"}).json()[
+        "faces"
+    ]
+    assert mine["bounding_box"] == found[3]["bounding_box"]
+    assert (mine["subject"], mine["metadata"]) == (None, {"kept_for": "labels"})
+    assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1, "one face of the four"
+
+
+def test_a_query_that_is_enrolled_already_is_labelled_as_that_face(
+    service: Service, page: Page, tmp_path: Path
+) -> None:
+    data = images.png(draw(person(21), 0))
+    enrolled = enrol(service, data, "p21")
+    wait_until_found(service, enrolled)
+    search(page, photo(tmp_path, "enrolled.png", data))
+    match = page.wait(
+        lambda: next(m for m in page.all("#matches > .match") if m.get_attribute("data-face") != enrolled)
+    )
+    matched = match.get_attribute("data-face")
+    say(page, match, same=False)
+    [label] = labels(service)
+    assert other_of(label, matched) == enrolled
+    assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1
+
+
+def test_a_face_is_not_labelled_against_itself(service: Service, page: Page, tmp_path: Path) -> None:
+    data = images.png(draw(person(22), 0))
+    enrolled = enrol(service, data, "p22")
+    wait_until_found(service, enrolled)
+    search(page, photo(tmp_path, "itself.png", data))
+    match = page.see(f".match[data-face='{enrolled}']")
+    match.find_element(By.CSS_SELECTOR, "button.good").click()
+    page.see("#toasts", "a face is not compared with itself")
+    assert labels(service) == []
+
+
+def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page, tmp_path: Path) -> None:
+    search(page, photo(tmp_path, "new.png", images.png(draw(person(11), 60))))
+    match = first_match(page)
+    name = match.find_element(By.CSS_SELECTOR, "strong").text
+    matched = match.get_attribute("data-face")
+    say(page, match, same=True)
+    kept = other_of(labels(service)[0], matched)
+    assert "without a name" in page.see("#kept").text
+    page.see("#name-query", f"Add it to {name}").click()
+    page.see("#kept", f"belongs to {name}")
+    assert face(service, kept)["subject"]["id"] == name
+
+    search(page, photo(tmp_path, "other.png", images.png(draw(person(12), 60))))
+    say(page, first_match(page), same=False)
+    assert len(labels(service)) == 2
+    assert not page.all("#name-query"), "somebody else's name is not offered"
+    page.see("#remove-query").click()
+    page.see("#kept", "were removed")
+    assert len(labels(service)) == 1
+    assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1
+
+
+def test_people_stand_before_faces_without_a_name(service: Service, page: Page, tmp_path: Path) -> None:
+    data = images.png(draw(person(13), 62))
+    wait_until_found(service, enrol(service, data))
+    search(page, photo(tmp_path, "query.png", data))
+    assert page.see("#nameless summary").text == "Faces without a name (1)"
+    assert page.see("#nameless").get_attribute("open") is None
+    names = [m.find_element(By.CSS_SELECTOR, "strong").text for m in page.all("#matches > .match")]
+    assert names
+    assert all(name.startswith("p") for name in names)
+
+
+DELAY_FIRST = """
+const send = window.fetch;
+let count = 0;
+window.searches = 0;
+window.answered = 0;
+window.fetch = async (url, options) => {
+  if (!String(url).includes('/search')) return send(url, options);
+  window.searches += 1;
+  const mine = (count += 1);
+  const {signal, ...rest} = options;          // the answer comes, even though the page has lost interest in it
+  const answer = await send(url, rest);
+  if (mine === 1) await new Promise((done) => setTimeout(done, 1500));
+  window.answered += 1;
+  return answer;
+};
+"""
+
+
+def test_a_slow_answer_never_stands_under_a_newer_photo(service: Service, page: Page, tmp_path: Path) -> None:
+    page.open("staff/search")
+    page.browser.refresh()
+    page.see(".drop")
+    page.browser.execute_script(DELAY_FIRST)
+    old, new = (photo(tmp_path, f"{who}.png", images.png(draw(person(who), 1))) for who in (11, 12))
+    page.drop(old)
+    page.wait(lambda: page.browser.execute_script("return window.searches") == 1)
+    page.drop(new)
+    page.see(".match")
+    first = first_match(page).find_element(By.CSS_SELECTOR, "strong").text
+    assert first == "p12"
+    page.wait(lambda: page.browser.execute_script("return window.answered") == 2)
+    page.browser.execute_async_script("setTimeout(arguments[0], 200)")
+    assert first_match(page).find_element(By.CSS_SELECTOR, "strong").text == "p12"
+    page.browser.refresh()
+
+
+def test_matches_go_as_soon_as_another_photo_is_there(service: Service, page: Page, tmp_path: Path) -> None:
+    search(page, photo(tmp_path, "face.png", images.png(draw(person(11), 1))))
+    grey = Pillow.new("RGB", (300, 300), "grey")
+    path = tmp_path / "nobody.png"
+    grey.save(path)
+    page.drop(path)
+    assert "no face" in page.see("#matches .problem").text
+    assert not page.all(".match")
+    assert not page.all(".photo .box")
+
+
+def test_changing_how_many_are_shown_searches_again(service: Service, page: Page, tmp_path: Path) -> None:
+    group = photo(tmp_path, "group.png", group_photo(shot=61))
+    search(page, group)
+    page.wait(lambda: len(page.all(".photo .box")) == len(PEOPLE))
+    page.all(".photo .box")[2].click()
+    page.browser.execute_script(
+        "const s = document.querySelector('#limit'); s.options[0].value = s.options[0].text = '3'"
+    )
+    page.choose("#limit", "24")
+    page.wait(lambda: len(page.all("#matches .match")) > 3)
+    page.choose("#limit", "3")
+    page.wait(lambda: len(page.all("#matches .match")) == 3)
+    pressed = [box.get_attribute("aria-pressed") for box in page.all(".photo .box")]
+    assert pressed == ["false", "false", "true", "false"], "the face that was chosen stays chosen"
+
+
+def test_an_answer_is_shown_as_a_verdict(service: Service, page: Page, tmp_path: Path) -> None:
+    service.client.put("/v1/collections/verdicts").raise_for_status()
+    faces = gallery.enrol(service.resources, "verdicts", range(40), shots=4, strength=0.3)
+    path = f"/v1/collections/verdicts/faces/{faces[0].face_id}/search"
+    page.wait(lambda: service.client.post(path).json()["threshold"] is not None)
+    page.open(f"verdicts/search/{faces[0].face_id}")
+    assert page.see("#verdict", "Match: p0").get_attribute("data-decision") == "match"
+    assert "at most 1 in 100 people" in page.see("#verdict").text
+    match = first_match(page)
+    assert match.find_element(By.CSS_SELECTOR, "strong").text == "p0"
+    assert match.find_element(By.CSS_SELECTOR, ".tag").text == "very likely"
+    assert len(match.find_elements(By.CSS_SELECTOR, ".thumbs button")) == 3, "her other faces"
+    weak = page.all("#matches > .match")[-1].find_element(By.CSS_SELECTOR, ".tag").text
+    assert weak == "weak"
+    assert "%" not in page.see("#matches > .match").text, "no share of a hundred stands beside a name"
+
+    page.choose("#fpir", "0.05")
+    page.see("#verdict", "at most 1 in 20 people")
+
+    page.open("verdicts/search")
+    page.drop(photo(tmp_path, "stranger.png", images.png(draw(person(999), 1))))
+    page.wait(lambda: page.see("#verdict").get_attribute("data-decision") in ("unknown", "possible"))
+    assert service.client.delete("/v1/collections/verdicts").status_code < 300
+
+
+def test_where_nothing_is_measured_the_page_says_so(service: Service, page: Page, tmp_path: Path) -> None:
+    search(page, photo(tmp_path, "face.png", images.png(draw(person(11), 1))))
+    assert page.see("#verdict", "No verdict").get_attribute("data-decision") == "none"
+    assert "Nothing is measured here to decide by" in page.see("#evidence").text
+    assert not first_match(page).find_elements(By.CSS_SELECTOR, ".tag")
+
+
+def test_the_face_that_is_shown_of_a_person_is_the_one_that_is_labelled(
+    service: Service, page: Page, tmp_path: Path
+) -> None:
+    search(page, photo(tmp_path, "query.png", images.png(draw(person(12), 60))))
+    match = first_match(page)
+    second = match.find_elements(By.CSS_SELECTOR, ".thumbs button")[1]
+    chosen = second.get_attribute("data-face")
+    assert chosen != match.get_attribute("data-face")
+    second.click()
+    say(page, match, same=True)
+    assert chosen in {labels(service)[0]["face_a"], labels(service)[0]["face_b"]}
