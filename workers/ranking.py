@@ -11,6 +11,7 @@ import numpy as np
 from ml import indexes
 from ml.evaluation.clustering import nmi_of
 from ml.evaluation.curves import distractor_curve, speed_accuracy
+from ml.evaluation.open_set import OpenSetOutcomes, search_open_set, summarise_open_set
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import CALLS, FPIRS, rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
@@ -30,6 +31,7 @@ def judged(
     """The report: see `docs/publishing.md`. `placed(i)` is asked for one draw after the other, and none is held."""
     draws: list[dict[str, Any]] = []
     ranked: list[Ranked] = []
+    decided: list[OpenSetOutcomes] = []
     curves: dict[str, Any] = {}
     metric: Metric = EUCLIDEAN
     for i, protocol in enumerate(protocols):
@@ -41,6 +43,8 @@ def judged(
         seconds = here.seconds | {"rank_seconds": time.perf_counter() - start}
         draws.append(_draw(protocol, ranked[-1]) | seconds)
         curves = curves or _curves(entrants, protocol, here)
+        if protocol.open_set and entrants.values is None:
+            decided.append(search_open_set(here.rows, protocol, metric))
     pooled = summarise(ranked, protocol=protocols[0].name, task=task, metric=metric)
     figures = [k for k, v in draws[0].items() if isinstance(v, float)]
     values = {k: [d[k] for d in draws] for k in figures}
@@ -51,6 +55,7 @@ def judged(
         "pooled": pooled.to_dict(),
         "outcomes": [_outcomes(entrants, p, r) for p, r in zip(protocols, ranked, strict=True)],
         **curves,
+        **({"open_set": summarise_open_set(decided)} if decided else {}),
     }
 
 

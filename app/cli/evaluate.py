@@ -1,4 +1,4 @@
-"""`likeness evaluate lfw`: the published protocol through the API, on a service of its own."""
+"""`likeness evaluate`: published protocols (`lfw`) and the open set (`openset`) through the API, on a service of its own."""
 
 import json
 from pathlib import Path
@@ -11,6 +11,7 @@ from rich.table import Table
 from app.catalogue.entries import DLIB_OPTIONS
 from app.cli import lfw
 from app.cli.client import console, told, wait
+from app.cli.evaluate_openset import choose_rows, evaluate_openset, show_openset, write_json
 from app.cli.private import service
 from app.config import DLIB_RESNET, LBP
 from ml.descriptors.dlib_resnet import is_installed
@@ -31,8 +32,15 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def evaluate(
-    dataset: Annotated[str, typer.Argument(help="lfw")],
-    data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder with the archives and lfw-protocol")],
+    dataset: Annotated[str, typer.Argument(help="lfw, or openset: strangers search too")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="folder with LFW's archives and lfw-protocol; for openset also a folder of <person>/<photo>",
+        ),
+    ],
     draws: Annotated[int, typer.Option(min=1, max=10, help="protocol files of each kind, averaged")] = 3,
     only: Annotated[
         list[str] | None, typer.Option(help="only the methods whose names begin so; may be repeated")
@@ -45,13 +53,26 @@ def evaluate(
         bool, typer.Option(help="judge the ten folds of pairs.txt as well: fifteen fits more a method")
     ] = False,
     home: Annotated[Path, typer.Option(help="kept, so that the next run imports nothing")] = Path(".likeness/evaluate"),
+    recogniser: Annotated[
+        list[str] | None, typer.Option(help="openset: by these; may be repeated; default: dlib_resnet and lbp")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="write the rows as JSON")] = None,
     plots: Annotated[Path | None, typer.Option(help="write DET, ROC and CMC of every row, as one HTML page")] = None,
 ) -> None:
-    """Import LFW through HTTP once; then, for each method, fit on the training side and rank the whole gallery."""
-    if dataset != "lfw":
-        raise typer.BadParameter("there is: lfw", param_hint="DATASET")
+    """Import LFW through HTTP once; then, for each method, fit on the training side and rank the whole gallery.
+
+    openset: for each recogniser, half of some people held out are enrolled and half are strangers who search.
+    """
     manifests = {"onnx": onnx, "cnn": cnn}
+    if dataset == "openset":
+        rows_asked = choose_rows(recogniser, [kind for kind, path in manifests.items() if path], home)
+        with service(home, import_roots=json.dumps([str(data.resolve())]), **_settings(manifests)) as client:
+            measured = evaluate_openset(client, data, rows_asked, draws)
+        show_openset(measured, draws)
+        write_json(measured, out)
+        return
+    if dataset != "lfw":
+        raise typer.BadParameter("there are: lfw, openset", param_hint="DATASET")
     methods = _methods([kind for kind, path in manifests.items() if path], only or [""])
     source = lfw.Lfw(data)
     with service(home, **_settings(manifests)) as client:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ml.errors import Corrupt, WrongShape
 from ml.evaluation.comparison import Comparison, compare
+from ml.evaluation.decision_comparison import Searches, compare_named_rightly, rate_named_rightly, strangers_named
 from ml.evaluation.intervals import Interval, bootstrap_mean, bootstrap_rate
-from ml.evaluation.open_set import Searches, compare_named_rightly, rate_named_rightly, strangers_named
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 
 Values = NDArray[np.float64]

@@ -1,149 +1,150 @@
-"""Open-set decisions: a search for somebody enrolled should name them, and a search for a stranger should name nobody.
+"""How an open set is decided by person distances: FNIR at FPIR, and what the gallery's own threshold comes to."""
 
-A search names the person whose distance is smallest, where that distance lies below a threshold. The functions here
-take one distance per person, so that they serve any rule that gives one: the distance of a person's nearest face, as
-`Searches.of` reads it from a ranking, or any better combination of a person's faces.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.errors import WrongShape
-from ml.evaluation.comparison import Comparison, compare
-from ml.evaluation.intervals import Interval, Times, bootstrap
-from ml.evaluation.retrieval import Ranked
-from ml.types import Ids
+from ml import indexes
+from ml.errors import TooFewPairs, WrongShape
+from ml.evaluation.identification import Probes, fnir
+from ml.evaluation.intervals import Interval, bootstrap_rate
+from ml.evaluation.protocols import Protocol
+from ml.identification.decision_rule import DecisionRule, shortlist
+from ml.identification.open_set import OpenSetCalibration, StrangerSearches
+from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, search_gallery
+from ml.identification.templates import PersonTemplate, pooled_within_variance, template_distances
+from ml.indexes.base import Index
+from ml.metric import Metric
+from ml.types import Ids, Rows
 
-Numbers = NDArray[np.float64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
-DEFAULT_FPIR = 0.01
-FOLDS = 10
-
-
-@dataclass(frozen=True, eq=False)
-class Searches:
-    """Q searches of one gallery with one model; the face that searches is itself left out.
-
-    own: (Q,) distance of the query's own person, +inf where nothing else of theirs is enrolled
-    other: (Q,) distance of the nearest other person, +inf where there is none. With the query's own person left out of
-        the gallery, the same search is a stranger's, and this is the distance it must be refused at.
-    people: (Q,) number of the query's person
-    """
-
-    own: Numbers
-    other: Numbers
-    people: Numbers
-
-    @classmethod
-    def of(cls, ranked: Ranked) -> Self:
-        """With the nearest face of each person as that person's distance."""
-        return cls(ranked.mate.astype(np.float64), ranked.stranger.astype(np.float64), ranked.groups)
-
-    @property
-    def enrolled(self) -> NDArray[np.bool_]:
-        """(Q,) whether the query's own person can be found."""
-        return np.isfinite(self.own)
+FPIRS = (0.01, 0.1)
+MAX_SEARCHES = 3000
 
 
 @dataclass(frozen=True, eq=False)
-class Decisions:
-    """What the default decision answers, 1.0 for yes and 0.0 for no.
+class OpenSetOutcomes:
+    """One gallery, searched for people of it and for strangers.
 
-    named_rightly: (Q,) the search names the query's own person; NaN where nothing else of theirs is enrolled
-    stranger_named: (Q,) the same search, the query's own person left out, names somebody
+    people: (Q,) whose the probes are; is_stranger: (Q,) not enrolled; is_right: (Q,) the own person is nearest
+    distances: (Q,) person distance of the nearest person, +inf where nobody with a name is
+    calibration: how the gallery's own people score as strangers; None where nobody could search
     """
 
-    named_rightly: Numbers
-    stranger_named: Numbers
+    people: Ids
+    is_stranger: Flags
+    is_right: Flags
+    distances: Floats
+    gallery_faces: int
+    calibration: OpenSetCalibration | None
 
 
-def strangers_named(searches: Searches, fpir: float = DEFAULT_FPIR, folds: int = FOLDS, seed: int = 0) -> Decisions:
-    """Decide every search at the threshold at which a share `fpir` (0..1) of strangers' searches names somebody.
+def search_open_set(embeddings: Rows, protocol: Protocol, metric: Metric) -> OpenSetOutcomes:
+    """Search a protocol's gallery as the service does, by the default rule.
 
-    The share of right names is 1 - FNIR at this FPIR (ISO/IEC 19795-1) with the mate in first place. Whether a stranger
-    is named is decided at the threshold of other people's searches, fold by fold, since at the threshold of all of them
-    it would be `fpir` by construction. Raises WrongShape where nobody searches.
+    embeddings: (N, d), one row a photo of the protocol. Probes of people without a number are left out. Raises
+    WrongShape where there is no gallery.
     """
-    if not len(searches.other):
-        raise WrongShape("searches", "one or more", 0)
-    limit = _limit(searches.other, fpir)
-    right = (searches.own < searches.other) & (searches.own < limit)
-    named = np.zeros(len(searches.other))
-    for inside in _folds(searches.people, folds, seed):
-        named[inside] = searches.other[inside] < _limit(searches.other[~inside], fpir)
-    return Decisions(np.where(searches.enrolled, right.astype(np.float64), np.nan), named)
+    if not len(protocol.gallery):
+        raise WrongShape("gallery", "one face or more", 0)
+    ids = np.sort(protocol.gallery)
+    index = indexes.build(ids, embeddings[ids], metric)
+    people = GalleryPeople.from_rows(ids, protocol.people[ids], np.zeros(len(ids), np.bool_))
+    rule = DecisionRule(within_variance=pooled_within_variance(embeddings[ids], protocol.people[ids]))
+    queries = protocol.queries[protocol.people[protocol.queries] >= 0]
+    owners, distances = _find_people(index, people, embeddings, ids, embeddings[queries], rule)
+    numbers = np.full(len(people.is_named), -1, np.int64)
+    numbers[people.owners] = protocol.people[ids]
+    whose = protocol.people[queries]
+    is_right = (owners >= 0) & (numbers[owners] == whose)
+    is_stranger = ~np.isin(whose, protocol.people[ids])
+    calibration = _calibrate(index, people, rule)
+    return OpenSetOutcomes(whose, is_stranger, is_right, distances, len(ids), calibration)
 
 
-def rate_named_rightly(searches: Searches, fpir: float = DEFAULT_FPIR, *, seed: int = 0) -> Interval:
-    """The share of searches for somebody enrolled that name them; each resample of people chooses its threshold anew.
+def _find_people(
+    index: Index, people: GalleryPeople, embeddings: Rows, ids: Ids, queries: Rows, rule: DecisionRule
+) -> tuple[Ids, Floats]:
+    """(Q,) the nearest person with a name, -1 where there is none, and (Q,) the person distance."""
+    found = index.search(queries, min(len(ids), FACES_PER_SEARCH))
+    owners = np.where(found.ids >= 0, people.owners[np.searchsorted(ids, np.maximum(found.ids, ids[0]))], -1)
+    near = shortlist(owners, found.distances)
+    known = {
+        owner: PersonTemplate.from_rows(embeddings[people.ids[people.faces_of(owner)]])
+        for owner in np.unique(near.people[near.people >= 0]).tolist()
+    }
+    query, place = np.nonzero(near.people >= 0)
+    template = np.full(near.people.shape, np.inf)
+    templates = [known[owner] for owner in near.people[query, place].tolist()]
+    template[query, place] = template_distances(index.metric, rule, queries[query], templates)
+    is_rival = people.is_rival[near.people] & (near.people >= 0)
+    base = rule.base_distances(near.nearest, template)
+    scored = np.where(is_rival, rule.person_distances(base, is_rival), np.inf)
+    row, first = np.arange(len(queries)), scored.argmin(1)
+    distances = scored[row, first]
+    return np.where(np.isfinite(distances), near.people[row, first], -1), distances
 
-    NaN where nobody is enrolled twice. Raises WrongShape where nobody searches.
+
+def _calibrate(index: Index, people: GalleryPeople, rule: DecisionRule) -> OpenSetCalibration | None:
+    places = people.sample(people.is_named, MAX_SEARCHES, np.random.default_rng(0))
+    found = search_gallery(index, people, places, rule)
+    try:
+        searches = StrangerSearches.from_distances("leave-one-out", found.stranger, found.owners, len(people.ids))
+    except TooFewPairs:
+        return None
+    return OpenSetCalibration(rule, (searches,))
+
+
+def summarise_open_set(draws: Sequence[OpenSetOutcomes]) -> dict[str, Any] | None:
+    """All draws together, for JSON; rates 0 to 1 with 95 % intervals over people. None without a probe of each kind.
+
+    fnir: by FPIR (as text), at the threshold at which so many of the strangers who searched are named. decided: at the
+    threshold that the gallery gives itself for this rate: the FPIR and FNIR that come of it, and in how many draws it
+    had enough evidence; null where it had in none.
     """
-    value = _mean(strangers_named(searches, fpir).named_rightly)
-    people, member = np.unique(searches.people, return_inverse=True)
-    shares = _shares(searches, member, fpir)
-    found = bootstrap(lambda times: shares(times)[:, None], len(people), seed=seed)[0]
-    return Interval(value, min(found.low, value), max(found.high, value))
+    if not any((~d.is_stranger).any() for d in draws) or not all(d.is_stranger.any() for d in draws):
+        return None
+    found = fnir([_probes(d) for d in draws], FPIRS, within=1)
+    return {
+        "rule": asdict(draws[0].calibration.rule) if draws[0].calibration else asdict(DecisionRule()),
+        "fnir": {f"{rate:g}": asdict(one) for rate, one in zip(FPIRS, found, strict=True)},
+        "decided": {f"{rate:g}": _decide(draws, rate) for rate in FPIRS},
+    }
 
 
-def compare_named_rightly(
-    first: Searches, second: Searches, fpir: float = DEFAULT_FPIR, *, seed: int = 0
-) -> Comparison:
-    """`rate_named_rightly` of the second less that of the first, both on the same searches.
-
-    The interval resamples people, and each resample chooses both thresholds anew, so that it holds what few strangers
-    leave open about them; p is of the permutation test at the thresholds of all searches.
-    """
-    before, after = (strangers_named(s, fpir).named_rightly for s in (first, second))
-    plain = compare(after, before, first.people, seed=seed)
-    people, member = np.unique(first.people, return_inverse=True)
-    shares = [_shares(s, member, fpir) for s in (first, second)]
-
-    def difference(times: Times) -> Numbers:
-        return np.asarray((shares[1](times) - shares[0](times))[:, None], np.float64)
-
-    found, value = bootstrap(difference, len(people), seed=seed)[0], plain.difference.value
-    return Comparison(Interval(value, min(found.low, value), max(found.high, value)), plain.p, plain.groups)
+def _probes(outcomes: OpenSetOutcomes) -> Probes:
+    known = ~outcomes.is_stranger
+    # a search that finds somebody else first misses at any threshold: its rank is beyond the first
+    mate = np.where(np.isfinite(outcomes.distances[known]), outcomes.distances[known], np.finfo(np.float64).max)
+    ranks = np.where(outcomes.is_right[known], 1, 2).astype(np.int64)
+    people = outcomes.people.astype(np.float64)
+    return Probes(mate, outcomes.distances[outcomes.is_stranger], people[known], people[outcomes.is_stranger], ranks)
 
 
-def _mean(values: Numbers) -> float:
-    kept = values[np.isfinite(values)]
-    return float(kept.mean()) if len(kept) else float("nan")
-
-
-def _limit(others: Numbers, fpir: float) -> float:
-    """The distance below which a search names somebody: at most this share of strangers' searches lies below."""
-    allowed = int(fpir * len(others) + 1e-9)
-    return float(np.partition(others, allowed)[allowed]) if allowed < len(others) else np.inf
-
-
-def _folds(people: Numbers, folds: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Who is decided together: whole people, in as many parts as there are people where those are fewer."""
-    numbers, member = np.unique(people, return_inverse=True)
-    count = min(folds, len(numbers))
-    if count < 2:
-        return []
-    part = np.random.default_rng(seed).permutation(len(numbers)) % count
-    return [part[member] == f for f in range(count)]
-
-
-def _shares(searches: Searches, member: Ids, fpir: float) -> Callable[[Times], Numbers]:
-    """From (R, people) times drawn to the (R,) shares of right names, at the thresholds of each resample."""
-    order = np.argsort(searches.other, kind="stable")
-    strangers, known = member[order], np.flatnonzero(searches.enrolled)
-    mates = member[known]
-    nearer = np.searchsorted(searches.other[order], searches.own[known], side="right")
-    first = searches.own[known] < searches.other[known]
-
-    def shares(times: Times) -> Numbers:
-        named = np.concatenate([np.zeros((len(times), 1)), np.cumsum(times[:, strangers], axis=1)], axis=1)
-        weights = times[:, mates]
-        right = first & (named[:, nearer] <= fpir * named[:, -1:] + 1e-9)
-        with np.errstate(invalid="ignore"):
-            return np.asarray((weights * right).sum(1) / weights.sum(1), np.float64)
-
-    return shares
+def _decide(draws: Sequence[OpenSetOutcomes], rate: float) -> dict[str, Any] | None:
+    named: list[Floats] = []
+    missed: list[Floats] = []
+    strangers: list[Floats] = []
+    enrolled: list[Floats] = []
+    for draw in draws:
+        threshold = draw.calibration.threshold(rate, draw.gallery_faces) if draw.calibration else None
+        if threshold is None or not threshold.enough:
+            continue
+        within = draw.distances <= threshold.person_distance
+        known = ~draw.is_stranger
+        named.append(within[draw.is_stranger].astype(np.float64))
+        missed.append((~(within & draw.is_right)[known]).astype(np.float64))
+        strangers.append(draw.people[draw.is_stranger].astype(np.float64))
+        enrolled.append(draw.people[known].astype(np.float64))
+    if not named:
+        return None
+    rates: dict[str, Interval] = {
+        "fpir": bootstrap_rate(np.concatenate(named), np.concatenate(strangers)),
+        "fnir": bootstrap_rate(np.concatenate(missed), np.concatenate(enrolled)),
+    }
+    return {"draws": len(named), **{name: asdict(interval) for name, interval in rates.items()}}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ml.errors import WrongShape
+from ml.evaluation.decision_comparison import Searches, compare_named_rightly, rate_named_rightly, strangers_named
 from ml.evaluation.identification import Probes, fnir
-from ml.evaluation.open_set import Searches, compare_named_rightly, rate_named_rightly, strangers_named
 
 
 def searches(people: int, apart: float, seed: int = 0, photos: int = 2) -> Searches:

@@ -1,0 +1,113 @@
+"""Draw a gallery, queries and strangers from LFW and the distractors, under numbers instead of names."""
+
+import io
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.cli.lfw import Lfw
+
+DISTRACTORS = "distractors-utkface.tar"
+MIN_PHOTOS_PER_PERSON = 3
+MAX_ENROLLED_PER_PERSON = 20
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many people are enrolled, searched for, and strangers of either kind."""
+
+    people: int
+    queries: int
+    lfw_strangers: int
+    distractors: int
+
+
+FULL = Size(500, 300, 100, 1000)
+QUICK = Size(150, 60, 40, 100)
+
+
+@dataclass(frozen=True)
+class Photo:
+    """person: the number it is enrolled under, `person-0017`; empty for a stranger. data: the file's bytes."""
+
+    person: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Draw:
+    """gallery: photos to enrol. queries: other photos of people enrolled. The others: photos of nobody there."""
+
+    gallery: list[Photo]
+    queries: list[Photo]
+    lfw_strangers: list[Photo]
+    distractors: list[Photo]
+
+
+class PhotoSets:
+    """Every photo of LFW by person, and the distractors, read once."""
+
+    def __init__(self, data: Path) -> None:
+        people: defaultdict[str, list[bytes]] = defaultdict(list)
+        for name, photo in sorted(Lfw(data).photos(), key=lambda pair: pair[0]):
+            people[name.split("/")[-2]].append(photo)
+        self._people = [people[name] for name in sorted(people)]
+        self._distractors = read_tar(data / DISTRACTORS)
+
+    def draw(self, seed: int, size: Size, *, everybody: bool = False) -> Draw:
+        """`size.people` people with three photos or more; of `size.queries` of them one photo is held back.
+
+        everybody: all people of LFW but the strangers are enrolled with all their photos, behind the drawn ones, whose
+            queries stay the same; else the drawn people with at most MAX_ENROLLED_PER_PERSON photos each
+        """
+        rng = np.random.default_rng(seed)
+        able = [i for i, photos in enumerate(self._people) if len(photos) >= MIN_PHOTOS_PER_PERSON]
+        drawn = rng.permutation(able)[: size.people].tolist()
+        searched = set(rng.permutation(drawn)[: size.queries].tolist())
+        others = rng.permutation(np.setdiff1d(np.arange(len(self._people)), drawn)).tolist()
+        gallery: list[Photo] = []
+        queries: list[Photo] = []
+        for number, person in enumerate(drawn):
+            photos = [self._people[person][i] for i in rng.permutation(len(self._people[person]))]
+            if person in searched:
+                queries.append(Photo(_label(number), photos.pop()))
+            kept = photos if everybody else photos[:MAX_ENROLLED_PER_PERSON]
+            gallery += [Photo(_label(number), photo) for photo in kept]
+        strangers, rest = others[: size.lfw_strangers], others[size.lfw_strangers :]
+        lfw_strangers = [Photo("", self._people[i][int(rng.integers(len(self._people[i])))]) for i in strangers]
+        if everybody:
+            for number, person in enumerate(rest, len(drawn)):
+                gallery += [Photo(_label(number), photo) for photo in self._people[person]]
+        chosen = rng.permutation(len(self._distractors))[: size.distractors].tolist()
+        return Draw(gallery, queries, lfw_strangers, [Photo("", self._distractors[i]) for i in chosen])
+
+
+def _label(number: int) -> str:
+    return f"person-{number:04d}"
+
+
+def read_tar(path: Path) -> list[bytes]:
+    """The photos of an archive, in order of their names."""
+    photos: dict[str, bytes] = {}
+    with tarfile.open(path) as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isfile() else None
+            if file is not None and member.name.lower().endswith((".jpg", ".jpeg", ".png")):
+                photos[member.name] = file.read()
+    return [photos[name] for name in sorted(photos)]
+
+
+def write_tar(photos: Iterable[Photo], path: Path) -> int:
+    """`person-0017/0003.jpg` and so on, as `:import` takes them; how many photos."""
+    counts: defaultdict[str, int] = defaultdict(int)
+    with tarfile.open(path, "w") as tar:
+        for photo in photos:
+            counts[photo.person] += 1
+            entry = tarfile.TarInfo(f"{photo.person}/{counts[photo.person]:04d}.jpg")
+            entry.size = len(photo.data)
+            tar.addfile(entry, io.BytesIO(photo.data))
+    return sum(counts.values())

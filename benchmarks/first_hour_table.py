@@ -1,0 +1,168 @@
+"""The goal table of `benchmarks.first_hour`: what was found, beside what was to be reached."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.first_hour_photos import Size
+from ml.evaluation.intervals import over_draws
+
+Results = dict[str, Any]
+REACHED, STRETCH, MISSED, NOT_MEASURED = "reached", "stretch reached", "MISSED", "not measured"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure and its limits. Rates are 0 to 1. more: greater is better. before: what it was when the goal was set."""
+
+    what: str
+    phase: str
+    figure: str
+    before: str
+    at_least: float
+    stretch: float | None
+    more: bool
+
+
+RATES = (
+    Goal("default installation, right person first", "seed/default", "right_first", "41 %", 0.97, 0.98, True),
+    Goal("default decision: strangers named", "seed/default", "strangers_named", "80 %", 0.02, 0.01, False),
+    Goal("default decision: queries named rightly", "seed/default", "named_rightly", "39 %", 0.84, 0.91, True),
+    Goal("with the ONNX file: strangers named", "seed/onnx", "strangers_named", "71 %", 0.015, 0.01, False),
+    Goal("with the ONNX file: queries named rightly", "seed/onnx", "named_rightly", "99 %", 0.96, 0.98, True),
+    Goal("all of LFW, default: strangers named", "large/default", "strangers_named", "-", 0.02, 0.01, False),
+    Goal("all of LFW, with the ONNX file: strangers named", "large/onnx", "strangers_named", "99 %", 0.02, 0.01, False),
+    Goal("LBP alone: strangers named", "seed/lbp", "strangers_named", "27 to 80 %", 0.02, None, False),
+)
+BESIDE = (
+    ("right_first", "right person first"),
+    ("named_rightly", "named rightly"),
+    ("named_wrongly", "named wrongly"),
+    ("possible", "queries answered `possible`"),
+    ("strangers_named_lfw", "strangers of LFW named"),
+    ("strangers_named_distractors", "distractors named"),
+    ("strangers_possible", "strangers answered `possible`"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table; low, high: Student's 95 % interval over seeds, None where there is one seed or none."""
+
+    what: str
+    before: str
+    goal: str
+    found: float | None
+    low: float | None
+    high: float | None
+    seeds: int
+    unit: str
+    verdict: str
+
+
+def rows(results: Results) -> Iterator[Row]:
+    """Every goal, measured or not."""
+    for goal in RATES:
+        values = select(results, goal.phase, goal.figure)
+        sign, rate = ("at least", "%") if goal.more else ("at most", "%")
+        limits = f"{sign} {100 * goal.at_least:g} %" + (f", {100 * goal.stretch:g} %" if goal.stretch else "")
+        yield make_row(goal.what, goal.before, limits, values, rate, judge(goal, values))
+    commands = [float(len(result["commands"])) for result in phases(results, "seed/onnx")]
+    verdict = judge(Goal("", "", "", "", 2, 1, False), commands)
+    yield make_row("commands from an ONNX file to serving it", "8 steps", "at most 2, 1", commands, "", verdict)
+    actions = [float(results["user"]["actions"])] if "user" in results else []
+    verdict = judge(Goal("", "", "", "", 5, None, False), actions)
+    yield make_row("a new user's actions to the first right match", "114 s + 3", "at most 5", actions, "", verdict)
+
+
+def make_row(what: str, before: str, goal: str, values: list[float], unit: str, verdict: str) -> Row:
+    if not values:
+        return Row(what, before, goal, None, None, None, 0, unit, verdict)
+    interval = over_draws(np.array(values))
+    several = len(values) > 1
+    return Row(what, before, goal, interval.value, interval.low if several else None,
+               interval.high if several else None, len(values), unit, verdict)  # fmt: skip
+
+
+def judge(goal: Goal, values: list[float]) -> str:
+    """By the mean over seeds."""
+    if not values:
+        return NOT_MEASURED
+    sign, mean = (1 if goal.more else -1), float(np.mean(values))
+    if goal.stretch is not None and sign * mean >= sign * goal.stretch - 1e-12:
+        return STRETCH
+    return REACHED if sign * mean >= sign * goal.at_least - 1e-12 else MISSED
+
+
+def phases(results: Results, kind: str) -> list[dict[str, Any]]:
+    """Of `seed/onnx`: what the phase `onnx` gave for every seed."""
+    start, end = kind.split("/")
+    found = [name for name in results if name.startswith(f"{start}-") and name.endswith(f"/{end}")]
+    return [results[name] for name in sorted(found)]
+
+
+def select(results: Results, kind: str, figure: str) -> list[float]:
+    return [float(result[figure]) for result in phases(results, kind)]
+
+
+def within_stated(results: Results, kind: str) -> tuple[int, int]:
+    """In how many seeds the rate of strangers named lay in the interval that the service stated, of those that did."""
+    stated = [r for r in phases(results, kind) if (r["threshold"] or {}).get("high") is not None]
+    held = [r["threshold"]["low"] <= r["strangers_named"] <= r["threshold"]["high"] for r in stated]
+    return sum(held), len(held)
+
+
+def show(results: Results, size: Size, json_file: Path | None, markdown: Path | None) -> None:
+    """Print the table; write it, with every phase, where files are given."""
+    table = Table("", "before", "goal: at least, stretch", "found", "seeds", "", title=describe(size))
+    found = list(rows(results))
+    for row in found:
+        table.add_row(row.what, row.before, row.goal, tell_row(row), str(row.seeds), row.verdict)
+    Console().print(table)
+    if json_file is not None:
+        body = {"size": asdict(size), "table": [asdict(row) for row in found], "phases": results}
+        json_file.write_text(json.dumps(body, indent=1) + "\n")
+    if markdown is not None:
+        markdown.write_text(write_markdown(results, found, size))
+
+
+def describe(size: Size) -> str:
+    return (
+        f"{size.people} people of LFW, {size.queries} queries, strangers: {size.lfw_strangers} other people of LFW and "
+        f"{size.distractors:,} of distractors-utkface; over HTTP"
+    )
+
+
+def tell_row(row: Row) -> str:
+    if row.found is None:
+        return "-"
+    scale, places = (100, 1) if row.unit else (1, 0)
+    interval = "" if row.low is None or row.high is None or not row.unit else (
+        f" [{scale * row.low:.1f}, {scale * row.high:.1f}]")  # fmt: skip
+    return f"{scale * row.found:.{places}f}{interval} {row.unit}".rstrip()
+
+
+def write_markdown(results: Results, found: list[Row], size: Size) -> str:
+    """The goal table, and a second one with what else was counted, a column a service."""
+    lines = [f"{describe(size)}; mean of the seeds [95 % interval over seeds]", "",
+             "| | before | goal: at least, stretch | found | seeds | |", "|---|---|---|---|---|---|"]  # fmt: skip
+    lines += [
+        f"| {row.what} | {row.before} | {row.goal} | {tell_row(row)} | {row.seeds} | {row.verdict} |" for row in found
+    ]
+    kinds = [kind for kind in ("seed/default", "seed/onnx", "seed/lbp", "large/default", "large/onnx")
+             if phases(results, kind)]  # fmt: skip
+    lines += ["", "| % | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    for figure, title in BESIDE:
+        cells = [f"{100 * np.mean(select(results, kind, figure)):.1f}" for kind in kinds]
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    faces = [f"{np.mean(select(results, kind, 'faces')):,.0f}" for kind in kinds]
+    lines.append("| faces enrolled | " + " | ".join(faces) + " |")
+    held = ["{} of {}".format(*within_stated(results, kind)) for kind in kinds]
+    lines.append("| seeds whose strangers were named at a rate within the stated interval | " + " | ".join(held) + " |")
+    return "\n".join(lines) + "\n"

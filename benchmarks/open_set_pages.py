@@ -1,0 +1,68 @@
+"""The tables of `benchmarks.open_set_rules`, on the screen and as Markdown."""
+
+from collections.abc import Iterable
+from typing import Any
+
+FIGURES = ("right_first", "named_rightly", "named_wrongly", "strangers_named", "distractors_named",
+           "named_rightly_at_known_threshold")  # fmt: skip
+HEAD = (
+    "| rule | right first | named rightly | named wrongly | strangers named | distractors named | "
+    "named rightly, threshold known |"
+)
+THRESHOLD_HEAD = "| threshold | named rightly | strangers named | spread over samples | distractors named |"
+THRESHOLD_FIGURES = ("named_rightly", "strangers_named", "strangers_named_spread", "distractors_named")
+PREFIX = "threshold: "
+
+
+def show(key: str, result: dict[str, Any], adopted: str) -> None:
+    """One plan of one recogniser."""
+    print("\n".join(tables(key, result, adopted)), flush=True)
+
+
+def write(results: dict[str, Any], adopted: str) -> str:
+    """All plans, each a section of two tables; then the gallery sizes."""
+    lines: list[str] = []
+    for key, result in results.items():
+        lines += list(size_table(key, result) if "sizes" in result else tables(key, result, adopted))
+    return "\n".join(lines) + "\n"
+
+
+def tables(key: str, result: dict[str, Any], adopted: str) -> Iterable[str]:
+    rules: dict[str, Any] = result["rules"]
+    faces = next(iter(rules.values()))["faces"]["mean"]
+    yield f"\n### {key}\n"
+    yield f"{faces:,.0f} faces on average, {result['seeds']} seeds; %, in brackets the standard deviation over seeds.\n"
+    yield HEAD
+    yield "|---" * 7 + "|"
+    for rule, figures in rules.items():
+        if not rule.startswith(PREFIX):
+            name = f"**{rule}**" if rule == adopted else rule
+            yield f"| {name} | " + " | ".join(cell(figures[figure]) for figure in FIGURES) + " |"
+    yield f"\nBy the rule in bold:\n\n{THRESHOLD_HEAD}\n" + "|---" * 5 + "|"
+    for rule, figures in rules.items():
+        if rule.startswith(PREFIX):
+            cells = " | ".join(cell(figures[figure]) for figure in THRESHOLD_FIGURES)
+            yield f"| {rule.removeprefix(PREFIX)} searches | {cells} |"
+
+
+def cell(figure: dict[str, float | None]) -> str:
+    mean, deviation = figure["mean"], figure["sd"]
+    assert mean is not None
+    places = 1 if mean > 0.1 else 2
+    return f"{100 * mean:.{places}f}" + ("" if deviation is None else f" ({100 * deviation:.{places}f})")
+
+
+def size_table(key: str, result: dict[str, Any]) -> Iterable[str]:
+    """Rows: people when it was measured; columns: people now; strangers of the set / distractors named."""
+    rows: dict[str, dict[str, float]] = result["sizes"]
+    columns = list(dict.fromkeys(name.split(" -> ")[1] for name in rows if "->" in name))
+    yield f"\n### {key}\n"
+    yield f"{result['seeds']} seeds; % of LFW strangers / of distractors named at nominal 1 %.\n"
+    yield "| measured at, people | " + " | ".join(f"used at {column}" for column in columns) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for size in columns:
+        found = [rows[f"{size} -> {column}"] for column in columns]
+        cells = [f"{100 * row['strangers']:.2f} / {100 * row['distractors']:.2f}" for row in found]
+        yield f"| {size} | " + " | ".join(cells) + " |"
+    pairs = [f"{100 * rows[f'pairs, {column}']['distractors']:.2f}" for column in columns]
+    yield "| pairs, 1 - (1 - fmr)^N; distractors | " + " | ".join(pairs) + " |"

@@ -1,0 +1,166 @@
+"""Which rule decides best whom a search names, where 1 % of strangers may be named.
+
+    python -m benchmarks.open_set_rules --data DATA --cache DIR [--seeds 10] [--large-seeds 3] [--recogniser NAME ...]
+
+A gallery of 500 people is drawn; 300 other photos of theirs are searched for, photos of 2,500 other people of the same
+set, and 1,000 distractors. Thresholds come from 2,000 searches of enrolled people that leave their own faces out, never
+from the strangers. Sets: LFW (three photos or more, at most 20 enrolled) and CelebA10k (two or more); and each with all
+its people enrolled but 1,000 strangers. Rules were chosen on CelebA10k and by dlib_resnet, and judged on the rest.
+`--sizes` also measures how thresholds carry over from one size of gallery to another.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.catalogue.entries import DLIB_OPTIONS
+from app.cli.reproduce.photos import Photos
+from benchmarks import open_set_pages, open_set_sizes
+from benchmarks.open_set_scores import (
+    ADOPTED,
+    Found,
+    measure_cohorts,
+    order_threshold,
+    score,
+    share_within,
+    tail_threshold,
+)
+from benchmarks.open_set_trial import Plan, Trial, draw_trial
+from ml.evaluation.protocols import people_of
+from ml.generation import Recipe
+from ml.types import Ids, Rows, Spec
+
+FPIR = 0.01
+RECOGNISERS = ("dlib_resnet", "mobilefacenet", "lbp")
+LFW, CELEBA = Plan(), Plan(min_photos=2)
+PLANS = {
+    "lfw, 500 people": ("lfw", LFW),
+    "celeba, 500 people": ("celeba", CELEBA),
+    "lfw, everybody": ("lfw", replace(LFW, everybody=True, strangers=1000)),
+    "celeba, everybody": ("celeba", replace(CELEBA, everybody=True, strangers=1000)),
+}
+SAMPLES = (2000, 500, 200, 100)
+REPEATS = 8
+THRESHOLDS = {"k-th smallest": order_threshold, "tail fit": tail_threshold}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True, help="crops and embeddings are kept here")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--large-seeds", type=int, default=3, help="of galleries with everybody in them")
+    parser.add_argument("--recogniser", action="append", choices=RECOGNISERS, help="default: all three")
+    parser.add_argument("--sizes", type=int, default=0, help="seeds of the comparison of gallery sizes")
+    parser.add_argument("--json", type=Path, default=Path(".likeness/open_set_rules.json"))
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    photos = Photos(options.data, options.cache)
+    results: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {}
+    for recogniser in options.recogniser or RECOGNISERS:
+        for name, (_, plan) in PLANS.items():
+            seeds = options.large_seeds if plan.everybody else options.seeds
+            if plan.everybody and recogniser == "lbp":
+                continue
+            key = f"{recogniser}, {name}"
+            if key not in results:
+                results[key] = summarise([dict(judge(trial, s)) for s, trial in draws(photos, recogniser, name, seeds)])
+                options.json.write_text(json.dumps(results, indent=1) + "\n")
+            open_set_pages.show(key, results[key], ADOPTED)
+        if options.sizes and f"{recogniser}, sizes" not in results and recogniser != "lbp":
+            rows, people = embed(photos, "lfw", recogniser)
+            strangers = embed(photos, "distractors", recogniser)[0]
+            results[f"{recogniser}, sizes"] = open_set_sizes.compare(rows, people, strangers, options.sizes)
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if options.markdown is not None:
+        options.markdown.write_text(open_set_pages.write(results, ADOPTED))
+
+
+def draws(photos: Photos, recogniser: str, name: str, seeds: int) -> Iterator[tuple[int, Trial]]:
+    photo_set, plan = PLANS[name]
+    rows, people = embed(photos, photo_set, recogniser)
+    distractors = embed(photos, "distractors", recogniser)[0]
+    for seed in range(seeds):
+        yield seed, draw_trial(rows, people, distractors, plan, seed)
+
+
+def embed(photos: Photos, photo_set: str, recogniser: str) -> tuple[Rows, Ids]:
+    """(N, d) rows of unit length and (N,) people of a set, each photo's centre face."""
+    if recogniser == "dlib_resnet":
+        recipe = Recipe((Spec(recogniser, dict(DLIB_OPTIONS)),))
+        rows = photos.described(photo_set, recipe)
+    else:
+        rows = photos.rows(photo_set, recogniser)
+    unit: Rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return unit, people_of(photos.names(photo_set))
+
+
+def judge(trial: Trial, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """Every rule at thresholds from searches that left their own person out, in rates (0 to 1)."""
+    cohorts = measure_cohorts(trial, seed)
+    searches = (trial.left_out, trial.queries, trial.strangers, trial.distractors)
+    left_out, queries, strangers, distractors = [score(trial, each, cohorts) for each in searches]
+    for rule in queries:
+        found, own, others = queries[rule], strangers[rule].scores, distractors[rule].scores
+        right = found.people == trial.whose
+        threshold = tail_threshold(left_out[rule].scores, FPIR)
+        named = found.scores <= threshold
+        known = order_threshold(own, FPIR)
+        yield (
+            rule,
+            {
+                "faces": float(len(trial.gallery.rows)),
+                "right_first": float(right.mean()),
+                "named_rightly": float((right & named).mean()),
+                "named_wrongly": float((~right & named).mean()),
+                "strangers_named": share_within(own, threshold),
+                "distractors_named": share_within(others, threshold),
+                "named_rightly_at_known_threshold": float((right & (found.scores <= known)).mean()),
+            },
+        )
+    yield from judge_thresholds(trial, seed, left_out[ADOPTED].scores, queries[ADOPTED], strangers[ADOPTED].scores,
+                                distractors[ADOPTED].scores)  # fmt: skip
+
+
+def judge_thresholds(
+    trial: Trial, seed: int, left_out: Any, found: Found, own: Any, others: Any
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """The adopted rule at thresholds made in two ways, from fewer and fewer searches."""
+    rng, right = np.random.default_rng((seed, 1)), found.people == trial.whose
+    for count in SAMPLES:
+        for name, make in THRESHOLDS.items():
+            several = [left_out] if count >= len(left_out) else [
+                rng.choice(left_out, count, replace=False) for _ in range(REPEATS)]  # fmt: skip
+            made = [make(scores, FPIR) for scores in several]
+            figures = {
+                "named_rightly": [float((right & (found.scores <= t)).mean()) for t in made],
+                "strangers_named": [share_within(own, t) for t in made],
+                "distractors_named": [share_within(others, t) for t in made],
+            }
+            spread = {"strangers_named_spread": float(np.std(figures["strangers_named"]))}
+            yield f"threshold: {name} of {count}", {k: float(np.mean(v)) for k, v in figures.items()} | spread
+
+
+def summarise(trials: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Rule -> figure -> mean and standard deviation over seeds."""
+    return {
+        "seeds": len(trials),
+        "rules": {
+            rule: {
+                figure: {"mean": round(float(np.mean(values)), 5), "sd": round(float(np.std(values, ddof=1)), 5)
+                         if len(values) > 1 else None}
+                for figure, values in ((f, [trial[rule][f] for trial in trials]) for f in trials[0][rule])
+            }
+            for rule in trials[0]
+        },
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

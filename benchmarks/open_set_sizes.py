@@ -1,0 +1,74 @@
+"""How a threshold that was measured at one size of gallery does at another."""
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.open_set_scores import ADOPTED, Found, score, share_within, tail_threshold
+from benchmarks.open_set_trial import Gallery, Plan, Searches, Trial, draw_trial, one_face_each_first
+from ml.types import Ids, Rows
+
+FPIR = 0.01
+SIZES = (250, 500, 1000, 2000, 4500)
+SEARCHES, PAIRS = 2000, 400_000
+MAX_FITTED_RATE = 0.2
+PLAN = Plan(people=200, queries=100, strangers=1000, everybody=True)
+
+
+def compare(rows: Rows, people: Ids, distractors: Rows, seeds: int) -> dict[str, Any]:
+    """Rates (0 to 1), mean over seeds. measured at -> used at: strangers of the set and distractors that are named;
+    pairs: a threshold on the nearest face by 1 - (1 - fmr)^N instead; enrolled distractors: 2,900 of them besides."""
+    table: dict[str, dict[str, list[float]]] = {}
+    for seed in range(seeds):
+        trial = draw_trial(rows, people, distractors, PLAN, seed)
+        rng = np.random.default_rng((seed, 2))
+        order = rng.permutation(len(trial.gallery.counts))
+        measured = {size: _measure(trial, np.sort(order[:size]), rng) for size in SIZES}
+        for size, (faces, left_out, _) in measured.items():
+            for other, (now, _, found) in measured.items():
+                rate = 1 - (1 - FPIR) ** (faces / now)
+                threshold = (
+                    tail_threshold(left_out, rate) if rate <= MAX_FITTED_RATE else float(np.quantile(left_out, rate))
+                )
+                row = table.setdefault(f"{size} -> {other}", {})
+                for name, scores in found.items():
+                    row.setdefault(name, []).append(share_within(scores, threshold))
+        for size in SIZES:
+            table.setdefault(f"pairs, {size}", {}).setdefault("distractors", []).append(
+                _by_pairs(trial, np.sort(order[:size]), rng)
+            )
+    return {"seeds": seeds, "sizes": {k: {n: round(float(np.mean(v)), 5) for n, v in r.items()}
+                                      for k, r in table.items()}}  # fmt: skip
+
+
+def _measure(trial: Trial, chosen: Ids, rng: np.random.Generator) -> tuple[int, Any, dict[str, Any]]:
+    """Faces of a smaller gallery; scores of its searches that leave their own out; scores of strangers."""
+    gallery = _choose(trial.gallery, chosen)
+    places = one_face_each_first(gallery.owners, rng)[:SEARCHES]
+    left_out = Searches(gallery.rows[places], gallery.owners[places])
+    smaller = Trial(gallery, trial.queries, trial.whose, trial.strangers, trial.distractors, left_out, trial.cohort)
+    found: dict[str, Found] = {
+        "left out": score(smaller, left_out, None)[ADOPTED],
+        "strangers": score(smaller, trial.strangers, None)[ADOPTED],
+        "distractors": score(smaller, trial.distractors, None)[ADOPTED],
+    }
+    scores = {name: each.scores for name, each in found.items()}
+    return len(gallery.rows), scores.pop("left out"), scores
+
+
+def _choose(gallery: Gallery, chosen: Ids) -> Gallery:
+    kept = np.isin(gallery.owners, chosen)
+    return Gallery(gallery.rows[kept], np.searchsorted(chosen, gallery.owners[kept]))
+
+
+def _by_pairs(trial: Trial, chosen: Ids, rng: np.random.Generator) -> float:
+    """The share of distractors named where pairs of different people say how near a face may be."""
+    gallery = _choose(trial.gallery, chosen)
+    first, second = rng.integers(len(gallery.rows), size=(2, PAIRS))
+    apart = gallery.owners[first] != gallery.owners[second]
+    distances = 2 - 2 * np.einsum("ij,ij->i", gallery.rows[first[apart]], gallery.rows[second[apart]])
+    rate = 1 - (1 - FPIR) ** (1 / len(gallery.rows))
+    count = max(1, int(rate * len(distances)))
+    threshold = float(np.partition(distances, count - 1)[count - 1])
+    nearest = (2 - 2 * (trial.distractors.rows @ gallery.rows.T)).min(1)
+    return share_within(nearest, threshold)

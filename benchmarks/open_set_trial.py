@@ -1,0 +1,168 @@
+"""A trial of open-set identification: a drawn gallery, searches of it, and what each rule makes of a search.
+
+Distances are squared Euclidean between rows of unit length. A score is a rule's person distance of the nearest person:
+a search names that person where the score is at most a threshold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.types import Ids, Rows
+
+Scores = NDArray[np.float64]
+BLOCK = 400
+COHORT, NEAREST_OF_COHORT = 1000, 10
+EMPTY = 99.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a gallery is drawn. everybody: all other people but the strangers are enrolled as well."""
+
+    people: int = 500
+    queries: int = 300
+    min_photos: int = 3
+    max_enrolled: int = 20
+    strangers: int = 2500
+    distractors: int = 1000
+    searches: int = 2000
+    everybody: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """rows: (S, d). hidden: (S,) people whose faces are left out of the gallery, None: nobody's."""
+
+    rows: Rows
+    hidden: Ids | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """rows: (N, d) in order of (N,) owners, numbers from 0 on."""
+
+    rows: Rows
+    owners: Ids
+
+    @cached_property
+    def counts(self) -> Ids:
+        return np.bincount(self.owners)
+
+    @cached_property
+    def starts(self) -> Ids:
+        return np.searchsorted(self.owners, np.arange(len(self.counts)))
+
+    @cached_property
+    def means(self) -> Rows:
+        sums: Rows = np.add.reduceat(self.rows, self.starts, axis=0)
+        return sums / self.counts[:, None]
+
+    @cached_property
+    def within_variance(self) -> float:
+        """How far embeddings of one person spread: the pooled unbiased squared distance to the person's mean."""
+        freedom = int((self.counts - 1).sum())
+        squared = float(((self.rows - self.means[self.owners]) ** 2).sum())
+        return squared / freedom if freedom else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """whose: (Q,) person of each query. cohort: strangers of another set that no search is made for."""
+
+    gallery: Gallery
+    queries: Searches
+    whose: Ids
+    strangers: Searches
+    distractors: Searches
+    left_out: Searches
+    cohort: Rows
+
+
+def draw_trial(rows: Rows, people: Ids, distractors: Rows, plan: Plan, seed: int) -> Trial:
+    """rows: (N, d) of (N,) people, numbers from 0 on; distractors: (M, d) strangers to all of them.
+
+    left_out: one face of each enrolled person, then second ones, to `plan.searches`; each without its own person.
+    """
+    rng = np.random.default_rng(seed)
+    counts = np.bincount(people)
+    able = np.flatnonzero(counts >= plan.min_photos)
+    drawn = rng.permutation(able)[: plan.people]
+    searched = np.isin(drawn, rng.permutation(drawn)[: plan.queries])
+    others = rng.permutation(np.setdiff1d(np.flatnonzero(counts), drawn))
+    strangers, rest = others[: plan.strangers], others[plan.strangers :]
+    enrolled: list[Ids] = []
+    queries: list[int] = []
+    for person, is_searched in zip(drawn.tolist(), searched.tolist(), strict=True):
+        photos = rng.permutation(np.flatnonzero(people == person))
+        if is_searched:
+            queries.append(int(photos[0]))
+            photos = photos[1:]
+        enrolled.append(photos if plan.everybody else photos[: plan.max_enrolled])
+    if plan.everybody:
+        enrolled += [np.flatnonzero(people == person) for person in rest.tolist()]
+    gallery = Gallery(rows[np.concatenate(enrolled)], np.repeat(np.arange(len(enrolled)), [len(e) for e in enrolled]))
+    one_each = [int(rng.choice(np.flatnonzero(people == person))) for person in strangers.tolist()]
+    order = rng.permutation(len(distractors))
+    places = one_face_each_first(gallery.owners, rng)[: plan.searches]
+    return Trial(
+        gallery, Searches(rows[queries]), np.flatnonzero(searched), Searches(rows[one_each]),
+        Searches(distractors[order[: plan.distractors]]), Searches(gallery.rows[places], gallery.owners[places]),
+        distractors[order[plan.distractors : plan.distractors + COHORT]],
+    )  # fmt: skip
+
+
+def one_face_each_first(owners: Ids, rng: np.random.Generator) -> Ids:
+    """Places in random order: one of each owner, then a second one, and so on."""
+    order = rng.permutation(len(owners))
+    by_owner = order[np.argsort(owners[order], kind="stable")]
+    starts = np.searchsorted(owners[by_owner], owners[by_owner])
+    turn = np.empty(len(owners), np.int64)
+    turn[by_owner] = np.arange(len(owners)) - starts
+    chosen: Ids = order[np.argsort(turn[order], kind="stable")]
+    return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class PersonDistances:
+    """(S, P) distances to each person, +inf for the hidden one. nearest: nearest face; second: mean of the two nearest;
+    template: to the mean embedding; unit: to the mean of unit length; average: mean distance to all faces."""
+
+    nearest: Scores
+    second: Scores
+    template: Scores
+    unit: Scores
+    average: Scores
+
+
+def person_distances(gallery: Gallery, searches: Searches) -> Iterator[PersonDistances]:
+    """A block of searches at a time."""
+    norms = np.linalg.norm(gallery.means, axis=1)
+    several = np.flatnonzero(gallery.counts > 1)
+    for at in range(0, len(searches.rows), BLOCK):
+        rows = searches.rows[at : at + BLOCK]
+        faces = 2 - 2 * (rows @ gallery.rows.T)
+        product = rows @ gallery.means.T
+        nearest = np.minimum.reduceat(faces, gallery.starts, axis=1)
+        second = nearest.copy()
+        for person in several.tolist():
+            own = faces[:, gallery.starts[person] : gallery.starts[person] + gallery.counts[person]]
+            second[:, person] = np.partition(own, 1, axis=1)[:, :2].mean(1)
+        parts = [nearest, second, 1 + norms**2 - 2 * product, 2 - 2 * product / norms, 2 - 2 * product]
+        found = [part.astype(np.float64) for part in parts]
+        if searches.hidden is not None:
+            for part in found:
+                part[np.arange(len(rows)), searches.hidden[at : at + BLOCK]] = np.inf
+        yield PersonDistances(found[0], found[1], found[2], found[3], found[4])
+
+
+def nearest_people(base: Scores, count: int) -> tuple[Ids, Scores]:
+    """(S, P) -> (S,) the nearest person and (S, count) the nearest people's distances, rising."""
+    count = min(count, base.shape[1] - 1)
+    places = np.argpartition(base, count - 1, axis=1)[:, :count]
+    values = np.take_along_axis(base, places, 1)
+    order = np.argsort(values, axis=1, kind="stable")
+    return np.take_along_axis(places, order, 1)[:, 0], np.take_along_axis(values, order, 1)
