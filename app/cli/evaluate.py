@@ -1,4 +1,4 @@
-"""`likeness evaluate`: published protocols (`lfw`) and the open set (`openset`) through the API, on a service of its own."""
+"""`likeness evaluate`: published protocols (`lfw`) and open sets (`openset`), by the API of a service of its own."""
 
 import json
 from pathlib import Path

@@ -17,8 +17,8 @@ from app.config import Settings
 COLLECTION = "openset"
 RATES = {"0.01": "1 %", "0.1": "10 %"}
 EXPLAINED = (
-    "FNIR: share of searches for enrolled people that do not name the right one. At FPIR x: where so many strangers are "
-    "named. Own threshold: where the gallery, without the strangers, puts it for a rate of 1 %. [95 % over people]"
+    "FNIR: share of searches for enrolled people that do not name the right one. At FPIR x: where so many strangers "
+    "are named. Own threshold: where the gallery, without the strangers, puts it for a rate of 1 %. [95 % over people]"
 )
 
 
