@@ -178,7 +178,12 @@ def _comparison(
     if not ranked or len(plan.collections) > 1 or (serving is not None and serving.seen):
         return None
     assert now.ranked is not None
-    found = compare_rankings(before.ranked if before else None, now.ranked, open_set=facts.task == "identity")
+    found = compare_rankings(
+        before.ranked if before else None,
+        now.ranked,
+        open_set=facts.task == "identity",
+        searches=(before.searches if before else None, now.searches),
+    )
     return {
         "collection": plan.collection,
         "champion": serving.model if serving else None,

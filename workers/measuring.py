@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ml.calibration import FEWEST, Calibration
 from ml.embedders.base import Embedder
 from ml.evaluation.comparison import compare
+from ml.evaluation.decision_comparison import Searches
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
@@ -41,7 +42,8 @@ class Trial:
 @dataclass(frozen=True, eq=False)
 class Measured:
     """ranked: None where nothing could be searched for; genuine, impostor: distances of held-out pairs; said: of the
-    explicit labels. float64. impostor_people: (n, 2) numbers of the two people of each impostor pair."""
+    explicit labels. float64. impostor_people: (n, 2) numbers of the two people of each impostor pair. searches: what
+    the default decision goes by, where the task is who somebody is."""
 
     metric: Metric
     ranked: Ranked | None
@@ -49,6 +51,7 @@ class Measured:
     impostor: Distances
     said: Distances
     impostor_people: Ids
+    searches: Searches | None = None
 
 
 def measure(trial: Trial, model: Contestant) -> Measured:
@@ -66,7 +69,14 @@ def measure(trial: Trial, model: Contestant) -> Measured:
     drawn, alike = draw_pairs(facts.truth[searched], facts.tolerance, PAIRS, np.random.default_rng(0))
     genuine = metric.apart(placed.faces, trial.bench.place(searched[drawn[alike]]))
     people = _impostor_people(ranked, trial.bench.snapshot.people[searched])
-    return Measured(metric, ranked, genuine, ranked.impostor.astype(np.float64), said, people)
+    searches = _search(trial, placed, searched, metric) if facts.task == "identity" else None
+    return Measured(metric, ranked, genuine, ranked.impostor.astype(np.float64), said, people, searches)
+
+
+def _search(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> Searches:
+    people = trial.bench.snapshot.people[searched]
+    rows = placed.faces[trial.bench.place(searched)]
+    return Searches.by_rule(rows, people, placed.distractors, choose_queries(people), metric)
 
 
 def _impostor_people(ranked: Ranked, people: Ids) -> Ids:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.engine import loading
+from ml.evaluation.decision_comparison import Searches
 from ml.evaluation.gate import MIN_PEOPLE
 from ml.evaluation.model_comparison import ModelComparison, compare_rankings
 from ml.evaluation.pair_comparison import LabelledPairs, compare_pairs
@@ -106,12 +107,18 @@ def _compared(context: JobContext, judges: Judges, task: str, faces: Mask) -> Mo
     ranked: ModelComparison | None = None
     if len(chosen):
         at, tail = np.searchsorted(places, chosen), len(told)
-        rankings = []
+        rankings, searches = [], []
         for rows, model in zip(embedded, models, strict=True):
             context.check()
             rankings.append(_rank(judges, chosen, rows[at], rows[tail:], model))
-        baseline = rankings[0] if len(models) > 1 else None
-        ranked = compare_rankings(baseline, rankings[-1], open_set=judges.by_person)
+            searches.append(_search(judges, chosen, rows[at], rows[tail:], model) if judges.by_person else None)
+        several = len(models) > 1
+        ranked = compare_rankings(
+            rankings[0] if several else None,
+            rankings[-1],
+            open_set=judges.by_person,
+            searches=(searches[0] if several else None, searches[-1]),
+        )
     return _joined(ranked, _by_pairs(judges, pairs, places, embedded, models) if len(pairs) else None)
 
 
@@ -148,6 +155,11 @@ def _rank(judges: Judges, chosen: Ids, rows: Rows, distractors: Rows, model: Gen
     return rank_protocol(
         rows, protocol, metric=model.metric, values=values, tolerance=tolerance, distractors=distractors
     )
+
+
+def _search(judges: Judges, chosen: Ids, rows: Rows, distractors: Rows, model: Generation) -> Searches:
+    people = judges.snapshot.people[chosen]
+    return Searches.by_rule(rows, people, distractors, choose_queries(people), model.metric)
 
 
 def _by_pairs(

@@ -1,8 +1,8 @@
 """Open-set decisions: a search for somebody enrolled should name them, and a search for a stranger should name nobody.
 
 A search names the person whose distance is smallest, where that distance lies below a threshold. The functions here
-take one distance per person, so that they serve any rule that gives one: the distance of a person's nearest face, as
-`Searches.of` reads it from a ranking, or any better combination of a person's faces.
+take one distance per person, so that they serve any rule that gives one: the person distance by which the service
+decides (`Searches.by_rule`), or the distance of a person's nearest face (`Searches.of`).
 """
 
 from collections.abc import Callable
@@ -12,11 +12,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml import indexes
 from ml.errors import WrongShape
 from ml.evaluation.comparison import Comparison, compare
 from ml.evaluation.intervals import Interval, Times, bootstrap
 from ml.evaluation.retrieval import Ranked
-from ml.types import Ids
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.searches import GalleryPeople, search_gallery
+from ml.identification.templates import pooled_within_variance
+from ml.metric import Metric
+from ml.types import Ids, Rows
 
 Numbers = NDArray[np.float64]
 
@@ -32,16 +37,41 @@ class Searches:
     other: (Q,) distance of the nearest other person, +inf where there is none. With the query's own person left out of
         the gallery, the same search is a stranger's, and this is the distance it must be refused at.
     people: (Q,) number of the query's person
+    own_first: (Q,) whether the query's own person is the nearest; None: where `own` is below `other`. A person distance
+        contains the lead over the next person, so that it is not compared with that of a search without the person
     """
 
     own: Numbers
     other: Numbers
     people: Numbers
+    own_first: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(cls, ranked: Ranked) -> Self:
         """With the nearest face of each person as that person's distance."""
         return cls(ranked.mate.astype(np.float64), ranked.stranger.astype(np.float64), ranked.groups)
+
+    @classmethod
+    def by_rule(cls, rows: Rows, people: Ids, distractors: Rows, queries: Ids, metric: Metric) -> Self:
+        """By person distance, as the service decides.
+
+        rows: (N, d) embeddings; people: (N,) whose each is; distractors: (M, d) of nobody; queries: (Q,) places in rows
+        """
+        ids = np.arange(len(rows) + len(distractors))
+        index = indexes.build(ids, np.concatenate([rows, distractors]), metric)
+        nobody = np.full(len(distractors), -1)
+        gallery = GalleryPeople.from_rows(ids, np.concatenate([people, nobody]), ids >= len(rows))
+        rule = DecisionRule(within_variance=pooled_within_variance(rows, people))
+        found = search_gallery(index, gallery, queries, rule)
+        first = np.isfinite(found.mate)
+        own = np.where(first, found.mate, np.finfo(np.float64).max)
+        several = gallery.face_counts[found.owners] > 1
+        return cls(np.where(several, own, np.inf), found.stranger, people[queries].astype(np.float64), first)
+
+    @property
+    def is_first(self) -> NDArray[np.bool_]:
+        """(Q,) whether the query's own person is the nearest."""
+        return self.own < self.other if self.own_first is None else self.own_first
 
     @property
     def enrolled(self) -> NDArray[np.bool_]:
@@ -71,7 +101,7 @@ def strangers_named(searches: Searches, fpir: float = DEFAULT_FPIR, folds: int =
     if not len(searches.other):
         raise WrongShape("searches", "one or more", 0)
     limit = _limit(searches.other, fpir)
-    right = (searches.own < searches.other) & (searches.own < limit)
+    right = searches.is_first & (searches.own < limit)
     named = np.zeros(len(searches.other))
     for inside in _folds(searches.people, folds, seed):
         named[inside] = searches.other[inside] < _limit(searches.other[~inside], fpir)
@@ -137,7 +167,7 @@ def _shares(searches: Searches, member: Ids, fpir: float) -> Callable[[Times], N
     strangers, known = member[order], np.flatnonzero(searches.enrolled)
     mates = member[known]
     nearer = np.searchsorted(searches.other[order], searches.own[known], side="right")
-    first = searches.own[known] < searches.other[known]
+    first = searches.is_first[known]
 
     def shares(times: Times) -> Numbers:
         named = np.concatenate([np.zeros((len(times), 1)), np.cumsum(times[:, strangers], axis=1)], axis=1)

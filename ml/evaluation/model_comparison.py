@@ -74,18 +74,28 @@ class ModelComparison:
             raise Corrupt(f"this is not a comparison of two models: {error}") from error
 
 
-def compare_rankings(baseline: Ranked | None, candidate: Ranked, *, open_set: bool = True) -> ModelComparison:
+def compare_rankings(
+    baseline: Ranked | None,
+    candidate: Ranked,
+    *,
+    open_set: bool = True,
+    searches: tuple[Searches | None, Searches | None] = (None, None),
+) -> ModelComparison:
     """Two models' rankings of the same gallery for the same queries. Intervals and tests take people whole.
 
-    open_set: whether the default decision has a meaning: where the task is who somebody is.
+    open_set: whether the default decision has a meaning: where the task is who somebody is
+    searches: what the decision goes by, of the baseline and of the candidate; else the distances of nearest faces
     Raises WrongShape where no query has anything to find.
     """
     mated = candidate.mated
     if not mated.any():
         raise WrongShape("queries", "some with a relevant face in the gallery", 0)
-    sides = [candidate] if baseline is None else [baseline, candidate]
-    figures = [_figures(ranked, open_set) for ranked in sides]
-    differences = {} if baseline is None else _differences(baseline, candidate, open_set)
+    now = (searches[1] or Searches.of(candidate)) if open_set else None
+    figures, differences = [_figures(candidate, now)], {}
+    if baseline is not None:
+        before = (searches[0] or Searches.of(baseline)) if open_set else None
+        figures.insert(0, _figures(baseline, before))
+        differences = _differences(baseline, candidate, before, now)
     shares = [len(r) / max(1, candidate.gallery) for r in candidate.ranks if len(r)]
     return ModelComparison(
         figures[0] if baseline is not None else {},
@@ -98,29 +108,29 @@ def compare_rankings(baseline: Ranked | None, candidate: Ranked, *, open_set: bo
     )
 
 
-def _figures(ranked: Ranked, open_set: bool) -> dict[str, Interval]:
+def _figures(ranked: Ranked, searches: Searches | None) -> dict[str, Interval]:
     found = {
         MAP: bootstrap_mean(average_precisions(ranked), ranked.groups),
         FIRST: bootstrap_rate(n_call(ranked, 1), ranked.groups),
         TENTH: bootstrap_rate(n_call(ranked, 10), ranked.groups),
     }
-    if open_set:
-        searches = Searches.of(ranked)
+    if searches is not None:
         found[NAMED] = rate_named_rightly(searches)
         found[STRANGERS] = bootstrap_rate(strangers_named(searches).stranger_named, ranked.groups)
     return found
 
 
-def _differences(baseline: Ranked, candidate: Ranked, open_set: bool) -> dict[str, Difference]:
+def _differences(
+    baseline: Ranked, candidate: Ranked, before: Searches | None, after: Searches | None
+) -> dict[str, Difference]:
     def of(now: Values, before: Values) -> Difference:
         return Difference.of(compare(now, before, candidate.groups))
 
     found = {MAP: of(average_precisions(candidate), average_precisions(baseline))}
     found |= {name: of(n_call(candidate, k), n_call(baseline, k)) for name, k in ((FIRST, 1), (TENTH, 10))}
-    if open_set:
-        before, now = Searches.of(baseline), Searches.of(candidate)
-        found[NAMED] = Difference.of(compare_named_rightly(before, now))
-        found[STRANGERS] = of(strangers_named(now).stranger_named, strangers_named(before).stranger_named)
+    if before is not None and after is not None:
+        found[NAMED] = Difference.of(compare_named_rightly(before, after))
+        found[STRANGERS] = of(strangers_named(after).stranger_named, strangers_named(before).stranger_named)
     return found
 
 

@@ -6,6 +6,11 @@ import pytest
 from ml.errors import WrongShape
 from ml.evaluation.decision_comparison import Searches, compare_named_rightly, rate_named_rightly, strangers_named
 from ml.evaluation.identification import Probes, fnir
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.searches import GalleryPeople, search_gallery
+from ml.identification.templates import pooled_within_variance
+from ml.indexes.flat import Flat
+from ml.metric import EUCLIDEAN
 
 
 def searches(people: int, apart: float, seed: int = 0, photos: int = 2) -> Searches:
@@ -54,6 +59,26 @@ def test_the_interval_of_a_difference_covers_it() -> None:
     covered = [f.low <= truth <= f.high for f in found]
     assert np.mean(covered) >= 0.85
     assert all(f.low <= f.value <= f.high for f in found)
+
+
+def test_by_rule_a_search_is_decided_as_the_service_does() -> None:
+    draw = np.random.default_rng(0)
+    people = np.repeat(np.arange(120), 3)
+    rows = draw.standard_normal((120, 16))[people] + 0.5 * draw.standard_normal((360, 16))
+    rows, nobody = rows.astype(np.float32), draw.standard_normal((50, 16)).astype(np.float32)
+    queries = np.arange(0, 360, 2)
+    found = Searches.by_rule(rows, people, nobody, queries, EUCLIDEAN)
+    rule = DecisionRule(within_variance=pooled_within_variance(rows, people))
+    index = Flat(16)
+    index.add(np.arange(410), np.concatenate([rows, nobody]))
+    gallery = GalleryPeople.from_rows(np.arange(410), np.append(people, np.full(50, -1)), np.arange(410) >= 360)
+    expected = search_gallery(index, gallery, queries, rule)
+    assert (found.is_first == np.isfinite(expected.mate)).all()
+    np.testing.assert_allclose(found.own[found.is_first], expected.mate[found.is_first])
+    np.testing.assert_allclose(found.other, expected.stranger)
+    assert strangers_named(found, 0.05).named_rightly.mean() > 0.9
+    once = Searches.by_rule(rows[::3], people[::3], nobody, np.arange(5), EUCLIDEAN)
+    assert not once.enrolled.any()
 
 
 def test_nobody_to_search_is_said() -> None:
