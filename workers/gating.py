@@ -9,10 +9,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading
-from app.db.tables import Deployment, Face, Generation
-from app.engine.facts import CHANGED, importing
-from app.errors import AppError, Conflict
-from app.queue.messages import Publish
+from app.db.tables import Deployment, Face, Generation, Job
+from app.engine.facts import CHANGED
+from app.errors import AppError, Busy, Conflict
+from app.queue.messages import ImportArchive, Publish
+from app.queue.queue import LIVE
 from ml.errors import LikenessError
 from ml.evaluation.gate import judge
 from ml.evaluation.model_comparison import ModelComparison
@@ -100,13 +101,16 @@ def _judgement(context: JobContext, message: Publish, task: str, champion: str |
     models = [message.model] if champion is None else [champion, message.model]
     try:
         found = measure(context, message.collection, task, models)
+    except Busy:
+        raise
     except (AppError, LikenessError) as error:
         log.warning("gate.cannot_measure model=%s champion=%s error=%s", message.model, champion, error)
         return Judgement((), (f"it cannot be measured: {error}",), {"unmeasured": str(error)})
     if found.comparison is None:
-        return Judgement(
-            (), (missing(found.evidence),), {"unmeasured": missing(found.evidence), "measured_on": found.evidence}
-        )
+        why = missing(found.evidence)
+        with reading(context.resources.database) as session:
+            why += "; an import is running: try again when it has ended" * _import_runs(session, message.collection)
+        return Judgement((), (why,), {"unmeasured": why, "measured_on": found.evidence})
     return _of(
         found.comparison, {"by": "this publication", "measured_as": list(found.models), "measured_on": found.evidence}
     )
@@ -123,9 +127,15 @@ def _excused(session: Session, message: Publish, task: str) -> str:
     if deployment is not None and deployment.previous == message.model and message.model in deployment.facts:
         return "it served here before"
     faces = _gallery_faces(session, message.collection)
-    if faces < FEW_FACES and not importing(session, message.collection):
+    if faces < FEW_FACES and not _import_runs(session, message.collection):
         return f"the collection has {faces} faces, too few to measure anything or to serve anybody"
     return ""
+
+
+def _import_runs(session: Session, collection: str) -> bool:
+    """Whether faces are on their way: the collection will be larger when the model serves it."""
+    begun = Job.kind == ImportArchive.kind, Job.state.in_(LIVE), Job.body["collection"].as_string() == collection
+    return session.scalar(select(Job.id).where(*begun).limit(1)) is not None
 
 
 def _reported(session: Session, message: Publish, task: str, champion: str | None) -> ModelComparison | None:

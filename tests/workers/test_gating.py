@@ -9,7 +9,7 @@ from app.db.session import writing
 from app.db.tables import Deployment, Face, Label, Task
 from app.engine.generations import FIRST
 from app.errors import Conflict
-from app.queue.messages import ImportArchive, IngestBatch, Publish
+from app.queue.messages import ImportArchive, Publish
 from app.queue.queue import enqueue
 from app.resources import Resources
 from app.trainings.plan import Named, Plan, Source
@@ -48,9 +48,13 @@ def test_few_faces_are_excused_but_not_while_an_import_runs(resources: Resources
     keep(resources, "m1", 8)
     assert "8 faces" in judge(resources, "m1")["measured"]["identity"]["unmeasured"]
     with writing(resources.database) as session:
-        parent = enqueue(session, ImportArchive(collection="c", path="people.tar"))
-        enqueue(session, IngestBatch(job=parent.id, first=0, last=9), parent=parent.id)
-    assert refusal(resources, "m1").code == "NotMeasured"
+        enqueue(session, ImportArchive(collection="other", path="people.tar"))
+    assert judge(resources, "m1")["passed"]
+    with writing(resources.database) as session:
+        enqueue(session, ImportArchive(collection="c", path="people.tar"))
+    refused = refusal(resources, "m1")
+    assert refused.code == "NotMeasured"
+    assert "an import is running" in refused.detail
 
 
 def test_what_served_here_before_is_not_judged_again(resources: Resources) -> None:
