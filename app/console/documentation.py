@@ -5,11 +5,13 @@ and so the key in it, cannot be read; and it may send no request. It shows the A
 """
 
 import json
-from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import fastapi_offline
+
+SWAGGER = Path(fastapi_offline.__file__).parent / "static"
+"""Swagger UI's files as that package ships them; none of its code is used."""
 POLICY = (
     "sandbox allow-scripts allow-popups; default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -32,18 +34,6 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
-
-
-@lru_cache
-def swagger_folder() -> Path:
-    """Where the package `fastapi_offline` keeps Swagger UI's files. Its code is not imported.
-
-    Raises FileNotFoundError where the package is not installed.
-    """
-    spec = find_spec("fastapi_offline")
-    if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("the package fastapi-offline, which holds Swagger UI's files, is not installed")
-    return Path(spec.submodule_search_locations[0]) / "static"
 
 
 def render_page(document: dict[str, Any]) -> str:

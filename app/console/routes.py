@@ -50,4 +50,4 @@ def swagger_style() -> FileResponse:
 
 
 def _swagger_file(name: str, media_type: str) -> FileResponse:
-    return FileResponse(documentation.swagger_folder() / name, media_type=media_type, headers=A_DAY)
+    return FileResponse(documentation.SWAGGER / name, media_type=media_type, headers=A_DAY)

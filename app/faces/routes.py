@@ -52,10 +52,9 @@ def enrol_photo(
     subject, if one is given, is whose face that is. 409 `DuplicateWithOtherSubject` where the photo is enrolled
     under another subject or role; 422 `InvalidImageFormat`, `ImageTooLarge`.
     """
-    box = body.bounding_box.to_box() if body.bounding_box else None
     wish = Wish(
         subject=body.subject, role=body.role, external_image_id=body.external_image_id, metadata=body.metadata,
-        aligned=body.aligned, max_faces=max_faces, bounding_box=box,
+        aligned=body.aligned, max_faces=max_faces, bounding_box=body.box,
     )  # fmt: skip
     enrolled, new = service.add(engine, collection, body.image, wish)
     response.status_code = 201 if new else 200

@@ -105,9 +105,6 @@ class BoxIn(BaseModel):
     width: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_PIXELS)]
     height: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_PIXELS)]
 
-    def to_box(self) -> Box:
-        return Box(self.x, self.y, self.width, self.height)
-
 
 class EnrolIn(PhotoIn):
     model_config = ConfigDict(json_schema_extra={"examples": [ENROL]})
@@ -125,6 +122,12 @@ class EnrolIn(PhotoIn):
         if self.aligned and self.bounding_box is not None:
             raise ValueError("an aligned photo is one face: leave out bounding_box")
         return self
+
+    @property
+    def box(self) -> Box | None:
+        """Where the one face is that is to be enrolled."""
+        given = self.bounding_box
+        return None if given is None else Box(given.x, given.y, given.width, given.height)
 
 
 class EnrolledOut(BaseModel):

@@ -24,7 +24,9 @@ State = Annotated[
     Word | None, Query(alias="state", description="only items in this state: queued, done, failed", examples=["failed"])
 ]
 OfCollection = Annotated[Word | None, Query(description="only jobs of this collection", examples=[examples.COLLECTION])]
-OfKind = Annotated[Word | None, Query(description="only jobs of this kind: import, train, publish, ...")]
+OfKind = Annotated[
+    Word | None, Query(description="only jobs of this kind: import, train, publish, ...", examples=["import"])
+]
 InState = Annotated[
     Sequence[JobState], Query(description="only jobs in this state; may be repeated", examples=[["queued", "running"]])
 ]

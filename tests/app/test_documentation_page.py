@@ -52,13 +52,6 @@ def test_a_document_cannot_end_its_element() -> None:
     assert "\\u003c/script>" in page
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documentation, "find_spec", lambda name: None)
-    documentation.swagger_folder.cache_clear()
-    with pytest.raises(FileNotFoundError, match="fastapi-offline"):
-        documentation.swagger_folder()
-
-
 def test_a_browser_shows_it_without_internet(service: Service, tmp_path: Path) -> None:
     with open_browser(tmp_path, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1") as browser:
         page = Page(browser, service)
