@@ -6,19 +6,20 @@ A gallery of 500 people is drawn; 300 other photos of theirs are searched for, p
 set, and 1,000 distractors. Thresholds come from 2,000 searches of enrolled people that leave their own faces out, never
 from the strangers. Sets: LFW (three photos or more, at most 20 enrolled) and CelebA10k (two or more); and each with all
 its people enrolled but 1,000 strangers. Rules were chosen on CelebA10k and by dlib_resnet, and judged on the rest.
-`--sizes` also measures how thresholds carry over from one size of gallery to another.
+`--sizes` also measures how thresholds carry over from one size of gallery to another. `--embeddings DIR` takes
+`SET_RECOGNISER.npz` (sets lfw, celeba, distractors; arrays rows and people) in place of describing the photos.
 """
 
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from app.catalogue.entries import DLIB_OPTIONS
+from app.catalogue.entries import DLIB_OPTIONS, DLIB_RESNET
 from app.cli.reproduce.photos import Photos
 from benchmarks import open_set_pages, open_set_sizes
 from benchmarks.open_set_scores import (
@@ -51,8 +52,9 @@ THRESHOLDS = {"k-th smallest": order_threshold, "tail fit": tail_threshold}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--cache", type=Path, required=True, help="crops and embeddings are kept here")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="LFW, CelebA10k and the distractors")
+    parser.add_argument("--cache", type=Path, default=Path(".likeness/photos"), help="keeps crops and embeddings")
+    parser.add_argument("--embeddings", type=Path, help="a folder of embeddings that were made before")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--large-seeds", type=int, default=3, help="of galleries with everybody in them")
     parser.add_argument("--recogniser", action="append", choices=RECOGNISERS, help="default: all three")
@@ -61,7 +63,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    photos = Photos(options.data, options.cache)
+    sets = FaceSets(Photos(options.data, options.cache), options.embeddings)
     results: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {}
     for recogniser in options.recogniser or RECOGNISERS:
         for name, (_, plan) in PLANS.items():
@@ -70,35 +72,46 @@ def main() -> None:
                 continue
             key = f"{recogniser}, {name}"
             if key not in results:
-                results[key] = summarise([dict(judge(trial, s)) for s, trial in draws(photos, recogniser, name, seeds)])
+                results[key] = summarise([dict(judge(trial, s)) for s, trial in draws(sets, recogniser, name, seeds)])
                 options.json.write_text(json.dumps(results, indent=1) + "\n")
             open_set_pages.show(key, results[key], ADOPTED)
         if options.sizes and f"{recogniser}, sizes" not in results and recogniser != "lbp":
-            rows, people = embed(photos, "lfw", recogniser)
-            strangers = embed(photos, "distractors", recogniser)[0]
+            rows, people = sets.embed("lfw", recogniser)
+            strangers = sets.embed("distractors", recogniser)[0]
             results[f"{recogniser}, sizes"] = open_set_sizes.compare(rows, people, strangers, options.sizes)
             options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.markdown is not None:
         options.markdown.write_text(open_set_pages.write(results, ADOPTED))
 
 
-def draws(photos: Photos, recogniser: str, name: str, seeds: int) -> Iterator[tuple[int, Trial]]:
+@dataclass(frozen=True)
+class FaceSets:
+    """Embeddings of the photo sets, described here or read from a folder."""
+
+    photos: Photos
+    folder: Path | None
+
+    def embed(self, photo_set: str, recogniser: str) -> tuple[Rows, Ids]:
+        """(N, d) rows of unit length and (N,) people of a set, one face a photo."""
+        if self.folder is not None:
+            with np.load(self.folder / f"{photo_set}_{recogniser}.npz") as kept:
+                rows, people = kept["rows"], np.unique(kept["people"], return_inverse=True)[1].astype(np.int64)
+        else:
+            people = people_of(self.photos.names(photo_set))
+            if recogniser == DLIB_RESNET.name:
+                rows = self.photos.described(photo_set, Recipe((Spec(recogniser, dict(DLIB_OPTIONS)),)))
+            else:
+                rows = self.photos.rows(photo_set, recogniser)
+        unit: Rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return unit, people
+
+
+def draws(sets: FaceSets, recogniser: str, name: str, seeds: int) -> Iterator[tuple[int, Trial]]:
     photo_set, plan = PLANS[name]
-    rows, people = embed(photos, photo_set, recogniser)
-    distractors = embed(photos, "distractors", recogniser)[0]
+    rows, people = sets.embed(photo_set, recogniser)
+    distractors = sets.embed("distractors", recogniser)[0]
     for seed in range(seeds):
         yield seed, draw_trial(rows, people, distractors, plan, seed)
-
-
-def embed(photos: Photos, photo_set: str, recogniser: str) -> tuple[Rows, Ids]:
-    """(N, d) rows of unit length and (N,) people of a set, each photo's centre face."""
-    if recogniser == "dlib_resnet":
-        recipe = Recipe((Spec(recogniser, dict(DLIB_OPTIONS)),))
-        rows = photos.described(photo_set, recipe)
-    else:
-        rows = photos.rows(photo_set, recogniser)
-    unit: Rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    return unit, people_of(photos.names(photo_set))
 
 
 def judge(trial: Trial, seed: int) -> Iterator[tuple[str, dict[str, float]]]:

@@ -46,7 +46,7 @@ def choose_rows(names: list[str] | None, manifests: list[str], home: Path) -> li
     chosen = names or [n for n in (DLIB_RESNET.name, LBP.name) if n in installed]
     options = {DLIB_RESNET.name: DLIB_OPTIONS}
     rows = [
-        RecogniserRow(name, {"name": name, **options.get(name, {})}, "l2" if name == LBP.name else "cosine")
+        RecogniserRow(name, {"name": name, "options": options.get(name, {})}, "l2" if name == LBP.name else "cosine")
         for name in chosen
     ]
     return rows + [RecogniserRow(f"{kind.upper()}, cosine", {"name": f"{kind}-row"}) for kind in manifests]
