@@ -80,7 +80,21 @@ ARITHMETICS = (
     Arithmetic("skylakex", {"OPENBLAS_CORETYPE": "SkylakeX", "FAISS_SIMD_LEVEL": "AVX512"}, AVX512),
 )
 
-NUMERICAL = ("tests/ml",)
+NUMERICAL = (
+    "tests/ml",
+    "tests/app/test_engine.py",
+    "tests/app/test_export.py",
+    "tests/app/test_mixing.py",
+    "tests/app/test_search.py",
+    "tests/workers/test_evaluate.py",
+    "tests/workers/test_fit_first.py",
+    "tests/workers/test_gather.py",
+    "tests/workers/test_train.py",
+    "tests/flows/test_descriptors.py",
+    "tests/flows/test_methods.py",
+    "tests/flows/test_search_flow.py",
+    "tests/flows/test_swap.py",
+)
 """Tests that compare computed numbers; the rest of the suite does not depend on the arithmetic."""
 
 

@@ -21,7 +21,7 @@ from workers.context import Interrupted, JobContext
 from workers.gather import batches, describe
 from workers.telling import telling
 
-pytestmark = pytest.mark.parametrize("database_url", [""], indirect=True, ids=["sqlite"])
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def test_faces_are_described_in_their_order(resources: Resources) -> None:
