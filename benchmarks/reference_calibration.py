@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 
 from app.catalogue.entries import DLIB_OPTIONS
 from app.cli.reproduce.photos import Photos
-from ml.calibration import Calibration, Impostors, sample_genuine
+from ml.calibration import Calibration, Impostors, draw_impostor_pairs, sample_genuine
 from ml.evaluation.protocols import people_of
 from ml.generation import Recipe
+from ml.metric import EUCLIDEAN
+from ml.rate_intervals import TAIL_EXPONENT, effective_pairs
 from ml.reference_calibrations import FOLDER
 from ml.types import Ids, Rows, Spec
 
-GENUINE_PAIRS, SLOPE_PAIRS = 50_000, 1_000_000
+GENUINE_PAIRS, SLOPE_PAIRS, PEOPLE_PAIRS = 50_000, 1_000_000, 2_000_000
 BLOCK_ROWS = 1024
 DIGITS = 6
 OPTIONS = {"dlib_resnet": DLIB_OPTIONS}
@@ -34,7 +36,29 @@ def measure(rows: Rows, people: Ids) -> Calibration:
     genuine = sample_genuine(rows, people, GENUINE_PAIRS, 0)
     impostor = impostor_distances(rows, people)
     some = np.random.default_rng(0).choice(impostor, min(SLOPE_PAIRS, len(impostor)))
-    return replace(Calibration.fit(genuine, some), impostors=Impostors.of(impostor))
+    every = Impostors.of(impostor)
+    return replace(
+        Calibration.fit(genuine, some), impostors=replace(every, effective=effective_numbers(rows, people, every))
+    )
+
+
+def effective_numbers(rows: Rows, people: Ids, impostors: Impostors) -> tuple[float, ...]:
+    """How many independent pairs would say as much of the rate at each of the distances.
+
+    How much people differ in their own rates is measured on a sample of the pairs; all pairs together add to that only
+    what is due to single pairs, 1 / n. Below the rates that the sample holds it grows as `ml.rate_intervals` has it.
+    """
+    pairs = draw_impostor_pairs(people, PEOPLE_PAIRS, 0)
+    order = np.argsort(EUCLIDEAN.apart(rows, pairs))
+    sampled = effective_pairs(people[pairs[order]])
+    n = len(sampled)
+    rate = np.arange(1, n) / n
+    spread = np.maximum(1 / sampled[:-1] - 1 / n, 0) * (1 - rate) / rate
+    wanted = np.minimum(np.array(impostors.counts) / impostors.n, rate[-1])
+    tail = np.maximum(rate[0] / wanted, 1) ** TAIL_EXPONENT
+    relative = np.interp(np.log(wanted), np.log(rate), spread) * tail
+    found = 1 / (1 / impostors.n + relative * wanted / (1 - wanted))
+    return tuple(found.round(1).tolist())
 
 
 def impostor_distances(rows: Rows, people: Ids) -> NDArray[np.float64]:

@@ -1,0 +1,35 @@
+"""The script that measures the calibration of a recogniser."""
+
+import numpy as np
+
+from benchmarks.reference_calibration import impostor_distances, measure
+from ml.calibration import Calibration
+from tests.rows import people
+
+
+def gallery() -> tuple[np.ndarray, np.ndarray]:
+    rows, names = people(60, 3, dim=16)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True), np.unique(names, return_inverse=True)[1]
+
+
+def test_every_pair_of_different_people_counts_once() -> None:
+    rows, who = gallery()
+    first, second = np.triu_indices(len(rows), 1)
+    apart = who[first] != who[second]
+    by_hand = ((rows[first[apart]] - rows[second[apart]]) ** 2).sum(1)
+    found = impostor_distances(rows, who)
+    np.testing.assert_allclose(np.sort(found), np.sort(by_hand), atol=1e-5)
+
+
+def test_what_is_measured_tells_people_apart_and_how_sure_it_is() -> None:
+    calibration = measure(*gallery())
+    assert calibration.impostors.n == 60 * 59 // 2 * 9
+    threshold = calibration.threshold(0.05)
+    assert 0 < threshold.low < 0.05 < threshold.high < 1
+    assert calibration.probability(np.array([0.0]))[0] > 0.9 > 0.1 > calibration.probability(np.array([2.0]))[0]
+    assert Calibration.from_dict(calibration.to_dict()) == calibration
+
+
+def test_few_people_say_less_than_their_pairs() -> None:
+    calibration = measure(*gallery())
+    assert min(calibration.impostors.effective) < calibration.impostors.n / 5
