@@ -12,12 +12,12 @@ export async function learn(collection, _, signal) {
   const models = h("section.card", { id: "models" });
   const jobs = h("div", { id: "jobs" });
   const context = { base, jobs, signal };
-  const choice = h("section.card", { id: "recognisers", hidden: true });
+  const choice = h("section.card", { id: "recognisers" });
   const recognisers = await listRecognisers();
   context.refresh = () => Promise.all([showServing(context, serving), showModels(context, models), showRecognisers(collection, context, choice)]);
   await context.refresh();
   reattach(collection, context, run).catch((error) => signal.aborted || toast(error.message, true));
-  const descriptors = ["lbp", ...(recognisers || []).filter((r) => r.installed).map((r) => r.name)];
+  const descriptors = ["lbp", ...recognisers.filter((r) => r.installed).map((r) => r.name)];
   return [h("h1", {}, "Learn"), serving, jobs,
     choice, trainingForm(collection, [...new Set(descriptors)], run, context.refresh, signal), run, models];
 }

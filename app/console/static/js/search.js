@@ -2,7 +2,7 @@ import { drop, h, toast } from "./dom.js";
 import { matches } from "./matches.js";
 import { FaceQuery, PhotoQuery } from "./query.js";
 
-const RATES = [["", "1 in 100 (the usual)"], ["0.001", "1 in 1,000"], ["0.05", "1 in 20"]];
+const RATES = [["", "as set for the collection"], ["0.001", "1 in 1,000"], ["0.01", "1 in 100"], ["0.05", "1 in 20"]];
 const LIMITS = [12, 24, 48, 96];
 
 /** Matches of a dropped photo, or of the enrolled face `faceId`; each can be called the same or not the same. */
