@@ -152,7 +152,9 @@ def check(crew: Crew, collection: str) -> None:
     vectors = np.stack([np.frombuffer(v, "<f4") for _, v in stored])
     query = vectors[len(vectors) // 2]
     body = crew.client.post(
-        f"/v1/collections/{collection}/search:by-embedding", params={"limit": 4096}, json={"vector": query.tolist()}
+        f"/v1/collections/{collection}/search:by-embedding",
+        params={"limit": 4096, "group_by": "face"},
+        json={"vector": query.tolist()},
     ).json()
     found = [m["face_id"] for m in body["faces"][0]["matches"]]
     assert sorted(found) == sorted(f[1] for f in faces), "the index holds other ids than the table"
