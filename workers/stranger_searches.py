@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 from ml import indexes
 from ml.embedders.base import Embedder
 from ml.identification.decision_rule import DecisionRule
-from ml.identification.open_set import OpenSetCalibration, StrangerSearches
+from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople, search_gallery
-from ml.identification.templates import pooled_within_variance
+from ml.identification.stranger_searches import StrangerSearches
 from ml.types import Rows
 from workers.context import JobContext
 from workers.snapshot import Snapshot
@@ -36,9 +36,8 @@ def measure_held_out_strangers(
     places = people.sample(chosen, MAX_SEARCHES, np.random.default_rng(0))
     if not len(places):
         return None
-    embedded = embedder.embed(rows, TASK)
-    index = indexes.build(ids, embedded, embedder.metric)
-    rule = DecisionRule(within_variance=pooled_within_variance(embedded, subjects))
+    index = indexes.build(ids, embedder.embed(rows, TASK), embedder.metric)
+    rule = DecisionRule()
     found = search_gallery(index, people, places, rule, context.check)
     strangers = StrangerSearches.from_distances("held-out", found.stranger, found.owners, len(ids))
     return OpenSetCalibration(rule, (strangers,), optimistic=True)

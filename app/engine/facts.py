@@ -26,7 +26,6 @@ from ml.generation import Generation
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople
-from ml.identification.templates import pooled_within_variance
 from ml.indexes import tune
 from ml.indexes.base import Index
 from ml.metric import Metric
@@ -143,7 +142,6 @@ def _measured(held: Held, faces: GalleryFaces) -> dict[str, Any]:
     searchable = cast(Index, held)  # as an index is, but each search shares the lock
     curve = tune(searchable, rows[rng.permutation(len(rows))[:queries]]) if len(rows) else ()
     calibration = _calibrated(rows, people[drawn], alike, people[together], index.metric)
-    rule = DecisionRule(within_variance=pooled_within_variance(alike, faces.subjects[together]))
     if held.place.task != "identity":
         calibration = None
     if calibration and (unseen := _of_strangers(held.generation, held.place)):
@@ -152,7 +150,7 @@ def _measured(held: Held, faces: GalleryFaces) -> dict[str, Any]:
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
         "thresholds": [{"asked": f} | asdict(calibration.threshold(f)) for f in RATES] if calibration else [],
-        "open_set": _open_set(held, faces, rule) if held.place.task == "identity" else None,
+        "open_set": _open_set(held, faces) if held.place.task == "identity" else None,
         "cells": index.cells,
         "curve": [asdict(point) for point in curve],
         "faces": len(ids),
@@ -160,12 +158,14 @@ def _measured(held: Held, faces: GalleryFaces) -> dict[str, Any]:
     }
 
 
-def _open_set(held: Held, faces: GalleryFaces, rule: DecisionRule) -> dict[str, Any]:
+def _open_set(held: Held, faces: GalleryFaces) -> dict[str, Any]:
     """How strangers score here: by searches for people whom the model has not learned from."""
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
     learned = _held_out_searches(held.generation, held.place)
     strangers = None if learned is None else learned.strangers
-    return measure_open_set(held, people, strangers, learned.rule if learned else rule).to_dict(len(faces.ids))
+    return measure_open_set(held, people, strangers, learned.rule if learned else DecisionRule()).to_dict(
+        len(faces.ids)
+    )
 
 
 def _held_out_searches(generation: Generation, place: Place) -> OpenSetCalibration | None:

@@ -8,8 +8,9 @@ import numpy as np
 from app.engine.held import Held
 from ml.errors import TooFewPairs
 from ml.identification.decision_rule import DecisionRule
-from ml.identification.open_set import OpenSetCalibration, StrangerSearches
+from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
+from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.base import Found
 from ml.metric import Metric
 from ml.types import Ids, Rows

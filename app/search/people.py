@@ -45,9 +45,7 @@ def person_distances(
         there = [(q, p) for q, p in zip(*np.nonzero(named), strict=True) if int(near.people[q, p]) // 2 in known_people]
         own = [known_people[int(near.people[q, p]) // 2] for q, p in there]
         rows = queries[[q for q, _ in there]]
-        for (query, place), distance in zip(
-            there, template_distances(serving.index.metric, rule, rows, own), strict=True
-        ):
+        for (query, place), distance in zip(there, template_distances(serving.index.metric, rows, own), strict=True):
             template[query, place] = distance
     scored = rule.person_distances(rule.base_distances(near.nearest, template), named | distractor)
     return [

@@ -13,7 +13,7 @@ THRESHOLD: dict[str, Any] = {
     "low": 0.0055, "high": 0.0163, "enough": True,
     "evidence": {
         "source": "leave-one-out", "people": 500, "searches": 2431, "measured_faces": 2431, "gallery_faces": 2440,
-        "more_people": 0, "rule": {"template_weight": 0.6667, "margin_weight": 0.5, "within_variance": 0.11},
+        "more_people": 0, "rule": {"template_weight": 0.6667, "margin_weight": 0.75},
     },
     "note": None,
 }  # fmt: skip

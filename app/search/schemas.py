@@ -117,12 +117,10 @@ class FaceResult(TypedDict):
 
 class Rule(TypedDict):
     """person_distance = base - margin_weight x (base of the next person - base), where base = (1 - template_weight) x
-    distance of the nearest face + template_weight x template distance: that to the mean of the person's n faces, to
-    which within_variance x (1 - 1/n) is added, since a mean of many faces lies nearer to everybody."""
+    distance of the nearest face + template_weight x distance to the mean of the person's faces."""
 
     template_weight: float
     margin_weight: float
-    within_variance: float
 
 
 class Evidence(TypedDict):

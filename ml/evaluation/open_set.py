@@ -13,9 +13,10 @@ from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, bootstrap_rate
 from ml.evaluation.protocols import Protocol
 from ml.identification.decision_rule import DecisionRule, shortlist
-from ml.identification.open_set import OpenSetCalibration, StrangerSearches
+from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, search_gallery
-from ml.identification.templates import PersonTemplate, pooled_within_variance, template_distances
+from ml.identification.stranger_searches import StrangerSearches
+from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.base import Index
 from ml.metric import Metric
 from ml.types import Ids, Rows
@@ -55,7 +56,7 @@ def search_open_set(embeddings: Rows, protocol: Protocol, metric: Metric) -> Ope
     ids = np.sort(protocol.gallery)
     index = indexes.build(ids, embeddings[ids], metric)
     people = GalleryPeople.from_rows(ids, protocol.people[ids], np.zeros(len(ids), np.bool_))
-    rule = DecisionRule(within_variance=pooled_within_variance(embeddings[ids], protocol.people[ids]))
+    rule = DecisionRule()
     queries = protocol.queries[protocol.people[protocol.queries] >= 0]
     owners, distances = _find_people(index, people, embeddings, ids, embeddings[queries], rule)
     numbers = np.full(len(people.is_named), -1, np.int64)
@@ -81,7 +82,7 @@ def _find_people(
     query, place = np.nonzero(near.people >= 0)
     template = np.full(near.people.shape, np.inf)
     templates = [known[owner] for owner in near.people[query, place].tolist()]
-    template[query, place] = template_distances(index.metric, rule, queries[query], templates)
+    template[query, place] = template_distances(index.metric, queries[query], templates)
     is_rival = people.is_rival[near.people] & (near.people >= 0)
     base = rule.base_distances(near.nearest, template)
     scored = np.where(is_rival, rule.person_distances(base, is_rival), np.inf)

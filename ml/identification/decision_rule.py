@@ -26,12 +26,10 @@ class DecisionRule:
     nearest other one (negative for everybody but the first). Where there is nobody else the lead is 0.
 
     template_weight: 0 to 1; margin_weight: 0 or more. Both 0: the distance of the nearest face alone.
-    within_variance: of the gallery: how far embeddings of one person spread, as a squared distance; 0 where unknown
     """
 
     template_weight: float = 2 / 3
-    margin_weight: float = 0.5
-    within_variance: float = 0.0
+    margin_weight: float = 0.75
 
     def base_distances(self, nearest: Floats, template: Floats) -> Floats:
         """(..., P) and (..., P) -> (..., P)."""
@@ -67,7 +65,7 @@ class DecisionRule:
     def from_dict(cls, kept: dict[str, Any]) -> Self:
         """What `to_dict` gave. Raises Corrupt."""
         try:
-            return cls(float(kept["template_weight"]), float(kept["margin_weight"]), float(kept["within_variance"]))
+            return cls(float(kept["template_weight"]), float(kept["margin_weight"]))
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not a decision rule: {error}") from error
 

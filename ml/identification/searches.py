@@ -126,7 +126,7 @@ def search_gallery(
     check: called before each batch; what it raises ends the measurement
     """
     stranger, mate = np.full(len(places), np.inf), np.full(len(places), np.inf)
-    templates = _Templates(index, people, rule)
+    templates = _Templates(index, people)
     size = max(8, min(MAX_BATCH_SEARCHES, BATCH_NUMBERS // index.dim))
     for start in range(0, len(places), size):
         check()
@@ -178,8 +178,8 @@ def _best_named(
 class _Templates:
     """The templates of people, read as they are needed."""
 
-    def __init__(self, index: SearchableIndex, people: GalleryPeople, rule: DecisionRule) -> None:
-        self._index, self._people, self._rule = index, people, rule
+    def __init__(self, index: SearchableIndex, people: GalleryPeople) -> None:
+        self._index, self._people = index, people
         self._known: dict[int, PersonTemplate] = {}
 
     def distances(self, rows: Rows, shortlists: Ids, own: Ids | None) -> Floats:
@@ -191,7 +191,7 @@ class _Templates:
         for q, number in zip(query.tolist(), shortlists[query, place].tolist(), strict=True):
             template = self._known[number]
             templates.append(template.without(rows[q]) if own is not None and number == own[q] else template)
-        result[query, place] = template_distances(self._index.metric, self._rule, rows[query], templates)
+        result[query, place] = template_distances(self._index.metric, rows[query], templates)
         return result
 
     def _read(self, owners: Ids) -> None:

@@ -7,9 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.identification.decision_rule import DecisionRule
 from ml.metric import Metric
-from ml.types import Ids, Rows
+from ml.types import Rows
 
 Floats = NDArray[np.float64]
 
@@ -48,40 +47,16 @@ class PersonTemplate:
         return max(0.0, self.squares / self.count - float(mean @ mean))
 
 
-def template_distances(
-    metric: Metric, rule: DecisionRule, queries: Rows, templates: Sequence[PersonTemplate]
-) -> Floats:
-    """(n, d) queries, each to its own of n templates -> (n,) distances.
+def template_distances(metric: Metric, queries: Rows, templates: Sequence[PersonTemplate]) -> Floats:
+    """(n, d) queries, each to its own of n templates -> (n,) distances to the mean of the person's faces.
 
-    The mean of n faces lies nearer to everybody than a single face does, by the variance W within people times
-    (1 - 1/n); that much is added, so that people with many photos do not attract strangers. An inner product also
-    depends on the length of the mean, which shrinks as a person's faces spread: it is brought to that of a face. Other
-    distances are to the plain mean.
+    An inner product also depends on the length of the mean, which shrinks as a person's faces spread: half the spread
+    is taken off, so that faces of one length are ordered as by their squared distances.
     """
     if not len(templates):
         return np.empty(0)
     means = np.stack([template.mean for template in templates]).astype(np.float32)
     distances = metric.paired(queries, means).astype(np.float64)
-    if metric.kind == "average" or metric.negative:
+    if metric.kind != "ip" or metric.negative:
         return distances
-    nearer = rule.within_variance * (1 - 1 / np.array([template.count for template in templates]))
-    if metric.kind == "l2":
-        return np.asarray(distances + nearer)
-    spread = np.array([template.spread for template in templates])
-    return np.asarray(distances - (spread - nearer) / 2)
-
-
-def pooled_within_variance(rows: Rows, people: Ids) -> float:
-    """The variance of embeddings within people: squared distances from their means, over the degrees of freedom.
-
-    rows: (N, d); people: (N,) whose each is, -1 unknown. 0 where nobody has two faces.
-    """
-    known = people >= 0
-    _, own, counts = np.unique(people[known], return_inverse=True, return_counts=True)
-    if not (counts > 1).any():
-        return 0.0
-    exact = rows[known].astype(np.float64)
-    totals = np.zeros((len(counts), rows.shape[1]))
-    np.add.at(totals, own, exact)
-    within = (exact**2).sum() - ((totals**2).sum(1) / counts).sum()
-    return float(max(0.0, within) / (counts - 1).sum())
+    return np.asarray(distances - np.array([template.spread for template in templates]) / 2)

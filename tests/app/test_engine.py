@@ -27,7 +27,8 @@ from app.resources import Resources
 from ml.calibration import Calibration
 from ml.generation import Generation
 from ml.identification.decision_rule import DecisionRule
-from ml.identification.open_set import OpenSetCalibration, StrangerSearches
+from ml.identification.open_set import OpenSetCalibration
+from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.ivf import Ivf
 from ml.metric import EUCLIDEAN
 from ml.rate_intervals import clopper_pearson

@@ -8,7 +8,6 @@ from ml.evaluation.decision_comparison import Searches, compare_named_rightly, r
 from ml.evaluation.identification import Probes, fnir
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
-from ml.identification.templates import pooled_within_variance
 from ml.indexes.flat import Flat
 from ml.metric import EUCLIDEAN
 
@@ -68,7 +67,7 @@ def test_by_rule_a_search_is_decided_as_the_service_does() -> None:
     rows, nobody = rows.astype(np.float32), draw.standard_normal((50, 16)).astype(np.float32)
     queries = np.arange(0, 360, 2)
     found = Searches.by_rule(rows, people, nobody, queries, EUCLIDEAN)
-    rule = DecisionRule(within_variance=pooled_within_variance(rows, people))
+    rule = DecisionRule()
     index = Flat(16)
     index.add(np.arange(410), np.concatenate([rows, nobody]))
     gallery = GalleryPeople.from_rows(np.arange(410), np.append(people, np.full(50, -1)), np.arange(410) >= 360)

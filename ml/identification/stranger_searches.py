@@ -1,0 +1,134 @@
+"""What searches for people who are not enrolled came to in one gallery."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+
+from ml.errors import Corrupt, TooFewPairs
+from ml.identification.tail_fit import LOW_SHARE, TailFit
+
+Floats = NDArray[np.float64]
+Source = Literal["leave-one-out", "held-out", "distractors"]
+
+MIN_STRANGERS = 150.0
+"""Independent searches for strangers that a threshold is taken from, at least."""
+MAX_INTERVAL_RATIO = 10.0
+"""Between the ends of the interval of the rate; where they lie further apart, the evidence is too thin."""
+KEPT_DISTANCES = 400
+
+
+@dataclass(frozen=True)
+class StrangerSearches:
+    """What searches for people who are not enrolled came to in one gallery.
+
+    source: whose searches; people, searches: how many; gallery_faces: faces searched
+    distances: person distances to the best named person, rising; shares: the share of searches that come at least so
+        near, every stranger weighing alike; effective: how many independent searches that share is worth
+    tail: what rare rates go by; None where there are too few searches for a fit
+    """
+
+    source: Source
+    people: int
+    searches: int
+    gallery_faces: int
+    distances: tuple[float, ...]
+    shares: tuple[float, ...]
+    effective: tuple[float, ...]
+    tail: TailFit | None = None
+
+    @classmethod
+    def from_distances(cls, source: Source, distances: Floats, people: NDArray[np.int64], gallery_faces: int) -> Self:
+        """Summarise (S,) person distances of searches for (S,) strangers; +inf where nobody named was found.
+
+        Several searches for one stranger depend on each other: `effective` is p(1 - p) over the variance of the share
+        between strangers, at least the number of strangers and at most that of searches. Raises TooFewPairs where there
+        is no search.
+        """
+        if not len(distances):
+            raise TooFewPairs("searches for strangers", 1, 0)
+        numbers, own, counts = np.unique(people, return_inverse=True, return_counts=True)
+        order = np.argsort(distances, kind="stable")
+        weights = 1.0 / (counts[own[order]] * len(numbers))
+        ordered = distances[order]
+        shares = np.minimum(np.cumsum(weights), 1.0)
+        finite = int(np.isfinite(ordered).sum())
+        places = np.unique(np.concatenate([np.arange(min(finite, 200)), np.geomspace(1, finite, KEPT_DISTANCES) - 1])
+                           .astype(np.int64)) if finite else np.empty(0, np.int64)  # fmt: skip
+        effective = [_effective(shares[place], own[order[: place + 1]], counts, len(distances)) for place in places]
+        return cls(
+            source,
+            len(numbers),
+            len(distances),
+            gallery_faces,
+            tuple(ordered[places].tolist()),
+            tuple(shares[places].tolist()),
+            tuple(effective),
+            TailFit.fit(distances, people),
+        )
+
+    def threshold(self, share: float) -> tuple[float, float, float]:
+        """The distance that a share (0 to 1) of searches reaches, and the 95 % interval of the true share there.
+
+        Rare shares come from the fitted tail, others from the order statistic: the largest distance that at most so
+        many searches reach.
+        """
+        if self.tail is not None and share < LOW_SHARE:
+            return self.tail.distance(share), *self.tail.interval(share)
+        within = int(np.searchsorted(self.shares, share + 1e-12, side="right"))
+        if not within:
+            nearest = self.distances[0] if self.distances else np.inf
+            effective = self.effective[0] if self.effective else float(self.people)
+            return float(np.nextafter(nearest, -np.inf)), *rate_interval(0.0, effective)
+        reached = rate_interval(self.shares[within - 1], self.effective[within - 1])
+        return self.distances[within - 1], *reached
+
+    def is_enough(self, share: float) -> bool:
+        """Whether the searches carry a threshold for this share."""
+        _, low, high = self.threshold(share)
+        return self.people >= MIN_STRANGERS and low > 0 and high <= MAX_INTERVAL_RATIO * low
+
+    def missing_people(self, share: float) -> int:
+        """How many more strangers it would take, as far as can be told from these."""
+        _, low, high = self.threshold(share)
+        wider = np.log(high / low) / np.log(MAX_INTERVAL_RATIO) if 0 < low < high else 2.0
+        return max(1, math.ceil(max(MIN_STRANGERS, self.people * max(1.0, float(wider)) ** 2)) - self.people)
+
+    def share_within(self, distance: float) -> float:
+        """The share of searches that come at least so near."""
+        within = int(np.searchsorted(self.distances, distance, side="right"))
+        return self.shares[within - 1] if within else 0.0
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, Any]) -> Self:
+        """What `asdict` gave, through JSON or not. Raises Corrupt."""
+        try:
+            tail = kept["tail"]
+            return cls(
+                kept["source"], int(kept["people"]), int(kept["searches"]), int(kept["gallery_faces"]),
+                tuple(kept["distances"]), tuple(kept["shares"]), tuple(kept["effective"]),
+                tail and TailFit(float(tail["intercept"]), float(tail["slope"]), tuple(tail["covariance"])),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"these are no searches for strangers: {error}") from error
+
+
+def rate_interval(share: float, searches: float) -> tuple[float, float]:
+    """The 95 % interval of the true rate beyond the order statistic that `share` of so many independent searches
+    reach: quantiles of Beta(k, n - k + 1), exact for a threshold that was chosen by these searches."""
+    alarms = share * searches
+    low = float(betaincinv(alarms, searches - alarms + 1, 0.025)) if alarms > 0 else 0.0
+    high = float(betaincinv(alarms + 1, max(searches - alarms, 1e-9), 0.975))
+    return low, high
+
+
+def _effective(share: float, alarms: NDArray[np.int64], counts: NDArray[np.int64], searches: int) -> float:
+    """How many independent searches a share is worth. alarms: the stranger of each search that comes so near."""
+    rates = np.bincount(alarms, minlength=len(counts)) / counts
+    variance = float(rates.var()) / max(1, len(counts) - 1)
+    if variance <= 0 or not 0 < share < 1:
+        return float(len(counts))
+    return float(np.clip(share * (1 - share) / variance, min(len(counts), searches), searches))
