@@ -12,9 +12,9 @@ LOW_SHARE, HIGH_SHARE = 0.03, 0.2
 MIN_POINTS = 15
 RESAMPLES = 200
 COVERAGE_Z = 1.96
-MISFIT = 0.15
-"""Standard error of the logarithm of a rate, for each factor of e that it lies below LOW_SHARE: real tails are not quite
-exponential, and named 0.65 to 0.95 % of strangers where 1 % was asked for (docs/results/openset.md)."""
+MISFIT = 0.12
+"""Standard error of the logarithm of a rate, for each factor of e that it lies below LOW_SHARE: real tails are not
+quite exponential, and named 0.65 to 0.95 % of strangers where 1 % was asked for (docs/results/openset.md)."""
 
 
 @dataclass(frozen=True)
