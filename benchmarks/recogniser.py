@@ -32,14 +32,15 @@ import numpy as np
 import onnxruntime
 from PIL import Image as Pillow
 
+from app.catalogue.default_recogniser import ensure_built_in
 from app.cli.lfw import Lfw, centre_face
 from app.cli.private import service
 from app.cli.reproduce.photos import ARCHIVES, Archive, Photos
 from app.collections import service as collections
+from app.collections.schemas import CollectionIn
 from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import writing
-from app.engine.default_recogniser import ensure_built_in
 from app.engine.ingest import enrol
 from app.engine.looking import Wish, look
 from app.engine.preparing import prepared
@@ -244,7 +245,7 @@ def _import_ms(recogniser: str, sample: list[bytes]) -> float:
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
                 ensure_built_in(session, resources.generations, resources.default_recogniser)
-                collections.put(session, "c", "", resources.default_recogniser.model)
+                collections.put(session, resources, "c", CollectionIn())
             _enrol(resources, sample[:INGESTED])
             began = time.process_time()
             for at in range(INGESTED, len(sample), INGESTED):
