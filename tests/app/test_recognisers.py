@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -276,4 +277,6 @@ def test_the_old_commands_say_where_they_went(old: str, new: str, home: Path, tm
     )
     result = likeness(home, "models", old, *words)
     assert f"this command is now `likeness {new}`" in result.output
-    assert "models" not in likeness(home, "--help").output
+    commands = re.findall(r"^\W*([a-z-]+)  ", likeness(home, "--help").output, re.MULTILINE)
+    assert "recognisers" in commands
+    assert "models" not in commands

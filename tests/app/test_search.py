@@ -383,8 +383,10 @@ def test_thin_evidence_is_told_and_errs_on_the_safe_side(api: Api, gallery: Gall
     assert threshold["evidence"]["more_people"] == 150
     assert "150 more people" in threshold["note"]
     assert threshold["evidence"]["rule"] == {"template_weight": 0, "margin_weight": 0}
-    fmr = by_vector(api, ROWS[7], fmr=1 - 0.995 ** (1 / 65)).json()["threshold"]
-    assert threshold["distance"] == pytest.approx(fmr["distance"])
+    loose = by_vector(api, ROWS[7], fpir=0.05).json()["threshold"]
+    halved = by_vector(api, ROWS[7], fmr=1 - 0.975 ** (1 / 65)).json()["threshold"]
+    assert loose["distance"] == pytest.approx(halved["distance"])
+    assert threshold["distance"] < loose["distance"]
 
 
 def test_a_face_that_is_removed_is_not_answered_even_before_the_index_knows(api: Api, gallery: Gallery) -> None:

@@ -11,8 +11,6 @@ from tests.house.test_imports import FILES, ROOT, imported
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INDIRECT = {"httptools": "uvicorn", "uvloop": "uvicorn", "psycopg": "sqlalchemy", "python-multipart": "fastapi"}
 """Dependencies that no code of ours imports, and the library that does."""
-FOUND_BY_PATH = {"fastapi-offline"}
-"""Dependencies of which only the files are read; their folder's name must stand in the code."""
 UNNAMED = {"dlib": ["dlib-bin"]}
 """Modules that their distribution does not list."""
 PARTS = {"anyio", "pydantic-core", "starlette", "typing-extensions"}
@@ -46,11 +44,9 @@ def imported_distributions() -> dict[str, list[str]]:
 
 
 def test_every_dependency_is_imported_when_the_service_runs() -> None:
-    needless = RUNTIME - imported_distributions().keys() - INDIRECT.keys() - FOUND_BY_PATH
+    needless = RUNTIME - imported_distributions().keys() - INDIRECT.keys()
     assert not needless, "what only tests, benchmarks or papers import belongs to an extra"
-    code = "".join((ROOT / path).read_text() for path in FILES)
-    assert [name for name in FOUND_BY_PATH if f'"{name.replace("-", "_")}' not in code] == []
-    assert INDIRECT.keys() | FOUND_BY_PATH <= RUNTIME
+    assert INDIRECT.keys() <= RUNTIME
     assert set(INDIRECT.values()) <= RUNTIME
 
 
