@@ -1,6 +1,7 @@
 """The tables of `benchmarks.open_set_rules`, on the screen and as Markdown."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 FIGURES = ("right_first", "named_rightly", "named_wrongly", "strangers_named", "distractors_named",
@@ -11,7 +12,14 @@ HEAD = (
 )
 THRESHOLD_HEAD = "| threshold | named rightly | strangers named | spread over samples | distractors named |"
 THRESHOLD_FIGURES = ("named_rightly", "strangers_named", "strangers_named_spread", "distractors_named")
+RULE_FIGURES = ("right_first", "named_rightly", "strangers_named", "distractors_named")
+RULES_TOLD = "Right person first / named rightly / strangers named / distractors named, %, mean over seeds."
+THRESHOLDS_TOLD = (
+    "By the rule in bold: named rightly / strangers named (standard deviation over samples of one gallery) / "
+    "distractors named, %."
+)
 PREFIX = "threshold: "
+MARKER = "<!-- tables: written by python -m benchmarks.open_set_rules --markdown FILE -->"
 
 
 def show(key: str, result: dict[str, Any], adopted: str) -> None:
@@ -20,11 +28,45 @@ def show(key: str, result: dict[str, Any], adopted: str) -> None:
 
 
 def write(results: dict[str, Any], adopted: str) -> str:
-    """All plans, each a section of two tables; then the gallery sizes."""
+    """One table of all rules and one of thresholds, a column a plan of a recogniser; then the gallery sizes."""
+    plans = {key: result for key, result in results.items() if "rules" in result}
     lines: list[str] = []
+    if plans:
+        lines += ["### Rules", "", RULES_TOLD, "", *wide_table(plans, RULE_FIGURES, adopted, thresholds=False), ""]
+        lines += ["### Thresholds", "", THRESHOLDS_TOLD, ""]
+        lines += wide_table(plans, RULE_FIGURES[1:], adopted, thresholds=True)
     for key, result in results.items():
-        lines += list(size_table(key, result) if "sizes" in result else tables(key, result, adopted))
+        lines += list(size_table(key, result)) if "sizes" in result else []
     return "\n".join(lines) + "\n"
+
+
+def update_page(page: Path, tables_text: str) -> None:
+    """Replace what stands behind the marker line, or write a page that is nothing else. What stands before it stays."""
+    before = page.read_text().split(MARKER)[0] if page.exists() else ""
+    page.write_text(f"{before}{MARKER}\n\n{tables_text}")
+
+
+def wide_table(plans: dict[str, Any], figures: tuple[str, ...], adopted: str, *, thresholds: bool) -> Iterable[str]:
+    heads = []
+    for key, result in plans.items():
+        faces = next(iter(result["rules"].values()))["faces"]["mean"]
+        heads.append(f"{key}: {faces:,.0f} faces, {result['seeds']} seeds")
+    yield "| | " + " | ".join(heads) + " |"
+    yield "|---" * (len(heads) + 1) + "|"
+    for rule in next(iter(plans.values()))["rules"]:
+        if rule.startswith(PREFIX) != thresholds:
+            continue
+        cells = [" / ".join(mean_of(result["rules"][rule], figure) for figure in figures) for result in plans.values()]
+        name = f"**{rule}**" if rule == adopted else rule.removeprefix(PREFIX)
+        yield f"| {name}{' searches' if thresholds else ''} | " + " | ".join(cells) + " |"
+
+
+def mean_of(rule: dict[str, Any], figure: str) -> str:
+    """In percent; strangers at thresholds with their spread over samples."""
+    mean = rule[figure]["mean"]
+    text = f"{100 * mean:.{1 if mean > 0.1 else 2}f}"
+    spread = rule.get(f"{figure}_spread", {}).get("mean")
+    return text if not spread else f"{text} ({100 * spread:.2f})"
 
 
 def tables(key: str, result: dict[str, Any], adopted: str) -> Iterable[str]:

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--recogniser", action="append", choices=RECOGNISERS, help="default: all three")
     parser.add_argument("--sizes", type=int, default=0, help="seeds of the comparison of gallery sizes")
     parser.add_argument("--json", type=Path, default=Path(".likeness/open_set_rules.json"))
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--markdown", type=Path, help="a page whose tables are written anew")
     options = parser.parse_args()
     options.json.parent.mkdir(parents=True, exist_ok=True)
     sets = FaceSets(Photos(options.data, options.cache), options.embeddings)
@@ -81,7 +81,7 @@ def main() -> None:
             results[f"{recogniser}, sizes"] = open_set_sizes.compare(rows, people, strangers, options.sizes)
             options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.markdown is not None:
-        options.markdown.write_text(open_set_pages.write(results, ADOPTED))
+        open_set_pages.update_page(options.markdown, open_set_pages.write(results, ADOPTED))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,19 @@
 """The comparison of open-set rules, on drawn people."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from benchmarks.open_set_pages import write
+from benchmarks.open_set_pages import MARKER, write
 from benchmarks.open_set_rules import judge, summarise
 from benchmarks.open_set_scores import ADOPTED, order_threshold, score, tail_threshold
 from benchmarks.open_set_sizes import SIZES
 from benchmarks.open_set_trial import Gallery, Plan, Searches, Trial, draw_trial, one_face_each_first, person_distances
 
 DIM = 12
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
 def draw(people: int = 80, shots: int = 4, seed: int = 0, plan: Plan | None = None) -> Trial:
@@ -108,3 +112,9 @@ def test_gallery_sizes_are_written_as_a_square_table() -> None:
     sizes |= {f"pairs, {a}": {"distractors": 0.005} for a in SIZES}
     page = write({"drawn, sizes": {"seeds": 2, "sizes": sizes}}, ADOPTED)
     assert page.count("1.00 / 2.00") == len(SIZES) ** 2
+
+
+def test_the_committed_page_holds_the_tables_of_the_committed_figures() -> None:
+    results = json.loads((RESULTS / "openset.json").read_text())
+    page = (RESULTS / "openset.md").read_text()
+    assert page.split(MARKER)[1].strip() == write(results, ADOPTED).strip()
