@@ -1,4 +1,4 @@
-"""May a candidate be published? A pure function that gives its reasons. The rule: docs/decisions/0010."""
+"""May a candidate be published? A pure function that gives its reasons. The rule: docs/decisions/0008."""
 
 import math
 from collections.abc import Iterator
