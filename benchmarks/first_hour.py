@@ -99,7 +99,7 @@ class Run:
             self.once(f"{name}/default", lambda: {"import": imported, **measure(client, draw)})
             if self.onnx.is_file():
                 self.once(f"{name}/onnx", lambda: self._switch(client, home, draw))
-        shutil.rmtree(home)
+        shutil.rmtree(home, ignore_errors=True)
 
     def measure_without_weights(self, seed: int) -> None:
         """One phase: a service that has LBP alone."""
@@ -110,7 +110,7 @@ class Run:
         with service(home, default_recogniser="lbp") as client:
             imported = import_gallery(client, self._archive(draw, home))
             self.once(phase, lambda: {"import": imported, **measure(client, draw)})
-        shutil.rmtree(home)
+        shutil.rmtree(home, ignore_errors=True)
 
     def draw(self, seed: int, *, everybody: bool = False) -> Draw:
         if self._photos is None:
