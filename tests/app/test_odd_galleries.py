@@ -1,0 +1,86 @@
+"""Galleries from which little can be measured: nothing fails, and what is not known is said."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.engine import facts
+from app.engine.scores import Scores
+from app.resources import Resources
+from ml.calibration import Calibration
+from ml.generation import Generation
+from ml.identification.open_set import OpenSetCalibration
+from tests.rows import Gallery, generation, people
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+REFERENCE = Calibration.fit(0.6 * np.random.default_rng(0).chisquare(8, 900) / 8, np.linspace(4, 40, 50_000))
+
+
+def measure(
+    resources: Resources, faces: Sequence[tuple[str | None, str]], calibrated: bool = False
+) -> tuple[dict[str, Any], Scores]:
+    """What is measured of a gallery of (subject, role) faces, and what it serves with."""
+    model = generation("m-odd")
+    if calibrated:
+        model = Generation(model.id, model.recipe, model.embedder_name, model.embedder, {"identity": REFERENCE})
+    gallery = Gallery(resources).make(model)
+    rows = people(len(faces), 1)[0]
+    for role in ("gallery", "distractor"):
+        chosen = [i for i, (_, own) in enumerate(faces) if own == role]
+        if chosen:
+            gallery.add({model.id: rows[chosen]}, [faces[i][0] for i in chosen], role=role)
+    measured = facts.measure(resources, "staff", "identity", model)
+    return measured, Scores.of(measured, model, "identity")
+
+
+ODD = {
+    "nobody": [],
+    "one face": [("ann", "gallery")],
+    "one person": [("ann", "gallery")] * 12,
+    "one face each": [(f"p{i}", "gallery") for i in range(40)],
+    "nobody with a name": [(None, "gallery")] * 30,
+    "distractors alone": [(None, "distractor")] * 40,
+    "one person among distractors": [("ann", "gallery")] * 3 + [(None, "distractor")] * 40,
+}
+
+
+@on_sqlite
+@pytest.mark.parametrize("faces", ODD.values(), ids=ODD.keys())
+def test_without_evidence_nothing_is_claimed(resources: Resources, faces: list[tuple[str | None, str]]) -> None:
+    measured, scores = measure(resources, faces)
+    assert measured["faces"] == len(faces)
+    threshold = scores.person_threshold(0.01, max(1, len(faces)))
+    if threshold is None:
+        assert scores.calibration is None
+        assert scores.similarity(np.array([0.1])) is None
+    else:
+        assert (threshold.enough, threshold.low, threshold.source) == (False, None, "pairs")
+        assert threshold.more_people > 0
+
+
+@on_sqlite
+@pytest.mark.parametrize("faces", ODD.values(), ids=ODD.keys())
+def test_the_models_own_calibration_stands_in(resources: Resources, faces: list[tuple[str | None, str]]) -> None:
+    _, scores = measure(resources, faces, calibrated=True)
+    threshold = scores.person_threshold(0.01, max(1, len(faces)))
+    assert threshold is not None
+    assert (threshold.enough, threshold.source) == (False, "pairs")
+    stricter = scores.person_threshold(0.001, max(1, len(faces)))
+    larger = scores.person_threshold(0.01, 1000 + len(faces))
+    assert stricter is not None
+    assert larger is not None
+    assert max(stricter.person_distance, larger.person_distance) < threshold.person_distance
+    assert threshold.person_distance <= threshold.possible_distance
+
+
+@on_sqlite
+def test_one_face_each_is_enough_for_strangers_and_says_nothing_of_the_enrolled(resources: Resources) -> None:
+    measured, scores = measure(resources, [(f"p{i}", "gallery") for i in range(400)])
+    [strangers] = OpenSetCalibration.from_dict(measured["open_set"]["calibration"]).strangers
+    assert (strangers.source, strangers.people) == ("leave-one-out", 400)
+    threshold = scores.person_threshold(0.05, 400)
+    assert threshold is not None
+    assert threshold.enough
+    assert {rate["named_rightly"] for rate in measured["open_set"]["rates"]} == {None}
