@@ -47,6 +47,7 @@ from benchmarks.coverage_judges import (
     judge_whole,
 )
 from ml import registry
+from ml.calibration import MAX_FACES_PER_PERSON, choose_faces
 from ml.types import Ids
 
 RATES = (1e-2, 1e-3, 1e-4)
@@ -94,7 +95,13 @@ def load(photos: Photos, photo_set: str, features: str) -> People:
     embedder = registry.build("embedders", "l2" if features == "lbp" else "cosine")
     rows = embedder.embed(photos.rows(photo_set, features))
     _, people = np.unique([name.split("/")[0] for name in photos.names(photo_set)], return_inverse=True)
-    return People(rows, people.astype(np.int64), embedder.metric)
+    return capped(People(rows, people.astype(np.int64), embedder.metric))
+
+
+def capped(everybody: People) -> People:
+    """With so many photos of each person at most as a calibration uses, so that both speak of the same rate."""
+    chosen = choose_faces(everybody.people, np.random.default_rng(0))
+    return People(everybody.rows[chosen], everybody.people[chosen], everybody.metric)
 
 
 def measure(everybody: People, data: str, features: str, splits: int, jobs: int) -> Iterator[Coverage]:
@@ -140,8 +147,8 @@ def even(draw: np.random.Generator, people: int) -> Ids:
 
 
 def uneven(draw: np.random.Generator, people: int) -> Ids:
-    """Most have one photo, a few up to 200, as in LFW."""
-    return np.minimum(draw.pareto(1.5, people) + 1, 200).astype(np.int64)
+    """Most have one photo, a few as many as a calibration uses of one person, as in LFW."""
+    return np.minimum(draw.pareto(1.5, people) + 1, MAX_FACES_PER_PERSON).astype(np.int64)
 
 
 def over_seeds(judge: Judge, splits: int, jobs: int) -> list[list[Outcome]]:

@@ -16,6 +16,8 @@ Distances = NDArray[np.float64]  # (n,), smaller is more alike: see ml.types.Met
 
 FEWEST = 5
 FLATTEST = 1e-3
+MAX_FACES_PER_PERSON = 10
+"""Of one person, in pairs of different people: else one with hundreds of photos decides what two people are like."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,7 @@ def threshold_for_fmr(impostor_distances: Distances, fmr: float, people: Ids | N
     """The threshold for a false-match rate, exact: from every one of these (n,) distances.
 
     people: (n, 2) numbers of the two people of each pair; None: no two pairs share anybody
-    Raises TooFewPairs, NotFinite, WrongShape.
-    """
+    Raises TooFewPairs, NotFinite, WrongShape."""
     return Impostors.of(impostor_distances, people, keep=4 * len(impostor_distances)).threshold(fmr)
 
 
@@ -182,14 +183,26 @@ def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Metric 
 def draw_impostor_pairs(people: Ids, n: int, seed: int) -> Ids:
     """(P, 2): places of at most n different pairs of faces of different people, every pair as likely as another.
 
-    people: (N,) numbers; -1 is unknown and left out
+    people: (N,) numbers; -1 is unknown and left out; of each person `MAX_FACES_PER_PERSON` faces at most are used
     """
-    known, rng = np.flatnonzero(people >= 0), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
+    known = choose_faces(people, rng)
     if len(known) < 2:
         return np.empty((0, 2), np.int64)
     first, second = rng.choice(known, (2, 2 * n))
     apart = people[first] != people[second]
     return _unique(first[apart], second[apart], len(people), n, rng)
+
+
+def choose_faces(people: Ids, rng: np.random.Generator, limit: int = MAX_FACES_PER_PERSON) -> Ids:
+    """Places, rising, of at most `limit` faces drawn of each of (N,) people; -1 is unknown and left out."""
+    known = np.flatnonzero(people >= 0)
+    if np.unique(people[known], return_counts=True)[1].max(initial=0) <= limit:
+        return known
+    order = rng.permutation(known)
+    order = order[np.argsort(people[order], kind="stable")]
+    turn = np.arange(len(order)) - np.searchsorted(people[order], people[order])
+    return np.sort(order[turn < limit])
 
 
 def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = EUCLIDEAN) -> Distances:

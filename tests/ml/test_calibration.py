@@ -9,6 +9,7 @@ from scipy.stats import binom
 from ml.calibration import (
     Calibration,
     Impostors,
+    choose_faces,
     draw_impostor_pairs,
     sample_genuine,
     sample_impostors,
@@ -245,6 +246,17 @@ def test_drawn_pairs_are_places_of_different_known_people() -> None:
     assert (people[pairs] >= 0).all()
     assert (people[pairs[:, 0]] != people[pairs[:, 1]]).all()
     assert draw_impostor_pairs(np.full(4, -1), 5, 0).shape == (0, 2)
+
+
+def test_of_one_person_ten_faces_at_most_are_in_impostor_pairs() -> None:
+    people = np.concatenate([np.zeros(1000, np.int64), np.repeat(np.arange(1, 101), 2), np.full(50, -1)])
+    pairs = draw_impostor_pairs(people, 5000, 0)
+    of_first = pairs[people[pairs] == 0]
+    assert len(pairs) == 5000
+    assert len(np.unique(of_first)) == 10
+    assert (people[pairs] == 0).any(1).mean() < 0.12
+    chosen = choose_faces(people, np.random.default_rng(0), limit=1)
+    assert people[chosen].tolist() == list(range(101))
 
 
 def test_samples_of_nobody_are_empty() -> None:
