@@ -171,7 +171,8 @@ def threshold_for_fmr(impostor_distances: Distances, fmr: float, people: Ids | N
     """The threshold for a false-match rate, exact: from every one of these (n,) distances.
 
     people: (n, 2) numbers of the two people of each pair; None: no two pairs share anybody
-    Raises TooFewPairs, NotFinite, WrongShape."""
+    Raises TooFewPairs, NotFinite, WrongShape.
+    """
     return Impostors.of(impostor_distances, people, keep=4 * len(impostor_distances)).threshold(fmr)
 
 
