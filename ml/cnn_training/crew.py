@@ -50,5 +50,6 @@ def crew(device: str = "auto") -> Iterator[Crew]:
         if gpu:
             torch.cuda.set_device(mine)
         yield Crew(rank, distributed.get_world_size(), mine)
+        distributed.barrier()  # a process that leaves early would break the connections of those still at work
     finally:
         distributed.destroy_process_group()
