@@ -12,12 +12,12 @@ EXAMPLES: list[JsonValue] = [
     {"collection": examples.COLLECTION, "protocol": "retrieval", "draws": 3, "model": "champion"},
     {
         "collection": "lfw", "protocol": "disjoint",
-        "files": [{"name": "disjoint-0.txt", "text": "train Aaron_Guiel\nquery Abdullah_Gul/Abdullah_Gul_0017.jpg\n"}],
+        "files": [{"name": "disjoint-0.txt", "text": "train Ada_Example\nquery Ben_Example/Ben_Example_0017.jpg\n"}],
         "training": {"method": "ldml", "descriptor": "lbp", "dim": 32}, "against": examples.EVALUATION,
     },
     {
         "collection": "lfw", "protocol": "verification", "setting": "restricted",
-        "files": [{"name": "pairs.txt", "text": "10\t300\nAbel_Pacheco\t1\t4\nAJ_Cook\t1\tMarsha_Thomason\t1\n"}],
+        "files": [{"name": "pairs.txt", "text": "10\t300\nAda_Example\t1\t4\nBen_Example\t1\tCora_Example\t1\n"}],
         "training": {"method": "ldml", "descriptor": "lbp", "dim": 32},
     },
 ]  # fmt: skip

@@ -6,10 +6,10 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 
 from ml.errors import Corrupt, TooFewPairs
 from ml.identification.tail_fit import LOW_SHARE, TailFit
+from ml.rate_intervals import clopper_pearson
 
 Floats = NDArray[np.float64]
 Source = Literal["leave-one-out", "held-out", "distractors"]
@@ -82,8 +82,9 @@ class StrangerSearches:
         if not within:
             nearest = self.distances[0] if self.distances else np.inf
             effective = self.effective[0] if self.effective else float(self.people)
-            return float(np.nextafter(nearest, -np.inf)), *rate_interval(0.0, effective)
-        reached = rate_interval(self.shares[within - 1], self.effective[within - 1])
+            return float(np.nextafter(nearest, -np.inf)), *clopper_pearson(0.0, effective)
+        searches = self.effective[within - 1]
+        reached = clopper_pearson(self.shares[within - 1] * searches, searches)
         return self.distances[within - 1], *reached
 
     def is_enough(self, share: float) -> bool:
@@ -114,15 +115,6 @@ class StrangerSearches:
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"these are no searches for strangers: {error}") from error
-
-
-def rate_interval(share: float, searches: float) -> tuple[float, float]:
-    """The 95 % interval of the true rate beyond the order statistic that `share` of so many independent searches
-    reach: quantiles of Beta(k, n - k + 1), exact for a threshold that was chosen by these searches."""
-    alarms = share * searches
-    low = float(betaincinv(alarms, searches - alarms + 1, 0.025)) if alarms > 0 else 0.0
-    high = float(betaincinv(alarms + 1, max(searches - alarms, 1e-9), 0.975))
-    return low, high
 
 
 def _effective(share: float, alarms: NDArray[np.int64], counts: NDArray[np.int64], searches: int) -> float:

@@ -14,11 +14,12 @@ from ml.identification.open_set import (
     possible_fpir,
 )
 from ml.identification.searches import GalleryPeople, search_gallery
-from ml.identification.stranger_searches import StrangerSearches, rate_interval
+from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.tail_fit import TailFit
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.flat import Flat
 from ml.metric import EUCLIDEAN, INNER_PRODUCT
+from ml.rate_intervals import clopper_pearson
 from ml.types import Ids, Rows
 
 
@@ -246,10 +247,10 @@ def test_the_interval_covers_the_true_rate_of_an_order_statistic() -> None:
     draw, covered = np.random.default_rng(0), 0
     for _ in range(2000):
         kth = np.sort(draw.random(800))[7]  # its true rate is itself
-        low, high = rate_interval(8 / 800, 800)
+        low, high = clopper_pearson(8, 800)
         covered += low <= kth <= high
     assert 0.93 < covered / 2000 < 0.975
-    assert rate_interval(0.0, 100)[0] == 0
+    assert clopper_pearson(0.0, 100)[0] == 0
 
 
 def test_a_fitted_tail_says_how_sure_it_is() -> None:
