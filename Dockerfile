@@ -16,6 +16,7 @@ RUN pip install --no-cache-dir "$RECOGNISER" \
 COPY ml ml
 COPY app app
 COPY workers workers
+COPY papers papers
 COPY migrations migrations
 RUN pip install --no-cache-dir -c constraints.txt ".[$EXTRA]" && pip uninstall -y likeness
 

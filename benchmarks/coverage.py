@@ -35,7 +35,6 @@ from pathlib import Path
 import numpy as np
 from joblib import cpu_count
 
-from app.cli.reproduce.photos import Photos
 from benchmarks.coverage_judges import (
     Outcome,
     People,
@@ -49,6 +48,7 @@ from benchmarks.coverage_judges import (
 from ml import registry
 from ml.calibration import MAX_FACES_PER_PERSON, choose_faces
 from ml.types import Ids
+from papers.harness.photos import Photos
 
 RATES = (1e-2, 1e-3, 1e-4)
 FPIRS = (0.1, 0.01)

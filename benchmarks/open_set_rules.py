@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from app.catalogue.entries import DLIB_OPTIONS, DLIB_RESNET
-from app.cli.reproduce.photos import Photos
 from benchmarks import open_set_pages, open_set_sizes
 from benchmarks.open_set_scores import (
     ADOPTED,
@@ -35,6 +34,7 @@ from benchmarks.open_set_trial import Plan, Trial, draw_trial
 from ml.evaluation.protocols import people_of
 from ml.generation import Recipe
 from ml.types import Ids, Rows, Spec
+from papers.harness.photos import Photos
 
 FPIR = 0.01
 RECOGNISERS = ("dlib_resnet", "mobilefacenet", "lbp")

@@ -35,7 +35,6 @@ from PIL import Image as Pillow
 from app.catalogue.default_recogniser import ensure_built_in
 from app.cli.lfw import Lfw, centre_face
 from app.cli.private import service
-from app.cli.reproduce.photos import ARCHIVES, Archive, Photos
 from app.collections import service as collections
 from app.collections.schemas import CollectionIn
 from app.config import Settings
@@ -57,6 +56,7 @@ from ml.evaluation.verification_pairs import read_folds
 from ml.geometry import similarity, warp
 from ml.pipeline import default_front_end
 from ml.types import Crops, Ids, Rows
+from papers.harness.photos import ARCHIVES, Archive, Photos
 
 VARIANTS = {
     "stored crop": (False, False),

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.catalogue.entries import DLIB_OPTIONS
-from app.cli.reproduce.photos import Photos
 from ml.calibration import Calibration, Impostors, draw_impostor_pairs, sample_genuine
 from ml.evaluation.protocols import people_of
 from ml.generation import Recipe
@@ -24,6 +23,7 @@ from ml.metric import EUCLIDEAN
 from ml.rate_intervals import TAIL_EXPONENT, effective_pairs
 from ml.reference_calibrations import FOLDER
 from ml.types import Ids, Rows, Spec
+from papers.harness.photos import Photos
 
 GENUINE_PAIRS, SLOPE_PAIRS, PEOPLE_PAIRS = 50_000, 1_000_000, 2_000_000
 BLOCK_ROWS = 1024

@@ -1,9 +1,10 @@
 """`likeness`: the service and its tools, from a terminal."""
 
+from importlib.metadata import entry_points
+
 import typer
 
 from app.cli import compare, demo, detectors, evaluate, export, keys, models, recognisers, serve, use
-from app.cli.reproduce import command as reproduce
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(serve.serve)
@@ -16,12 +17,13 @@ app.command()(use.publish)
 app.command()(compare.compare)
 app.command()(demo.demo)
 app.command()(evaluate.evaluate)
-app.command()(reproduce.reproduce)
 app.command("export-embeddings")(export.export_embeddings)
 app.add_typer(keys.app, name="keys")
 app.add_typer(recognisers.app, name="recognisers")
 app.add_typer(detectors.app, name="detectors")
 app.add_typer(models.app, name="models", hidden=True)
+for command in entry_points(group="likeness.commands"):
+    app.command(command.name)(command.load())
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ UNNAMED = {"dlib": ["dlib-bin"]}
 """Modules that their distribution does not list."""
 PARTS = {"anyio", "pydantic-core", "starlette", "typing-extensions"}
 """Of the interface of fastapi or pydantic, which require them."""
-OURS = {"ml", "app", "workers", "migrations"}
+OURS = {"ml", "app", "workers", "papers", "migrations"}
 
 
 def canonical(name: str) -> str:

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HOMES = ("ml", "app", "workers", "migrations")
-MAY_IMPORT = {"ml": set(), "app": {"ml"}, "workers": {"app", "ml"}, "migrations": {"app"}}
+HOMES = ("ml", "app", "workers", "papers", "migrations")
+MAY_IMPORT = {
+    "ml": set(),
+    "app": {"ml"},
+    "workers": {"app", "ml"},
+    "papers": {"workers", "app", "ml"},
+    "migrations": {"app"},
+}
 FLOORS = [{"config", "errors", "threads"}, {"db", "storage"}, {"queue", "engine", "catalogue"}, {"resources"}, {"deps"}]
 DOORS = {"main", "cli"}
 ENGINE_NEEDS = {"resources"}  # the search engine is opened over the resources, whose generations it shares

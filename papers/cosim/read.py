@@ -1,0 +1,97 @@
+"""CoSiM's chapter: from what systems said of the pairs to accuracies, paired differences and distances."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from ml.evaluation.comparison import FoldComparison, compare_folds
+from ml.evaluation.intervals import bootstrap_pairs
+from ml.evaluation.restricted import Said, Scores, fused, right
+from ml.evaluation.verification_pairs import Pairs
+from ml.fusion.normalise import Normalise
+from papers.cosim.systems import System, View2
+from papers.harness.plan import Figure, Result, Work
+
+Right = NDArray[np.bool_]
+ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """One system, or several fused, in each of the folds.
+
+    works: what it comes from, fold after fold and then the next member's; results: theirs
+    """
+
+    name: str
+    folds: tuple[Said, ...]
+    works: tuple[Work, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Learned from pairs, in each fold alike; of a fusion those of its members."""
+        return sum(int(r.facts["parameters"]) for r in self.results[:: len(self.folds)])
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Of works that are done. numbers: of the folds"""
+
+    view: View2
+    numbers: Sequence[int]
+
+    def heard(self, name: str, works: Sequence[Work]) -> Heard:
+        results = tuple(self.view.lab.results(works))
+        return Heard(name, tuple(Said(r.arrays["judges"], r.arrays["test"]) for r in results), tuple(works), results)
+
+    def system(self, system: System) -> Heard:
+        return self.heard(system.name, [self.view.fit(system, fold) for fold in self.numbers])
+
+    def fused(self, name: str, members: Sequence[Heard]) -> Heard:
+        """Late fusion."""
+        judges = self._judges(members[0])
+        folds = tuple(fused([m.folds[i] for m in members], judges[i]) for i in range(len(self.numbers)))
+        works = tuple(w for m in members for w in m.works)
+        return Heard(name, folds, works, tuple(r for m in members for r in m.results))
+
+    def right(self, heard: Heard) -> list[Right]:
+        """Of each fold's pairs."""
+        every = zip(heard.folds, self._judges(heard), self.tests, strict=True)
+        return [right(said, judges, test) for said, judges, test in every]
+
+    def accuracy(self, heard: Heard) -> Figure:
+        """Percent; the interval resamples people, sd is over folds."""
+        found = self.right(heard)
+        owners = [self.view.people[test.index] for test in self.tests]
+        told = bootstrap_pairs(found, owners)
+        sd = float(np.std([r.mean() for r in found], ddof=1)) if len(found) > 1 else float("nan")
+        return Figure(100 * told.value, 100 * told.low, 100 * told.high, 100 * sd, len(found))
+
+    def difference(self, a: Heard, b: Heard) -> FoldComparison:
+        """a less b in percent, fold by fold."""
+        x, y = (np.array([100 * r.mean() for r in self.right(one)]) for one in (a, b))
+        return compare_folds(x, y)
+
+    def strange(self, heard: Heard) -> list[Scores]:
+        """1 - P(same) of each fold's pairs (000, equations 31 and 32), P as the network itself says it."""
+        every = zip(heard.folds, heard.results, strict=True)
+        return [np.asarray(expit(-said.test - result.facts["bias"])) for said, result in every]
+
+    def calibrated(self, heard: Heard) -> list[Scores]:
+        """1 - P(same), P by the judges: for a fusion, whose score is no probability."""
+        found = []
+        for said, judges in zip(heard.folds, self._judges(heard), strict=True):
+            odds = Normalise().fit(said.judges[:, None], judges.same)
+            found.append(np.asarray(expit(-odds(said.test[:, None])[:, 0])))
+        return found
+
+    @property
+    def tests(self) -> list[Pairs]:
+        return [self.view.folds[fold] for fold in self.numbers]
+
+    def _judges(self, heard: Heard) -> list[Pairs]:
+        return [self.view.folds[heard.results[i].facts["judge"]] for i in range(len(self.numbers))]

@@ -1,0 +1,128 @@
+"""CoSiM's chapter: its systems, each fitted anew for each fold of LFW's view 2 from the given pairs of the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml import registry
+from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.evaluation.restricted import Round, said
+from ml.evaluation.verification_pairs import Pairs
+from ml.types import Ids, Rows
+from papers.harness.lab import FOLDS, WIDTHS, Lab, Method
+from papers.harness.plan import Found, Work
+
+WIDE = 500
+"""Principal components that stand for a descriptor, of the faces learned from; 000 begins from 300."""
+UNLEARNED = ("axes", "offset", "shares")
+Curve = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class System:
+    """A method on some features, as tables name it. stops: the judges' fold stops it; else it never sees that fold."""
+
+    name: str
+    method: Method
+    features: str
+    stops: bool = True
+
+    def with_options(self, name: str, **options: Any) -> "System":
+        method = Method(self.method.name, self.method.dim, {**self.method.options, **options})
+        return System(name, method, self.features, self.stops)
+
+
+@dataclass(frozen=True, eq=False)
+class View2:
+    """LFW's ten folds, their photos numbered anew: only those that a pair names are described here."""
+
+    lab: Lab
+
+    @cached_property
+    def photos(self) -> Ids:
+        """(N,) their places in the list of all of LFW."""
+        return np.unique(self.lab.pairs())
+
+    @cached_property
+    def folds(self) -> tuple[Pairs, ...]:
+        given = [self.lab.protocol(f"view2:{fold}").pairs for fold in FOLDS]
+        return tuple(Pairs(np.searchsorted(self.photos, p.index), p.same) for p in given)
+
+    @cached_property
+    def people(self) -> Ids:
+        """(N,) whose each photo is."""
+        return self.lab.protocol("view2:0").people[self.photos]
+
+    def narrow(self, feature: str, fold: int) -> Work:
+        """Array `rows` (N, WIDE): the descriptors in the principal axes of the faces that this fold learns from."""
+        key = {"narrow": WIDE, "features": feature, "protocol": "view2 restricted", "fold": fold}
+
+        def run(folder: Path, progress: Progress) -> Found:
+            rows = self.lab.photos.rows("lfw", feature)[self.photos]
+            faces = np.unique(Pairs.of([p for i, p in enumerate(self.folds) if i != fold]).index)
+            options = {"dim": min(WIDE, rows.shape[1], len(faces) - 1), "whiten": False, "sample": len(faces)}
+            axes = registry.build("embedders", "wpca", **options)
+            axes.fit(TrainingSet(rows[faces], ()), progress=progress)
+            return {"faces": len(faces)}, {"rows": axes.embed(rows)}
+
+        return Work(f"{feature} fold {fold}", key, 2 + 8 * WIDTHS[feature] / WIDTHS["lbp"], run)
+
+    def rows(self, features: str, fold: int) -> list[Rows]:
+        """Of each of the features, (N, r)."""
+        return [self.lab.store.do(self.narrow(one, fold)).arrays["rows"] for one in features.split("+")]
+
+    def fit(self, system: System, fold: int) -> Work:
+        """Arrays `judges` and `test`: what it says of these pairs, higher is more alike; `curve` (L, 2): at which step
+        the judges saw which AUC. Facts: `judge`, whose fold that is; `parameters` learned from pairs; `bias`, what the
+        sigmoid adds to a score."""
+        key = {
+            **system.method.key, "features": system.features, "narrow": WIDE, "protocol": "view2 restricted",
+            "stops": system.stops, "fold": fold,
+        }  # fmt: skip
+
+        def run(folder: Path, progress: Progress) -> Found:
+            parts = self.rows(system.features, fold)
+            asked = Round.of(parts, self.folds, fold)
+            fitted, curve = _fitted(system, asked, progress)
+            told = said(fitted, asked, np.concatenate(parts, axis=1))
+            facts = {"judge": asked.judge, "notes": dict(fitted.notes), **_size(fitted, system)}
+            return facts, {"judges": told.judges, "test": told.test, "curve": np.array(curve).reshape(-1, 2)}
+
+        return Work(f"{system.name} fold {fold}", key, _guess(system), run)
+
+    def fits(self, systems: Sequence[System], folds: Sequence[int]) -> list[Work]:
+        """With what they need first."""
+        features = dict.fromkeys(one for s in systems for one in s.features.split("+"))
+        narrow = [self.narrow(one, fold) for fold in folds for one in features]
+        return narrow + [self.fit(system, fold) for fold in folds for system in systems]
+
+
+def _guess(system: System) -> float:
+    told, parts = system.method.options, len(system.features.split("+"))
+    return 3.0 + 0.0015 * float(told.get("steps", 0)) * parts * float(told.get("inner", 300)) / 300
+
+
+def _fitted(system: System, asked: Round, progress: Progress) -> tuple[Embedder, Curve]:
+    curve: Curve = []
+
+    def told(step: int, steps: int, values: dict[str, float]) -> None:
+        seen = values.get("held_out")
+        if seen is not None and (not curve or curve[-1][1] != seen):
+            curve.append((step, seen))
+        progress(step, steps, values)
+
+    options = {**system.method.options} | ({"held_out": asked.share} if system.stops else {})
+    embedder = Method(system.method.name, system.method.dim, options).build()
+    return embedder.fit(asked.data if system.stops else asked.learners, progress=told), curve
+
+
+def _size(fitted: Embedder, system: System) -> dict[str, Any]:
+    learned: dict[str, NDArray[Any]] = {} if system.method.name == "wpca" else fitted.learned
+    counted = sum(a.size for name, a in learned.items() if not name.startswith(UNLEARNED))
+    alone = "bias" in learned and system.method.name != "cosim_average"
+    return {"parameters": int(counted), "bias": float(learned["bias"].ravel()[0]) if alone else 0.0}

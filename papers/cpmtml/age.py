@@ -1,0 +1,94 @@
+"""002, Figure 3: faces of the same age, with identities as the second task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ml.embedders.base import Progress, TrainingSet
+from ml.evaluation.protocols import Protocol
+from ml.evaluation.report import rank_protocol
+from papers.cpmtml.fits import BESIDES, Fits, longest, tried, tuned
+from papers.cpmtml.learners import ONE, WHITENED, Learner, Setting
+from papers.cpmtml.paper import CPMTML, UTML
+from papers.cpmtml.tasks import AGE, PAIRS, ages_first
+from papers.harness.lab import Method, ranked_arrays
+from papers.harness.plan import Found, Result, Work
+from papers.harness.results import ALONE
+
+DIM, SPLITS, IDENTITIES = 32, 5, 30_000
+OTHER = "identity"
+PRINTED = Learner(CPMTML, "cpmtml", OTHER, {"common": "first"})
+NEXT = Learner(f"{CPMTML}, L0 from the next components", "cpmtml", OTHER)
+LEARNERS = (WHITENED, ONE, Learner(UTML, "utml", OTHER), PRINTED, NEXT)
+
+
+def split(names: Sequence[str], number: int) -> Protocol:
+    """Half of the faces to learn from; of the others one of each age is searched for among the rest.
+
+    names: `AGE/...`. Their ages stand for the people of the protocol.
+    """
+    ages = np.array([int(name.split("/")[0]) for name in names])
+    draw = np.random.default_rng(number)
+    test = draw.random(len(ages)) < 0.5
+    queries = np.sort([draw.choice(np.flatnonzero(test & (ages == age))) for age in np.unique(ages[test])])
+    gallery = np.setdiff1d(np.flatnonzero(test), queries)
+    return Protocol(f"age-{number}", ages, np.flatnonzero(~test), queries, gallery)
+
+
+@dataclass(frozen=True, eq=False)
+class Ages:
+    """Fits and rankings of faces of known age."""
+
+    fits: Fits
+
+    @property
+    def splits(self) -> range:
+        scope = self.fits.lab.scope
+        return range(min(SPLITS, scope.draws))
+
+    def settings(self, features: str) -> list[Setting]:
+        """stML with twice the numbers among them."""
+        asked = LEARNERS if not self.fits.lab.scope.quick else (WHITENED, ONE, PRINTED)
+        both = [Setting(one, features, DIM, PAIRS, IDENTITIES) for one in asked]
+        return [*both, Setting(ONE, features, 2 * DIM, PAIRS, IDENTITIES)]
+
+    def choices(self, setting: Setting) -> list[Work]:
+        if self.fits.lab.scope.quick or not setting.learner.learns:
+            return []
+        at = Setting(setting.learner, setting.features, DIM, setting.pairs, setting.auxiliary)
+        return tried(at, partial(self._data, at, 0), protocol="age-0")
+
+    def works(self, setting: Setting) -> list[Work]:
+        """One a split; none as long as the rate is not chosen."""
+        method = tuned(self.fits.lab, setting, self.choices(setting))
+        return [] if method is None else [self._work(setting, method, number) for number in self.splits]
+
+    def guessed(self, setting: Setting) -> list[Work]:
+        method = setting.with_options(steps=longest(setting) // 2)
+        return [self._work(setting, method, number) for number in self.splits]
+
+    def results(self, setting: Setting) -> list[Result]:
+        return self.fits.lab.results(self.works(setting))
+
+    def _split(self, number: int) -> Protocol:
+        return split(self.fits.lab.photos.names("age"), number)
+
+    def _data(self, setting: Setting, number: int) -> TrainingSet:
+        both = setting.learner.aux == OTHER
+        return ages_first(self.fits.lab, setting.features, self._split(number).training, both=both)
+
+    def _work(self, setting: Setting, method: Method, number: int) -> Work:
+        key = {**method.key, "features": setting.features, "task": AGE, "protocol": f"age-{number}"}
+
+        def run(folder: Path, progress: Progress) -> Found:
+            asked = self._split(number)
+            embedder = method.build().fit(self._data(setting, number), progress=progress)
+            rows = self.fits.lab.photos.rows("age", setting.features)
+            ranked = rank_protocol(embedder.embed(rows, AGE), asked)
+            return {"notes": dict(embedder.notes)}, ranked_arrays(ranked, ALONE)
+
+        seconds = BESIDES + method.options.get("steps", 0) * setting.step_seconds
+        return Work(f"age {setting.learner.title} {setting.features} {number}", key, seconds, run)

@@ -1,0 +1,89 @@
+"""Figure 3 of 002 as a table, a picture, and what the paper says of it, tested."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from papers.cpmtml.age import DIM, IDENTITIES, PRINTED, Ages
+from papers.cpmtml.learners import ONE, Setting
+from papers.cpmtml.tasks import ALIKE, PAIRS
+from papers.harness.plan import Plot, Result, Row, Sign, Table, Work
+from papers.harness.results import Queries, difference, figures, percent
+
+CALLS = (1, 2, 5, 10, 20)
+COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
+SHOWN = {"lbp": "LBP", "mobilefacenet": "CNN"}
+
+
+@dataclass(frozen=True, eq=False)
+class AgeTable:
+    """Of these descriptors."""
+
+    ages: Ages
+    features: Sequence[str]
+
+    def table(self) -> Table:
+        """What was found, by learner, and the paper's three statements."""
+        rows = [self._row(s) for features in self.features for s in self.ages.settings(features)]
+        names = " and ".join(SHOWN[f] for f in self.features)
+        splits = len(self.ages.splits)
+        header = (
+            f"UTKFace (for MORPH), faces of 18 to 80 years, {names}; {splits} splits in halves, one to learn from; of "
+            f"the other one face of each age is searched for among the rest, and a face of the same year is right. "
+            f"n-call@K and mAP in percent, intervals by bootstrap over ages. {PAIRS:,} pairs of ages (alike within "
+            f"{ALIKE:g} years), {IDENTITIES:,} pairs of identities of LFW; the paper prints curves and no figures."
+        )
+        title = f"Figure 3: age retrieval, d = {DIM}"
+        return Table("figure-3", title, header, COLUMNS, [*rows, *self._statements()], [self._plot()])
+
+    def _row(self, setting: Setting) -> Row:
+        works = self.ages.works(setting)
+        name = f"{SHOWN[setting.features]}, {setting.title}"
+        return Row(name, figures(self.ages.fits.lab.results(works), COLUMNS), works=works)
+
+    def _setting(self, learner: Any, features: str) -> Setting:
+        return next(s for s in self.ages.settings(features) if s.learner == learner)
+
+    def _results(self, learner: Any, features: str) -> list[Result]:
+        return self.ages.results(self._setting(learner, features))
+
+    def _works(self, learner: Any, features: str) -> list[Work]:
+        return list(self.ages.works(self._setting(learner, features)))
+
+    def _statements(self) -> list[Row]:
+        asked = {f"{SHOWN[f]}: CP-mtML less stML": ((PRINTED, f), (ONE, f), f == "lbp") for f in self.features}
+        if len(self.features) > 1:
+            asked["stML: LBP less CNN"] = ((ONE, "lbp"), (ONE, "mobilefacenet"), True)
+        made = []
+        for name, (a, b, above) in asked.items():
+            found = {c: difference(self._results(*a), self._results(*b), c) for c in COLUMNS}
+            shown = {c: percent(one.difference, draws=len(self.ages.splits)) for c, one in found.items()}
+            works = [w for one in (a, b) for w in self._works(*one)]
+            says = f"the paper: {'above' if above else 'below'} 0; 1-call@10: p {found['1@10'].p:.2g}"
+            sign: Sign = "above" if above else "below"
+            made.append(Row(name, shown, cause=says, differences=("1@10",), claim=sign, works=works))
+        return made
+
+    def _plot(self) -> Plot:
+        curves = {
+            features: {s.title: _curve(self.ages.results(s)) for s in self.ages.settings(features)}
+            for features in self.features
+        }
+
+        def draw(axes: Any) -> None:
+            for place, (features, lines) in zip(np.atleast_1d(axes), curves.items(), strict=True):
+                for name, line in lines.items():
+                    place.plot(range(1, len(line) + 1), line, label=name)
+                place.set(title=SHOWN[features], xlabel="K", ylabel="1-call@K, percent")
+                place.legend(fontsize=7, loc="lower right")
+
+        alt = f"1-call@K of the same age by K, {' and '.join(SHOWN[f] for f in self.features)}"
+        return Plot("cpmtml-age", alt, draw, columns=len(self.features))
+
+
+def _curve(results: Sequence[Result]) -> list[float]:
+    """1-call@1 to @20, percent."""
+    queries = [Queries.of(r) for r in results]
+    return [100 * float(np.nanmean(np.concatenate([q.values(f"1@{k}") for q in queries]))) for k in range(1, 21)]

@@ -1,0 +1,38 @@
+"""002, CP-mtML: the tables and figures of "CP-mtML: Coupled Projection multi-task Metric Learning"."""
+
+from collections.abc import Sequence
+
+from papers.cpmtml.age import DIM, Ages
+from papers.cpmtml.age_table import AgeTable
+from papers.cpmtml.course import Course
+from papers.cpmtml.fits import TUNED_AT, Fits
+from papers.cpmtml.identity import Identity
+from papers.cpmtml.projections import Parts
+from papers.cpmtml.speed import Speed
+from papers.cpmtml.tasks import PAIRS
+from papers.harness.lab import Lab
+from papers.harness.plan import Chapter, Table, Work
+
+
+def chapter(lab: Lab) -> Chapter:
+    fits = Fits(lab)
+    identity, parts, ages, course, speed = Identity(fits), Parts(fits), Ages(fits), Course(fits), Speed(fits)
+    aged = [s for f in identity.features for s in ages.settings(f)] if lab.photos.has("age") else []
+
+    def works() -> list[Work]:
+        chosen = [w for s in identity.settings() if s.dim == TUNED_AT and s.pairs == PAIRS for w in fits.choices(s)]
+        fitted = [w for s in identity.settings() for w in fits.works(s)]
+        chosen += [w for s in aged if s.dim == DIM for w in ages.choices(s)]
+        fitted += [w for s in aged for w in ages.works(s)]
+        return [*chosen, *fitted, *parts.works(), *course.works(), *speed.works()]
+
+    def tables() -> Sequence[Table]:
+        made = [parts.table(identity.header(["lbp"], few=True)), *identity.tables()]
+        made += [AgeTable(ages, identity.features).table()] if aged else []
+        return [*made, course.table(), speed.table()]
+
+    def guessed() -> Sequence[Work]:
+        waiting = [w for s in identity.settings() if fits.method(s) is None for w in fits.guessed(s)]
+        return [*waiting, *(w for s in aged if not ages.works(s) for w in ages.guessed(s))]
+
+    return Chapter("cp-mtml", "CP-mtML (002)", works, tables, guessed)

@@ -1,0 +1,129 @@
+"""The learners of 002, what they are fitted with, and which of them stand in which table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from papers.cpmtml.paper import CPMTML, MTLMCA, STML, UTML, WPCA, Name
+from papers.cpmtml.tasks import AGE, AUXILIARY, FER, MOOD, PAIRS
+from papers.harness.lab import WIDTHS, Method
+
+QUICK_STEPS, QUICK_RATE = 100, 0.12
+"""Batches for each task in a quick look, which chooses nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """name: as the tables call it, up to a comma as 002 does; method: the embedder; aux: the second task.
+
+    altered: how it differs from what 002 prints
+    """
+
+    name: str
+    method: str
+    aux: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    altered: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} ({self.aux})" if self.aux else self.name
+
+    @property
+    def printed(self) -> Name:
+        return self.name.split(",")[0], self.aux
+
+    @property
+    def coupled(self) -> bool:
+        """Whether it stores 2d numbers."""
+        return self.method == "cpmtml"
+
+    @property
+    def learns(self) -> bool:
+        return self.method != "wpca"
+
+    @property
+    def tasks(self) -> int:
+        return 2 if self.aux else 1
+
+
+AFTER = "L0 from the next components"
+WHITENED = Learner(WPCA[0], "wpca")
+ONE = Learner(STML[0], "stml")
+UNION = [Learner(UTML, "utml", aux) for aux in (MOOD, AGE, FER)]
+TURNED = [Learner(MTLMCA, "mtlmca", aux, altered="L0 begins at WPCA") for aux in (MOOD, AGE)]
+TURNED_EYE = Learner(f"{MTLMCA}, L0 from eye(d, D) as printed", "mtlmca", MOOD, {"start": "eye"})
+COUPLED = [Learner(CPMTML, "cpmtml", aux, {"common": "first"}) for aux in (MOOD, AGE, FER)]
+NEXT = [Learner(f"{CPMTML}, {AFTER}", "cpmtml", aux, altered=AFTER) for aux in (MOOD, AGE, FER)]
+
+PLAIN, UNWHITENED = {"whiten": False}, "begins at plain PCA"
+PCA = Learner("PCA, not whitened", "wpca", options=PLAIN)
+ONE_PLAIN = Learner(f"{STML[0]}, from PCA", "stml", options=PLAIN, altered=UNWHITENED)
+NEXT_PLAIN = [
+    Learner(f"{CPMTML}, from PCA, {AFTER}", "cpmtml", aux, PLAIN, f"{UNWHITENED}, {AFTER}") for aux in (MOOD, AGE)
+]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a learner is fitted with."""
+
+    learner: Learner
+    features: str
+    dim: int
+    pairs: int = PAIRS
+    auxiliary: int = AUXILIARY
+
+    @property
+    def method(self) -> Method:
+        """At the rate and with the steps of a quick look."""
+        one = self.learner
+        if not one.learns:
+            return Method("wpca", self.dim, one.options)
+        many = {"auxiliary_pairs": self.auxiliary} if one.aux else {}
+        told = {"pairs": self.pairs, **many, "rate": QUICK_RATE, "steps": one.tasks * QUICK_STEPS, "held_out": 0.0}
+        return Method(one.method, self.dim, {**one.options, **told})
+
+    def with_options(self, **options: Any) -> Method:
+        return replace(self.method, options={**self.method.options, **options})
+
+    @property
+    def title(self) -> str:
+        numbers = 2 * self.dim if self.learner.coupled else self.dim
+        return f"{self.learner.title}, {numbers} numbers a face"
+
+    @property
+    def possible(self) -> bool:
+        """Whether the descriptor has as many principal components as the start takes."""
+        next_too = self.learner.coupled and self.learner.options.get("common") != "first"
+        axes = 2 * self.dim if next_too else self.dim
+        return axes <= WIDTHS[self.features]
+
+    @property
+    def step_seconds(self) -> float:
+        """Of a batch of 256 pairs, on the machine of docs/measurements.md."""
+        numbers = 2 * self.dim if self.learner.coupled else self.dim
+        return 0.002 + WIDTHS[self.features] / WIDTHS["lbp"] * (0.012 + 0.0002 * numbers)
+
+
+def lines(features: str, dim: int, *, every: bool) -> list[Setting]:
+    """The rows of one descriptor at one d, stML with twice the numbers among them.
+
+    every: all that Table 6 has, and FER. Of a descriptor that is good already, what starts from plain PCA too.
+    """
+    asked = [WHITENED, ONE, *UNION, *TURNED, TURNED_EYE, *COUPLED, *NEXT]
+    if features != "lbp":
+        asked += [PCA, ONE_PLAIN, *NEXT_PLAIN]
+    kept = [one for one in asked if every or (one.aux != FER and one.method != "mtlmca")]
+    return [s for one in kept for s in _sizes(one, features, dim) if s.possible]
+
+
+def _sizes(one: Learner, features: str, dim: int) -> list[Setting]:
+    """At d, and at 2d what CP-mtML is compared with."""
+    return [Setting(one, features, d) for d in ((dim, 2 * dim) if one.method == "stml" else (dim,))]
+
+
+def rivals(one: Setting, among: Sequence[Setting]) -> list[Setting]:
+    """stML with the same start, by the d of its name and by the numbers that it stores."""
+    start = one.learner.options.get("whiten")
+    return [s for s in among if s.learner.method == "stml" and s.learner.options.get("whiten") == start]

@@ -1,0 +1,37 @@
+"""Plots as SVG files that are the same bytes for the same figures."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from papers.harness.plan import Curves, Plot
+
+
+def draw(plot: Plot, path: Path) -> None:
+    """Draws a plot to an SVG file."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "likeness", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
+    from matplotlib import pyplot
+
+    size = (5.5 * plot.columns, 3.8 * plot.rows)
+    figure, axes = pyplot.subplots(plot.rows, plot.columns, figsize=size, layout="constrained")
+    plot.draw(axes)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def line_plot(name: str, alt: str, lines: Curves) -> Plot:
+    """A plot of curves that the JSON keeps, a panel beside the other; the legend stands in the first."""
+
+    def draw_lines(axes: Any) -> None:
+        places = np.atleast_1d(axes)
+        for place, (title, curves) in zip(places, lines.panels.items(), strict=True):
+            for label, values in curves.items():
+                place.plot(range(1, len(values) + 1), values, label=label)
+            place.set(xlabel=lines.xlabel, ylabel=lines.ylabel, title=title)
+        places[0].legend(fontsize=7)
+
+    return Plot(name, alt, draw_lines, columns=len(lines.panels), lines=lines)

@@ -1,0 +1,104 @@
+"""From what works found to the figures of a table, in percent, each with its interval."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.evaluation.comparison import Comparison, compare
+from ml.evaluation.folds import Verification, partner, verify
+from ml.evaluation.intervals import Interval, bootstrap_mean
+from ml.evaluation.retrieval import average_precision
+from ml.evaluation.verification import Distances
+from ml.evaluation.verification_pairs import Pairs
+from ml.types import Ids
+from papers.harness.plan import Figure, Result
+from papers.harness.verdicts import NO_DIFFERENCE, side_of_zero
+
+Values = NDArray[np.float64]
+ALONE, CROWD = "alone", "crowd"
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """What one draw's queries found: relevant ranks and whose each query is."""
+
+    ranks: tuple[Ids, ...]
+    people: Values
+
+    @classmethod
+    def of(cls, result: Result, where: str = ALONE) -> "Queries":
+        """where: ALONE or CROWD, with all distractors."""
+        ends = np.cumsum(result.arrays[f"{where}_counts"])[:-1]
+        parts = np.split(result.arrays[f"{where}_ranks"].astype(np.int64), ends)
+        return cls(tuple(parts), result.arrays[f"{where}_people"])
+
+    def values(self, column: str) -> Values:
+        """(Q,) of `mAP` or `n@K` (n-call@K; `1@10` is 1-call@10), 0..1, NaN where nothing is relevant."""
+        if column == "mAP":
+            return np.array([average_precision(r) for r in self.ranks])
+        n, k = (int(part) for part in column.split("@"))
+        return np.array([float(len(r) >= n and r[n - 1] <= k) if len(r) else np.nan for r in self.ranks])
+
+
+def figure(results: Sequence[Result], column: str, where: str = ALONE) -> Figure:
+    """Of one system over its draws: the mean, the interval by bootstrap over people, all draws of one together."""
+    draws = [Queries.of(r, where) for r in results]
+    values = [d.values(column) for d in draws]
+    found = bootstrap_mean(np.concatenate(values), np.concatenate([d.people for d in draws]))
+    means = [float(np.nanmean(v)) for v in values]
+    return percent(found, float(np.std(means, ddof=1)) if len(means) > 1 else float("nan"), len(means))
+
+
+def figures(results: Sequence[Result], columns: Sequence[str], where: str = ALONE) -> dict[str, Figure]:
+    return {column: figure(results, column, where) for column in columns}
+
+
+def percent(found: Interval, sd: float = float("nan"), draws: int = 1) -> Figure:
+    return Figure(100 * found.value, 100 * found.low, 100 * found.high, 100 * sd, draws)
+
+
+def difference(a: Sequence[Result], b: Sequence[Result], column: str, where: str = ALONE) -> Comparison:
+    """a less b on the same queries of the same draws (0..1): `difference` with its interval, p by permutation."""
+    first, second = ([Queries.of(r, where) for r in side] for side in (a, b))
+    x, y = (np.concatenate([q.values(column) for q in side]) for side in (first, second))
+    return compare(x, y, np.concatenate([q.people for q in first]))
+
+
+def told(found: Comparison) -> str:
+    """`+1.2 [+0.3, +2.1], p 0.01`, in points; with `, no difference shown` where the interval covers 0."""
+    one = found.difference
+    unclear = "" if side_of_zero(percent(one)) else f", {NO_DIFFERENCE}"
+    return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {found.p:.2g}{unclear}"
+
+
+def verified(
+    folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids, judges: Sequence[Result] = ()
+) -> Verification:
+    """Over LFW's folds: each judged under its own model.
+
+    judges: of folds 0 and 1, 2 and 3, ..., a fit that saw neither, under which the pairs of either give the other its
+    threshold; without them it is the one that is best on the other nine, under the fold's own model.
+    """
+    every = np.cumsum([0, *(len(p.same) for p in pairs)])
+    place = {tuple(pair): i for i, pair in enumerate(np.concatenate([p.index for p in pairs]).tolist())}
+
+    def apart(fold: int):  # type: ignore[no-untyped-def]
+        kept = folds[fold].arrays["distances"]
+        return lambda index: kept[[place[tuple(pair)] for pair in index.tolist()]]
+
+    def judge(fold: int) -> tuple[Pairs, Distances]:
+        other = partner(fold, len(pairs))
+        return pairs[other], judges[fold // 2].arrays["distances"][every[other] : every[other + 1]]
+
+    assert every[-1] == len(folds[0].arrays["distances"])
+    return verify(list(pairs), people, apart, judge=judge if judges else None)
+
+
+def accuracy(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids, judges: Sequence[Result] = ()) -> Figure:
+    """Of `verified`. The interval resamples people; sd is over folds."""
+    found = verified(folds, pairs, people, judges)
+    return Figure(
+        100 * found.accuracy.mean, 100 * found.people.low, 100 * found.people.high, 100 * found.accuracy.sd, len(folds)
+    )

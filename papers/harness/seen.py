@@ -1,0 +1,75 @@
+"""Descriptors as a fit meets them: whole, or within the principal axes that its maps are sought in anyway.
+
+Most of a fit's time goes into those axes, and all fits of one protocol have the same, so they are found once for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.embedders.base import Embedder
+from ml.types import Ids, Rows
+from papers.harness.photos import Photos
+
+BLOCK = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """axes: (r, D) orthonormal, several descriptors weighted so that they vary alike; None where they are met as they
+    are. origin: (r,) where the mean of the sample lies on the axes, from which coordinates are told."""
+
+    photos: Photos
+    features: str
+    axes: Rows | None = None
+    origin: Rows = field(default_factory=lambda: np.zeros(1, np.float32))
+    kept: dict[str, Rows] = field(default_factory=dict)
+
+    def rows(self, photo_set: str) -> Rows:
+        """(N, D), or (N, r) coordinates, of all photos of a set."""
+        if self.axes is None:
+            return self.photos.rows(photo_set, self.features)
+        if photo_set not in self.kept:
+            self.kept[photo_set] = self._inside(self.photos.rows(photo_set, self.features), self.axes, self.origin)
+        return self.kept[photo_set]
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return self.photos.blocks(self.features) if self.axes is None else ()
+
+    def numbers(self, learned: Mapping[str, NDArray[Any]]) -> int:
+        """How many numbers were learned, counted as they act on whole descriptors."""
+        inside, whole = (1, 1) if self.axes is None else self.axes.shape
+        return sum(a.size * whole // inside if a.shape[-1:] == (inside,) else a.size for a in learned.values())
+
+    def _inside(self, rows: Rows, axes: Rows, origin: Rows) -> Rows:
+        found = np.empty((len(rows), len(axes)), np.float32)
+        for at in range(0, len(rows), BLOCK):
+            found[at : at + BLOCK] = rows[at : at + BLOCK] @ axes.T - origin
+        return found
+
+
+def seen(photos: Photos, features: str, training: Ids, embedder: Embedder) -> Seen:
+    """For a fit on these places of LFW. Maps of directions need the length of the whole descriptor."""
+    axes = getattr(embedder, "axes", None)
+    plain = not getattr(embedder, "held_out", 0.0) and getattr(embedder, "start", "") != "learned"
+    if axes is None or not plain or not getattr(embedder, "linear", True) or axes >= sum(photos.blocks(features)):
+        return Seen(photos, features)
+    return _within(photos, features, training.tobytes(), axes, embedder.seed)
+
+
+@lru_cache(maxsize=1)
+def _within(photos: Photos, features: str, training: bytes, axes: int, seed: int) -> Seen:
+    import torch
+
+    from ml.embedders._space import principal_space
+
+    rows = torch.from_numpy(photos.rows("lfw", features))
+    places = np.frombuffer(training, np.int64).copy()
+    space = principal_space(rows, places, axes, seed, widths=photos.blocks(features))
+    assert space.axes is not None
+    return Seen(photos, features, space.axes.numpy(), (space.axes @ space.mean).numpy())

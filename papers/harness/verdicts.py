@@ -1,0 +1,150 @@
+"""The rule by which every row of a results table gets its verdict.
+
+Checked in this order; the first that applies decides:
+
+1. nothing learned: a fit behind the row took no step, whatever its figure.
+2. no difference shown: a difference is exactly 0, has no interval, or its interval covers 0.
+3. not possible here: the paper's data or network cannot be had, so the figures are not compared.
+   A table may also say "ours" of what cannot be compared fairly.
+4. altered: the method is not the one that the paper prints. It never reproduces anything.
+5. A difference: reproduced (the interval holds the paper's figure), same sign, or other sign.
+6. A figure: reproduced (the paper's figure lies in the interval, or within the tolerance), better, worse, or mixed.
+   Without a figure of the paper in the row: ours.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from papers.harness.plan import Figure, Row
+
+Verdict = Literal[
+    "nothing learned", "not possible here", "no difference shown", "ours", "altered", "reproduced", "same sign",
+    "other sign", "better", "worse", "mixed",
+]  # fmt: skip
+NO_DIFFERENCE: Literal["no difference shown"] = "no difference shown"
+NO_STEP = "no step was taken, so this is the start and not a fit"
+SIDES = {1: "above", 0: "at", -1: "below"}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """verdict, and in words why; the reason is empty where the verdict says it all."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+def judge(row: Row) -> Judgement:
+    """The verdict of a row by the rule of this module."""
+    if 0 in fit_steps(row):
+        return Judgement("nothing learned", NO_STEP)
+    unclear = [column for column in row.differences if side_of_zero(row.figures[column]) == 0]
+    if unclear:
+        where = "" if len(unclear) == len(row.differences) else f"in {', '.join(unclear)}"
+        return Judgement(NO_DIFFERENCE, _joined(where, row.altered and f"altered: {row.altered}"))
+    if row.verdict is not None:
+        return Judgement(row.verdict)
+    if row.differences:
+        return _judge_difference(row)
+    if row.altered:
+        return Judgement("altered", _joined(row.altered, _beside_paper(row)))
+    return _judge_figures(row, compare_with_paper(row))
+
+
+def judged(row: Row) -> Verdict:
+    """The verdict alone."""
+    return judge(row).verdict
+
+
+def side_of_zero(difference: Figure) -> int:
+    """1: the interval lies above 0; -1: below; 0: it covers 0, or the difference is exactly 0 or has no interval."""
+    if difference.value == 0:
+        return 0
+    return int(difference.low > 0) - int(difference.high < 0)
+
+
+def compare_with_paper(row: Row) -> dict[str, int]:
+    """By column that is compared: 0 where the figure is the paper's, 1 where it is better, -1 where it is worse."""
+    columns = [c for c in row.compared or row.paper if c in row.paper and c in row.figures]
+    return {c: _sign(row, row.figures[c], row.paper[c], c in row.lower_is_better) for c in columns}
+
+
+def fit_steps(row: Row) -> list[int]:
+    """How many steps the iterative fits behind a row took, each number once; empty where none counts its steps."""
+    if row.fit_steps is not None:
+        return list(row.fit_steps)
+    return list(dict.fromkeys(steps for work in row.works for steps in _steps_in(work.key)))
+
+
+def _steps_in(key: Any) -> list[int]:
+    """The `steps` of all `options` in a key, which may hold the keys of other works."""
+    if isinstance(key, Mapping):
+        own = key.get("options")
+        steps = [own["steps"]] if isinstance(own, Mapping) and "steps" in own else []
+        return steps + [n for name, value in key.items() if name != "options" for n in _steps_in(value)]
+    if isinstance(key, Sequence) and not isinstance(key, str):
+        return [n for value in key for n in _steps_in(value)]
+    return []
+
+
+def _judge_difference(row: Row) -> Judgement:
+    """Of differences all of whose intervals are clear of 0."""
+    sides = {side_of_zero(row.figures[column]) for column in row.differences}
+    if len(sides) > 1:
+        return Judgement("mixed", "not of one sign")
+    [side] = sides
+    here = f"{SIDES[side]} 0"
+    if row.altered:
+        return Judgement("altered", _joined(row.altered, here))
+    printed = [(row.figures[c], row.paper[c]) for c in row.differences if c in row.paper]
+    if not printed:
+        if not row.claim:
+            return Judgement("ours", here)
+        return Judgement("same sign" if SIDES[side] == row.claim else "other sign", f"{here}, the paper: {row.claim} 0")
+    if all(figure.low <= paper <= figure.high for figure, paper in printed):
+        return Judgement("reproduced")
+    if all(np.sign(paper) == side for _, paper in printed):
+        less = all(abs(figure.value) < abs(paper) for figure, paper in printed)
+        return Judgement("same sign", f"{here}, by {'less' if less else 'more'} than printed")
+    return Judgement("other sign", here)
+
+
+def _judge_figures(row: Row, signs: Mapping[str, int]) -> Judgement:
+    if not signs:
+        return Judgement("ours")
+    found = set(signs.values())
+    if len(found) > 1:
+        return Judgement(
+            "mixed", "; ".join(f"{name} at {_columns(signs, s)}" for s, name in NAMES.items() if s in found)
+        )
+    [sign] = found
+    return Judgement(NAMES[sign])
+
+
+NAMES: Mapping[int, Literal["better", "reproduced", "worse"]] = {1: "better", 0: "reproduced", -1: "worse"}
+
+
+def _columns(signs: Mapping[str, int], sign: int) -> str:
+    return ", ".join(column for column, one in signs.items() if one == sign)
+
+
+def _sign(row: Row, figure: Figure, paper: float, lower_is_better: bool) -> int:
+    if abs(figure.value - paper) <= row.tolerance or figure.low <= paper <= figure.high:
+        return 0
+    return 1 if (figure.value > paper) != lower_is_better else -1
+
+
+def _beside_paper(row: Row) -> str:
+    """On which side of the printed figures an altered method's lie: for orientation, not a verdict."""
+    found = set(compare_with_paper(replace(row, lower_is_better=())).values())
+    if not found:
+        return ""
+    words = {1: "above", 0: "level with", -1: "below"}
+    return f"{words[found.pop()] if len(found) == 1 else 'partly level with'} the printed figure"
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,164 @@
+"""001, Table 2 and Figure 1, from what the works on digits found."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from papers.harness.lab import Lab
+from papers.harness.plan import Declared, Plot, Row, Table, Work
+from papers.harness.results import percent
+from papers.manifolds import compared, digits
+from papers.manifolds.compared import Judged, Trial, right, right_flat
+from papers.manifolds.heads import HEADS
+from papers.manifolds.part import SAME, Part, flat
+
+COLUMNS = ("error", "less than Conv's", "error, axes alike", "axes", "epoch")
+ERRORS = {"ae": 11.13, "plain": 14.84, "qconv": 9.93, "stiefel": 9.75}
+SECONDS = {"ae": 10.5, "plain": 12.1, "qconv": 12.3, "stiefel": 12.4}
+GAINS = {"qconv": 14.84 - 9.93, "stiefel": 14.84 - 9.75}
+TITLES = {
+    "start": "where the layers start", "ae": "AE", "pca": "PCA-20", "pixels": "the 784 pixels themselves",
+}  # fmt: skip
+SHOWN = ("ae", "plain", "qconv", "stiefel")
+HEADER = (
+    "MNIST's 10,000 test digits, since the training file is not to be had here: a drawn half teaches, the other half "
+    "is tested ({seeds}); the paper has 60,000 and 10,000. 784 -> 20, N = 100, tau = 1, {epochs} epochs of 50 batches, "
+    "pixels brought to unit length, {rates}. Error of the nearest neighbour in percent, ± over splits, [95 %, "
+    "bootstrap over digits]; less than Conv's: paired, in points; axes alike: the same directions, all of one weight; "
+    "axes: how many of the 20 distances are made of (exp of the entropy of M's eigenvalues); epoch: CPU time in "
+    "percent of Conv's, in turns in one run, [quartiles]."
+)
+INVERSE = (
+    "qConv, inverse metric: Tr(xi G theta') is left alone by rotations as the paper's Tr(xi G^-1 theta') is; its "
+    "gradient is the partial derivatives times G^-1 (scaled gradient descent). The paper does not try it."
+)
+
+
+class Digits(Part):
+    """Table 2 and Figure 1.
+
+    sizes: epochs, rounds in which they are timed, points of the picture
+    """
+
+    sizes: ClassVar = {True: (20, 3, 500), False: (100, 7, 2000)}
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__(lab)
+        self.epochs, self.rounds, self.points = self.sizes[self.quick]
+
+    def chosen_works(self) -> list[Work]:
+        return [*flat(self._learned), *flat(self._baselines), self._times, self._scatter]
+
+    def tables(self) -> Sequence[Table]:
+        rows = [self._row(name, TITLES[name], self._baselines) for name in TITLES]
+        rows += [self._row(head, HEADS[head].title, self._learned) for head in HEADS]
+        splits = f"{len(self._seeds)} such splits" if len(self._seeds) > 1 else "one such split"
+        header = HEADER.format(seeds=splits, epochs=self.epochs, rates=self.how)
+        plots = [self._scattered(), self._curves()]
+        return [Table("manifolds-table-2", "Table 2: one layer on digits", header, COLUMNS, rows, plots, self._notes())]
+
+    def trials(self) -> Sequence[Trial]:
+        works = self._learned
+        found = {head: self.lab.results(works[head]) for head in HEADS}
+        own, alike = (compared.of_heads(found, one, "asked") for one in (right, right_flat))
+        return [Trial("digits", own, compared.likeness(found), works, alike, GAINS, compared.apart(found, "qconv"))]
+
+    @property
+    def choices(self) -> dict[str, Work]:
+        return {head: digits.choice(self.lab, head, self.epochs) for head in HEADS}
+
+    @property
+    def _seeds(self) -> range:
+        return self.lab.scope.seeds
+
+    @property
+    def _learned(self) -> dict[str, list[Work]]:
+        known = self.known
+        return {h: [digits.learned(self.lab, h, r, self.epochs, s) for s in self._seeds] for h, r in known.items()}
+
+    @property
+    def _baselines(self) -> dict[str, list[Work]]:
+        return {name: [digits.baseline(self.lab, name, self.epochs, s) for s in self._seeds] for name in TITLES}
+
+    @property
+    def _times(self) -> Work:
+        return digits.epoch_times(self.lab, self.known, self.rounds)
+
+    @property
+    def _scatter(self) -> Work:
+        first = {name: works[0] for name, works in {**self._baselines, **self._learned}.items() if name in SHOWN}
+        return digits.scatter(self.lab, first, self.points)
+
+    def _row(self, name: str, title: str, works: Mapping[str, Sequence[Work]]) -> Row:
+        results, conv = self.lab.results(works[name]), self.lab.results(self._learned["plain"])
+        own = Judged.of(results, right, "asked")
+        figures = {"error": compared.reversed_figure(own.figure)}
+        if name != "plain":
+            figures["less than Conv's"] = percent(own.over(Judged.of(conv, right, "asked")).difference)
+        if name != "pixels":
+            figures["error, axes alike"] = compared.reversed_figure(Judged.of(results, right_flat, "asked").figure)
+            figures["axes"] = compared.mean_axes(results)
+        ratios = self.lab.result(self._times).facts["ratios"].get(name)
+        if ratios:
+            figures["epoch"] = compared.middle(ratios)
+        paper = (
+            {"error": ERRORS[name], "epoch": round(100 * SECONDS[name] / SECONDS["plain"], 1)} if name in ERRORS else {}
+        )
+        pca = self._error(self._baselines["pca"])
+        verdict: Declared | None = "not possible here" if paper else None
+        cause = f"5,000 other digits teach, not MNIST's 60,000; PCA-20, unlearned, errs in {pca:.1f} %" if paper else ""
+        about = {"data": "MNIST t10k", "rate": self.known.get(name), "epochs": self.epochs, "splits": len(results)}
+        return Row(title, figures, paper, verdict, cause, about, works[name])
+
+    def _notes(self) -> list[str]:
+        fine = digits.plan("stiefel", 0.0, 0, 0).fine
+        means = {name: self._error(works) for name, works in {**self._baselines, **self._learned}.items()}
+        first = min(HEADS, key=lambda head: means[head])
+        return [
+            f"{self.told()}; of Stiefel's S, by RMSProp, {fine:g}.",
+            SAME,
+            INVERSE,
+            f"PCA-20 needs no label and errs in {means['pca']:.1f} %, {HEADS[first].title}, the best of the layers, in "
+            f"{means[first]:.1f} %.",
+        ]
+
+    def _error(self, works: Sequence[Work]) -> float:
+        return 100 - 100 * float(Judged.of(self.lab.results(works), right, "asked").means.mean())
+
+    def _scattered(self) -> Plot:
+        found = self.lab.result(self._scatter).arrays
+
+        def draw(axes: Any) -> None:
+            for at, name in zip(axes.flat, SHOWN, strict=True):
+                at.scatter(*found[name].T, c=found["values"], cmap="tab10", s=4)
+                at.set_title(TITLES.get(name) or HEADS[name].title)
+                at.set_axis_off()
+
+        return Plot("manifolds-figure-1", "t-SNE of digits under AE, Conv, qConv and Stiefel", draw, 2, 2)
+
+    def _curves(self) -> Plot:
+        """Why heads differ: the spectrum of M; and whether the rate is the reason, where several were tried."""
+        spectra = {h: self._spectrum(self._learned[h][0]) for h in HEADS}
+        choices = {} if self.quick else self.choices
+        tried = {h: self.lab.result(w).facts["errors"] for h, w in choices.items() if h != "rmsprop"}
+
+        def draw(axes: Any) -> None:
+            for head, share in spectra.items():
+                axes[0].plot(range(1, len(share) + 1), share, marker=".", label=HEADS[head].title)
+            axes[0].set(yscale="log", xlabel="axis", ylabel="share of M's trace")
+            axes[0].legend()
+            for head, errors in tried.items():
+                known = {float(rate): 100 * error for rate, error in errors.items() if error is not None}
+                axes[1].plot([*known], [*known.values()], marker=".", label=HEADS[head].title)
+            axes[1].set(xscale="log", xlabel="rate", ylabel="error on the inner split, %", ylim=(0, 20))
+
+        return Plot("manifolds-spectrum", "eigenvalues of M by head, and error by rate", draw, 1, 2)
+
+    def _spectrum(self, work: Work) -> list[float]:
+        strength = np.linalg.svd(self.lab.result(work).arrays["matrix"], compute_uv=False) ** 2
+        return [float(s) for s in strength / strength.sum()]
+
+
+def _of(works: Mapping[str, Sequence[Work]]) -> list[Work]:
+    return [work for each in works.values() for work in each]

@@ -1,0 +1,84 @@
+"""MNIST's 10,000 test digits, split, and what is made of them without labels."""
+
+import gzip
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss, normalize
+
+from ml.cnn_training.batches import evenly
+from ml.embedders._pairs import principal
+from ml.layers.base import random_start
+from papers.manifolds.descent import Step
+
+PIXELS, DIM, BATCH = 784, 20, 100
+AE_RATE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """pixels: (N, 784), each digit of unit length; values: (N,) which digit."""
+
+    pixels: Tensor
+    values: NDArray[np.int64]
+
+    def wrong(self, z: Tensor, taught: Tensor, asked: Tensor) -> NDArray[np.bool_]:
+        """(Q,) whether the nearest taught digit is another. z: (N, d); taught, asked: places."""
+        nearest = torch.cat([torch.cdist(part, z[taught]).argmin(1) for part in torch.split(z[asked], 500)])
+        return np.asarray(self.values[taught[nearest]] != self.values[asked])
+
+
+@lru_cache(maxsize=1)
+def read(data: Path) -> Digits:
+    """MNIST's t10k files in `data`/mnist, plain or gzipped. Raises typer.BadParameter where they are not there."""
+
+    def unpacked(pattern: str, skip: int) -> NDArray[np.uint8]:
+        file = next(iter(sorted((data / "mnist").glob(pattern))), None)
+        if file is None:
+            raise typer.BadParameter(f"there is no mnist/{pattern}", param_hint="--data")
+        packed = file.read_bytes()
+        return np.frombuffer(gzip.decompress(packed) if file.suffix == ".gz" else packed, np.uint8, offset=skip)
+
+    pixels = torch.from_numpy(unpacked("t10k-images*", 16).reshape(-1, PIXELS).astype(np.float32))
+    return Digits(normalize(pixels), unpacked("t10k-labels*", 8).astype(np.int64))
+
+
+def sides(count: int, seed: int, inner: bool) -> tuple[Tensor, Tensor]:
+    """Half of the digits teach, half are tested; inner: the same of those that teach."""
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(count))[: count // 2 if inner else count]
+    return order[: len(order) // 2], order[len(order) // 2 :]
+
+
+def unlearned(name: str, digits: Digits, taught: Tensor, epochs: int, seed: int) -> Tensor:
+    if name == "start":
+        return random_start(PIXELS, DIM, seed)
+    if name == "pca":
+        return principal(digits.pixels[taught], DIM)[0].T
+    weights, step = auto_encoder(digits.pixels[taught], seed)
+    for number in range(epochs * (len(taught) // BATCH)):
+        step(number)
+    return weights.detach().T.contiguous()
+
+
+def auto_encoder(pixels: Tensor, seed: int) -> tuple[Tensor, Step]:
+    """Linear, 784 -> 20 -> 784, by mean squared error and RMSProp; the encoder's weights (20, 784), and a step."""
+    torch.manual_seed(seed)
+    encoder, decoder = nn.Linear(PIXELS, DIM), nn.Linear(DIM, PIXELS)
+    net = nn.Sequential(encoder, decoder)
+    descent = torch.optim.RMSprop(net.parameters(), AE_RATE)
+
+    def step(number: int) -> float:
+        seen = pixels[evenly(len(pixels), BATCH, seed=seed, step=number)]
+        loss = mse_loss(net(seen), seen)
+        descent.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        descent.step()
+        return loss.item()
+
+    return encoder.weight, step

@@ -1,0 +1,165 @@
+"""CoSiM's tables, from works to pages, over a small world of drawn people; and no fold is judged by what saw it."""
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ml.evaluation.verification import best_threshold
+from ml.types import Rows
+from papers.cosim import cast
+from papers.cosim import chapter as cosim
+from papers.cosim.cast import Cast
+from papers.cosim.learning import POINTS, eta
+from papers.cosim.read import Reader
+from papers.cosim.systems import View2
+from papers.harness import run, writing
+from papers.harness.lab import Lab
+from papers.harness.photos import Photos
+from papers.harness.plan import Scope, Table
+from papers.harness.store import Store
+from papers.harness.verdicts import judged
+from tests.papers import world
+
+NAMED = 4
+"""Photos of each person that pairs name; the others teach the vocabulary."""
+SMALL = Cast(True, steps=12, inner=10, dim=6)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    data = world.write(tmp_path_factory.mktemp("world") / "data")
+    lines = [f"{world.FOLDS}\t6"]
+    for fold in range(world.FOLDS):
+        first, second = f"P{2 * fold:02d}", f"P{2 * fold + 1:02d}"
+        every = list(combinations(range(1, NAMED + 1), 2))
+        lines += [f"{first}\t{i}\t{j}" for i, j in every]
+        lines += [f"{first}\t{i}\t{second}\t{j}" for i, j in every]
+    (data / "lfw-protocol" / "pairs.txt").write_text("\n".join(lines) + "\n")
+    return world.lab(data)
+
+
+@pytest.fixture(scope="module")
+def quick(lab: Lab) -> list[Table]:
+    chapter = cosim.chapter(lab, SMALL)
+    run.announce([chapter], lab.store)
+    run.carry_out([chapter], lab.store)
+    return list(chapter.tables())
+
+
+def named(tables: list[Table], name: str) -> Table:
+    return next(t for t in tables if t.name == name)
+
+
+def test_a_quick_run_has_every_table_but_for_fisher_vectors(lab: Lab, quick: list[Table], tmp_path: Path) -> None:
+    page = writing.write(tmp_path, "cosim", "CoSiM", "likeness reproduce cosim --quick", quick, lab.store)
+    told = json.loads((tmp_path / "cosim.json").read_text())
+    names = [t["name"] for t in told["tables"]]
+    assert names == ["table-5", "table-5-paired", "table-4", "figure-10", "table-6", "figure-5", "figure-4"]
+    rows = {row["name"]: row for row in told["tables"][0]["rows"]}
+    assert rows["CoSiM-a"]["paper"] == {"accuracy": 87.01}
+    assert rows["CoSiM-a"]["seconds"] > 0
+    assert {*rows["SML-S ⊕ SML-L"]["works"]["fold"]} == {0, 1}
+    assert "FVF" not in rows
+    assert "2 of ten folds, 24 pairs" in page.read_text()
+    for number in (4, 5, 8, 9, 10):
+        assert (tmp_path / f"cosim-figure-{number}.svg").stat().st_size > 5000
+    assert "P00" not in page.read_text()
+
+
+def test_an_accuracy_is_the_share_of_pairs_on_the_right_side(lab: Lab, quick: list[Table]) -> None:
+    view, system = View2(lab), SMALL.networks()["CoSiM-m"]
+    right = []
+    for fold in range(2):
+        result = lab.result(view.fit(system, fold))
+        judges, test = view.folds[result.facts["judge"]], view.folds[fold]
+        assert result.facts["judge"] != fold
+        threshold = best_threshold(-result.arrays["judges"], judges.same)
+        right.append(np.mean((-result.arrays["test"] <= threshold) == test.same))
+    row = next(r for r in named(quick, "table-5").rows if r.name == "CoSiM-m")
+    assert row.figures["accuracy"].value == pytest.approx(100 * np.mean(right))
+    assert row.figures["accuracy"].draws == 2
+    assert row.figures["thousand parameters"].value == pytest.approx((2 * 10 * 10 + 1) / 1000)
+
+
+def test_distances_are_the_complement_of_what_the_network_says(lab: Lab, quick: list[Table]) -> None:
+    view = View2(lab)
+    reader, cast = Reader(view, range(2)), SMALL.networks() | SMALL.others()
+    for name in ("SML-L", "CoSiM-a"):
+        heard = reader.system(cast[name])
+        for apart, said in zip(reader.strange(heard), heard.folds, strict=True):
+            assert ((apart > 0) & (apart < 1)).all()
+            assert (np.argsort(apart, kind="stable") == np.argsort(-said.test, kind="stable")).all()
+    friends, foes = (
+        next(r for r in named(quick, "table-6").rows if r.name == "LBP, cosine").figures[c].value
+        for c in ("friends", "foes")
+    )
+    assert 0 < friends < foes < 130
+    rows, pairs = view.rows("lbp", 0)[0], view.folds[0]
+    white = Reader(view, [0]).system(cast["LBP, Euclidean"]).folds[0].test
+    assert np.corrcoef(-white, ((rows[pairs.index[:, 0]] - rows[pairs.index[:, 1]]) ** 2).sum(1))[0, 1] > 0.2
+
+
+def test_what_a_fold_is_learns_nothing_from_it(lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its photos replaced by noise, neither the axes nor what is said of the judges changes."""
+    view, described = View2(lab), Photos.rows
+    fold = 3
+    mine = view.photos[np.unique(view.folds[fold].index)]
+    system = SMALL.networks()["CoSiM-a"]
+    before = [lab.store.do(view.narrow("lbp", fold)), lab.store.do(view.fit(system, fold))]
+
+    def noisy(photos: Photos, photo_set: str, features: str) -> Rows:
+        rows = described(photos, photo_set, features).copy()
+        rows[mine] = np.random.default_rng(0).random(rows[mine].shape)
+        return rows
+
+    monkeypatch.setattr(Photos, "rows", noisy)
+    other = View2(Lab(lab.photos, Store(tmp_path), lab.scope))
+    after = [other.lab.store.do(other.narrow("lbp", fold)), other.lab.store.do(other.fit(system, fold))]
+    kept = ~np.isin(view.photos, mine)
+    np.testing.assert_array_equal(after[0].arrays["rows"][kept], before[0].arrays["rows"][kept])
+    np.testing.assert_array_equal(after[1].arrays["judges"], before[1].arrays["judges"])
+    assert not np.array_equal(after[1].arrays["test"], before[1].arrays["test"])
+
+
+def test_the_whole_chapter_with_fisher_vectors(lab: Lab, quick: list[Table], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cosim, "FOLDS", range(2))
+    monkeypatch.setattr(cast, "INNERS", (4,))
+    monkeypatch.setattr(cast, "LONG", {"ours": 14, "as printed": 16})
+    monkeypatch.setattr(cast, "PRINTED_STEPS", 15)
+    whole = Lab(lab.photos, lab.store, Scope(1, 1))
+    chapter = cosim.chapter(whole, Cast(False, steps=12, inner=10, dim=6))
+    run.carry_out([chapter], whole.store)
+    tables = list(chapter.tables())
+    rows = {r.name: r for r in named(tables, "table-5").rows}
+    assert {
+        "FVF",
+        "JSML ⊕ FVF ⊕ Sub-SML",
+        "Sub-SML, FV",
+        "CoSiM-m, LBP, SIFT, FV",
+        "CoSiM-a, as printed",
+    } <= rows.keys()
+    assert rows["FVF"].figures["thousand parameters"].value == pytest.approx(16.897)
+    sizes = {r.name: r for r in named(tables, "figure-10").rows}
+    assert sizes["SML-L, r = 4"].figures["thousand parameters"].value == pytest.approx(0.017)
+    watched = {r.name: r for r in named(tables, "figure-5").rows}
+    assert len(watched) == 8
+    assert all(50 < r.figures["best AUC"].value <= 100 for r in watched.values())
+    paired = {r.name: r for r in named(tables, "table-5-paired").rows}
+    assert paired["CoSiM-a less SML-S ⊕ SML-L"].paper["difference"] == pytest.approx(0.35)
+    assert not {judged(r) for r in paired.values()} & {"better", "worse", "mixed"}
+    assert all(r.differences == ("difference",) for r in paired.values())
+    joint = [r for name, r in paired.items() if "JSML" in name and r.paper]
+    assert {judged(r) for r in joint} <= {"altered", "no difference shown"}
+    for form, figure in (("m", 86.9), ("a", 87.01)):
+        assert rows[f"CoSiM-{form}, as printed"].paper == {"accuracy": figure}
+        assert judged(rows[f"CoSiM-{form}, as printed"]) in ("reproduced", "better", "worse")
+        assert judged(rows[f"CoSiM-{form}"]) == "altered"
+
+
+@pytest.mark.parametrize(("f1", "f2"), POINTS)
+def test_eta_is_equation_14_over_a(f1: float, f2: float) -> None:
+    g = (f1 + f2) / 2
+    assert float(eta(np.array([f1]), np.array([f2]))[0]) == pytest.approx(f1 * (1 - f1) / (g * (1 - g)), rel=1e-9)

@@ -1,0 +1,241 @@
+"""The tables of CP-mtML, from works to pages, over a small world of numbers in the place of faces."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ml.embedders.cpmtml import Cpmtml
+from ml.evaluation.report import rank_protocol
+from ml.evaluation.retrieval import average_precisions, n_call
+from ml.types import Rows
+from papers.cpmtml import chapter as cpmtml
+from papers.cpmtml import course, identity, learners, speed
+from papers.cpmtml import fits as fitting
+from papers.cpmtml.age import split
+from papers.cpmtml.fits import Fits
+from papers.cpmtml.learners import COUPLED, NEXT, ONE, Setting, lines
+from papers.cpmtml.paper import gap, printed
+from papers.cpmtml.rows import Reader
+from papers.cpmtml.tasks import AGE, MOOD, MORE, beside
+from papers.harness import run, writing
+from papers.harness.lab import Lab
+from papers.harness.photos import Photos
+from papers.harness.plan import Chapter, Row, Scope, Table
+from papers.harness.store import Store
+from papers.harness.verdicts import judged
+
+PEOPLE, SHOTS, AGES, STRANGERS = 60, 8, 300, 40
+MOODS = ("neutral", "happiness", "sadness", "")
+WIDE = {"lbp": 300, "mobilefacenet": 128}
+
+
+@dataclass(frozen=True)
+class Numbers(Photos):
+    """Rows drawn for each photo: whose it is, its age and its mood show in some of the numbers."""
+
+    def names(self, photo_set: str) -> list[str]:
+        if photo_set == "lfw":
+            return [f"P{p:02d}/P{p:02d}_{s + 1:04d}.jpg" for p in range(PEOPLE) for s in range(SHOTS)]
+        kinds = {"age": [str(18 + i % 20) for i in range(AGES)], "expression": list(MOODS[:3]) * 50}
+        return [f"{kind}/{i}.jpg" for i, kind in enumerate(kinds.get(photo_set, ["d"] * STRANGERS))]
+
+    def has(self, photo_set: str) -> bool:
+        return True
+
+    def blocks(self, features: str) -> tuple[int, ...]:
+        return (WIDE[features],)
+
+    def rows(self, photo_set: str, features: str) -> Rows:
+        _, kind = np.unique([n.split("/")[0] for n in self.names(photo_set)], return_inverse=True)
+        draw = np.random.default_rng(len(photo_set))
+        rows = draw.normal(size=(len(kind), WIDE[features]))
+        rows[:, :40] += draw.normal(size=(kind.max() + 1, 40))[kind]
+        return rows.astype(np.float32)
+
+
+def write(data: Path) -> Path:
+    lists = data / "lfw-protocol"
+    lists.mkdir(parents=True)
+    names = Numbers(data, data).names("lfw")
+    for number in range(2):
+        (lists / f"queries-{number}.txt").write_text("\n".join(names[number::SHOTS]) + "\n")
+    told = [f"{name.split('/')[1]},{MOODS[i % len(MOODS)]}" for i, name in enumerate(names) if MOODS[i % len(MOODS)]]
+    (lists / "lfw-expression.csv").write_text("\n".join(["image,emotion", *told]) + "\n")
+    return data
+
+
+def world(data: Path, scope: Scope) -> Lab:
+    return Lab(Numbers(data, data.parent / "cache"), Store(data.parent / "cache" / "results"), scope)
+
+
+@dataclass(frozen=True)
+class Done:
+    lab: Lab
+    chapter: Chapter
+    tables: dict[str, Table]
+
+    def row(self, table: str, name: str) -> Row:
+        return next(r for r in self.tables[table].rows if r.name == name)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+    """The whole chapter, two draws of some and one of the rest, with a few steps each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "STEPS", 4)
+        patch.setattr(fitting, "RATES", (0.12,))
+        patch.setattr(identity, "DIMS", (32, 64))
+        patch.setattr(course, "LONG", 40)
+        patch.setattr(speed, "STEPS", 10)
+        lab = world(write(tmp_path_factory.mktemp("numbers") / "data"), Scope(2, 1))
+        chapter = cpmtml.chapter(lab)
+        run.announce([chapter], lab.store)
+        run.carry_out([chapter], lab.store)
+        yield Done(lab, chapter, {t.name: t for t in chapter.tables()})
+
+
+def test_all_tables_are_there_and_can_be_read(done: Done, tmp_path: Path) -> None:
+    page = writing.write(
+        tmp_path, done.chapter.name, done.chapter.title, "likeness", [*done.tables.values()], done.lab.store
+    )
+    told = json.loads((tmp_path / "cp-mtml.json").read_text())
+    assert [t["name"] for t in told["tables"]] == [
+        "table-1", "tables-2-6", "tables-2-6-distractors", "table-3", "table-3-distractors", "table-4-lbp",
+        "table-4-lbp-distractors", "table-4-cnn", "table-4-cnn-distractors", "table-5", "table-5-distractors",
+        "differences", "figure-3", "figure-4", "timing",
+    ]  # fmt: skip
+    rows = {t["name"]: [r["name"] for r in t["rows"]] for t in told["tables"]}
+    assert "stML, 128 numbers a face" in rows["tables-2-6"]
+    assert "mtLMNN" in rows["tables-2-6"]
+    assert "MLBoost" in rows["table-5"]
+    assert all(f.name in page.read_text() for f in tmp_path.glob("*.svg"))
+    assert len(list(tmp_path.glob("*.svg"))) == 2
+
+
+def test_the_rate_is_the_one_that_finds_people_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "STEPS", 10)
+    lab = world(write(tmp_path / "data"), Scope(2, 1))
+    fits, setting = Fits(lab), Setting(ONE, "lbp", 32)
+    assert fits.method(setting) is None
+    assert len(fits.guessed(setting)) == 2
+    found = [lab.store.do(work).facts for work in fits.choices(setting)]
+    best = max(found, key=lambda facts: facts["held_out"])
+    method = fits.method(setting)
+    assert method is not None
+    assert (method.options["rate"], method.options["steps"]) == (best["rate"], best["steps"])
+    more = fits.method(Setting(ONE, "lbp", 32, MORE))
+    assert more is not None
+    assert more.options["steps"] == best["steps"] * 5 // 2
+    assert fits.choices(setting)[0].key == fits.choices(Setting(ONE, "lbp", 128))[0].key
+
+
+def fitted(lab: Lab, setting: Setting) -> tuple[Cpmtml, Rows]:
+    """What the chapter's first draw must have found, done by hand."""
+    method = Fits(lab).method(setting)
+    assert method is not None
+    train = beside(lab, setting.features, setting.learner.aux)
+    assert train is not None
+    embedder = Cpmtml(dim=setting.dim, **method.options).fit(train(lab.protocol("queries-0")))
+    return embedder, lab.photos.rows("lfw", setting.features)
+
+
+def test_a_row_is_what_its_fit_finds(done: Done) -> None:
+    setting = Setting(COUPLED[2], "lbp", 64)
+    embedder, rows = fitted(done.lab, setting)
+    ranked = rank_protocol(embedder.embed(rows), done.lab.protocol("queries-0"))
+    row = done.row("tables-2-6", setting.title)
+    assert row.figures["mAP"].draws == 1
+    assert row.figures["mAP"].value == pytest.approx(100 * average_precisions(ranked).mean())
+    assert row.figures["1@5"].value == pytest.approx(100 * n_call(ranked, 5).mean())
+    crowd = done.row("tables-2-6-distractors", setting.title)
+    assert crowd.figures["mAP"].value <= row.figures["mAP"].value
+
+
+def test_a_projection_is_judged_by_its_own_numbers(done: Done) -> None:
+    setting = Setting(COUPLED[2], "lbp", 64)
+    embedder, rows = fitted(done.lab, setting)
+    own, other = (embedder.embed(rows, task)[:, 64:] for task in ("identity", setting.learner.aux))
+    for part, z in (("L1", own), ("L2", other)):
+        ranked = rank_protocol(z, done.lab.protocol("queries-0"))
+        found = done.row("table-1", f"{part}, {setting.learner.title}").figures["1@10"]
+        assert found.value == pytest.approx(100 * n_call(ranked, 10).mean())
+
+
+def test_a_difference_is_of_the_same_queries(done: Done) -> None:
+    reader = Reader(Fits(done.lab))
+    a, b = Setting(NEXT[1], "lbp", 64), Setting(ONE, "lbp", 128)
+    name = f"LBP, d = 64: {NEXT[1].title} less stML of the same stored size (d = 128)"
+    told = done.row("differences", name)
+    rows = [done.row("tables-2-6", s.title).figures["mAP"].value for s in (a, b)]
+    assert told.figures["mAP"].value == pytest.approx(rows[0] - rows[1])
+    assert told.figures["mAP"].draws == 2
+    assert told.paper == {"1@10": pytest.approx(63.4 - 63.6)}
+    unclear = told.figures["1@10"].low <= 0 <= told.figures["1@10"].high
+    assert judged(told) in (("no difference shown", "nothing learned") if unclear else ("altered", "nothing learned"))
+    assert reader.less(a, a).difference.value == 0
+
+
+def test_no_face_of_an_age_is_learned_from_and_searched_for(done: Done) -> None:
+    names = done.lab.photos.names("age")
+    side = split(names, 1)
+    assert not set(side.training) & {*side.queries, *side.gallery}
+    assert len(side.training) + len(side.queries) + len(side.gallery) == len(names)
+    asked = [int(names[q].split("/")[0]) for q in side.queries]
+    assert asked == sorted(set(asked)) or len(set(asked)) == len(asked)
+    assert done.row("figure-3", f"LBP, {ONE.name}, 64 numbers a face").figures["1@10"].draws == 2
+
+
+def test_a_second_task_is_of_the_training_side_alone(done: Done) -> None:
+    asked = done.lab.protocol("queries-0")
+    for aux in (MOOD, AGE):
+        train = beside(done.lab, "lbp", aux)
+        assert train is not None
+        made = train(asked)
+        main, second = made.tasks
+        assert [main.task, second.task] == ["identity", aux]
+        assert len(main.faces) == len(asked.training) == PEOPLE * SHOTS - len(asked.queries)
+        known = ~np.isnan(second.values)
+        assert known.mean() == (1.0 if aux == AGE else pytest.approx(0.75, abs=0.05))
+        rows = done.lab.photos.rows("lfw" if aux == MOOD else "age", "lbp")
+        at = asked.training[second.faces[:5]] if aux == MOOD else np.arange(5)
+        np.testing.assert_array_equal(made.rows[second.faces[:5]], rows[at])
+
+
+def test_stml_of_twice_the_numbers_stands_beside_cp_mtml() -> None:
+    for features in ("lbp", "mobilefacenet"):
+        for dim in (32, 64, 128):
+            found = lines(features, dim, every=True)
+            assert Setting(COUPLED[0], features, dim) in found
+            assert (Setting(ONE, features, 2 * dim) in found) == (2 * dim <= (9860 if features == "lbp" else 128))
+
+
+def test_the_paper_is_quoted_where_it_prints_something() -> None:
+    assert printed("lbp", ("CP-mtML", "expression"), 64)["1@10"] == 63.6
+    assert printed("lbp", ("CP-mtML", "expression"), 32, crowd=True) == {"1@10": 37.6}
+    assert printed("lbp", ("stML", ""), 256) == {}
+    assert gap("lbp", ("CP-mtML", "age"), 32, 64) == {"1@10": -8.0}
+    assert gap("lbp", ("CP-mtML", "age"), 128, 256) == {}
+
+
+def test_what_is_worse_says_why_and_distractors_are_not_compared(done: Done) -> None:
+    rows = [(name, row) for name, table in done.tables.items() for row in table.rows]
+    assert all(row.cause for _, row in rows if judged(row) == "worse")
+    among = [row for name, row in rows if name.endswith("distractors") and row.paper]
+    assert {judged(row) for row in among} <= {"not possible here", "nothing learned"}
+    assert not {judged(row) for _, row in rows if "L0 from the next" in row.name} & {"better", "reproduced", "worse"}
+
+
+def test_a_quick_look_chooses_nothing_and_has_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "QUICK_STEPS", 2)
+    monkeypatch.setattr(course, "SHORT", 20)
+    monkeypatch.setattr(speed, "QUICK", 5)
+    lab = world(write(tmp_path / "data"), Scope(1, 1, True))
+    chapter = cpmtml.chapter(lab)
+    assert not chapter.guessed()
+    assert len(chapter.works()) < 30
+    run.carry_out([chapter], lab.store)
+    assert {"table-1", "tables-2-6", "differences", "figure-3", "timing"} <= {t.name for t in chapter.tables()}

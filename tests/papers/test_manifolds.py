@@ -1,0 +1,219 @@
+"""001's chapter, from works to pages, on made-up digits and people; and that its figures are what they are called."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from ml.layers.base import random_start
+from ml.types import CropKind, Crops, Rows
+from papers.harness import run, writing
+from papers.harness.lab import Lab
+from papers.harness.photos import Photos
+from papers.harness.plan import Scope
+from papers.harness.store import Store
+from papers.manifolds import digits, faces, faces_table, network, whole
+from papers.manifolds.chapter import chapter
+from papers.manifolds.compared import Judged, right
+from papers.manifolds.descent import Astray, Lesson, overheads, sound, teach
+from papers.manifolds.digits_table import Digits
+from papers.manifolds.faces_table import Frozen
+from papers.manifolds.heads import HEADS, RATES, Plan, best, flattened, shape
+from papers.manifolds.mnist import read, sides
+from papers.manifolds.network_table import Network
+from papers.manifolds.people import sides as people_sides
+from papers.manifolds.whole_table import Whole
+
+PEOPLE = {"lfw": (4, 20), "celeba": (14, 3)}
+"""How many, with how many photos each."""
+
+
+class Drawn(Photos):
+    """People who are a colour and a direction; nobody is in both sets but one."""
+
+    def has(self, photo_set: str) -> bool:
+        return photo_set in PEOPLE
+
+    def names(self, photo_set: str) -> list[str]:
+        people, shots = PEOPLE[photo_set]
+        return [f"{photo_set}{p:02d}/{s}.jpg" for p in range(people) for s in range(shots)]
+
+    def crops(self, photo_set: str, kind: CropKind) -> Crops:
+        who, draw = self._who(photo_set), np.random.default_rng(1)
+        noise = draw.integers(-60, 60, (len(who), 112, 112, 3))
+        colours = draw.integers(60, 190, (who.max() + 1, 1, 1, 3))
+        return np.asarray((colours[who] + noise).clip(0, 255), np.uint8)
+
+    def rows(self, photo_set: str, features: str) -> Rows:
+        who, draw = self._who(photo_set), np.random.default_rng(len(photo_set))
+        middles = draw.normal(size=(who.max() + 1, 128))
+        middles[0] = 12.0 * np.eye(128)[0]  # the same person in both sets
+        rows = middles[who] + 0.6 * draw.normal(size=(len(who), 128))
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+
+    @staticmethod
+    def _who(photo_set: str) -> NDArray[np.int64]:
+        people, shots = PEOPLE[photo_set]
+        return np.repeat(np.arange(people), shots)
+
+
+def write_digits(folder: Path) -> None:
+    """400 noisy patterns of ten kinds, in the form of MNIST's files."""
+    draw = np.random.default_rng(0)
+    values = draw.integers(0, 10, 400).astype(np.uint8)
+    pixels = draw.integers(0, 140, (10, 784))[values] + draw.integers(0, 115, (400, 784))
+    folder.mkdir(parents=True)
+    for name, head, data in (("images-idx3", 16, pixels), ("labels-idx1", 8, values)):
+        (folder / f"t10k-{name}-ubyte.gz").write_bytes(gzip.compress(bytes(head) + data.astype(np.uint8).tobytes()))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    root = tmp_path_factory.mktemp("world")
+    write_digits(root / "data" / "mnist")
+    return Lab(Drawn(root / "data", root), Store(root / "results"), Scope(1, 1))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (whole, network):
+        monkeypatch.setattr(module, "BATCH", 10)
+    for part, size in ((Digits, (3, 1, 60)), (Network, (3, 1))):
+        monkeypatch.setattr(part, "sizes", dict.fromkeys((True, False), size))
+    for name, value in {"steps": 30, "least": 10, "options": {"steps": 10}}.items():
+        monkeypatch.setattr(Frozen, name, value)
+    monkeypatch.setattr(faces_table, "DIMS", (32,))
+    monkeypatch.setattr(Whole, "first", 2)
+    monkeypatch.setattr(Whole, "steps", 2)
+    for head in HEADS:
+        monkeypatch.setitem(RATES, head, RATES[head][1:3])
+
+
+def test_a_quick_look_takes_rates_as_they_come_and_leaves_unseen_people_out(lab: Lab) -> None:
+    made = chapter(Lab(lab.photos, lab.store, Scope(1, 1, True)))
+    kinds = {str(work.key["what"]) for work in made.works()}
+    assert not [kind for kind in kinds if "inner" in kind or "faces" in kind]
+    run.carry_out([made], lab.store)
+    assert [t.name for t in made.tables()] == [
+        "manifolds-gains", "manifolds-table-2", "manifolds-stl10", "manifolds-quoted",
+    ]  # fmt: skip
+
+
+def test_the_chapter_goes_from_works_to_a_page(lab: Lab, tmp_path: Path) -> None:
+    made = chapter(lab)
+    run.carry_out([made], lab.store)
+    tables = made.tables()
+    page = writing.write(tmp_path, made.name, made.title, "likeness reproduce manifolds", tables, lab.store)
+    told = json.loads((tmp_path / "manifolds.json").read_text())
+    assert [t["name"] for t in told["tables"]] == [
+        "manifolds-gains", "manifolds-table-2", "manifolds-stl10", "manifolds-quoted", "manifolds-frozen",
+        "manifolds-whole",
+    ]  # fmt: skip
+    by_name = {t["name"]: {r["name"]: r for r in t["rows"]} for t in told["tables"]}
+    assert len(by_name["manifolds-gains"]) == 3 * 5
+    assert {r["verdict"] for r in by_name["manifolds-quoted"].values()} == {"not possible here"}
+    conv = by_name["manifolds-table-2"]["Conv"]
+    assert conv["paper"]["error"] == 14.84
+    assert "less than Conv's" not in conv["figures"]
+    assert conv["figures"]["epoch"]["value"] == 100
+    count, work = conv["works"].pop("count"), conv["works"]
+    known = [w for w in made.works() if w.key == work]
+    assert len(known) == count == 1
+    assert conv["figures"]["error"]["value"] == pytest.approx(100 * lab.result(known[0]).arrays["wrong"].mean())
+    gain = by_name["manifolds-gains"]["digits: Stiefel"]["figures"]["gain"]["value"]
+    stiefel = by_name["manifolds-table-2"]["Stiefel"]["figures"]
+    assert gain == pytest.approx(conv["figures"]["error"]["value"] - stiefel["error"]["value"])
+    assert stiefel["less than Conv's"]["value"] == pytest.approx(gain)
+    assert "celeba0" not in page.read_text()
+    assert (tmp_path / "manifolds-figure-1.svg").exists()
+    assert not [w for w in made.works() if not lab.store.has(w)]
+
+
+def test_all_heads_but_the_one_that_begins_elsewhere_start_with_the_same_distances(lab: Lab) -> None:
+    start, rows = random_start(784, 20, 3), read(lab.photos.data).pixels[:9]
+    wanted = torch.cdist(rows @ start, rows @ start)
+    for head in HEADS.values():
+        z = head.make(start)(rows).detach()
+        torch.testing.assert_close(torch.cdist(z, z), wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_no_digit_is_asked_for_that_teaches_and_the_inner_split_lies_inside(inner: bool) -> None:
+    taught, asked = sides(400, 5, inner)
+    assert not set(taught.tolist()) & set(asked.tolist())
+    assert len(taught) == len(asked) == (100 if inner else 200)
+    assert set(taught.tolist()) <= set(sides(400, 5, False)[0].tolist())
+
+
+def test_the_nearest_digit_is_found_among_those_that_teach(lab: Lab) -> None:
+    found = read(lab.photos.data)
+    taught, asked = sides(len(found.values), 0, False)
+    far = [
+        min(taught.tolist(), key=lambda t: float((found.pixels[a] - found.pixels[t]).norm())) for a in asked.tolist()
+    ]
+    assert found.wrong(found.pixels, taught, asked).tolist() == (found.values[far] != found.values[asked]).tolist()
+
+
+def test_a_rate_is_chosen_by_the_least_error_and_going_astray_is_no_error(lab: Lab) -> None:
+    errors = lab.store.do(digits.choice(lab, "qconv-own", 2)).facts["errors"]
+    assert errors.keys() == {"0.01", "0.03"}
+    assert best({"0.1": 0.3, "0.3": None, "0.01": 0.2, "0.03": 0.2}) == 0.01
+    rows = read(lab.photos.data)
+    lesson = Lesson(rows.values, lambda places, _: rows.pixels[torch.from_numpy(places)])
+    start = random_start(784, 20)
+    layer, facts = teach(lesson, torch.nn.Identity(), start, Plan("plain", 1e60, 3, 1.0), lambda *_: None)
+    assert facts["astray"] > 0
+    assert torch.equal(layer.matrix.detach(), start), "it is as it was when all was well"
+    with pytest.raises(Astray):
+        sound(facts)
+
+
+def test_axes_count_what_distances_are_made_of() -> None:
+    turn = torch.linalg.qr(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)))[0]
+    assert shape(3 * turn)["axes"] == pytest.approx(4, rel=1e-4)
+    assert shape(turn * torch.tensor([1.0, 1.0, 1e-4, 1e-4]))["axes"] == pytest.approx(2, rel=1e-3)
+    assert shape(3 * turn)["scale"] == pytest.approx(36, rel=1e-4)
+    assert shape(flattened(turn * torch.tensor([5.0, 1.0, 0.2, 1.0])))["axes"] == pytest.approx(4, rel=1e-4)
+
+
+def test_times_are_ratios_of_what_was_run_in_turns() -> None:
+    def work(size: int) -> float:
+        return float(np.linalg.svd(np.ones((size, size)))[1][0])
+
+    found = overheads({"base": lambda _: work(60), "more": lambda _: work(60) + work(60)}, "base", 20, 5)
+    assert found["base"] == [1.0] * 5
+    assert 1.2 < np.median(found["more"]) < 4
+
+
+def test_photos_of_a_person_are_halved_and_only_people_with_enough_are_classes(lab: Lab) -> None:
+    told = network.classes(lab.photos, "celeba", 3)
+    taught, asked = told.sides(0)
+    assert np.bincount(told.people[taught]).tolist() == [2] * 14
+    assert np.bincount(told.people[asked]).tolist() == [1] * 14
+    assert tuple(network.five_layers(0)(told.pictures[:2]).shape) == (2, network.WIDTH)
+    with pytest.raises(ValueError, match="need at least one array"):
+        network.classes(lab.photos, "celeba", 4)
+
+
+def test_who_is_in_both_sets_teaches_nothing(lab: Lab) -> None:
+    told = people_sides(lab.photos, 10)
+    assert told.alike == 1
+    assert told.taught.min() == PEOPLE["celeba"][1]
+    assert len(told.asked) == 80
+
+
+def test_a_choice_on_faces_leaves_out_whom_it_judges_by(lab: Lab) -> None:
+    errors = lab.store.do(faces.choice(lab, "stiefel", 8, 20, 10)).facts["errors"]
+    assert all(0 <= error <= 1 for error in errors.values())
+
+
+def test_pairs_are_compared_within_their_own_split(lab: Lab) -> None:
+    both = [lab.store.do(digits.baseline(lab, name, 1, 0)) for name in ("pca", "start")]
+    first, second = (Judged.of([one], right, "asked") for one in both)
+    gain = first.over(second).difference
+    assert gain.value == pytest.approx(float((both[1].arrays["wrong"] * 1.0 - both[0].arrays["wrong"]).mean()))
+    assert first.over(first).p == 1

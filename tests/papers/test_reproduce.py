@@ -1,0 +1,205 @@
+"""The ground of `likeness reproduce`: works are kept by what they follow from, figures are what their ranks say."""
+
+import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from ml.embedders.base import Progress
+from ml.evaluation import protocols
+from ml.evaluation.report import rank_protocol, summarise
+from ml.evaluation.verification import best_threshold
+from papers.harness import results, run, writing
+from papers.harness.lab import Lab, Method
+from papers.harness.plan import Chapter, Figure, Found, Plot, Row, Table, Work
+from papers.harness.store import NotThere, Store
+from papers.harness.verdicts import judged
+from tests.papers import world
+
+
+def counted(key: dict[str, Any], done: list[int]) -> Work:
+    def compute(folder: Path, progress: Progress) -> Found:
+        done.append(1)
+        (folder / "more").write_text("kept")
+        return {"n": 3}, {"x": np.arange(3)}
+
+    return Work("work", key, 1.0, compute)
+
+
+def test_a_work_is_done_once_for_whoever_asks_with_the_same_key(tmp_path: Path) -> None:
+    done: list[int] = []
+    first = Store(tmp_path).do(counted({"a": 1}, done))
+    again = Store(tmp_path).do(counted({"a": 1}, done))
+    assert (len(done), again.facts["n"], again.arrays["x"].tolist()) == (1, 3, [0, 1, 2])
+    assert (first.folder / "more").read_text() == "kept"
+    Store(tmp_path).do(counted({"a": 2}, done))
+    assert len(done) == 2
+    assert Store(tmp_path).seconds(counted({"a": 1}, done)) is not None
+
+
+def test_of_a_work_that_fails_nothing_is_left(tmp_path: Path) -> None:
+    def fails(folder: Path, progress: Progress) -> Found:
+        (folder / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    work = Work("fails", {"a": 1}, 1.0, fails)
+    with pytest.raises(KeyboardInterrupt):
+        Store(tmp_path).do(work)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(NotThere, match="was not computed"):
+        Store(tmp_path).get(work)
+
+
+def test_what_one_work_decides_may_bring_another(tmp_path: Path) -> None:
+    store, done = Store(tmp_path), list[int]()
+    choice = counted({"choice": 1}, done)
+
+    def works() -> list[Work]:
+        return [choice] + ([counted({"chosen": store.get(choice).facts["n"]}, done)] if store.has(choice) else [])
+
+    chapter = Chapter("c", "C", works, list)
+    run.announce([chapter], store)
+    run.carry_out([chapter], store)
+    assert len(done) == 2
+    run.carry_out([chapter], store)
+    assert len(done) == 2
+
+
+def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    store, done = Store(tmp_path), list[int]()
+    works = [counted({"features": "lbp", "protocol": p, "n": n}, done) for p in ("a", "b") for n in range(2)]
+    with ThreadPoolExecutor() as pool:
+        with store.claim(works[0]):  # a lock of one file handle keeps out every other
+            running = pool.submit(run.carry_out, [Chapter("c", "C", lambda: works, list)], store)
+            while not all(store.has(w) for w in works[2:]):
+                time.sleep(0.01)
+            Store(tmp_path).do(works[0])
+        running.result()
+    assert len(done) == 4
+    assert all(store.has(w) for w in works)
+
+
+def test_what_a_work_needs_and_nobody_computes_is_named(tmp_path: Path) -> None:
+    store, done = Store(tmp_path), list[int]()
+
+    def needs(folder: Path, progress: Progress) -> Found:
+        return {"n": store.get(counted({"never": 1}, done)).facts["n"]}, {}
+
+    works = [Work("needs", {"what": "needs"}, 1.0, needs), counted({"other": 1}, done)]
+    with pytest.raises(NotThere, match="was not computed"):
+        run.carry_out([Chapter("c", "C", lambda: works, list)], store)
+    assert done == [1]
+
+
+@pytest.mark.parametrize(
+    ("figure", "paper", "verdict"),
+    [
+        (Figure(50.0, 48.0, 52.0), 49.5, "reproduced"),
+        (Figure(50.0, 45.0, 55.0), 54.0, "reproduced"),
+        (Figure(50.0, 48.0, 52.0), 60.0, "worse"),
+        (Figure(70.0, 68.0, 72.0), 60.0, "better"),
+    ],
+)
+def test_a_verdict_heeds_the_interval(figure: Figure, paper: float, verdict: str) -> None:
+    assert judged(Row("row", {"mAP": figure}, {"mAP": paper})) == verdict
+
+
+def test_what_the_paper_does_not_print_is_ours() -> None:
+    assert judged(Row("row", {"mAP": Figure(1.0)})) == "ours"
+    assert judged(Row("row", {}, {"mAP": 3.0}, verdict="not possible here", cause="no data")) == "not possible here"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return world.lab(world.write(tmp_path_factory.mktemp("world") / "data"))
+
+
+def test_figures_are_those_of_the_report(lab: Lab) -> None:
+    works = [lab.retrieval(Method("wpca", 8), "lbp", f"queries-{i}") for i in range(2)]
+    found = [lab.store.do(w) for w in works]
+    sides = [protocols.read(f"queries-{i}", lab.photos.lfw.protocol, lab.photos.names("lfw")) for i in range(2)]
+    ranked = [rank_protocol(r.arrays["lfw"], side) for r, side in zip(found, sides, strict=True)]
+    report = summarise(ranked, protocol="queries")
+    told = results.figures(found, ("mAP", "1@1", "1@10"))
+    assert told["mAP"].value == pytest.approx(100 * report.mean_average_precision.value)
+    assert told["mAP"].low == pytest.approx(100 * report.mean_average_precision.low)
+    assert told["1@10"].value == pytest.approx(100 * report.ncall["10"].value)
+    crowd = results.figure(found, "mAP", results.CROWD)
+    assert crowd.value <= told["mAP"].value
+    assert results.difference(found, found, "mAP").difference.value == 0
+
+
+def test_never_seen_people_are_not_in_the_training_set(lab: Lab) -> None:
+    asked = lab.protocol("disjoint-0")
+    made = lab.identities("lbp", asked)
+    assert len(made.rows) == world.PEOPLE // 2 * world.SHOTS
+    inner, outer = lab.protocol("inner-0"), lab.protocol("queries-0")
+    assert not np.isin(inner.queries, outer.queries).any()
+    assert not np.isin(inner.gallery, outer.queries).any()
+
+
+def test_folds_are_judged_each_under_its_own_model(lab: Lab) -> None:
+    works = lab.verification(Method("wpca", 4), "lbp")
+    folds = [lab.store.do(w) for w in works]
+    sides = [lab.protocol(f"view2:{f}") for f in range(10)]
+    found = results.accuracy(folds, [s.pairs for s in sides], sides[0].people)
+    assert 50 < found.value <= 100
+    assert found.draws == 10
+    assert folds[0].facts["parameters"] >= 4 * 9860
+
+
+def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(lab: Lab) -> None:
+    works = lab.judges(Method("wpca", 4), "lbp")
+    assert [w.key["fold"] for w in works] == [[f, f + 1] for f in range(0, 10, 2)]
+    judges, folds = ([lab.store.do(w) for w in some] for some in (works, lab.verification(Method("wpca", 4), "lbp")))
+    sides = [lab.protocol(f"view2:{f}") for f in range(10)]
+    neither = np.intersect1d(sides[2].training, sides[3].training)
+    assert judges[1].facts["faces"] == len(neither) < len(sides[2].training)
+    pairs = [s.pairs for s in sides]
+    found = results.verified(folds, pairs, sides[0].people, judges)
+    first = sum(len(p.same) for p in pairs[:3])
+    distances = judges[1].arrays["distances"][first : first + len(pairs[3].same)]
+    assert found.thresholds[2] == best_threshold(distances, pairs[3].same)
+    assert found.thresholds[2] != results.verified(folds, pairs, sides[0].people).thresholds[2]
+
+
+def test_a_page_its_figures_and_its_pictures(tmp_path: Path, lab: Lab) -> None:
+    work = lab.retrieval(Method("l2"), "lbp", "queries-0")
+    row = Row("L2", results.figures([lab.store.do(work)], ["mAP"]), {"mAP": 13.24}, works=[work])
+    plot = Plot("curve", "a rising line", lambda axes: axes.plot([0, 1], [0, 1]))
+    table = Table(
+        "t", "Table 2", "drawn people", ["mAP"], [row, Row("none", {}, {"mAP": 1.0}, "not possible here")], [plot]
+    )
+    page = writing.write(tmp_path / "out", "clml", "CLML", "likeness reproduce clml", [table], lab.store)
+    text = page.read_text()
+    assert re.search(r"\| L2 \| [\d.]+ \[[\d.]+, [\d.]+\] \(13.24\) \| (better|worse|reproduced) \|", text)
+    assert "![a rising line](curve.svg)" in text
+    assert "quick look" not in text
+    told = json.loads((tmp_path / "out" / "clml.json").read_text())
+    [first, _] = told["tables"][0]["rows"]
+    assert first["works"]["protocol"] == "queries-0"
+    assert first["seconds"] > 0
+    assert first["commits"]
+    assert (tmp_path / "out" / "curve.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_quick_look_leaves_the_pages_of_the_full_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    data = world.write(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    asked = ["reproduce", "clml", "--data", str(data), "--cache", str(tmp_path / "cache"), "--page", "--threads", "1"]
+    told = CliRunner().invoke(app, [*asked, *(["--quick"] if quick else [])], catch_exceptions=False)
+    page = Path("docs/results") / ("quick" if quick else "") / "clml.md"
+    assert (str(page) in told.output, told.exit_code) == (True, 0)
+    assert list(tmp_path.rglob("*.md")) == [tmp_path / page]
+    assert "**Not whole:**" in page.read_text()
+    assert ("**A quick look:**" in page.read_text()) == quick
