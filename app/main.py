@@ -24,7 +24,6 @@ from app.db.session import writing
 from app.deployments.routes import router as deployments
 from app.deps.idempotency import Once
 from app.document.api import Api
-from app.engine.engine import open_engine
 from app.errors import AppError, Busy, Invalid, NotFound, problem
 from app.evaluations.routes import router as evaluations
 from app.faces.routes import router as faces
@@ -36,6 +35,7 @@ from app.models.routes import router as models
 from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
+from app.serving.engine import open_engine
 from app.subjects.routes import router as subjects
 from app.tasks.routes import router as tasks
 from app.threads import set_threads

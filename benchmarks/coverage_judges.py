@@ -68,7 +68,7 @@ class People:
         return chosen
 
     def calibrate(self, chosen: Mask, seed: int) -> Impostors:
-        """From as many faces and pairs of these people as `app.engine.facts` takes."""
+        """From as many faces and pairs of these people as `app.serving.gallery_calibration` takes."""
         faces = np.flatnonzero(chosen[self.people])
         dim = self.rows.shape[1]
         faces = np.random.default_rng(seed).permutation(faces)[: max(100, SAMPLE_BYTES // (4 * dim))]

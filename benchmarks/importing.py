@@ -28,7 +28,7 @@ import numpy as np
 
 from app.catalogue.default_recogniser import choose_default
 from app.config import Settings
-from app.engine.archives import open_archive
+from app.enrolment.archives import open_archive
 from app.threads import set_threads
 from ml import images
 from ml.pipeline import default_front_end

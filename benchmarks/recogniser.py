@@ -40,9 +40,9 @@ from app.collections.schemas import CollectionIn
 from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import writing
-from app.engine.ingest import enrol
-from app.engine.looking import Wish, look
-from app.engine.preparing import prepared
+from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.preparation import prepared
+from app.enrolment.store import enrol
 from app.resources import Resources, open_resources
 from benchmarks.importing import cpu_of_each
 from ml import drawn, images

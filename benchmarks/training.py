@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
+from app.catalogue.model_cache import FIRST, ensure_first
 from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Face, Subject, Training
-from app.engine.generations import FIRST, ensure_first
+from app.learning.plan import Named, Plan, Source
+from app.queue.jobs import enqueue
 from app.queue.messages import Train
-from app.queue.queue import enqueue
 from app.resources import Resources, open_resources
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from app.threads import set_threads
-from app.trainings.plan import Named, Plan, Source
 from ml.images import png
 from workers.context import JobContext
 from workers.handlers import train

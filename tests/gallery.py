@@ -8,17 +8,17 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.catalogue.model_cache import FIRST
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
-from app.engine.generations import FIRST
 from app.resources import Resources
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from ml.aligners.similarity import Similarity
 from ml.drawn import person, photograph
 from ml.images import png
 from ml.types import CropKind
 from workers.context import JobContext
-from workers.gather import describe
+from workers.description import describe
 
 NOWHERE = {"x": 0.0, "y": 0.0, "width": 0.0, "height": 0.0}
 

@@ -15,7 +15,7 @@ from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Job
 from app.errors import Busy, problem
-from app.queue import queue
+from app.queue import jobs
 from app.resources import Resources, open_resources
 from app.threads import set_threads
 from workers.context import Interrupted, JobContext, Later
@@ -54,7 +54,7 @@ class Worker:
         """Does one job, if there is one that may be done now."""
         lease = self.resources.settings.lease_seconds
         with writing(self.resources.database) as session:
-            job = queue.claim(session, lane=self.lane, worker=self.name, lease=lease)
+            job = jobs.claim(session, lane=self.lane, worker=self.name, lease=lease)
         if job is None:
             return False
         self.current = context = JobContext(job.id, self.name, self.resources)
@@ -88,13 +88,13 @@ class Worker:
         while not ended.wait(lease / 4):
             try:
                 with writing(self.resources.database) as session:
-                    if not queue.renew(session, context.job_id, worker=self.name, lease=lease):
+                    if not jobs.renew(session, context.job_id, worker=self.name, lease=lease):
                         context.interrupted.set()
             except (OperationalError, Busy) as error:
                 log.warning("lease.not_renewed job_id=%s error=%s", context.job_id, error)
 
     def _do(self, job: Job, context: JobContext) -> None:
-        message = queue.read(job)
+        message = jobs.read(job)
         level = logging.DEBUG if job.result else logging.INFO  # an import that waits comes by five times a second
         log.log(level, "job.started job_id=%s kind=%s try=%d", job.id, job.kind, job.tries)
         try:
@@ -114,15 +114,15 @@ class Worker:
 
     def _put_back(self, job_id: str, delay: float = 0.0) -> None:
         with writing(self.resources.database) as session:
-            queue.put_back(session, job_id, worker=self.name, delay=delay)
+            jobs.put_back(session, job_id, worker=self.name, delay=delay)
 
     def _interrupted(self, job_id: str) -> None:
         with writing(self.resources.database) as session:
             job = session.get(Job, job_id)
             if job is not None and job.cancel:
-                queue.end(session, job_id, "cancelled", worker=self.name)
+                jobs.end(session, job_id, "cancelled", worker=self.name)
             else:
-                queue.put_back(session, job_id, worker=self.name)
+                jobs.put_back(session, job_id, worker=self.name)
 
     def _failed(self, job_id: str, error: Exception) -> None:
         body = problem(error, job_id)
@@ -132,7 +132,7 @@ class Worker:
 
     def _end(self, job_id: str, state: str, **values: object) -> None:
         with writing(self.resources.database) as session:
-            queue.end(session, job_id, state, worker=self.name, **values)
+            jobs.end(session, job_id, state, worker=self.name, **values)
         self.resources.bell.ring("jobs")
         log.info("job.%s job_id=%s", state, job_id)
 

@@ -4,7 +4,7 @@ from sqlalchemy import select
 
 from app.db.session import writing
 from app.db.tables import Job, now
-from app.queue import queue
+from app.queue import jobs
 from app.queue.messages import Sweep
 from app.resources import Resources
 
@@ -24,7 +24,7 @@ class Schedule:
             return
         self.freed_at = now()
         with writing(self.resources.database) as session:
-            queue.free_abandoned(session)
+            jobs.free_abandoned(session)
             last = select(Job.created_at).where(Job.kind == Sweep.kind).order_by(Job.id.desc()).limit(1)
             if now() - (session.scalar(last) or 0.0) > SWEEP_SECONDS:
-                queue.enqueue(session, Sweep())
+                jobs.enqueue(session, Sweep())

@@ -16,9 +16,9 @@ from app.access import keys
 from app.config import Settings
 from app.db.session import reading
 from app.deps.caller import Caller
-from app.engine.traffic import Traffic
 from app.errors import AppError, Busy, Forbidden, TooLarge, Unauthenticated, problem
 from app.resources import Resources
+from app.serving.traffic import Traffic
 
 REMEMBERED_SECONDS = 5.0
 MULTIPART_SLACK = 65_536

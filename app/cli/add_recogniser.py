@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.markup import escape
 
-from app.catalogue import store
+from app.catalogue import manifests
 from app.cli.client import console
 from app.cli.prompts import Prompts
 from app.cli.recogniser_check import (
@@ -93,7 +93,7 @@ def open_home() -> Settings:
 
 def _register(settings: Settings, file: Path, stated: Stated, prompts: Prompts, source: str, force: bool) -> str:
     """The name it is registered by. Raises AppError, LikenessError."""
-    with store.staging_folder(settings) as staged:
+    with manifests.staging_folder(settings) as staged:
         if file.suffix == ".json":
             name, component, manifest = _copy_manifest(settings, file, staged, stated, prompts)
         else:
@@ -104,7 +104,7 @@ def _register(settings: Settings, file: Path, stated: Stated, prompts: Prompts, 
         if not result.passed and not force:
             raise Conflict(explain_failure(result, manifest, staged))
         card = {"component": component, "source": source, "accuracy": asdict(rate(result))}
-        path = store.register(settings, name, staged, card)
+        path = manifests.register(settings, name, staged, card)
     console.print(f"{name} is registered in {path.parent}", soft_wrap=True)
     return name
 
@@ -120,7 +120,7 @@ def _copy_manifest(
     manifest: Manifest = (CnnManifest if component == "cnn" else OnnxManifest).read(file)
     model = manifest.model(file)
     name = stated.name or prompts.text("name", file.stem, "--name")
-    store.check_name(settings, name)
+    manifests.check_name(settings, name)
     shutil.copyfile(model, staged / model.name)
     return name, component, replace(manifest, file=model.name)
 
@@ -131,7 +131,7 @@ def _make_manifest(
     """Name and manifest, from the file, the options and the answers. Raises Invalid, Conflict, WrongShape, ..."""
     signature = inspect_onnx(file, layout=_parse_layout(stated.layout), size=_parse_size(stated.size))
     name = stated.name or prompts.text("name", file.stem, "--name")
-    store.check_name(settings, name)
+    manifests.check_name(settings, name)
     output = stated.output or _choose_output(signature, prompts)
     if output not in signature.outputs:
         raise Invalid(f"{file.name} has no output {output!r} for embeddings; it has {', '.join(signature.outputs)}")

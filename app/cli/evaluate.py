@@ -8,7 +8,7 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.catalogue.entries import DLIB_OPTIONS
+from app.catalogue.recognisers import DLIB_OPTIONS
 from app.cli import lfw
 from app.cli.client import console, told, wait
 from app.cli.evaluate_openset import choose_rows, evaluate_openset, show_openset, write_json

@@ -9,7 +9,7 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.catalogue.entries import DLIB_OPTIONS, DLIB_RESNET, LBP, list_recognisers
+from app.catalogue.recognisers import DLIB_OPTIONS, DLIB_RESNET, LBP, list_recognisers
 from app.cli.client import console, told, wait
 from app.cli.lfw import Lfw
 from app.config import Settings

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from app.catalogue import store
-from app.catalogue.entries import Accuracy
+from app.catalogue import manifests
+from app.catalogue.recognisers import Accuracy
 from app.cli.client import console
 from ml.errors import LikenessError
 from ml.onnx_files import Manifest, OnnxManifest
@@ -18,8 +18,8 @@ CLEARLY_BETTER_AUC = 0.03
 
 def check_staged(manifest: Manifest, staged: Path, component: str = "onnx") -> SyntheticCheck:
     """Write the manifest beside the staged model and check both. Raises Corrupt, WrongShape, NotFinite, Unavailable."""
-    manifest.write(staged / store.MANIFEST)
-    return check_recogniser(build("descriptors", component, manifest=str(staged / store.MANIFEST)))
+    manifest.write(staged / manifests.MANIFEST)
+    return check_recogniser(build("descriptors", component, manifest=str(staged / manifests.MANIFEST)))
 
 
 def choose_preprocessing(manifest: OnnxManifest, staged: Path) -> tuple[tuple[float, float], float]:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.catalogue import store
-from app.catalogue.entries import SFACE, SFACE_SHA256, Accuracy, list_recognisers
+from app.catalogue import manifests
+from app.catalogue.recognisers import SFACE, SFACE_SHA256, Accuracy, list_recognisers
 from app.cli.add_recogniser import add
 from app.cli.client import connect, console, told
 from app.cli.pinned_files import PinnedFile, read_pinned
@@ -87,7 +87,7 @@ def pull(
     if name != SFACE.name:
         raise typer.BadParameter(f"there is: {SFACE.name}", param_hint="NAME")
     settings = Settings.from_env(os.environ)
-    if name in store.list_registered(settings):
+    if name in manifests.list_registered(settings):
         return
     data = read_pinned(PinnedFile(SFACE.source, SFACE_SHA256), file, quiet)
     if data is None:
@@ -95,9 +95,9 @@ def pull(
     manifest = OnnxManifest(
         file=SFACE_FILE, sha256=SFACE_SHA256, dim=128, licence=SFACE.licence, mean=(0.0,) * 3, scale=(1.0,) * 3
     )
-    with store.staging_folder(settings) as staged:
+    with manifests.staging_folder(settings) as staged:
         (staged / SFACE_FILE).write_bytes(data)
-        manifest.write(staged / store.MANIFEST)
-        path = store.register(settings, name, staged, {"component": "onnx", "source": SFACE.source})
+        manifest.write(staged / manifests.MANIFEST)
+        path = manifests.register(settings, name, staged, {"component": "onnx", "source": SFACE.source})
     console.print(f"{name}: {path.parent} ({len(data):,} bytes)", soft_wrap=True)
     console.print(f"next: likeness recognisers use {name} --collection C")

@@ -11,7 +11,7 @@ from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.paging import page
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR, READER
-from app.deps.words import CollectionName
+from app.field_types import CollectionName
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]

@@ -2,8 +2,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.deps import examples
-from app.deps.words import Note, Word
+from app import examples
+from app.field_types import Note, Word
 
 IN: dict[str, Any] = {"description": "Staff, front door"}
 OUT: dict[str, Any] = IN | {

@@ -3,13 +3,13 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.catalogue.entries import find_recogniser
-from app.catalogue.models import ensure_model
+from app.catalogue.builtin_models import ensure_model
+from app.catalogue.recognisers import find_recogniser
 from app.collections.schemas import CollectionIn, CollectionOut
 from app.db.tables import Collection, Deployment, Face, Subject
 from app.errors import Conflict, NotFound
+from app.queue.jobs import enqueue
 from app.queue.messages import Erase
-from app.queue.queue import enqueue
 from app.resources import Resources
 
 TASK = "identity"

@@ -16,12 +16,12 @@ from app.deployments.schemas import (
 )
 from app.deployments.service import Expected, Place
 from app.deps import CallerDep, ReadDep, WriteDep
-from app.deps.accepted import JobOut
 from app.deps.headers import telling
+from app.deps.job_response import JobOut
 from app.deps.moving import MoveDep
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
-from app.deps.words import CollectionName
+from app.field_types import CollectionName
 
 router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"])
 PlaceDep = Annotated[Place, Depends()]

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from app import examples
 from app.db.tables import Deployment
-from app.deps import examples
-from app.deps.words import ModelName, Note
+from app.field_types import ModelName, Note
 from ml.calibration import Calibration
 
 LARGE = {"calibration", "open_set"}

@@ -7,15 +7,15 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Deployment, Generation, Job
 from app.deployments.schemas import ChallengerIn, CompareIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
-from app.deps.accepted import JobOut, accepted
 from app.deps.caller import Caller
-from app.deps.words import CollectionName, TaskName
-from app.engine import pointers, publishing
-from app.engine.pointers import Why
-from app.engine.publishing import Wish
+from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, Invalid, NotFound
+from app.field_types import CollectionName, TaskName
+from app.publishing import pointers, requests
+from app.publishing.pointers import Why
+from app.publishing.requests import Wish
+from app.queue.jobs import enqueue
 from app.queue.messages import Compare, Publish
-from app.queue.queue import enqueue
 
 POINTERS = ("champion", "challenger", "previous")
 
@@ -73,9 +73,9 @@ def shown(session: Session, place: Place, response: Response) -> DeploymentOut:
 def publish(
     session: Session, place: Expected, body: PublishIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
-    """200 where it serves already, or can at once; else 202. See `app.engine.publishing.ask` for what is raised."""
+    """200 where it serves already, or can at once; else 202. See `app.publishing.requests.ask` for what is raised."""
     wish = Wish(body.model, (place.task,), body.override, body.reason, caller.signature, place.version)
-    return _answered(session, place, publishing.ask(session, place.collection, wish), response)
+    return _answered(session, place, requests.ask(session, place.collection, wish), response)
 
 
 def challenge(
@@ -84,7 +84,7 @@ def challenge(
     """As `publish`; no model takes the challenger away. Raises the same."""
     if body.model is not None:
         wish = Wish(body.model, (place.task,), by=caller.signature, version=place.version, pointer="challenger")
-        return _answered(session, place, publishing.ask(session, place.collection, wish), response)
+        return _answered(session, place, requests.ask(session, place.collection, wish), response)
     collection = pointers.locked(session, place.collection)
     pointers.expect(session, collection.id, place.task, place.version)
     pointers.challenge(session, collection, place.task, None, Why(caller.signature))

@@ -6,11 +6,11 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 from sqlalchemy.orm import Session
 
+from app import examples
 from app.db.session import reading, writing
-from app.deps import examples
 from app.deps.caller import Caller
-from app.engine.engine import Engine
 from app.resources import Resources
+from app.serving.engine import Engine
 
 
 async def resources(request: Request) -> Resources:

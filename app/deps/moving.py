@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.deps import EngineDep, ResourcesDep
-from app.engine.engine import Engine
-from app.engine.pointers import moved_in
+from app.publishing.pointers import moved_in
+from app.serving.engine import Engine
 
 PATIENCE_SECONDS = 0.7
 

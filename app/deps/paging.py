@@ -13,8 +13,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.orm.interfaces import ORMOption
 
 from app.db.tables import Base
-from app.deps.words import Word
 from app.errors import Invalid
+from app.field_types import Word
 
 Row = TypeVar("Row", bound=Base)
 PLACES: dict[type, TypeAdapter[Any]] = {

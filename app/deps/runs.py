@@ -6,8 +6,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Evaluation, Job, Training
-from app.deps.accepted import JobOut
 from app.deps.caller import Caller
+from app.deps.job_response import JobOut
 from app.deps.paging import page
 
 Run = TypeVar("Run", Training, Evaluation)

@@ -4,13 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
-from app.deps.accepted import accepted
+from app import examples
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.job_response import accepted
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR
-from app.deps.words import Word
 from app.evaluations import service
 from app.evaluations.schemas import EvaluationIn, EvaluationsOut, EvaluationStarted, WholeEvaluationOut
+from app.field_types import Word
 
 router = APIRouter(prefix="/v1/evaluations", tags=["evaluations"])
 OfCollection = Annotated[

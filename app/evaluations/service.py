@@ -1,17 +1,15 @@
 from sqlalchemy.orm import Session
 
-from app.catalogue.store import list_registered
 from app.config import Settings
 from app.db.tables import Collection, Deployment, Evaluation, Generation, Job
 from app.deps import runs
-from app.deps.accepted import JobOut
 from app.deps.caller import Caller
+from app.deps.job_response import JobOut
 from app.errors import Invalid, NotFound
-from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationStarted, TrainingSpec, WholeEvaluationOut
+from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationStarted, WholeEvaluationOut
+from app.learning.plan_checks import make_plan
+from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate
-from app.queue.queue import enqueue
-from ml import registry
-from ml.errors import UnknownComponent
 
 POINTERS = ("champion", "challenger", "previous")
 
@@ -24,10 +22,12 @@ def start(session: Session, settings: Settings, caller: Caller, told: Evaluation
     if told.training is None:
         told = told.model_copy(update={"model": _model(session, told)})
     else:
-        _check(settings, caller, told.training)
+        for source in told.training.sources:
+            caller.check(source.collection or told.collection)
+        make_plan(session, settings, told.training_request())
     if told.against:
         _comparable(session, caller, told)
-    evaluation = Evaluation(request=told.model_dump(mode="json"))
+    evaluation = Evaluation(request=told.model_dump(mode="json", by_alias=True))
     session.add(evaluation)
     session.flush()
     job = enqueue(session, Evaluate(evaluation=evaluation.id))
@@ -79,17 +79,3 @@ def _comparable(session: Session, caller: Caller, told: EvaluationIn) -> None:
     for name in ("collection", "task", "protocol", "by", "tolerance"):
         if row.request.get(name) != getattr(told, name):
             raise Invalid(f"evaluation {told.against} was of another {name}: {row.request.get(name)}")
-
-
-def _check(settings: Settings, caller: Caller, training: TrainingSpec) -> None:
-    """What a look can tell; the job checks the options as a training does."""
-    if training.method not in registry.names("embedders"):
-        raise UnknownComponent("method", training.method, registry.names("embedders"))
-    known = {*registry.names("descriptors"), *list_registered(settings)}
-    for one in [*training.descriptors, *([training.descriptor] if training.descriptor else [])]:
-        name = one if isinstance(one, str) else one.get("name")
-        if name not in known:
-            raise UnknownComponent("descriptor", str(name), known)
-    for source in training.sources:
-        if source.get("collection"):
-            caller.check(str(source["collection"]))

@@ -4,17 +4,17 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
-from app.deps.accepted import JobOut, accepted
+from app import examples
+from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.job_response import JobOut, accepted
 from app.deps.paging import Order
 from app.deps.photos import sent
 from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
-from app.deps.words import NO_NUL, CollectionName, FaceName
-from app.engine.looking import Wish
-from app.engine.names import Role
+from app.enrolment.photo_analysis import Wish
 from app.faces import bodies, service
 from app.faces.schemas import EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
 from app.faces.streaming import ReceivedDep
+from app.field_types import NO_NUL, CollectionName, FaceName, Role
 from ml.types import CropKind
 
 router = APIRouter(prefix="/v1/collections", tags=["faces"])

@@ -9,19 +9,20 @@ from sqlalchemy.orm import Session
 from app.db.session import reading
 from app.db.tables import Face, Job, Subject
 from app.deps.paging import page
-from app.engine import people, pointers
-from app.engine.archives import Limits, check_first
-from app.engine.engine import Engine
-from app.engine.ingest import Outcome, enrol
-from app.engine.looking import Wish, look
-from app.engine.names import Role
-from app.engine.preparing import prepared
+from app.enrolment.archives import Limits, check_first
+from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.preparation import prepared
+from app.enrolment.store import Outcome, enrol
 from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
+from app.field_types import Role
+from app.galleries import subjects
+from app.publishing import pointers
+from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive
-from app.queue.queue import enqueue
 from app.resources import Resources
-from app.storage.blobs import Blobs
+from app.serving.engine import Engine
+from app.storage.blob_store import Blobs
 from ml.types import CropKind
 
 PRIVATE = {"Cache-Control": "private, max-age=60", "X-Content-Type-Options": "nosniff"}
@@ -41,7 +42,7 @@ def add(engine: Engine, collection: str, data: bytes, wish: Wish) -> tuple[Enrol
 def known(resources: Resources, collection: str) -> None:
     """Before anything dear is done. Raises NotFound."""
     with reading(resources.database) as session:
-        people.collection(session, collection)
+        subjects.collection(session, collection)
 
 
 def _told(outcome: Outcome) -> EnrolledOut:
@@ -67,10 +68,10 @@ class Wanted(NamedTuple):
 
 def listed(session: Session, collection: str, wanted: Wanted, limit: int, token: str | None) -> FacesOut:
     """By their enrolment, one page of them. Raises NotFound, Invalid."""
-    people.collection(session, collection)
+    subjects.collection(session, collection)
     where: list[ColumnElement[bool]] = [Face.collection_id == collection]
     if wanted.subject:
-        where.append(Face.subject_pk == people.get(session, collection, wanted.subject).pk)
+        where.append(Face.subject_pk == subjects.get(session, collection, wanted.subject).pk)
     if wanted.role:
         where.append(Face.role == wanted.role)
     faces, following = page(session, Face, Face.pk, limit, token, *where, order=wanted.order)
@@ -108,7 +109,7 @@ def change(session: Session, collection: str, face_id: str, patch: FacePatch) ->
     face = get(session, collection, face_id)
     given = patch.model_fields_set
     if "subject" in given:
-        subject = people.found_or_made(session, place, patch.subject) if patch.subject else None
+        subject = subjects.found_or_made(session, place, patch.subject) if patch.subject else None
         face.subject_pk = subject.pk if subject else None
     for name in given & {"role", "external_image_id"}:
         setattr(face, name, getattr(patch, name))
@@ -123,7 +124,7 @@ def change(session: Session, collection: str, face_id: str, patch: FacePatch) ->
 def remove(session: Session, collection: str, face_id: str) -> None:
     """Its row, labels and embeddings now, its files by a job. Raises NotFound."""
     place = pointers.locked(session, collection)
-    people.erase(session, place, Face.pk == get(session, collection, face_id).pk)
+    subjects.erase(session, place, Face.pk == get(session, collection, face_id).pk)
 
 
 def accept(resources: Resources, session: Session, collection: str, path: Path, role: Role, aligned: bool) -> Job:
@@ -132,7 +133,7 @@ def accept(resources: Resources, session: Session, collection: str, path: Path, 
     if not uploaded:
         path = _allowed(resources, path)
     check_first(path, Limits.of(resources.settings))
-    people.collection(session, collection)
+    subjects.collection(session, collection)
     message = ImportArchive(
         collection=collection, path=str(path.resolve()), role=role, aligned=aligned, remove_after=uploaded
     )

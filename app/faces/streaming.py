@@ -14,11 +14,11 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from app.db.session import reading
 from app.db.tables import Collection, new_id
 from app.deps import ResourcesDep
-from app.deps.words import CollectionName
 from app.errors import Invalid, NotFound, TooLarge
 from app.faces.schemas import DirectoryIn
+from app.field_types import CollectionName
 from app.resources import Resources
-from app.storage.blobs import full
+from app.storage.blob_store import full
 
 STEP = 2**20
 LONGEST_JSON = 65_536

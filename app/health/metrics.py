@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.tables import Collection, Face, Follower, Job, now
 from app.deps.caller import Caller
-from app.engine.engine import Engine
-from app.engine.reporter import ALIVE_SECONDS
+from app.serving.engine import Engine
+from app.serving.reporter import ALIVE_SECONDS
 
 BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

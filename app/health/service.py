@@ -10,10 +10,10 @@ from sqlalchemy import select
 from app.db.session import snapshot
 from app.db.tables import Collection, Deployment
 from app.deps.caller import Caller
-from app.engine import loading
-from app.engine.engine import Engine
-from app.engine.held import Held, Standing
 from app.health.schemas import DefaultRecogniserOut, InfoOut, LoadedOut
+from app.serving import index_builder
+from app.serving.engine import Engine
+from app.serving.loaded_index import Held, Standing
 
 SILENT_SECONDS = 30.0
 
@@ -38,7 +38,7 @@ def unready(engine: Engine) -> list[str]:
             elif here[1].change != change:
                 reasons += _behind(engine, where, here[0], change - here[1].change)
             else:
-                reasons += _compared(where, *here, loading.counts(session, here[0].place))
+                reasons += _compared(where, *here, index_builder.counts(session, here[0].place))
     return reasons
 
 

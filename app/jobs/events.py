@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import Job
-from app.deps.accepted import JobOut
+from app.deps.job_response import JobOut
 from app.resources import Resources
 
 LOOK_SECONDS = 0.3

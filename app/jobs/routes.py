@@ -7,14 +7,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
 
+from app import examples
 from app.db.tables import JobItem
-from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
-from app.deps.accepted import RUNNING, JobEntry, JobOut
-from app.deps.accepted import State as JobState
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.job_response import RUNNING, JobEntry, JobOut
+from app.deps.job_response import State as JobState
 from app.deps.paging import Order, page
 from app.deps.problems import refuses
 from app.deps.roles import OPERATOR, READER
-from app.deps.words import Word
+from app.field_types import Word
 from app.jobs import events, service
 from app.jobs.schemas import ItemOut, ItemsOut, JobsOut
 

@@ -2,9 +2,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app import examples
 from app.db.tables import JobItem
-from app.deps import examples
-from app.deps.accepted import ENTRY, JobEntry
+from app.deps.job_response import ENTRY, JobEntry
 
 ITEM: dict[str, Any] = {
     "number": 17,

@@ -5,11 +5,11 @@ from sqlalchemy import ColumnElement, and_, or_
 from sqlalchemy.orm import Session, defer
 
 from app.db.tables import Job
-from app.deps.accepted import State
 from app.deps.caller import Caller
+from app.deps.job_response import State
 from app.deps.paging import page
 from app.errors import Conflict, NotFound
-from app.queue import queue
+from app.queue import jobs
 
 
 class Wanted(NamedTuple):
@@ -64,9 +64,9 @@ def get(session: Session, job_id: str) -> Job:
 def cancel(session: Session, job_id: str) -> Job:
     """Raises Conflict where it has ended already."""
     job = get(session, job_id)
-    if job.state not in queue.LIVE:
+    if job.state not in jobs.LIVE:
         raise Conflict(f"the job has {job.state}; only a queued or running one can be cancelled")
-    queue.cancel(session, job)
+    jobs.cancel(session, job)
     session.flush()  # a refresh would forget what is not written yet
     session.refresh(job)
     return job

@@ -2,8 +2,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.deps import examples
-from app.deps.words import CollectionName, Note, TaskName, Word
+from app import examples
+from app.field_types import CollectionName, Note, TaskName, Word
 
 FACES: dict[str, Any] = {"face_a": examples.FACE, "face_b": examples.OTHER_FACE}
 IN: dict[str, Any] = FACES | {"same": True}
@@ -20,7 +20,12 @@ REFUSED: dict[str, Any] = {
     "code": "SameFace",
     "detail": f"face {examples.FACE} cannot be compared with itself",
 }
-PAIR: dict[str, Any] = FACES | {"subject_a": examples.SUBJECT, "subject_b": None, "distance": 0.68, "similarity": 51.3}
+PAIR: dict[str, Any] = FACES | {
+    "subject_a": examples.SUBJECT,
+    "subject_b": None,
+    "distance": 0.68,
+    "similarity": 51.3,
+}
 
 
 class LabelIn(BaseModel):

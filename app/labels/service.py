@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 from app.db.tables import Face, Label, Task, now
 from app.deps.caller import Caller
 from app.deps.paging import page
-from app.engine import settled
 from app.errors import Invalid
 from app.labels.schemas import AddedOut, LabelIn, LabelOut, Refused
+from app.learning import label_consensus
 
 CHUNK = 10_000
 
@@ -111,8 +111,8 @@ def _where(wanted: Wanted) -> Iterable[ColumnElement[bool]]:
         face = select(Face.pk).where(Face.face_id == wanted.face).scalar_subquery()
         yield or_(Label.face_a == face, Label.face_b == face)
     if wanted.contradicting:
-        yield Label.pk.in_(select(settled.latest().c.pk))
-        yield tuple_(Label.task, Label.face_a, Label.face_b).in_(settled.contradicted())
+        yield Label.pk.in_(select(label_consensus.latest().c.pk))
+        yield tuple_(Label.task, Label.face_a, Label.face_b).in_(label_consensus.contradicted())
 
 
 def _covered(caller: Caller) -> Iterable[ColumnElement[bool]]:

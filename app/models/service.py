@@ -6,12 +6,12 @@ from sqlalchemy.orm import Session
 
 from app.catalogue.default_recogniser import BUILT_IN_MODELS
 from app.db.tables import Deployment, Generation, now
-from app.deps.accepted import JobOut, accepted
 from app.deps.caller import Caller
-from app.engine import publishing
-from app.engine.publishing import Wish
+from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, NotFound
 from app.models.schemas import ModelInFull, ModelOut, Place, PublishAtIn, PublishedOut
+from app.publishing import requests
+from app.publishing.requests import Wish
 
 POINTERS = ("champion", "challenger", "previous")
 
@@ -53,11 +53,11 @@ def archive(session: Session, model: str, caller: Caller) -> ModelInFull:
 def publish(
     session: Session, model: str, body: PublishAtIn, caller: Caller, response: Response
 ) -> PublishedOut | JobOut:
-    """See `app.engine.publishing.ask`; 202 with the job, or 200: it serves."""
+    """See `app.publishing.requests.ask`; 202 with the job, or 200: it serves."""
     caller.check(body.collection)
     get(session, model)
     wish = Wish(model, tuple(body.tasks), body.override, body.reason, by=caller.signature)
-    job = publishing.ask(session, body.collection, wish)
+    job = requests.ask(session, body.collection, wish)
     if job is None:
         tasks = [p.task for p in _places(session, [model], caller)[model] if p.pointer == "champion"]
         return PublishedOut(model=model, collection=body.collection, tasks=tasks)

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 
 from app.deps import CallerDep, ReadDep, ResourcesDep
-from app.deps.accepted import JobOut
+from app.deps.job_response import JobOut
 from app.deps.moving import MoveDep
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
-from app.deps.words import CollectionName
+from app.field_types import CollectionName
 from app.recognisers import service
 from app.recognisers.schemas import RecognisersOut, UsedRecogniserOut, UseRecogniserIn
 

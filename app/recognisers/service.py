@@ -4,17 +4,17 @@ from fastapi import Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.catalogue.entries import Recogniser, find_recogniser, list_recognisers, name_recogniser
-from app.catalogue.models import ensure_model
+from app.catalogue.builtin_models import ensure_model
+from app.catalogue.recognisers import Recogniser, find_recogniser, list_recognisers, name_recogniser
 from app.db.tables import Collection, Deployment, Face, Generation
-from app.deps.accepted import JobOut, accepted
 from app.deps.caller import Caller
-from app.engine import publishing
-from app.engine.publishing import Wish
+from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, NotFound
+from app.publishing import requests
+from app.publishing.requests import Wish
 from app.recognisers.schemas import RecogniserOut, RecognisersOut, UsedRecogniserOut, UseRecogniserIn
 from app.resources import Resources
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from ml import registry
 
 TASK = "identity"
@@ -58,7 +58,7 @@ def use(
     if body.override:
         reason = body.reason  # an override needs words of the caller's own
     wish = Wish(model, (TASK,), body.override, reason, caller.signature)
-    job = publishing.ask(session, collection, wish)
+    job = requests.ask(session, collection, wish)
     if job is None:
         return UsedRecogniserOut(collection=collection, recogniser=recogniser.name, model=model)
     response.status_code = 202

@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.scores import Scores
 from app.errors import Conflict
 from app.search.schemas import Evidence, Score, Threshold
+from app.serving.scores import Scores
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import PersonThreshold
 

@@ -7,10 +7,10 @@ from typing import Self
 
 from sqlalchemy.orm import Session
 
-from app.engine.pointers import BUILT_IN, enabled
-from app.engine.scores import Scores
-from app.engine.served import Serving
 from app.errors import Conflict
+from app.publishing.pointers import BUILT_IN, enabled
+from app.serving.deployments import Serving
+from app.serving.scores import Scores
 from ml.metric import EUCLIDEAN
 
 

@@ -9,11 +9,11 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading
 from app.deps.shapes import BoundingBox
-from app.engine.engine import Engine
-from app.engine.served import Serving
 from app.errors import Invalid
 from app.search.asked import Asked
 from app.search.criteria import Criteria
+from app.serving.deployments import Serving
+from app.serving.engine import Engine
 from ml import images
 from ml.types import AlignedFace, CropKind, Crops
 

@@ -8,7 +8,7 @@ from app.errors import NotFound
 from app.search.criteria import Criteria, Criterion
 from app.search.naming import Named
 from app.search.schemas import Explanation, ExplanationPart, Grid
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from ml import explanation
 from ml.errors import Corrupt, NotLinear
 from ml.images import unpng

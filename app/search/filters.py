@@ -8,8 +8,7 @@ from sqlalchemy import ColumnElement, Float, Numeric, String, and_, case, cast, 
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db.tables import Face, Subject
-from app.deps.words import NO_NUL
-from app.engine.names import Role, SubjectId
+from app.field_types import NO_NUL, Role, SubjectId
 
 Text = Annotated[str, StringConstraints(pattern=NO_NUL)]
 Plain = Text | bool | Annotated[float, Field(allow_inf_nan=False)] | None

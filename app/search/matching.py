@@ -8,7 +8,6 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.deps.shapes import SubjectRef
-from app.engine.served import Serving
 from app.search.acceptance import AcceptanceThreshold, score_faces
 from app.search.asked import Asked
 from app.search.criteria import Criteria, switched_on
@@ -17,6 +16,7 @@ from app.search.mixing import Mixed, nearest
 from app.search.naming import Named, allowed, names
 from app.search.people import person_distances
 from app.search.schemas import Match, MatchedFace, Score
+from app.serving.deployments import Serving
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.indexes import choose
 from ml.indexes.base import Found

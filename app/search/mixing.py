@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from app.engine.served import Serving
 from app.search import places
 from app.search.criteria import Criteria
+from app.serving.deployments import Serving
 from ml.indexes.base import Found
 from ml.types import Ids, Rows
 

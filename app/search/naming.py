@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.db.tables import Face, Subject
 from app.errors import NotFound
 from app.search.filters import Filter
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from ml.types import CropKind, Ids
 
 AT_ONCE = 10_000

@@ -7,9 +7,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Face
-from app.engine.held import Held
-from app.engine.served import Serving
 from app.search.naming import Named
+from app.serving.deployments import Serving
+from app.serving.loaded_index import Held
 from ml.errors import WrongShape
 from ml.identification.decision_rule import DecisionRule, shortlist
 from ml.identification.templates import PersonTemplate, template_distances

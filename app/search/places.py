@@ -7,9 +7,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Embedding
-from app.engine.served import Serving
 from app.errors import Busy
 from app.search.naming import AT_ONCE
+from app.serving.deployments import Serving
 from ml.types import Rows
 
 

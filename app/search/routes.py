@@ -9,7 +9,7 @@ from app.deps.headers import telling
 from app.deps.photos import PhotoIn, PhotosIn, bodies, sent
 from app.deps.problems import refuses
 from app.deps.roles import PHOTO, READER
-from app.deps.words import CollectionName, FaceName
+from app.field_types import CollectionName, FaceName
 from app.search import service
 from app.search.answering import answered
 from app.search.asked import Asked, PhotoAsked, VectorIn, VerifyAsked

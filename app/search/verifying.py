@@ -8,7 +8,6 @@ from sqlalchemy import select
 
 from app.db.tables import Collection, Face, Subject
 from app.deps.caller import Caller
-from app.engine.served import Serving
 from app.errors import Invalid, NotFound
 from app.search.acceptance import pair_threshold, score_faces
 from app.search.asked import VerifyAsked
@@ -16,6 +15,7 @@ from app.search.criteria import switched_on
 from app.search.desk import Desk, bounding_box, crops
 from app.search.places import stored
 from app.search.schemas import Verdict
+from app.serving.deployments import Serving
 from ml.types import Rows
 
 MOST_FACES = 1000

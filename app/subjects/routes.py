@@ -6,9 +6,8 @@ from fastapi import APIRouter, Path, Response
 
 from app.deps import Limit, NextToken, ReadDep, WriteDep
 from app.deps.roles import OPERATOR, READER
-from app.deps.words import CollectionName
-from app.engine import people
-from app.engine.names import SubjectId
+from app.field_types import CollectionName, SubjectId
+from app.galleries import subjects
 from app.subjects import service
 from app.subjects.schemas import ErasedOut, MergeIn, SubjectIn, SubjectOut, SubjectsOut
 
@@ -45,7 +44,7 @@ def list_subjects(
 @router.get("/{subject}", summary="Look at a subject", openapi_extra=READER)
 def get_subject(collection: CollectionId, subject: Id, session: ReadDep) -> SubjectOut:
     """Who it is; its faces are listed at `/faces?subject=`."""
-    return service.shown(session, [people.get(session, collection, subject)])[0]
+    return service.shown(session, [subjects.get(session, collection, subject)])[0]
 
 
 @router.patch("/{subject}", summary="Change a subject", openapi_extra=OPERATOR)

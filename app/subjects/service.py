@@ -7,23 +7,24 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Face, Subject
 from app.deps.paging import page
-from app.engine import people, pointers
 from app.errors import Invalid
+from app.galleries import subjects
+from app.publishing import pointers
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
 
 def put(session: Session, collection: str, subject_id: str, body: SubjectIn) -> tuple[SubjectOut, bool]:
     """The subject, and whether it is new. Raises NotFound."""
     place = pointers.locked(session, collection)
-    new = people.find(session, collection, subject_id) is None
-    subject = people.found_or_made(session, place, subject_id)
+    new = subjects.find(session, collection, subject_id) is None
+    subject = subjects.found_or_made(session, place, subject_id)
     return _changed(session, subject, body), new
 
 
 def change(session: Session, collection: str, subject_id: str, body: SubjectIn) -> SubjectOut:
     """Raises NotFound."""
     pointers.locked(session, collection)
-    return _changed(session, people.get(session, collection, subject_id), body)
+    return _changed(session, subjects.get(session, collection, subject_id), body)
 
 
 def _changed(session: Session, subject: Subject, body: SubjectIn) -> SubjectOut:
@@ -40,7 +41,7 @@ def _changed(session: Session, subject: Subject, body: SubjectIn) -> SubjectOut:
 
 def listed(session: Session, collection: str, limit: int, token: str | None) -> SubjectsOut:
     """By id. Raises NotFound."""
-    people.collection(session, collection)
+    subjects.collection(session, collection)
     rows, following = page(session, Subject, Subject.id, limit, token, Subject.collection_id == collection)
     return SubjectsOut(subjects=shown(session, rows), next_token=following)
 
@@ -55,7 +56,7 @@ def shown(session: Session, subjects: Sequence[Subject]) -> list[SubjectOut]:
 def merge(session: Session, collection: str, subject_id: str, into: str) -> SubjectOut:
     """One person under two names becomes one: the faces move, the other name goes. Raises NotFound, Invalid."""
     place = pointers.locked(session, collection)
-    leaving, staying = people.get(session, collection, subject_id), people.get(session, collection, into)
+    leaving, staying = subjects.get(session, collection, subject_id), subjects.get(session, collection, into)
     if leaving.pk == staying.pk:
         raise Invalid("a subject cannot be merged into itself")
     place.change += 1
@@ -70,8 +71,8 @@ def merge(session: Session, collection: str, subject_id: str, into: str) -> Subj
 def remove(session: Session, collection: str, subject_id: str) -> ErasedOut:
     """The subject with all its faces. Raises NotFound."""
     place = pointers.locked(session, collection)
-    subject = people.get(session, collection, subject_id)
-    receipt = people.erase(session, place, Face.subject_pk == subject.pk)
+    subject = subjects.get(session, collection, subject_id)
+    receipt = subjects.erase(session, place, Face.subject_pk == subject.pk)
     session.delete(subject)
     session.flush()
     return ErasedOut(

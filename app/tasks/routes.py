@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Response
 from app.deps import ReadDep, WriteDep
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
-from app.deps.words import TaskName
+from app.field_types import TaskName
 from app.tasks import service
 from app.tasks.schemas import TaskIn, TaskOut, TasksOut
 

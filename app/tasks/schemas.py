@@ -2,8 +2,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.deps import examples
-from app.deps.words import Note
+from app import examples
+from app.field_types import Note
 
 OUT: dict[str, Any] = {
     "name": "age",

@@ -4,12 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep, examples
-from app.deps.accepted import accepted
+from app import examples
+from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.job_response import accepted
 from app.deps.paging import Order
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR
-from app.deps.words import Word
+from app.field_types import Word
 from app.trainings import service
 from app.trainings.schemas import TrainingIn, TrainingsOut, TrainingStarted, WholeTrainingOut
 

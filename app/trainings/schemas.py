@@ -2,12 +2,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from app import examples
 from app.db.tables import Training
-from app.deps import examples
-from app.deps.accepted import QUEUED, JobOut, State
-from app.deps.words import CollectionName
-from app.engine.names import Metadata
-from app.trainings.plan import Described, Source
+from app.deps.job_response import QUEUED, JobOut, State
+from app.learning.training_request import TrainingRequest
 
 EXAMPLES: list[JsonValue] = [
     {"collection": examples.COLLECTION, "method": "ldml", "descriptor": "lbp", "dim": 32},
@@ -51,22 +49,8 @@ WHOLE: dict[str, Any] = OUT | {
 }
 
 
-class TrainingIn(BaseModel):
+class TrainingIn(TrainingRequest):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": EXAMPLES})
-    collection: CollectionName
-    method: str = Field("ldml", max_length=64, description="how the metric is learned")
-    descriptor: Described | None = Field(None, description="without it, that of the serving model")
-    descriptors: list[Described] = Field([], max_length=8, description="several, one after the other in a row")
-    dim: int | None = Field(None, ge=1, le=4096)
-    options: Metadata = Field({}, description="of the method; a wrong one is answered with the list of them")
-    seed: int = Field(0, ge=0, lt=2**31)
-    sources: list[Source] = Field([], max_length=64, description="without any: identity from subjects and labels")
-    start_from: str | None = Field(
-        None,
-        max_length=255,
-        description="go on from a model, by id, or from the one that is `serving`; its descriptors and dim are taken",
-    )
-    holdout: float = Field(0.2, ge=0, le=0.8, description="share of the people whom the report is measured on; 0: none")
 
 
 class TrainingStarted(JobOut):

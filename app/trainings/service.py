@@ -5,18 +5,20 @@ from sqlalchemy.orm import Session
 from app.config import Settings
 from app.db.tables import Job, Training
 from app.deps import runs
-from app.deps.accepted import JobOut
 from app.deps.caller import Caller
+from app.deps.job_response import JobOut
 from app.errors import NotFound
+from app.learning.plan_checks import make_plan
+from app.queue.jobs import enqueue
 from app.queue.messages import Train
-from app.queue.queue import enqueue
-from app.trainings import checking
 from app.trainings.schemas import TrainingIn, TrainingOut, TrainingStarted, WholeTrainingOut
 
 
-def start(session: Session, settings: Settings, caller: Caller, told: TrainingIn) -> tuple[Job, TrainingStarted]:
+def start(session: Session, settings: Settings, caller: Caller, request: TrainingIn) -> tuple[Job, TrainingStarted]:
     """The training and its job; of one collection, a second waits until the first has ended."""
-    plan = checking.plan(session, settings, caller, told)
+    for collection in {request.collection, *(s.collection for s in request.sources if s.collection)}:
+        caller.check(collection)
+    plan = make_plan(session, settings, request)
     training = Training(request=plan.model_dump(mode="json", by_alias=True))
     session.add(training)
     session.flush()

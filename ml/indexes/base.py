@@ -31,7 +31,7 @@ class Index(ABC):
     """A searchable copy of the embeddings of one deployment; can be thrown away and rebuilt.
 
     Searches may run at the same time as one another, but not while it is changed: the one that writes holds the
-    lock that searches share (`app/engine`).
+    lock that searches share (`app/serving`).
     """
 
     def __init__(self, dim: int, metric: Metric = EUCLIDEAN) -> None:

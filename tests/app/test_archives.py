@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.archives import Limits, checked, is_gzip, open_archive, unpack_gzip
-from app.engine.archives.entries import Entry
-from app.engine.archives.manifest import Manifest
+from app.enrolment.archives import Limits, checked, is_gzip, open_archive, unpack_gzip
+from app.enrolment.archives.entries import Entry
+from app.enrolment.archives.manifest import Manifest
 from app.errors import Invalid, TooLarge
 from ml.errors import Unreadable
 

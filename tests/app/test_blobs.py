@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import Busy
-from app.storage.blobs import FEW, Blobs
+from app.storage.blob_store import FEW, Blobs
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from app.catalogue.builtin_models import DLIB_MODEL
 from app.catalogue.default_recogniser import (
     DefaultRecogniser,
     choose_default,
     ensure_built_in,
 )
-from app.catalogue.models import DLIB_MODEL
+from app.catalogue.model_cache import FIRST
 from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Generation
-from app.engine.generations import FIRST
 from app.resources import Resources
 from ml import images
 from ml.descriptors import dlib_resnet

@@ -16,14 +16,14 @@ from sqlalchemy import delete, select, text
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Follower
-from app.engine import facts, loading
-from app.engine.batching import WAITING, Slots
-from app.engine.engine import Engine, open_engine
-from app.engine.loading import Place
-from app.engine.locks import SharedLock
-from app.engine.scores import Scores
 from app.errors import Busy, NotFound
 from app.resources import Resources
+from app.serving import gallery_calibration, index_builder
+from app.serving.batching import WAITING, Slots
+from app.serving.engine import Engine, open_engine
+from app.serving.index_builder import Place
+from app.serving.scores import Scores
+from app.serving.shared_lock import SharedLock
 from ml.calibration import Calibration
 from ml.generation import Generation
 from ml.identification.decision_rule import DecisionRule
@@ -355,7 +355,7 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
     assert kept.keys() == {"cells", "curve", "faces", "measured_at"} | pairs | searches
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
-    again = facts.measure(resources, "staff", "identity", MODEL)["calibration"]
+    again = gallery_calibration.measure(resources, "staff", "identity", MODEL)["calibration"]
     assert json.loads(json.dumps(again)) == kept["calibration"]
 
 
@@ -363,14 +363,14 @@ def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resour
     gallery = Gallery(resources).make(MODEL)
     rows, subjects = people(40, 3)
     gallery.add({MODEL.id: rows}, subjects)
-    measured = facts.measure(resources, "staff", "identity", MODEL)
+    measured = gallery_calibration.measure(resources, "staff", "identity", MODEL)
     assert Scores.of(measured, MODEL, "identity").measured_on == 120
     del measured["calibration"]["impostors"]["effective"]
     old = Scores.of(measured, MODEL, "identity")
     line = old.threshold(0.01)
     assert line is not None
     assert (old.measured_on, line.low, line.high, line.enough) == (0, 0, 1, False)
-    assert facts.due(120, old.measured_on, quiet=False)
+    assert gallery_calibration.due(120, old.measured_on, quiet=False)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_model_is_not_believed_about_people_it_has_learned_from(
 
 
 def measured(resources: Resources, model: Generation) -> Calibration:
-    return Calibration.from_dict(facts.measure(resources, "staff", "identity", model)["calibration"])
+    return Calibration.from_dict(gallery_calibration.measure(resources, "staff", "identity", model)["calibration"])
 
 
 def known(engine: Engine) -> int:
@@ -433,7 +433,9 @@ def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Reso
 
 
 def open_set(resources: Resources, model: Generation) -> OpenSetCalibration:
-    return OpenSetCalibration.from_dict(facts.measure(resources, "staff", "identity", model)["open_set"]["calibration"])
+    return OpenSetCalibration.from_dict(
+        gallery_calibration.measure(resources, "staff", "identity", model)["open_set"]["calibration"]
+    )
 
 
 def test_the_database_may_go_away_and_come_back(gallery: Gallery) -> None:
@@ -545,7 +547,9 @@ def test_a_sample_finds_the_cells_of_a_large_gallery(resources: Resources) -> No
     gallery.add({model.id: rows}, [None] * len(rows))
     with reading(resources.database) as session:
         born = session.get_one(Collection, "large").created_at
-        index = loading.build(session, Place("large", "identity", model.id, born), 4, EUCLIDEAN, "cpu", per_cell=20)
+        index = index_builder.build(
+            session, Place("large", "identity", model.id, born), 4, EUCLIDEAN, "cpu", per_cell=20
+        )
     ids: Ids = np.array(gallery.pks)
     assert index.cells == 128
     assert (index.ids() == np.sort(ids)).all()

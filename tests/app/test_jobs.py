@@ -5,8 +5,8 @@ import pytest
 
 from app.db.session import writing
 from app.db.tables import Collection, Job, now
+from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate, ImportArchive, Publish
-from app.queue.queue import enqueue
 from tests.service import Service
 
 LARGE = {"report": {"curve": [0.25] * 50_000}}

@@ -10,9 +10,9 @@ from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import Face
-from app.engine.settled import Rule, decide, settle, standing
 from app.labels import suggesting
 from app.labels.suggesting import Answers, doubtful
+from app.learning.label_consensus import Rule, decide, settle, standing
 from ml.calibration import Calibration
 from ml.metric import EUCLIDEAN
 from tests.gallery import enrol

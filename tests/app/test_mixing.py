@@ -17,7 +17,7 @@ from app.db.tables import Embedding, Face, Task
 from app.resources import Resources
 from app.search import mixing, places
 from app.search.criteria import Criteria, Criterion
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from ml import images, indexes
 from ml.calibration import Calibration
 from ml.generation import Generation

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine import facts
-from app.engine.scores import Scores
 from app.resources import Resources
+from app.serving import gallery_calibration
+from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.generation import Generation
 from ml.identification.open_set import OpenSetCalibration
@@ -31,7 +31,7 @@ def measure(
         chosen = [i for i, (_, own) in enumerate(faces) if own == role]
         if chosen:
             gallery.add({model.id: rows[chosen]}, [faces[i][0] for i in chosen], role=role)
-    measured = facts.measure(resources, "staff", "identity", model)
+    measured = gallery_calibration.measure(resources, "staff", "identity", model)
     return measured, Scores.of(measured, model, "identity")
 
 

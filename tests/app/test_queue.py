@@ -6,19 +6,19 @@ from sqlalchemy import func, select
 
 from app.db.session import reading, writing
 from app.db.tables import Job, now
-from app.queue import queue
+from app.queue import jobs
 from app.queue.messages import Erase, IngestBatch, Sweep, Train
 from app.resources import Resources
 
 
 def add(resources: Resources, *messages: object, **options: object) -> list[str]:
     with writing(resources.database) as session:
-        return [queue.enqueue(session, m, **options).id for m in messages]  # type: ignore[arg-type]
+        return [jobs.enqueue(session, m, **options).id for m in messages]  # type: ignore[arg-type]
 
 
 def take(resources: Resources, worker: str = "w", lane: str = "work", lease: float = 10) -> str | None:
     with writing(resources.database) as session:
-        job = queue.claim(session, lane=lane, worker=worker, lease=lease)
+        job = jobs.claim(session, lane=lane, worker=worker, lease=lease)
         return job and job.id
 
 
@@ -37,7 +37,7 @@ def test_jobs_are_taken_oldest_first_and_only_of_the_own_lane(resources: Resourc
 def test_parts_of_an_import_let_all_others_go_first(resources: Resources) -> None:
     [whole] = add(resources, Sweep())
     with writing(resources.database) as session:
-        part = queue.enqueue(session, IngestBatch(job=whole, first=0, last=1), parent=whole).id
+        part = jobs.enqueue(session, IngestBatch(job=whole, first=0, last=1), parent=whole).id
     [later] = add(resources, Sweep())
     assert [take(resources), take(resources), take(resources)] == [whole, later, part]
 
@@ -45,7 +45,7 @@ def test_parts_of_an_import_let_all_others_go_first(resources: Resources) -> Non
 def test_a_rolled_back_cause_leaves_no_job(resources: Resources) -> None:
     try:
         with writing(resources.database) as session:
-            queue.enqueue(session, Sweep())
+            jobs.enqueue(session, Sweep())
             raise RuntimeError
     except RuntimeError:
         assert take(resources) is None
@@ -73,16 +73,16 @@ def test_a_job_waits_for_an_earlier_one_of_its_lock(resources: Resources) -> Non
     assert take(resources, lane="train") == other
     assert take(resources, lane="train") is None
     with writing(resources.database) as session:
-        assert queue.end(session, first, "succeeded", worker="w")
+        assert jobs.end(session, first, "succeeded", worker="w")
     assert take(resources, lane="train") == second
 
 
 def test_what_a_dead_worker_held_is_freed_and_fails_after_too_many_tries(resources: Resources) -> None:
     [job] = add(resources, Sweep())
-    for _ in range(queue.MAX_TRIES):
+    for _ in range(jobs.MAX_TRIES):
         assert take(resources, lease=-1) == job
         with writing(resources.database) as session:
-            queue.free_abandoned(session)
+            jobs.free_abandoned(session)
     assert state(resources, job) == "failed"
     with reading(resources.database) as session:
         assert session.get_one(Job, job).problem["code"] == "WorkerLost"  # type: ignore[index]
@@ -92,20 +92,20 @@ def test_a_worker_that_lost_its_job_can_neither_renew_nor_end_it(resources: Reso
     [job] = add(resources, Sweep())
     take(resources, "slow", lease=-1)
     with writing(resources.database) as session:
-        queue.free_abandoned(session)
+        jobs.free_abandoned(session)
     take(resources, "quick")
     with writing(resources.database) as session:
-        assert not queue.renew(session, job, worker="slow", lease=10)
-        assert not queue.end(session, job, "succeeded", worker="slow")
-        assert queue.end(session, job, "succeeded", worker="quick")
-        assert not queue.end(session, job, "failed", worker="quick"), "a job ends once"
+        assert not jobs.renew(session, job, worker="slow", lease=10)
+        assert not jobs.end(session, job, "succeeded", worker="slow")
+        assert jobs.end(session, job, "succeeded", worker="quick")
+        assert not jobs.end(session, job, "failed", worker="quick"), "a job ends once"
 
 
 def test_a_job_put_off_counts_no_try_and_lets_fresh_work_pass(resources: Resources) -> None:
     old, fresh = add(resources, Sweep(), Erase(collection="a"))
     assert take(resources) == old
     with writing(resources.database) as session:
-        queue.put_back(session, old, worker="w", delay=-1)
+        jobs.put_back(session, old, worker="w", delay=-1)
     assert take(resources) == fresh
     assert take(resources) == old
     with reading(resources.database) as session:
@@ -117,8 +117,8 @@ def test_cancelling_ends_what_waits_and_stops_what_runs(resources: Resources) ->
     assert take(resources) == parent
     [child] = add(resources, Sweep(), parent=parent)
     with writing(resources.database) as session:
-        queue.cancel(session, session.get_one(Job, parent))
-        assert not queue.renew(session, parent, worker="w", lease=10)
+        jobs.cancel(session, session.get_one(Job, parent))
+        assert not jobs.renew(session, parent, worker="w", lease=10)
     assert state(resources, child) == "cancelled"
     assert state(resources, parent) == "running"
 

@@ -9,8 +9,8 @@ import pytest
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Job, Training, now
+from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive, Message, Train
-from app.queue.queue import enqueue
 from ml.descriptors import dlib_resnet
 from tests.app.test_faces import picture
 from tests.flows.console import Page, open_browser

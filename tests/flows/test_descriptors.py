@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.config import Settings
-from app.trainings.described import NEED_A_FILE
+from app.learning.descriptor_choice import NEED_A_FILE
 from ml import registry
 from tests.flows.learning import learned, published, searched_and_taken_back
 from tests.flows.test_training import STRONG, train, upload

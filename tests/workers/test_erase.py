@@ -7,17 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import delete, func, select
 
+from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Answer, Collection, Deployment, Embedding, Face, Follower, Job, Removal, Subject, now
-from app.engine import people, pointers
-from app.engine.generations import FIRST
-from app.engine.ingest import enrol
-from app.engine.looking import Wish, look
-from app.engine.preparing import prepared
-from app.queue import queue
+from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.preparation import prepared
+from app.enrolment.store import enrol
+from app.galleries import subjects
+from app.publishing import pointers
+from app.queue import jobs
 from app.queue.messages import Erase, FitFirst, ImportArchive, Sweep
 from app.resources import Resources
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe
 from tests.gallery import collection
@@ -66,7 +67,7 @@ def test_a_face_takes_rows_and_files_along(staff: Resources) -> None:
         face = session.scalars(select(Face)).first()
         assert face is not None
         image, pk = face.image_id, face.pk
-        receipt = people.erase(session, pointers.locked(session, "staff"), Face.pk == pk)
+        receipt = subjects.erase(session, pointers.locked(session, "staff"), Face.pk == pk)
     assert (receipt.faces, receipt.labels, receipt.embeddings, len(receipt.jobs)) == (1, 0, 1, 1)
     assert (count(staff, Face), count(staff, Embedding)) == (3, 3)
     with reading(staff.database) as session:
@@ -96,7 +97,7 @@ def test_an_upload_and_an_erasing_of_one_photo_leave_row_and_files_together(staf
 
     def remove(_: int) -> None:
         with writing(staff.database) as session:
-            people.erase(session, pointers.locked(session, "staff"), Face.image_id == image)
+            subjects.erase(session, pointers.locked(session, "staff"), Face.image_id == image)
         erase.run(Erase(collection="staff", images=(image,)), context(staff))
 
     with ThreadPoolExecutor(4) as pool:
@@ -112,7 +113,7 @@ def test_an_upload_and_an_erasing_of_one_photo_leave_row_and_files_together(staf
 def test_a_deleted_collection_leaves_no_file(staff: Resources) -> None:
     with writing(staff.database) as session:
         session.delete(session.get_one(Collection, "staff"))
-        queue.enqueue(session, Erase(collection="staff", whole=True))
+        jobs.enqueue(session, Erase(collection="staff", whole=True))
     work(staff)
     assert not files(staff)
     assert not list(staff.blobs.root.iterdir())
@@ -169,7 +170,7 @@ def test_a_sweep_keeps_the_archives_of_living_imports(staff: Resources) -> None:
     for name in ("alive", "stale"):
         os.utime(staff.uploads / name, (0, 0))
     with writing(staff.database) as session:
-        queue.enqueue(session, ImportArchive(collection="staff", path=str(staff.uploads / "alive")))
+        jobs.enqueue(session, ImportArchive(collection="staff", path=str(staff.uploads / "alive")))
     assert sweep.run(Sweep(), context(staff))["uploads"] == 1
     assert sorted(p.name for p in staff.uploads.iterdir()) == ["alive", "young"]
 
@@ -181,7 +182,7 @@ def test_a_sweep_removes_embeddings_that_no_pointer_names(staff: Resources) -> N
         session.get_one(Deployment, ("staff", "identity")).champion = "later"
     assert count(staff, Embedding) == 4
     with writing(staff.database) as session:
-        job = queue.enqueue(session, FitFirst(collection="staff"))
+        job = jobs.enqueue(session, FitFirst(collection="staff"))
     assert sweep.run(Sweep(), context(staff))["embeddings"] == 0
     with writing(staff.database) as session:
         session.execute(delete(Job).where(Job.id == job.id))

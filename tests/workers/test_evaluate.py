@@ -9,13 +9,13 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from sqlalchemy import update
 
+from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Evaluation, Face, Label, Task
-from app.engine.generations import FIRST
 from app.errors import Invalid
-from app.evaluations.schemas import EvaluationIn, told_of
+from app.learning.evaluation_request import EvaluationRequest, public_report
+from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate
-from app.queue.queue import enqueue
 from app.resources import Resources
 from ml.descriptors import _learn_vocabulary
 from ml.descriptors.fisher import Fisher
@@ -24,9 +24,10 @@ from ml.mixture import fit_mixture
 from ml.types import Rows
 from tests.gallery import context, enrol
 from tests.rows import generation
-from workers import fitting, reembedding
-from workers.gather import crops
+from workers.description import crops
 from workers.handlers import evaluate
+from workers.publishing import reembedding
+from workers.training import embedder_fit
 
 PEOPLE, SHOTS = 12, 5
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -43,7 +44,7 @@ def stocked(resources: Resources, **options: Any) -> list[Face]:
 
 
 def run(resources: Resources, times: int = 1, **asked: Any) -> dict[str, Any]:
-    told = EvaluationIn(collection="c", **asked).model_dump(mode="json")
+    told = EvaluationRequest(collection="c", **asked).model_dump(mode="json")
     with writing(resources.database) as session:
         row = Evaluation(request=told)
         session.add(row)
@@ -55,7 +56,7 @@ def run(resources: Resources, times: int = 1, **asked: Any) -> dict[str, Any]:
         result = evaluate.run(message, context(resources, job))
     with reading(resources.database) as session:
         row = session.get_one(Evaluation, message.evaluation)
-        assert told_of(row.report) == result["report"]
+        assert public_report(row.report) == result["report"]
     return dict(result["report"]) | {"id": row.id}
 
 
@@ -243,13 +244,13 @@ BY_FOLDS = {"protocol": "verification", "training": {"method": "wpca", "descript
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What every fit from now on learns from."""
     fits: list[Any] = []
-    fit = fitting.fit
+    fit = embedder_fit.fit
 
     def watch(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
         fits.append(data)
         return fit(plan, data, *more, **named)
 
-    monkeypatch.setattr(fitting, "fit", watch)
+    monkeypatch.setattr(embedder_fit, "fit", watch)
     return fits
 
 

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Label, Removal, Training
-from app.engine.generations import FIRST
+from app.learning.plan import Named, Plan, Source
 from app.resources import Resources
-from app.trainings.plan import Named, Plan, Source
 from ml.embedders.cosine import Cosine
 from ml.generation import Generation, Recipe, save
 from tests.gallery import enrol
 from tests.rows import generation
-from workers import fitting, snapshot
-from workers.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX, exposure, learned_from
+from workers.publishing.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX, exposure, learned_from
+from workers.training import embedder_fit, training_data
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 PEOPLE, SHOTS = 20, 2
@@ -30,10 +30,10 @@ def plan(collection: str = "c", **more: Any) -> Plan:
     return Plan(**given | more)
 
 
-def read(resources: Resources, collection: str = "c") -> snapshot.Snapshot:
+def read(resources: Resources, collection: str = "c") -> training_data.Snapshot:
     with reading(resources.database) as session:
         asked = plan(collection)
-        return snapshot.read(session, asked, snapshot.taken(session, Training(snapshot={}), asked))
+        return training_data.read(session, asked, training_data.taken(session, Training(snapshot={}), asked))
 
 
 def learn(
@@ -44,7 +44,7 @@ def learn(
     asked = plan(collection, holdout=holdout, start_from=facts.pop("start_from", None))
     told = {"changes": taken.taken["changes"], "labels": {}, "plan": asked.model_dump(mode="json", by_alias=True)}
     model = replace(generation(name), facts=told | facts)
-    held = fitting.held_out(taken, holdout)
+    held = embedder_fit.held_out(taken, holdout)
     if holdout:
         pks = [face.pk for face, out in zip(taken.faces, held, strict=True) if out]
         left_out = {"holdout": holdout} | ({HELD_OUT_FACES: pks} if listed else {})
@@ -65,7 +65,7 @@ def known(resources: Resources, model: str, collection: str = "c") -> tuple[str,
 
 def held_out(resources: Resources, share: float = 0.3) -> set[str]:
     taken = read(resources)
-    out = fitting.held_out(taken, share)
+    out = embedder_fit.held_out(taken, share)
     return {face.subject_id or "" for face, o in zip(taken.faces, out, strict=True) if o}
 
 

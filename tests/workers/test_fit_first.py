@@ -7,8 +7,8 @@ from sqlalchemy import select
 
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Generation, Job
+from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
-from app.queue.queue import enqueue
 from app.resources import Resources
 from ml.evaluation.intervals import Interval
 from ml.evaluation.model_comparison import Difference, ModelComparison

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine.traffic import Traffic
 from app.errors import NotFound
 from app.resources import Resources
-from app.storage.blobs import Blobs
+from app.serving.traffic import Traffic
+from app.storage.blob_store import Blobs
 from app.threads import get_threads, set_threads
 from ml.generation import Recipe
 from ml.images import unpng
@@ -18,8 +18,8 @@ from ml.types import Spec
 from tests.gallery import crops, enrol
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext
-from workers.gather import batches, describe
-from workers.telling import telling
+from workers.description import batches, describe
+from workers.training.progress import telling
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

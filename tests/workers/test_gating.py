@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
+from app.catalogue.model_cache import FIRST
 from app.db.session import writing
 from app.db.tables import Deployment, Face, Label, Task
-from app.engine.generations import FIRST
 from app.errors import Conflict
+from app.learning.plan import Named, Plan, Source
+from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive, Publish
-from app.queue.queue import enqueue
 from app.resources import Resources
-from app.trainings.plan import Named, Plan, Source
 from tests.gallery import context, enrol
 from tests.rows import generation
-from workers.gating import judged
-from workers.side_by_side import measure
+from workers.publishing.gate import judged
+from workers.publishing.model_comparison import measure
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

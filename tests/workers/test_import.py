@@ -16,16 +16,16 @@ from PIL import Image as Pillow
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, JobItem, Subject, now
-from app.engine.generations import FIRST
-from app.engine.ingest import Outcome, enrol
-from app.engine.looking import Wish, look
-from app.engine.preparing import prepared
-from app.queue import queue
+from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.preparation import prepared
+from app.enrolment.store import Outcome, enrol
+from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe
@@ -33,7 +33,7 @@ from ml.types import Spec
 from tests.gallery import collection
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext, Later
-from workers.gather import crops, describe
+from workers.description import crops, describe
 from workers.handlers import HANDLERS, importing, ingest, listing, sweep
 from workers.main import Worker
 
@@ -70,7 +70,7 @@ def staff(resources: Resources) -> Resources:
 def asked(resources: Resources, path: Path, **options: Any) -> str:
     message = ImportArchive(collection="staff", path=str(path), **{"aligned": True} | options)
     with writing(resources.database) as session:
-        return queue.enqueue(session, message).id
+        return jobs.enqueue(session, message).id
 
 
 def drain(resources: Resources, until: str) -> Job:
@@ -181,7 +181,7 @@ def test_of_a_hostile_archive_nothing_is_kept(staff: Resources, files: dict[str,
 @pytest.mark.parametrize("total", [1, 40, 257, 5_409])
 def test_parts_cover_every_photo_once_and_grow_smaller_towards_the_end(resources: Resources, total: int) -> None:
     with writing(resources.database) as session:
-        job = queue.enqueue(session, ImportArchive(collection="staff", path="archive"))
+        job = jobs.enqueue(session, ImportArchive(collection="staff", path="archive"))
         job.total = total
     cut: list[tuple[int, int]] = []
     while True:
@@ -206,7 +206,7 @@ def test_a_part_that_is_done_twice_changes_nothing(staff: Resources) -> None:
     with writing(staff.database) as session:
         part = session.scalars(select(Job).where(Job.parent_id == job).order_by(Job.id)).first()
         assert part is not None
-        message = queue.read(part)
+        message = jobs.read(part)
     assert isinstance(message, IngestBatch)
     threads = [threading.Thread(target=ingest.run, args=(message, JobContext(part.id, "w", staff))) for _ in range(2)]
     for thread in threads:
@@ -231,11 +231,11 @@ def test_an_import_goes_on_where_its_worker_died(staff: Resources) -> None:
     wait(staff, job, now() + 3600)  # a slow test is to lose parts alone, not the import, whose tries run out
     for _ in range(3):
         with writing(staff.database) as session:
-            part = queue.claim(session, lane="work", worker="dead", lease=-1)
+            part = jobs.claim(session, lane="work", worker="dead", lease=-1)
             assert part is not None
             assert part.parent_id == job
         with writing(staff.database) as session:
-            assert queue.free_abandoned(session) == 1
+            assert jobs.free_abandoned(session) == 1
     wait(staff, job, 0.0)
     done = drain(staff, job)
     assert (done.state, done.done, done.failed, count(staff, Face)) == ("succeeded", 40, 0, 40)
@@ -247,7 +247,7 @@ def test_a_photo_that_kills_its_worker_again_and_again_is_refused_alone(staff: R
     with writing(staff.database) as session:
         killer = session.get_one(JobItem, (job, 3))
         killer.detail = killer.detail | {"tried": ingest.TRIES}
-        session.execute(update(Job).where(Job.parent_id == job).values(tries=queue.MAX_TRIES - 1))
+        session.execute(update(Job).where(Job.parent_id == job).values(tries=jobs.MAX_TRIES - 1))
     done = drain(staff, job)
     assert (done.state, done.done, done.failed) == ("succeeded", 39, 1)
     assert items(staff, job)[killer.name] == ("failed", {"reasons": ["WORKER_LOST"]})
@@ -269,7 +269,7 @@ def test_a_part_that_cannot_be_done_is_refused_and_the_import_ends(staff: Resour
     with writing(staff.database) as session:
         part = session.scalars(select(Job).where(Job.parent_id == job).order_by(Job.id)).first()
         assert part is not None
-        queue.end(session, part.id, "failed", problem={"code": "InternalServerError"})
+        jobs.end(session, part.id, "failed", problem={"code": "InternalServerError"})
     done = drain(staff, job)
     assert (done.state, done.done, done.failed) == ("succeeded", 8, 32)
 
@@ -280,7 +280,7 @@ def test_a_cancelled_import_stops(staff: Resources) -> None:
     worker.step()
     worker.step()
     with writing(staff.database) as session:
-        queue.cancel(session, session.get_one(Job, job))
+        jobs.cancel(session, session.get_one(Job, job))
     while worker.step():
         continue
     with reading(staff.database) as session:
@@ -422,7 +422,7 @@ def test_a_job_that_was_put_off_is_taken_up_when_it_said(resources: Resources, m
     slow = resources.settings.model_copy(update={"poll_seconds": 20.0})
     worker = Worker(replace(resources, settings=slow), "work")
     with writing(resources.database) as session:
-        queue.enqueue(session, FitFirst(collection="staff"))
+        jobs.enqueue(session, FitFirst(collection="staff"))
     worker.run()
     assert 0.1 <= seconds[1] - seconds[0] < 10
 

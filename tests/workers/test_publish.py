@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
+from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
-from app.engine import pointers
-from app.engine.generations import FIRST
-from app.engine.ingest import enrol as take
-from app.engine.looking import Wish, look
-from app.engine.pointers import Why
-from app.engine.preparing import prepared
+from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.preparation import prepared
+from app.enrolment.store import enrol as take
 from app.errors import Conflict, Stale
+from app.publishing import pointers
+from app.publishing.pointers import Why
+from app.queue.jobs import enqueue
 from app.queue.messages import Publish
-from app.queue.queue import enqueue
 from app.resources import Resources
 from ml.drawn import draw, person
 from ml.evaluation.model_comparison import compare_rankings
@@ -29,9 +29,9 @@ from ml.generation import Generation
 from ml.images import png
 from tests.gallery import context, enrol
 from tests.rows import generation
-from workers import reembedding
 from workers.context import Interrupted, Later
 from workers.handlers import publish
+from workers.publishing import reembedding
 
 INSISTED = {"override": True, "reason": "a test of the way, not of the gate"}
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

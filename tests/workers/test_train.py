@@ -11,19 +11,19 @@ from sqlalchemy import func, select
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Face, Generation, Job, Label, Training
 from app.errors import NotFound
+from app.learning.plan import Named, Plan, Source
+from app.queue.jobs import cancel, enqueue
 from app.queue.messages import Train
-from app.queue.queue import cancel, enqueue
 from app.resources import Resources
-from app.storage.blobs import Blobs
-from app.trainings.plan import Named, Plan, Source
+from app.storage.blob_store import Blobs
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.evaluation.model_comparison import ModelComparison
 from ml.evaluation.records import Report
 from tests.gallery import context, enrol
-from workers import snapshot
 from workers.context import Interrupted
 from workers.handlers import train
-from workers.learning import HELD_OUT
+from workers.training import training_data
+from workers.training.candidate import HELD_OUT
 
 LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "needed": 10}
 FAMILIES = {
@@ -235,7 +235,7 @@ def test_a_face_that_is_erased_meanwhile_is_done_without(resources: Resources) -
     job, message = begin(resources)
     with writing(resources.database) as session:
         training = session.get_one(Training, message.training)
-        snapshot.taken(session, training, Plan.model_validate(training.request))
+        training_data.taken(session, training, Plan.model_validate(training.request))
     resources.blobs.remove("c", [Blobs.crop(faces[0].image_id, 0, "grey")])
     with pytest.raises(NotFound):
         train.run(message, context(resources, job))

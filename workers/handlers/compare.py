@@ -7,9 +7,9 @@ from app.queue.messages import Compare
 from ml.evaluation.gate import judge
 from ml.evaluation.model_comparison import METRICS, ModelComparison
 from workers.context import JobContext
-from workers.gating import not_measured
-from workers.side_by_side import Measurement, measure
-from workers.telling import plain
+from workers.publishing.gate import not_measured
+from workers.publishing.model_comparison import Measurement, measure
+from workers.training.progress import plain
 
 
 def run(message: Compare, context: JobContext) -> dict[str, Any]:

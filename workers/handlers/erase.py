@@ -11,7 +11,7 @@ from app.db.session import writing
 from app.db.tables import Collection, Face
 from app.queue.messages import Erase
 from app.resources import Resources
-from app.storage.blobs import Blobs
+from app.storage.blob_store import Blobs
 from workers.context import JobContext
 
 STEP = 200

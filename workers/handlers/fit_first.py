@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.catalogue.model_cache import FIRST
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Generation
-from app.engine.generations import FIRST
+from app.learning.plan import Named, Plan, Source
+from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
-from app.queue.queue import enqueue
-from app.trainings.plan import Named, Plan, Source
 from ml import generation as folders
 from ml.evaluation.gate import judge
 from ml.evaluation.model_comparison import ModelComparison
-from workers import snapshot
 from workers.context import JobContext
-from workers.learning import learn
-from workers.telling import plain, telling
+from workers.training import training_data
+from workers.training.candidate import learn
+from workers.training.progress import plain, telling
 
 WIDEST = 128
 FACES = 2000
@@ -42,7 +42,7 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
             return {"model": name}
         at = {"changes": {collection.id: collection.change}, "labels": {}}
         plan, version = _plan(collection.id), deployment.version
-        taken = snapshot.read(session, plan, at, max(FACES, resources.settings.wpca_after_faces))
+        taken = training_data.read(session, plan, at, max(FACES, resources.settings.wpca_after_faces))
     if len(taken.faces) < FEWEST:
         return {"model": None, "why": f"{len(taken.faces)} faces are too few"}
     plan = plan.model_copy(update={"options": {"dim": min(WIDEST, len(taken.faces) // 4), "unit": True}})

@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Face, Follower, Job, JobItem, now
-from app.engine import facts
 from app.errors import AppError, Invalid, NotFound
-from app.queue import queue
+from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Publish
+from app.serving import gallery_calibration
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers.listing import items
 
@@ -96,11 +96,11 @@ def _parts(session: Session, job: Job) -> bool:
     lost = update(Job).where(children, Job.state == "failed")
     lost = lost.where(Job.problem["code"].as_string() == "WorkerLost")
     session.execute(lost.values(state="queued", tries=1, worker=None, problem=None, finished_at=None))
-    live = session.scalar(select(func.count()).where(children, Job.state.in_(queue.LIVE))) or 0
+    live = session.scalar(select(func.count()).where(children, Job.state.in_(jobs.LIVE))) or 0
     first = session.scalar(select(func.max(Job.body["last"].as_integer())).where(children)) or 0
     while live < WAITING and first < (job.total or 0):
         last = _last(first, job.total or 0)
-        queue.enqueue(session, IngestBatch(job=job.id, first=first, last=last), parent=job.id)
+        jobs.enqueue(session, IngestBatch(job=job.id, first=first, last=last), parent=job.id)
         first, live = last, live + 1
     return live > 0
 
@@ -128,13 +128,13 @@ def _settled(session: Session, collection: str, closed_at: float) -> bool:
     serving = Follower.seen_at > now() - RECENT, Follower.collection_id == collection
     if now() - closed_at > SETTLING or session.scalar(select(Follower.process).where(*serving).limit(1)) is None:
         return True
-    coming = select(Job.id).where(Job.kind.in_((FitFirst.kind, Publish.kind)), Job.state.in_(queue.LIVE))
+    coming = select(Job.id).where(Job.kind.in_((FitFirst.kind, Publish.kind)), Job.state.in_(jobs.LIVE))
     if session.scalar(coming.where(Job.body["collection"].as_string() == collection).limit(1)) is not None:
         return False
     faces = session.scalar(select(func.count()).where(Face.collection_id == collection)) or 0
     deployments = session.scalars(select(Deployment).where(Deployment.collection_id == collection))
     measured = (d.facts.get(d.champion, {}).get("faces", 0) for d in deployments)
-    return not any(facts.due(faces, on, quiet=True) for on in measured)
+    return not any(gallery_calibration.due(faces, on, quiet=True) for on in measured)
 
 
 def _followed(context: JobContext, collection: str, change: int) -> bool:

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Job, JobItem
-from app.engine.archives import Archive, Entry, open_archive
-from app.engine.ingest import Outcome, enrol
-from app.engine.looking import Looked, Wish, look
-from app.engine.preparing import Prepared, prepared
+from app.enrolment.archives import Archive, Entry, open_archive
+from app.enrolment.photo_analysis import Looked, Wish, look
+from app.enrolment.preparation import Prepared, prepared
+from app.enrolment.store import Outcome, enrol
+from app.queue.jobs import LIVE, read
 from app.queue.messages import ImportArchive, IngestBatch
-from app.queue.queue import LIVE, read
 from ml.errors import Unreadable
 from workers.context import JobContext
 

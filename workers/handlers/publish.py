@@ -9,13 +9,14 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Follower, now
-from app.engine import facts, pointers
-from app.engine.pointers import Why
-from app.engine.reporter import ALIVE_SECONDS
+from app.publishing import pointers
+from app.publishing.pointers import Why
 from app.queue.messages import Publish
+from app.serving import gallery_calibration
+from app.serving.reporter import ALIVE_SECONDS
 from ml.generation import Generation
-from workers import gating, reembedding
 from workers.context import JobContext, Later
+from workers.publishing import gate, reembedding
 
 FEW = 64  # faces that may be embedded while the collection is locked
 ROUNDS = 20  # after so many all that is left is, so that an import without an end cannot keep a model out
@@ -51,7 +52,7 @@ def _publish(message: Publish, context: JobContext) -> Moved:
         pointers.expect(session, message.collection, message.tasks[0], message.version)
         pointers.usable(session, message.model)
         champions = _champions(session, message)
-    verdict = gating.judged(context, message, champions)
+    verdict = gate.judged(context, message, champions)
     generation = context.resources.generations.get(message.model)
     why = Why(message.by, message.reason, message.override and not verdict["passed"], context.job_id, verdict)
     measured: dict[str, dict[str, Any]] = {}
@@ -59,7 +60,7 @@ def _publish(message: Publish, context: JobContext) -> Moved:
         reembedding.embed_all(context, message.collection, generation, message.tasks)
         for task in message.tasks if not measured else ():
             context.check()
-            measured[task] = facts.measure(context.resources, message.collection, task, generation)
+            measured[task] = gallery_calibration.measure(context.resources, message.collection, task, generation)
         moved = _move(message, context, generation, measured, champions, why, FEW if left else None)
         if moved is not None:
             return moved

@@ -11,9 +11,9 @@ from sqlalchemy.orm import aliased
 
 from app.db.session import reading, writing
 from app.db.tables import Answer, Collection, Embedding, Face, Follower, Generation, Job, now
-from app.engine.preparing import served
+from app.enrolment.preparation import served
+from app.queue.jobs import LIVE
 from app.queue.messages import Erase, FitFirst, ImportArchive, Publish, Sweep, Train
-from app.queue.queue import LIVE
 from app.resources import Resources
 from workers.context import JobContext
 from workers.handlers.erase import named, unnamed, whole

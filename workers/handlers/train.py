@@ -8,14 +8,14 @@ from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
 from app.db.tables import Generation, Job, Training
 from app.errors import NotFound
+from app.learning.plan import Plan
 from app.queue.messages import Train
 from app.resources import Resources
-from app.trainings.plan import Plan
 from ml import generation as folders
-from workers import snapshot
 from workers.context import Interrupted, JobContext, Later
-from workers.learning import HELD_OUT, Candidate, learn
-from workers.telling import plain, telling
+from workers.training import training_data
+from workers.training.candidate import HELD_OUT, Candidate, learn
+from workers.training.progress import plain, telling
 
 
 def run(message: Train, context: JobContext) -> dict[str, Any]:
@@ -30,9 +30,9 @@ def run(message: Train, context: JobContext) -> dict[str, Any]:
         if training.model:
             return _result(training.model, training.id, training.report)
         plan = Plan.model_validate(training.request)
-        at = snapshot.taken(session, training, plan)
+        at = training_data.taken(session, training, plan)
     with at_one_moment(context.resources.database) as session:
-        taken = snapshot.read(session, plan, at)
+        taken = training_data.read(session, plan, at)
     name = f"m-{training.id}"
     _forget_half_made(context.resources, name)
     with telling(context, training.id) as told:
@@ -51,10 +51,10 @@ def _forget_half_made(resources: Resources, name: str) -> None:
                 shutil.rmtree(resources.generations.folder / folder, ignore_errors=True)
 
 
-def _again_if_erased(context: JobContext, plan: Plan, taken: snapshot.Snapshot, at: dict[str, Any]) -> Exception:
+def _again_if_erased(context: JobContext, plan: Plan, taken: training_data.Snapshot, at: dict[str, Any]) -> Exception:
     """A crop is gone: of a face that was erased meanwhile, then without it once more; else something is broken."""
     with at_one_moment(context.resources.database) as session:
-        now = snapshot.read(session, plan, at)
+        now = training_data.read(session, plan, at)
     erased = {f.pk for f in (*taken.faces, *taken.distractors)} - {f.pk for f in (*now.faces, *now.distractors)}
     return Later(0.1) if erased else NotFound("the crop of an enrolled face is missing from the store")
 

@@ -1,0 +1,59 @@
+"""A recogniser as a model: its descriptor with the distance that it was made for, and nothing learned."""
+
+import hashlib
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.catalogue.model_cache import Generations, lbp_model
+from app.catalogue.recognisers import Recogniser
+from app.config import DLIB_RESNET, LBP
+from app.db.tables import Generation as GenerationRow
+from ml import registry
+from ml.generation import Generation, Recipe
+from ml.reference_calibrations import load_reference_calibration
+
+DLIB_MODEL = "dlib-resnet-cosine"
+EMBEDDER = "cosine"
+
+
+def build_model(recogniser: Recogniser) -> Generation:
+    """The same recogniser gives the same id wherever it is. It is installed: see `find_recogniser`.
+
+    Raises Unavailable, Corrupt, WrongShape where its files are not what they were.
+    """
+    assert recogniser.spec is not None
+    if recogniser.name == LBP:
+        return lbp_model()
+    facts = {
+        "made": f"the recogniser {recogniser.name} with its own distance",
+        "recogniser": recogniser.name,
+        "licence": recogniser.licence,
+    }
+    embedder = registry.build("embedders", EMBEDDER)
+    if recogniser.name == DLIB_RESNET:
+        known = {"identity": load_reference_calibration(DLIB_RESNET)}
+        return Generation(DLIB_MODEL, Recipe((recogniser.spec,)), EMBEDDER, embedder, known, facts)
+    recipe = Recipe((recogniser.spec,))
+    (key,), (descriptor,) = recipe.keys, recipe.built
+    digest = hashlib.sha256(f"{key}\0{EMBEDDER}".encode()).hexdigest()[:16]
+    name = f"{type(descriptor).__name__.lower()}-{EMBEDDER}-{digest}"
+    return Generation(name, recipe, EMBEDDER, embedder, facts=facts)
+
+
+def ensure_model(session: Session, generations: Generations, recogniser: Recogniser) -> str:
+    """The id of the recogniser's model, which is kept where it was not yet, and taken out of the archive.
+
+    Raises as `build_model`.
+    """
+    model = build_model(recogniser)
+    row = session.get(GenerationRow, model.id, with_for_update=True, populate_existing=True)
+    if row is not None and (generations.folder / model.id).is_dir():
+        row.archived_at = None
+        return model.id
+    try:
+        with session.begin_nested():
+            generations.keep(session, model)
+    except IntegrityError:
+        session.expire_all()  # another process kept the same one meanwhile
+    return model.id

@@ -1,0 +1,57 @@
+"""Generations by id: loaded once, kept while they are used; and the one that needs no data."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from app.catalogue.manifests import find_manifests
+from app.db.tables import Generation as GenerationRow
+from app.errors import NotFound
+from ml import generation as folders
+from ml.embedders.l2 import L2
+from ml.generation import Generation, Recipe
+
+FIRST = "lbp-l2"
+KEPT = 8
+
+
+class Generations:
+    """The folder of generations, read through a small cache. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._loaded: dict[str, Generation] = {}
+
+    def get(self, generation_id: str) -> Generation:
+        """Raises NotFound, ml.Corrupt."""
+        with self._lock:
+            found = self._loaded.pop(generation_id, None)
+            if found is None:
+                path = self.folder / generation_id
+                if not path.is_dir():
+                    raise NotFound(f"no model {generation_id}")
+                found = folders.load(path)
+                found = replace(found, recipe=find_manifests(found.recipe, self.folder.parent))
+            self._loaded[generation_id] = found  # the youngest stands last
+            while len(self._loaded) > KEPT:
+                self._loaded.pop(next(iter(self._loaded)))
+            return found
+
+    def keep(self, session: Session, generation: Generation, **row: object) -> None:
+        """Writes its folder, then its row."""
+        folders.save(generation, self.folder)
+        session.merge(GenerationRow(id=generation.id, manifest=generation.manifest(), **row))
+
+
+def lbp_model() -> Generation:
+    """The model that needs no data and no file: LBP with its own distance."""
+    return Generation(FIRST, Recipe(), "l2", L2(), facts={"made": "built in: LBP with its own distance"})
+
+
+def ensure_first(session: Session, generations: Generations) -> None:
+    """Keeps the model that needs no data."""
+    if session.get(GenerationRow, FIRST) is None or not (generations.folder / FIRST).is_dir():
+        generations.keep(session, lbp_model())

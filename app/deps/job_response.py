@@ -1,0 +1,104 @@
+"""Long work: 202, where its job is to be looked at, and the job itself."""
+
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+
+from fastapi import Response
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from app import examples
+from app.db.tables import Job, now
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+QUEUED: dict[str, JsonValue] = {
+    "id": examples.JOB,
+    "kind": "import",
+    "collection": examples.COLLECTION,
+    "state": "queued",
+    "progress": {"done": 0, "total": None, "failed": 0},
+    "rate": None,
+    "eta_seconds": None,
+    "created_at": examples.TIME,
+    "started_at": None,
+    "finished_at": None,
+    "result": None,
+    "problem": None,
+}
+RUNNING: dict[str, JsonValue] = QUEUED | {
+    "state": "running",
+    "progress": {"done": 1180, "total": 2400, "failed": 20},
+    "rate": 40.0,
+    "eta_seconds": 30.0,
+    "started_at": examples.TIME,
+}
+ENTRY = {name: value for name, value in RUNNING.items() if name != "result"}
+PROBLEM_MEMBERS = ("type", "title", "status", "detail", "code", "retryable", "request_id")
+
+
+class Progress(BaseModel):
+    done: int
+    total: int | None = Field(description="null as long as nobody knows; done + failed at the end")
+    failed: int
+
+
+class JobEntry(BaseModel):
+    """A job as lists show it: without its result, which can be large; `GET /v1/jobs/{id}` has it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [ENTRY]})
+    id: str
+    kind: str = Field(description="import, train, evaluate, compare, publish, erase, ...")
+    collection: str | None = Field(description="the collection it works on; null where it concerns none or several")
+    state: State
+    progress: Progress
+    rate: float | None = Field(description="items a second since it started")
+    eta_seconds: float | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    problem: dict[str, Any] | None = Field(description="once it has failed: as the body of an error")
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        problem = job.problem and {name: value for name, value in job.problem.items() if name in PROBLEM_MEMBERS}
+        return cls(**_members(job), problem=problem)
+
+
+class JobOut(JobEntry):
+    """Anything that takes long."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [QUEUED, RUNNING]})
+    result: dict[str, Any] | None = Field(description="once it has succeeded, by its kind")
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        return cls(**_members(job), problem=job.problem, result=job.result)
+
+
+def _members(job: Job) -> dict[str, Any]:
+    """What entries and whole jobs have in common."""
+    rate = eta = None
+    if job.started_at and job.done + job.failed:
+        rate = (job.done + job.failed) / max(1e-3, (job.finished_at or now()) - job.started_at)
+        eta = (job.total - job.done - job.failed) / rate if job.total is not None else None
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "collection": job.body.get("collection"),
+        "state": "running" if job.state == "queued" and job.started_at else job.state,
+        "progress": Progress(done=job.done, total=job.total, failed=job.failed),
+        "rate": rate and round(rate, 3),
+        "eta_seconds": None if eta is None or job.finished_at else round(eta, 1),
+        "created_at": _moment(job.created_at),
+        "started_at": _moment(job.started_at) if job.started_at else None,
+        "finished_at": _moment(job.finished_at) if job.finished_at else None,
+    }
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def accepted(response: Response, job: Job) -> None:
+    """Tells where the job is; it is worth a look in a second."""
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    response.headers["Retry-After"] = "1"

@@ -1,0 +1,70 @@
+"""Define the names, notes and metadata that paths, bodies, forms and manifests may hold."""
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from app import examples
+
+Role = Literal["gallery", "distractor"]
+
+LONGEST_METADATA = 65_536  # bytes of JSON
+NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+
+
+def _no_dots(name: str) -> str:
+    if name in (".", ".."):
+        raise ValueError("may not be '.' or '..', which a URL would lose")
+    return name
+
+
+def _text(value: str) -> str:
+    value.encode()  # half a surrogate pair is no text: a ValueError
+    return value
+
+
+def _storable(metadata: dict[str, Any]) -> dict[str, Any]:
+    told = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
+    if len(told.encode()) > LONGEST_METADATA:
+        raise ValueError(f"has {len(told.encode()):,} bytes as JSON; at most {LONGEST_METADATA:,} are kept")
+    if NUL.search(told):
+        raise ValueError("may hold no zero character, in which no database can look for text")
+    return metadata
+
+
+_SUBJECT = StringConstraints(pattern=r"^[^/\\\x00-\x1f\x7f]*$", min_length=1, max_length=255)
+
+SubjectId = Annotated[
+    str,
+    _SUBJECT,
+    AfterValidator(_no_dots),
+    AfterValidator(_text),
+    Field(description="a subject, by the id that its client chose", examples=["ada"]),
+]
+ExternalId = Annotated[str, StringConstraints(pattern=PRINTABLE, max_length=255), AfterValidator(_text)]
+ExternalImageId = Annotated[
+    str,
+    StringConstraints(pattern=PRINTABLE, max_length=1024),
+    AfterValidator(_text),
+    Field(description="the client's name for the photo", examples=["badge-0042.jpg"]),
+]
+Metadata = Annotated[dict[str, Any], AfterValidator(_storable)]
+
+NO_NUL = r"^[^\x00]*$"  # PostgreSQL keeps no zero byte
+Word = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=NO_NUL)]
+Note = Annotated[str, StringConstraints(max_length=4096, pattern=NO_NUL)]
+TaskName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$"),
+    Field(description="a criterion of likeness", examples=["identity"]),
+]
+CollectionName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,255}$"),
+    Field(description="a collection, by the id that its client chose", examples=[examples.COLLECTION]),
+]
+FaceName = Annotated[Word, Field(description="a face's id", examples=[examples.FACE])]
+ModelName = Annotated[Word, Field(max_length=64, description="a model's id", examples=[examples.MODEL])]

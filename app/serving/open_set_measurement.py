@@ -1,0 +1,110 @@
+"""How strangers score against a deployment's gallery: searches for its own people, and for its distractors."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.serving.loaded_index import Held
+from ml.errors import TooFewPairs
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.open_set import OpenSetCalibration
+from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
+from ml.identification.stranger_searches import StrangerSearches
+from ml.indexes.base import Found
+from ml.metric import Metric
+from ml.types import Ids, Rows
+
+REPORTED_FPIRS = (0.001, 0.01, 0.05)
+MAX_SEARCHES, MIN_SEARCHES = 3000, 500
+MAX_DISTRACTOR_SEARCHES = 1500
+MAX_MULTIPLICATIONS = 1e11
+"""At most so much work, unless that would leave fewer than MIN_SEARCHES searches."""
+
+
+@dataclass(frozen=True, eq=False)
+class LockedIndex:
+    """The index of a deployment, for a measurement beside searches and changes."""
+
+    held: Held
+
+    @property
+    def dim(self) -> int:
+        return self.held.dim
+
+    @property
+    def metric(self) -> Metric:
+        return self.held.index.metric
+
+    def search(self, queries: Rows, k: int) -> Found:
+        return self.held.search(queries, k)
+
+    def rows(self, ids: Ids) -> Rows:
+        with self.held.lock.shared():
+            return self.held.index.rows(ids)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSetMeasurement:
+    """calibration: how strangers score; enrolled: searches for enrolled people, None where the model knows them."""
+
+    calibration: OpenSetCalibration
+    enrolled: SearchOutcomes | None
+
+    def to_dict(self, faces: int) -> dict[str, Any]:
+        """For `Deployment.facts`: the calibration, and the rates that go with it in a gallery of so many faces."""
+        rates = [self._rate(fpir, faces) for fpir in REPORTED_FPIRS]
+        return {"calibration": self.calibration.to_dict(), "rates": [rate for rate in rates if rate]}
+
+    def _rate(self, fpir: float, faces: int) -> dict[str, Any] | None:
+        threshold = self.calibration.threshold(fpir, faces)
+        if threshold is None:
+            return None
+        named = None
+        if self.enrolled is not None and len(self.enrolled.mate):
+            named = float((self.enrolled.mate <= threshold.person_distance).mean())
+        return {
+            "fpir": fpir,
+            "distance": threshold.person_distance,
+            "possible_distance": threshold.possible_distance,
+            "low": threshold.low,
+            "high": threshold.high,
+            "enough": threshold.enough,
+            "named_rightly": named,
+        }
+
+
+def measure_open_set(
+    held: Held, people: GalleryPeople, learned: tuple[StrangerSearches, ...] | None, rule: DecisionRule
+) -> OpenSetMeasurement:
+    """Search the gallery for strangers.
+
+    learned: None where the model has not learned from this gallery: each of a sample of its people then searches it
+        without their own faces. Else searches for people held out of its training, which may be none: those whom it
+        has learned from look further from each other than strangers do, and are not used.
+    """
+    index, rng = LockedIndex(held), np.random.default_rng(0)
+    limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(people.ids) * held.dim), MIN_SEARCHES, MAX_SEARCHES))
+    strangers: list[StrangerSearches] = list(learned or ())
+    enrolled = None
+    if learned is None and people.is_named.sum() > 1:
+        enrolled = search_gallery(index, people, people.sample(people.is_named, limit, rng), rule)
+        strangers += _summarise("leave-one-out", enrolled, len(people.ids))
+    if people.is_distractor.any() and people.is_named.any():
+        places = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)
+        strangers += _summarise("distractors", search_gallery(index, people, places, rule), len(people.ids))
+    several = None if enrolled is None else _with_other_faces(enrolled, people)
+    return OpenSetMeasurement(OpenSetCalibration(rule, tuple(strangers), learned is not None), several)
+
+
+def _summarise(source: Any, outcomes: SearchOutcomes, faces: int) -> list[StrangerSearches]:
+    try:
+        return [StrangerSearches.from_distances(source, outcomes.stranger, outcomes.owners, faces)]
+    except TooFewPairs:
+        return []
+
+
+def _with_other_faces(outcomes: SearchOutcomes, people: GalleryPeople) -> SearchOutcomes:
+    """Only searches for people whom another face of theirs can find."""
+    keep = people.face_counts[outcomes.owners] > 1
+    return SearchOutcomes(outcomes.places[keep], outcomes.owners[keep], outcomes.stranger[keep], outcomes.mate[keep])

@@ -1,0 +1,149 @@
+"""Who takes part in an evaluation: a collection's faces under the names that protocols use, and the protocols."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.tables import Face, Subject
+from app.errors import Invalid
+from app.learning.evaluation_request import EvaluationRequest, ProtocolFile
+from ml.errors import Corrupt, WrongShape
+from ml.evaluation import protocols
+from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
+from ml.evaluation.verification_pairs import read_folds
+from ml.types import Ids
+
+PHOTOS = 5  # a person is searched for with so many: 423 people of LFW, as 002 and 003 count them
+OPEN = 0.4  # held out of training; half of them are enrolled
+SHARES = {"disjoint": (0.5, PHOTOS), "holdout": (0.2, 2)}
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A face with the name of its photo, `Name/Name_0001.jpg`: the last two parts of its external_image_id."""
+
+    pk: int
+    collection_id: str
+    image_id: str
+    number: int
+    photo: str
+    person: int  # the subject's pk, -1 unknown
+    said: object  # what its metadata says under the key asked for
+
+
+@dataclass(frozen=True, eq=False)
+class Entrants:
+    """gallery: in order of pk; distractors: faces of nobody.
+
+    values: (N,) what counts as the same, None: the person; tolerance: see `ml.evaluation.retrieval.rank`.
+    """
+
+    gallery: list[Entrant]
+    distractors: list[Entrant]
+    values: NDArray[np.float64] | None
+    tolerance: float
+
+    @property
+    def faces(self) -> Ids:
+        return np.array([e.pk for e in self.gallery], np.int64)
+
+    @property
+    def people(self) -> Ids:
+        return np.array([e.person for e in self.gallery], np.int64)
+
+
+def read(session: Session, asked: EvaluationRequest) -> Entrants:
+    """With protocol files one face a photo, the largest; else all. Raises Invalid where there is none."""
+    key = asked.by.removeprefix("metadata.") if asked.by != "subjects" else None
+    gallery = list(_faces(session, asked.collection, "gallery", key))
+    if asked.files:
+        first = {e.photo: e for e in sorted(gallery, key=lambda e: -e.number)}
+        gallery = sorted(first.values(), key=lambda e: e.pk)
+    if not gallery:
+        raise Invalid(f"collection {asked.collection!r} has no gallery faces to rank", code="NothingToEvaluate")
+    distractors = list(_faces(session, asked.collection, "distractor", None))
+    values = None if key is None else _values([e.said for e in gallery], asked.tolerance)
+    return Entrants(gallery, distractors, values, asked.tolerance)
+
+
+def drawn(asked: EvaluationRequest, entrants: Entrants) -> list[Protocol]:
+    """One protocol a file, or a draw. Raises Invalid where it names nothing that is here."""
+    try:
+        if asked.protocol == "verification":
+            return _folds(asked.files[0], [e.photo for e in entrants.gallery], entrants.people)
+        if asked.files:
+            photos = [e.photo for e in entrants.gallery]
+            return [_from_file(file, photos) for file in asked.files]
+        return [_draw(asked.protocol, entrants.people, asked.seed + i) for i in range(asked.draws)]
+    except (Corrupt, WrongShape) as error:
+        raise Invalid(str(error), code="NothingToEvaluate") from error
+
+
+def closed_set(people: Ids, seed: int) -> Protocol:
+    """One random photo of everybody with five or more is a query; all others are gallery and training (002, 003)."""
+    numbers, counts = np.unique(people[people >= 0], return_counts=True)
+    eligible = numbers[counts >= PHOTOS]
+    if not len(eligible):
+        raise WrongShape("people with five photos or more", "some", 0)
+    draw = np.random.default_rng(seed)
+    queries = np.sort([draw.choice(np.flatnonzero(people == person)) for person in eligible])
+    others = np.setdiff1d(np.arange(len(people)), queries)
+    return Protocol(f"retrieval-{seed}", people, training=others, queries=queries, gallery=others)
+
+
+def _draw(kind: str, people: Ids, seed: int) -> Protocol:
+    if kind == "retrieval":
+        return closed_set(people, seed)
+    if kind == "openset":
+        return open_set_people(people, OPEN, seed=seed)
+    share, photos = SHARES[kind]
+    return held_out_people(people, share, seed=seed, photos=photos)
+
+
+def _folds(file: ProtocolFile, photos: Sequence[str], people: Ids) -> list[Protocol]:
+    """Everybody whom a fold does not name may be fitted on for it. Whose a photo is, the collection says."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "pairs.txt"
+        path.write_text(file.text, "utf-8")
+        count = len(read_folds(path, photos))
+        return [_apart(protocols.read(f"view2:{f}", Path(folder), photos), people) for f in range(count)]
+
+
+def _apart(fold: Protocol, people: Ids) -> Protocol:
+    """Nobody whom the collection knows under another name than the file is fitted on and judged."""
+    judged = np.isin(people, people[fold.pairs.index]) & (people >= 0)
+    return replace(fold.narrowed(np.flatnonzero(~judged)), people=people)
+
+
+def _from_file(file: ProtocolFile, photos: Sequence[str]) -> Protocol:
+    with TemporaryDirectory() as folder:
+        name = file.name.removesuffix(".txt")
+        (Path(folder) / f"{name}.txt").write_text(file.text, "utf-8")
+        return protocols.read(name, Path(folder), photos)
+
+
+def _faces(session: Session, collection: str, role: str, key: str | None) -> Iterator[Entrant]:
+    chosen = select(
+        Face.pk, Face.collection_id, Face.image_id, Face.number, Face.external_image_id, Face.subject_pk,
+        Face.attributes, Subject.attributes,
+    ).outerjoin(Subject, Subject.pk == Face.subject_pk)  # fmt: skip
+    here = chosen.where(Face.collection_id == collection, Face.role == role).order_by(Face.pk)
+    for pk, own, image, number, photo, subject, *metadata in session.execute(here):
+        name = "/".join((photo or f"{image}-{number}").split("/")[-2:])
+        said = {**(metadata[1] or {}), **(metadata[0] or {})}.get(key) if key else None
+        yield Entrant(pk, own, image, number, name, -1 if subject is None else subject, said)
+
+
+def _values(said: Sequence[object], tolerance: float) -> NDArray[np.float64]:
+    """Numbers where there is a tolerance, else the number of the word; NaN where nothing is said."""
+    if tolerance:
+        told = [float(s) if isinstance(s, int | float) else np.nan for s in said]
+        return np.array(told, np.float64)
+    words = {w: i for i, w in enumerate(sorted({str(s) for s in said if s is not None}))}
+    return np.array([np.nan if s is None else words[str(s)] for s in said], np.float64)

@@ -1,0 +1,86 @@
+"""Embed the same faces under several models, each face described once for all models of one recipe."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.session import reading
+from app.db.tables import Embedding
+from app.errors import NotFound
+from app.serving import index_builder
+from ml.generation import Generation
+from ml.types import Rows
+from workers.context import JobContext
+from workers.description import describe
+from workers.training.training_data import Told
+
+CHUNK = 512
+
+
+class CropGone(NotFound):
+    """A face's crop is not in the store: the face was erased meanwhile, or the store is broken."""
+
+
+Recipe = tuple[str, ...]
+Stored = dict[int, bytes]
+"""Face pk -> its embedding, as the tables hold it."""
+
+
+def embed_faces(context: JobContext, models: Sequence[Generation], task: str, faces: Sequence[Told]) -> list[Rows]:
+    """One (N, d) for each model: from the tables where they hold it, else from the crops. Shown as the job's progress.
+
+    Raises CropGone, Interrupted.
+    """
+    rows = [np.empty((len(faces), index_builder.width(m, task)), np.float32) for m in models]
+    for start in range(0, len(faces), CHUNK):
+        context.progress(start, len(faces))
+        part = faces[start : start + CHUNK]
+        with reading(context.resources.database) as session:
+            stored = [_stored(session, m.id, task, part) for m in models]
+        described = _described(context, models, part, stored)
+        for model, held, out in zip(models, stored, rows, strict=True):
+            out[start : start + len(part)] = _embedded(model, task, part, held, *described[model.recipe.keys])
+    context.progress(len(faces), len(faces))
+    return rows
+
+
+def _embedded(
+    model: Generation, task: str, faces: Sequence[Told], held: Stored, fresh: Rows, row_of: dict[int, int]
+) -> Rows:
+    found = np.empty((len(faces), index_builder.width(model, task)), np.float32)
+    missing = [i for i, face in enumerate(faces) if face.pk not in held]
+    found[missing] = model.embed(fresh[[row_of[i] for i in missing]], task)
+    for i, face in enumerate(faces):
+        if face.pk in held:
+            found[i] = np.frombuffer(held[face.pk], "<f4")
+    return found
+
+
+def _stored(session: Session, model: str, task: str, faces: Sequence[Told]) -> Stored:
+    here = Embedding.generation_id == model, Embedding.task == task, Embedding.face_pk.in_([f.pk for f in faces])
+    return {
+        row.face_pk: row.vector for row in session.execute(select(Embedding.face_pk, Embedding.vector).where(*here))
+    }
+
+
+def _described(
+    context: JobContext, models: Sequence[Generation], faces: Sequence[Told], stored: Sequence[Stored]
+) -> dict[Recipe, tuple[Rows, dict[int, int]]]:
+    """By recipe: descriptors of the faces that one of its models lacks, and in which row each is."""
+    lacking: dict[Recipe, set[int]] = {}
+    for model, held in zip(models, stored, strict=True):
+        mine = lacking.setdefault(model.recipe.keys, set())
+        mine |= {i for i, face in enumerate(faces) if face.pk not in held}
+    found: dict[Recipe, tuple[Rows, dict[int, int]]] = {}
+    for model in models:
+        key = model.recipe.keys
+        if key not in found:
+            order = sorted(lacking[key])
+            try:
+                rows = describe(context.resources, model.recipe, [faces[i] for i in order], context)
+            except NotFound as gone:
+                raise CropGone(gone.detail) from gone
+            found[key] = rows, {i: row for row, i in enumerate(order)}
+    return found

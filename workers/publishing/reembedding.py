@@ -1,0 +1,75 @@
+"""Every face of a collection gets its place in a model's space, from its crop, beside whatever serves meanwhile."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from app.db.session import reading, writing
+from app.db.tables import Embedding, Face
+from app.errors import NotFound
+from app.publishing.pointers import lacking
+from ml.generation import Generation
+from ml.types import Rows
+from workers.context import JobContext
+from workers.description import describe
+
+BATCH = 512
+INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def embed_all(context: JobContext, collection: str, generation: Generation, tasks: Sequence[str]) -> None:
+    """Goes on wherever an earlier run stopped; each batch is kept by itself. Raises NotFound, Interrupted."""
+    total, done = _count(context, collection), 0
+    after, missed = 0, -1
+    while True:
+        with reading(context.resources.database) as session:
+            wanted = lacking(collection, generation.id, tasks).where(Face.pk > after).limit(BATCH)
+            faces = list(session.scalars(wanted))
+            session.expunge_all()
+        if not faces:
+            return
+        try:
+            vectors = embedded(context, generation, tasks, faces)
+        except NotFound:
+            if missed == after:
+                raise
+            missed = after  # a face was erased meanwhile: without it, once more
+            continue
+        with writing(context.resources.database) as session:
+            keep(session, generation.id, vectors, [f.pk for f in faces])
+        after, done = faces[-1].pk, done + len(faces)
+        context.progress(done, max(total, done))
+
+
+def embedded(
+    context: JobContext, generation: Generation, tasks: Sequence[str], faces: Sequence[Face]
+) -> dict[str, Rows]:
+    """Where these faces lie, for each task. Raises NotFound (a crop is gone), Interrupted."""
+    rows = describe(context.resources, generation.recipe, faces, context)
+    return {task: generation.embed(rows, task) for task in tasks}
+
+
+def keep(session: Session, model: str, vectors: Mapping[str, Rows], pks: Sequence[int]) -> None:
+    """Writes what is not there yet, of the faces that are still there."""
+    alive = select(Face.pk).where(Face.pk.in_(pks)).with_for_update(read=True, key_share=True)
+    there = set(session.scalars(alive))
+    if not there:
+        return
+    insert = INSERTS[session.get_bind().dialect.name]
+    for task, rows in vectors.items():
+        little = np.ascontiguousarray(rows, "<f4")
+        held = [
+            {"generation_id": model, "task": task, "face_pk": pk, "vector": row.tobytes()}
+            for pk, row in zip(pks, little, strict=True)
+            if pk in there
+        ]
+        session.execute(insert(Embedding).on_conflict_do_nothing(), held)
+
+
+def _count(context: JobContext, collection: str) -> int:
+    with reading(context.resources.database) as session:
+        return session.scalar(select(func.count()).where(Face.collection_id == collection)) or 0
