@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 
 from app.access.middleware import Door
 from app.access.routes import router as access
-from app.catalogue.default_recogniser import ensure_built_in
 from app.collections.routes import router as collections
 from app.config import Settings
 from app.console.routes import files
@@ -36,6 +35,7 @@ from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
 from app.serving.engine import open_engine
+from app.storage.recognisers.default_recogniser import ensure_built_in
 from app.subjects.routes import router as subjects
 from app.tasks.routes import router as tasks
 from app.threads import set_threads

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from app.catalogue.default_recogniser import DefaultRecogniser, choose_default
-from app.catalogue.model_cache import Generations
 from app.config import Settings
 from app.db.session import open_database
 from app.queue.notifier import Bell
 from app.storage.blob_store import Blobs
+from app.storage.model_cache import Generations
+from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default
 from ml.pipeline import FrontEnd, default_front_end
 
 YUNET = "face_detection_yunet_2023mar.onnx"

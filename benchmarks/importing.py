@@ -26,9 +26,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from app.catalogue.default_recogniser import choose_default
 from app.config import Settings
 from app.enrolment.archives import open_archive
+from app.storage.recognisers.default_recogniser import choose_default
 from app.threads import set_threads
 from ml import images
 from ml.pipeline import default_front_end

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from app.catalogue.recognisers import DLIB_OPTIONS, DLIB_RESNET
+from app.storage.recognisers.catalogue import DLIB_OPTIONS, DLIB_RESNET
 from benchmarks import open_set_pages, open_set_sizes
 from benchmarks.open_set_scores import (
     ADOPTED,

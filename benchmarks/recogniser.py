@@ -32,7 +32,6 @@ import numpy as np
 import onnxruntime
 from PIL import Image as Pillow
 
-from app.catalogue.default_recogniser import ensure_built_in
 from app.cli.lfw import Lfw, centre_face
 from app.cli.private import service
 from app.collections import service as collections
@@ -44,6 +43,7 @@ from app.enrolment.photo_analysis import Wish, look
 from app.enrolment.preparation import prepared
 from app.enrolment.store import enrol
 from app.resources import Resources, open_resources
+from app.storage.recognisers.default_recogniser import ensure_built_in
 from benchmarks.importing import cpu_of_each
 from ml import drawn, images
 from ml.descriptors._dlib_format import read_network

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.catalogue.recognisers import DLIB_OPTIONS
+from app.storage.recognisers.catalogue import DLIB_OPTIONS
 from ml.calibration import Calibration, Impostors, draw_impostor_pairs, sample_genuine
 from ml.evaluation.protocols import people_of
 from ml.generation import Recipe

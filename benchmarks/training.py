@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
-from app.catalogue.model_cache import FIRST, ensure_first
 from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import writing
@@ -29,6 +28,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Train
 from app.resources import Resources, open_resources
 from app.storage.blob_store import Blobs
+from app.storage.model_cache import FIRST, ensure_first
 from app.threads import set_threads
 from ml.images import png
 from workers.context import JobContext

@@ -15,11 +15,11 @@ import pytest
 import redis
 from sqlalchemy import text
 
-from app.catalogue.model_cache import ensure_first
 from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import open_database, writing
 from app.resources import Resources, open_resources
+from app.storage.model_cache import ensure_first
 from app.threads import set_threads
 from tests.service import Service, running
 

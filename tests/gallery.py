@@ -8,11 +8,11 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
 from app.resources import Resources
 from app.storage.blob_store import Blobs
+from app.storage.model_cache import FIRST
 from ml.aligners.similarity import Similarity
 from ml.drawn import person, photograph
 from ml.images import png

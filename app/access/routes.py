@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from app import examples
 from app.access import keys
 from app.access.schemas import KeyIn, KeyOut, KeysOut, NewKeyOut
+from app.db import examples
+from app.db.field_types import Word
 from app.db.tables import Key
 from app.deps import Limit, NextToken, ReadDep, WriteDep
 from app.deps.paging import page
 from app.deps.roles import ADMIN
-from app.field_types import Word
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 KeyId = Annotated[Word, Path(description="a key's id, not its secret", examples=[examples.KEY])]

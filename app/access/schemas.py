@@ -1,8 +1,8 @@
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from app import examples
+from app.db import examples
+from app.db.field_types import CollectionName, Note
 from app.deps.caller import Role
-from app.field_types import CollectionName, Note
 
 IN: dict[str, JsonValue] = {"role": "operator", "name": "upload desk", "collections": [examples.COLLECTION]}
 OUT: dict[str, JsonValue] = IN | {"id": examples.KEY, "created_at": examples.MOMENT, "revoked_at": None}

@@ -10,7 +10,6 @@ from typing import Annotated, Any, cast
 import typer
 from rich.markup import escape
 
-from app.catalogue import manifests
 from app.cli.client import console
 from app.cli.prompts import Prompts
 from app.cli.recogniser_check import (
@@ -25,6 +24,7 @@ from app.cli.recogniser_check import (
 from app.cli.use_recogniser import use
 from app.config import Settings
 from app.errors import AppError, Conflict, Invalid, NotFound
+from app.storage.recognisers import manifests
 from ml.errors import LikenessError
 from ml.onnx_files import CnnManifest, Layout, Manifest, OnnxManifest, OnnxSignature, inspect_onnx, sha256
 

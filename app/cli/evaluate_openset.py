@@ -9,10 +9,10 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.catalogue.recognisers import DLIB_OPTIONS, DLIB_RESNET, LBP, list_recognisers
 from app.cli.client import console, told, wait
 from app.cli.lfw import Lfw
 from app.config import Settings
+from app.storage.recognisers.catalogue import DLIB_OPTIONS, DLIB_RESNET, LBP, list_recognisers
 
 COLLECTION = "openset"
 RATES = {"0.01": "1 %", "0.1": "10 %"}

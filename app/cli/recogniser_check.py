@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from app.catalogue import manifests
-from app.catalogue.recognisers import Accuracy
 from app.cli.client import console
+from app.storage.recognisers import manifests
+from app.storage.recognisers.catalogue import Accuracy
 from ml.errors import LikenessError
 from ml.onnx_files import Manifest, OnnxManifest
 from ml.recogniser_check import MIN_AUC, PEOPLE, PHOTOS_A_PERSON, SyntheticCheck, check_recogniser

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from app.catalogue import manifests
-from app.catalogue.recognisers import SFACE, SFACE_SHA256, Accuracy, list_recognisers
 from app.cli.add_recogniser import add
 from app.cli.client import connect, console, told
 from app.cli.pinned_files import PinnedFile, read_pinned
 from app.cli.train_cnn import train_cnn
 from app.cli.use_recogniser import rollback, use
 from app.config import Settings
+from app.storage.recognisers import manifests
+from app.storage.recognisers.catalogue import SFACE, SFACE_SHA256, Accuracy, list_recognisers
 from ml.onnx_files import OnnxManifest
 
 app = typer.Typer(help="What faces are described by: list, pull, add, use, roll back.", no_args_is_help=True)

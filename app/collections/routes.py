@@ -6,12 +6,12 @@ from fastapi import APIRouter, Path, Response
 
 from app.collections import service
 from app.collections.schemas import CollectionIn, CollectionOut, CollectionsOut
+from app.db.field_types import CollectionName
 from app.db.tables import Collection
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.paging import page
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR, READER
-from app.field_types import CollectionName
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]

@@ -2,8 +2,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import examples
-from app.field_types import Note, Word
+from app.db import examples
+from app.db.field_types import Note, Word
 
 IN: dict[str, Any] = {"description": "Staff, front door"}
 OUT: dict[str, Any] = IN | {

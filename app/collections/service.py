@@ -3,14 +3,14 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.catalogue.builtin_models import ensure_model
-from app.catalogue.recognisers import find_recogniser
 from app.collections.schemas import CollectionIn, CollectionOut
 from app.db.tables import Collection, Deployment, Face, Subject
 from app.errors import Conflict, NotFound
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
 from app.resources import Resources
+from app.storage.recognisers.builtin_models import ensure_model
+from app.storage.recognisers.catalogue import find_recogniser
 
 TASK = "identity"
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Response
 
+from app.db.field_types import CollectionName
 from app.deployments import service
 from app.deployments.schemas import (
     ChallengerIn,
@@ -21,7 +22,6 @@ from app.deps.job_response import JobOut
 from app.deps.moving import MoveDep
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
-from app.field_types import CollectionName
 
 router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"])
 PlaceDep = Annotated[Place, Depends()]

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from app import examples
+from app.db import examples
+from app.db.field_types import ModelName, Note
 from app.db.tables import Deployment
-from app.field_types import ModelName, Note
 from ml.calibration import Calibration
 
 LARGE = {"calibration", "open_set"}

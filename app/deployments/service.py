@@ -5,12 +5,12 @@ from fastapi import Header, Path, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.db.field_types import CollectionName, TaskName
 from app.db.tables import Collection, Deployment, Generation, Job
 from app.deployments.schemas import ChallengerIn, CompareIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, Invalid, NotFound
-from app.field_types import CollectionName, TaskName
 from app.publishing import pointers, requests
 from app.publishing.pointers import Why
 from app.publishing.requests import Wish

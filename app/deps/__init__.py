@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 from sqlalchemy.orm import Session
 
-from app import examples
+from app.db import examples
 from app.db.session import reading, writing
 from app.deps.caller import Caller
 from app.resources import Resources

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from app import examples
+from app.db import examples
 from app.db.tables import Job, now
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]

@@ -12,9 +12,9 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.orm.interfaces import ORMOption
 
+from app.db.field_types import Word
 from app.db.tables import Base
 from app.errors import Invalid
-from app.field_types import Word
 
 Row = TypeVar("Row", bound=Base)
 PLACES: dict[type, TypeAdapter[Any]] = {

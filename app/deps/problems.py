@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.db.examples import FACE
 from app.errors import AppError, problem
-from app.examples import FACE
 
 Refusal = tuple[int, str]
 MEDIA_TYPE = "application/problem+json"

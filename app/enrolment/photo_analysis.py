@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.field_types import Role
+from app.db.field_types import Role
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from ml import images

@@ -11,7 +11,6 @@ import numpy as np
 from sqlalchemy import exists, func, insert, select
 from sqlalchemy.orm import Session
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
 from app.enrolment.photo_analysis import Looked, box
@@ -21,6 +20,7 @@ from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst
 from app.resources import Resources
+from app.storage.model_cache import FIRST
 
 ATTEMPTS = 8
 

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from app import examples
+from app.db import examples
+from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.job_response import accepted
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR
 from app.evaluations import service
 from app.evaluations.schemas import EvaluationIn, EvaluationsOut, EvaluationStarted, WholeEvaluationOut
-from app.field_types import Word
 
 router = APIRouter(prefix="/v1/evaluations", tags=["evaluations"])
 OfCollection = Annotated[

@@ -2,7 +2,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from app import examples
+from app.db import examples
 from app.db.tables import Evaluation
 from app.deps.job_response import QUEUED, JobOut, State
 from app.learning.evaluation_request import EvaluationRequest, public_report

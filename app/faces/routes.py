@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from app import examples
+from app.db import examples
+from app.db.field_types import NO_NUL, CollectionName, FaceName, Role
 from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.job_response import JobOut, accepted
 from app.deps.paging import Order
@@ -14,7 +15,6 @@ from app.enrolment.photo_analysis import Wish
 from app.faces import bodies, service
 from app.faces.schemas import EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
 from app.faces.streaming import ReceivedDep
-from app.field_types import NO_NUL, CollectionName, FaceName, Role
 from ml.types import CropKind
 
 router = APIRouter(prefix="/v1/collections", tags=["faces"])

@@ -3,12 +3,12 @@ from typing import Annotated, Any, Self, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import from_json
 
-from app import examples
+from app.db import examples
+from app.db.field_types import ExternalImageId, Metadata, Role, SubjectId
 from app.db.tables import Face, Subject
 from app.deps.photos import SHORTEST, PhotoIn
 from app.deps.shapes import BoundingBox, SubjectRef
 from app.enrolment.photo_analysis import Unindexed
-from app.field_types import ExternalImageId, Metadata, Role, SubjectId
 from ml.types import Box
 
 MAX_PIXELS = 1_000_000  # of a side

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
+from app.db.field_types import Role
 from app.db.session import reading
 from app.db.tables import Face, Job, Subject
 from app.deps.paging import page
@@ -15,7 +16,6 @@ from app.enrolment.preparation import prepared
 from app.enrolment.store import Outcome, enrol
 from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
-from app.field_types import Role
 from app.galleries import subjects
 from app.publishing import pointers
 from app.queue.jobs import enqueue

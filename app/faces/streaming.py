@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from app.db.field_types import CollectionName
 from app.db.session import reading
 from app.db.tables import Collection, new_id
 from app.deps import ResourcesDep
 from app.errors import Invalid, NotFound, TooLarge
 from app.faces.schemas import DirectoryIn
-from app.field_types import CollectionName
 from app.resources import Resources
 from app.storage.blob_store import full
 

@@ -2,7 +2,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import examples
+from app.db import examples
 
 LOADED: dict[str, Any] = {
     "collection": examples.COLLECTION,

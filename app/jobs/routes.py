@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
 
-from app import examples
+from app.db import examples
+from app.db.field_types import Word
 from app.db.tables import JobItem
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.job_response import RUNNING, JobEntry, JobOut
@@ -15,7 +16,6 @@ from app.deps.job_response import State as JobState
 from app.deps.paging import Order, page
 from app.deps.problems import refuses
 from app.deps.roles import OPERATOR, READER
-from app.field_types import Word
 from app.jobs import events, service
 from app.jobs.schemas import ItemOut, ItemsOut, JobsOut
 

@@ -2,7 +2,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import examples
+from app.db import examples
 from app.db.tables import JobItem
 from app.deps.job_response import ENTRY, JobEntry
 

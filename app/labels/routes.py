@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from app import examples
+from app.db import examples
+from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.problems import refuses
 from app.deps.roles import OPERATOR
-from app.field_types import Word
 from app.labels import reading, service, suggesting
 from app.labels.schemas import AddedOut, LabelsIn, LabelsOut, SuggestIn, SuggestionsOut, WithdrawnOut
 

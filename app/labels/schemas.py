@@ -2,8 +2,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import examples
-from app.field_types import CollectionName, Note, TaskName, Word
+from app.db import examples
+from app.db.field_types import CollectionName, Note, TaskName, Word
 
 FACES: dict[str, Any] = {"face_a": examples.FACE, "face_b": examples.OTHER_FACE}
 IN: dict[str, Any] = FACES | {"same": True}

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from sqlalchemy.orm import Session
 
-from app.catalogue.manifests import list_registered
 from app.config import Settings
 from app.db.tables import Deployment, Generation
 from app.errors import Invalid
 from app.learning.component_options import checked
 from app.learning.plan import Named
 from app.learning.training_request import TrainingRequest
+from app.storage.recognisers.manifests import list_registered
 from ml import registry
 
 NEED_A_FILE = {"onnx", "cnn"}

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from app.field_types import NO_NUL, CollectionName, Metadata, Note, TaskName
+from app.db.field_types import NO_NUL, CollectionName, Metadata, Note, TaskName
 from app.learning.plan import Described, Source
 from app.learning.training_request import TrainingRequest
 

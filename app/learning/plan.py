@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.field_types import CollectionName, Metadata, TaskName, Word
+from app.db.field_types import CollectionName, Metadata, TaskName, Word
 from app.learning.label_consensus import Rule
 from ml import registry
 from ml.generation import Recipe

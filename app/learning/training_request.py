@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.field_types import CollectionName, Metadata
+from app.db.field_types import CollectionName, Metadata
 from app.learning.plan import Described, Source
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 
+from app.db.field_types import ModelName
 from app.db.tables import Generation
 from app.deps import CallerDep, Limit, NextToken, ReadDep, WriteDep
 from app.deps.job_response import JobOut
@@ -11,7 +12,6 @@ from app.deps.moving import MoveDep
 from app.deps.paging import page
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
-from app.field_types import ModelName
 from app.models import service
 from app.models.schemas import ModelInFull, ModelsOut, PublishAtIn, PublishedOut
 

@@ -2,9 +2,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import examples
+from app.db import examples
+from app.db.field_types import CollectionName, Note, TaskName
 from app.db.tables import Generation
-from app.field_types import CollectionName, Note, TaskName
 
 PLACE: dict[str, Any] = {"collection": examples.COLLECTION, "task": "identity", "pointer": "champion"}
 OUT: dict[str, Any] = {

@@ -4,7 +4,6 @@ from fastapi import Response
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.catalogue.default_recogniser import BUILT_IN_MODELS
 from app.db.tables import Deployment, Generation, now
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
@@ -12,6 +11,7 @@ from app.errors import Conflict, NotFound
 from app.models.schemas import ModelInFull, ModelOut, Place, PublishAtIn, PublishedOut
 from app.publishing import requests
 from app.publishing.requests import Wish
+from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 
 POINTERS = ("champion", "challenger", "previous")
 

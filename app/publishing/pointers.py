@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Select, exists, or_, select
 from sqlalchemy.orm import Session
 
-from app.catalogue.model_cache import FIRST
 from app.db.tables import Collection, Deployment, Embedding, Face, Generation, Task, now
 from app.errors import Conflict, NotFound, Stale
+from app.storage.model_cache import FIRST
 
 BUILT_IN = "identity"
 KEPT = 200

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 
+from app.db.field_types import CollectionName
 from app.deps import CallerDep, ReadDep, ResourcesDep
 from app.deps.job_response import JobOut
 from app.deps.moving import MoveDep
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
-from app.field_types import CollectionName
 from app.recognisers import service
 from app.recognisers.schemas import RecognisersOut, UsedRecogniserOut, UseRecogniserIn
 

@@ -2,9 +2,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import examples
-from app.catalogue.recognisers import Recogniser
-from app.field_types import Note, Word
+from app.db import examples
+from app.db.field_types import Note, Word
+from app.storage.recognisers.catalogue import Recogniser
 
 ACCURACY: dict[str, Any] = {
     "data": "LFW view 2, 6,000 pairs", "by": "us", "verification": 0.9863, "right_first": 0.969, "auc": None,

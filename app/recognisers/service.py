@@ -4,8 +4,6 @@ from fastapi import Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.catalogue.builtin_models import ensure_model
-from app.catalogue.recognisers import Recogniser, find_recogniser, list_recognisers, name_recogniser
 from app.db.tables import Collection, Deployment, Face, Generation
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
@@ -15,6 +13,8 @@ from app.publishing.requests import Wish
 from app.recognisers.schemas import RecogniserOut, RecognisersOut, UsedRecogniserOut, UseRecogniserIn
 from app.resources import Resources
 from app.storage.blob_store import Blobs
+from app.storage.recognisers.builtin_models import ensure_model
+from app.storage.recognisers.catalogue import Recogniser, find_recogniser, list_recognisers, name_recogniser
 from ml import registry
 
 TASK = "identity"

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Json, StringConstraints, model_validator
 
-from app import examples
-from app.field_types import NO_NUL, CollectionName, TaskName
+from app.db import examples
+from app.db.field_types import NO_NUL, CollectionName, TaskName
 from app.search.filters import Filter
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]

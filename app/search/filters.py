@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from sqlalchemy import ColumnElement, Float, Numeric, String, and_, case, cast, func, literal, not_, or_
 from sqlalchemy.orm import InstrumentedAttribute
 
+from app.db.field_types import NO_NUL, Role, SubjectId
 from app.db.tables import Face, Subject
-from app.field_types import NO_NUL, Role, SubjectId
 
 Text = Annotated[str, StringConstraints(pattern=NO_NUL)]
 Plain = Text | bool | Annotated[float, Field(allow_inf_nan=False)] | None

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
+from app.db.field_types import CollectionName, FaceName
 from app.deps import CallerDep, EngineDep
 from app.deps.headers import telling
 from app.deps.photos import PhotoIn, PhotosIn, bodies, sent
 from app.deps.problems import refuses
 from app.deps.roles import PHOTO, READER
-from app.field_types import CollectionName, FaceName
 from app.search import service
 from app.search.answering import answered
 from app.search.asked import Asked, PhotoAsked, VectorIn, VerifyAsked

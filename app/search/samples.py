@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app import examples
+from app.db import examples
 
 SCORE: dict[str, Any] = {
     "distance": 0.41, "similarity": 98.2, "probability": 0.982, "fmr_estimate": 0.0001,

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
+from app.db.field_types import CollectionName, SubjectId
 from app.deps import Limit, NextToken, ReadDep, WriteDep
 from app.deps.roles import OPERATOR, READER
-from app.field_types import CollectionName, SubjectId
 from app.galleries import subjects
 from app.subjects import service
 from app.subjects.schemas import ErasedOut, MergeIn, SubjectIn, SubjectOut, SubjectsOut

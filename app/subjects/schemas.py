@@ -3,9 +3,9 @@ from typing import Any, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from app import examples
+from app.db import examples
+from app.db.field_types import ExternalId, Metadata, SubjectId
 from app.db.tables import Subject
-from app.field_types import ExternalId, Metadata, SubjectId
 
 IN: dict[str, Any] = {"external_id": examples.EXTERNAL_ID, "metadata": {"desk": "north"}, "consent": True}
 OUT: dict[str, Any] = IN | {

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
+from app.db.field_types import TaskName
 from app.deps import ReadDep, WriteDep
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
-from app.field_types import TaskName
 from app.tasks import service
 from app.tasks.schemas import TaskIn, TaskOut, TasksOut
 

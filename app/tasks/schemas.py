@@ -2,8 +2,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import examples
-from app.field_types import Note
+from app.db import examples
+from app.db.field_types import Note
 
 OUT: dict[str, Any] = {
     "name": "age",

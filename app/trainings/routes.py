@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from app import examples
+from app.db import examples
+from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.job_response import accepted
 from app.deps.paging import Order
 from app.deps.problems import refuses
 from app.deps.roles import ADMIN, OPERATOR
-from app.field_types import Word
 from app.trainings import service
 from app.trainings.schemas import TrainingIn, TrainingsOut, TrainingStarted, WholeTrainingOut
 

@@ -10,17 +10,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from app.catalogue.builtin_models import DLIB_MODEL
-from app.catalogue.default_recogniser import (
-    DefaultRecogniser,
-    choose_default,
-    ensure_built_in,
-)
-from app.catalogue.model_cache import FIRST
 from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Generation
 from app.resources import Resources
+from app.storage.model_cache import FIRST
+from app.storage.recognisers.builtin_models import DLIB_MODEL
+from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default, ensure_built_in
 from ml import images
 from ml.descriptors import dlib_resnet
 from ml.descriptors.dlib_resnet import REQUIREMENT, find_weights

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.catalogue.model_cache import FIRST
+from app.storage.model_cache import FIRST
 from tests.gallery import enrol
 from tests.service import Service
 

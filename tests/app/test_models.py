@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import writing
+from app.storage.model_cache import FIRST
 from tests.gallery import enrol
 from tests.rows import generation
 from tests.service import Service

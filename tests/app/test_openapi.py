@@ -13,10 +13,10 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
+from app.db.examples import COLLECTION
 from app.deps.photos import SHORTEST
 from app.deps.problems import KNOWN, MEDIA_TYPE, example
 from app.errors import AppError
-from app.examples import COLLECTION
 from app.main import ROUTERS
 from tests.document import document, faults
 from tests.service import Service

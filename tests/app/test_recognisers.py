@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.catalogue import manifests, recognisers
-from app.catalogue.builtin_models import build_model
 from app.cli import recognisers as commands
 from app.cli.main import app
 from app.config import Settings
 from app.errors import Conflict, Invalid
+from app.storage.recognisers import catalogue, manifests
+from app.storage.recognisers.builtin_models import build_model
 from ml import generation
 from ml.generation import Recipe
 from ml.types import Spec
@@ -43,8 +43,8 @@ def add(home: Path, file: Path, *words: str) -> Result:
     return likeness(home, "recognisers", "add", file, "--yes", *words)
 
 
-def listed(home: Path) -> dict[str, recognisers.Recogniser]:
-    return {entry.name: entry for entry in recognisers.list_recognisers(Settings(home=home))}
+def listed(home: Path) -> dict[str, catalogue.Recogniser]:
+    return {entry.name: entry for entry in catalogue.list_recognisers(Settings(home=home))}
 
 
 def test_one_command_registers_a_recogniser_with_its_hash_and_its_separation(home: Path, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_one_command_registers_a_recogniser_with_its_hash_and_its_separation(hom
     assert entry.accuracy.auc > 0.93
     assert f"{entry.accuracy.auc:.1%}"[:3] in result.output
     model.unlink()
-    assert recognisers.find_recogniser(Settings(home=home), "theirs").spec is not None, "the home has a copy of its own"
+    assert catalogue.find_recogniser(Settings(home=home), "theirs").spec is not None, "the home has a copy of its own"
 
 
 def test_options_state_what_the_file_cannot(home: Path, tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_sface_is_pulled_from_a_file_and_only_if_it_is_the_one(
 
 
 def test_the_address_of_sface_is_pinned_by_a_commit() -> None:
-    assert f"/raw/{recognisers.SFACE_COMMIT}/" in recognisers.SFACE.source
-    assert len(recognisers.SFACE_COMMIT) == 40
+    assert f"/raw/{catalogue.SFACE_COMMIT}/" in catalogue.SFACE.source
+    assert len(catalogue.SFACE_COMMIT) == 40
 
 
 def test_the_list_tells_licence_size_source_accuracy_and_how_to_install(home: Path, tmp_path: Path) -> None:
@@ -216,20 +216,20 @@ def test_the_list_tells_licence_size_source_accuracy_and_how_to_install(home: Pa
 def test_the_facts_of_lbp_are_those_of_the_descriptor() -> None:
     from ml.registry import build
 
-    assert build("descriptors", "lbp").dim == recognisers.LBP.dim
+    assert build("descriptors", "lbp").dim == catalogue.LBP.dim
 
 
 def test_what_the_settings_name_comes_first_and_a_broken_one_says_why(home: Path, tmp_path: Path) -> None:
     settings = Settings(home=home, onnx_manifests={"theirs": tiny_onnx(tmp_path), "gone": tmp_path / "no.json"})
-    known = {entry.name: entry for entry in recognisers.list_recognisers(settings)}
+    known = {entry.name: entry for entry in catalogue.list_recognisers(settings)}
     assert known["theirs"].spec is not None
     assert known["gone"].spec is None
     with pytest.raises(Conflict, match=r"gone is not installed: no ONNX manifest at .*no\.json"):
-        recognisers.find_recogniser(settings, "gone")
+        catalogue.find_recogniser(settings, "gone")
     with pytest.raises(
         Invalid, match="no recogniser is named 'nobody'; there are: dlib_resnet, sface, lbp, gone, theirs"
     ):
-        recognisers.find_recogniser(settings, "nobody")
+        catalogue.find_recogniser(settings, "nobody")
     with pytest.raises(Conflict, match="taken by the settings"):
         manifests.check_name(settings, "theirs")
 
@@ -240,7 +240,7 @@ def test_an_altered_file_makes_it_unusable_and_says_so(home: Path, tmp_path: Pat
     with (home / "recognisers" / "a" / "a.onnx").open("ab") as file:
         file.write(b"more")
     with pytest.raises(Conflict, match=r"a is not installed: .* SHA-256"):
-        recognisers.find_recogniser(Settings(home=home), "a")
+        catalogue.find_recogniser(Settings(home=home), "a")
     assert listed(home)["a"].spec is None
 
 
@@ -251,13 +251,13 @@ def test_the_same_recogniser_is_the_same_model_everywhere_and_another_is_another
         home.mkdir()
         model = learned_onnx(tmp_path / "model.onnx", flip=flip)
         assert add(home, model, "--name", name).exit_code == 0
-        ids.append(build_model(recognisers.find_recogniser(Settings(home=home), name)).id)
+        ids.append(build_model(catalogue.find_recogniser(Settings(home=home), name)).id)
     assert ids[0] == ids[1] != ids[2]
 
 
 def test_a_model_finds_its_recogniser_again_after_the_home_was_moved(home: Path, tmp_path: Path) -> None:
     add(home, learned_onnx(tmp_path / "a.onnx"))
-    model = build_model(recognisers.find_recogniser(Settings(home=home), "a"))
+    model = build_model(catalogue.find_recogniser(Settings(home=home), "a"))
     path = generation.save(model, home / "generations_")
     moved = home.rename(tmp_path / "moved")
     recipe = generation.load(moved / path.relative_to(home)).recipe

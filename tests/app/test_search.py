@@ -15,11 +15,11 @@ import pytest
 from PIL import Image as Pillow
 
 from app.access import keys
-from app.catalogue.model_cache import FIRST
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Face
 from app.resources import Resources
 from app.storage.blob_store import Blobs
+from app.storage.model_cache import FIRST
 from ml import drawn, images
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration

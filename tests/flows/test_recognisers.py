@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.catalogue.model_cache import FIRST
 from app.cli.main import app
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Generation
+from app.storage.model_cache import FIRST
 from tests.flows.searching import Searcher
 from tests.flows.test_training import STRONG, archive, upload
 from tests.gallery import crops

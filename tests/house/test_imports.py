@@ -16,9 +16,9 @@ MAY_IMPORT = {
     "migrations": {"app"},
 }
 FLOORS = [
-    {"config", "errors", "threads", "examples", "field_types"},
+    {"config", "errors", "threads"},
     {"db", "storage"},
-    {"queue", "catalogue"},
+    {"queue"},
     {"resources"},
     {"galleries"},
     {"serving"},

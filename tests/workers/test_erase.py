@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import delete, func, select
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Answer, Collection, Deployment, Embedding, Face, Follower, Job, Removal, Subject, now
 from app.enrolment.photo_analysis import Wish, look
@@ -19,6 +18,7 @@ from app.queue import jobs
 from app.queue.messages import Erase, FitFirst, ImportArchive, Sweep
 from app.resources import Resources
 from app.storage.blob_store import Blobs
+from app.storage.model_cache import FIRST
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe
 from tests.gallery import collection

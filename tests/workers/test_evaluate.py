@@ -9,7 +9,6 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from sqlalchemy import update
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Evaluation, Face, Label, Task
 from app.errors import Invalid
@@ -17,6 +16,7 @@ from app.learning.evaluation_request import EvaluationRequest, public_report
 from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate
 from app.resources import Resources
+from app.storage.model_cache import FIRST
 from ml.descriptors import _learn_vocabulary
 from ml.descriptors.fisher import Fisher
 from ml.indexes import build

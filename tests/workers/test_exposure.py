@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Label, Removal, Training
 from app.learning.plan import Named, Plan, Source
 from app.resources import Resources
+from app.storage.model_cache import FIRST
 from ml.embedders.cosine import Cosine
 from ml.generation import Generation, Recipe, save
 from tests.gallery import enrol

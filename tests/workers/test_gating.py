@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import writing
 from app.db.tables import Deployment, Face, Label, Task
 from app.errors import Conflict
@@ -13,6 +12,7 @@ from app.learning.plan import Named, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive, Publish
 from app.resources import Resources
+from app.storage.model_cache import FIRST
 from tests.gallery import context, enrol
 from tests.rows import generation
 from workers.publishing.gate import judged

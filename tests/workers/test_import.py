@@ -16,7 +16,6 @@ from PIL import Image as Pillow
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, JobItem, Subject, now
 from app.enrolment.photo_analysis import Wish, look
@@ -26,6 +25,7 @@ from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
 from app.storage.blob_store import Blobs
+from app.storage.model_cache import FIRST
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe

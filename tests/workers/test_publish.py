@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
 from app.enrolment.photo_analysis import Wish, look
@@ -20,6 +19,7 @@ from app.publishing.pointers import Why
 from app.queue.jobs import enqueue
 from app.queue.messages import Publish
 from app.resources import Resources
+from app.storage.model_cache import FIRST
 from ml.drawn import draw, person
 from ml.evaluation.model_comparison import compare_rankings
 from ml.evaluation.protocols import Protocol

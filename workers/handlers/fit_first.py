@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.catalogue.model_cache import FIRST
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Generation
 from app.learning.plan import Named, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
+from app.storage.model_cache import FIRST
 from ml import generation as folders
 from ml.evaluation.gate import judge
 from ml.evaluation.model_comparison import ModelComparison

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from app.db.field_types import SubjectId
 from app.enrolment.archives import Archive, Entry, Limits, checked, is_gzip, open_archive, unpack_gzip
 from app.enrolment.archives.entries import refused
 from app.enrolment.archives.manifest import LONGEST, NAMES, Manifest
-from app.field_types import SubjectId
 from ml.errors import Unreadable
 from workers.context import JobContext
 

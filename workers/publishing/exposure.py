@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.catalogue.model_cache import Generations
 from app.db.tables import Collection, Face, Removal
 from app.db.tables import Generation as GenerationRow
 from app.errors import NotFound
 from app.learning.plan import Plan
+from app.storage.model_cache import Generations
 from ml.generation import Generation
 from workers.training import embedder_fit, training_data
 from workers.training.training_data import Snapshot, Told

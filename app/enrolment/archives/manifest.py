@@ -9,8 +9,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.db.field_types import ExternalId, ExternalImageId, Metadata, Role, SubjectId
 from app.enrolment.archives.entries import refused
-from app.field_types import ExternalId, ExternalImageId, Metadata, Role, SubjectId
 
 NAMES = ("manifest.csv", "manifest.jsonl")
 LONGEST = 256 * 2**20

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from app.catalogue.manifests import find_manifests
 from app.db.tables import Generation as GenerationRow
 from app.errors import NotFound
+from app.storage.recognisers.manifests import find_manifests
 from ml import generation as folders
 from ml.embedders.l2 import L2
 from ml.generation import Generation, Recipe

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from app import examples
+from app.db import examples
 
 Role = Literal["gallery", "distractor"]
 

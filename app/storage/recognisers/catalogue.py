@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from app.catalogue.manifests import Registered, list_registered
 from app.config import Settings
 from app.errors import Conflict, Invalid
+from app.storage.recognisers.manifests import Registered, list_registered
 from ml import registry
 from ml.errors import LikenessError
 from ml.onnx_files import CnnManifest, Manifest, OnnxManifest, sha256

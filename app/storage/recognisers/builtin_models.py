@@ -5,10 +5,10 @@ import hashlib
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app.catalogue.model_cache import Generations, lbp_model
-from app.catalogue.recognisers import Recogniser
 from app.config import DLIB_RESNET, LBP
 from app.db.tables import Generation as GenerationRow
+from app.storage.model_cache import Generations, lbp_model
+from app.storage.recognisers.catalogue import Recogniser
 from ml import registry
 from ml.generation import Generation, Recipe
 from ml.reference_calibrations import load_reference_calibration

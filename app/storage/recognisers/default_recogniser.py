@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.catalogue.builtin_models import DLIB_MODEL, build_model
-from app.catalogue.model_cache import FIRST, Generations, ensure_first, lbp_model
-from app.catalogue.recognisers import list_recognisers
 from app.config import AUTO, DLIB_RESNET, LBP, Settings
 from app.db.tables import Generation as GenerationRow
+from app.storage.model_cache import FIRST, Generations, ensure_first, lbp_model
+from app.storage.recognisers.builtin_models import DLIB_MODEL, build_model
+from app.storage.recognisers.catalogue import list_recognisers
 from ml.descriptors.dlib_resnet import REQUIREMENT
 from ml.errors import Unavailable
 from ml.generation import Generation
