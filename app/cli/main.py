@@ -1,29 +1,67 @@
-"""`likeness`: the service and its tools, from a terminal."""
+"""`likeness`: the service and its tools, from a terminal. A command's module is imported when the command is run."""
 
+from importlib import import_module
 from importlib.metadata import entry_points
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
-from app.cli import compare, demo, detectors, evaluate, export, keys, models, recognisers, serve, use
+COMMANDS = {
+    "serve": "app.cli.serve:serve",
+    "worker": "app.cli.serve:worker",
+    "migrate": "app.cli.serve:migrate",
+    "import": "app.cli.use:import_",
+    "search": "app.cli.use:search",
+    "train": "app.cli.use:train",
+    "publish": "app.cli.use:publish",
+    "compare": "app.cli.compare:compare",
+    "demo": "app.cli.demo:demo",
+    "evaluate": "app.cli.evaluate:evaluate",
+    "export-embeddings": "app.cli.export:export_embeddings",
+    "keys": "app.cli.keys:app",
+    "recognisers": "app.cli.recognisers:app",
+    "detectors": "app.cli.detectors:app",
+}
+HIDDEN_COMMANDS = {"models": "app.cli.models:app"}
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command()(serve.serve)
-app.command()(serve.worker)
-app.command()(serve.migrate)
-app.command("import")(use.import_)
-app.command()(use.search)
-app.command()(use.train)
-app.command()(use.publish)
-app.command()(compare.compare)
-app.command()(demo.demo)
-app.command()(evaluate.evaluate)
-app.command("export-embeddings")(export.export_embeddings)
-app.add_typer(keys.app, name="keys")
-app.add_typer(recognisers.app, name="recognisers")
-app.add_typer(detectors.app, name="detectors")
-app.add_typer(models.app, name="models", hidden=True)
-for command in entry_points(group="likeness.commands"):
-    app.command(command.name)(command.load())
+
+class LazyCommands(TyperGroup):
+    """The commands of the service, and of packages that stand above it (entry points of the group
+    `likeness.commands`)."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*COMMANDS, *sorted(plugin.name for plugin in entry_points(group="likeness.commands"))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import one command. None where there is none of this name."""
+        for plugin in entry_points(group="likeness.commands", name=cmd_name):
+            return _build_command(cmd_name, plugin.load())
+        target = (COMMANDS | HIDDEN_COMMANDS).get(cmd_name)
+        if target is None:
+            return None
+        module, _, attribute = target.partition(":")
+        return _build_command(cmd_name, getattr(import_module(module), attribute))
+
+
+def _build_command(name: str, target: Any) -> Any:
+    """From a function or a group of commands."""
+    if isinstance(target, typer.Typer):
+        group = get_group(target)
+        group.name = name
+        return group
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    single.command(name)(target)
+    return get_command(single)
+
+
+app = typer.Typer(cls=LazyCommands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def likeness() -> None:
+    """The service and its tools, from a terminal."""
 
 
 def main() -> None:

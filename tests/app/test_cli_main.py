@@ -1,0 +1,35 @@
+"""The commands of `likeness` are found without importing those that are not run."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import COMMANDS, HIDDEN_COMMANDS, app
+
+NOT_NEEDED = ("torch", "matplotlib", "sklearn", "papers")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *HIDDEN_COMMANDS])
+def test_every_command_can_be_imported_and_explains_itself(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Usage" in result.output
+
+
+def test_the_help_lists_every_command_and_hides_the_old_name() -> None:
+    output = CliRunner().invoke(app, ["--help"]).output
+    assert all(command in output for command in COMMANDS)
+    assert "Moved: see" not in output
+
+
+def test_an_unknown_command_is_refused() -> None:
+    result = CliRunner().invoke(app, ["serv"])
+    assert result.exit_code == 2
+
+
+def test_serving_does_not_import_what_only_other_commands_need() -> None:
+    code = f"import sys, app.cli.serve; print(*[name for name in {NOT_NEEDED} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == []
