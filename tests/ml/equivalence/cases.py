@@ -9,7 +9,7 @@ import numpy as np
 
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.registry import build, component
-from tests.ml.people import identity, labels_alone, people, two_tasks
+from tests.ml.people import labels_alone, people, two_tasks
 
 NEW = people(12, 4, seed=9).rows
 """Faces that no fit has seen; their embeddings are compared."""
@@ -174,14 +174,18 @@ def _layers() -> Iterator[Case]:
     for method in ("qconv", "stiefel"):
         for name in ("people", "blocks", "labelled", "labels alone", "ages", "two tasks"):
             yield Case(method, name)
-        yield from _each(method, *({"start": s} for s in ("pca", "lda", "wpca", "random")), {"axes": 12})
+        yield from _each(
+            method, *({"start": s, "held_out": 0.0} for s in ("pca", "lda", "wpca", "random")), {"axes": 12}
+        )
         yield from _each(method, {"length": "kept"}, {"length": "unit"}, {"refit": False}, {"held_out": 0.0})
-        yield from _each(method, {"stay": 0.0}, {"stay": 30.0, "margin": 1.0}, {"per_anchor": 2}, data="labelled")
+        for some in ({"stay": 0.0}, {"stay": 30.0, "margin": 1.0}, {"per_anchor": 2}):
+            yield Case(method, "labelled", some | {"held_out": 0.0})
+        yield Case(method, "labels alone", {"held_out": 0.0, "length": "kept"})
         for start in (Case("qconv"), Case("stiefel", "people", {"length": "unit"})):
             yield Case(method, "others", {"dim": 4}, start)
             yield Case(method, "few", {"steps": 15}, start)
-    yield from _each("qconv", {"gradient": "metric"}, {"gradient": "inverse"})
-    yield from _each("stiefel", {"retraction": "cayley"}, {"scale_rate": 0.01})
+    yield from _each("qconv", *({"gradient": g, "held_out": 0.0} for g in ("metric", "inverse")))
+    yield from _each("stiefel", *({"held_out": 0.0} | o for o in ({"retraction": "cayley"}, {"scale_rate": 0.01})))
 
 
 def _similarities() -> Iterator[Case]:

@@ -85,7 +85,6 @@ def main() -> None:
     torch.set_num_threads(1)
     found = {f"{key}//{name}": value for key, case in CASES.items() for name, value in measure(case).items()}
     np.savez_compressed(FIXTURES, **found)  # type: ignore[arg-type]
-    print(f"{len(CASES)} fits, {FIXTURES.stat().st_size} bytes")
 
 
 if __name__ == "__main__":
