@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ml.embedders._cosim import Branches
-from ml.embedders._cosim_descent import Course, Descent
-from ml.embedders._pools import Pool
 from ml.embedders.base import silent
+from ml.metric_learning.cosim.branches import Branches
+from ml.metric_learning.cosim.learner import Course, Descent
+from ml.metric_learning.pairs import Pool
 
 
 class Reference(nn.Module):

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from ml.embedders._hinged import Hinged
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cpmtml import Cpmtml
 from ml.embedders.mtlmca import Mtlmca
@@ -36,6 +35,7 @@ from ml.evaluation.intervals import over_draws, paired_difference
 from ml.evaluation.protocols import Protocol, read
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
+from ml.metric_learning.hinge.embedder import Hinged
 from ml.types import Rows
 
 CALLS = (2, 5, 10, 20)

@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._descent import Outcome
-from ml.embedders._lesson import Lesson
-from ml.embedders._maps import Local, members
-from ml.embedders._pairs import tensor
-from ml.embedders._projected import norms
-from ml.embedders._space import Space
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
+from ml.metric_learning.fit_data import Lesson
+from ml.metric_learning.linear_embedding import norms
+from ml.metric_learning.logistic.learner import Outcome
+from ml.metric_learning.logistic.maps import Local, members
+from ml.metric_learning.subspace import Space
+from ml.metric_learning.tensors import tensor
 from ml.mixture import Mixture, fit_mixture
 from ml.types import Rows
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._collaborative import Collaborative, in_turn
 from ml.embedders.base import Progress, TaskData, TrainingSet
 from ml.metric import Metric
+from ml.metric_learning.cosim.embedder import Collaborative, in_turn
 
 RATIOS = (1 / 3, 1 / 2, 2.0, 3.0)
 """What one descriptor's share is tried at, beside 1 of each other's."""

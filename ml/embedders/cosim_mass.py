@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._collaborative import Collaborative
 from ml.embedders.base import TrainingSet
+from ml.metric_learning.cosim.embedder import Collaborative
 
 
 @dataclass

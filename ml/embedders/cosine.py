@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.embedders._unlearned import Unlearned
 from ml.embedders.base import Maps
+from ml.metric_learning.unlearned import Unlearned
 from ml.types import Rows
 
 

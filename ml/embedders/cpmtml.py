@@ -5,10 +5,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from ml.embedders._hinge import Projections, Rates
-from ml.embedders._hinged import Lesson
-from ml.embedders._pools import Pool, scaled
-from ml.embedders._tasks import ManyTasks
+from ml.metric_learning.hinge.embedder import Lesson
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.hinge.tasks import ManyTasks
+from ml.metric_learning.pairs import Pool, scaled
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._divided import Divided
+from ml.metric_learning.logistic.clustered_maps import Divided
 
 
 @dataclass

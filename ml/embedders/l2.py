@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._unlearned import Unlearned
 from ml.embedders.base import Maps
+from ml.metric_learning.unlearned import Unlearned
 from ml.types import Rows
 
 

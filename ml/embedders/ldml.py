@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._batches import Batches
-from ml.embedders._descent import Course, Descent, Model, Outcome
-from ml.embedders._folds import teaching, watch
-from ml.embedders._lesson import Lesson
-from ml.embedders._maps import Linear
-from ml.embedders._pairs import device_of, tensor
-from ml.embedders._projected import Projected
-from ml.embedders._space import Home, Space, Start, discriminant, principal_space, whitened, with_fellows
 from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
 from ml.errors import CannotGoOn, NotFitted, TooFewPairs, WrongShape
+from ml.metric_learning.batches import Batches
+from ml.metric_learning.fit_data import Lesson
+from ml.metric_learning.holdout import teaching, watch
+from ml.metric_learning.linear_embedding import Projected
+from ml.metric_learning.logistic.learner import Course, Descent, Model, Outcome
+from ml.metric_learning.logistic.maps import Linear
+from ml.metric_learning.subspace import Home, Space, Start, discriminant, principal_space, whitened, with_fellows
+from ml.metric_learning.tensors import device_of, tensor
 from ml.sampling.balanced import Balanced
 from ml.sampling.base import Sampler
 from ml.sampling.uniform import Uniform

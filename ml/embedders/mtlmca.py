@@ -6,11 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ml.embedders._hinge import Projections, Rates
-from ml.embedders._hinged import Lesson
-from ml.embedders._pools import Pool, scaled
-from ml.embedders._tasks import ManyTasks
-from ml.embedders._turned import Turned
+from ml.metric_learning.hinge.embedder import Lesson
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.hinge.tasks import ManyTasks
+from ml.metric_learning.hinge.turned import Turned
+from ml.metric_learning.pairs import Pool, scaled
 
 
 @dataclass

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ml.embedders._hinge import Projections
-from ml.embedders._soft import Soft
-from ml.embedders._tasks import OneTask
+from ml.metric_learning.hinge.projections import Projections
+from ml.metric_learning.hinge.soft import Soft
+from ml.metric_learning.hinge.tasks import OneTask
 
 
 @dataclass

@@ -5,10 +5,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from ml.embedders._siamese import Siamese
 from ml.layers.base import Layer
 from ml.layers.qconv import QConv
 from ml.manifolds.quotient import Quotient
+from ml.metric_learning.siamese.embedder import Siamese
 
 
 @dataclass

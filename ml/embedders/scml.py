@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._bases import local_discriminants
-from ml.embedders._folds import teaching, watch
-from ml.embedders._pairs import device_of, principal, tensor
-from ml.embedders._projected import norms, project
-from ml.embedders._space import Space, principal_space
-from ml.embedders._sparse import LocalWeights, Weights, localised, weighed
-from ml.embedders._triplets import Triplets
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, after
 from ml.errors import TooFewPairs, WrongShape
+from ml.metric_learning.holdout import teaching, watch
+from ml.metric_learning.linear_embedding import norms, project
+from ml.metric_learning.local_discriminants import local_discriminants
+from ml.metric_learning.sparse_weights import LocalWeights, Weights, localised, weighed
+from ml.metric_learning.subspace import Space, principal_space
+from ml.metric_learning.tensors import device_of, principal, tensor
+from ml.metric_learning.triplets import Triplets
 from ml.mixture import Mixture, fit_mixture
 from ml.types import Rows
 

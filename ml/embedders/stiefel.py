@@ -5,10 +5,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from ml.embedders._siamese import Siamese
 from ml.layers.base import Layer
 from ml.layers.stiefel import StiefelLayer
 from ml.manifolds.stiefel import Stiefel as Manifold
+from ml.metric_learning.siamese.embedder import Siamese
 
 
 @dataclass

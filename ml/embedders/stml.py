@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._tasks import OneTask
+from ml.metric_learning.hinge.tasks import OneTask
 
 
 @dataclass

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ml.embedders._folds import require_pairs
-from ml.embedders._pairs import device_of, tensor
-from ml.embedders._pools import pool
-from ml.embedders._projected import norms, project
-from ml.embedders._similarity import Program
-from ml.embedders._whitening import Kind, whitened
 from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.errors import TooFewPairs
 from ml.metric import Metric
+from ml.metric_learning.holdout import require_pairs
+from ml.metric_learning.linear_embedding import norms, project
+from ml.metric_learning.pairs import pool
+from ml.metric_learning.similarity_program import Program
+from ml.metric_learning.tensors import device_of, tensor
+from ml.metric_learning.whitening import Kind, whitened
 from ml.types import Rows
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._projected import Projected
 from ml.embedders.base import Progress, TrainingSet
 from ml.errors import TooFewPairs, WrongShape
+from ml.metric_learning.linear_embedding import Projected
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Wpca(Projected):
             raise TooFewPairs("faces", self.dim + 1, len(data.rows))
         if data.rows.shape[1] < self.dim:
             raise WrongShape("rows", f"(N, {self.dim} or more)", data.rows.shape)
-        from ml.embedders._pairs import device_of, principal, tensor  # and with them torch
+        from ml.metric_learning.tensors import device_of, principal, tensor  # and with them torch
 
         rows = tensor(data.rows, device_of(self.device))
         axes, deviations, mean = principal(rows, self.dim, self.seed, self.sample, widths=data.widths)

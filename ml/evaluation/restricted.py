@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.embedders._collaborative import in_turn
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation.verification import best_threshold
 from ml.evaluation.verification_pairs import Pairs
 from ml.fusion.normalise import Normalise
 from ml.fusion.svm import Svm
+from ml.metric_learning.cosim.embedder import in_turn
 from ml.types import Rows
 
 Scores = NDArray[np.float64]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml.embedders._cosim import entropy
+from ml.metric_learning.cosim.branches import entropy
 from papers.harness.plan import Figure, Plot, Result, Row, Table, Work
 
 EPOCH = 4800 / 128

@@ -66,7 +66,7 @@ def seen(photos: Photos, features: str, training: Ids, embedder: Embedder) -> Se
 def _within(photos: Photos, features: str, training: bytes, axes: int, seed: int) -> Seen:
     import torch
 
-    from ml.embedders._space import principal_space
+    from ml.metric_learning.subspace import principal_space
 
     rows = torch.from_numpy(photos.rows("lfw", features))
     places = np.frombuffer(training, np.int64).copy()

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from app.cli.export import training_set
 from ml import registry
-from ml.embedders._pairs import principal
 from ml.embedders.base import Progress
 from ml.evaluation.protocols import held_out_people
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions
+from ml.metric_learning.tensors import principal
 from ml.types import Ids, Rows
 from papers.harness.lab import Lab
 from papers.harness.plan import Found, Work

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize
 
 from ml.cnn_training.batches import evenly
-from ml.embedders._pairs import principal
 from ml.layers.base import random_start
+from ml.metric_learning.tensors import principal
 from papers.manifolds.descent import Step
 
 PIXELS, DIM, BATCH = 784, 20, 100

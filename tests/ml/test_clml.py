@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._maps import Linear, Local
-from ml.embedders._pairs import logistic
 from ml.embedders.base import TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.ldml import Ldml
+from ml.metric_learning.logistic.maps import Linear, Local
+from ml.metric_learning.tensors import logistic
 from tests.ml.people import nearest_is_alike, people
 from tests.ml.test_ldml import batch_of
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from ml.embedders._collaborative import Collaborative, in_turn
-from ml.embedders._cosim import Branches, dropout, entropy, odds
-from ml.embedders._cosim_descent import Course, Descent, rightly_ordered
-from ml.embedders._pools import Pool
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cosim_average import CosimAverage
 from ml.embedders.cosim_mass import CosimMass
 from ml.embedders.sml import Sml
 from ml.evaluation.restricted import Round
 from ml.evaluation.verification_pairs import Pairs
+from ml.metric_learning.cosim.branches import Branches, dropout, entropy, odds
+from ml.metric_learning.cosim.embedder import Collaborative, in_turn
+from ml.metric_learning.cosim.learner import Course, Descent, rightly_ordered
+from ml.metric_learning.pairs import Pool
 from tests.ml.people import identity, people
 
 SEEDS = range(4)

@@ -8,18 +8,18 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from ml.embedders._batches import Batch, Batches
-from ml.embedders._descent import on_sphere
-from ml.embedders._folds import mean_average_precision, teaching
-from ml.embedders._maps import Linear
-from ml.embedders._pairs import logistic, squared_distances
-from ml.embedders._space import discriminant, principal_space
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.cosine import Cosine
 from ml.embedders.ldml import Ldml
 from ml.embedders.wpca import Wpca
 from ml.errors import CannotGoOn, NotFitted, TooFewPairs
+from ml.metric_learning.batches import Batch, Batches
+from ml.metric_learning.holdout import mean_average_precision, teaching
+from ml.metric_learning.logistic.learner import on_sphere
+from ml.metric_learning.logistic.maps import Linear
+from ml.metric_learning.subspace import discriminant, principal_space
+from ml.metric_learning.tensors import logistic, squared_distances
 from ml.sampling.balanced import Balanced
 from ml.sampling.uniform import Uniform
 from tests.ml.people import contradicted, corrected, identity, labels_alone, nearest_is_alike, people, relative

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._hinge import Projections, Rates
-from ml.embedders._turned import Turned
 from ml.embedders.mtlmca import Mtlmca
 from ml.embedders.utml import Utml
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.hinge.turned import Turned
 from tests.ml.people import two_tasks
 from tests.ml.test_cpmtml import RATES, close, learn, made, mean_distance_ratio, pairs_of
 

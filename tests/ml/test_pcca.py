@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._hinge import Rates
-from ml.embedders._soft import Soft
 from ml.embedders.base import TrainingSet
 from ml.embedders.pcca import Pcca
 from ml.embedders.wpca import Wpca
+from ml.metric_learning.hinge.projections import Rates
+from ml.metric_learning.hinge.soft import Soft
 from tests.ml.people import identity, nearest_is_alike, people
 
 SMALL = {"dim": 6, "steps": 400, "batch": 64, "pairs": 4000, "averaging": 0.9, "held_out": 0.0}

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._bases import local_discriminants
-from ml.embedders._sparse import LocalWeights, Weights
-from ml.embedders._triplets import Triplets
 from ml.embedders.base import TrainingSet
 from ml.embedders.l2 import L2
 from ml.embedders.scml import Scml
 from ml.errors import TooFewPairs, WrongShape
+from ml.metric_learning.local_discriminants import local_discriminants
+from ml.metric_learning.sparse_weights import LocalWeights, Weights
+from ml.metric_learning.triplets import Triplets
 from tests.ml.people import identity, nearest_is_alike, people
 
 SMALL = {"dim": 30, "bases": 60, "regions": 6, "around": 120, "steps": 150, "batch": 200, "pace": 0.05, "local": 40}

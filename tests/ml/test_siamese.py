@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._siamese import Siamese
 from ml.embedders.base import TrainingSet
 from ml.embedders.cosine import Cosine
 from ml.embedders.wpca import Wpca
 from ml.errors import NotFitted, TooFewPairs, WrongShape
+from ml.metric_learning.siamese.embedder import Siamese
 from ml.registry import build
 from tests.ml.people import contradicted, identity, labels_alone, nearest_is_alike, people, relative
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._hinge import Projections, Rates
-from ml.embedders._pools import derived, pool
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.stml import Stml
 from ml.errors import NotFinite, TooFewPairs, WrongShape
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.pairs import derived, pool
 from tests.ml.people import people
 
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ml.embedders._cosim_descent import rightly_ordered
-from ml.embedders._similarity import Program
 from ml.embedders.base import TaskData
 from ml.embedders.subsml import Subsml
+from ml.metric_learning.cosim.learner import rightly_ordered
+from ml.metric_learning.similarity_program import Program
 from tests.ml.people import people
 
 

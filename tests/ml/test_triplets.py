@@ -8,10 +8,10 @@ from pytorch_metric_learning.losses import TripletMarginLoss
 from pytorch_metric_learning.reducers import MeanReducer
 from torch import Tensor
 
-from ml.embedders._pairs import squared_distances
-from ml.embedders._siamese_batches import Batches
 from ml.embedders.base import TaskData
 from ml.losses.triplet import Triplet
+from ml.metric_learning.siamese.mining_batches import Batches
+from ml.metric_learning.tensors import squared_distances
 from ml.mining.semihard import SemiHard
 from ml.sampling.uniform import Uniform
 

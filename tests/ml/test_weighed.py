@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._pairs import balance
 from ml.embedders.base import TrainingSet
+from ml.metric_learning.tensors import balance
 from ml.types import Rows
 from tests.ml.people import nearest_is_alike, people
 from tests.ml.test_embedders import small

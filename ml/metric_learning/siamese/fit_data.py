@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ml.embedders._folds import watch
-from ml.embedders._space import Home, Space, principal_space
 from ml.embedders.base import TaskData
+from ml.metric_learning.holdout import watch
+from ml.metric_learning.subspace import Home, Space, principal_space
 from ml.types import Ids
 
 SAMPLE = 3000

@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ml.embedders._batches import Batch, Batches
-from ml.embedders._pairs import logistic
 from ml.embedders.base import Progress
+from ml.metric_learning.batches import Batch, Batches
+from ml.metric_learning.tensors import logistic
 from ml.types import Ids
 
 Watch = Callable[[], float]

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._folds import counted, require_pairs, without_people
-from ml.embedders._pairs import device_of, median_squared_distance, tensor
-from ml.embedders._projected import Projected, norms
-from ml.embedders._siamese_batches import Batches
-from ml.embedders._siamese_descent import Course, Descent, Outcome
-from ml.embedders._siamese_lesson import Lesson, unit_space
-from ml.embedders._space import discriminant, whitened, with_fellows
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.layers.base import Layer, random_start
 from ml.losses.triplet import Triplet
+from ml.metric_learning.holdout import counted, require_pairs, without_people
+from ml.metric_learning.linear_embedding import Projected, norms
+from ml.metric_learning.siamese.fit_data import Lesson, unit_space
+from ml.metric_learning.siamese.learner import Course, Descent, Outcome
+from ml.metric_learning.siamese.mining_batches import Batches
+from ml.metric_learning.subspace import discriminant, whitened, with_fellows
+from ml.metric_learning.tensors import device_of, median_squared_distance, tensor
 from ml.mining.semihard import SemiHard
 from ml.sampling.balanced import Balanced
 from ml.types import Rows

@@ -10,9 +10,9 @@ from scipy.sparse.linalg import ArpackError, eigsh
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ml.embedders._batches import Batch
-from ml.embedders._pairs import balance, median_squared_distance, squared_distances
 from ml.embedders.base import TaskData
+from ml.metric_learning.batches import Batch
+from ml.metric_learning.tensors import balance, median_squared_distance, squared_distances
 from ml.types import Ids
 
 FACES_AN_AXIS = 4

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._cosim import Branches, dropout, odds
-from ml.embedders._pools import Pool
 from ml.embedders.base import Progress
+from ml.metric_learning.cosim.branches import Branches, dropout, odds
+from ml.metric_learning.pairs import Pool
 from ml.types import Ids
 
 

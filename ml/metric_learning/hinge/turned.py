@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ml.embedders._hinge import Projections, Rates
+from ml.metric_learning.hinge.projections import Projections, Rates
 
 
 @dataclass(eq=False)

@@ -7,17 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._batches import Batches
-from ml.embedders._folds import counted, only
-from ml.embedders._lesson import Lesson
-from ml.embedders._maps import Linear
-from ml.embedders._pairs import tensor
-from ml.embedders._projected import norms, project
-from ml.embedders._space import with_fellows
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, after
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
 from ml.kmeans import k_means, nearest
+from ml.metric_learning.batches import Batches
+from ml.metric_learning.fit_data import Lesson
+from ml.metric_learning.holdout import counted, only
+from ml.metric_learning.linear_embedding import norms, project
+from ml.metric_learning.logistic.maps import Linear
+from ml.metric_learning.subspace import with_fellows
+from ml.metric_learning.tensors import tensor
 from ml.types import Ids, Rows
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._folds import counted, only, require_pairs, watch
-from ml.embedders._hinge import Projections, Rates
-from ml.embedders._pairs import device_of, principal, tensor
-from ml.embedders._pools import Pool, pool, typical
-from ml.embedders._projected import project
-from ml.embedders._rounds import Rounds
-from ml.embedders._space import with_fellows
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet
 from ml.errors import CannotGoOn, NotFinite, TooFewPairs, WrongShape
+from ml.metric_learning.hinge.learner import Rounds
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.holdout import counted, only, require_pairs, watch
+from ml.metric_learning.linear_embedding import project
+from ml.metric_learning.pairs import Pool, pool, typical
+from ml.metric_learning.subspace import with_fellows
+from ml.metric_learning.tensors import device_of, principal, tensor
 from ml.types import Rows
 
 SLOWEST = 1e-3

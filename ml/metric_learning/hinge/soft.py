@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ml.embedders._hinge import Projections
+from ml.metric_learning.hinge.projections import Projections
 
 
 @dataclass(eq=False)

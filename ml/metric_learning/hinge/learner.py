@@ -7,9 +7,9 @@ from math import isfinite
 import numpy as np
 from torch import Tensor
 
-from ml.embedders._hinge import Projections, Rates
-from ml.embedders._pools import Pool
 from ml.embedders.base import Progress
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.pairs import Pool
 from ml.types import Ids
 
 

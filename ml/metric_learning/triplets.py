@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml.embedders._batches import HALF_HEARD
-from ml.embedders._pools import keys, pool
 from ml.embedders.base import TaskData
+from ml.metric_learning.batches import HALF_HEARD
+from ml.metric_learning.pairs import keys, pool
 from ml.types import Ids
 
 

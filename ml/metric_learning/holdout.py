@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ml.embedders._pairs import squared_distances
 from ml.embedders.base import TaskData, TrainingSet
 from ml.errors import TooFewPairs
+from ml.metric_learning.tensors import squared_distances
 from ml.types import Ids
 
 

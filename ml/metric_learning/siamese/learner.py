@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ml.embedders._pairs import squared_distances
-from ml.embedders._siamese_batches import Batches
-from ml.embedders._siamese_lesson import Lesson
 from ml.embedders.base import Progress
 from ml.layers.base import Layer, optimisers
 from ml.losses.triplet import Triplet
+from ml.metric_learning.siamese.fit_data import Lesson
+from ml.metric_learning.siamese.mining_batches import Batches
+from ml.metric_learning.tensors import squared_distances
 from ml.mining.semihard import SemiHard
 from ml.types import Ids
 

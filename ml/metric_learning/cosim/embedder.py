@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ml.embedders._cosim import Branches
-from ml.embedders._cosim_descent import Course, Descent, Outcome
-from ml.embedders._folds import counted, only, require_pairs
-from ml.embedders._pairs import device_of, tensor
-from ml.embedders._pools import Pool, pool
-from ml.embedders._projected import norms, project
-from ml.embedders._space import with_fellows
-from ml.embedders._whitening import Kind, whitened
 from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.metric import INNER_PRODUCT, Metric
+from ml.metric_learning.cosim.branches import Branches
+from ml.metric_learning.cosim.learner import Course, Descent, Outcome
+from ml.metric_learning.holdout import counted, only, require_pairs
+from ml.metric_learning.linear_embedding import norms, project
+from ml.metric_learning.pairs import Pool, pool
+from ml.metric_learning.subspace import with_fellows
+from ml.metric_learning.tensors import device_of, tensor
+from ml.metric_learning.whitening import Kind, whitened
 from ml.types import Ids, Rows
 
 JUDGES = 4000

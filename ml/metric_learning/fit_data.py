@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ml.embedders._batches import Batches
-from ml.embedders._space import Space, calibrated
 from ml.embedders.base import TaskData
+from ml.metric_learning.batches import Batches
+from ml.metric_learning.subspace import Space, calibrated
 from ml.types import Ids
 
 

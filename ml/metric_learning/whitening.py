@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ml.embedders._pairs import principal
-from ml.embedders._pools import Pool
+from ml.metric_learning.pairs import Pool
+from ml.metric_learning.tensors import principal
 
 Kind = Literal["within", "all", "none"]
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ml.embedders._hinge import Projections
-from ml.embedders._hinged import Hinged, Lesson
-from ml.embedders._pools import Pool, scaled
 from ml.embedders.base import Progress, TaskData, TrainingSet
+from ml.metric_learning.hinge.embedder import Hinged, Lesson
+from ml.metric_learning.hinge.projections import Projections
+from ml.metric_learning.pairs import Pool, scaled
 
 
 @dataclass
