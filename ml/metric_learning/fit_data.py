@@ -1,44 +1,53 @@
-"""What a fit of maps learns from, in one place."""
+"""What a fit learns from: the rows in the coordinates of a subspace, the tasks, and the people who are held out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from ml.embedders.base import TaskData
-from ml.metric_learning.batches import Batches
-from ml.metric_learning.subspace import Space, calibrated
+from ml.metric_learning.held_out_score import Score, make_score
+from ml.metric_learning.subspace import Subspace
 from ml.types import Ids
 
 
-@dataclass(eq=False)
-class Lesson:
-    """What a fit learns from. coordinates: (N, r), all rows in the space."""
+@dataclass(frozen=True, eq=False)
+class FitData:
+    """coordinates: (N, r), all rows of the training set in the subspace
 
-    task: TaskData
-    held: TaskData
-    space: Space
+    tasks: without the people held out; the first is the main one
+    held_out: the people of the main task who are held out; None if nobody is
+    """
+
     coordinates: Tensor
-    batches: Batches
-
-    def of(self, faces: Ids) -> Tensor:
-        """The coordinates of these rows."""
-        return self.coordinates[torch.from_numpy(faces).to(self.coordinates.device)]
-
-    def scaled(self, projection: Tensor) -> tuple[Tensor, float]:
-        """The map at the scale, and b, where the loss of a batch is least."""
-        batch = self.batches.draw(projection.device, projection.dtype)
-        scale, bias = calibrated(self.of(batch.faces) @ projection.T, batch)
-        return projection * scale**0.5, bias
-
-    def radius(self, projection: Tensor, share: float) -> tuple[float, float]:
-        """So much of the length of z, and b, at which the loss of a batch is least where all z have one length."""
-        batch = self.batches.draw(projection.device, projection.dtype)
-        scale, bias = calibrated(normalize(self.of(batch.faces) @ projection.T), batch)
-        return share * scale**0.5, share**2 * bias
+    subspace: Subspace
+    tasks: tuple[TaskData, ...]
+    held_out: TaskData | None = None
 
     @property
-    def spread(self) -> float:
-        """The descriptors' variance, all coordinates together: the scale that pulls are measured in."""
-        return float(self.of(self.task.faces).square().sum(1).mean())
+    def task(self) -> TaskData:
+        return self.tasks[0]
+
+    def select(self, faces: Ids) -> Tensor:
+        """The coordinates of these rows, (n, r)."""
+        return self.coordinates[torch.from_numpy(faces).to(self.coordinates.device)]
+
+    @property
+    def known(self) -> Tensor:
+        """The coordinates of the main task's faces, (n, r)."""
+        return self.select(self.task.faces)
+
+    @property
+    def mean_squared_norm(self) -> float:
+        """The total variance of the main task's faces about the subspace's origin: the unit of regularisers."""
+        return float(self.known.square().sum(1).mean())
+
+    @property
+    def mean_squared_distance(self) -> float:
+        """Between two faces of the main task."""
+        return max(2 * float(self.known.var(0, correction=0).sum()), 1e-12)
+
+    def make_score(self, embed: Callable[[Ids], Tensor]) -> Score | None:
+        """The score of a map on the people held out; None if nobody is. embed: (n,) indexes of rows -> (n, d)."""
+        return make_score(embed, self.held_out)

@@ -1,37 +1,36 @@
-"""What one linear map leaves to its embedder: z = L x - offset, of unit length where that is asked for.
+"""One linear map as an embedding: z = L x - offset, of unit length if asked for.
 
-Without torch, which takes two seconds to load: whoever only embeds by WPCA need not wait for it.
+Without torch, which takes two seconds to load: a process that only embeds by WPCA need not wait for it.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ml.embedders.base import Embedder, Maps
+from ml.embedders.base import Maps
 from ml.types import Rows
 
+Learned = Mapping[str, NDArray[Any]]
+"""Of one linear map: projection (d, D) and offset (d,)."""
 
-class Projected(Embedder):
-    """learned: projection (d, D) and offset (d,). Those who inherit say by default whether `unit` is on.
 
-    linear: whether the projection acts on the row itself, not on its direction
-    """
+def get_width(learned: Learned) -> int | None:
+    """D, or None before the fit."""
+    return learned["projection"].shape[1] if learned else None
 
-    unit: bool
-    linear: ClassVar[bool] = True
 
-    @property
-    def width(self) -> int | None:
-        return self.learned["projection"].shape[1] if self.learned else None
+def embed_linear(learned: Learned, rows: Rows, unit: bool) -> Rows:
+    """(N, D) -> (N, d)."""
+    z = project(rows, learned["projection"], learned["offset"])
+    return z / norms(z)[:, None] if unit else z
 
-    def _embed(self, rows: Rows, task: str) -> Rows:
-        z = project(rows, self.learned["projection"], self.learned["offset"])
-        return z / norms(z)[:, None] if self.unit else z
 
-    def maps(self, rows: Rows, task: str = "identity") -> Maps | None:
-        projection, offset = self.learned["projection"], self.learned["offset"]
-        scale = np.float32(1) / norms(project(rows, projection, offset)) if self.unit else None
-        return Maps.one(rows, projection, offset, scale)
+def make_linear_maps(learned: Learned, rows: Rows, unit: bool) -> Maps:
+    projection, offset = learned["projection"], learned["offset"]
+    scale = np.float32(1) / norms(project(rows, projection, offset)) if unit else None
+    return Maps.single(rows, projection, offset, scale)
 
 
 def project(rows: Rows, projection: Rows, offset: Rows) -> Rows:
@@ -43,5 +42,5 @@ def project(rows: Rows, projection: Rows, offset: Rows) -> Rows:
 
 def norms(z: Rows) -> Rows:
     """(N, d) -> (N,), none of them 0."""
-    found: Rows = np.maximum(np.linalg.norm(z, axis=1), np.finfo(np.float32).tiny).astype(np.float32)
-    return found
+    lengths: Rows = np.maximum(np.linalg.norm(z, axis=1), np.finfo(np.float32).tiny).astype(np.float32)
+    return lengths

@@ -12,24 +12,25 @@ from torch import Tensor
 
 from ml.embedders.base import Progress
 
-ROUNDS = 20
-"""Power iterations by which the steepest curve of the dual is found."""
+POWER_ITERATIONS = 20
+"""Iterations by which the greatest curvature of the dual is found."""
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
-    """alike: G, apart: M, (r, r) each; loss: what they reach; gap: how far that is above the least at most, as a share
-    of it."""
+class ProgramSolution:
+    """similarity: G, distance: M, (r, r) each; loss: the value they reach; gap: how far it is above the minimum at
+    most, as a share of it.
+    """
 
-    alike: Tensor
-    apart: Tensor
+    similarity: Tensor
+    distance: Tensor
     steps: int
     loss: float
     gap: float
 
 
 @dataclass(eq=False)
-class Program:
+class SimilarityProgram:
     """x, y: (P, r); sign: (P,) +1 or -1; weight: (P,), w, which sum to 1; pull: towards the identity."""
 
     x: Tensor
@@ -44,64 +45,64 @@ class Program:
         self.u = self.x - self.y
         self.eye = torch.eye(self.x.shape[1], dtype=self.x.dtype, device=self.x.device)
 
-    def solved(self, steps: int, tolerance: float, progress: Progress) -> Solution:
-        """Nesterov's method on the dual, begun anew where it turns back, until the gap is at most the tolerance."""
+    def solve(self, steps: int, tolerance: float, progress: Progress) -> ProgramSolution:
+        """Nesterov's method on the dual, restarted where it turns back, until the gap is at most the tolerance."""
         force = ahead = self.weight / 2
-        curve, pace = self._curve(), 1.0
+        curvature, momentum = self._estimate_curvature(), 1.0
         for step in range(1, steps + 1):
-            alike, apart = self.matrices(ahead)
-            hinge = 1 - self.sign * self.scores(alike, apart)
-            loss = self.loss(alike, apart, hinge)
-            gap = (loss - self.dual(ahead, alike, apart, hinge)) / max(abs(loss), 1e-12)
+            g, m = self.matrices(ahead)
+            hinge = 1 - self.sign * self.scores(g, m)
+            loss = self.loss(g, m, hinge)
+            gap = (loss - self.dual(ahead, g, m, hinge)) / max(abs(loss), 1e-12)
             done = gap <= tolerance or step == steps
             if done or step % max(1, steps // 100) == 0:
                 progress(steps if done else step, steps, {"loss": loss, "gap": gap})
             if done:
                 break
-            moved = self._within(ahead + hinge / curve)
+            moved = self._clip(ahead + hinge / curvature)
             if float(hinge @ (moved - force)) < 0:
-                pace = 1.0
-            later = (1 + (1 + 4 * pace**2) ** 0.5) / 2
-            ahead = self._within(moved + (pace - 1) / later * (moved - force))
-            force, pace = moved, later
-        return Solution(alike, apart, step, loss, gap)
+                momentum = 1.0
+            following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+            ahead = self._clip(moved + (momentum - 1) / following * (moved - force))
+            force, momentum = moved, following
+        return ProgramSolution(g, m, step, loss, gap)
 
-    def scores(self, alike: Tensor, apart: Tensor) -> Tensor:
+    def scores(self, g: Tensor, m: Tensor) -> Tensor:
         """f, (P,)."""
-        return ((self.x @ alike) * self.y).sum(1) - ((self.u @ apart) * self.u).sum(1)
+        return ((self.x @ g) * self.y).sum(1) - ((self.u @ m) * self.u).sum(1)
 
-    def loss(self, alike: Tensor, apart: Tensor, hinge: Tensor) -> float:
-        """Equation 23 with its hinge put back, averaged over the pairs, and what holds G and M to the identity."""
-        return float(self.weight @ hinge.clamp_min(0)) + self._held(alike, apart)
+    def loss(self, g: Tensor, m: Tensor, hinge: Tensor) -> float:
+        """Equation 23 with its hinge put back, averaged over the pairs, and the pull of G and M to the identity."""
+        return float(self.weight @ hinge.clamp_min(0)) + self._regulariser(g, m)
 
-    def dual(self, force: Tensor, alike: Tensor, apart: Tensor, hinge: Tensor) -> float:
-        """What no G and M can fall below. alike, apart: those that the force makes."""
-        return float(force @ hinge) + self._held(alike, apart)
+    def dual(self, force: Tensor, g: Tensor, m: Tensor, hinge: Tensor) -> float:
+        """A lower bound of the loss of any G and M. g, m: the matrices of the force."""
+        return float(force @ hinge) + self._regulariser(g, m)
 
     def matrices(self, force: Tensor) -> tuple[Tensor, Tensor]:
-        """G and M that this force makes."""
-        alike, apart = self._pulled(force)
-        strength, turn = torch.linalg.eigh(self.eye + torch.stack([alike, -apart]) / self.pull)
+        """The G and M of this force."""
+        similar, different = self._sum_outer(force)
+        strength, turn = torch.linalg.eigh(self.eye + torch.stack([similar, -different]) / self.pull)
         g, m = (turn * strength.clamp_min(0)[:, None]) @ turn.mT
         return g, m
 
-    def _pulled(self, force: Tensor) -> tuple[Tensor, Tensor]:
+    def _sum_outer(self, force: Tensor) -> tuple[Tensor, Tensor]:
         """sum a r sym(x y^T) and sum a r u u^T."""
         c = (force * self.sign)[:, None]
         outer = (c * self.x).T @ self.y
         return (outer + outer.T) / 2, (c * self.u).T @ self.u
 
-    def _held(self, alike: Tensor, apart: Tensor) -> float:
-        return self.pull / 2 * float((alike - self.eye).square().sum() + (apart - self.eye).square().sum())
+    def _regulariser(self, g: Tensor, m: Tensor) -> float:
+        return self.pull / 2 * float((g - self.eye).square().sum() + (m - self.eye).square().sum())
 
-    def _within(self, force: Tensor) -> Tensor:
+    def _clip(self, force: Tensor) -> Tensor:
         return force.clamp_min(0).minimum(self.weight)
 
-    def _curve(self) -> float:
-        """The most that the dual's gradient changes, over how far the force moves."""
+    def _estimate_curvature(self) -> float:
+        """An upper estimate of how fast the dual's gradient changes as the force moves."""
         force, size = torch.ones_like(self.weight), 1.0
-        for _ in range(ROUNDS):
-            alike, apart = self._pulled(force / force.norm())
-            force = self.sign * self.scores(alike, -apart)
+        for _ in range(POWER_ITERATIONS):
+            similar, different = self._sum_outer(force / force.norm())
+            force = self.sign * self.scores(similar, -different)
             size = float(force.norm())
         return 1.05 * size / self.pull

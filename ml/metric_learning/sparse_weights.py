@@ -1,19 +1,21 @@
 """Sparse weights of given directions, learned from triplets (Shi, Bellet, Sha 2014, equations 2 and 4)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ml.embedders.base import Progress
+from ml.metric_learning.held_out_score import Score
+from ml.metric_learning.tensors import as_tensor
+from ml.metric_learning.training_loop import Outcome, TrainingLoop
+from ml.metric_learning.triplets import TripletBatches
 
-LOOKS = 20
+EVALUATIONS = 20
 
 
 @dataclass(eq=False)
-class Weights:
+class SparseWeights:
     """w >= 0 of d_w^2 = sum_b w_b (b . u)^2, with mean [1 + d_w^2(i, j) - d_w^2(k, l)]_+ + sparsity |w|_1 small.
 
     By regularised dual averaging (Xiao 2010): after t batches w_b = pace sqrt(t) [-(mean gradient_b + sparsity)]_+,
@@ -53,21 +55,21 @@ class LocalWeights:
     q: Tensor
     sparsity: float
 
-    def placed(self, p: Tensor, faces: Tensor | None = None) -> Tensor:
+    def transform(self, p: Tensor, faces: Tensor | None = None) -> Tensor:
         """z: (n, bases) of these faces, or of all."""
         q = self.q if faces is None else self.q[faces]
         return (p if faces is None else p[faces]) * (q @ self.scales)
 
     def gradient(self, p: Tensor, triplets: Tensor) -> tuple[float, Tensor]:
         """The mean hinge, and its gradient by the scales."""
-        faces, at = torch.unique(triplets, return_inverse=True)
-        z = self.placed(p, faces)
-        i, j, k, l = at.T
-        mates, foes = z[i] - z[j], z[k] - z[l]
-        hinge = (1 + mates.square().sum(1) - foes.square().sum(1)).clamp_min(0)
+        faces, index = torch.unique(triplets, return_inverse=True)
+        z = self.transform(p, faces)
+        i, j, k, l = index.T
+        positives, negatives = z[i] - z[j], z[k] - z[l]
+        hinge = (1 + positives.square().sum(1) - negatives.square().sum(1)).clamp_min(0)
         force = 2 * (hinge > 0).to(p)[:, None] / len(triplets)
         by_z = torch.zeros_like(z)
-        for ends, push in ((i, mates), (j, -mates), (k, -foes), (l, foes)):
+        for ends, push in ((i, positives), (j, -positives), (k, -negatives), (l, negatives)):
             by_z.index_add_(0, ends, force * push)
         return float(hinge.mean()), self.q[faces].T @ (by_z * p[faces])
 
@@ -80,39 +82,50 @@ class LocalWeights:
         return hinge
 
 
-def weighed(
-    weights: Weights,
-    p: Tensor,
-    draw: Callable[[], Tensor],
-    steps: int,
-    progress: Progress,
-    look: Callable[[], float] | None,
-) -> tuple[Tensor, dict[str, Any]]:
-    """w after `steps` batches of what `draw` gives, or after as many as `look` liked best; and notes of it."""
-    found, notes, loss = weights.w, dict[str, Any](), float("nan")
-    for step in range(1, steps + 1):
-        now = weights.step(p, draw())
-        loss = now if step == 1 else loss + (now - loss) / min(step, 50)
-        told = {"loss": loss}
-        if look and (step % max(1, steps // LOOKS) == 0 or step == steps):
-            told["held_out"] = look()
-            if not notes or told["held_out"] > notes["held_out"]:
-                found, notes = weights.w, {"steps": step, **told}
-        if step % max(1, steps // 100) == 0 or step == steps:
-            progress(step, steps, told)
-    return (found, notes) if look else (weights.w, {"steps": steps, "loss": loss, "held_out": None})
+@dataclass(eq=False)
+class WeightLearner:
+    """Steps the weights of the global form, and keeps the best. p: (N, bases); batch: triplets."""
+
+    weights: SparseWeights
+    p: Tensor
+    batches: TripletBatches
+    batch: int
+    best: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.best = self.weights.w
+
+    def step(self, step: int) -> float:
+        return self.weights.step(self.p, as_tensor(self.batches.draw(self.batch), self.p.device))
+
+    def keep(self, improved: Tensor) -> None:
+        self.best = self.weights.w
+
+    def run(self, steps: int, progress: Progress, score: Score | None) -> Outcome:
+        """score: of the weights as they stand; None if nobody is held out."""
+        return TrainingLoop(steps, EVALUATIONS).run(self, progress, score)
 
 
-def localised(
-    local: LocalWeights, p: Tensor, draw: Callable[[], Tensor], steps: int, rate: float, progress: Progress
-) -> Tensor:
-    """The scales after so many batches, the rate falling to zero over them.
+@dataclass(eq=False)
+class LocalWeightLearner:
+    """Steps the scales of the local form at a rate that falls to zero.
 
-    rate: the step for a component to which all faces belong: of k, each sees a k-th of a batch and steps k times as far
+    rate: the step for a component that holds all faces: of k, each sees a k-th of a batch and steps k times as far
     """
-    pace = rate * len(local.scales)
-    for step in range(1, steps + 1):
-        loss = local.step(p, draw(), pace * (1 - (step - 1) / steps))
-        if step % max(1, steps // 100) == 0 or step == steps:
-            progress(step, steps, {"loss": loss})
-    return local.scales
+
+    local: LocalWeights
+    p: Tensor
+    batches: TripletBatches
+    batch: int
+    rate: float
+    steps: int
+
+    def step(self, step: int) -> float:
+        pace = self.rate * len(self.local.scales) * (1 - (step - 1) / self.steps)
+        return self.local.step(self.p, as_tensor(self.batches.draw(self.batch), self.p.device), pace)
+
+    def keep(self, improved: Tensor) -> None:
+        """The last scales are kept, which the local form holds itself."""
+
+    def run(self, progress: Progress) -> Outcome:
+        return TrainingLoop(self.steps, loss_window=1).run(self, progress)

@@ -1,4 +1,4 @@
-"""The descent of CoSiM's networks: Adam with Keras's decay, dropout, and the best of what people held out saw."""
+"""Adam on CoSiM's networks, with Keras's decay and dropout; several fits are computed as one batched product."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,127 +8,98 @@ import torch
 from torch import Tensor
 
 from ml.embedders.base import Progress
-from ml.metric_learning.cosim.branches import Branches, dropout, odds
-from ml.metric_learning.pairs import Pool
-from ml.types import Ids
+from ml.metric_learning.cosim.branches import Branches, compute_log_odds, draw_dropout_mask
+from ml.metric_learning.held_out_score import compute_auc
+from ml.metric_learning.pairs import PairCycle, PairSet
+from ml.metric_learning.training_loop import Outcome, TrainingLoop
+
+EVALUATIONS = 30
 
 
 @dataclass(frozen=True)
-class Course:
-    """steps: minibatches of `batch` pairs; at minibatch t = 0, 1, ... Adam's step is rate / (1 + decay t), as in Keras;
-    dropped: share of the numbers; stay: of a pull stay |W - W_start|^2; looks: how often the people held out are
-    asked."""
+class DecaySchedule:
+    """steps: minibatches of `batch` pairs; at minibatch t = 0, 1, ... Adam's step is rate / (1 + decay t), as in Keras
+
+    dropped: share of the numbers that is dropped; proximal_weight: of a pull proximal_weight |W - W_start|^2
+    """
 
     steps: int
     batch: int
     rate: float
     decay: float
     dropped: float
-    stay: float = 0.0
-    looks: int = 30
+    proximal_weight: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """Of each fit (F,): the step that is kept, the running loss at the end, and what the people held out said of it."""
+class BranchLearner:
+    """F fits at once.
 
-    steps: list[int]
-    loss: list[float]
-    held_out: list[float | None]
-
-
-class Descent:
-    """F fits at once, as one batched product.
-
-    x: (n, F, N, r), or (n, 1, N, r) where all fits share it; pools: what each learns from; held: who judges each, by
-    the chance that a pair of the same scores above one of not the same (AUC); None: nobody, all steps are taken
+    x: (n, F, N, r), or (n, 1, N, r) if all fits share it; pair_sets: what each fit learns from; held_out: the pairs
+    that score each, by AUC; None if nobody is held out
     shares: (m, F)
     """
 
     def __init__(
         self,
+        model: Branches,
         x: Tensor,
-        pools: Sequence[Pool],
-        held: Sequence[Pool] | None,
+        pair_sets: Sequence[PairSet],
+        held_out: Sequence[PairSet] | None,
         shares: Tensor,
-        course: Course,
+        schedule: DecaySchedule,
         seed: int,
     ) -> None:
-        self.pools, self.held, self.shares, self.course = pools, held, shares, course
-        self.rng = np.random.default_rng((seed, 3))
-        self.chance = torch.Generator(x.device).manual_seed(seed)
-        self.left = [np.empty(0, np.int64) for _ in pools]
-        places = torch.arange(len(pools), device=x.device) % x.shape[1]
-        self.offset = (x.shape[2] * places)[:, None]
+        self.model, self.pair_sets, self.held_out, self.shares = model, pair_sets, held_out, shares
+        self.schedule = schedule
+        rng = np.random.default_rng((seed, 3))
+        self.cycles = [PairCycle(len(pairs.sign), schedule.batch, rng) for pairs in pair_sets]
+        self.generator = torch.Generator(x.device).manual_seed(seed)
+        inputs = torch.arange(len(pair_sets), device=x.device) % x.shape[1]
+        self.offset = (x.shape[2] * inputs)[:, None]
         self.flat = x.reshape(len(x), -1, x.shape[3])
-        self.home: Tensor | None = None
+        self.start = model.weights.clone() if schedule.proximal_weight else None
+        self.best = [p.clone() for p in model.parameters]
+        self.adam = torch.optim.Adam(model.parameters, lr=schedule.rate, eps=1e-8, fused=True)
 
-    def run(self, model: Branches, progress: Progress) -> Outcome:
-        """The model then has the parameters of each fit's best look."""
-        course, fits = self.course, len(self.pools)
-        adam = torch.optim.Adam(model.parameters, lr=course.rate, eps=1e-8, fused=True)
-        best = [p.clone() for p in model.parameters]
-        self.home = best[0].clone() if course.stay else None
-        seen = torch.full((fits,), -1.0, dtype=torch.float64) if self.held is None else self._judged(model, self.held)
-        at = torch.full((fits,), course.steps if self.held is None else 0)
-        loss, every = self.flat.new_zeros(fits), max(1, course.steps // course.looks)
-        told: dict[str, float] = {}
-        for step in range(1, course.steps + 1):
-            adam.param_groups[0]["lr"] = course.rate / (1 + course.decay * (step - 1))
-            loss = loss + (self._step(model, adam) - loss) / min(step, 50)
-            last = step == course.steps
-            look = step % every == 0 or last
-            if self.held is not None and look:
-                found = self._judged(model, self.held)
-                told["held_out"] = float(found.mean())
-                better = found > seen
-                seen[better], at[better] = found[better], step
-                for kept, now in zip(best, model.parameters, strict=True):
-                    kept[:, better] = now[:, better]
-            if look or step % max(1, course.steps // 100) == 0:
-                progress(step, course.steps, {"loss": float(loss.mean())} | told)
-        if self.held is not None:
-            model.weights, model.bias = best
-        return Outcome(at.tolist(), loss.tolist(), [None if s < 0 else s for s in seen.tolist()])
-
-    def _step(self, model: Branches, adam: torch.optim.Adam) -> Tensor:
-        drawn = [pool.some(self._next(f)) for f, pool in enumerate(self.pools)]
-        pairs, sign, weight = (torch.stack([getattr(d, of) for d in drawn]) for of in ("pairs", "sign", "weight"))
-        x = self._of(pairs, self.offset)
-        if self.course.dropped:
-            x *= dropout(x.shape, self.course.dropped, self.chance, x)
+    def step(self, step: int) -> Tensor:
+        self.adam.param_groups[0]["lr"] = self.schedule.rate / (1 + self.schedule.decay * (step - 1))
+        batch = [pairs.select(cycle.draw()) for pairs, cycle in zip(self.pair_sets, self.cycles, strict=True)]
+        pairs, sign, weight = (torch.stack([getattr(b, name) for b in batch]) for name in ("pairs", "sign", "weight"))
+        x = self._select(pairs, self.offset)
+        if self.schedule.dropped:
+            x *= draw_dropout_mask(x.shape, self.schedule.dropped, self.generator, x)
         mean = weight / weight.sum(1, keepdim=True).clamp_min(1e-12)
-        loss, gradients = model.gradients(x, sign, mean, self.shares)
-        if self.home is not None:
-            gradients[0] += 2 * self.course.stay * (model.weights - self.home)
-        for parameter, gradient in zip(model.parameters, gradients, strict=True):
+        loss, gradients = self.model.gradients(x, sign, mean, self.shares)
+        if self.start is not None:
+            gradients[0] += 2 * self.schedule.proximal_weight * (self.model.weights - self.start)
+        for parameter, gradient in zip(self.model.parameters, gradients, strict=True):
             parameter.grad = gradient
-        adam.step()
+        self.adam.step()
         return loss
 
-    def _next(self, fit: int) -> Ids:
-        """The places of the next pairs of a pool, which is gone through before it repeats."""
-        while len(self.left[fit]) < self.course.batch:
-            self.left[fit] = np.concatenate([self.left[fit], self.rng.permutation(len(self.pools[fit].sign))])
-        chosen, self.left[fit] = np.split(self.left[fit], [self.course.batch])
-        return chosen
+    def keep(self, improved: Tensor) -> None:
+        for best, parameter in zip(self.best, self.model.parameters, strict=True):
+            best[:, improved] = parameter[:, improved]
 
-    def _of(self, pairs: Tensor, offset: Tensor) -> Tensor:
+    def score(self) -> Tensor:
+        """The AUC of the held-out pairs of each fit, (F,)."""
+        assert self.held_out is not None, "pairs are held out"
+        scores = []
+        for f, pairs in enumerate(self.held_out):
+            fit = Branches(self.model.weights[:, f : f + 1], self.model.bias[:, f : f + 1], self.model.summed)
+            z = fit.logits(self._select(pairs.pairs[None], self.offset[f]))
+            scores.append(compute_auc(compute_log_odds(z, self.shares[:, f : f + 1])[0], pairs.sign))
+        return torch.tensor(scores, dtype=torch.float64)
+
+    def _select(self, pairs: Tensor, offset: Tensor) -> Tensor:
         """(F, B, 2) -> (n, F, 2B, r): the first images, then the second."""
         ends = pairs.mT.flatten(1) + offset
         return self.flat.index_select(1, ends.flatten()).view(len(self.flat), *ends.shape, -1)
 
-    def _judged(self, model: Branches, held: Sequence[Pool]) -> Tensor:
-        said = []
-        for f, pool in enumerate(held):
-            one = Branches(model.weights[:, f : f + 1], model.bias[:, f : f + 1], model.together)
-            z = one.logits(self._of(pool.pairs[None], self.offset[f]))
-            said.append(rightly_ordered(odds(z, self.shares[:, f : f + 1])[0], pool.sign))
-        return torch.tensor(said, dtype=torch.float64)
 
-
-def rightly_ordered(scores: Tensor, sign: Tensor) -> float:
-    """The chance that a pair of the same scores above one that is not, ties counting half (AUC). Both (P,)."""
-    same, other = scores[sign > 0], scores[sign <= 0].sort().values
-    below, upto = (torch.searchsorted(other, same, right=right).double().mean() for right in (False, True))
-    return float(below + upto) / 2 / len(other)
+def descend(learner: BranchLearner, progress: Progress) -> Outcome:
+    """Fits the model, which then has the best parameters of each fit."""
+    loop = TrainingLoop(learner.schedule.steps, EVALUATIONS, evaluates_start=True, fits=len(learner.pair_sets))
+    outcome = loop.run(learner, progress, None if learner.held_out is None else learner.score)
+    learner.model.weights, learner.model.bias = learner.best
+    return outcome

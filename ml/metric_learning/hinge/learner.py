@@ -1,80 +1,106 @@
-"""Tasks in turn, a batch each: the loop around Algorithm 1 of CP-mtML (002)."""
+"""Batches of pairs of several tasks in turn: the loop around Algorithm 1 of CP-mtML (002)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 
 import numpy as np
 from torch import Tensor
 
 from ml.embedders.base import Progress
+from ml.errors import NotFinite
 from ml.metric_learning.hinge.projections import Projections, Rates
-from ml.metric_learning.pairs import Pool
-from ml.types import Ids
+from ml.metric_learning.pairs import PairCycle, PairSet
+from ml.metric_learning.training_loop import Outcome, TrainingLoop, averaging_pace
+
+MIN_RATE_FACTOR = 1e-3
+"""A descent that diverges begins again at half the rate, down to this share of it."""
+EVALUATIONS, LOSS_WINDOW = 20, 100
 
 
-@dataclass(eq=False)
-class Rounds:
-    """Batches of `batch` pairs of each task's pool, the tasks in turn; every pool is gone through before it repeats.
+@dataclass(frozen=True)
+class HingeSchedule:
+    """steps: batches, of `batch` pairs of one task each; the tasks take turns
 
-    averaging: how slowly the averaged copy, which is what is kept, follows (0: the last step is kept, as printed)
-    stay: share of the way back to the start that every step takes
+    averaging: how slowly the averaged copy, which is kept, follows (0: the last step is kept, as printed)
+    pull: share of the way back to the start that every step takes
     """
 
-    rows: Tensor
-    pools: list[Pool]
-    rates: Rates
+    steps: int
     batch: int
+    rates: Rates
     averaging: float
-    rng: np.random.Generator
-    stay: float = 0.0
+    pull: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.left = [np.empty(0, np.int64) for _ in self.pools]
 
-    def run(
+class HingeLearner:
+    """start is left unchanged; `best` is the copy that was kept."""
+
+    def __init__(
         self,
+        rows: Tensor,
+        pair_sets: list[PairSet],
+        schedule: HingeSchedule,
         start: Projections,
-        steps: int,
-        progress: Progress,
-        watch: Callable[[Projections], float] | None = None,
-        looks: int = 20,
-    ) -> tuple[Projections, dict[str, float | int | None]]:
-        """From `start`, which is left as it is. `watch` is asked before the first step and `looks` times after, and the
-        best of what it saw is kept.
+        rng: np.random.Generator,
+    ) -> None:
+        self.rows, self.pair_sets, self.schedule, self.start = rows, pair_sets, schedule, start
+        self.live, self.averaged, self.best = start.clone(), start.clone(), start
+        counts = [len(pairs.sign) for pairs in pair_sets]
+        self.cycles = [PairCycle(count, min(schedule.batch, count), rng) for count in counts]
 
-        Returns the projections and notes: steps, the running mean of the hinge, and what `watch` said of them.
-        Raises FloatingPointError where the steps are so long that nothing finite is left.
-        """
-        live, kept, best = start.clone(), start.clone(), start
-        loss: float | None = None
-        best_seen = seen = watch(start) if watch else None
-        notes = {"steps": 0, "loss": loss, "held_out": seen}
-        for step in range(1, steps + 1):
-            task = (step - 1) % len(self.pools)
-            now = self._step(live, task)
-            if not isfinite(now):
-                raise FloatingPointError(f"the hinge is {now} at step {step}")
-            loss = now if loss is None else loss + (now - loss) / min(step, 100)
-            if self.stay:
-                live.follow(start, self.stay)
-            kept.follow(live, 1 - min(self.averaging, step / (step + 9)))
-            if watch and (step % max(1, steps // looks) == 0 or step == steps):
-                seen = watch(kept)
-                if best_seen is None or seen > best_seen:
-                    best, best_seen = kept.clone(), seen
-                    notes = {"steps": step, "loss": loss, "held_out": seen}
-            if step % max(1, steps // 100) == 0 or step == steps:
-                progress(step, steps, {"loss": loss} | ({} if seen is None else {"held_out": seen}))
-        return (best, notes) if watch else (kept, {"steps": steps, "loss": loss, "held_out": None})
+    def step(self, step: int) -> float:
+        """Raises FloatingPointError if the steps are so long that nothing finite is left."""
+        task, schedule = (step - 1) % len(self.pair_sets), self.schedule
+        batch = self.pair_sets[task].select(self.cycles[task].draw())
+        loss = self.live.step(task, self.rows, batch.pairs, batch.sign, batch.weight, schedule.rates)
+        if not isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss} at step {step}")
+        if schedule.pull:
+            self.live.move_towards(self.start, schedule.pull)
+        self.averaged.move_towards(self.live, averaging_pace(step, schedule.averaging))
+        return loss
 
-    def _step(self, live: Projections, task: int) -> float:
-        some = self.pools[task].some(self._next(task))
-        return live.step(task, self.rows, some.pairs, some.sign, some.weight, self.rates)
+    def keep(self, improved: Tensor) -> None:
+        self.best = self.averaged.clone()
 
-    def _next(self, task: int) -> Ids:
-        while len(self.left[task]) < min(self.batch, len(self.pools[task].sign)):
-            again = self.rng.permutation(len(self.pools[task].sign))
-            self.left[task] = np.concatenate([self.left[task], again])
-        chosen, self.left[task] = np.split(self.left[task], [self.batch])
-        return chosen
+
+def descend_safely(
+    make_learner: Callable[[float], HingeLearner],
+    steps: int,
+    progress: Progress,
+    score: Callable[[Projections], float] | None,
+) -> tuple[Projections, Outcome]:
+    """Fits projections, from the start again at half the rate whenever the descent diverges.
+
+    make_learner: of this share of the rate; score: of projections on the people held out. Raises NotFinite.
+    """
+    report, factor = _only_forward(progress), 1.0
+    loop = TrainingLoop(steps, EVALUATIONS, evaluates_start=True, loss_window=LOSS_WINDOW)
+    while True:
+        learner = make_learner(factor)
+        try:
+            outcome = loop.run(learner, report, None if score is None else partial(_score_averaged, learner, score))
+        except FloatingPointError:
+            if factor < MIN_RATE_FACTOR:
+                raise NotFinite(f"what was learned at {factor:g} of the rate") from None
+            factor /= 2
+        else:
+            return learner.best, outcome
+
+
+def _score_averaged(learner: HingeLearner, score: Callable[[Projections], float]) -> float:
+    return score(learner.averaged)
+
+
+def _only_forward(progress: Progress) -> Progress:
+    """Progress that stays where it is while a repeated descent catches up."""
+    furthest = 0
+
+    def report(step: int, steps: int, values: dict[str, float]) -> None:
+        nonlocal furthest
+        furthest = max(furthest, step)
+        progress(furthest, steps, values)
+
+    return report

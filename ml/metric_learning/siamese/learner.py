@@ -1,36 +1,45 @@
-"""Descent of an embedding layer on descriptors that stay as they are: triplets, a pull to the start, early stopping."""
+"""Descent of an embedding layer on fixed descriptors: mined triplets, and a pull towards the start."""
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ml.embedders.base import Progress
 from ml.layers.base import Layer, optimisers
 from ml.losses.triplet import Triplet
-from ml.metric_learning.siamese.fit_data import Lesson
-from ml.metric_learning.siamese.mining_batches import Batches
+from ml.metric_learning.fit_data import FitData
+from ml.metric_learning.siamese.mining_batches import MiningBatches
 from ml.metric_learning.tensors import squared_distances
+from ml.metric_learning.training_loop import TrainingLoop
 from ml.mining.semihard import SemiHard
 from ml.types import Ids
 
-LOOKS = 20
+EVALUATIONS = 20
 
 
 @dataclass(frozen=True)
-class Course:
-    """rate, scale_rate: of rSGD-M and of RMSProp, falling to zero over the last half; stay: of the pull, whole."""
+class LayerSchedule:
+    """rate, scale_rate: of rSGD-M and of RMSProp, which fall to zero over the last half
+
+    proximal_weight: of the pull of each squared distance to what it was at the start
+    distance: the median squared distance at the start, the unit of that pull
+    """
 
     steps: int
     rate: float
     scale_rate: float
     momentum: float
-    stay: float
+    proximal_weight: float
+    distance: float
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """matrix: (r, p) after so many steps; loss: None before any; held_out: what the judges said, None without them."""
+class LayerFit:
+    """matrix: (r, p) after so many steps; loss: None before any; held_out: None if nobody was held out."""
 
     matrix: Tensor
     steps: int
@@ -38,68 +47,103 @@ class Outcome:
     held_out: float | None
 
 
-@dataclass(eq=False)
-class Descent:
-    """The loss is equation 12 plus stay * mean over the batch's pairs of (d2 - d2_start)^2 / typical^2, which a
-    rotation of the map leaves alone. unit: whether embeddings are judged at unit length.
+class LayerLearner:
+    """The loss is equation 12 plus proximal_weight * mean over the batch's pairs of (d2 - d2_start)^2 / distance^2,
+    which a rotation of the map leaves unchanged.
     """
 
-    layer: Layer
-    lesson: Lesson
-    unit: bool
-    batches: Batches
-    miner: SemiHard
-    loss: Triplet
-    typical: float
-    seed: int
+    def __init__(
+        self,
+        layer: Layer,
+        data: FitData,
+        batches: MiningBatches,
+        miner: SemiHard,
+        loss: Triplet,
+        schedule: LayerSchedule,
+        seed: int,
+    ) -> None:
+        self.layer, self.data, self.batches, self.miner, self.loss = layer, data, batches, miner, loss
+        self.schedule = schedule
+        self.start = data.coordinates @ layer.matrix.detach()
+        self.best = self.matrix
+        self.generator = torch.Generator().manual_seed(seed)
+        self.optimisers = optimisers(layer, schedule.rate, schedule.momentum, schedule.scale_rate)
+        self.groups = [group for optimiser in self.optimisers for group in optimiser.param_groups]
+        self.full_rates = [group["lr"] for group in self.groups]
 
-    def __post_init__(self) -> None:
-        self.home = self.lesson.rows @ self.layer.matrix.detach()
-        self.judge = self.lesson.judge(self.unit)
-        self.chance = torch.Generator().manual_seed(self.seed)
+    @property
+    def matrix(self) -> Tensor:
+        return self.layer.matrix.detach().clone()
 
-    def run(self, course: Course, progress: Progress) -> Outcome:
-        """The judges are asked LOOKS times, before the first step too. The best is kept, or the start where the
-        best is no better than chance may make it.
-        """
-        optimise = optimisers(self.layer, course.rate, course.momentum, course.scale_rate)
-        full = [group["lr"] for o in optimise for group in o.param_groups]
-        loss, every = 0.0, max(1, course.steps // LOOKS)
-        best = home = self._outcome(0, None)
-        for step in range(1, course.steps + 1):
-            left = min(1.0, 2 * (1 - (step - 1) / course.steps))
-            for group, rate in zip((g for o in optimise for g in o.param_groups), full, strict=True):
-                group["lr"] = rate * left
-            now = self._step(optimise, course.stay)
-            loss = now if step == 1 else loss + (now - loss) / min(step, 50)
-            if step == course.steps or (self.judge and step % every == 0):
-                here = self._outcome(step, loss)
-                if here.held_out is None or best.held_out is None or here.held_out > best.held_out:
-                    best = here
-            if step % max(1, course.steps // 100) == 0 or step == course.steps:
-                progress(step, course.steps, {"loss": loss})
-        if best.held_out is None or home.held_out is None:
-            return best
-        return best if best.held_out > home.held_out + self.lesson.doubt(home.held_out) else home
-
-    def _step(self, optimise: list[torch.optim.Optimizer], stay: float) -> float:
-        batch = self.batches.draw(self.home.device)
-        d2 = squared_distances(self.layer.embed(self.lesson.of(batch.faces)))
-        preferred = batch.told if self.batches.seeds else None
-        triplets = self.miner(d2.detach(), batch.alike, batch.apart, self.chance, preferred, self.loss.margin)
-        loss = self.loss(d2, triplets, batch.weights(triplets))
-        if stay:
-            loss = loss + stay * (d2 - squared_distances(self._home_of(batch.faces))).div(self.typical).square().mean()
-        for optimiser in optimise:
+    def step(self, step: int) -> float:
+        left = min(1.0, 2 * (1 - (step - 1) / self.schedule.steps))
+        for group, rate in zip(self.groups, self.full_rates, strict=True):
+            group["lr"] = rate * left
+        batch = self.batches.draw(self.start.device)
+        d2 = squared_distances(self.layer.embed(self.data.select(batch.faces)))
+        preferred = batch.labelled_negatives if self.batches.label_count else None
+        triplets = self.miner(
+            d2.detach(), batch.positives, batch.negatives, self.generator, preferred, self.loss.margin
+        )
+        loss = self.loss(d2, triplets, batch.weigh(triplets))
+        if self.schedule.proximal_weight:
+            loss = loss + self.schedule.proximal_weight * self._measure_change(d2, batch.faces)
+        for optimiser in self.optimisers:
             optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        for optimiser in optimise:
+        for optimiser in self.optimisers:
             optimiser.step()
         return float(loss.detach())
 
-    def _home_of(self, faces: Ids) -> Tensor:
-        return self.home[torch.from_numpy(faces).to(self.home.device)]
+    def _measure_change(self, d2: Tensor, faces: Ids) -> Tensor:
+        start = self.start[torch.from_numpy(faces).to(self.start.device)]
+        return (d2 - squared_distances(start)).div(self.schedule.distance).square().mean()
 
-    def _outcome(self, step: int, loss: float | None) -> Outcome:
-        matrix = self.layer.matrix.detach().clone()
-        return Outcome(matrix, step, loss, self.judge(matrix) if self.judge else None)
+    def keep(self, improved: Tensor) -> None:
+        self.best = self.matrix
+
+
+def descend(learner: LayerLearner, unit: bool, progress: Progress) -> LayerFit:
+    """Fits the layer. The start is kept if the best matrix is no better on the people held out than by chance.
+
+    unit: whether embeddings are scored at unit length
+    """
+    start = learner.best
+    score = MatrixScore.of(learner.data, unit)
+    judge = None if score is None else lambda: score(learner.matrix)
+    loop = TrainingLoop(learner.schedule.steps, EVALUATIONS, evaluates_start=True)
+    outcome = loop.run(learner, progress, judge)
+    [steps], [loss], [held_out], [at_start] = outcome.steps, outcome.loss, outcome.held_out, outcome.start
+    if held_out is None or at_start is None or held_out > at_start + chance_margin(learner.data, at_start):
+        return LayerFit(learner.best, steps, loss, held_out)
+    return LayerFit(start, 0, None, at_start)
+
+
+def chance_margin(data: FitData, score: float) -> float:
+    """The gain that may be chance: a quarter of the standard error, as the same people score both."""
+    people = max(1, len(np.unique(data.held_out.people))) if data.held_out else 1
+    return 0.25 * math.sqrt(max(score * (1 - score), 0.0) / people)
+
+
+class MatrixScore:
+    """Scores matrices (r, p) by the people held out."""
+
+    def __init__(self, data: FitData, unit: bool) -> None:
+        self._matrix: Tensor | None = None
+
+        def embed(faces: Ids) -> Tensor:
+            assert self._matrix is not None, "a matrix is scored"
+            z = data.select(faces) @ self._matrix
+            return normalize(z) if unit else z
+
+        self._score = data.make_score(embed)
+
+    @classmethod
+    def of(cls, data: FitData, unit: bool) -> "MatrixScore | None":
+        """unit: whether embeddings are scored at unit length. None if nobody is held out."""
+        made = cls(data, unit)
+        return made if made._score else None
+
+    def __call__(self, matrix: Tensor) -> float:
+        self._matrix = matrix
+        return self._score() if self._score else 0.0

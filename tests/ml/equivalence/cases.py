@@ -1,14 +1,14 @@
 """Small fits of every embedder, with the options, data and starts that take different paths through the code."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ml.embedders.base import Embedder, TaskData, TrainingSet
-from ml.registry import build, component
+from ml.registry import build, list_options
 from tests.ml.people import labels_alone, people, two_tasks
 
 NEW = people(12, 4, seed=9).rows
@@ -84,7 +84,7 @@ class Case:
 
 
 def build_small(method: str, options: dict[str, Any]) -> Embedder:
-    known = {f.name for f in fields(component("embedders", method))}
+    known = {name for o in list_options("embedders", method) for name in (o.name, o.formerly)}
     made: Embedder = build("embedders", method, **{k: v for k, v in SMALL.items() if k in known} | options)
     return made
 
@@ -97,7 +97,7 @@ def training_set(name: str) -> TrainingSet:
 def fit(case: Case, progress: Callable[[int, int, dict[str, float]], None] | None = None) -> Embedder:
     embedder = build_small(case.method, case.options)
     if case.start is not None:
-        embedder.go_on_from(_fitted(case.start.key))
+        embedder.start_from(_fitted(case.start.key))
     data = training_set(case.data)
     return embedder.fit(data) if progress is None else embedder.fit(data, progress=progress)
 

@@ -1,4 +1,4 @@
-"""What the maps share that there are before anything was learned."""
+"""The base of embedders that learn nothing."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from ml.embedders.base import Embedder, Progress, TrainingSet
 
 
 @dataclass
-class Unlearned(Embedder):
+class FixedMap(Embedder):
     """Takes rows of any width; there is nothing to fit."""
 
     @property
