@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ml.embedders._cosim import Branches
-from ml.embedders._cosim_descent import Course, Descent
-from ml.embedders._pools import Pool
-from ml.embedders.base import silent
+from ml.embedders.base import ignore_progress
+from ml.metric_learning.cosim.branches import Branches
+from ml.metric_learning.cosim.learner import BranchLearner, DecaySchedule, descend
+from ml.metric_learning.pairs import PairSet
 
 
 class Reference(nn.Module):
@@ -47,8 +47,8 @@ def timed(n: int, pairs: int, steps: int, width: int = 300, batch: int = 128) ->
     torch.manual_seed(0)
     x, same = torch.randn(n, pairs, width), torch.rand(pairs) < 0.5
     ends = torch.randint(0, pairs, (pairs, 2))
-    pool = Pool(ends, torch.where(same, 1.0, -1.0), torch.ones(pairs))
-    course = Course(steps, batch, 1e-3, 1e-3, 0.7)
+    pair_set = PairSet(ends, torch.where(same, 1.0, -1.0), torch.ones(pairs))
+    schedule = DecaySchedule(steps, batch, 1e-3, 1e-3, 0.7)
     told = {}
     for form, together in (("mass", True), ("average", False)):
         net = Reference(n, width, together)
@@ -66,9 +66,11 @@ def timed(n: int, pairs: int, steps: int, width: int = 300, batch: int = 128) ->
         for fits in (1, 10):
             m = 1 if together else n
             shares = torch.full((m, fits), 1 / m)
-            model = Branches.start(n, width, torch.zeros(m, fits), together=together)
+            model = Branches.start(n, width, torch.zeros(m, fits), summed=together)
             start = process_time()
-            Descent(0.1 * x[:, None], [pool] * fits, None, shares, course, 0).run(model, silent)
+            descend(
+                BranchLearner(model, 0.1 * x[:, None], [pair_set] * fits, None, shares, schedule, 0), ignore_progress
+            )
             spent = 1000 * (process_time() - start) / steps / fits
             told[f"{form}: {fits} at once, ms a step and fit"] = spent
     return {name: round(value, 2) for name, value in told.items()}

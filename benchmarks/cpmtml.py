@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from ml.embedders._hinged import Hinged
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cpmtml import Cpmtml
 from ml.embedders.mtlmca import Mtlmca
@@ -36,6 +35,7 @@ from ml.evaluation.intervals import over_draws, paired_difference
 from ml.evaluation.protocols import Protocol, read
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
+from ml.metric_learning.hinge.embedder import HingeEmbedder
 from ml.types import Rows
 
 CALLS = (2, 5, 10, 20)
@@ -77,7 +77,7 @@ def opened(args: argparse.Namespace) -> Lfw:
     return Lfw(np.load(args.rows), names, moods, others, ages)
 
 
-def methods(dim: int) -> dict[str, Callable[[], Hinged]]:
+def methods(dim: int) -> dict[str, Callable[[], HingeEmbedder]]:
     both = {"pairs": PAIRS, "auxiliary_pairs": AUXILIARY, "dim": dim, "steps": 2 * STEPS}
     return {
         f"stML d={dim}": lambda: Stml(dim=dim, pairs=PAIRS, steps=STEPS),
@@ -89,9 +89,9 @@ def methods(dim: int) -> dict[str, Callable[[], Hinged]]:
     }
 
 
-def measured(lfw: Lfw, make: Callable[[], Hinged], protocols: list[Protocol]) -> dict[str, Any]:
+def measured(lfw: Lfw, make: Callable[[], HingeEmbedder], protocols: list[Protocol]) -> dict[str, Any]:
     """Tunes on people held out, fits for each draw, and keeps what every query found."""
-    tried: list[Hinged] = []
+    tried: list[HingeEmbedder] = []
     for rate in RATES:
         one = replace(make(), rate=rate, held_out=0.2, refit=False)
         tried.append(one.fit(lfw.training(protocols[0])))

@@ -9,7 +9,6 @@ it holds people out.
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from math import isfinite, log10
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def faces(people: int, recipe: Recipe) -> TrainingSet:
 
 def curve(name: str, data: TrainingSet) -> list[Point]:
     """What the fit told of itself: (step, values)."""
-    known = {f.name for f in fields(registry.component("embedders", name))}
+    known = {o.name for o in registry.list_options("embedders", name)}
     embedder = registry.build("embedders", name, **{k: v for k, v in SETTINGS.items() if k in known})
     told: list[Point] = []
     embedder.fit(data, progress=lambda step, _, values: told.append((step, dict(values))))

@@ -19,10 +19,10 @@ from time import process_time
 import torch
 from torch import Tensor, nn
 
-from ml.embedders._pairs import squared_distances
 from ml.layers.base import Layer, optimisers, random_start
 from ml.losses.triplet import Triplet
 from ml.manifolds.quotient import Quotient
+from ml.metric_learning.tensors import squared_distances
 from ml.mining.semihard import SemiHard
 from ml.registry import build
 

@@ -102,7 +102,7 @@ class Generation:
         return {
             "id": self.id,
             "descriptors": [asdict(s) for s in self.recipe.descriptors],
-            "embedder": {"name": self.embedder_name, "options": asdict(self.embedder)},
+            "embedder": {"name": self.embedder_name, "options": self.embedder.options()},
             "notes": self.embedder.notes,
             "tasks": list(self.tasks),
             "metric": self.metric.kind,

@@ -4,7 +4,9 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
+from ml import options as component_options
 from ml.errors import UnknownComponent
+from ml.options import Option
 
 NOT_COMPONENTS = {"base", "train"}
 
@@ -33,5 +35,11 @@ def component(kind: str, name: str) -> type[Any]:
 
 
 def build(kind: str, name: str, **options: Any) -> Any:
-    """A component with these options. A misspelt option is a TypeError."""
-    return component(kind, name)(**options)
+    """Builds a component from flat options. Raises TypeError for an unknown option."""
+    found = component(kind, name)
+    return found.from_options(**options) if hasattr(found, "from_options") else found(**options)
+
+
+def list_options(kind: str, name: str) -> tuple[Option, ...]:
+    """The options of a component with their types, defaults, ranges, units and help. Raises UnknownComponent."""
+    return component_options.list_options(component(kind, name))

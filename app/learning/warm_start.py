@@ -35,4 +35,4 @@ def going_on(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
 
 def _goes_on(method: str) -> bool:
     found: type[Embedder] = registry.component("embedders", method)
-    return found.go_on_from is not Embedder.go_on_from
+    return found.start_from is not Embedder.start_from

@@ -1,11 +1,11 @@
-"""What every embedder promises: fit on a training set, embed rows, save and load bit for bit."""
+"""The interface of every embedder: fit it to a training set, embed rows, save it and load it bit for bit."""
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,31 +14,32 @@ from safetensors.numpy import load_file, save_file
 
 from ml.errors import CannotGoOn, Corrupt, NotFinite, NotFitted, WrongShape
 from ml.metric import EUCLIDEAN, Metric
+from ml.options import flatten_options, from_options, list_options, option
 from ml.types import Ids, Rows
 
 Kind = TypeVar("Kind", bound="Embedder")
 Progress = Callable[[int, int, dict[str, float]], None]
-"""progress(step, steps, values): called now and then while fitting; it may raise to stop the fit."""
+"""progress(step, steps, values) is called now and then during a fit. It may raise an error to stop the fit."""
 
 
-def silent(step: int, steps: int, values: dict[str, float]) -> None:
-    """The progress of those who do not look."""
+def ignore_progress(step: int, steps: int, values: dict[str, float]) -> None:
+    """The progress of a fit that nobody watches."""
 
 
-def after(done: int, whole: int, progress: Progress) -> Progress:
-    """Tells of a part of the work, which follows `done` steps of the whole, as of the whole."""
-    return lambda step, _, values: progress(done + step, whole, values)
+def offset_progress(done: int, total: int, progress: Progress) -> Progress:
+    """Reports a part of a fit, which begins after `done` of `total` steps, as progress of the whole fit."""
+    return lambda step, _, values: progress(done + step, total, values)
 
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """What is known of one task. Two faces i, j of `faces` are "the same" where |values_i - values_j| <= tolerance.
+    """The labels of one task. Faces i and j of `faces` are the same where |values_i - values_j| <= tolerance.
 
     faces: (n,) indexes into the rows of the training set
-    values: (n,) float64; identity: the person's number; age: years; expression: the class; NaN: unknown
-    people: (n,) int64 person's number, -1 unknown: who is kept together when a fold is held out
-    pairs: (P, 2) indexes into the rows; same: (P,) bool. Explicit labels: they override what `values` says
-    weights: (P,) float32, how much each explicit pair counts
+    values: (n,) float64: the person's number for identity, years for age, the class for expression; NaN if unknown
+    people: (n,) int64 the person's number, -1 if unknown; a person is held out with all of their faces
+    pairs: (P, 2) indexes into the rows; same: (P,) bool. Explicit labels, which override `values`
+    weights: (P,) float32, how much each explicit label counts
     """
 
     task: str
@@ -53,10 +54,10 @@ class TaskData:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Descriptors of all faces taken part, and what is known of each task.
+    """The descriptors of all faces of a training, and the labels of each task.
 
-    rows: (N, D) float32; blocks: the widths of the descriptors that lie one after the other in a row, their sum D;
-    empty where there is one
+    rows: (N, D) float32
+    blocks: the widths of the descriptors that are concatenated in a row, which sum to D; empty for one descriptor
     """
 
     rows: Rows
@@ -68,16 +69,16 @@ class TrainingSet:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of each descriptor in a row."""
+        """The width of each descriptor in a row."""
         return self.blocks or (self.rows.shape[1],)
 
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """How rows were embedded, opened up: z = sum_s shares_s (projections_s row - offsets_s), compared by |z_i - z_j|^2.
+    """The linear maps of an embedding: z = sum_s shares_s (projections_s row - offsets_s), compared by |z_i - z_j|^2.
 
-    rows: (N, D) that the maps act on; projections: (k, d, D), None where there is one and it is the identity
-    offsets: (k, d); shares: (N, k), each row's own
+    rows: (N, D) that the maps act on; projections: (k, d, D), or None for a single map that is the identity
+    offsets: (k, d); shares: (N, k), one set of shares for each row
     """
 
     rows: Rows
@@ -86,7 +87,7 @@ class Maps:
     shares: Rows
 
     @classmethod
-    def one(
+    def single(
         cls, rows: Rows, projection: Rows | None = None, offset: Rows | None = None, scale: Rows | None = None
     ) -> Self:
         """A single map, (d, D) and (d,), each row's z times its `scale` (N,)."""
@@ -100,23 +101,41 @@ class Maps:
 
 @dataclass
 class Embedder(ABC):
-    """A learned map from descriptors to the space in which near means alike.
+    """A learned map from descriptors to a space in which small distances mean alike.
 
-    Options are dataclass fields; what was learned is a dict of arrays, kept apart from them (`learned`).
-    `notes` holds plain facts of the fit that a refit or a report needs ("steps", "loss", ...).
+    Options are dataclass fields, made by `option`; many options are kept in groups (see `ml.options`).
+    learned: named arrays, which the fit sets
+    notes: numbers of the fit for a report or a refit ("steps", "loss", "held_out", ...)
+    tasks: the tasks it was fitted to
 
     Convention:
         rows: (N, D) float32, finite; N may be 0
-        embed returns: (N, dim of the task) float32, compared as `metric` says
+        embed returns (N, dim of the task) float32, compared by `metric`
     """
 
-    seed: int = 0
+    seed: int = option(0, "seed of everything random in the fit", low=0)
+    normalises_rows: ClassVar[bool] = False
+    """Whether the learned maps act on the direction of a row instead of the row itself."""
 
     def __post_init__(self) -> None:
         self.learned: dict[str, NDArray[Any]] = {}
         self.notes: dict[str, Any] = {}
         self.tasks: tuple[str, ...] = ("identity",)
-        self.before: Embedder | None = None
+        self.start_model: Embedder | None = None
+
+    @classmethod
+    def from_options(cls, **options: Any) -> Self:
+        """Builds an embedder from flat options, whatever their group. Raises TypeError for an unknown option."""
+        return from_options(cls, options)
+
+    def options(self) -> dict[str, Any]:
+        """All options, flat: what `from_options` takes."""
+        return flatten_options(self)
+
+    def with_options(self, **options: Any) -> Self:
+        """The same method, not fitted, with some options changed."""
+        known = {o.formerly: o.name for o in list_options(type(self)) if o.formerly}
+        return self.from_options(**self.options() | {known.get(name, name): value for name, value in options.items()})
 
     @abstractmethod
     def _fit(self, data: TrainingSet, progress: Progress) -> None: ...
@@ -126,59 +145,67 @@ class Embedder(ABC):
 
     @property
     def metric(self) -> Metric:
-        """How its embeddings are compared; known once it is fitted."""
+        """How its embeddings are compared; complete once it is fitted."""
         return EUCLIDEAN
 
     @property
     @abstractmethod
     def width(self) -> int | None:
-        """D, the width of the descriptors it was fitted to; None where any width will do."""
+        """D, the width of the rows it was fitted to; None if it takes rows of any width."""
 
-    def go_on_from(self, before: "Embedder") -> Self:
-        """The next fit starts from what that one learned, not anew; it must take the same descriptors.
+    @property
+    def needs_fit(self) -> bool:
+        return True
 
-        Options that give what was learned its shape, `dim` above all, are taken over. Raises CannotGoOn, NotFitted.
+    def start_from(self, model: "Embedder") -> Self:
+        """The next fit starts from what `model` learned; it must be given the same descriptors.
+
+        Options that determine the shape of what was learned, such as `dim`, are taken from the model.
+        Raises CannotGoOn, NotFitted.
         """
-        raise CannotGoOn(f"{type(self).__name__} always learns anew; it does not go on from another")
+        raise CannotGoOn(f"{type(self).__name__} always learns anew; it does not go on from another model")
 
-    def _fitted(self, before: "Embedder", kind: type[Kind]) -> Kind:
-        """The same, if it is of this kind and has learned. Raises CannotGoOn, NotFitted."""
-        if not isinstance(before, kind):
-            raise CannotGoOn(f"{type(self).__name__} goes on from {kind.__name__}, not from {type(before).__name__}")
-        if not before.learned:
-            raise NotFitted(type(before).__name__)
-        return before
+    def linear_map(self) -> tuple[Rows, Rows] | None:
+        """The projection (d, D) and offset (d,) of z = projection x - offset before any normalisation.
 
-    def chosen(self) -> dict[str, Any]:
-        """Options under which a fit on everybody repeats what this one found best on the people it held out."""
-        known = {f.name for f in fields(self)}
-        found = {"steps": self.notes["steps"], "held_out": 0.0} if "steps" in self.notes and "steps" in known else {}
-        return {name: value for name, value in found.items() if name in known}
-
-    def fit(self, data: TrainingSet, *, progress: Progress = silent) -> Self:
-        """Learn. The same data, options and seed give the same result; another processor or number of threads rounds
-        otherwise, and a descent may then take another way to about as good an end.
-
-        Raises TooFewPairs, NotFinite, WrongShape, CannotGoOn where `go_on_from` named what took other descriptors.
+        None if the embedding is not one linear map of the row. Raises NotFitted.
         """
+        return None
+
+    def refit_options(self) -> dict[str, Any]:
+        """Options with which a fit to everybody repeats what this fit found best on the people it held out."""
+        known = self.options()
+        if "steps" not in self.notes or "steps" not in known:
+            return {}
+        return {"steps": self.notes["steps"]} | ({"held_out": 0.0} if "held_out" in known else {})
+
+    def fit(self, data: TrainingSet, *, progress: Progress = ignore_progress) -> Self:
+        """Learns. The same data, options and seed give the same result on the same processor and number of threads.
+
+        Raises TooFewPairs, NotFinite, WrongShape, and CannotGoOn if it starts from a model of other descriptors.
+        """
+        self._check(data)
+        self.tasks = tuple(t.task for t in data.tasks) or ("identity",)
+        self._fit(data, progress)
+        # a transposed array multiplies in another order, and would not embed bit for bit as its saved copy does
+        self.learned = {name: np.asarray(array, order="C") for name, array in self.learned.items()}
+        self.start_model = None
+        return self
+
+    def _check(self, data: TrainingSet) -> None:
         if data.rows.ndim != 2 or data.rows.dtype != np.float32:
             raise WrongShape("rows", "(N, D) float32", f"{data.rows.shape} {data.rows.dtype}")
         if not np.isfinite(data.rows).all():
             raise NotFinite("the descriptors of the training set")
-        if sum(data.widths) != data.rows.shape[1]:
-            raise WrongShape("blocks", f"widths that sum to {data.rows.shape[1]}", data.blocks)
-        if self.before and self.before.width not in (None, data.rows.shape[1]):
-            found = f"it takes {self.before.width} numbers a face, these descriptors have {data.rows.shape[1]}"
-            raise CannotGoOn(f"{found}; go on with the descriptors that it was learned from")
-        self.tasks = tuple(t.task for t in data.tasks) or ("identity",)
-        self._fit(data, progress)
-        # a transposed array multiplies in another order, and would not embed bit for bit as its saved copy does
-        self.learned = {name: np.asarray(found, order="C") for name, found in self.learned.items()}
-        self.before = None
-        return self
+        width = data.rows.shape[1]
+        if sum(data.widths) != width:
+            raise WrongShape("blocks", f"widths that sum to {width}", data.blocks)
+        if self.start_model and self.start_model.width not in (None, width):
+            problem = f"it takes {self.start_model.width} numbers a face, these descriptors have {width}"
+            raise CannotGoOn(f"{problem}; go on with the descriptors that it was learned from")
 
     def embed(self, rows: Rows, task: str = "identity") -> Rows:
-        """Where these faces lie for a task. Raises NotFitted, WrongShape, NotFinite."""
+        """The embeddings of these rows for a task. Raises NotFitted, WrongShape, NotFinite."""
         if self.width is None and self.needs_fit:
             raise NotFitted(type(self).__name__)
         if rows.ndim != 2 or (self.width is not None and rows.shape[1] != self.width):
@@ -190,29 +217,36 @@ class Embedder(ABC):
         return np.ascontiguousarray(self._embed(rows.astype(np.float32, copy=False), task), np.float32)
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps | None:
-        """The linear maps that `embed` applied to these rows, from which a distance can be taken apart; None where it
-        is not made of such."""
-        return None
+        """The linear maps that `embed` applies to these rows, from which a distance can be explained.
 
-    @property
-    def needs_fit(self) -> bool:
-        return True
+        None if the embedding is not made of linear maps.
+        """
+        return None
 
     def save(self, folder: Path) -> None:
         """Writes `embedder.json` and `embedder.safetensors`: numbers and names, no code."""
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self.learned, folder / "embedder.safetensors")
-        state = {"options": asdict(self), "tasks": self.tasks, "notes": self.notes}
+        state = {"options": self.options(), "tasks": self.tasks, "notes": self.notes}
         (folder / "embedder.json").write_text(json.dumps(state, indent=1))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What `save` wrote. Raises Corrupt."""
+        """Reads what `save` wrote. Raises Corrupt."""
         try:
             state = json.loads((folder / "embedder.json").read_text())
-            made = cls(**state["options"])
-            made.learned = load_file(folder / "embedder.safetensors")
+            loaded = cls.from_options(**state["options"])
+            loaded.learned = load_file(folder / "embedder.safetensors")
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise Corrupt(f"the embedder in {folder.name} cannot be read: {error}") from error
-        made.tasks, made.notes = tuple(state["tasks"]), state["notes"]
-        return made
+        loaded.tasks, loaded.notes = tuple(state["tasks"]), state["notes"]
+        return loaded
+
+
+def require_fitted(owner: Embedder, model: Embedder, kind: type[Kind]) -> Kind:
+    """The model, if it is of this kind and fitted. Raises CannotGoOn, NotFitted."""
+    if not isinstance(model, kind):
+        raise CannotGoOn(f"{type(owner).__name__} goes on from {kind.__name__}, not from {type(model).__name__}")
+    if not model.learned:
+        raise NotFitted(type(model).__name__)
+    return model

@@ -1,163 +1,179 @@
 """Coordinated local metric learning: local maps that meet in one space (003)."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._descent import Outcome
-from ml.embedders._lesson import Lesson
-from ml.embedders._maps import Local, members
-from ml.embedders._pairs import tensor
-from ml.embedders._projected import norms
-from ml.embedders._space import Space
-from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
-from ml.embedders.ldml import Ldml
+from ml.embedders.base import Embedder, Maps, Progress, TrainingSet, offset_progress
 from ml.errors import TooFewPairs
+from ml.metric_learning.linear_embedding import get_width, norms
+from ml.metric_learning.logistic.learner import descend
+from ml.metric_learning.logistic.maps import LocalMaps, iterate_members
+from ml.metric_learning.logistic.options import BatchOptions, GateOptions, LocalMapOptions, MapOptions
+from ml.metric_learning.logistic.trainer import LogisticTrainer, require_linear_map
+from ml.metric_learning.subspace import Subspace
+from ml.metric_learning.tensors import as_arrays, as_tensor
 from ml.mixture import Mixture, fit_mixture
+from ml.options import option, option_group
 from ml.types import Rows
 
 GATE_AXES = 64
-CHUNK = 1024
-INNER = 0.2
+ROWS_PER_CHUNK = 1024
+HELD_OUT_FOR_K = 0.2
+"""Share of the people held out to choose k, if `held_out` is 0."""
 
 
 @dataclass
-class Clml(Ldml):
-    """z = sum_s q_s (L_s x + b_s), with q_s = p(s | x) of a Gaussian mixture that stays as it is (equations 3 to 5).
+class Clml(Embedder):
+    """z = sum_s q_s (L_s x + b_s), with q_s = p(s | x) of a Gaussian mixture that stays fixed (equations 3 to 5).
 
-    Starts from an LDML fit of `first` steps by the inherited options: each L_s from its map, each b_s from 0. Then
-    `steps` batches more of the same loss (none of it at all where nothing is gained: see `held_out`).
-
-    k: local maps; ks: numbers of them to choose from, by people held out (a fifth where `held_out` is 0)
-    gate: the mixture lives in the LDML space, or in the leading 64 principal axes of the descriptor
-    threshold: a q_s is lessened by so much, cut at 0 and q made to sum to 1 again; soften: divides ln p(s | x)
-    local_rate: `rate` of these steps; pull: of each L_s towards their mean; anchor: of each b_s towards 0 (shrink: the
-    paper's norm, on both)
-    rescale: the local maps begin at the scale, and b, where the first map's loss is least anew, not at those it ended
-    with. It knows the people learned from better; without it, and with an anchor of 0.1, strangers are known better.
-    A `spherical` first map has no scale and is always given one
+    Starts from an LDML fit of `first_steps` batches: each L_s from its map, each b_s from 0. Then `steps` more batches
+    of the same loss; with people held out, none at all if nothing is gained.
     """
 
-    steps: int = 300
-    k: int = 16
-    ks: tuple[int, ...] = ()
-    first: int = 300
-    gate: Literal["ldml", "descriptor"] = "ldml"
-    threshold: float = 1e-3
-    soften: float = 1.0
-    local_rate: float = 0.005
-    pull: float = 5e-6
-    anchor: float = 1e-3
-    rescale: bool = True
+    dim: int = option(128, "numbers of an embedding", low=1, unit="numbers")
+    steps: int = option(300, "batches for the local maps", low=1, unit="steps")
+    held_out: float = option(
+        0.0, "share of the people kept out, by whom the best number of steps is chosen", low=0, high=1
+    )
+    unit: bool = option(True, "divide each z by its norm")
+    device: str = option("auto", "auto, cpu or cuda", server_only=True)
+    batches: BatchOptions = option_group(BatchOptions)
+    map: MapOptions = option_group(MapOptions)
+    k: int = option(16, "local maps", low=1, unit="maps")
+    ks: tuple[int, ...] = option((), "numbers of local maps to choose from, by people held out", unit="maps")
+    first_steps: int = option(300, "batches for the first, linear map", low=0, unit="steps", formerly="first")
+    mixture: GateOptions = option_group(GateOptions)
+    local: LocalMapOptions = option_group(LocalMapOptions)
 
-    def _common(self, before: Embedder) -> tuple[Rows, Rows]:
-        """One linear map, or what another CLML's maps have in common: local parts are learned anew."""
-        if isinstance(before, Clml) and before.learned:
-            maps, offsets = before.learned["projection"], before.learned["offset"]
-            return maps.reshape(-1, before.dim, maps.shape[1]).mean(0), offsets.reshape(-1, before.dim).mean(0)
-        return super()._common(before)
+    @property
+    def width(self) -> int | None:
+        return get_width(self.learned)
 
-    def chosen(self) -> dict[str, Any]:
-        return super().chosen() | ({"k": self.notes["k"], "ks": ()} if self.ks and self.notes else {})
+    def start_from(self, model: Embedder) -> Self:
+        """From one linear map, or from what another CLML's maps have in common: local parts are learned anew."""
+        if isinstance(model, Clml) and model.learned:
+            maps, offsets = model.learned["projection"], model.learned["offset"]
+            projection = maps.reshape(-1, model.dim, maps.shape[1]).mean(0)
+            offset = offsets.reshape(-1, model.dim).mean(0)
+        else:
+            projection, offset = require_linear_map(self, model)
+        self.learned = {"projection": projection, "offset": offset}
+        self.start_model, self.dim, self.map = model, len(projection), replace(self.map, start="learned")
+        return self
+
+    def refit_options(self) -> dict[str, Any]:
+        return super().refit_options() | ({"k": self.notes["k"], "ks": ()} if self.ks and self.notes else {})
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
-        if not self.ks:
-            super()._fit(data, progress)
-            return
-        fits = len(self.ks) + (self.held_out == 0)
-        trials = {k: self._trial(data, k, _part(progress, i, fits)) for i, k in enumerate(self.ks)}
-        best = max(trials, key=lambda k: trials[k].notes["held_out"] or 0.0)
-        found = trials[best]
-        if self.held_out == 0:
-            found = replace(self, **found.chosen() | {"k": best, "ks": ()})
-            found.learned = self.learned
-            found.fit(data, progress=_part(progress, fits - 1, fits))
-        held_out = {str(k): trial.notes["held_out"] for k, trial in trials.items()}
-        self.learned, self.tasks = found.learned, found.tasks
-        self.notes = found.notes | {"k": best, "held_out_by_k": held_out}
+        if self.ks:
+            self._fit_each_k(data, progress)
+        else:
+            self._fit_one(data, progress)
 
-    def _trial(self, data: TrainingSet, k: int, progress: Progress) -> "Clml":
-        trial = replace(self, k=k, ks=(), held_out=self.held_out or INNER)
+    def _fit_each_k(self, data: TrainingSet, progress: Progress) -> None:
+        """Chooses k by people held out; then learns from everybody, unless `held_out` asks for the chosen fit."""
+        fits = len(self.ks) + (self.held_out == 0)
+        trials = {k: self._fit_trial(data, k, _scale_progress(progress, i, fits)) for i, k in enumerate(self.ks)}
+        best = max(trials, key=lambda k: trials[k].notes["held_out"] or 0.0)
+        chosen = trials[best]
+        if self.held_out == 0:
+            chosen = self.with_options(**chosen.refit_options() | {"k": best, "ks": ()})
+            chosen.learned = self.learned
+            chosen.fit(data, progress=_scale_progress(progress, fits - 1, fits))
+        held_out = {str(k): trial.notes["held_out"] for k, trial in trials.items()}
+        self.learned, self.tasks = chosen.learned, chosen.tasks
+        self.notes = chosen.notes | {"k": best, "held_out_by_k": held_out}
+
+    def _fit_trial(self, data: TrainingSet, k: int, progress: Progress) -> "Clml":
+        trial = self.with_options(k=k, ks=(), held_out=self.held_out or HELD_OUT_FOR_K)
         trial.learned = self.learned
         return trial.fit(data, progress=progress)
 
-    def _learn(self, lesson: Lesson, progress: Progress) -> None:
-        def after(done: int) -> Progress:
-            return lambda step, _, values: progress(done + step, self.first + self.steps, values)
-
-        if len(lesson.task.faces) < self.k:
-            raise TooFewPairs("faces", self.k, len(lesson.task.faces))
-        model, before = self._one_map(lesson, self.first, after(0), looks=False)
-        projection, bias = model.projection, before.bias
-        if self.rescale or self.spherical:
-            projection, bias = lesson.scaled(projection)
-        seen = lesson.of(lesson.task.faces)
-        gate = projection if self.gate == "ldml" else _leading_axes(seen)
-        mixture = fit_mixture(seen @ gate.T, self.k, self.seed)
-        q = mixture.assign(lesson.coordinates @ gate.T, self.threshold, self.soften)
-        reach = float((seen @ projection.T).std(0).mean())
-        local = Local(projection, q, model.shrink, self.pull * lesson.spread, self.anchor, reach)
-        found = self._descend(lesson, local, bias, self._course(self.steps, self.local_rate), after(self.first))
-        self._keep_local(local, gate, mixture, lesson.space, found)
-
-    def _keep_local(self, local: Local, gate: Tensor, mixture: Mixture, space: Space, found: Outcome) -> None:
-        maps, outer = space.outside(local.maps), space.outside(gate)
-        kept = {
-            "projection": maps.flatten(0, 1),
-            "offset": (maps @ space.mean - local.offsets).flatten(),
-            "gate": outer,
-            "gate_offset": outer @ space.mean,
-            "means": mixture.means,
-            "variances": mixture.variances,
-            "log_weights": mixture.log_weights,
-            "bias": torch.tensor(found.bias),
-        }
-        self.learned = {name: value.cpu().numpy() for name, value in kept.items()}
-        self._note(found)
+    def _fit_one(self, data: TrainingSet, progress: Progress) -> None:
+        trainer = LogisticTrainer(self, data)
+        task, total = trainer.data.task, self.first_steps + self.steps
+        self.tasks = (task.task,)
+        if len(task.faces) < self.k:
+            raise TooFewPairs("faces", self.k, len(task.faces))
+        first = trainer.fit_linear(self.first_steps, offset_progress(0, total, progress), early_stopping=False)
+        projection, bias = first.map.projection, first.bias
+        if self.local.rescale or self.map.spherical:
+            projection, bias = trainer.rescale(projection)
+        known = trainer.data.known
+        gate = projection if self.mixture.gate == "ldml" else _select_leading_axes(known)
+        mixture = fit_mixture(known @ gate.T, self.k, self.seed)
+        q = mixture.assign(trainer.data.coordinates @ gate.T, self.mixture.threshold, self.mixture.soften)
+        offset_size = float((known @ projection.T).std(0).mean())
+        pull = self.local.pull * trainer.data.mean_squared_norm
+        local = LocalMaps(projection, q, first.map.shrink, pull, self.local.anchor, offset_size)
+        schedule = trainer.make_schedule(self.steps, self.local.local_rate)
+        rest = offset_progress(self.first_steps, total, progress)
+        bias, outcome = descend(trainer.data, local, trainer.batches, bias, schedule, rest)
+        self.learned = _export(local, gate, mixture, trainer.data.subspace, bias)
+        self.notes = outcome.notes
 
     def assignments(self, rows: Rows) -> Rows:
         """q: (N, D) -> (N, k), sparse, its rows sum to 1."""
         gate, offset, *mixture = (
-            tensor(self.learned[n]) for n in ("gate", "gate_offset", "means", "variances", "log_weights")
+            as_tensor(self.learned[n]) for n in ("gate", "gate_offset", "means", "variances", "log_weights")
         )
-        inside = torch.addmm(-offset, tensor(rows), gate.T)
-        q: Rows = Mixture(*mixture).assign(inside, self.threshold, self.soften).numpy()
+        inside = torch.addmm(-offset, as_tensor(rows), gate.T)
+        q: Rows = Mixture(*mixture).assign(inside, self.mixture.threshold, self.mixture.soften).numpy()
         return q
 
     def _embed(self, rows: Rows, task: str) -> Rows:
-        z = self._met(rows)
+        z = self._combine(rows)
         return z / norms(z)[:, None] if self.unit else z
 
-    def _met(self, rows: Rows) -> Rows:
-        """What the local maps make of them together, (N, dim)."""
-        maps = tensor(self.learned["projection"]).view(-1, self.dim, rows.shape[1])
-        offsets = tensor(self.learned["offset"]).view(-1, self.dim)
+    def _combine(self, rows: Rows) -> Rows:
+        """The sum of the local maps, (N, dim), before it is brought to unit length."""
+        maps = as_tensor(self.learned["projection"]).view(-1, self.dim, rows.shape[1])
+        offsets = as_tensor(self.learned["offset"]).view(-1, self.dim)
         z = np.empty((len(rows), self.dim), np.float32)
-        for at in range(0, len(rows), CHUNK):
-            part, q = tensor(rows[at : at + CHUNK]), tensor(self.assignments(rows[at : at + CHUNK]))
+        for start in range(0, len(rows), ROWS_PER_CHUNK):
+            chunk = rows[start : start + ROWS_PER_CHUNK]
+            x, q = as_tensor(chunk), as_tensor(self.assignments(chunk))
             sums = -q @ offsets
-            for s, mine in members(q):
-                share, faces = q[mine, s, None], part if len(mine) == len(part) else part[mine]
-                sums.index_add_(0, mine, share * (faces @ maps[s].T))
-            z[at : at + CHUNK] = sums.numpy()
+            for s, members in iterate_members(q):
+                faces = x if len(members) == len(x) else x[members]
+                sums.index_add_(0, members, q[members, s, None] * (faces @ maps[s].T))
+            z[start : start + ROWS_PER_CHUNK] = sums.numpy()
         return z
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps:
         projections = self.learned["projection"].reshape(-1, self.dim, rows.shape[1])
         offsets, shares = self.learned["offset"].reshape(-1, self.dim), self.assignments(rows)
         if self.unit:
-            shares = shares / norms(self._met(rows))[:, None]
+            shares = shares / norms(self._combine(rows))[:, None]
         return Maps(rows, projections, offsets, shares)
 
 
-def _part(progress: Progress, number: int, parts: int) -> Progress:
+def _export(
+    local: LocalMaps, gate: Tensor, mixture: Mixture, subspace: Subspace, bias: float
+) -> dict[str, np.ndarray[Any, Any]]:
+    maps, outer_gate = subspace.lift(local.maps), subspace.lift(gate)
+    kept = {
+        "projection": maps.flatten(0, 1),
+        "offset": (maps @ subspace.mean - local.offsets).flatten(),
+        "gate": outer_gate,
+        "gate_offset": outer_gate @ subspace.mean,
+        "means": mixture.means,
+        "variances": mixture.variances,
+        "log_weights": mixture.log_weights,
+        "bias": torch.tensor(bias),
+    }
+    return as_arrays(kept)
+
+
+def _scale_progress(progress: Progress, number: int, fits: int) -> Progress:
     """The progress of one of several fits of the same length."""
-    return lambda step, steps, values: progress(number * steps + step, parts * steps, values)
+    return lambda step, steps, values: progress(number * steps + step, fits * steps, values)
 
 
-def _leading_axes(seen: Tensor) -> Tensor:
-    """The principal axes come first among the coordinates. Returns (g, r)."""
-    return torch.eye(min(GATE_AXES, seen.shape[1]), seen.shape[1], device=seen.device)
+def _select_leading_axes(known: Tensor) -> Tensor:
+    """The leading principal axes, which come first among the coordinates. Returns (g, r)."""
+    return torch.eye(min(GATE_AXES, known.shape[1]), known.shape[1], device=known.device)

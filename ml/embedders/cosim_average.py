@@ -7,60 +7,59 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._collaborative import Collaborative, in_turn
-from ml.embedders.base import Progress, TaskData, TrainingSet
+from ml.embedders.base import Progress, TaskData, TrainingSet, offset_progress
 from ml.metric import Metric
+from ml.metric_learning.cosim.embedder import SimilarityEmbedder
+from ml.metric_learning.holdout import shuffle_people
+from ml.options import option
 
 RATIOS = (1 / 3, 1 / 2, 2.0, 3.0)
-"""What one descriptor's share is tried at, beside 1 of each other's."""
+"""Shares that are tried for one descriptor, where each other has 1."""
 
 
 @dataclass
-class CosimAverage(Collaborative):
+class CosimAverage(SimilarityEmbedder):
     """P(same) = sum_i a_i sigmoid(<W_i x_i, W_i y_i> + b_i), learned jointly; sum_i a_i = 1.
 
     The distance is ln(1 - P) - ln P, which is exact.
-
-    shares: "equal": a_i = 1 / n; "search": cross-validated over `parts` parts of the people, each descriptor in turn
-    with a third, half, twice and three times the share of the others. That takes parts x (4 n + 1) fits.
     """
 
-    shares: Literal["equal", "search"] = "equal"
-    parts: int = 3
-    together: ClassVar[bool] = False
+    shares: Literal["equal", "search"] = option(
+        "equal",
+        "a_i = 1 / n, or cross-validated over `parts` parts of the people, each descriptor in turn with a third, half, "
+        "twice and three times the share of the others; that takes parts x (4 n + 1) fits",
+    )
+    parts: int = option(3, "parts of the people in the search for shares", low=2, unit="parts")
+    summed: ClassVar[bool] = False
 
     @property
     def metric(self) -> Metric:
         if not self.learned:
             return Metric("average")
-        widths = tuple(len(weights) for weights in self._learned("weights"))
-        return Metric(
-            "average", 0, widths, tuple(self.learned["shares"].tolist()), tuple(self.learned["bias"].tolist())
-        )
+        widths = tuple(len(weights) for weights in self._get_learned("weights"))
+        shares, biases = (tuple(self.learned[name].tolist()) for name in ("shares", "bias"))
+        return Metric("average", 0, widths, shares, biases)
 
-    def _blocks(self, data: TrainingSet) -> tuple[int, ...]:
+    def _get_blocks(self, data: TrainingSet) -> tuple[int, ...]:
         return data.widths
 
-    def _shares(self, x: Tensor, task: TaskData, progress: Progress) -> tuple[Tensor, Progress]:
+    def _choose_shares(self, x: Tensor, task: TaskData, progress: Progress) -> tuple[Tensor, Progress]:
         if self.shares == "equal" or len(x) == 1:
-            return super()._shares(x, task, progress)
-        tried = _candidates(len(x)).to(x)
-        scores, whole = np.zeros(tried.shape[1]), (self.parts + 1) * self.steps
-        for number, people in enumerate(np.array_split(in_turn(task, self.seed), self.parts)):
-            kept, judges = self._pools(*self._apart(task, people), x.device)
+            return super()._choose_shares(x, task, progress)
+        candidates = _list_candidates(len(x)).to(x)
+        fits = candidates.shape[1]
+        scores, total = np.zeros(fits), (self.parts + 1) * self.steps
+        for number, people in enumerate(np.array_split(shuffle_people(task, self.seed), self.parts)):
+            pairs, judges = self._draw_pairs(*self._hold_out(task, people), x.device)
             if judges:
-                fits, told = tried.shape[1], _later(progress, number * self.steps, whole)
-                _, found = self._learn(x, [kept] * fits, [judges] * fits, tried, told)
-                scores += np.array(found.held_out, np.float64)
-        return tried[:, [int(scores.argmax())]], _later(progress, self.parts * self.steps, whole)
+                report = offset_progress(number * self.steps, total, progress)
+                _, outcome = self._learn(x, [pairs] * fits, [judges] * fits, candidates, report)
+                scores += np.array(outcome.held_out, np.float64)
+        return candidates[:, [int(scores.argmax())]], offset_progress(self.parts * self.steps, total, progress)
 
 
-def _later(progress: Progress, before: int, whole: int) -> Progress:
-    return lambda step, _, told: progress(before + step, whole, told)
-
-
-def _candidates(n: int) -> Tensor:
+def _list_candidates(n: int) -> Tensor:
     """(n, F): equal shares first, which win a tie, and those in which one descriptor stands out."""
-    odd = [torch.where(torch.arange(n) == i, ratio, 1.0) for ratio in RATIOS for i in range(n)]
-    tried = {tuple((raw / raw.sum()).tolist()): None for raw in (torch.ones(n), *odd)}
-    return torch.tensor(list(tried)).T.contiguous()
+    uneven = [torch.where(torch.arange(n) == i, ratio, 1.0) for ratio in RATIOS for i in range(n)]
+    candidates = {tuple((raw / raw.sum()).tolist()): None for raw in (torch.ones(n), *uneven)}
+    return torch.tensor(list(candidates)).T.contiguous()

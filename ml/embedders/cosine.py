@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.embedders._unlearned import Unlearned
 from ml.embedders.base import Maps
+from ml.metric_learning.fixed_map import FixedMap
 from ml.types import Rows
 
 
 @dataclass
-class Cosine(Unlearned):
+class Cosine(FixedMap):
     """x / |x|, compared by squared Euclidean distance, which is then 2 - 2 cos; a row of zeros stays as it is."""
 
     def _embed(self, rows: Rows, task: str) -> Rows:
@@ -18,4 +18,4 @@ class Cosine(Unlearned):
         return unit
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps:
-        return Maps.one(self.embed(rows, task))
+        return Maps.single(self.embed(rows, task))

@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._divided import Divided
+from ml.metric_learning.logistic.clustered_maps import ClusteredMaps
+from ml.options import option
 
 
 @dataclass
-class Flat(Divided):
-    """z = L_s x in cell s, where s is the nearest of k means in the space of a global LDML.
+class FlatClusters(ClusteredMaps):
+    """z = L_s x in cell s, where s is the nearest of k means in the space of a global LDML."""
 
-    k: cells; 1 is LDML
-    """
-
-    k: int = 8
+    k: int = option(8, "cells; 1 is LDML", low=1, unit="cells")
 
     @property
     def forks(self) -> tuple[int, ...]:

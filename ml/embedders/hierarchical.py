@@ -2,17 +2,20 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._divided import Divided
+from ml.metric_learning.logistic.clustered_maps import ClusteredMaps
+from ml.options import option
 
 
 @dataclass
-class Hierarchical(Divided):
-    """z = L_s x at leaf s: a face goes down a binary tree, at each node to the nearer of two means in the node's space.
+class HierarchicalClusters(ClusteredMaps):
+    """z = L_s x at leaf s. A face goes down a binary tree, at each node to the nearer of two means in its space."""
 
-    depth: levels of the tree, the root's among them: 4 has 8 leaves, as the papers' 256D4 has; 1 is LDML
-    """
-
-    depth: int = 4
+    depth: int = option(
+        4,
+        "levels of the tree, root included: 4 has 8 leaves, as the papers' 256D4 has; 1 is LDML",
+        low=0,
+        unit="levels",
+    )
 
     @property
     def forks(self) -> tuple[int, ...]:

@@ -4,24 +4,23 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ml.embedders._hinge import Projections
-from ml.embedders._soft import Soft
-from ml.embedders._tasks import OneTask
+from ml.metric_learning.hinge.embedder import HingeEmbedder
+from ml.metric_learning.hinge.losses import SoftHingeLoss
+from ml.metric_learning.hinge.projections import Projections
+from ml.options import option
 
 
 @dataclass
-class Pcca(OneTask):
-    """z = L x, with sum ln(1 + exp(beta y (|z_i - z_j|^2 - b))) / beta as small as it gets over given pairs.
+class Pcca(HingeEmbedder):
+    """z = L x, which minimises sum ln(1 + exp(beta y (|z_i - z_j|^2 - b))) / beta over given pairs.
 
-    The threshold b is `distance`, 1 as printed, and stays (bias_rate 0). Learns the first task alone. d numbers are
-    stored for a face.
-
-    beta: how sharply a pair that keeps its constraint stops to count
+    The threshold b is `distance`, 1 as printed, and stays there (bias_rate 0). Learns the first task alone. d numbers
+    are stored for a face.
     """
 
-    bias_rate: float = 0.0
-    distance: float = 1.0
-    beta: float = 3.0
+    bias_rate: float = option(0.0, "the step of the threshold b over `rate`; printed is 0", low=0)
+    distance: float = option(1.0, "the start is scaled to this median d^2, and b starts there too", low=0)
+    beta: float = option(3.0, "how sharply a pair that keeps its constraint stops counting", low=0)
 
-    def _again(self, stacks: list[Tensor], bias: list[float]) -> Projections:
-        return Soft(None, stacks, bias, beta=self.beta)
+    def _restore(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        return Projections(None, stacks, bias, SoftHingeLoss(self.beta))

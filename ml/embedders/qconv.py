@@ -1,28 +1,28 @@
-"""The quotient layer on descriptors that stay as they are (001, section 5.1)."""
+"""The quotient layer on fixed descriptors (001, section 5.1)."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from ml.embedders._siamese import Siamese
 from ml.layers.base import Layer
 from ml.layers.qconv import QConv
 from ml.manifolds.quotient import Quotient
+from ml.metric_learning.siamese.embedder import SiameseEmbedder
+from ml.options import option
 
 
 @dataclass
-class Qconv(Siamese):
-    """z = L^T x, L known up to a rotation of its columns; rSGD-M on the quotient by rotations.
+class Qconv(SiameseEmbedder):
+    """z = L^T x, L known up to a rotation of its columns; rSGD-M on the quotient by rotations."""
 
-    gradient: "euclidean", the partial derivatives made horizontal, as printed; "metric", the gradient in the
-    geometry's own metric, partial derivatives times L^T L, which steps further along what is strong already; or
-    "inverse", times its inverse, by which weak directions learn as fast
-    """
+    gradient: Literal["euclidean", "metric", "inverse"] = option(
+        "euclidean",
+        "the partial derivatives made horizontal, as printed; in the geometry's own metric, times L^T L, which steps "
+        "further along strong directions; or times its inverse, by which weak directions learn as fast",
+    )
 
-    gradient: Literal["euclidean", "metric", "inverse"] = "euclidean"
-
-    def _layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
+    def _make_layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
         rate, strength = self.rate / spread, float(start.square().sum()) / start.shape[1]
         if self.gradient == "euclidean":
             return QConv(start, unit=False), rate, 0.0

@@ -1,22 +1,24 @@
-"""SCML: a metric as a sparse sum of directions given beforehand (Shi, Bellet, Sha 2014; a baseline of 003)."""
+"""SCML: a metric as a sparse sum of given directions (Shi, Bellet, Sha 2014; a baseline of 003)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ml.embedders._bases import local_discriminants
-from ml.embedders._folds import teaching, watch
-from ml.embedders._pairs import device_of, principal, tensor
-from ml.embedders._projected import norms, project
-from ml.embedders._space import Space, principal_space
-from ml.embedders._sparse import LocalWeights, Weights, localised, weighed
-from ml.embedders._triplets import Triplets
-from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, after
+from ml.embedders.base import Embedder, Maps, Progress, TrainingSet, offset_progress
 from ml.errors import TooFewPairs, WrongShape
+from ml.metric_learning.fit_data import FitData
+from ml.metric_learning.holdout import split_training_set
+from ml.metric_learning.initial_maps import fit_regional_discriminants
+from ml.metric_learning.linear_embedding import norms, project
+from ml.metric_learning.principal_axes import fit_principal_axes
+from ml.metric_learning.sparse_weights import LocalWeightLearner, LocalWeights, SparseWeights, WeightLearner
+from ml.metric_learning.subspace import Subspace, fit_subspace
+from ml.metric_learning.tensors import as_arrays, as_tensor, select_device
+from ml.metric_learning.triplets import TripletBatches
 from ml.mixture import Mixture, fit_mixture
+from ml.options import option
 from ml.types import Rows
 
 GATE_AXES = 32
@@ -29,94 +31,114 @@ class Scml(Embedder):
     Global form (k = 1): d^2 = sum_b w_b (b . u)^2, w >= 0, s_b = sqrt(w_b). Local form: s_b(x) = sum_c q_c(x) a_cb,
     q = p(c | x) of a Gaussian mixture in the global form's space, a_cb >= 0; it starts from the global form. Learned
     from triplets, [1 + d^2(same) - d^2(not the same)]_+. Learns the first task alone.
-
-    dim: numbers stored at most: where more bases are left, the leading principal axes of z
-    bases: Fisher's axes, as many of each of the `regions`, which are the `around` faces nearest to a k-means mean in
-    the space of the discriminant of all (ridge, prior, axes as LDML has them)
-    steps: batches of `batch` triplets for w, judged by the people held out (held_out, needed, corrections as LDML has
-    them); pairs: how many pairs of the same are drawn for them beforehand
-    sparsity: weight of the l1 norm of w; pace: 1 / gamma of dual averaging
-    k: components of the local form; local, local_rate: its batches and the step of a, at first; local_sparsity: weight
-    of sum_b |a_.b|_2, by which a base that no part of the faces needs goes
-    threshold: taken off each q_c, as CLML does; unit: divide each z by its norm
     """
 
-    dim: int = 128
-    bases: int = 600
-    regions: int = 10
-    around: int = 1500
-    ridge: float = 2e-4
-    prior: float = 300.0
-    axes: int = 2000
-    steps: int = 500
-    held_out: float = 0.0
-    needed: int = 10
-    batch: int = 1000
-    pairs: int = 100_000
-    corrections: float = 0.2
-    sparsity: float = 1e-2
-    pace: float = 0.01
-    k: int = 1
-    local: int = 200
-    local_rate: float = 0.1
-    local_sparsity: float = 1e-3
-    threshold: float = 1e-3
-    unit: bool = True
-    device: str = "auto"
+    dim: int = option(
+        128, "numbers stored at most: if more bases are left, the leading principal axes of z", low=1, unit="numbers"
+    )
+    bases: int = option(600, "Fisher's axes, as many of each region", low=1, unit="bases")
+    regions: int = option(
+        10, "k-means cells in the space of the discriminant of all faces, which have bases of their own", low=1,
+        unit="regions",
+    )  # fmt: skip
+    around: int = option(1500, "faces of a region: those nearest to its mean", low=1, unit="faces")
+    ridge: float = option(2e-4, "share of the total variance within people that is added to each axis", low=0)
+    prior: float = option(
+        300.0, "so many labelled faces weigh as much as the belief that a person varies as all faces do", low=0,
+        unit="faces",
+    )  # fmt: skip
+    axes: int = option(
+        2000,
+        "principal axes that bases are sought in, fewer than the descriptor has for speed; 0: the numbers of a row are "
+        "such coordinates already",
+        low=0,
+        unit="axes",
+    )
+    steps: int = option(500, "batches for the weights w", low=1, unit="steps")
+    held_out: float = option(
+        0.0, "share of the people kept out, by whom the best number of steps is chosen", low=0, high=1
+    )
+    min_pairs: int = option(
+        10, "pairs of the same, and of not the same, without which nothing is learned",
+        low=0, unit="pairs", formerly="needed",
+    )  # fmt: skip
+    batch: int = option(1000, "triplets in a batch", low=1, unit="triplets")
+    pairs: int = option(100_000, "pairs drawn once, from which the triplets are made", low=1, unit="pairs")
+    corrections: float = option(
+        0.2, "share of the triplets in which a labelled pair takes part, once there are many", low=0, high=1
+    )
+    sparsity: float = option(1e-2, "weight of the l1 norm of w", low=0)
+    pace: float = option(0.01, "1 / gamma of dual averaging", low=0)
+    k: int = option(1, "components of the local form; 1: the global form alone", low=1, unit="components")
+    local_steps: int = option(200, "batches for the local form", low=0, unit="steps", formerly="local")
+    local_rate: float = option(0.1, "the first step of the local scales a, which falls to zero", low=0)
+    local_sparsity: float = option(
+        1e-3, "weight of sum_b |a_.b|_2, by which a base that no part of the faces needs goes", low=0
+    )
+    threshold: float = option(1e-3, "taken off each q_c, as CLML does", low=0, high=1)
+    unit: bool = option(True, "divide each z by its norm")
+    device: str = option("auto", "auto, cpu or cuda", server_only=True)
 
     @property
     def width(self) -> int | None:
         return self.learned["basis"].shape[1] if self.learned else None
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
-        task, held = teaching(data, self.needed, self.held_out, self.seed)
-        if len(task.faces) < self.k:
-            raise TooFewPairs("faces", self.k, len(task.faces))
+        fit_data = self._prepare(data)
+        task, known = fit_data.task, torch.from_numpy(fit_data.task.faces).to(fit_data.coordinates.device)
         self.tasks = (task.task,)
-        rows = tensor(data.rows, device_of(self.device))
-        space = principal_space(rows, task.faces, self.axes, self.seed, widths=data.widths)
-        x, faces = space(rows), torch.from_numpy(task.faces).to(rows.device)
-        known = (self.bases, self.regions, self.around, self.ridge, self.prior, self.seed)
-        basis = local_discriminants(x[faces], task, *known)
-        p = x @ basis.T
-        draws = Triplets(task, np.random.default_rng((self.seed, 6)), self.pairs, self.corrections)
-
-        def draw() -> Tensor:
-            return torch.from_numpy(draws.draw(self.batch)).to(p.device)
-
-        w = self._weigh(p, draw, held, progress)
-        left = _used(w[None], "sparsity", self.sparsity)
+        shape = (self.bases, self.regions, self.around, self.ridge, self.prior, self.seed)
+        basis = fit_regional_discriminants(fit_data.known, task, *shape)
+        p = fit_data.coordinates @ basis.T
+        batches = TripletBatches(task, np.random.default_rng((self.seed, 6)), self.pairs, self.corrections)
+        w = self._fit_weights(fit_data, p, batches, progress)
+        left = _find_used(w[None], "sparsity", self.sparsity)
         p, start = p[:, left], w[left].sqrt()
-        axes, deviations, _ = principal(p[faces] * start, min(GATE_AXES, len(left)), self.seed)
-        gate = axes[deviations > 0.1 * deviations[0]] * start  # a mixture would hear the noise of the others
-        mixture = fit_mixture(p[faces] @ gate.T, self.k, self.seed)
+        axes, deviations, _ = fit_principal_axes(p[known] * start, min(GATE_AXES, len(left)), self.seed)
+        gate = axes[deviations > 0.1 * deviations[0]] * start  # the others are noise to a mixture
+        mixture = fit_mixture(p[known] @ gate.T, self.k, self.seed)
         q = mixture.assign(p @ gate.T, self.threshold)
         local = LocalWeights(start.repeat(self.k, 1), q, self.local_sparsity)
         if self.k > 1:
-            localised(local, p, draw, self.local, self.local_rate, after(self.steps, self._whole, progress))
-        self._keep(local, p, faces, space.outside(basis[left]), space, gate, mixture)
+            learner = LocalWeightLearner(local, p, batches, self.batch, self.local_rate, self.local_steps)
+            learner.run(offset_progress(self.steps, self._total_steps, progress))
+        self._keep(local, local.transform(p)[known], fit_data.subspace, basis[left], gate, mixture)
+
+    def _prepare(self, data: TrainingSet) -> FitData:
+        """The first task in its subspace, with people held out. Raises TooFewPairs."""
+        task, held_out = split_training_set(data, self.min_pairs, self.held_out, self.seed)
+        if len(task.faces) < self.k:
+            raise TooFewPairs("faces", self.k, len(task.faces))
+        rows = as_tensor(data.rows, select_device(self.device))
+        subspace = fit_subspace(rows, task.faces, self.axes, self.seed, widths=data.widths)
+        return FitData(subspace.project(rows), subspace, (task,), held_out)
 
     @property
-    def _whole(self) -> int:
-        return self.steps + (self.local if self.k > 1 else 0)
+    def _total_steps(self) -> int:
+        return self.steps + (self.local_steps if self.k > 1 else 0)
 
-    def _weigh(self, p: Tensor, draw: Callable[[], Tensor], held: TaskData, progress: Progress) -> Tensor:
+    def _fit_weights(self, data: FitData, p: Tensor, batches: TripletBatches, progress: Progress) -> Tensor:
         """w of the global form. p: (N, bases)."""
-        weights = Weights(p.new_zeros(p.shape[1]), self.sparsity, self.pace)
-        look = watch(lambda faces: p[torch.from_numpy(faces).to(p.device)] * weights.w.sqrt(), held)
-        w, self.notes = weighed(weights, p, draw, self.steps, after(0, self._whole, progress), look)
-        return w
+        weights = SparseWeights(p.new_zeros(p.shape[1]), self.sparsity, self.pace)
+        score = data.make_score(lambda faces: p[torch.from_numpy(faces).to(p.device)] * weights.w.sqrt())
+        learner = WeightLearner(weights, p, batches, self.batch)
+        outcome = learner.run(self.steps, offset_progress(0, self._total_steps, progress), score)
+        self.notes = outcome.notes
+        return learner.best
 
     def _keep(
-        self, local: LocalWeights, p: Tensor, faces: Tensor, basis: Tensor, space: Space, gate: Tensor, mixture: Mixture
+        self, local: LocalWeights, z: Tensor, subspace: Subspace, basis: Tensor, gate: Tensor, mixture: Mixture
     ) -> None:
-        used = _used(local.scales, "local_sparsity", self.local_sparsity)
-        z = local.placed(p)[faces][:, used]
-        count = z.shape[1]
-        turn = principal(z, self.dim, self.seed)[0] if count > self.dim else torch.eye(count, device=z.device)
+        """z: (n, bases) of the task's faces."""
+        used = _find_used(local.scales, "local_sparsity", self.local_sparsity)
+        z = z[:, used]
+        count, basis = z.shape[1], subspace.lift(basis)
+        turn = torch.eye(count, device=z.device)
+        if count > self.dim:
+            turn = fit_principal_axes(z, self.dim, self.seed)[0]
         kept = {
             "basis": basis,
-            "offset": basis @ space.mean,
+            "offset": basis @ subspace.mean,
             "scales": local.scales,
             "turn": z.new_zeros(len(turn), len(basis)).index_copy_(1, used, turn),
             "gate": gate,
@@ -124,28 +146,28 @@ class Scml(Embedder):
             "variances": mixture.variances,
             "log_weights": mixture.log_weights,
         }
-        self.learned = {name: value.cpu().numpy() for name, value in kept.items()}
+        self.learned = as_arrays(kept)
         self.notes["bases"] = count
 
     def assignments(self, rows: Rows) -> Rows:
         """q: (N, D) -> (N, k), its rows sum to 1."""
-        return self._assigned(project(rows, self.learned["basis"], self.learned["offset"]))
+        return self._assign(project(rows, self.learned["basis"], self.learned["offset"]))
 
-    def _assigned(self, p: Rows) -> Rows:
+    def _assign(self, p: Rows) -> Rows:
         if self.k == 1:
             return np.ones((len(p), 1), np.float32)
-        mixture = Mixture(*(tensor(self.learned[n]) for n in ("means", "variances", "log_weights")))
-        q: Rows = mixture.assign(tensor(p @ self.learned["gate"].T), self.threshold).numpy()
+        mixture = Mixture(*(as_tensor(self.learned[n]) for n in ("means", "variances", "log_weights")))
+        q: Rows = mixture.assign(as_tensor(p @ self.learned["gate"].T), self.threshold).numpy()
         return q
 
     def _embed(self, rows: Rows, task: str) -> Rows:
-        z = self._met(rows)
+        z = self._project(rows)
         return z / norms(z)[:, None] if self.unit else z
 
-    def _met(self, rows: Rows) -> Rows:
+    def _project(self, rows: Rows) -> Rows:
         """(N, D) -> (N, d), before it is brought to unit length."""
         p = project(rows, self.learned["basis"], self.learned["offset"])
-        p *= self._assigned(p) @ self.learned["scales"]
+        p *= self._assign(p) @ self.learned["scales"]
         z: Rows = p @ self.learned["turn"].T
         return z
 
@@ -153,14 +175,14 @@ class Scml(Embedder):
         turned = [self.learned["turn"] * scale for scale in self.learned["scales"]]
         shares = self.assignments(rows)
         if self.unit:
-            shares = shares / norms(self._met(rows))[:, None]
+            shares = shares / norms(self._project(rows))[:, None]
         projections = np.stack([turn @ self.learned["basis"] for turn in turned])
         return Maps(rows, projections, np.stack([turn @ self.learned["offset"] for turn in turned]), shares)
 
 
-def _used(scales: Tensor, option: str, sparsity: float) -> Tensor:
+def _find_used(scales: Tensor, option_name: str, sparsity: float) -> Tensor:
     """The bases with a scale above zero. scales: (k, bases)."""
     left = torch.nonzero(scales.any(0)).flatten()
     if not len(left):
-        raise WrongShape(option, "so small that a base is left", sparsity)
+        raise WrongShape(option_name, "so small that a base is left", sparsity)
     return left

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._collaborative import Collaborative
 from ml.embedders.base import TrainingSet
+from ml.metric_learning.cosim.embedder import SimilarityEmbedder
 
 
 @dataclass
-class Sml(Collaborative):
+class Sml(SimilarityEmbedder):
     """P(same) = sigmoid(<W x, W y> + b), x the whitened row: several descriptors are concatenated first.
 
     The distance is minus the inner product of z = W x, which ranks as P does.
     """
 
-    def _blocks(self, data: TrainingSet) -> tuple[int, ...]:
+    def _get_blocks(self, data: TrainingSet) -> tuple[int, ...]:
         return (data.rows.shape[1],)

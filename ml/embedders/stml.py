@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass
 
-from ml.embedders._tasks import OneTask
+from torch import Tensor
+
+from ml.metric_learning.hinge.embedder import HingeEmbedder
+from ml.metric_learning.hinge.projections import Projections
 
 
 @dataclass
-class Stml(OneTask):
-    """z = L x, with sum [1 - y (b - |z_i - z_j|^2)]_+ as small as it gets: CP-mtML without a common projection.
+class Stml(HingeEmbedder):
+    """z = L x, which minimises sum [1 - y (b - |z_i - z_j|^2)]_+: CP-mtML without a common projection.
 
     Learns the first task alone. d numbers are stored for a face.
     """
+
+    def _restore(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        return Projections(None, stacks, bias)

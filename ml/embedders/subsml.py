@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ml.embedders._folds import require_pairs
-from ml.embedders._pairs import device_of, tensor
-from ml.embedders._pools import pool
-from ml.embedders._projected import norms, project
-from ml.embedders._similarity import Program
-from ml.embedders._whitening import Kind, whitened
 from ml.embedders.base import Embedder, Progress, TrainingSet
-from ml.errors import TooFewPairs
 from ml.metric import Metric
+from ml.metric_learning.holdout import require_pairs, require_task
+from ml.metric_learning.linear_embedding import norms, project
+from ml.metric_learning.pairs import draw_pair_set
+from ml.metric_learning.similarity_program import SimilarityProgram
+from ml.metric_learning.tensors import as_arrays, as_tensor, select_device
+from ml.metric_learning.whitening import Whitening, fit_whitening
+from ml.options import option
 from ml.types import Rows
 
 
@@ -24,26 +24,31 @@ class Subsml(Embedder):
     The distance is -f, exactly: z = [A x; (1 - q) / sqrt 2; (1 + q) / sqrt 2] with A^T A = G + 2 M and q = x^T M x is
     compared by the inner product in which the last number counts negative, x^T (G + 2 M) y - q(x) - q(y).
     Learns the first task alone.
-
-    inner: r, principal components that are kept, fewer where the faces or the numbers are fewer
-    whitening: "within": by how a person's own faces vary, the intra-personal subspace; "all": by how all do; "none"
-    prior: faces with a labelled fellow that weigh as much as the belief that a person varies as all faces do
-    pairs: budget of derived pairs, of which the share `apart` is not the same; explicit labels come on top
-    needed: pairs of either kind
-    pull: of G and M towards the identity, beside a hinge averaged over the pairs
-    steps, tolerance: it ends at so many steps, or once it is known to lie no further above the least, as a share of it
     """
 
-    inner: int = 300
-    whitening: Kind = "within"
-    prior: float = 300.0
-    pairs: int = 20_000
-    apart: float = 0.5
-    needed: int = 10
-    pull: float = 1e-3
-    steps: int = 500
-    tolerance: float = 1e-3
-    device: str = "auto"
+    inner: int = option(
+        300, "principal components that are kept; fewer if the faces or the numbers are fewer", low=1,
+        unit="components",
+    )  # fmt: skip
+    whitening: Whitening = option(
+        "within", "by how the faces of one person vary, the intra-personal subspace; by how all faces do; or none"
+    )
+    prior: float = option(
+        300.0, "so many labelled faces weigh as much as the belief that a person varies as all faces do", low=0,
+        unit="faces",
+    )  # fmt: skip
+    pairs: int = option(20_000, "pairs derived from people; labelled pairs come on top", low=1, unit="pairs")
+    negative_share: float = option(0.5, "share of these pairs that are not the same", low=0, high=1, formerly="apart")
+    min_pairs: int = option(
+        10, "pairs of the same, and of not the same, without which nothing is learned",
+        low=0, unit="pairs", formerly="needed",
+    )  # fmt: skip
+    pull: float = option(1e-3, "pull of G and M towards the identity, beside a hinge averaged over the pairs", low=0)
+    steps: int = option(500, "steps at most", low=1, unit="steps")
+    tolerance: float = option(
+        1e-3, "the fit ends once it is known to be no further above the minimum, as a share of it", low=0
+    )
+    device: str = option("auto", "auto, cpu or cuda", server_only=True)
 
     @property
     def width(self) -> int | None:
@@ -54,28 +59,22 @@ class Subsml(Embedder):
         return Metric("ip", negative=1)
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
-        if not data.tasks:
-            raise TooFewPairs("tasks with labelled pairs", 1, 0)
-        task = data.tasks[0]
-        require_pairs(task, self.needed)
+        task = require_task(data)
+        require_pairs(task, self.min_pairs)
         self.tasks = (task.task,)
-        rows = tensor(data.rows, device_of(self.device))
-        mine = pool(task, self.pairs, np.random.default_rng((self.seed, 2)), rows.device, apart=self.apart)
-        axes, offset = whitened(rows, self.inner, mine, self.seed, self.whitening, self.prior)
+        rows = as_tensor(data.rows, select_device(self.device))
+        rng = np.random.default_rng((self.seed, 2))
+        pairs = draw_pair_set(task, self.pairs, rng, rows.device, negative_share=self.negative_share)
+        axes, offset = fit_whitening(rows, self.inner, pairs, self.seed, self.whitening, self.prior)
         x = torch.addmm(-offset, rows, axes.T)
         x /= x.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        first, second = mine.pairs.T
-        found = Program(x[first], x[second], mine.sign, mine.weight / mine.weight.sum(), self.pull).solved(
-            self.steps, self.tolerance, progress
-        )
-        strength, turn = torch.linalg.eigh(found.alike + 2 * found.apart)
-        self.learned = {
-            "axes": axes.cpu().numpy(),
-            "offset": offset.cpu().numpy(),
-            "projection": (turn * strength.clamp_min(0).sqrt()).T.contiguous().cpu().numpy(),
-            "apart": found.apart.cpu().numpy(),
-        }
-        self.notes = {"steps": found.steps, "loss": found.loss, "gap": found.gap}
+        first, second = pairs.pairs.T
+        program = SimilarityProgram(x[first], x[second], pairs.sign, pairs.weight / pairs.weight.sum(), self.pull)
+        solution = program.solve(self.steps, self.tolerance, progress)
+        strength, turn = torch.linalg.eigh(solution.similarity + 2 * solution.distance)
+        projection = (turn * strength.clamp_min(0).sqrt()).T.contiguous()
+        self.learned = as_arrays({"axes": axes, "offset": offset, "projection": projection, "apart": solution.distance})
+        self.notes = {"steps": solution.steps, "loss": solution.loss, "gap": solution.gap}
 
     def _embed(self, rows: Rows, task: str) -> Rows:
         x = project(rows, self.learned["axes"], self.learned["offset"])

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.embedders._collaborative import in_turn
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation.verification import best_threshold
 from ml.evaluation.verification_pairs import Pairs
 from ml.fusion.normalise import Normalise
 from ml.fusion.svm import Svm
+from ml.metric_learning.holdout import shuffle_people
 from ml.types import Rows
 
 Scores = NDArray[np.float64]
@@ -45,7 +45,7 @@ class Round:
         task = TaskData("identity", np.arange(len(faces)), unknown, fold, 0.0, at, pairs.same, ones)
         parts = [part[faces] for part in rows]
         data = TrainingSet(np.concatenate(parts, axis=1), (task,), tuple(part.shape[1] for part in parts))
-        judge = int(in_turn(task, seed)[0])
+        judge = int(shuffle_people(task, seed)[0])
         return cls(data, folds[judge], folds[k], judge, 1 / len(others))
 
     @property

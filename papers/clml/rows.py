@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ml.embedders.clml import Clml
-from ml.embedders.ldml import Ldml
+from ml import registry
 from papers.clml.fits import NAMES, WIDTH, Fits
 from papers.harness.plan import TOLERANCE, Row, Table, Work
 from papers.harness.results import difference, figure, figures, told
@@ -69,15 +68,14 @@ def gain(fits: Fits, name: str, better: Sequence[Work], than: Sequence[Work], co
 
 def altered(method: str, options: Mapping[str, Any]) -> str:
     """How a fit differs from the formulas of 003, by its options and their defaults; empty where it does not."""
-    kinds: dict[str, type[Ldml]] = {"ldml": Ldml, "clml": Clml}
-    if method not in kinds:
+    if method not in ("ldml", "clml"):
         return ""
-    built = kinds[method](**options)
+    built = registry.build("embedders", method, **options).options()
     differs = {
-        "unit length": built.unit,
-        "loss on the sphere": built.spherical > 0,
-        "held to its start": built.stay > 0,
-        "maps pulled together": isinstance(built, Clml) and built.pull > 0,
+        "unit length": built["unit"],
+        "loss on the sphere": built["spherical"] > 0,
+        "held to its start": built["proximal_weight"] > 0,
+        "maps pulled together": built.get("pull", 0.0) > 0,
     }
     return ", ".join(name for name, does in differs.items() if does)
 

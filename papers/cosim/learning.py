@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml.embedders._cosim import entropy
+from ml.metric_learning.cosim.branches import cross_entropy
 from papers.harness.plan import Figure, Plot, Result, Row, Table, Work
 
 EPOCH = 4800 / 128
@@ -61,8 +61,8 @@ def eta(f1: NDArray[np.float64], f2: NDArray[np.float64]) -> NDArray[np.float64]
     f = torch.from_numpy(np.stack([f1, f2]).reshape(2, 1, -1))
     shares = torch.full((2, 1), 0.5, dtype=torch.float64)
     sign, weight = torch.ones_like(f[0]), torch.ones_like(f[0])
-    _, by_z = entropy(torch.logit(f), sign, weight, shares)
-    _, whole = entropy(torch.logit(f.mean(0, keepdim=True)), sign, weight, torch.ones(1, 1, dtype=torch.float64))
+    _, by_z = cross_entropy(torch.logit(f), sign, weight, shares)
+    _, whole = cross_entropy(torch.logit(f.mean(0, keepdim=True)), sign, weight, torch.ones(1, 1, dtype=torch.float64))
     found: NDArray[np.float64] = (by_z[0] / (0.5 * whole[0])).numpy().reshape(f1.shape)
     return found
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from app.cli.export import training_set
 from ml import registry
 from ml.embedders.base import Embedder, Progress, TrainingSet
-from ml.embedders.ldml import Ldml
-from ml.embedders.scml import Scml
 from ml.evaluation import protocols
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
@@ -158,8 +156,8 @@ class Lab:
     ) -> tuple[Embedder, Seen, dict[str, Any]]:  # fmt: skip
         embedder = method.build()
         view = whole or seen(self.photos, features, asked.training, embedder)
-        if view.axes is not None and isinstance(embedder, Ldml | Scml):
-            embedder.axes = 0  # the rows are those coordinates already
+        if view.axes is not None and "axes" in embedder.options():
+            embedder = embedder.with_options(axes=0)  # the rows are those coordinates already
         made = train(asked) if train else self.identities(features, asked, view)
         started = time.monotonic()
         embedder.fit(made, progress=progress)
@@ -223,7 +221,7 @@ def _mixes(embedder: Embedder) -> bool:
 
 def _shares(embedder: Any, rows: Rows) -> Rows:
     """p(s | x) before what is faint is cut off, so that components far away still come in an order."""
-    whole = replace(embedder, threshold=0.0)
+    whole = embedder.with_options(threshold=0.0)
     whole.learned = embedder.learned
     found: Rows = whole.assignments(rows)
     return found

@@ -55,9 +55,10 @@ class Seen:
 
 def seen(photos: Photos, features: str, training: Ids, embedder: Embedder) -> Seen:
     """For a fit on these places of LFW. Maps of directions need the length of the whole descriptor."""
-    axes = getattr(embedder, "axes", None)
-    plain = not getattr(embedder, "held_out", 0.0) and getattr(embedder, "start", "") != "learned"
-    if axes is None or not plain or not getattr(embedder, "linear", True) or axes >= sum(photos.blocks(features)):
+    options = embedder.options()
+    axes = options.get("axes")
+    plain = not options.get("held_out") and options.get("start") != "learned" and not embedder.normalises_rows
+    if axes is None or not plain or axes >= sum(photos.blocks(features)):
         return Seen(photos, features)
     return _within(photos, features, training.tobytes(), axes, embedder.seed)
 
@@ -66,10 +67,10 @@ def seen(photos: Photos, features: str, training: Ids, embedder: Embedder) -> Se
 def _within(photos: Photos, features: str, training: bytes, axes: int, seed: int) -> Seen:
     import torch
 
-    from ml.embedders._space import principal_space
+    from ml.metric_learning.subspace import fit_subspace
 
     rows = torch.from_numpy(photos.rows("lfw", features))
     places = np.frombuffer(training, np.int64).copy()
-    space = principal_space(rows, places, axes, seed, widths=photos.blocks(features))
+    space = fit_subspace(rows, places, axes, seed, widths=photos.blocks(features))
     assert space.axes is not None
     return Seen(photos, features, space.axes.numpy(), (space.axes @ space.mean).numpy())

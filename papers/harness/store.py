@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cli.locks import alone
-from ml.embedders.base import Progress, silent
+from ml.embedders.base import Progress, ignore_progress
 from ml.errors import Corrupt
 from papers.harness.plan import Result, Work
 
@@ -73,7 +73,7 @@ class Store:
         except (OSError, ValueError) as error:
             raise Corrupt(f"the result of {work.name} cannot be read ({error}); delete {folder.name}") from error
 
-    def do(self, work: Work, progress: Progress = silent) -> Result:
+    def do(self, work: Work, progress: Progress = ignore_progress) -> Result:
         """Computes it, unless it is there."""
         if not self.has(work):
             part = self.folder / f".{uuid4().hex}"

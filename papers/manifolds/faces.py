@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from app.cli.export import training_set
 from ml import registry
-from ml.embedders._pairs import principal
 from ml.embedders.base import Progress
 from ml.evaluation.protocols import held_out_people
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions
+from ml.metric_learning.principal_axes import fit_principal_axes
 from ml.types import Ids, Rows
 from papers.harness.lab import Lab
 from papers.harness.plan import Found, Work
@@ -103,7 +103,7 @@ def _teachers(lab: Lab, least: int) -> tuple[Rows, Ids]:
 
 def start(rows: Tensor, dim: int) -> Tensor:
     """(n, dim), the leading principal axes."""
-    return principal(rows, dim)[0].T.contiguous()
+    return fit_principal_axes(rows, dim)[0].T.contiguous()
 
 
 def _headed(

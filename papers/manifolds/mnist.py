@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize
 
 from ml.cnn_training.batches import evenly
-from ml.embedders._pairs import principal
 from ml.layers.base import random_start
+from ml.metric_learning.principal_axes import fit_principal_axes
 from papers.manifolds.descent import Step
 
 PIXELS, DIM, BATCH = 784, 20, 100
@@ -59,7 +59,7 @@ def unlearned(name: str, digits: Digits, taught: Tensor, epochs: int, seed: int)
     if name == "start":
         return random_start(PIXELS, DIM, seed)
     if name == "pca":
-        return principal(digits.pixels[taught], DIM)[0].T
+        return fit_principal_axes(digits.pixels[taught], DIM)[0].T
     weights, step = auto_encoder(digits.pixels[taught], seed)
     for number in range(epochs * (len(taught) // BATCH)):
         step(number)

@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +54,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("export"))
 
 
-SMALL = {"dim": 5, "steps": 20, "first": 20, "k": 2, "pairs": 200, "auxiliary_pairs": 200, "local": 10, "depth": 2}
-SMALL |= {"bases": 30, "regions": 3, "needed": 5}
+SMALL = {
+    "dim": 5,
+    "steps": 20,
+    "first_steps": 20,
+    "k": 2,
+    "pairs": 200,
+    "auxiliary_pairs": 200,
+    "local_steps": 10,
+    "depth": 2,
+}
+SMALL |= {"bases": 30, "regions": 3, "min_pairs": 5}
 
 
 def options(method: str) -> dict[str, Any]:
     """What makes it small, for a few faces."""
-    known = {f.name for f in fields(registry.component("embedders", method))}
+    known = {o.name for o in registry.list_options("embedders", method)}
     return {name: value for name, value in SMALL.items() if name in known}
 
 

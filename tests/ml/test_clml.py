@@ -5,22 +5,22 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._maps import Linear, Local
-from ml.embedders._pairs import logistic
 from ml.embedders.base import TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.ldml import Ldml
+from ml.metric_learning.logistic.loss import logistic_loss
+from ml.metric_learning.logistic.maps import LinearMap, LocalMaps
 from tests.ml.people import nearest_is_alike, people
 from tests.ml.test_ldml import batch_of
 
-SMALL = {"dim": 6, "steps": 60, "first": 60, "k": 3}
+SMALL = {"dim": 6, "steps": 60, "first_steps": 60, "k": 3}
 
 
-def local_of(seed: int, n: int, k: int, *, shrink: float = 0.0, pull: float = 0.0, anchor: float = 0.0) -> Local:
-    """Local maps with random numbers in them, in float64."""
+def local_of(seed: int, n: int, k: int, *, shrink: float = 0.0, pull: float = 0.0, anchor: float = 0.0) -> LocalMaps:
+    """LocalMaps maps with random numbers in them, in float64."""
     torch.manual_seed(seed)
     q = torch.rand(n, k, dtype=torch.float64) * (torch.rand(n, k) > 0.4) + 1e-3
-    model = Local(torch.randn(4, 9, dtype=torch.float64), q / q.sum(1, keepdim=True), shrink, pull, anchor, 1.0)
+    model = LocalMaps(torch.randn(4, 9, dtype=torch.float64), q / q.sum(1, keepdim=True), shrink, pull, anchor, 1.0)
     model.deviations.normal_()
     model.offsets.normal_()
     return model
@@ -47,7 +47,7 @@ def test_the_gradient_is_that_of_autograd(seed: int) -> None:
     rows, faces, told = batch_for(seed)
     k = 2 + seed
     model = local_of(seed, len(rows), k, shrink=0.3, pull=0.2, anchor=0.1)
-    loss, by_z, _ = logistic(model.project(rows, faces), *told)
+    loss, by_z, _ = logistic_loss(model.project(rows, faces), *told)
     ours = model.gradients(rows, faces, by_z)
     free = [p.clone().requires_grad_(True) for p in model.parameters]
     common, deviations, offsets = free
@@ -76,11 +76,11 @@ def test_equal_local_maps_are_one_global_map_for_any_assignment(seed: int) -> No
 def test_one_local_map_learns_what_the_global_one_learns() -> None:
     rows, faces, told = batch_for(7)
     start = torch.randn(4, 9, dtype=torch.float64)
-    local = Local(start, torch.ones(len(rows), 1, dtype=torch.float64), 0.3, 0.2, 0.0, 1.0)
-    linear = Linear(start.clone(), shrink=0.3)
+    local = LocalMaps(start, torch.ones(len(rows), 1, dtype=torch.float64), 0.3, 0.2, 0.0, 1.0)
+    linear = LinearMap(start.clone(), shrink=0.3)
     for _ in range(20):
         for model in (local, linear):
-            _, by_z, _ = logistic(model.project(rows, faces), *told)
+            _, by_z, _ = logistic_loss(model.project(rows, faces), *told)
             # the map's step alone: common part and deviation are the same freedom twice
             model.parameters[0] -= 1e-3 * model.gradients(rows, faces, by_z)[0]
     assert float((local.maps[0] - linear.projection).abs().max()) < 1e-12
@@ -90,21 +90,21 @@ def test_before_its_first_step_the_loss_is_that_of_the_global_map() -> None:
     rows, faces, told = batch_for(8)
     start = torch.randn(4, 9, dtype=torch.float64)
     q = torch.rand(len(rows), 3, dtype=torch.float64)
-    local = Local(start, q / q.sum(1, keepdim=True), 0.1, 0.1, 0.1, 1.0)
-    losses = [logistic(m.project(rows, faces), *told)[0] for m in (local, Linear(start))]
+    local = LocalMaps(start, q / q.sum(1, keepdim=True), 0.1, 0.1, 0.1, 1.0)
+    losses = [logistic_loss(m.project(rows, faces), *told)[0] for m in (local, LinearMap(start))]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 
 def test_a_common_shift_and_a_common_turn_leave_the_loss() -> None:
     rows, faces, told = batch_for(9)
     model = local_of(9, len(rows), k=4)
-    before = logistic(model.project(rows, faces), *told)[0]
+    before = logistic_loss(model.project(rows, faces), *told)[0]
     model.offsets += torch.randn(4, dtype=torch.float64)
-    shifted = logistic(model.project(rows, faces), *told)[0]
+    shifted = logistic_loss(model.project(rows, faces), *told)[0]
     turn = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64))[0]
     model.common[:], model.deviations[:] = turn @ model.common, turn @ model.deviations
     model.offsets[:] = model.offsets @ turn.T
-    turned = logistic(model.project(rows, faces), *told)[0]
+    turned = logistic_loss(model.project(rows, faces), *told)[0]
     assert shifted == pytest.approx(before, rel=1e-12)
     assert turned == pytest.approx(before, rel=1e-12)
 
@@ -116,7 +116,7 @@ def data() -> TrainingSet:
 
 @pytest.fixture(scope="module")
 def fitted(data: TrainingSet) -> Clml:
-    return Clml(**SMALL).fit(data)
+    return Clml.from_options(**SMALL).fit(data)
 
 
 def test_assignments_sum_to_one_and_are_sparse(fitted: Clml, data: TrainingSet) -> None:
@@ -136,7 +136,7 @@ def test_the_embedding_is_the_sum_of_local_maps(fitted: Clml, data: TrainingSet)
 
 
 def test_a_threshold_that_goes_to_zero_changes_nothing_in_the_end(fitted: Clml, data: TrainingSet) -> None:
-    loose = replace(fitted, threshold=0.0)
+    loose = fitted.with_options(threshold=0.0)
     loose.learned, loose.tasks = fitted.learned, fitted.tasks
     whole = loose.embed(data.rows)
     errors = []
@@ -148,16 +148,16 @@ def test_a_threshold_that_goes_to_zero_changes_nothing_in_the_end(fitted: Clml, 
 
 
 def test_without_a_second_stage_it_is_ldml_at_a_scale_of_its_own(data: TrainingSet) -> None:
-    still = Clml(**SMALL | {"steps": 1}, rate=1e-8, local_rate=1e-8).fit(data)
-    linear = Ldml(dim=6, steps=60, rate=1e-8).fit(data)
+    still = Clml.from_options(**SMALL | {"steps": 1}, rate=1e-8, local_rate=1e-8).fit(data)
+    linear = Ldml.from_options(dim=6, steps=60, rate=1e-8).fit(data)
     z, same = still.embed(data.rows), linear.embed(data.rows)
     np.testing.assert_allclose(z / z.std(), same / same.std(), atol=1e-3)
 
 
 def test_unless_it_is_rescaled_it_begins_where_the_first_map_ended(data: TrainingSet) -> None:
-    first = Ldml(dim=6, steps=60).fit(data)
+    first = Ldml.from_options(dim=6, steps=60).fit(data)
     still = SMALL | {"steps": 1, "local_rate": 1e-8}
-    kept, anew = (Clml(**still, rescale=rescale).fit(data) for rescale in (False, True))
+    kept, anew = (Clml.from_options(**still, rescale=rescale).fit(data) for rescale in (False, True))
     z = first.embed(data.rows)
     np.testing.assert_allclose(kept.embed(data.rows), z, atol=1e-4 * z.std())
     assert float(kept.learned["bias"]) == pytest.approx(float(first.learned["bias"]), rel=0.02)
@@ -168,14 +168,17 @@ def test_unless_it_is_rescaled_it_begins_where_the_first_map_ended(data: Trainin
 
 def test_a_first_map_learned_on_the_sphere_is_given_a_scale_in_any_case(data: TrainingSet) -> None:
     still = SMALL | {"steps": 1, "local_rate": 1e-8, "spherical": 0.7}
-    kept, anew = (Clml(**still, rescale=rescale).fit(data) for rescale in (False, True))
+    kept, anew = (Clml.from_options(**still, rescale=rescale).fit(data) for rescale in (False, True))
     np.testing.assert_array_equal(kept.learned["projection"], anew.learned["projection"])
 
 
 @pytest.mark.parametrize("gate", ["ldml", "descriptor"])
 def test_pulled_together_it_fits_people_seen_no_worse_and_new_ones_neither(gate: str, data: TrainingSet) -> None:
     new = people(80, seed=2)
-    local, linear = Clml(**SMALL, gate=gate, pull=1e-2).fit(data), Ldml(dim=6, steps=60).fit(data)
+    local, linear = (
+        Clml.from_options(**SMALL, gate=gate, pull=1e-2).fit(data),
+        Ldml.from_options(dim=6, steps=60).fit(data),
+    )
     seen = [nearest_is_alike(e.embed(data.rows), data.tasks[0].people) for e in (local, linear)]
     unseen = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (local, linear)]
     assert seen[0] > seen[1] - 0.02
@@ -186,12 +189,12 @@ def test_shuffled_labels_teach_nothing(data: TrainingSet) -> None:
     new = people(80, seed=2)
     person = np.random.default_rng(0).permutation(data.tasks[0].people)
     shuffled = replace(data.tasks[0], values=person * 1.0, people=person)
-    learned = Clml(**SMALL).fit(TrainingSet(data.rows, (shuffled,)))
+    learned = Clml.from_options(**SMALL).fit(TrainingSet(data.rows, (shuffled,)))
     assert nearest_is_alike(learned.embed(new.rows), new.tasks[0].people) < 0.3
 
 
 def test_people_held_out_choose_the_number_of_steps(data: TrainingSet) -> None:
-    judged = Clml(**SMALL, held_out=0.3).fit(data)
+    judged = Clml.from_options(**SMALL, held_out=0.3).fit(data)
     assert 0 <= judged.notes["steps"] <= 60
     assert 0 < judged.notes["held_out"] <= 1
 
@@ -199,7 +202,7 @@ def test_people_held_out_choose_the_number_of_steps(data: TrainingSet) -> None:
 def test_one_face_touches_only_the_maps_it_belongs_to(data: TrainingSet) -> None:
     """A wide descriptor: 64 maps must not cost 64 times one map."""
     draw = np.random.default_rng(0)
-    wide = Clml(dim=32, k=64, threshold=1e-3)
+    wide = Clml.from_options(dim=32, k=64, threshold=1e-3)
     width = 4000
     wide.learned = {
         "projection": draw.normal(size=(64 * 32, width)).astype(np.float32),
@@ -226,23 +229,23 @@ def _timed(call: object) -> float:
 
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
 def test_people_held_out_choose_the_number_of_maps(data: TrainingSet, held_out: float) -> None:
-    chosen = Clml(**SMALL, ks=(1, 2, 5), held_out=held_out).fit(data)
+    chosen = Clml.from_options(**SMALL, ks=(1, 2, 5), held_out=held_out).fit(data)
     said = chosen.notes["held_out_by_k"]
     k = chosen.notes["k"]
     assert said[str(k)] == max(said.values())
     assert len(chosen.learned["log_weights"]) == k
-    again = Clml(**SMALL | chosen.chosen()).fit(data)
+    again = Clml.from_options(**SMALL | chosen.refit_options()).fit(data)
     assert len(again.learned["log_weights"]) == k
     if held_out == 0:
         np.testing.assert_array_equal(again.embed(data.rows), chosen.embed(data.rows))
 
 
 def test_it_goes_on_from_one_map_and_from_what_several_have_in_common(fitted: Clml, data: TrainingSet) -> None:
-    still = SMALL | {"dim": 4, "steps": 1, "first": 1, "rate": 1e-9, "local_rate": 1e-9, "unit": False}
-    linear = Ldml(dim=6, steps=60).fit(data)
+    still = SMALL | {"dim": 4, "steps": 1, "first_steps": 1, "rate": 1e-9, "local_rate": 1e-9, "unit": False}
+    linear = Ldml.from_options(dim=6, steps=60).fit(data)
     common = fitted.learned["projection"].reshape(3, 6, -1).mean(0)
     for before, projection in ((linear, linear.learned["projection"]), (fitted, common)):
-        made = Clml(**still).go_on_from(before).fit(data)
+        made = Clml.from_options(**still).start_from(before).fit(data)
         scale = np.linalg.norm(made.embed(data.rows), axis=1) / np.linalg.norm(
             (data.rows - data.rows.mean(0)) @ projection.T, axis=1
         )

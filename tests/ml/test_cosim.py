@@ -7,16 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from ml.embedders._collaborative import Collaborative, in_turn
-from ml.embedders._cosim import Branches, dropout, entropy, odds
-from ml.embedders._cosim_descent import Course, Descent, rightly_ordered
-from ml.embedders._pools import Pool
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cosim_average import CosimAverage
 from ml.embedders.cosim_mass import CosimMass
 from ml.embedders.sml import Sml
 from ml.evaluation.restricted import Round
 from ml.evaluation.verification_pairs import Pairs
+from ml.metric_learning.cosim.branches import Branches, compute_log_odds, cross_entropy, draw_dropout_mask
+from ml.metric_learning.cosim.embedder import SimilarityEmbedder
+from ml.metric_learning.cosim.learner import BranchLearner, DecaySchedule, descend
+from ml.metric_learning.held_out_score import compute_auc
+from ml.metric_learning.holdout import shuffle_people
+from ml.metric_learning.pairs import PairSet
 from tests.ml.people import identity, people
 
 SEEDS = range(4)
@@ -26,18 +28,18 @@ JOINT = (CosimMass, CosimAverage)
 class Case:
     """A random network and batch: n descriptors, F fits, B pairs of r numbers, float64."""
 
-    def __init__(self, seed: int, together: bool, n: int = 0, fits: int = 0) -> None:
+    def __init__(self, seed: int, summed: bool, n: int = 0, fits: int = 0) -> None:
         draw = np.random.default_rng(seed)
         torch.manual_seed(seed)
         self.n, self.fits = n or int(draw.integers(1, 5)), fits or int(draw.integers(1, 4))
         self.pairs, r = int(draw.integers(1, 9)), int(draw.integers(1, 7))
-        m = 1 if together else self.n
+        m = 1 if summed else self.n
         raw = torch.rand(m, self.fits, dtype=torch.float64) + 0.1
         self.shares = raw / raw.sum(0)
         self.model = Branches(
             torch.randn(self.n, self.fits, r, r, dtype=torch.float64),
             torch.randn(m, self.fits, dtype=torch.float64),
-            together,
+            summed,
         )
         self.x = torch.randn(self.n, self.fits, 2 * self.pairs, r, dtype=torch.float64)
         self.sign = torch.sign(torch.randn(self.fits, self.pairs, dtype=torch.float64))
@@ -50,7 +52,7 @@ class Case:
             for b in range(self.pairs):
                 p, q = ([weights[i, f] @ self.x[i, f, at] for i in range(self.n)] for at in (b, b + self.pairs))
                 s = torch.stack([one @ other for one, other in zip(p, q, strict=True)])
-                z = (s.sum()[None] if self.model.together else s) + bias[:, f]
+                z = (s.sum()[None] if self.model.summed else s) + bias[:, f]
                 g = (self.shares[:, f] * torch.sigmoid(z)).sum()
                 told = g if self.sign[f, b] > 0 else 1 - g
                 total = total - self.weight[f, b] * told.log()
@@ -61,10 +63,10 @@ def close(found: Tensor, wanted: Tensor) -> bool:
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-12)) < 1e-9
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("summed", [True, False])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_gradient_is_that_of_the_equations(seed: int, together: bool) -> None:
-    case = Case(seed, together)
+def test_the_gradient_is_that_of_the_equations(seed: int, summed: bool) -> None:
+    case = Case(seed, summed)
     weights, bias = (p.clone().requires_grad_() for p in case.model.parameters)
     wanted = case.loss(weights, bias)
     wanted_weights, wanted_bias = torch.autograd.grad(wanted, [weights, bias])
@@ -74,34 +76,34 @@ def test_the_gradient_is_that_of_the_equations(seed: int, together: bool) -> Non
     assert close(by_bias, wanted_bias)
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("summed", [True, False])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_equations_5_6_12_and_13_are_minus_the_gradient(seed: int, together: bool) -> None:
-    case = Case(seed, together, fits=1)
+def test_equations_5_6_12_and_13_are_minus_the_gradient(seed: int, summed: bool) -> None:
+    case = Case(seed, summed, fits=1)
     _, (by_weights, by_bias) = case.model.gradients(case.x, case.sign, torch.ones_like(case.weight), case.shares)
     z, r = case.model.logits(case.x)[:, 0], (case.sign[0] > 0).double()
     f = torch.sigmoid(z)
     g = (case.shares * f).sum(0)
-    step = r - f if together else (r - g) / (g * (1 - g)) * case.shares * f * (1 - f)
+    step = r - f if summed else (r - g) / (g * (1 - g)) * case.shares * f * (1 - f)
     assert close(-by_bias[:, 0], step.sum(1))
     for i in range(case.n):
         x, y = case.x[i, 0].chunk(2)
         outer = x[:, :, None] * y[:, None] + y[:, :, None] * x[:, None]
-        printed = case.model.weights[i, 0] @ (step[0 if together else i][:, None, None] * outer).sum(0)
+        printed = case.model.weights[i, 0] @ (step[0 if summed else i][:, None, None] * outer).sum(0)
         assert close(-by_weights[i, 0], printed)
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("summed", [True, False])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_score_is_the_same_the_other_way_round_and_after_a_rotation(seed: int, together: bool) -> None:
-    case = Case(seed, together)
-    score = odds(case.model.logits(case.x), case.shares)
+def test_the_score_is_the_same_the_other_way_round_and_after_a_rotation(seed: int, summed: bool) -> None:
+    case = Case(seed, summed)
+    score = compute_log_odds(case.model.logits(case.x), case.shares)
     swapped = torch.cat(case.x.chunk(2, dim=2)[::-1], dim=2)
-    assert close(odds(case.model.logits(swapped), case.shares), score)
+    assert close(compute_log_odds(case.model.logits(swapped), case.shares), score)
     r = case.x.shape[3]
     turn = torch.linalg.qr(torch.randn(case.n, case.fits, r, r, dtype=torch.float64))[0]
     turned = replace(case.model, weights=turn @ case.model.weights)
-    assert close(odds(turned.logits(case.x), case.shares), score)
+    assert close(compute_log_odds(turned.logits(case.x), case.shares), score)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -135,16 +137,16 @@ def test_logits_of_a_thousand_are_finite(m: int, dtype: torch.dtype) -> None:
     z = torch.tensor([-1000.0, 1000.0, 0.0, 88.0], dtype=dtype).expand(m, 2, 4)
     sign = torch.tensor([[1.0] * 4, [-1.0] * 4], dtype=dtype)
     shares = torch.full((m, 2), 1 / m, dtype=dtype)
-    loss, by_z = entropy(z, sign, torch.ones_like(sign), shares)
+    loss, by_z = cross_entropy(z, sign, torch.ones_like(sign), shares)
     assert torch.isfinite(loss).all()
     assert torch.isfinite(by_z).all()
     assert float(loss[0]) == pytest.approx(1000 + np.log(2), rel=1e-6)
-    torch.testing.assert_close(odds(z, shares), z[0])
+    torch.testing.assert_close(compute_log_odds(z, shares), z[0])
 
 
 def test_masks_differ_between_the_images_of_a_pair_and_between_descriptors() -> None:
     chance = torch.Generator().manual_seed(0)
-    kept = dropout(torch.Size((2, 1, 2 * 128, 300)), 0.7, chance, torch.empty(0))
+    kept = draw_dropout_mask(torch.Size((2, 1, 2 * 128, 300)), 0.7, chance, torch.empty(0))
     assert float((kept > 0).float().mean()) == pytest.approx(0.3, abs=0.005)
     assert float(kept.mean()) == pytest.approx(1, abs=0.02)
     first, second = kept[:, 0].chunk(2, dim=1)
@@ -153,12 +155,12 @@ def test_masks_differ_between_the_images_of_a_pair_and_between_descriptors() -> 
 
 
 def test_every_weight_starts_at_the_identity() -> None:
-    model = Branches.start(3, 5, torch.zeros(1, 2), together=True)
+    model = Branches.start(3, 5, torch.zeros(1, 2), summed=True)
     assert torch.equal(model.weights, torch.eye(5).expand(3, 2, 5, 5))
 
 
 @pytest.mark.parametrize("kind", [Sml, *JOINT])
-def test_without_a_step_z_is_the_whitened_descriptor(kind: type[Collaborative]) -> None:
+def test_without_a_step_z_is_the_whitened_descriptor(kind: type[SimilarityEmbedder]) -> None:
     data = replace(people(), blocks=(12, 18))
     fitted = kind(rate=1e-12, steps=1).fit(data)
     blocks = (30,) if kind is Sml else (12, 18)
@@ -187,7 +189,7 @@ def test_without_whitening_it_starts_at_the_cosine() -> None:
 
 
 @pytest.mark.parametrize("kind", JOINT)
-def test_the_metric_says_what_the_network_says(kind: type[Collaborative]) -> None:
+def test_the_metric_says_what_the_network_says(kind: type[SimilarityEmbedder]) -> None:
     data = replace(people(seed=3), blocks=(7, 13, 10))
     fitted = kind(steps=60, seed=2).fit(data)
     z = fitted.embed(data.rows)
@@ -203,7 +205,7 @@ def test_the_metric_says_what_the_network_says(kind: type[Collaborative]) -> Non
 
 
 @pytest.mark.parametrize("kind", [Sml, *JOINT])
-def test_people_it_never_saw_are_told_apart_better_than_before(kind: type[Collaborative]) -> None:
+def test_people_it_never_saw_are_told_apart_better_than_before(kind: type[SimilarityEmbedder]) -> None:
     data = replace(people(120), blocks=(18, 12))
     seen = np.flatnonzero(data.tasks[0].people < 80)
     known = TaskData("identity", seen, data.tasks[0].values[seen], data.tasks[0].people[seen])
@@ -214,20 +216,20 @@ def test_people_it_never_saw_are_told_apart_better_than_before(kind: type[Collab
     assert auc(learned, data, 80) > auc(start, data, 80) + 0.05
 
 
-def auc(fitted: Collaborative, data: TrainingSet, first: int) -> float:
+def auc(fitted: SimilarityEmbedder, data: TrainingSet, first: int) -> float:
     """Of all pairs of the people from `first` on."""
     who = data.tasks[0].people
     z = fitted.embed(data.rows[who >= first])
     i, j = np.triu_indices(len(z), 1)
     same = np.where((who[who >= first][i] == who[who >= first][j]), 1.0, -1.0)
-    return rightly_ordered(torch.from_numpy(-fitted.metric.distances(z, z)[i, j]), torch.from_numpy(same))
+    return compute_auc(torch.from_numpy(-fitted.metric.distances(z, z)[i, j]), torch.from_numpy(same))
 
 
 def test_rightly_ordered_is_the_share_of_pairs_in_order() -> None:
     draw = np.random.default_rng(0)
     scores, sign = draw.integers(0, 6, 60) * 1.0, draw.choice([-1.0, 1.0], 60)
     gap = scores[sign > 0][:, None] - scores[sign < 0]
-    found = rightly_ordered(torch.from_numpy(scores), torch.from_numpy(sign))
+    found = compute_auc(torch.from_numpy(scores), torch.from_numpy(sign))
     assert found == pytest.approx(np.mean((gap > 0) + 0.5 * (gap == 0)))
 
 
@@ -247,7 +249,7 @@ def view_two(seed: int, count: int = 90) -> tuple[TrainingSet, TaskData]:
 
 
 @pytest.mark.parametrize("kind", JOINT)
-def test_given_pairs_alone_are_enough(kind: type[Collaborative]) -> None:
+def test_given_pairs_alone_are_enough(kind: type[SimilarityEmbedder]) -> None:
     data, task = view_two(5)
     fitted = kind(steps=300, dropout=0.3, rate=1e-3, whitening="all").fit(data)
     start = kind(steps=1, rate=1e-12, whitening="all").fit(data)
@@ -255,7 +257,7 @@ def test_given_pairs_alone_are_enough(kind: type[Collaborative]) -> None:
     first, second = task.pairs.T
     sign = torch.from_numpy(np.where(task.same, 1.0, -1.0))
     after, before = (
-        rightly_ordered(torch.from_numpy(-e.metric.paired(of[first], of[second])), sign)
+        compute_auc(torch.from_numpy(-e.metric.paired(of[first], of[second])), sign)
         for e, of in ((fitted, z), (start, raw))
     )
     assert after > before + 0.05
@@ -265,7 +267,7 @@ def test_given_pairs_alone_are_enough(kind: type[Collaborative]) -> None:
 def test_from_those_who_judge_nothing_is_learned() -> None:
     data, task = view_two(6)
     plain = CosimMass(steps=40)
-    order = in_turn(task, plain.seed)
+    order = shuffle_people(task, plain.seed)
     judged = np.isin(task.people[task.pairs[:, 0]], order[: round(plain.held_out * len(order))])
     assert 0 < judged.sum() < len(judged) / 4
     one, other = (
@@ -280,26 +282,31 @@ def test_the_best_of_the_looks_is_kept_of_each_fit() -> None:
     x = torch.randn(1, 2, 50, 4)
     draw = np.random.default_rng(0)
 
-    def drawn(count: int) -> Pool:
+    def drawn(count: int) -> PairSet:
         sign = torch.from_numpy(draw.choice([-1.0, 1.0], count)).float()
-        return Pool(torch.from_numpy(draw.integers(0, 50, (count, 2))), sign, torch.ones(count))
+        return PairSet(torch.from_numpy(draw.integers(0, 50, (count, 2))), sign, torch.ones(count))
 
     pools, held = [drawn(40), drawn(40)], [drawn(30), drawn(30)]
     shares = torch.ones(1, 2)
-    model = Branches.start(1, 4, torch.zeros(1, 2), together=True)
-    found = Descent(x, pools, held, shares, Course(60, 8, 0.05, 0.0, 0.0), 0).run(model, lambda *told: None)
+    model = Branches.start(1, 4, torch.zeros(1, 2), summed=True)
+    found = descend(
+        BranchLearner(model, x, pools, held, shares, DecaySchedule(60, 8, 0.05, 0.0, 0.0), 0), lambda *told: None
+    )
     for f in range(2):
-        alone = Branches.start(1, 4, torch.zeros(1, 2), together=True)
-        course = Course(found.steps[f], 8, 0.05, 0.0, 0.0)
-        Descent(x, pools, None, shares, course, 0).run(alone, lambda *told: None)
+        alone = Branches.start(1, 4, torch.zeros(1, 2), summed=True)
+        course = DecaySchedule(found.steps[f], 8, 0.05, 0.0, 0.0)
+        descend(BranchLearner(alone, x, pools, None, shares, course, 0), lambda *told: None)
         torch.testing.assert_close(model.weights[:, f], alone.weights[:, f])
 
 
 def test_the_step_falls_as_in_keras() -> None:
     x, one = torch.ones(1, 1, 2, 1), torch.ones(1)
-    pool = Pool(torch.tensor([[0, 1]]), one, one)
-    model = Branches.start(1, 1, torch.full((1, 1), -40.0), together=True)
-    Descent(x, [pool], None, torch.ones(1, 1), Course(50, 1, 0.01, 0.1, 0.0), 0).run(model, lambda *told: None)
+    pool = PairSet(torch.tensor([[0, 1]]), one, one)
+    model = Branches.start(1, 1, torch.full((1, 1), -40.0), summed=True)
+    descend(
+        BranchLearner(model, x, [pool], None, torch.ones(1, 1), DecaySchedule(50, 1, 0.01, 0.1, 0.0), 0),
+        lambda *told: None,
+    )
     walked = sum(0.01 / (1 + 0.1 * t) for t in range(50))
     assert float(model.bias) + 40 == pytest.approx(walked, rel=1e-3), "Adam's steps under a steady gradient"
 
@@ -321,7 +328,7 @@ def test_one_descriptor_makes_sml_of_both() -> None:
 
 
 @pytest.mark.parametrize("kind", [Sml, *JOINT])
-def test_the_fold_that_is_tested_is_never_touched(kind: type[Collaborative]) -> None:
+def test_the_fold_that_is_tested_is_never_touched(kind: type[SimilarityEmbedder]) -> None:
     """Its labels and its faces replaced by anything, what is learned stays the same to the bit."""
     data, task = view_two(7)
     parts = [

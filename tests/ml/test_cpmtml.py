@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._hinge import Projections, Rates
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cpmtml import Cpmtml
 from ml.errors import TooFewPairs, WrongShape
+from ml.metric_learning.hinge.projections import Projections, Rates
 
 RATES = Rates(own=3e-3, common=2e-3, bias=3e-4)
 Pair = tuple[int, int, int, int]  # task, i, j, sign

@@ -1,6 +1,4 @@
-"""Flat and hierarchical clustering with local metrics, and the k-means that both divide by."""
-
-from dataclasses import replace
+"""FlatClusters and hierarchical clustering with local metrics, and the k-means that both divide by."""
 
 import numpy as np
 import pytest
@@ -8,8 +6,8 @@ import torch
 from sklearn.cluster import KMeans
 
 from ml.embedders.base import TrainingSet
-from ml.embedders.flat import Flat
-from ml.embedders.hierarchical import Hierarchical
+from ml.embedders.flat import FlatClusters
+from ml.embedders.hierarchical import HierarchicalClusters
 from ml.embedders.ldml import Ldml
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.kmeans import k_means, nearest
@@ -19,17 +17,23 @@ from tests.rounding import rounding
 SMALL = {"dim": 6, "steps": 40}
 DATA = people(80, seed=1)
 NEW = people(80, seed=2)
-ALIKE = [pytest.param(Flat(**SMALL, k=1), id="flat"), pytest.param(Hierarchical(**SMALL, depth=1), id="hierarchical")]
+ALIKE = [
+    pytest.param(FlatClusters.from_options(**SMALL, k=1), id="flat"),
+    pytest.param(HierarchicalClusters.from_options(**SMALL, depth=1), id="hierarchical"),
+]
 BOTH = [
-    pytest.param(Flat(**SMALL, k=3, local=20), id="flat"),
-    pytest.param(Hierarchical(**SMALL, depth=3, local=20), id="hierarchical"),
+    pytest.param(FlatClusters.from_options(**SMALL, k=3, local_steps=20), id="flat"),
+    pytest.param(HierarchicalClusters.from_options(**SMALL, depth=3, local_steps=20), id="hierarchical"),
 ]
 
 
 @pytest.mark.parametrize("undivided", ALIKE)
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
-def test_without_a_division_it_is_ldml(undivided: Flat | Hierarchical, held_out: float) -> None:
-    one, linear = replace(undivided, held_out=held_out).fit(DATA), Ldml(**SMALL, held_out=held_out).fit(DATA)
+def test_without_a_division_it_is_ldml(undivided: FlatClusters | HierarchicalClusters, held_out: float) -> None:
+    one, linear = (
+        undivided.with_options(held_out=held_out).fit(DATA),
+        Ldml.from_options(**SMALL, held_out=held_out).fit(DATA),
+    )
     assert one.learned.keys() == linear.learned.keys()
     for name, found in linear.learned.items():  # by the same code from the same numbers
         np.testing.assert_array_equal(one.learned[name], found)
@@ -38,23 +42,28 @@ def test_without_a_division_it_is_ldml(undivided: Flat | Hierarchical, held_out:
 
 
 def test_a_tree_of_one_division_is_flat() -> None:
-    tree, flat = Hierarchical(**SMALL, depth=2, local=20).fit(DATA), Flat(**SMALL, k=2, local=20).fit(DATA)
+    tree, flat = (
+        HierarchicalClusters.from_options(**SMALL, depth=2, local_steps=20).fit(DATA),
+        FlatClusters.from_options(**SMALL, k=2, local_steps=20).fit(DATA),
+    )
     np.testing.assert_array_equal(tree.embed(NEW.rows), flat.embed(NEW.rows))
 
 
 @pytest.mark.parametrize("cells", BOTH)
-def test_cells_that_learn_nothing_of_their_own_keep_the_global_metric(cells: Flat | Hierarchical) -> None:
-    still = replace(cells, local=0, unit=True).fit(DATA)
-    z, linear = still.embed(NEW.rows), Ldml(**SMALL).fit(DATA).embed(NEW.rows)
+def test_cells_that_learn_nothing_of_their_own_keep_the_global_metric(
+    cells: FlatClusters | HierarchicalClusters,
+) -> None:
+    still = cells.with_options(local_steps=0, unit=True).fit(DATA)
+    z, linear = still.embed(NEW.rows), Ldml.from_options(**SMALL).fit(DATA).embed(NEW.rows)
     np.testing.assert_allclose(z, linear, atol=1e-4)
-    assert len(np.unique(still.cell_of(NEW.rows))) == still.cells
+    assert len(np.unique(still.find_cells(NEW.rows))) == still.cells
 
 
 @pytest.mark.parametrize("cells", BOTH)
 @pytest.mark.parametrize("unit", [True, False])
-def test_a_face_is_mapped_by_its_own_cell_alone(cells: Flat | Hierarchical, unit: bool) -> None:
-    fitted = replace(cells, unit=unit).fit(DATA)
-    cell, z = fitted.cell_of(NEW.rows), fitted.embed(NEW.rows)
+def test_a_face_is_mapped_by_its_own_cell_alone(cells: FlatClusters | HierarchicalClusters, unit: bool) -> None:
+    fitted = cells.with_options(unit=unit).fit(DATA)
+    cell, z = fitted.find_cells(NEW.rows), fitted.embed(NEW.rows)
     maps = fitted.learned["projection"].reshape(fitted.cells, 6, -1).astype(np.float64)
     offsets = fitted.learned["offset"].reshape(fitted.cells, 6)
     for s in range(fitted.cells):
@@ -65,10 +74,10 @@ def test_a_face_is_mapped_by_its_own_cell_alone(cells: Flat | Hierarchical, unit
 
 
 def test_a_face_goes_down_the_tree_to_the_nearer_mean_at_each_node() -> None:
-    fitted = Hierarchical(**SMALL, depth=3, local=20).fit(DATA)
+    fitted = HierarchicalClusters.from_options(**SMALL, depth=3, local_steps=20).fit(DATA)
     gates, offsets, means = (fitted.learned[n].astype(np.float64) for n in ("gates", "gate_offsets", "means"))
     assert gates.shape == (3, 6, 30)
-    for row, leaf in zip(NEW.rows, fitted.cell_of(NEW.rows), strict=True):
+    for row, leaf in zip(NEW.rows, fitted.find_cells(NEW.rows), strict=True):
         side, node = [], 0
         for _ in range(2):
             z = gates[node] @ row - offsets[node]
@@ -79,10 +88,10 @@ def test_a_face_goes_down_the_tree_to_the_nearer_mean_at_each_node() -> None:
 
 
 @pytest.mark.parametrize("cells", BOTH)
-def test_walls_rank_the_own_cell_first_and_change_nothing_within_it(cells: Flat | Hierarchical) -> None:
-    open_, walled = cells.fit(DATA), replace(cells, wall=4.0).fit(DATA)
-    cell, z, far = open_.cell_of(NEW.rows), open_.embed(NEW.rows), walled.embed(NEW.rows)
-    np.testing.assert_array_equal(cell, walled.cell_of(NEW.rows))
+def test_walls_rank_the_own_cell_first_and_change_nothing_within_it(cells: FlatClusters | HierarchicalClusters) -> None:
+    open_, walled = cells.fit(DATA), cells.with_options(wall=4.0).fit(DATA)
+    cell, z, far = open_.find_cells(NEW.rows), open_.embed(NEW.rows), walled.embed(NEW.rows)
+    np.testing.assert_array_equal(cell, walled.find_cells(NEW.rows))
     assert far.shape[1] == 6 + open_.cells
     d2, walled_d2 = (((e[:, None] - e[None]).astype(np.float64) ** 2).sum(2) for e in (z, far))
     same = cell[:, None] == cell[None]
@@ -91,18 +100,18 @@ def test_walls_rank_the_own_cell_first_and_change_nothing_within_it(cells: Flat 
 
 
 @pytest.mark.parametrize("cells", BOTH)
-def test_a_cell_with_too_few_pairs_keeps_the_map_of_its_parent(cells: Flat | Hierarchical) -> None:
+def test_a_cell_with_too_few_pairs_keeps_the_map_of_its_parent(cells: FlatClusters | HierarchicalClusters) -> None:
     person = np.arange(400)
     person[:40] = np.arange(40) // 5  # eight people have several photos, all others one
     data = TrainingSet(DATA.rows, (identity(person),))
-    fitted = replace(cells, needed=70).fit(data)
+    fitted = cells.with_options(min_pairs=70).fit(data)
     maps = fitted.learned["projection"].reshape(fitted.cells, 6, -1)
     assert all(np.allclose(m, maps[0], atol=1e-6) for m in maps)
 
 
 @pytest.mark.parametrize("cells", BOTH)
-def test_new_people_are_told_apart_about_as_well_as_by_one_metric(cells: Flat | Hierarchical) -> None:
-    local, linear = (e.fit(DATA).embed(NEW.rows) for e in (cells, Ldml(**SMALL)))
+def test_new_people_are_told_apart_about_as_well_as_by_one_metric(cells: FlatClusters | HierarchicalClusters) -> None:
+    local, linear = (e.fit(DATA).embed(NEW.rows) for e in (cells, Ldml.from_options(**SMALL)))
     found = [nearest_is_alike(z, NEW.tasks[0].people) for z in (local, linear)]
     assert found[0] > found[1] - 0.1
     assert found[0] > nearest_is_alike(NEW.rows, NEW.tasks[0].people) + 0.2
@@ -121,36 +130,38 @@ def two_kinds() -> tuple[TrainingSet, TrainingSet]:
     return sets[0], sets[1]
 
 
-@pytest.mark.parametrize("cells", [Flat(k=2), Hierarchical(depth=2)], ids=["flat", "hierarchical"])
-def test_where_kinds_of_faces_differ_local_metrics_beat_one(cells: Flat | Hierarchical) -> None:
+@pytest.mark.parametrize(
+    "cells", [FlatClusters.from_options(k=2), HierarchicalClusters.from_options(depth=2)], ids=["flat", "hierarchical"]
+)
+def test_where_kinds_of_faces_differ_local_metrics_beat_one(cells: FlatClusters | HierarchicalClusters) -> None:
     known, new = two_kinds()
     asked = {"dim": 8, "steps": 60, "unit": False}
-    local = replace(cells, **asked, local=100, local_rate=0.03).fit(known)
-    linear = Ldml(**asked).fit(known)
+    local = cells.with_options(**asked, local_steps=100, local_rate=0.03).fit(known)
+    linear = Ldml.from_options(**asked).fit(known)
     found = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (local, linear)]
     assert found[0] > found[1] + 0.05
 
 
 @pytest.mark.parametrize("cells", BOTH)
-def test_it_goes_on_from_one_map_or_from_the_root_of_its_like(cells: Flat | Hierarchical) -> None:
-    linear = Ldml(**SMALL).fit(DATA)
-    first = replace(cells, dim=2, steps=1, rate=1e-9, local=0).go_on_from(linear).fit(DATA)
-    again = replace(cells, dim=2, steps=1, rate=1e-9, local=0).go_on_from(first).fit(DATA)
+def test_it_goes_on_from_one_map_or_from_the_root_of_its_like(cells: FlatClusters | HierarchicalClusters) -> None:
+    linear = Ldml.from_options(**SMALL).fit(DATA)
+    first = cells.with_options(dim=2, steps=1, rate=1e-9, local_steps=0).start_from(linear).fit(DATA)
+    again = cells.with_options(dim=2, steps=1, rate=1e-9, local_steps=0).start_from(first).fit(DATA)
     for fitted in (first, again):
         np.testing.assert_allclose(fitted.embed(NEW.rows), linear.embed(NEW.rows), atol=1e-4)
     with pytest.raises(CannotGoOn, match="one linear map"):
-        Ldml(**SMALL).go_on_from(first)
+        Ldml.from_options(**SMALL).start_from(first)
 
 
 @pytest.mark.parametrize("cells", BOTH)
-def test_the_l2_regulariser_makes_local_maps_smaller(cells: Flat | Hierarchical) -> None:
-    sizes = [float(np.linalg.norm(replace(cells, shrink=s).fit(DATA).learned["projection"])) for s in (0.0, 1e-2)]
+def test_the_l2_regulariser_makes_local_maps_smaller(cells: FlatClusters | HierarchicalClusters) -> None:
+    sizes = [float(np.linalg.norm(cells.with_options(shrink=s).fit(DATA).learned["projection"])) for s in (0.0, 1e-2)]
     assert sizes[1] < 0.9 * sizes[0]
 
 
 @pytest.mark.parametrize("cells", BOTH)
-def test_fewer_faces_than_cells_are_refused(cells: Flat | Hierarchical) -> None:
-    many = replace(cells, **({"k": 500} if isinstance(cells, Flat) else {"depth": 10}))
+def test_fewer_faces_than_cells_are_refused(cells: FlatClusters | HierarchicalClusters) -> None:
+    many = cells.with_options(**({"k": 500} if isinstance(cells, FlatClusters) else {"depth": 10}))
     with pytest.raises(TooFewPairs, match=r"(500|512) faces needed, 400 found"):
         many.fit(DATA)
 

@@ -1,6 +1,6 @@
 """What every embedder promises, asked of each that there is."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +10,27 @@ import pytest
 from ml.embedders.base import Embedder, TrainingSet
 from ml.embedders.wpca import Wpca
 from ml.errors import Corrupt, NotFinite, NotFitted, TooFewPairs, WrongShape
-from ml.registry import build, component, names
+from ml.registry import build, list_options, names
 from tests.ml.people import identity, people
 
-SMALL = {"dim": 5, "steps": 30, "first": 30, "k": 3, "pairs": 2000, "auxiliary_pairs": 2000, "local": 20, "depth": 3}
-SMALL |= {"bases": 40, "regions": 4}
+SMALL = {
+    "dim": 5,
+    "steps": 30,
+    "first_steps": 30,
+    "k": 3,
+    "pairs": 2000,
+    "auxiliary_pairs": 2000,
+    "local_steps": 20,
+    "depth": 3,
+}
+SMALL |= {"bases": 40, "regions": 4, "depth": 3}
 EMBEDDERS = names("embedders")
 LEARNERS = [n for n in EMBEDDERS if build("embedders", n).needs_fit]
-FROM_PAIRS = [n for n in LEARNERS if "needed" in {f.name for f in fields(component("embedders", n))}]
+FROM_PAIRS = [n for n in LEARNERS if "min_pairs" in {o.name for o in list_options("embedders", n)}]
 
 
 def small(name: str, **options: Any) -> Embedder:
-    known = {f.name for f in fields(component("embedders", name))}
+    known = {o.name for o in list_options("embedders", name)}
     made: Embedder = build("embedders", name, **{k: v for k, v in SMALL.items() if k in known} | options)
     return made
 
@@ -117,7 +126,7 @@ def test_too_few_pairs_are_refused_with_the_number_missing(name: str, data: Trai
     [task] = data.tasks
     strangers = replace(task, values=np.arange(len(task.faces)) * 1.0)
     with pytest.raises(TooFewPairs, match="10 more to label"):
-        small(name, needed=10).fit(replace(data, tasks=(strangers,)))
+        small(name, min_pairs=10).fit(replace(data, tasks=(strangers,)))
 
 
 @pytest.mark.parametrize("name", LEARNERS)

@@ -13,8 +13,8 @@ from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.cosine import Cosine
 from ml.embedders.cpmtml import Cpmtml
-from ml.embedders.flat import Flat
-from ml.embedders.hierarchical import Hierarchical
+from ml.embedders.flat import FlatClusters
+from ml.embedders.hierarchical import HierarchicalClusters
 from ml.embedders.l2 import L2
 from ml.embedders.ldml import Ldml
 from ml.embedders.mtlmca import Mtlmca
@@ -40,16 +40,25 @@ EMBEDDERS: dict[str, tuple[Callable[[], Embedder], str]] = {
     "cosine": (Cosine, "identity"),
     "wpca": (lambda: Wpca(dim=6).fit(DATA), "identity"),
     "wpca, unit": (lambda: Wpca(dim=6, unit=True).fit(DATA), "identity"),
-    "ldml": (lambda: Ldml(dim=6, unit=False, **QUICK).fit(DATA), "identity"),
-    "ldml, unit": (lambda: Ldml(dim=6, **QUICK).fit(DATA), "identity"),
-    "clml": (lambda: Clml(dim=6, k=3, first=20, soften=4, **QUICK).fit(DATA), "identity"),
-    "flat": (lambda: Flat(dim=6, k=3, local=20, **QUICK).fit(DATA), "identity"),
-    "flat, not unit": (lambda: Flat(dim=6, k=3, local=20, unit=False, **QUICK).fit(DATA), "identity"),
-    "hierarchical, walled": (lambda: Hierarchical(dim=6, depth=3, local=20, wall=4, **QUICK).fit(DATA), "identity"),
+    "ldml": (lambda: Ldml.from_options(dim=6, unit=False, **QUICK).fit(DATA), "identity"),
+    "ldml, unit": (lambda: Ldml.from_options(dim=6, **QUICK).fit(DATA), "identity"),
+    "clml": (lambda: Clml.from_options(dim=6, k=3, first_steps=20, soften=4, **QUICK).fit(DATA), "identity"),
+    "flat": (lambda: FlatClusters.from_options(dim=6, k=3, local_steps=20, **QUICK).fit(DATA), "identity"),
+    "flat, not unit": (
+        lambda: FlatClusters.from_options(dim=6, k=3, local_steps=20, unit=False, **QUICK).fit(DATA),
+        "identity",
+    ),
+    "hierarchical, walled": (
+        lambda: HierarchicalClusters.from_options(dim=6, depth=3, local_steps=20, wall=4, **QUICK).fit(DATA),
+        "identity",
+    ),
     "stml": (lambda: Stml(dim=6, **QUICK).fit(DATA), "identity"),
     "cp-mtml": (lambda: Cpmtml(dim=6, **QUICK).fit(TWO), "age"),
     "scml": (lambda: Scml(dim=6, bases=40, regions=4, batch=100, unit=False, **QUICK).fit(DATA), "identity"),
-    "scml, local": (lambda: Scml(dim=6, bases=40, regions=4, batch=100, k=3, local=20, **QUICK).fit(DATA), "identity"),
+    "scml, local": (
+        lambda: Scml(dim=6, bases=40, regions=4, batch=100, k=3, local_steps=20, **QUICK).fit(DATA),
+        "identity",
+    ),
     "utml": (lambda: Utml(dim=6, **QUICK).fit(TWO), "age"),
     "mtlmca": (lambda: Mtlmca(dim=6, **QUICK).fit(TWO), "age"),
     "pcca": (lambda: Pcca(dim=6, **QUICK).fit(DATA), "identity"),

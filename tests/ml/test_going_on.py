@@ -1,6 +1,6 @@
 """Learners that go on from a model: what they begin with, how far few labels carry them, what they refuse."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,10 +11,19 @@ from numpy.typing import NDArray
 from ml.embedders.base import Embedder, TrainingSet
 from ml.embedders.cosim_mass import CosimMass
 from ml.errors import CannotGoOn, NotFitted
-from ml.registry import build, component, names
+from ml.registry import build, list_options, names
 from tests.ml.people import nearest_is_alike, people, two_tasks
 
-SMALL = {"dim": 6, "steps": 60, "first": 60, "k": 2, "pairs": 2000, "auxiliary_pairs": 2000, "local": 20, "depth": 2}
+SMALL = {
+    "dim": 6,
+    "steps": 60,
+    "first_steps": 60,
+    "k": 2,
+    "pairs": 2000,
+    "auxiliary_pairs": 2000,
+    "local_steps": 20,
+    "depth": 2,
+}
 QUICK = {"batch": 32, "inner": 12, "averaging": 0.9}
 NEVER = ("cosine", "l2", "scml", "subsml", "wpca")
 GO_ON = [n for n in names("embedders") if n not in NEVER]
@@ -22,7 +31,7 @@ HINGED = ("cpmtml", "mtlmca", "pcca", "stml", "utml")
 JOINT = ("cosim_average", "cosim_mass", "sml")
 LAYERS = ("qconv", "stiefel")
 LINEAR = ("clml", "flat", "hierarchical", "ldml")
-HELD = {"stay": 0.03}
+HELD = {"proximal_weight": 0.03}
 """For those whose pull is made for a fit anew, what few labels ask for."""
 MANY = ("cpmtml", "mtlmca", "utml")
 KNOWN, NEW = people(80, seed=1), people(60, seed=2)
@@ -30,7 +39,7 @@ FEW = people(12, 3, seed=5)
 
 
 def small(name: str, **options: Any) -> Embedder:
-    known = {f.name for f in fields(component("embedders", name))}
+    known = {o.name for o in list_options("embedders", name)}
     told = SMALL | (QUICK if name in HINGED + JOINT else {}) | options
     made: Embedder = build("embedders", name, **{k: v for k, v in told.items() if k in known})
     return made
@@ -55,13 +64,13 @@ def alike(embedder: Embedder) -> float:
 def test_whoever_does_not_go_on_says_so() -> None:
     for name in NEVER:
         with pytest.raises(CannotGoOn, match="anew"):
-            small(name).go_on_from(fitted("ldml"))
+            small(name).start_from(fitted("ldml"))
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT + LAYERS)
 @pytest.mark.parametrize("data", [KNOWN, FEW], ids=["the same", "others"])
 def test_without_a_step_it_is_the_model_that_it_goes_on_from(name: str, data: TrainingSet) -> None:
-    still = small(name, steps=0).go_on_from(fitted(name)).fit(data)
+    still = small(name, steps=0).start_from(fitted(name)).fit(data)
     np.testing.assert_allclose(apart(still), apart(fitted(name)), atol=2e-4)
 
 
@@ -69,8 +78,8 @@ def test_without_a_step_it_is_the_model_that_it_goes_on_from(name: str, data: Tr
 def test_every_task_begins_where_the_model_has_it(name: str) -> None:
     data = two_tasks()
     first = small(name, steps=200).fit(data)
-    still = small(name, steps=0).go_on_from(first).fit(data)
-    turned = small(name, steps=0).go_on_from(first).fit(replace(data, tasks=data.tasks[::-1]))
+    still = small(name, steps=0).start_from(first).fit(data)
+    turned = small(name, steps=0).start_from(first).fit(replace(data, tasks=data.tasks[::-1]))
     for task in ("identity", "mood"):
         for again in (still, turned):
             np.testing.assert_allclose(apart(again, data.rows, task), apart(first, data.rows, task), atol=2e-4)
@@ -80,7 +89,7 @@ def test_every_task_begins_where_the_model_has_it(name: str) -> None:
 @pytest.mark.parametrize("name", GO_ON)
 def test_few_labels_leave_it_nearer_to_the_model_and_no_worse_than_a_fit_anew(name: str) -> None:
     before = fitted(name)
-    on = small(name, **(HELD if name in LINEAR else {})).go_on_from(before).fit(FEW)
+    on = small(name, **(HELD if name in LINEAR else {})).start_from(before).fit(FEW)
     anew = small(name).fit(FEW)
     moved = [np.abs(apart(e) - apart(before)).mean() for e in (on, anew)]
     assert moved[0] < 0.5 * moved[1]
@@ -92,7 +101,7 @@ def test_few_labels_leave_it_nearer_to_the_model_and_no_worse_than_a_fit_anew(na
 @pytest.mark.parametrize("name", HINGED + JOINT)
 def test_the_pull_to_the_model_is_what_holds_it(name: str) -> None:
     before = fitted(name)
-    held, free = (small(name, stay=s, held_out=0.0).go_on_from(before).fit(FEW) for s in (10.0, 0.0))
+    held, free = (small(name, proximal_weight=s, held_out=0.0).start_from(before).fit(FEW) for s in (10.0, 0.0))
     moved = [np.abs(apart(e) - apart(before)).mean() for e in (held, free)]
     assert 0 < moved[0] < 0.5 * moved[1]
 
@@ -103,7 +112,7 @@ def test_more_is_learned_from_more_labels(name: str) -> None:
     [task] = KNOWN.tasks
     half = replace(task, faces=task.faces[:200], values=task.values[:200], people=task.people[:200])
     before = small(name, steps=100).fit(TrainingSet(KNOWN.rows[:200], (half,)))
-    on, again = (small(name).go_on_from(before).fit(KNOWN) for _ in range(2))
+    on, again = (small(name).start_from(before).fit(KNOWN) for _ in range(2))
     np.testing.assert_array_equal(on.embed(NEW.rows), again.embed(NEW.rows))
     assert alike(on) > alike(before) - 0.03
 
@@ -112,31 +121,31 @@ def test_more_is_learned_from_more_labels(name: str) -> None:
 def test_other_descriptors_are_refused(name: str) -> None:
     wider = replace(FEW, rows=np.concatenate([FEW.rows, FEW.rows[:, :3]], axis=1))
     with pytest.raises(CannotGoOn, match=r"30 numbers a face, these descriptors have 33"):
-        small(name).go_on_from(fitted(name)).fit(wider)
+        small(name).start_from(fitted(name)).fit(wider)
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT + LAYERS)
 def test_another_method_is_refused(name: str) -> None:
     for other in {"ldml", "stml", "sml", "cpmtml"} - {name}:
         with pytest.raises(CannotGoOn, match=f"{type(fitted(name)).__name__} goes on from .*, not from"):
-            small(name).go_on_from(fitted(other))
+            small(name).start_from(fitted(other))
     with pytest.raises(NotFitted):
-        small(name).go_on_from(small(name))
+        small(name).start_from(small(name))
 
 
 def test_a_map_of_directions_is_none_of_the_rows() -> None:
     with pytest.raises(CannotGoOn, match="one linear map, which Qconv is not"):
-        small("ldml").go_on_from(fitted("qconv"))
+        small("ldml").start_from(fitted("qconv"))
 
 
 def test_the_two_layers_go_on_from_one_another() -> None:
-    still = small("stiefel", steps=0).go_on_from(fitted("qconv")).fit(FEW)
+    still = small("stiefel", steps=0).start_from(fitted("qconv")).fit(FEW)
     np.testing.assert_allclose(apart(still), apart(fitted("qconv")), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT)
 def test_the_shape_of_what_was_learned_is_taken_over(name: str) -> None:
-    on = small(name, dim=3, inner=4, unit=False, steps=0).go_on_from(fitted(name)).fit(FEW)
+    on = small(name, dim=3, inner=4, unit=False, steps=0).start_from(fitted(name)).fit(FEW)
     assert on.embed(NEW.rows).shape == fitted(name).embed(NEW.rows).shape
     np.testing.assert_allclose(apart(on), apart(fitted(name)), atol=2e-4)
 
@@ -145,17 +154,17 @@ def test_the_shape_of_what_was_learned_is_taken_over(name: str) -> None:
 def test_a_task_that_the_model_does_not_know_is_refused(name: str) -> None:
     [task] = FEW.tasks
     with pytest.raises(CannotGoOn, match="has learned identity, and nothing of mood"):
-        small(name).go_on_from(fitted(name)).fit(replace(FEW, tasks=(replace(task, task="mood"),)))
+        small(name).start_from(fitted(name)).fit(replace(FEW, tasks=(replace(task, task="mood"),)))
 
 
 def test_descriptors_cut_otherwise_are_refused() -> None:
     cut = replace(KNOWN, blocks=(10, 20))
     before = CosimMass(steps=20, inner=8).fit(cut)
     with pytest.raises(CannotGoOn, match=r"no\. 1 has 20 numbers here"):
-        CosimMass(steps=20).go_on_from(before).fit(replace(FEW, blocks=(20, 10)))
+        CosimMass(steps=20).start_from(before).fit(replace(FEW, blocks=(20, 10)))
     with pytest.raises(CannotGoOn, match=r"other descriptors"):
-        CosimMass(steps=20).go_on_from(before).fit(FEW)
-    fewer = CosimMass(steps=20).go_on_from(small("cosim_mass").fit(FEW))
+        CosimMass(steps=20).start_from(before).fit(FEW)
+    fewer = CosimMass(steps=20).start_from(small("cosim_mass").fit(FEW))
     with pytest.raises(CannotGoOn, match=r"other descriptors"):
         fewer.fit(replace(FEW, blocks=(10, 20)))
 
@@ -163,10 +172,10 @@ def test_descriptors_cut_otherwise_are_refused() -> None:
 def test_searched_shares_stay() -> None:
     cut = replace(KNOWN, blocks=(10, 20))
     before = build("embedders", "cosim_average", steps=30, inner=8, shares="search", parts=2).fit(cut)
-    on = build("embedders", "cosim_average", steps=5).go_on_from(before).fit(cut)
+    on = build("embedders", "cosim_average", steps=5).start_from(before).fit(cut)
     np.testing.assert_array_equal(on.learned["shares"], before.learned["shares"])
 
 
 def test_the_next_fit_but_one_learns_anew() -> None:
-    on = small("stml").go_on_from(fitted("stml")).fit(KNOWN)
+    on = small("stml").start_from(fitted("stml")).fit(KNOWN)
     np.testing.assert_array_equal(on.fit(KNOWN).embed(NEW.rows), small("stml").fit(KNOWN).embed(NEW.rows))

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ml import registry
-from ml.embedders._pairs import squared_distances
 from ml.errors import WrongShape
 from ml.layers.base import Layer, optimisers, random_start
 from ml.losses.triplet import Triplet
 from ml.manifolds._rsgdm import Rsgdm
 from ml.manifolds.flat import Flat
+from ml.metric_learning.tensors import squared_distances
 from ml.mining.semihard import SemiHard
 
 NAMES = registry.names("layers")

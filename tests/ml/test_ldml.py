@@ -8,18 +8,20 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from ml.embedders._batches import Batch, Batches
-from ml.embedders._descent import on_sphere
-from ml.embedders._folds import mean_average_precision, teaching
-from ml.embedders._maps import Linear
-from ml.embedders._pairs import logistic, squared_distances
-from ml.embedders._space import discriminant, principal_space
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.cosine import Cosine
 from ml.embedders.ldml import Ldml
 from ml.embedders.wpca import Wpca
 from ml.errors import CannotGoOn, NotFitted, TooFewPairs
+from ml.metric_learning.held_out_score import mean_average_precision
+from ml.metric_learning.holdout import split_training_set
+from ml.metric_learning.initial_maps import fit_discriminant
+from ml.metric_learning.logistic.loss import logistic_loss, spherical_loss
+from ml.metric_learning.logistic.maps import LinearMap
+from ml.metric_learning.pair_batches import PairBatch, PairBatches
+from ml.metric_learning.subspace import fit_subspace
+from ml.metric_learning.tensors import squared_distances
 from ml.sampling.balanced import Balanced
 from ml.sampling.uniform import Uniform
 from tests.ml.people import contradicted, corrected, identity, labels_alone, nearest_is_alike, people, relative
@@ -50,7 +52,7 @@ def slow_loss(z: torch.Tensor, bias: torch.Tensor, sign: torch.Tensor, weight: t
 @pytest.mark.parametrize("seed", range(5))
 def test_the_loss_and_its_gradient_are_those_of_the_equation(seed: int) -> None:
     z, bias, sign, weight = batch_of(seed)
-    loss, by_z, by_bias = logistic(z, bias, sign, weight)
+    loss, by_z, by_bias = logistic_loss(z, bias, sign, weight)
     z.requires_grad_(True)
     bias.requires_grad_(True)
     slow = slow_loss(z, bias, sign, weight)
@@ -63,7 +65,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_equation(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_gradient_on_the_sphere_is_that_of_autograd(seed: int) -> None:
     z, bias, sign, weight = batch_of(seed)
-    loss, by_z, by_bias = on_sphere(z, bias, Batch(np.arange(len(z)), sign, weight), 1.7)
+    loss, by_z, by_bias = spherical_loss(z, bias, PairBatch(np.arange(len(z)), sign, weight), 1.7)
     z.requires_grad_(True)
     bias.requires_grad_(True)
     slow = slow_loss(1.7 * z / z.norm(dim=1, keepdim=True), bias, sign, weight)
@@ -79,39 +81,39 @@ def test_the_gradient_by_the_map_is_that_of_autograd(seed: int) -> None:
     torch.manual_seed(seed)
     z, bias, sign, weight = batch_of(seed)
     rows = torch.randn(len(z), 11, dtype=torch.float64)
-    model = Linear(torch.randn(4, 11, dtype=torch.float64), shrink=0.3, stay=0.2)
-    model.home.normal_()
-    _, by_z, _ = logistic(model.project(rows, np.arange(len(z))), bias, sign, weight)
+    model = LinearMap(torch.randn(4, 11, dtype=torch.float64), shrink=0.3, proximal_weight=0.2)
+    model.start.normal_()
+    _, by_z, _ = logistic_loss(model.project(rows, np.arange(len(z))), bias, sign, weight)
     [ours] = model.gradients(rows, np.arange(len(z)), by_z)
     free = model.projection.clone().requires_grad_(True)
     whole = slow_loss(rows @ free.T, bias, sign, weight)
-    (whole + 0.3 * free.square().sum() + 0.2 * (free - model.home).square().sum()).backward()
+    (whole + 0.3 * free.square().sum() + 0.2 * (free - model.start).square().sum()).backward()
     assert float((ours - free.grad).norm() / free.grad.norm()) < 1e-9
 
 
 def test_the_few_best_axes_of_the_start_are_those_of_the_whole() -> None:
     data = people(80, seed=1)
     rows = torch.from_numpy(data.rows[:, :40] - data.rows[:, :40].mean(0))
-    few, whole = (discriminant(rows, data.tasks[0], dim, 1e-3) for dim in (4, 40))
+    few, whole = (fit_discriminant(rows, data.tasks[0], dim, 1e-3) for dim in (4, 40))
     alike = (few * whole[:4]).sum(1) / (few.norm(dim=1) * whole[:4].norm(dim=1))
     assert float(alike.abs().min()) > 1 - 1e-4
 
 
 def test_coordinates_in_principal_axes_are_learned_from_as_they_are() -> None:
     data = people(80, seed=1)
-    space = principal_space(torch.from_numpy(data.rows), np.arange(len(data.rows)), 30, 0)
-    inside = replace(data, rows=space(torch.from_numpy(data.rows)).numpy())
-    whole = Ldml(**SMALL, axes=30).fit(data)
-    same = Ldml(**SMALL, axes=0).fit(inside)
+    space = fit_subspace(torch.from_numpy(data.rows), np.arange(len(data.rows)), 30, 0)
+    inside = replace(data, rows=space.project(torch.from_numpy(data.rows)).numpy())
+    whole = Ldml.from_options(**SMALL, axes=30).fit(data)
+    same = Ldml.from_options(**SMALL, axes=0).fit(inside)
     np.testing.assert_allclose(same.embed(inside.rows), whole.embed(data.rows), atol=1e-3)
 
 
 def test_coordinates_keep_their_origin_when_a_fit_goes_on() -> None:
     first, other = people(80, seed=1), people(60, seed=2)
-    space = principal_space(torch.from_numpy(first.rows), np.arange(len(first.rows)), 30, 0)
-    one, two = (replace(d, rows=space(torch.from_numpy(d.rows)).numpy()) for d in (first, other))
-    before = Ldml(**SMALL, axes=0).fit(one)
-    on = Ldml(**(SMALL | {"steps": 0}), axes=0).go_on_from(before).fit(two)
+    space = fit_subspace(torch.from_numpy(first.rows), np.arange(len(first.rows)), 30, 0)
+    one, two = (replace(d, rows=space.project(torch.from_numpy(d.rows)).numpy()) for d in (first, other))
+    before = Ldml.from_options(**SMALL, axes=0).fit(one)
+    on = Ldml.from_options(**(SMALL | {"steps": 0}), axes=0).start_from(before).fit(two)
     np.testing.assert_allclose(on.embed(two.rows), before.embed(two.rows), atol=1e-4)
 
 
@@ -136,7 +138,7 @@ def test_full_rank_reaches_the_loss_of_logistic_regression() -> None:
 
     def ours(flat: np.ndarray) -> tuple[float, np.ndarray]:
         projection = torch.from_numpy(flat[:-1].reshape(d, d).copy())
-        loss, by_z, by_bias = logistic(inputs @ projection.T, torch.tensor(flat[-1]), sign, weight)
+        loss, by_z, by_bias = logistic_loss(inputs @ projection.T, torch.tensor(flat[-1]), sign, weight)
         return loss, np.append((by_z.T @ inputs).numpy().ravel(), float(by_bias))
 
     found = minimize(ours, np.append(np.eye(d).ravel(), 1.0), jac=True, options={"gtol": 1e-8})
@@ -146,7 +148,7 @@ def test_full_rank_reaches_the_loss_of_logistic_regression() -> None:
 @pytest.mark.parametrize("spherical", [0.0, 0.7])
 def test_what_was_learned_tells_new_people_apart_better_than_what_needs_no_labels(spherical: float) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
-    learned = Ldml(**SMALL, spherical=spherical).fit(known).embed(new.rows)
+    learned = Ldml.from_options(**SMALL, spherical=spherical).fit(known).embed(new.rows)
     start = Wpca(dim=6).fit(known).embed(new.rows)
     alike = [nearest_is_alike(z, new.tasks[0].people) for z in (learned, start)]
     assert alike[0] > alike[1] + 0.2
@@ -156,7 +158,7 @@ def test_what_was_learned_tells_new_people_apart_better_than_what_needs_no_label
 def test_shuffled_labels_teach_nothing(start: str) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     shuffled = np.random.default_rng(0).permutation(known.tasks[0].people)
-    learned = Ldml(**SMALL, start=start).fit(TrainingSet(known.rows, (identity(shuffled),)))
+    learned = Ldml.from_options(**SMALL, start=start).fit(TrainingSet(known.rows, (identity(shuffled),)))
     untrained = Wpca(dim=6).fit(known)
     alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, untrained)]
     assert alike[0] < alike[1] + 0.1
@@ -164,7 +166,10 @@ def test_shuffled_labels_teach_nothing(start: str) -> None:
 
 def test_descriptors_of_another_scale_are_learned_as_well() -> None:
     data = people(seed=4)
-    small, large = Ldml(**SMALL).fit(data), Ldml(**SMALL).fit(TrainingSet(data.rows * 100, data.tasks))
+    small, large = (
+        Ldml.from_options(**SMALL).fit(data),
+        Ldml.from_options(**SMALL).fit(TrainingSet(data.rows * 100, data.tasks)),
+    )
     z, same_z = small.embed(data.rows), large.embed(data.rows * 100)
     assert np.abs(z - same_z).max() < 0.02 * np.abs(z).max()
 
@@ -173,13 +178,13 @@ def test_descriptors_of_another_scale_are_learned_as_well() -> None:
 def test_thirty_explicit_labels_override_what_the_values_say(same: bool) -> None:
     data = people(seed=5)
     otherwise, pairs = contradicted(data, same)
-    before, after = (relative(Ldml(**SMALL).fit(d).embed(data.rows), pairs) for d in (data, otherwise))
+    before, after = (relative(Ldml.from_options(**SMALL).fit(d).embed(data.rows), pairs) for d in (data, otherwise))
     assert after < before - 0.1 if same else after > before + 0.1
 
 
 def test_a_pair_with_an_explicit_label_counts_no_longer_as_derived() -> None:
     data = corrected(people(10, seed=6), np.array([[0, 1], [0, 7]]), True)
-    batches = Batches(data.tasks[0], Uniform(50), np.random.default_rng(0), negatives=20, corrections=0.0)
+    batches = PairBatches(data.tasks[0], Uniform(50), np.random.default_rng(0), negatives=20, corrections=0.0)
     batch = batches.draw(torch.device("cpu"))
     place = {int(face): at for at, face in enumerate(batch.faces[:50])}
     for i, j in ((0, 1), (0, 7)):
@@ -189,7 +194,7 @@ def test_a_pair_with_an_explicit_label_counts_no_longer_as_derived() -> None:
 
 def test_explicit_labels_alone_are_enough() -> None:
     known, new = people(120, seed=7), people(60, seed=8)
-    learned = Ldml(**SMALL).fit(labels_alone(known))
+    learned = Ldml.from_options(**SMALL).fit(labels_alone(known))
     untrained = Wpca(dim=6).fit(known)
     alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, untrained)]
     assert alike[0] > alike[1] + 0.1
@@ -201,7 +206,7 @@ def test_values_within_the_tolerance_are_the_same() -> None:
     rows = draw.normal(size=(400, 12)).astype(np.float32)
     rows[:, 0] += 0.05 * age
     data = TrainingSet(rows, (TaskData("age", np.arange(400), age, np.arange(400), tolerance=5),))
-    z = Ldml(dim=2, steps=100).fit(data).embed(rows, "age")
+    z = Ldml.from_options(dim=2, steps=100).fit(data).embed(rows, "age")
     d2 = ((z[:, None] - z[None]) ** 2).sum(2) + np.diag(np.full(400, np.inf))
     nearest = np.abs(age[np.argsort(d2, 1)[:, :5]] - age[:, None]).mean()
     assert nearest < 16  # by chance 21
@@ -210,49 +215,51 @@ def test_values_within_the_tolerance_are_the_same() -> None:
 def test_people_held_out_choose_the_number_of_steps_and_a_refit_repeats_it() -> None:
     data = people(seed=10)
     seen: list[dict[str, float]] = []
-    judged = Ldml(**SMALL, held_out=0.3).fit(data, progress=lambda step, steps, values: seen.append(values))
+    judged = Ldml.from_options(**SMALL, held_out=0.3).fit(
+        data, progress=lambda step, steps, values: seen.append(values)
+    )
     assert 1 <= judged.notes["steps"] <= 60
     assert 0 < judged.notes["held_out"] <= 1
     assert "held_out" in seen[-1]
-    again = Ldml(dim=6, steps=judged.notes["steps"]).fit(data)
+    again = Ldml.from_options(dim=6, steps=judged.notes["steps"]).fit(data)
     assert again.notes["steps"] == judged.notes["steps"]
 
 
-def test_labels_of_people_held_out_do_not_reach_the_lesson() -> None:
+def test_labels_of_people_held_out_do_not_reach_the_fit() -> None:
     data = people(seed=11)
     [task] = data.tasks
-    _, held = teaching(data, 10, 0.3, seed=0)
+    _, held = split_training_set(data, 10, 0.3, seed=0)
     poisoned = task.values.copy()
     poisoned[held.faces] = np.random.default_rng(0).permutation(poisoned[held.faces])
-    one = teaching(data, 10, 0.3, seed=0)[0]
-    other = teaching(TrainingSet(data.rows, (replace(task, values=poisoned),)), 10, 0.3, seed=0)[0]
+    one = split_training_set(data, 10, 0.3, seed=0)[0]
+    other = split_training_set(TrainingSet(data.rows, (replace(task, values=poisoned),)), 10, 0.3, seed=0)[0]
     np.testing.assert_array_equal(one.values, other.values)
     np.testing.assert_array_equal(one.faces, other.faces)
 
 
 def test_learning_goes_on_from_what_was_learned() -> None:
     data = people(seed=12)
-    first = Ldml(**SMALL).fit(data)
+    first = Ldml.from_options(**SMALL).fit(data)
     before = first.embed(data.rows)
     first.start, first.steps, first.rate = "learned", 1, 1e-6
     after = first.fit(data).embed(data.rows)
     ratio = np.linalg.norm(after, axis=1) / np.linalg.norm(before, axis=1)
     assert ratio.std() < 1e-3 * ratio.mean()
     with pytest.raises(NotFitted):
-        Ldml(**SMALL, start="learned").fit(data)
+        Ldml.from_options(**SMALL, start="learned").fit(data)
 
 
 def test_a_strong_pull_to_the_start_keeps_the_start() -> None:
     data = people(seed=13)
-    start = Ldml(**SMALL | {"rate": 1e-9}).fit(data).embed(data.rows)
-    held, free = (Ldml(**SMALL, stay=stay).fit(data).embed(data.rows) for stay in (10.0, 0.0))
+    start = Ldml.from_options(**SMALL | {"rate": 1e-9}).fit(data).embed(data.rows)
+    held, free = (Ldml.from_options(**SMALL, proximal_weight=stay).fit(data).embed(data.rows) for stay in (10.0, 0.0))
     assert np.abs(held - start).max() < 0.1 * np.abs(free - start).max()
 
 
 def test_pairs_of_one_kind_alone_are_refused() -> None:
     data = people(1, 20)
     with pytest.raises(TooFewPairs, match="not the same"):
-        Ldml(dim=2).fit(data)
+        Ldml.from_options(dim=2).fit(data)
 
 
 def test_a_balanced_batch_has_each_person_as_often_whoever_has_most_photos() -> None:
@@ -271,7 +278,7 @@ def test_nothing_warns_on_a_descriptor_without_variance() -> None:
     rows[:, 5:] = 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        z = Ldml(dim=8, steps=5).fit(TrainingSet(rows, data.tasks)).embed(rows)
+        z = Ldml.from_options(dim=8, steps=5).fit(TrainingSet(rows, data.tasks)).embed(rows)
     assert np.isfinite(z).all()
 
 
@@ -279,7 +286,7 @@ def test_nothing_warns_on_a_descriptor_without_variance() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_gpu_learns_what_the_cpu_learns() -> None:
     data = people(seed=15)
-    there, here = (Ldml(**SMALL, device=d).fit(data).embed(data.rows) for d in ("cuda", "cpu"))
+    there, here = (Ldml.from_options(**SMALL, device=d).fit(data).embed(data.rows) for d in ("cuda", "cpu"))
     assert abs(nearest_is_alike(there, data.tasks[0].people) - nearest_is_alike(here, data.tasks[0].people)) < 0.05
 
 
@@ -310,7 +317,7 @@ def test_labels_of_a_few_people_help_to_tell_strangers_apart() -> None:
         data = TrainingSet(rows, (told,))
         untaught, taught = (
             mean_average_precision(torch.from_numpy(e.fit(data).embed(rows)[strangers]), person[strangers] * 1.0, 0.0)
-            for e in (Wpca(dim=24, unit=True), Ldml(dim=24))
+            for e in (Wpca(dim=24, unit=True), Ldml.from_options(dim=24))
         )
         assert taught > 1.1 * untaught
 
@@ -319,13 +326,15 @@ def test_it_goes_on_from_any_one_linear_map_and_from_no_other(tmp_path: Path) ->
     data = people(seed=12)
     whole = Wpca(dim=4).fit(data)
     whole.save(tmp_path)
-    after = Ldml(**SMALL | {"steps": 1, "rate": 1e-9, "unit": False}).go_on_from(Wpca.load(tmp_path)).fit(data)
+    after = (
+        Ldml.from_options(**SMALL | {"steps": 1, "rate": 1e-9, "unit": False}).start_from(Wpca.load(tmp_path)).fit(data)
+    )
     scale = np.linalg.norm(after.embed(data.rows), axis=1) / np.linalg.norm(whole.embed(data.rows), axis=1)
     assert scale.std() < 1e-3 * scale.mean()
-    for refused in (Cosine(), Clml(dim=4, k=2, steps=5, first=5).fit(data)):
+    for refused in (Cosine(), Clml.from_options(dim=4, k=2, steps=5, first_steps=5).fit(data)):
         with pytest.raises(CannotGoOn, match="linear"):
-            Ldml(**SMALL).go_on_from(refused)
+            Ldml.from_options(**SMALL).start_from(refused)
     with pytest.raises(NotFitted):
-        Ldml(**SMALL).go_on_from(Wpca())
+        Ldml.from_options(**SMALL).start_from(Wpca())
     with pytest.raises(CannotGoOn, match="anew"):
-        Wpca().go_on_from(whole)
+        Wpca().start_from(whole)

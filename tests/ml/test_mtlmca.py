@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._hinge import Projections, Rates
-from ml.embedders._turned import Turned
 from ml.embedders.mtlmca import Mtlmca
 from ml.embedders.utml import Utml
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.hinge.turned_projections import TurnedProjections
 from tests.ml.people import two_tasks
 from tests.ml.test_cpmtml import RATES, close, learn, made, mean_distance_ratio, pairs_of
 
@@ -13,10 +13,10 @@ QUICK = {"dim": 6, "steps": 200, "batch": 32, "pairs": 2000, "auxiliary_pairs": 
 DATA = two_tasks()
 
 
-def turned(tasks: int, seed: int) -> tuple[torch.Tensor, Turned]:
+def turned(tasks: int, seed: int) -> tuple[torch.Tensor, TurnedProjections]:
     rows, at = made(tasks, seed)
     turns = [torch.eye(5, dtype=rows.dtype) + torch.randn(5, 5, dtype=rows.dtype) / 4 for _ in range(tasks)]
-    return rows, Turned(at.common, turns, [1.0] * tasks)
+    return rows, TurnedProjections(at.common, turns, [1.0] * tasks)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -53,7 +53,7 @@ def test_with_turns_held_at_the_identity_it_is_one_projection_for_all() -> None:
     rows, at = made(tasks=2)
     union = Projections(at.common.clone(), [p[:0] for p in at.own], [1.0, 1.0])
     eye = torch.eye(5, dtype=rows.dtype)
-    held = Turned(at.common, [eye, eye.clone()], [1.0, 1.0])
+    held = TurnedProjections(at.common, [eye, eye.clone()], [1.0, 1.0])
     pairs = pairs_of(2, 200)
     learn(held, rows, pairs, Rates(0.0, RATES.common, RATES.bias))
     learn(union, rows, pairs)
@@ -70,7 +70,7 @@ def test_orthogonal_turns_change_no_distance() -> None:
     rows, at = turned(1, 5)
     at.own = [torch.linalg.qr(at.own[0])[0]]
     u = rows[0] - rows[1]
-    assert float((at.stacked(0) @ u).square().sum()) == pytest.approx(float((at.common @ u).square().sum()), rel=1e-12)
+    assert float((at.stack(0) @ u).square().sum()) == pytest.approx(float((at.common @ u).square().sum()), rel=1e-12)
 
 
 def test_each_task_is_told_apart_better_in_its_own_space() -> None:

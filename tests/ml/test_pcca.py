@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._hinge import Rates
-from ml.embedders._soft import Soft
 from ml.embedders.base import TrainingSet
 from ml.embedders.pcca import Pcca
 from ml.embedders.wpca import Wpca
+from ml.metric_learning.hinge.losses import SoftHingeLoss
+from ml.metric_learning.hinge.projections import Projections, Rates
 from tests.ml.people import identity, nearest_is_alike, people
 
 SMALL = {"dim": 6, "steps": 400, "batch": 64, "pairs": 4000, "averaging": 0.9, "held_out": 0.0}
@@ -42,7 +42,7 @@ def test_a_step_is_half_the_gradient_of_the_generalised_logistic_loss(seed: int,
     free = start.clone().requires_grad_()
     losses = weight * slow_loss(rows, free, pairs, sign, beta)
     losses.sum().backward()
-    at = Soft(None, [start.clone()], [1.0], beta=beta)
+    at = Projections(None, [start.clone()], [1.0], SoftHingeLoss(beta))
     told = at.step(0, rows, pairs, sign, weight, FREE)
     ours = (start - at.own[0]) / FREE.own * 2
     assert told == pytest.approx(float(losses.mean().detach()), rel=1e-9)
@@ -54,7 +54,7 @@ def test_as_beta_grows_the_loss_becomes_a_hinge_without_margin() -> None:
     margin = torch.linspace(-2, 2, 41, dtype=torch.float64)
     gaps = []
     for beta in (1.0, 10.0, 1000.0):
-        loss, slope = Soft(None, [], [], beta=beta)._loss(margin)
+        loss, slope = SoftHingeLoss(beta)(margin)
         gaps.append(float((loss - (-margin).clamp_min(0)).abs().max()))
         assert bool((slope >= 0).all() and (slope <= 1).all())
     assert gaps == sorted(gaps, reverse=True)

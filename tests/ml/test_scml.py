@@ -2,16 +2,25 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._bases import local_discriminants
-from ml.embedders._sparse import LocalWeights, Weights
-from ml.embedders._triplets import Triplets
 from ml.embedders.base import TrainingSet
 from ml.embedders.l2 import L2
 from ml.embedders.scml import Scml
 from ml.errors import TooFewPairs, WrongShape
+from ml.metric_learning.initial_maps import fit_regional_discriminants
+from ml.metric_learning.sparse_weights import LocalWeights, SparseWeights
+from ml.metric_learning.triplets import TripletBatches
 from tests.ml.people import identity, nearest_is_alike, people
 
-SMALL = {"dim": 30, "bases": 60, "regions": 6, "around": 120, "steps": 150, "batch": 200, "pace": 0.05, "local": 40}
+SMALL = {
+    "dim": 30,
+    "bases": 60,
+    "regions": 6,
+    "around": 120,
+    "steps": 150,
+    "batch": 200,
+    "pace": 0.05,
+    "local_steps": 40,
+}
 DATA = people(80, seed=1)
 NEW = people(80, seed=2)
 
@@ -35,7 +44,7 @@ def slow_loss(z: torch.Tensor, triplets: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("seed", range(4))
 def test_dual_averaging_is_that_of_its_equation(seed: int) -> None:
     p, triplets = drawn(seed)
-    weights = Weights(torch.rand(p.shape[1], dtype=torch.float64), sparsity=0.03, pace=0.2)
+    weights = SparseWeights(torch.rand(p.shape[1], dtype=torch.float64), sparsity=0.03, pace=0.2)
     gradients = []
     for t in range(1, 6):
         free = weights.w.clone().requires_grad_()
@@ -87,7 +96,7 @@ def test_equal_scales_are_the_global_form() -> None:
     w = torch.rand(p.shape[1], dtype=torch.float64)
     q = torch.rand(25, 4, dtype=torch.float64)
     local = LocalWeights(w.sqrt().repeat(4, 1), q / q.sum(1, keepdim=True), 0.0)
-    assert float((local.placed(p) - p * w.sqrt()).abs().max()) < 1e-12
+    assert float((local.transform(p) - p * w.sqrt()).abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -146,7 +155,7 @@ def test_shuffled_labels_teach_nothing(k: int) -> None:
 
 
 def test_the_local_form_goes_on_from_the_global_one() -> None:
-    one, still = Scml(**SMALL, unit=False).fit(DATA), Scml(**SMALL | {"local": 0}, k=3, unit=False).fit(DATA)
+    one, still = Scml(**SMALL, unit=False).fit(DATA), Scml(**SMALL | {"local_steps": 0}, k=3, unit=False).fit(DATA)
     # distances, for the axes of z may be turned where they are about equally strong
     d2 = [((z[:200] - z[200:]).astype(np.float64) ** 2).sum(1) for z in (still.embed(NEW.rows), one.embed(NEW.rows))]
     np.testing.assert_allclose(d2[0], d2[1], rtol=1e-3)
@@ -164,7 +173,7 @@ def test_people_held_out_choose_the_number_of_steps() -> None:
 def test_bases_are_the_discriminants_of_regions() -> None:
     x = torch.from_numpy(DATA.rows - DATA.rows.mean(0))
     order = x.std(0).argsort(descending=True)
-    found = local_discriminants(x[:, order], DATA.tasks[0], 40, 4, 150, 2e-4, 0.0, 0)
+    found = fit_regional_discriminants(x[:, order], DATA.tasks[0], 40, 4, 150, 2e-4, 0.0, 0)
     assert found.shape == (40, 30)
     np.testing.assert_allclose((x[:, order] @ found.T).var(0), 0.5, rtol=1e-3)
     telling = torch.zeros(30).index_fill_(0, torch.arange(8), 1)[order]
@@ -174,7 +183,7 @@ def test_bases_are_the_discriminants_of_regions() -> None:
 
 
 def test_triplets_are_what_they_say() -> None:
-    draws = Triplets(DATA.tasks[0], np.random.default_rng(0), 2000, 0.2)
+    draws = TripletBatches(DATA.tasks[0], np.random.default_rng(0), 2000, 0.2)
     i, j, k, l = draws.draw(3000).T
     person = DATA.tasks[0].people
     assert (i != j).all()
@@ -187,7 +196,7 @@ def test_explicit_labels_override_and_are_heard() -> None:
     person = DATA.tasks[0].people
     wrong = np.array([[a, a + 1] for a in range(0, 400, 5)])  # told to be different though values say the same
     task = identity(person, pairs=wrong, same=np.zeros(80, np.bool_), weights=np.ones(80, np.float32))
-    i, j, k, l = Triplets(task, np.random.default_rng(0), 4000, 0.2).draw(5000).T
+    i, j, k, l = TripletBatches(task, np.random.default_rng(0), 4000, 0.2).draw(5000).T
     told = {tuple(p) for p in wrong.tolist()}
     assert not any(tuple(sorted(p)) in told for p in zip(i.tolist(), j.tolist(), strict=True))
     heard = np.mean([tuple(sorted(p)) in told for p in zip(k.tolist(), l.tolist(), strict=True)])

@@ -1,4 +1,4 @@
-"""qConv and Stiefel as embedders of descriptors that stay as they are."""
+"""qConv and Stiefel as embedders of fixed descriptors."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._siamese import Siamese
 from ml.embedders.base import TrainingSet
 from ml.embedders.cosine import Cosine
 from ml.embedders.wpca import Wpca
 from ml.errors import NotFitted, TooFewPairs, WrongShape
+from ml.metric_learning.siamese.embedder import SiameseEmbedder
 from ml.registry import build
 from tests.ml.people import contradicted, identity, labels_alone, nearest_is_alike, people, relative
 
 BOTH = pytest.mark.parametrize("name", ["qconv", "stiefel"])
 
 
-def small(name: str, **options: Any) -> Siamese:
-    made: Siamese = build("embedders", name, **{"dim": 6, "steps": 60} | options)
+def small(name: str, **options: Any) -> SiameseEmbedder:
+    made: SiameseEmbedder = build("embedders", name, **{"dim": 6, "steps": 60} | options)
     return made
 
 
@@ -27,7 +27,7 @@ def small(name: str, **options: Any) -> Siamese:
 @pytest.mark.parametrize("start", ["random", "pca", "best"])
 def test_what_was_learned_tells_new_people_apart_better_than_where_it_began(name: str, start: str) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
-    whole = {"start": start, "held_out": 0.0, "stay": 0.0}
+    whole = {"start": start, "held_out": 0.0, "proximal_weight": 0.0}
     begin, learned = (small(name, **whole, steps=s).fit(known).embed(new.rows) for s in (0, 300))
     alike = [nearest_is_alike(z, new.tasks[0].people) for z in (begin, learned)]
     assert alike[1] > alike[0] + (-0.04 if start == "best" else 0.1)
@@ -37,7 +37,7 @@ def test_what_was_learned_tells_new_people_apart_better_than_where_it_began(name
 @pytest.mark.parametrize("gradient", ["metric", "inverse"])
 def test_the_gradients_of_the_quotients_own_metrics_teach_too(gradient: str) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
-    whole = {"start": "pca", "held_out": 0.0, "stay": 0.0, "gradient": gradient}
+    whole = {"start": "pca", "held_out": 0.0, "proximal_weight": 0.0, "gradient": gradient}
     begin, learned = (small("qconv", **whole, steps=s).fit(known).embed(new.rows) for s in (0, 300))
     alike = [nearest_is_alike(z, new.tasks[0].people) for z in (begin, learned)]
     assert alike[1] > alike[0] + 0.1
@@ -79,7 +79,7 @@ def test_a_strong_pull_keeps_the_distances_of_the_start(name: str) -> None:
     whole = {"start": "pca", "held_out": 0.0, "length": "kept"}
     begin, held, free = (
         small(name, **whole, **told).fit(data).embed(data.rows)
-        for told in ({"steps": 0}, {"stay": 100.0}, {"stay": 0.0})
+        for told in ({"steps": 0}, {"proximal_weight": 100.0}, {"proximal_weight": 0.0})
     )
 
     def apart(z: np.ndarray) -> float:
@@ -107,14 +107,14 @@ def test_labels_of_the_judges_do_not_reach_what_they_judge(name: str) -> None:
     data = people(seed=11)
     [task] = data.tasks
     made = small(name, held_out=0.3)
-    held = np.setdiff1d(task.faces, made._lesson(data).task.faces)
+    held = np.setdiff1d(task.faces, made._prepare(data).task.faces)
     assert len(held) > 20
     poisoned = task.values.copy()
     poisoned[held] = np.random.default_rng(0).permutation(poisoned[held])
 
     def learned(values: np.ndarray) -> torch.Tensor:
-        lesson = made._lesson(TrainingSet(data.rows, (replace(task, values=values),)))
-        return made._learn(replace(lesson, held=None), "lda", 20, lambda *_: None).matrix
+        fit_data = made._prepare(TrainingSet(data.rows, (replace(task, values=values),)))
+        return made._learn(replace(fit_data, held_out=None), "lda", 20, lambda *_: None).matrix
 
     assert torch.equal(learned(task.values), learned(poisoned))
     assert not torch.equal(learned(task.values), learned(np.random.default_rng(0).permutation(task.values)))
@@ -125,7 +125,7 @@ def test_labels_of_the_judges_do_not_reach_what_they_judge(name: str) -> None:
 def test_thirty_explicit_labels_override_what_the_values_say(name: str, same: bool) -> None:
     data = people(seed=5)
     otherwise, pairs = contradicted(data, same)
-    whole = {"held_out": 0.0, "steps": 200, "stay": 0.0, "start": "lda", "corrections": 0.5}
+    whole = {"held_out": 0.0, "steps": 200, "proximal_weight": 0.0, "start": "lda", "corrections": 0.5}
     before, after = (relative(small(name, **whole).fit(d).embed(data.rows), pairs) for d in (data, otherwise))
     assert after < before - 0.1 if same else after > before + 0.1
 
@@ -133,7 +133,7 @@ def test_thirty_explicit_labels_override_what_the_values_say(name: str, same: bo
 @BOTH
 def test_explicit_labels_alone_are_enough(name: str) -> None:
     known, new = people(120, seed=7), people(60, seed=8)
-    data, whole = labels_alone(known), {"start": "pca", "held_out": 0.0, "stay": 0.0, "rate": 0.3}
+    data, whole = labels_alone(known), {"start": "pca", "held_out": 0.0, "proximal_weight": 0.0, "rate": 0.3}
     begin, learned = (small(name, **whole, steps=steps).fit(data) for steps in (0, 300))
     best, untrained = small(name).fit(data), Wpca(dim=6).fit(known)
     alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (begin, learned, best, untrained)]
@@ -183,7 +183,7 @@ def test_the_two_gradients_and_the_two_retractions_all_learn() -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     untrained = nearest_is_alike(Wpca(dim=6).fit(known).embed(new.rows), new.tasks[0].people)
     for name, told in (("qconv", {"gradient": "metric"}), ("stiefel", {"retraction": "cayley"})):
-        learned = small(name, start="pca", held_out=0.0, stay=0.0, steps=300, **told).fit(known)
+        learned = small(name, start="pca", held_out=0.0, proximal_weight=0.0, steps=300, **told).fit(known)
         assert nearest_is_alike(learned.embed(new.rows), new.tasks[0].people) > untrained + 0.1
 
 

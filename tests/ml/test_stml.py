@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._hinge import Projections, Rates
-from ml.embedders._pools import derived, pool
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.stml import Stml
 from ml.errors import NotFinite, TooFewPairs, WrongShape
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.holdout import split_known_people
+from ml.metric_learning.pairs import derive_pairs, draw_pair_set
 from tests.ml.people import people
 
 
@@ -72,11 +73,11 @@ def test_it_learns_from_explicit_labels_alone(faces: TrainingSet) -> None:
 
 def test_labels_of_people_held_out_do_not_reach_what_is_learned(faces: TrainingSet) -> None:
     made, [task] = Stml(held_out=0.3), faces.tasks
-    [kept], judges = made._apart(faces.tasks)
+    [kept], judges = split_known_people(faces.tasks, made.held_out, made.seed)
     held = np.isin(task.faces, judges.faces)
     poisoned = task.values.copy()
     poisoned[held] = np.random.default_rng(0).permutation(poisoned[held])
-    [again], _ = made._apart((replace(task, values=poisoned),))
+    [again], _ = split_known_people((replace(task, values=poisoned),), made.held_out, made.seed)
     assert 20 < held.sum() < 380
     for one, other in ((kept.faces, again.faces), (kept.values, again.values), (kept.pairs, again.pairs)):
         np.testing.assert_array_equal(one, other)
@@ -109,7 +110,7 @@ def test_too_few_labels_say_how_many_are_missing(faces: TrainingSet) -> None:
 def test_derived_pairs_are_what_they_say_and_no_one_rules() -> None:
     values = np.concatenate([np.zeros(500), np.repeat(np.arange(1.0, 41), 3), [np.nan] * 9])
     task = TaskData("identity", 7 + np.arange(629), values, np.arange(629))
-    pairs, same = derived(task, 2000, 2000, np.random.default_rng(0))
+    pairs, same = derive_pairs(task, 2000, 2000, np.random.default_rng(0))
     a, b = values[pairs.T - 7]
     assert np.array_equal(a == b, same)
     assert (pairs[:, 0] != pairs[:, 1]).all()
@@ -120,7 +121,7 @@ def test_derived_pairs_are_what_they_say_and_no_one_rules() -> None:
 def test_a_tolerance_makes_near_ages_the_same() -> None:
     ages = np.random.default_rng(0).integers(18, 60, 300) * 1.0
     task = TaskData("age", np.arange(300), ages, np.arange(300), tolerance=3)
-    pairs, same = derived(task, 500, 500, np.random.default_rng(0))
+    pairs, same = derive_pairs(task, 500, 500, np.random.default_rng(0))
     gap = np.abs(np.subtract(*ages[pairs.T]))
     assert np.array_equal(gap <= 3, same)
     assert gap[same].max() == 3
@@ -132,7 +133,7 @@ def test_an_explicit_label_overrides_what_the_values_say() -> None:
     task = TaskData(
         "identity", np.arange(6), values, np.arange(6), 0.0, told, np.array([False, True]), np.ones(2, np.float32) * 5
     )
-    found = pool(task, 200, np.random.default_rng(0), torch.device("cpu"))
+    found = draw_pair_set(task, 200, np.random.default_rng(0), torch.device("cpu"))
     keys = {tuple(sorted(p)): [] for p in found.pairs.tolist()}
     for pair, sign, weight in zip(found.pairs.tolist(), found.sign.tolist(), found.weight.tolist(), strict=True):
         keys[tuple(sorted(pair))].append((sign, weight))

@@ -5,28 +5,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from ml.embedders._cosim_descent import rightly_ordered
-from ml.embedders._similarity import Program
-from ml.embedders.base import TaskData
+from ml.embedders.base import TaskData, ignore_progress
 from ml.embedders.subsml import Subsml
+from ml.metric_learning.held_out_score import compute_auc
+from ml.metric_learning.similarity_program import SimilarityProgram
 from tests.ml.people import people
 
 
-def silent(*told: object) -> None:
-    pass
-
-
-def program(seed: int, pull: float = 0.05) -> Program:
+def program(seed: int, pull: float = 0.05) -> SimilarityProgram:
     torch.manual_seed(seed)
     pairs, r = 60, 2 + seed
     x, sign = torch.randn(pairs, r, dtype=torch.float64), torch.sign(torch.randn(pairs, dtype=torch.float64))
     noise = torch.randn(pairs, r, dtype=torch.float64)
     y = torch.where(sign[:, None] > 0, x + 0.8 * noise, noise)
     weight = torch.rand(pairs, dtype=torch.float64)
-    return Program(x, y, sign, weight / weight.sum(), pull)
+    return SimilarityProgram(x, y, sign, weight / weight.sum(), pull)
 
 
-def printed(of: Program, alike: Tensor, apart: Tensor) -> float:
+def printed(of: SimilarityProgram, alike: Tensor, apart: Tensor) -> float:
     """Equation 22, pair by pair."""
     total = 0.0
     for x, y, r, w in zip(of.x, of.y, of.sign, of.weight, strict=True):
@@ -47,25 +43,25 @@ def near(matrix: Tensor, far: float) -> Tensor:
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_lies_below_what_is_found(seed: int) -> None:
     of = program(seed)
-    found = of.solved(5000, 1e-7, silent)
-    least = printed(of, found.alike, found.apart)
+    found = of.solve(5000, 1e-7, ignore_progress)
+    least = printed(of, found.similarity, found.distance)
     assert found.loss == pytest.approx(least, rel=1e-9)
     assert 0 <= found.gap <= 1e-7
-    assert torch.linalg.eigvalsh(torch.stack([found.alike, found.apart])).min() > -1e-9
+    assert torch.linalg.eigvalsh(torch.stack([found.similarity, found.distance])).min() > -1e-9
     for far in (1e-3, 1e-2, 0.1, 1.0):
         for _ in range(10):
-            assert printed(of, near(found.alike, far), near(found.apart, far)) >= least * (1 - 1e-7)
+            assert printed(of, near(found.similarity, far), near(found.distance, far)) >= least * (1 - 1e-7)
     start = torch.eye(of.x.shape[1], dtype=torch.float64)
     assert least < printed(of, start, start) * 0.99
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_strong_pull_leaves_the_identity_and_more_steps_bring_the_gap_down(seed: int) -> None:
-    held = program(seed, pull=1e6).solved(50, 1e-12, silent)
+    held = program(seed, pull=1e6).solve(50, 1e-12, ignore_progress)
     eye = torch.eye(2 + seed, dtype=torch.float64)
-    torch.testing.assert_close(held.alike, eye, atol=1e-5, rtol=0)
-    torch.testing.assert_close(held.apart, eye, atol=1e-5, rtol=0)
-    gaps = [program(seed).solved(steps, 0.0, silent).gap for steps in (5, 50, 500)]
+    torch.testing.assert_close(held.similarity, eye, atol=1e-5, rtol=0)
+    torch.testing.assert_close(held.distance, eye, atol=1e-5, rtol=0)
+    gaps = [program(seed).solve(steps, 0.0, ignore_progress).gap for steps in (5, 50, 500)]
     assert gaps[0] > gaps[1] > gaps[2] >= -1e-12
 
 
@@ -96,6 +92,6 @@ def test_people_it_never_saw_are_told_apart_better_than_before() -> None:
     for steps in (1, 300):
         fitted = Subsml(steps=steps, pull=1e-3 if steps > 1 else 1e6).fit(type(data)(data.rows, (known,)))
         z = fitted.embed(data.rows[who >= 80])
-        auc.append(rightly_ordered(torch.from_numpy(-fitted.metric.distances(z, z)[i, j]), sign))
+        auc.append(compute_auc(torch.from_numpy(-fitted.metric.distances(z, z)[i, j]), sign))
     assert auc[1] > auc[0] + 0.01
     assert auc[1] > 0.9

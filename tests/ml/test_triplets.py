@@ -8,10 +8,10 @@ from pytorch_metric_learning.losses import TripletMarginLoss
 from pytorch_metric_learning.reducers import MeanReducer
 from torch import Tensor
 
-from ml.embedders._pairs import squared_distances
-from ml.embedders._siamese_batches import Batches
 from ml.embedders.base import TaskData
 from ml.losses.triplet import Triplet
+from ml.metric_learning.siamese.mining_batches import MiningBatches
+from ml.metric_learning.tensors import squared_distances
 from ml.mining.semihard import SemiHard
 from ml.sampling.uniform import Uniform
 
@@ -106,29 +106,31 @@ def told(values: list[float], pairs: list[tuple[int, int]], same: list[bool]) ->
 
 
 def batch_of(data: TaskData, corrections: float = 0.5):  # type: ignore[no-untyped-def]
-    draw = Batches(data, Uniform(100), np.random.default_rng(0), corrections)
+    draw = MiningBatches(data, Uniform(100), np.random.default_rng(0), corrections)
     return draw.draw(torch.device("cpu"))
 
 
 def test_labels_override_what_the_values_say() -> None:
     batch = batch_of(told([0, 0, 0, 1, 1, 1], [(0, 1), (2, 3)], [False, True]))
     assert batch.faces.tolist() == list(range(6))
-    assert not batch.alike[0, 1]
-    assert batch.apart[1, 0]
-    assert batch.told.nonzero().tolist() == [[0, 1], [1, 0]]
-    assert batch.alike[2, 3]
-    assert not batch.apart[3, 2]
-    assert batch.alike[0, 2]
-    assert batch.apart[0, 3]
-    assert not batch.alike.diagonal().any()
+    assert not batch.positives[0, 1]
+    assert batch.negatives[1, 0]
+    assert batch.labelled_negatives.nonzero().tolist() == [[0, 1], [1, 0]]
+    assert batch.positives[2, 3]
+    assert not batch.negatives[3, 2]
+    assert batch.positives[0, 2]
+    assert batch.negatives[0, 3]
+    assert not batch.positives.diagonal().any()
 
 
 def test_a_labelled_not_the_same_without_a_fellow_is_pushed_a_margin_away() -> None:
     nan = float("nan")
     batch = batch_of(told([nan, nan, 1, 1, 2, 2], [(0, 1)], [False]))
-    assert batch.alike.diagonal().tolist() == [True, True, False, False, False, False]
+    assert batch.positives.diagonal().tolist() == [True, True, False, False, False, False]
     d2 = torch.full((6, 6), 0.3).fill_diagonal_(0)
-    triplets = SemiHard()(d2, batch.alike, batch.apart, torch.Generator(), batch.told, 0.5).tolist()
+    triplets = SemiHard()(
+        d2, batch.positives, batch.negatives, torch.Generator(), batch.labelled_negatives, 0.5
+    ).tolist()
     assert [0, 0, 1] in triplets
     assert [1, 1, 0] in triplets
 
@@ -136,27 +138,29 @@ def test_a_labelled_not_the_same_without_a_fellow_is_pushed_a_margin_away() -> N
 def test_a_labelled_same_of_unknown_people_has_strangers_drawn_for_it() -> None:
     nan = float("nan")
     batch = batch_of(told([nan, nan, 1, 1, 2, 2], [(0, 1)], [True]))
-    assert batch.alike[0, 1]
-    assert batch.apart[0].any()
-    assert not batch.apart[0, :2].any()
+    assert batch.positives[0, 1]
+    assert batch.negatives[0].any()
+    assert not batch.negatives[0, :2].any()
 
 
 def test_explicit_triplets_carry_the_share_that_their_number_earns() -> None:
     batch = batch_of(told([0, 0, 0, 1, 1, 1], [(0, 1), (2, 3)], [False, True]), corrections=0.5)
     triplets = torch.tensor([[0, 2, 1], [2, 3, 4], [4, 5, 0], [5, 4, 0]])
-    weight = batch.weights(triplets)
+    weight = batch.weigh(triplets)
     share = 0.5 * 2 / 52
     assert weight is not None
     np.testing.assert_allclose(weight.numpy(), [share / 3, share * 2 / 3, (1 - share) / 2, (1 - share) / 2], rtol=1e-6)
     plain = batch_of(told([0, 0, 1, 1], [], []))
-    assert plain.weights(triplets) is None
+    assert plain.weigh(triplets) is None
 
 
 def test_partners_of_a_labelled_face_come_along() -> None:
     count = 300
     pairs = [(0, i) for i in range(1, count)]
     data = told([float("nan")] * count, pairs, [i % 2 == 0 for i in range(1, count)])
-    batch = Batches(data, Uniform(10), np.random.default_rng(0), 0.5, at_once=1).draw(torch.device("cpu"))
+    batch = MiningBatches(data, Uniform(10), np.random.default_rng(0), 0.5, labels_per_batch=1).draw(
+        torch.device("cpu")
+    )
     assert 4 < len(batch.faces) < 40
-    assert batch.alike[0].any()
-    assert batch.told[0].any()
+    assert batch.positives[0].any()
+    assert batch.labelled_negatives[0].any()

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from ml.embedders._hinge import Projections, Rates
 from ml.embedders.base import TrainingSet
 from ml.embedders.stml import Stml
 from ml.embedders.utml import Utml
+from ml.metric_learning.hinge.projections import Projections, Rates
 from tests.ml.people import two_tasks
 from tests.ml.test_cpmtml import RATES, close, learn, made, mean_distance_ratio, pairs_of
 from tests.rounding import rounding
@@ -23,7 +23,7 @@ def test_it_is_cp_mtml_without_task_projections() -> None:
     learn(union, rows, pairs_of(3, 300))
     assert close(union.common, at.common)
     assert np.allclose(union.bias, at.bias, rtol=1e-12)
-    assert union.stacked(1).shape == (5, 12)
+    assert union.stack(1).shape == (5, 12)
 
 
 def test_a_pair_moves_the_projection_of_all_and_its_own_tasks_bias() -> None:

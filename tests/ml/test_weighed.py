@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from ml.embedders._pairs import balance
 from ml.embedders.base import TrainingSet
+from ml.metric_learning.principal_axes import compute_block_weights
 from ml.types import Rows
 from tests.ml.people import nearest_is_alike, people
 from tests.ml.test_embedders import small
@@ -38,14 +38,14 @@ def apart(a: Rows, b: Rows) -> float:
 def test_descriptors_vary_alike_and_in_all_as_much_as_before() -> None:
     rows = torch.randn(50, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows = (rows - rows.mean(0)) * torch.tensor([9.0, 9.0, 1, 1, 1, 0, 0])
-    weights = balance(rows, (2, 3, 2))
+    weights = compute_block_weights(rows, (2, 3, 2))
     assert weights is not None
     spread = (rows * weights).square().sum(0)
     first, second, still = spread[:2].sum(), spread[2:5].sum(), spread[5:].sum()
     assert float(first) == pytest.approx(float(second)) == pytest.approx(float(rows.square().sum()) / 2)
     assert float(still) == 0
     assert weights[-1] == 1
-    assert balance(rows, (7,)) is None
+    assert compute_block_weights(rows, (7,)) is None
 
 
 @pytest.mark.parametrize("name", WEIGH)
@@ -87,8 +87,8 @@ def test_a_fit_goes_on_from_the_map_that_was_learned(name: str, after: object, d
     """Before its first step it is that map, whatever the weights that the new faces would have asked for."""
     before = small("ldml", steps=20).fit(louder(data))
     some = after(data) if callable(after) else data
-    fewer = {"steps": 0} | ({} if name == "ldml" else {"first": 0, "local": 0, "k": 1, "depth": 0})
-    known = {key: value for key, value in fewer.items() if hasattr(small(name), key)}
-    on = small(name, **known).go_on_from(before).fit(some)
+    fewer = {"steps": 0} | ({} if name == "ldml" else {"first_steps": 0, "local_steps": 0, "k": 1, "depth": 0})
+    known = {key: value for key, value in fewer.items() if key in small(name).options()}
+    on = small(name, **known).start_from(before).fit(some)
     rows = louder(data).rows
     assert apart(on.embed(rows), before.embed(rows)) < 1e-3

@@ -25,7 +25,7 @@ from workers.handlers import train
 from workers.training import training_data
 from workers.training.candidate import HELD_OUT
 
-LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "needed": 10}
+LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "min_pairs": 10}
 FAMILIES = {
     "ldml": LDML,
     "stml": {"dim": 8, "steps": 60, "batch": 16, "pairs": 200},
@@ -145,7 +145,7 @@ def test_what_labels_alone_taught_is_judged_by_the_people_who_are_named(resource
                 pair = faces[3 * who + a].pk, faces[3 * who + b].pk
                 session.add(Label(task="identity", face_a=pair[0], face_b=pair[1], same=same, by="ana"))
     labels = (Source(origin="labels"),)
-    job, message = begin(resources, holdout=0.3, sources=labels, options=LDML | {"needed": 4})
+    job, message = begin(resources, holdout=0.3, sources=labels, options=LDML | {"min_pairs": 4})
     report = train.run(message, context(resources, job))["report"]
     assert report["candidate"]["queries"] == report["current"]["queries"] == 3 * report["held_out_people"] > 6
     assert set(report["tasks"]["identity"]["difference"]) == {"mAP", "1-call@1", "1-call@10"}

@@ -129,8 +129,8 @@ def fit(
 
     Raises TooFewPairs, CannotGoOn, NotFinite, WrongShape, and whatever the progress raises.
     """
-    options = dict(plan.options) | (like.chosen() if like else {})
+    options = dict(plan.options) | (like.refit_options() if like else {})
     made = cast(Embedder, registry.build("embedders", plan.method, **options))
     if before is not None:
-        made.go_on_from(before)
+        made.start_from(before)
     return made.fit(data, progress=progress)

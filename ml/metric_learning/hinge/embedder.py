@@ -1,0 +1,226 @@
+"""The base of the methods that learn projections from pairs by the hinge: stML, PCCA, utML, CP-mtML and mtLMCA."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, offset_progress, require_fitted
+from ml.errors import CannotGoOn, TooFewPairs, WrongShape
+from ml.metric_learning.fit_data import FitData
+from ml.metric_learning.hinge.learner import HingeLearner, HingeSchedule, descend_safely
+from ml.metric_learning.hinge.projections import Projections, Rates
+from ml.metric_learning.holdout import (
+    count_pairs,
+    require_pairs,
+    require_task,
+    scale_proximal_weight,
+    split_known_people,
+)
+from ml.metric_learning.linear_embedding import project
+from ml.metric_learning.pairs import PairSet, draw_pair_set, median_pair_distance, scale_to_distance
+from ml.metric_learning.principal_axes import fit_principal_axes
+from ml.metric_learning.subspace import Subspace
+from ml.metric_learning.tensors import as_tensor, select_device
+from ml.options import option
+from ml.types import Rows
+
+SAMPLE = 4000
+"""Faces from which the components of the start and the middle of the embedding are computed."""
+
+
+@dataclass
+class HingeEmbedder(Embedder):
+    """Minimises the hinge over pairs of one task or of several. All options are in units that suit any descriptor."""
+
+    dim: int = option(64, "numbers of a projection", low=1, unit="numbers")
+    steps: int = option(2000, "batches at most, over all tasks", low=1, unit="steps")
+    batch: int = option(256, "pairs in a batch", low=1, unit="pairs")
+    held_out: float = option(
+        0.15,
+        "share of the first task's people kept out, by whom the best number of steps is chosen; if people are too few, "
+        "all steps are taken",
+        low=0,
+        high=1,
+    )
+    refit: bool = option(True, "then learn from everybody with so many steps")
+    pairs: int = option(100_000, "pairs drawn for the first task; labelled pairs come on top", low=1, unit="pairs")
+    negative_share: float = option(0.5, "share of these pairs that are not the same", low=0, high=1, formerly="apart")
+    min_pairs: int = option(
+        10, "pairs of the same, and of not the same, of each task without which nothing is learned",
+        low=0, unit="pairs", formerly="needed",
+    )  # fmt: skip
+    rate: float = option(0.06, "the step eta, times the median |x_i - x_j|^2 of the first task's pairs", low=0)
+    bias_rate: float = option(
+        0.0015,
+        "the step of b over `rate`; printed is 0.1 eta, which is this for LBP, whose |x_i - x_j|^2 is near 65",
+        low=0,
+    )
+    whiten: bool = option(
+        True, "start from whitened components, as printed; off: for a descriptor that is good already"
+    )
+    distance: float = option(
+        2.0, "the start is scaled to this median d_t^2, and b starts there too (b = 1 as printed)", low=0
+    )
+    averaging: float = option(
+        0.996, "how slowly the average of the projections over steps follows them; 0 keeps the last, as printed",
+        low=0, high=1,
+    )  # fmt: skip
+    proximal_weight: float = option(
+        0.1,
+        "pull towards the model that the fit starts from, times prior / n of n faces with another of the same",
+        low=0,
+        formerly="stay",
+    )
+    prior: float = option(300.0, "labelled faces at which the pull counts as given", low=0, unit="faces")
+    device: str = option("auto", "auto, cpu or cuda", server_only=True)
+    learns_all_tasks: ClassVar[bool] = False
+
+    @property
+    def width(self) -> int | None:
+        return self.learned["projections"].shape[2] if self.learned else None
+
+    def _make_start(self, data: FitData, pair_sets: list[PairSet]) -> Projections:
+        """The projections before the first step of a fit that starts from nothing: the first task's components."""
+        components = self._fit_components(self._sample(data, data.task), self.dim)
+        start = scale_to_distance(components, data.coordinates, pair_sets[0], self.distance)
+        return self._restore([start] * len(data.tasks), [self.distance] * len(data.tasks))
+
+    @abstractmethod
+    def _restore(self, stacks: list[Tensor], bias: list[float]) -> Projections:
+        """The projections whose `stack` is given for each task."""
+
+    def start_from(self, model: Embedder) -> Self:
+        """From a model of the same method, which knows the tasks of the fit."""
+        start = require_fitted(self, model, type(self))
+        self.start_model, self.dim = start, start.dim
+        return self
+
+    def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        require_task(data)
+        tasks = data.tasks if self.learns_all_tasks else data.tasks[:1]
+        self.tasks = tuple(task.task for task in tasks)
+        for task in tasks:
+            require_pairs(task, self.min_pairs)
+        rows = as_tensor(data.rows, select_device(self.device))
+        everybody = FitData(rows, Subspace(None, torch.zeros_like(rows[0])), tasks)
+        kept, held_out = split_known_people(tasks, self.held_out, self.seed)
+        if min(count_pairs(held_out)) < 1 or not all(self._has_enough(task) for task in kept):
+            self._learn(everybody, self.steps, progress)
+            return
+        total = (2 if self.refit else 1) * self.steps
+        self._learn(replace(everybody, tasks=kept, held_out=held_out), self.steps, offset_progress(0, total, progress))
+        if self.refit:
+            self._refit(everybody, total, progress)
+
+    def _refit(self, everybody: FitData, total: int, progress: Progress) -> None:
+        """Learns from everybody with as many steps as served the people held out best."""
+        steps, score = self.notes["steps"], self.notes["held_out"]
+        self._learn(everybody, steps, offset_progress(total - steps, total, progress))
+        self.notes["held_out"] = score
+        if not steps:
+            progress(total, total, {})
+
+    def _learn(self, data: FitData, steps: int, progress: Progress) -> None:
+        """One descent; sets `learned` and `notes`."""
+        pair_sets = self._draw_pair_sets(data.tasks)
+        if self.start_model is None:
+            start, pull = self._make_start(data, pair_sets), 0.0
+        else:
+            start, weight = self._resume(data), self.rate * self.proximal_weight
+            pull = min(1.0, scale_proximal_weight(weight, self.prior, data.task))
+        self._descend(data, pair_sets, start, steps, pull, progress)
+
+    def _resume(self, data: FitData) -> Projections:
+        """The projections of the model that the fit starts from. Raises CannotGoOn."""
+        model = self.start_model
+        assert isinstance(model, HingeEmbedder)
+        unknown = [t.task for t in data.tasks if t.task not in model.tasks]
+        if unknown:
+            raise CannotGoOn(f"it has learned {', '.join(model.tasks)}, and nothing of {', '.join(unknown)}")
+        stacks = [as_tensor(model._get_map(t.task)[0], data.coordinates.device) for t in data.tasks]
+        bias = [float(model.learned["bias"][model.tasks.index(t.task)]) for t in data.tasks]
+        return self._restore(stacks, bias)
+
+    def _descend(
+        self, data: FitData, pair_sets: list[PairSet], start: Projections, steps: int, pull: float, progress: Progress
+    ) -> None:
+        rows = data.coordinates
+        rates = self._make_rates(self.rate / median_pair_distance(rows, pair_sets[0]))
+
+        def make_learner(factor: float) -> HingeLearner:
+            schedule = HingeSchedule(steps, self.batch, rates.scale(factor), self.averaging, pull)
+            return HingeLearner(rows, pair_sets, schedule, start, np.random.default_rng((self.seed, 3)))
+
+        stack = start.stack(0).clone()
+        score = data.make_score(lambda faces: rows[faces] @ stack.T)
+
+        def score_projections(projections: Projections) -> float:
+            stack.copy_(projections.stack(0))
+            return score() if score else float("nan")
+
+        best, outcome = descend_safely(make_learner, steps, progress, score_projections if score else None)
+        stacks = torch.stack([best.stack(t) for t in range(len(best.own))])
+        self.notes = outcome.notes
+        self.learned = {
+            "projections": stacks.cpu().numpy(),
+            "offsets": (stacks @ self._sample(data, data.task).mean(0)).cpu().numpy(),
+            "bias": np.array(best.bias, np.float32),
+        }
+
+    def _has_enough(self, task: TaskData) -> bool:
+        return min(count_pairs(task)) >= self.min_pairs and len(task.faces) > self._start_axes
+
+    @property
+    def _start_axes(self) -> int:
+        """Components that the start takes from the first task."""
+        return self.dim
+
+    @property
+    def _further_pairs(self) -> int:
+        """The pairs drawn for each task after the first."""
+        return 0
+
+    def _draw_pair_sets(self, tasks: Sequence[TaskData]) -> list[PairSet]:
+        budgets = [self.pairs] + [self._further_pairs] * (len(tasks) - 1)
+        device = select_device(self.device)
+        return [
+            draw_pair_set(
+                task, budget, np.random.default_rng((self.seed, 2, number)), device, negative_share=self.negative_share
+            )
+            for number, (task, budget) in enumerate(zip(tasks, budgets, strict=True))
+        ]
+
+    def _sample(self, data: FitData, task: TaskData) -> Tensor:
+        """(S, D) faces of the task, at most SAMPLE."""
+        return data.select(np.random.default_rng((self.seed, 4)).permutation(task.faces)[:SAMPLE])
+
+    def _fit_components(self, rows: Tensor, axes: int) -> Tensor:
+        """(axes, D) WPCA of these rows, or PCA. Raises TooFewPairs, WrongShape if there are not so many."""
+        if len(rows) <= axes:
+            raise TooFewPairs("faces", axes + 1, len(rows))
+        if rows.shape[1] < axes:
+            raise WrongShape("rows", f"(N, {axes} or more)", tuple(rows.shape))
+        components, deviations, _ = fit_principal_axes(rows, axes, self.seed)
+        if not self.whiten:
+            return components
+        return components / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
+
+    def _make_rates(self, eta: float) -> Rates:
+        """eta: the rate in the units of the descriptor."""
+        return Rates(eta, 0.0, self.bias_rate * self.rate)
+
+    def _get_map(self, task: str) -> tuple[Rows, Rows]:
+        """The projection and the offset of a task."""
+        number = self.tasks.index(task)
+        return self.learned["projections"][number], self.learned["offsets"][number]
+
+    def _embed(self, rows: Rows, task: str) -> Rows:
+        return project(rows, *self._get_map(task))
+
+    def maps(self, rows: Rows, task: str = "identity") -> Maps:
+        return Maps.single(rows, *self._get_map(task))

@@ -1,0 +1,106 @@
+"""Adam on the logistic loss over batches of pairs, with a running average of the parameters."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ml.embedders.base import Progress
+from ml.metric_learning.fit_data import FitData
+from ml.metric_learning.held_out_score import Score
+from ml.metric_learning.logistic.loss import spherical_loss
+from ml.metric_learning.logistic.maps import LearnableMap
+from ml.metric_learning.pair_batches import PairBatches
+from ml.metric_learning.training_loop import Outcome, TrainingLoop, averaging_pace
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """steps: batches
+
+    rate: Adam's step, relative to each parameter's size; it falls to zero over the last half
+    bias_rate: the same for the bias, which does not fall
+    averaging: how slowly the average of the parameters follows them (0: not averaged)
+    radius: length that z is scaled to in the loss; 0: not scaled
+    """
+
+    steps: int
+    rate: float
+    bias_rate: float = 0.01
+    averaging: float = 0.98
+    radius: float = 0.0
+
+
+class LogisticLearner:
+    """Steps a map and the bias b of the loss, and keeps their running average."""
+
+    def __init__(
+        self, model: LearnableMap, coordinates: Tensor, batches: PairBatches, schedule: Schedule, bias: float
+    ) -> None:
+        self.model, self.coordinates, self.batches, self.schedule = model, coordinates, batches, schedule
+        self.bias = torch.tensor(bias, dtype=coordinates.dtype, device=coordinates.device)
+        self.averaged = [p.clone() for p in self._parameters]
+        self.best = self.averaged
+        rates = [schedule.rate * size for size in model.sizes] + [schedule.bias_rate]
+        groups = [{"params": [p], "lr": rate} for p, rate in zip(self._parameters, rates, strict=True)]
+        self.adam = torch.optim.Adam(groups, fused=True)
+
+    @property
+    def _parameters(self) -> list[Tensor]:
+        return [*self.model.parameters, self.bias]
+
+    def step(self, step: int) -> float:
+        schedule = self.schedule
+        left = min(1.0, 2 * (1 - (step - 1) / schedule.steps))
+        for group, size in zip(self.adam.param_groups, self.model.sizes, strict=False):
+            group["lr"] = schedule.rate * size * left
+        batch = self.batches.draw(self.coordinates.device, self.coordinates.dtype)
+        rows = self.coordinates[torch.from_numpy(batch.faces).to(self.coordinates.device)]
+        z = self.model.project(rows, batch.faces)
+        loss, by_z, by_bias = spherical_loss(z, self.bias, batch, schedule.radius)
+        gradients = [*self.model.gradients(rows, batch.faces, by_z), by_bias]
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self.adam.step()
+        torch._foreach_lerp_(self.averaged, self._parameters, averaging_pace(step, schedule.averaging))
+        return loss
+
+    def keep(self, improved: Tensor) -> None:
+        self.best = [p.clone() for p in self.averaged]
+
+    def score(self, score: Score) -> float:
+        """The score of the averaged parameters."""
+        live = [p.clone() for p in self.model.parameters]
+        for parameter, mean in zip(self.model.parameters, self.averaged, strict=False):
+            parameter.copy_(mean)
+        value = score()
+        for parameter, kept in zip(self.model.parameters, live, strict=True):
+            parameter.copy_(kept)
+        return value
+
+    def restore(self) -> float:
+        """Gives the map its best parameters. Returns the bias that belongs to them."""
+        for parameter, best in zip(self._parameters, self.best, strict=True):
+            parameter.copy_(best)
+        return float(self.bias)
+
+
+def descend(
+    data: FitData,
+    model: LearnableMap,
+    batches: PairBatches,
+    bias: float,
+    schedule: Schedule,
+    progress: Progress,
+    *,
+    early_stopping: bool = True,
+) -> tuple[float, Outcome]:
+    """Fits the map's parameters, of which the best average is kept.
+
+    early_stopping: by the people held out, if there are any. Returns the bias and the outcome.
+    """
+    learner = LogisticLearner(model, data.coordinates, batches, schedule, bias)
+    score = data.make_score(lambda faces: model.project(data.select(faces), faces)) if early_stopping else None
+    judge = None if score is None else lambda: learner.score(score)
+    outcome = TrainingLoop(schedule.steps).run(learner, progress, judge)
+    return learner.restore(), outcome

@@ -1,0 +1,54 @@
+"""Principal axes of descriptors, several of which may be concatenated in a row."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def compute_block_weights(centred: Tensor, widths: tuple[int, ...]) -> Tensor | None:
+    """Factors for the numbers of a row that give all of its descriptors the same variance, whatever their units.
+
+    centred: (n, D), rows less their mean; widths: of the descriptors, which sum to D. Returns (D,), with which the
+    total variance stays and a constant descriptor is unchanged; None for a single descriptor.
+    """
+    if len(widths) < 2:
+        return None
+    ends = np.cumsum(widths).tolist()
+    variance = torch.stack([centred[:, e - w : e].square().sum() for e, w in zip(ends, widths, strict=True)])
+    varies = variance > 1e-10 * variance.max()
+    factor = torch.where(varies, (variance[varies].mean() / variance).sqrt(), 1.0).to(centred)
+    return factor.repeat_interleave(torch.tensor(widths, device=centred.device))
+
+
+def fit_principal_axes(
+    rows: Tensor, dim: int, seed: int = 0, sample: int = 4000, rounds: int = 4, widths: tuple[int, ...] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The principal axes by subspace iteration on a sample (Halko et al. 2011, algorithm 4.4).
+
+    rows: (N, D); sample: how many rows the axes are computed from; rounds: power iterations
+    widths: of the descriptors in a row; several are weighted to equal variance first
+    Returns axes (dim, D), orthonormal but for those weights, largest variance first; their standard deviations (dim,);
+    the mean (D,).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    mean = rows.mean(0)
+    chosen = torch.randperm(len(rows), generator=generator)[:sample].to(rows.device)
+    centred = rows[chosen] - mean
+    weights = compute_block_weights(centred, widths)
+    if weights is not None:
+        centred *= weights
+    width = min(dim + 16, *centred.shape)
+    start = torch.randn(len(centred), width, generator=generator, dtype=rows.dtype).to(rows.device)
+    basis = torch.linalg.qr(centred.T @ start)[0]
+    for _ in range(rounds):
+        basis = torch.linalg.qr(centred.T @ (centred @ basis))[0]
+    _, deviations, turn = torch.linalg.svd(centred @ basis, full_matrices=False)
+    axes = _fix_signs((basis @ turn.T).T[:dim])
+    axes = axes if weights is None else axes * weights
+    return axes, deviations[:dim] / max(1, len(centred) - 1) ** 0.5, mean
+
+
+def _fix_signs(axes: Tensor) -> Tensor:
+    """Turns each axis so that its largest number is positive, since rounding must not choose its sign."""
+    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+    return axes * torch.where(largest < 0, -1.0, 1.0).to(axes.dtype)

@@ -1,0 +1,205 @@
+"""The base of the two layers of 001 on fixed descriptors: the options, the start and the fit."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, offset_progress, require_fitted
+from ml.errors import NotFitted, TooFewPairs, WrongShape
+from ml.layers.base import Layer, random_start
+from ml.losses.triplet import Triplet
+from ml.metric_learning.fit_data import FitData
+from ml.metric_learning.holdout import (
+    count_pairs,
+    require_pairs,
+    require_task,
+    scale_proximal_weight,
+    split_by_person,
+)
+from ml.metric_learning.initial_maps import fit_discriminant, make_whitening
+from ml.metric_learning.linear_embedding import embed_linear, get_width, make_linear_maps, norms
+from ml.metric_learning.siamese.learner import (
+    LayerFit,
+    LayerLearner,
+    LayerSchedule,
+    MatrixScore,
+    chance_margin,
+    descend,
+)
+from ml.metric_learning.siamese.mining_batches import MiningBatches
+from ml.metric_learning.subspace import fit_direction_subspace
+from ml.metric_learning.tensors import as_arrays, as_tensor, median_squared_distance, select_device
+from ml.mining.semihard import SemiHard
+from ml.options import option
+from ml.sampling.balanced import Balanced
+from ml.types import Rows
+
+HELD_OUT_FOR_START = 0.2
+"""Share of the people who choose the start, if nobody is held out for more."""
+
+
+@dataclass
+class SiameseEmbedder(Embedder):
+    """z = the layer's map of x / |x|, compared by squared distance. Learns the first task, by triplets (equation 12)."""
+
+    dim: int = option(128, "numbers of an embedding", low=1, unit="numbers")
+    steps: int = option(300, "batches at most", low=1, unit="steps")
+    held_out: float = option(
+        0.15,
+        "share of the people kept out, by whom the best number of steps is chosen: 0 unless they gain more than by "
+        "chance; if people are too few, all steps are taken",
+        low=0,
+        high=1,
+    )
+    refit: bool = option(True, "then learn from everybody with so many steps")
+    groups: int = option(128, "people in a batch", low=1, unit="people")
+    faces: int = option(4, "faces of each of these people in a batch", low=1, unit="faces")
+    others: int = option(128, "further faces in a batch, as negatives", low=0, unit="faces")
+    margin: float = option(0.5, "tau of the triplet loss", low=0)
+    distance: float = option(2.0, "the start is scaled to this median squared distance", low=0)
+    per_anchor: int = option(5, "nu, triplets for each anchor", low=1, unit="triplets")
+    corrections: float = option(0.2, "share of the loss that labelled pairs carry once there are many", low=0, high=1)
+    min_pairs: int = option(
+        10, "pairs of the same, and of not the same, without which nothing is learned",
+        low=0, unit="pairs", formerly="needed",
+    )  # fmt: skip
+    length: Literal["best", "kept", "unit"] = option(
+        "best", "whether learned embeddings are divided by their norm (unit) or not (kept), or what people held out say"
+    )
+    proximal_weight: float = option(
+        1.0,
+        "pull of each squared distance in a batch to what it was at the start, times prior / n of n faces with another "
+        "of the same",
+        low=0,
+        formerly="stay",
+    )
+    prior: float = option(300.0, "labelled faces at which the pull counts as given", low=0, unit="faces")
+    start: Literal["best", "pca", "lda", "wpca", "random", "learned"] = option(
+        "best",
+        "where the map starts: the descriptor's own distance (pca), Fisher's discriminant, whitened axes, at random, "
+        "or what was fitted or loaded; best: pca, unless lda or unit length serves the held-out better than by chance",
+    )
+    ridge: float = option(2e-4, "share of the variance within people that lda adds to each axis", low=0)
+    rate: float = option(0.1, "eta, for which a step of 1 is about as large as the map", low=0)
+    momentum: float = option(0.9, "nu of equation 10", low=0, high=1)
+    axes: int = option(
+        2000, "principal axes that the map is sought in, fewer than the descriptor has for speed", low=1, unit="axes"
+    )
+    device: str = option("auto", "auto, cpu or cuda", server_only=True)
+    normalises_rows: ClassVar[bool] = True
+
+    @abstractmethod
+    def _make_layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
+        """The layer at its start (r, p), and the rates of rSGD-M and RMSProp; spread: the mean |x_i - x_j|^2."""
+
+    @property
+    def width(self) -> int | None:
+        return get_width(self.learned)
+
+    @property
+    def unit(self) -> bool:
+        """Whether embeddings are divided by their norm, as the fit chose."""
+        return bool(self.notes.get("unit"))
+
+    def start_from(self, model: Embedder) -> Self:
+        """From either layer of 001, at the length that its embeddings have."""
+        fitted = require_fitted(self, model, SiameseEmbedder)  # type: ignore[type-abstract]
+        self.learned, self.notes = dict(fitted.learned), {"unit": fitted.unit}
+        self.start_model, self.start, self.length = fitted, "learned", "best"
+        self.dim = len(fitted.learned["projection"])
+        return self
+
+    def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        fit_data = self._prepare(data)
+        start, unit = self._choose_start(fit_data)
+        self.notes = {"start": start, "unit": unit}
+        judged, steps, total = None, self.steps, self.steps
+        if fit_data.held_out is not None and self.held_out:
+            total = (1 + self.refit) * self.steps
+            fitted = judged = self._learn(fit_data, start, steps, offset_progress(0, total, progress))
+            steps = judged.steps
+        if judged is None or self.refit:
+            everybody = replace(fit_data, tasks=data.tasks[:1], held_out=None)
+            fitted = self._learn(everybody, start, steps, offset_progress(total - steps, total, progress))
+        progress(total, total, {})
+        projection = fit_data.subspace.lift(fitted.matrix.T)
+        self.learned = as_arrays({"projection": projection, "offset": projection @ fit_data.subspace.mean})
+        self.notes |= {"steps": steps, "loss": fitted.loss, "held_out": judged and judged.held_out}
+
+    def _prepare(self, data: TrainingSet) -> FitData:
+        """The first task in its subspace, with people held out if there are enough."""
+        task = self._check_task(data)
+        rows, start = as_tensor(data.rows, select_device(self.device)), None
+        if self.start == "learned":
+            start = as_tensor(self.learned["projection"], rows.device), as_tensor(self.learned["offset"], rows.device)
+        subspace, coordinates = fit_direction_subspace(rows, task.faces, self.axes, self.seed, start)
+        if coordinates.shape[1] < self.dim:
+            raise TooFewPairs("faces that differ", self.dim + 1, coordinates.shape[1] + 1)
+        rng = np.random.default_rng((self.seed, 1))
+        kept, held_out = split_by_person(task, self.held_out or HELD_OUT_FOR_START, rng)
+        enough = min(count_pairs(kept)) >= self.min_pairs and len(kept.faces) > self.dim
+        if min(count_pairs(held_out)) > 0 and enough:
+            return FitData(coordinates, subspace, (kept,), held_out)
+        return FitData(coordinates, subspace, (task,))
+
+    def _check_task(self, data: TrainingSet) -> TaskData:
+        """The first task. Raises TooFewPairs, WrongShape, NotFitted."""
+        task = require_task(data)
+        require_pairs(task, self.min_pairs)
+        if len(task.faces) <= self.dim:
+            raise TooFewPairs("faces", self.dim + 1, len(task.faces))
+        if data.rows.shape[1] < self.dim:
+            raise WrongShape("rows", f"(N, {self.dim} or more)", data.rows.shape)
+        if self.start == "learned" and not self.learned:
+            raise NotFitted(type(self).__name__)
+        self.tasks = (task.task,)
+        return task
+
+    def _choose_start(self, data: FitData) -> tuple[str, bool]:
+        """The start, and whether embeddings are brought to unit length."""
+        starts = ("pca", "lda") if self.start == "best" else (self.start,)
+        either = (self.unit,) if self.start == "learned" else (False, True)
+        units = {"best": either, "kept": (False,), "unit": (True,)}[self.length]
+        if MatrixScore.of(data, True) is None:  # with few labels, "lda" is whitened components
+            return starts[-1], units[-1]
+        scores: dict[tuple[str, bool], float] = {}
+        for start in starts:
+            matrix = self._make_start(start, data)
+            scores |= {(start, unit): score(matrix) for unit in units if (score := MatrixScore.of(data, unit))}
+        first, best = next(iter(scores)), max(scores, key=lambda choice: scores[choice])
+        return best if scores[best] > scores[first] + chance_margin(data, scores[first]) else first
+
+    def _learn(self, data: FitData, start: str, steps: int, progress: Progress) -> LayerFit:
+        layer, rate, scale_rate = self._make_layer(self._make_start(start, data), data.mean_squared_distance)
+        sampler = Balanced(self.groups, self.faces, self.others)
+        batches = MiningBatches(data.task, sampler, np.random.default_rng((self.seed, 2)), self.corrections)
+        proximal = scale_proximal_weight(self.proximal_weight, self.prior, data.task)
+        schedule = LayerSchedule(steps, rate, scale_rate, self.momentum, proximal, self.distance)
+        miner, loss = SemiHard(self.per_anchor), Triplet(self.margin)
+        learner = LayerLearner(layer, data, batches, miner, loss, schedule, self.seed)
+        return descend(learner, self.unit, progress)
+
+    def _make_start(self, name: str, data: FitData) -> Tensor:
+        """(r, p), at the scale where the median squared distance is `distance`."""
+        known = data.known
+        r = known.shape[1]
+        if name == "learned":  # at the scale that it was learned at
+            return data.subspace.restrict(as_tensor(self.learned["projection"], known.device)).T
+        if name == "random":
+            matrix = random_start(r, self.dim, self.seed).to(known)
+        elif name == "lda":
+            matrix = fit_discriminant(known, data.task, self.dim, self.ridge, self.prior).T
+        else:
+            matrix = make_whitening(known, self.dim).T if name == "wpca" else torch.eye(r, self.dim).to(known)
+        scale: float = (self.distance / median_squared_distance(known @ matrix, self.seed)) ** 0.5
+        return matrix.mul(scale)
+
+    def _embed(self, rows: Rows, task: str) -> Rows:
+        return embed_linear(self.learned, rows / norms(rows)[:, None], self.unit)
+
+    def maps(self, rows: Rows, task: str = "identity") -> Maps:
+        return make_linear_maps(self.learned, rows / norms(rows)[:, None], self.unit)

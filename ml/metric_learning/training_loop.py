@@ -1,0 +1,138 @@
+"""The one training loop: steps, a running loss, progress, scores on held-out people, and the best parameters."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ml.embedders.base import Progress
+
+REPORTS = 100
+"""Progress is reported so many times in a fit, and at every evaluation."""
+
+
+class Learner(Protocol):
+    """What a loop trains: one fit, or several that are computed together."""
+
+    def step(self, step: int) -> float | Tensor:
+        """Learns from one batch. step: 1, 2, ... Returns the loss of the batch before the update, () or (fits,)."""
+
+    def keep(self, improved: Tensor) -> None:
+        """Copies the parameters of these fits aside as the best so far. improved: (fits,) bool."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a loop found, a value for each fit.
+
+    steps: after which the parameters were kept; loss: the running loss then, None before the first step
+    held_out: the score of the parameters kept, and start its score before the first step; None without people held out
+    final_loss: the running loss at the end
+    """
+
+    steps: list[int]
+    loss: list[float | None]
+    held_out: list[float | None]
+    start: list[float | None]
+    final_loss: list[float | None]
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Of a single fit, as an embedder's notes."""
+        return {"steps": self.steps[0], "loss": self.loss[0], "held_out": self.held_out[0]}
+
+
+@dataclass(frozen=True)
+class TrainingLoop:
+    """Runs a learner, and has it keep the parameters that score best on held-out people, or the last without them.
+
+    evaluations: how often held-out people are asked
+    evaluates_start: whether the parameters before the first step may be the best
+    loss_window: steps that the running loss is the mean of
+    fits: fits that the learner computes together
+    """
+
+    steps: int
+    evaluations: int = 25
+    evaluates_start: bool = False
+    loss_window: int = 50
+    fits: int = 1
+
+    def run(self, learner: Learner, progress: Progress, score: Callable[[], float | Tensor] | None = None) -> Outcome:
+        """score: of the learner's parameters as they stand, () or (fits,); None if nobody is held out."""
+        evaluate_every = max(1, self.steps // self.evaluations)
+        report_every = max(1, self.steps // REPORTS)
+        best = _Best(self.fits)
+        loss: float | Tensor | None = None
+        if score and self.evaluates_start:
+            best.offer(learner, 0, None, score())
+        for step in range(1, self.steps + 1):
+            batch_loss = learner.step(step)
+            loss = batch_loss if loss is None else loss + (batch_loss - loss) / min(step, self.loss_window)
+            last = step == self.steps
+            evaluates = score is not None and (last or step % evaluate_every == 0)
+            if score and evaluates:
+                best.offer(learner, step, loss, score())
+            if last or evaluates or step % report_every == 0:
+                progress(step, self.steps, {"loss": _mean(loss)} | best.report())
+        if best.scores is None:
+            learner.keep(torch.ones(self.fits, dtype=torch.bool))
+            best.steps, best.losses = [self.steps] * self.fits, _values(loss, self.fits)
+        return best.outcome(_values(loss, self.fits))
+
+
+@dataclass(eq=False)
+class _Best:
+    """The best parameters of each fit so far."""
+
+    fits: int
+    scores: Tensor | None = None
+    start: Tensor | None = None
+    latest: Tensor | None = None
+    steps: list[int] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+
+    def offer(self, learner: Learner, step: int, loss: float | Tensor | None, score: float | Tensor) -> None:
+        """Has the learner keep its parameters where they score higher than before."""
+        self.latest = torch.as_tensor(score, dtype=torch.float64).reshape(-1)
+        if self.scores is None:
+            improved = torch.ones(self.fits, dtype=torch.bool)
+            self.scores, self.start = self.latest.clone(), self.latest.clone() if step == 0 else None
+            self.steps, self.losses = [step] * self.fits, _values(loss, self.fits)
+        else:
+            improved = self.latest > self.scores
+            self.scores = torch.where(improved, self.latest, self.scores)
+        if not bool(improved.any()):
+            return
+        learner.keep(improved)
+        for fit, value in enumerate(_values(loss, self.fits)):
+            if improved[fit]:
+                self.steps[fit], self.losses[fit] = step, value
+
+    def report(self) -> dict[str, float]:
+        return {} if self.latest is None else {"held_out": _mean(self.latest)}
+
+    def outcome(self, final_loss: list[float | None]) -> Outcome:
+        scores, start = (_values(score, self.fits) for score in (self.scores, self.start))
+        return Outcome(self.steps, self.losses, scores, start, final_loss)
+
+
+def averaging_pace(step: int, averaging: float) -> float:
+    """The share of the way that a running average goes to the parameters after this step.
+
+    averaging: near 1, the average follows slowly; 0: it is the parameters themselves. It follows fast at first.
+    """
+    return 1 - min(averaging, step / (step + 9))
+
+
+def _mean(value: float | Tensor | None) -> float:
+    return float(value.mean()) if isinstance(value, Tensor) else float("nan") if value is None else value
+
+
+def _values(value: float | Tensor | None, fits: int) -> list[float | None]:
+    if value is None:
+        return [None] * fits
+    numbers: list[float | None] = value.tolist() if isinstance(value, Tensor) and value.ndim else [float(value)] * fits
+    return numbers

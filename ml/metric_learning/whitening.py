@@ -1,0 +1,47 @@
+"""Whitened principal components of descriptors, the input of CoSiM and Sub-SML."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ml.metric_learning.pairs import PairSet
+from ml.metric_learning.principal_axes import fit_principal_axes
+
+Whitening = Literal["within", "all", "none"]
+
+
+def fit_whitening(
+    rows: Tensor, inner: int, pairs: PairSet, seed: int, kind: Whitening, prior: float
+) -> tuple[Tensor, Tensor]:
+    """Axes (r, D) and offset (r,) of x = axes row - offset, r <= inner, whose mean square is 1 over the pairs' faces.
+
+    within: in the intra-personal subspace, where the faces of one person vary alike in all directions; n matched faces
+    weigh n : prior against the belief that they vary as all faces do
+    all: each coordinate has variance 1 over the pairs' faces
+    none: the descriptor itself, rotated: if no axes are left out, its angles stay
+    The first two have mean 0 over those faces. rows: (N, D), from all of which the principal axes come.
+    """
+    axes, deviations, mean = fit_principal_axes(rows, min(inner, rows.shape[1], len(rows) - 1), seed)
+    paired = rows[torch.unique(pairs.pairs)]
+    if kind == "within":
+        axes = _whiten_within((rows - mean) @ axes.T, pairs, prior) @ axes
+    elif kind == "all":
+        axes = axes / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
+        axes = axes / ((paired - mean) @ axes.T).std(0).clamp_min(1e-6)[:, None]
+    offset = axes @ (torch.zeros_like(mean) if kind == "none" else paired.mean(0))
+    scale = torch.addmm(-offset, paired, axes.T).square().mean().sqrt().clamp_min(1e-12)
+    return axes / scale, offset / scale
+
+
+def _whiten_within(x: Tensor, pairs: PairSet, prior: float) -> Tensor:
+    """(r, r) that makes the covariance of the differences of the same person the identity. x: (N, r), principal."""
+    same = pairs.sign > 0
+    first, second = pairs.pairs[same].T
+    u = (x[first] - x[second]) * pairs.weight[same, None].sqrt()
+    trust = len(torch.unique(torch.cat([first, second])))
+    parts = (u.T @ u, trust), (torch.diag(x.square().sum(0)), prior)
+    within = sum((share / total.trace().clamp_min(1e-12)) * total for total, share in parts)
+    strength, turn = torch.linalg.eigh(within)
+    whitening: Tensor = (turn / strength.clamp_min(1e-6 * strength[-1]).sqrt()).T
+    return whitening

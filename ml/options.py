@@ -1,0 +1,98 @@
+"""Options of a component: dataclass fields that carry their range, unit and meaning.
+
+A component with many options keeps related ones in groups, which are small frozen dataclasses of their own. Outside the
+code options are flat: a request, a saved model and a manifest name each one alone, whatever its group.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+KEY = "option"
+Component = TypeVar("Component")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a component, as a form or an API lists it.
+
+    low, high: the range, both ends included; None where there is no bound
+    formerly: an earlier name, which is still accepted
+    group: the field that holds the option, empty for the component's own fields
+    server_only: names a device or a file of the server, so a client cannot set it
+    """
+
+    name: str
+    type: Any
+    default: Any
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    help: str = ""
+    formerly: str = ""
+    group: str = ""
+    server_only: bool = False
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The allowed values of a Literal; empty for any other type."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    unit: str = "",
+    formerly: str = "",
+    server_only: bool = False,
+) -> Any:
+    """A dataclass field that is an option. The parameters are those of `Option`."""
+    described = {"help": help, "low": low, "high": high, "unit": unit, "formerly": formerly, "server_only": server_only}
+    return field(default=default, metadata={KEY: described})
+
+
+def option_group(group: type[Any]) -> Any:
+    """A dataclass field that holds a group of options. group: a frozen dataclass whose options all have defaults."""
+    return field(default=group())
+
+
+def list_options(component: type[Any], group: str = "") -> tuple[Option, ...]:
+    """The options of a component or of a group of options, in the order of their declaration."""
+    return tuple(_iterate_options(component, group))
+
+
+def _iterate_options(component: type[Any], group: str) -> Iterator[Option]:
+    if not is_dataclass(component):
+        return
+    hints = get_type_hints(component)
+    for each in fields(component):
+        if is_dataclass(hints[each.name]):
+            yield from list_options(hints[each.name], each.name)
+        elif each.init:
+            default = each.default_factory() if each.default_factory is not MISSING else each.default
+            yield Option(each.name, hints[each.name], default, group=group, **each.metadata.get(KEY, {}))
+
+
+def from_options(component: type[Component], options: Mapping[str, Any]) -> Component:
+    """Builds a component from flat options. Raises TypeError for an option that it does not have."""
+    known = {o.name: o for o in list_options(component)}
+    renamed = {o.formerly: o.name for o in known.values() if o.formerly}
+    own: dict[str, Any] = {}
+    grouped: dict[str, dict[str, Any]] = {}
+    for given, value in options.items():
+        name = renamed.get(given, given)
+        if name not in known:
+            raise TypeError(f"{component.__name__} has no option {given!r}; it has: {', '.join(known) or 'none'}")
+        group = known[name].group
+        (grouped.setdefault(group, {}) if group else own)[name] = value
+    hints = get_type_hints(component)
+    return component(**own, **{group: hints[group](**values) for group, values in grouped.items()})
+
+
+def flatten_options(component: Any) -> dict[str, Any]:
+    """The flat options of a built component, from which `from_options` builds it again."""
+    groups = {o.name: o.group for o in list_options(type(component))}
+    return {name: getattr(getattr(component, group) if group else component, name) for name, group in groups.items()}
