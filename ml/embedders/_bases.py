@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from ml.clustering.kmeans import k_means
 from ml.embedders._folds import only
 from ml.embedders._space import discriminant
 from ml.embedders.base import TaskData
-from ml.kmeans import k_means
 
 
 def local_discriminants(

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clustering.kmeans import k_means, nearest
 from ml.embedders._batches import Batches
 from ml.embedders._folds import counted, only
 from ml.embedders._lesson import Lesson
@@ -17,7 +18,6 @@ from ml.embedders._space import with_fellows
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, after
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
-from ml.kmeans import k_means, nearest
 from ml.types import Ids, Rows
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clustering.gaussian_mixture import Mixture, fit_mixture
 from ml.embedders._descent import Outcome
 from ml.embedders._lesson import Lesson
 from ml.embedders._maps import Local, members
@@ -16,7 +17,6 @@ from ml.embedders._space import Space
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
 from ml.embedders.ldml import Ldml
 from ml.errors import TooFewPairs
-from ml.mixture import Mixture, fit_mixture
 from ml.types import Rows
 
 GATE_AXES = 64

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clustering.gaussian_mixture import Mixture, fit_mixture
 from ml.embedders._bases import local_discriminants
 from ml.embedders._folds import teaching, watch
 from ml.embedders._pairs import device_of, principal, tensor
@@ -16,7 +17,6 @@ from ml.embedders._sparse import LocalWeights, Weights, localised, weighed
 from ml.embedders._triplets import Triplets
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, after
 from ml.errors import TooFewPairs, WrongShape
-from ml.mixture import Mixture, fit_mixture
 from ml.types import Rows
 
 GATE_AXES = 32

@@ -8,7 +8,7 @@ from torch import Tensor
 from ml.embedders._siamese import Siamese
 from ml.layers.base import Layer
 from ml.layers.stiefel import StiefelLayer
-from ml.manifolds.stiefel import Stiefel as Manifold
+from ml.manifolds.stiefel import StiefelManifold as Manifold
 
 
 @dataclass
