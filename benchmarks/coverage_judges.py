@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from ml.calibration import Impostors, draw_impostor_pairs
+from ml.calibration import ImpostorDistances, draw_impostor_pairs
+from ml.calibration.rate_intervals import clopper_pearson, error_rate_interval, order_statistic_interval
 from ml.metric import EUCLIDEAN, Metric
-from ml.rate_intervals import clopper_pearson, error_rate_interval, order_statistic_interval
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -67,14 +67,14 @@ class People:
         chosen[np.random.default_rng(seed).permutation(len(chosen))[:n]] = True
         return chosen
 
-    def calibrate(self, chosen: Mask, seed: int) -> Impostors:
+    def calibrate(self, chosen: Mask, seed: int) -> ImpostorDistances:
         """From as many faces and pairs of these people as `app.serving.gallery_calibration` takes."""
         faces = np.flatnonzero(chosen[self.people])
         dim = self.rows.shape[1]
         faces = np.random.default_rng(seed).permutation(faces)[: max(100, SAMPLE_BYTES // (4 * dim))]
         people = self.people[faces]
         pairs = draw_impostor_pairs(people, int(np.clip(2e8 / dim, 20_000, 200_000)), seed)
-        return Impostors.of(self.metric.apart(self.rows[faces], pairs), people[pairs])
+        return ImpostorDistances.of(self.metric.apart(self.rows[faces], pairs), people[pairs])
 
     def near_pairs(self, share: float) -> NearPairs:
         """All pairs of different people up to about this share of them."""
@@ -146,7 +146,7 @@ def widened(rate: float, low: float, high: float, error: float) -> tuple[float, 
     return float(rate * np.exp(-np.hypot(down, judge))), float(rate * np.exp(np.hypot(up, judge)))
 
 
-def within_population(impostors: Impostors, rate: float, distance: float, share: float) -> tuple[float, float]:
+def within_population(impostors: ImpostorDistances, rate: float, distance: float, share: float) -> tuple[float, float]:
     """The interval of the rate among a population of which the calibrating people are this share."""
     at = max(int(np.searchsorted(impostors.distances, distance, side="right")) - 1, 0)
     n = impostors.n

@@ -17,9 +17,9 @@ import numpy as np
 
 from ml import registry
 from ml.aligners.similarity import Similarity
-from ml.drawn import person, photograph
 from ml.embedders.base import TaskData, TrainingSet
-from ml.generation import Recipe
+from ml.model import Recipe
+from ml.synthetic_faces import person, photograph
 from ml.types import Spec
 
 SHOTS = 5

@@ -34,7 +34,7 @@ from ml.embedders.wpca import Wpca
 from ml.evaluation.protocols import Protocol, read
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
-from ml.generation import Recipe
+from ml.model import Recipe
 from ml.types import CropKind, Crops, Rows, Spec
 
 FACES, ROUNDS, AT_ONCE = 200, 5, 500
@@ -82,7 +82,7 @@ def measured(name: str, told: argparse.Namespace, options: Options, crops: Mappi
     if wanted:
         return {"skipped": "without " + " ".join(wanted)}
     how = Recipe(tuple(Spec(part, options.get(part, {})) for part in parts))
-    unlearned = [part for part, descriptor in zip(parts, how.built, strict=True) if not descriptor.ready]
+    unlearned = [part for part, descriptor in zip(parts, how.built, strict=True) if not descriptor.is_ready]
     if unlearned:
         return {"skipped": f"without what {' and '.join(unlearned)} learns from crops first, as an --option"}
     found: dict[str, Any] = {"numbers": how.dim, "ms": cost(how, crops)}

@@ -29,10 +29,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import vlfeat
 from benchmarks.lbp import drawn
-from ml.descriptors._fisher import Encoder
-from ml.descriptors._vocabulary import Vocabulary
+from ml.clustering.gaussian_mixture import posteriors
+from ml.descriptors.common.fisher_encoder import Encoder
+from ml.descriptors.common.vocabulary import Vocabulary
 from ml.descriptors.fisher import Fisher
-from ml.mixture import posteriors
 from ml.types import Crops
 
 ROUNDS = 9

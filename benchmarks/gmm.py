@@ -26,7 +26,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 
-from ml.mixture import fit_mixture
+from ml.clustering.gaussian_mixture import fit_mixture
 
 SEEDS = 9
 K = 8

@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ml.indexes import build, tune
+from ml.indexes import build, measure_curve
 from ml.indexes.base import Index
 from ml.types import Rows
 
@@ -79,7 +79,7 @@ def main() -> None:
         "build_s": {"flat": flat_s, "ivf": ivf_s},
         "faiss_flat_ms": one_by_one(bare(rows), queries),
         "flat_ms": one_by_one(lambda query: flat.search(query, K), queries),
-        "curve": [asdict(point) for point in tune(ivf, queries, K)],
+        "curve": [asdict(point) for point in measure_curve(ivf, queries, K)],
     }
     show(figures)
     if options.json:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ml.layers.base import Layer, optimisers, random_start
 from ml.losses.triplet import Triplet
-from ml.manifolds.quotient import Quotient
+from ml.manifolds.quotient import QuotientManifold
 from ml.metric_learning.tensors import squared_distances
 from ml.mining.semihard import SemiHard
 from ml.registry import build
@@ -49,7 +49,7 @@ def main() -> None:
 
 def head(name: str, n: int, p: int, seed: int = 0) -> Layer:
     kind, _, metric = name.partition(" ")
-    told = {"manifold": Quotient(descends="metric")} if metric else {}
+    told = {"manifold": QuotientManifold(descends="metric")} if metric else {}
     made: Layer = build("layers", kind, start=random_start(n, p, seed), **told)
     return made
 

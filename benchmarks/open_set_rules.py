@@ -32,7 +32,7 @@ from benchmarks.open_set_scores import (
 )
 from benchmarks.open_set_trial import Plan, Trial, draw_trial
 from ml.evaluation.protocols import people_of
-from ml.generation import Recipe
+from ml.model import Recipe
 from ml.types import Ids, Rows, Spec
 from papers.harness.photos import Photos
 

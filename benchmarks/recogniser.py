@@ -45,9 +45,9 @@ from app.enrolment.store import enrol
 from app.resources import Resources, open_resources
 from app.storage.recognisers.default_recogniser import ensure_built_in
 from benchmarks.importing import cpu_of_each
-from ml import drawn, images
-from ml.descriptors._dlib_format import read_network
-from ml.descriptors._dlib_graph import INPUT, build_model
+from ml import images, synthetic_faces
+from ml.descriptors.common.dlib_network import INPUT, build_model
+from ml.descriptors.common.dlib_weights import read_network
 from ml.descriptors.dlib_resnet import BATCH, CHIP_PIXELS, CHIP_POINTS, cut_chips, find_weights, read_weights
 from ml.evaluation.protocols import people_of, read
 from ml.evaluation.report import rank_protocol, summarise
@@ -270,7 +270,7 @@ def show_search(faces: int, recogniser: str) -> None:
             (folder / f"p{number}").mkdir(parents=True)
             for shot in range(3):
                 path = folder / f"p{number}" / f"{shot}.png"
-                path.write_bytes(images.png(drawn.draw(drawn.person(number), shot)))
+                path.write_bytes(images.png(synthetic_faces.draw(synthetic_faces.person(number), shot)))
         packed = Path(home) / "photos.tar"
         subprocess.run(["tar", "-cf", str(packed), "-C", str(folder), "."], check=True)
         answer = client.post("/v1/collections/c:import", params={"aligned": "true"}, content=packed.read_bytes())
@@ -282,7 +282,7 @@ def show_search(faces: int, recogniser: str) -> None:
 
 def _time_searches(client: httpx.Client, recogniser: str) -> None:
     buffer = io.BytesIO()
-    Pillow.fromarray(drawn.draw(drawn.person(1), 9)).save(buffer, "JPEG", quality=92)
+    Pillow.fromarray(synthetic_faces.draw(synthetic_faces.person(1), 9)).save(buffer, "JPEG", quality=92)
 
     def search() -> None:
         sent = {"file": ("q.jpg", buffer.getvalue())}

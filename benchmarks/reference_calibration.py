@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.storage.recognisers.catalogue import DLIB_OPTIONS
-from ml.calibration import Calibration, Impostors, draw_impostor_pairs, sample_genuine
+from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, sample_genuine
+from ml.calibration.rate_intervals import TAIL_EXPONENT, effective_pairs
 from ml.evaluation.protocols import people_of
-from ml.generation import Recipe
 from ml.metric import EUCLIDEAN
-from ml.rate_intervals import TAIL_EXPONENT, effective_pairs
+from ml.model import Recipe
 from ml.reference_calibrations import FOLDER
 from ml.types import Ids, Rows, Spec
 from papers.harness.photos import Photos
@@ -36,17 +36,18 @@ def measure(rows: Rows, people: Ids) -> Calibration:
     genuine = sample_genuine(rows, people, GENUINE_PAIRS, 0)
     impostor = impostor_distances(rows, people)
     some = np.random.default_rng(0).choice(impostor, min(SLOPE_PAIRS, len(impostor)))
-    every = Impostors.of(impostor)
+    every = ImpostorDistances.of(impostor)
     return replace(
         Calibration.fit(genuine, some), impostors=replace(every, effective=effective_numbers(rows, people, every))
     )
 
 
-def effective_numbers(rows: Rows, people: Ids, impostors: Impostors) -> tuple[float, ...]:
+def effective_numbers(rows: Rows, people: Ids, impostors: ImpostorDistances) -> tuple[float, ...]:
     """How many independent pairs would say as much of the rate at each of the distances.
 
     How much people differ in their own rates is measured on a sample of the pairs; all pairs together add to that only
-    what is due to single pairs, 1 / n. Below the rates that the sample holds it grows as `ml.rate_intervals` has it.
+    what is due to single pairs, 1 / n. Below the rates that the sample holds it grows as in
+    `ml.calibration.rate_intervals`.
     """
     pairs = draw_impostor_pairs(people, PEOPLE_PAIRS, 0)
     order = np.argsort(EUCLIDEAN.apart(rows, pairs))

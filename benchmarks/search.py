@@ -26,7 +26,7 @@ from app.db.migrate import upgrade
 from app.db.session import writing
 from app.resources import open_resources
 from app.threads import set_threads
-from ml import drawn, images
+from ml import images, synthetic_faces
 from tests.conftest import free_port
 from tests.rows import Gallery, generation, people
 
@@ -133,7 +133,7 @@ def measure(client, resources, model, rows, gallery, pid) -> None:  # type: igno
 def photo(client, resources, model, query) -> None:  # type: ignore[no-untyped-def]
     """Each stage and the whole in turn, round after round, so that a busy moment falls on both."""
     buffer = io.BytesIO()
-    Pillow.fromarray(drawn.draw(drawn.person(1), 0)).save(buffer, "JPEG", quality=92)
+    Pillow.fromarray(synthetic_faces.draw(synthetic_faces.person(1), 0)).save(buffer, "JPEG", quality=92)
     data, front_end = buffer.getvalue(), resources.front_end
     image = images.read(data)
     found = front_end.detector.detect(image)[0]

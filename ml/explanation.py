@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.descriptors.base import Cells
+from ml.descriptors.base import CellLayout
 from ml.embedders.base import Maps
 from ml.errors import NotLinear
-from ml.generation import Generation, Recipe
+from ml.model import Model, Recipe
 from ml.types import CropKind, Rows
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class DescriptorContribution:
     """What one descriptor made of a distance: `contribution` is the sum of its `cells`.
 
     cells: (layout.rows, layout.columns) float64; both None where the descriptor has no cells
@@ -33,12 +33,12 @@ class Part:
     descriptor: str
     crop: CropKind
     contribution: float
-    layout: Cells | None
+    layout: CellLayout | None
     cells: Floats | None
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class DistanceExplanation:
     """The contributions of the parts and `rest` sum to `distance`, the squared distance in float64.
 
     rest: what no cell made. 0 for one linear map; with CLML it is what came of the faces' belonging to different
@@ -46,11 +46,11 @@ class Explanation:
     """
 
     distance: float
-    parts: tuple[Part, ...]
+    parts: tuple[DescriptorContribution, ...]
     rest: float
 
 
-def explain(generation: Generation, row: Rows, others: Rows, task: str = "identity") -> list[Explanation]:
+def explain(generation: Model, row: Rows, others: Rows, task: str = "identity") -> list[DistanceExplanation]:
     """The distances between one face and each of several, taken apart.
 
     row: (D,) descriptors of the one; others: (n, D). Raises NotLinear, WrongShape, NotFitted, NotFinite.
@@ -62,7 +62,7 @@ def explain(generation: Generation, row: Rows, others: Rows, task: str = "identi
         raise NotLinear(f"the embedder {generation.embedder_name}")
     values, rest = contributions(maps)
     return [
-        Explanation(float(of.sum() + over), tuple(_parts(generation.recipe, of)), float(over))
+        DistanceExplanation(float(of.sum() + over), tuple(_parts(generation.recipe, of)), float(over))
         for of, over in zip(values, rest, strict=True)
     ]
 
@@ -95,7 +95,7 @@ def _turned(maps: Maps, s: np.int64, rows: Floats) -> Floats:
     return found
 
 
-def _parts(recipe: Recipe, values: Floats) -> Iterator[Part]:
+def _parts(recipe: Recipe, values: Floats) -> Iterator[DescriptorContribution]:
     """values: (D,), those of each descriptor after those of the one before."""
     start = 0
     for spec, descriptor in zip(recipe.descriptors, recipe.built, strict=True):
@@ -103,6 +103,6 @@ def _parts(recipe: Recipe, values: Floats) -> Iterator[Part]:
         start += descriptor.dim
         summed: Floats | None = None
         if cells is not None:
-            by_cell = np.bincount(cells.of, own, cells.rows * cells.columns).astype(np.float64)
+            by_cell = np.bincount(cells.cell_numbers, own, cells.rows * cells.columns).astype(np.float64)
             summed = by_cell.reshape(cells.rows, cells.columns)
-        yield Part(spec.name, descriptor.crop, float(own.sum()), cells, summed)
+        yield DescriptorContribution(spec.name, descriptor.crop, float(own.sum()), cells, summed)

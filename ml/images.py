@@ -20,7 +20,7 @@ SIGNATURE, GREY, RGB, UP = b"\x89PNG\r\n\x1a\n", 0, 2, 2
 
 
 @dataclass(frozen=True)
-class Limits:
+class ImageLimits:
     """max_bytes: of the file; max_pixels: width times height; max_side: of either. All are checked before decoding."""
 
     max_bytes: int = 20 * 2**20
@@ -28,7 +28,7 @@ class Limits:
     max_side: int = 16_384
 
 
-def read(data: bytes, limits: Limits = Limits()) -> Image:
+def read(data: bytes, limits: ImageLimits = ImageLimits()) -> Image:
     """The first frame of a JPEG, PNG, WebP or BMP of any colour mode, told by its bytes: turned upright as EXIF says,
     16 bits cut to 8, transparent pixels on white. (H, W, 3) uint8 RGB.
 
@@ -51,7 +51,7 @@ def read(data: bytes, limits: Limits = Limits()) -> Image:
         raise Unreadable("InvalidImageFormat", f"the picture is broken or cut short: {error}") from error
 
 
-def _check(width: int, height: int, limits: Limits) -> None:
+def _check(width: int, height: int, limits: ImageLimits) -> None:
     size = f"the photo is {width} x {height} pixels"
     if width * height > limits.max_pixels:
         raise Unreadable("ImageTooLarge", f"{size}; at most {limits.max_pixels:,} in all are taken")

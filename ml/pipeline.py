@@ -15,8 +15,8 @@ from ml.detectors.base import Detector
 from ml.geometry import Matrix, inverse, moved, scaled, similarity
 from ml.landmarks.base import Landmarker
 from ml.landmarks.regressor import Regressor
-from ml.quality import Thresholds, assess
-from ml.registry import build
+from ml.quality import QualityThresholds, assess
+from ml.registry import build, component
 from ml.types import AlignedFace, Box, CropKind, Detection, Image
 
 
@@ -27,7 +27,7 @@ class FrontEnd:
     detector: Detector
     landmarks: Landmarker
     aligner: Similarity = field(default_factory=Similarity)
-    wanted: Thresholds = field(default_factory=Thresholds)
+    wanted: QualityThresholds = field(default_factory=QualityThresholds)
 
     def faces(self, image: Image) -> list[AlignedFace]:
         """Every face of an (H, W, 3) uint8 RGB photo, largest first, good enough to enrol or not: see its quality."""
@@ -67,7 +67,11 @@ def _view(kind: CropKind, width: int, height: int) -> Matrix:
     return scaled(max(across / width, down / height), middle, to)
 
 
-def default_front_end(detector: str = "hog", yunet_path: Path | None = None) -> FrontEnd:
-    """The front end of a new service. `yunet` needs its file. Raises Unavailable, UnknownComponent."""
-    options = {"path": yunet_path} if detector == "yunet" else {}
+def default_front_end(detector: str = "hog", model_path: Path | None = None) -> FrontEnd:
+    """Create the front end of a new service.
+
+    detector: a component of `ml/detectors`; model_path: its model file, if it needs one
+    Raises Unavailable, UnknownComponent.
+    """
+    options = {"path": model_path} if component("detectors", detector).needs_file else {}
     return FrontEnd(build("detectors", detector, **options), Regressor())

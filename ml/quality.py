@@ -12,7 +12,7 @@ HEAD = np.array([(-0.5, -0.525, 0.0), (0.5, -0.525, 0.0), (0.0, 0.06, -0.5), (-0
 
 
 @dataclass(frozen=True)
-class Thresholds:
+class QualityThresholds:
     """What a face must have to be enrolled; lenient: nearly every face of LFW has it.
 
     sharpness, contrast, brightness, yaw, pitch, eye_distance, confidence: as in `Quality`; `darkest` and
@@ -40,7 +40,7 @@ def pose(points: Points) -> tuple[float, float, float]:
     return float(np.degrees(yaw)), float(np.degrees(pitch)), float(np.degrees(roll))
 
 
-def assess(grey: Crops, points: Points, confidence: float, wanted: Thresholds = Thresholds()) -> Quality:
+def assess(grey: Crops, points: Points, confidence: float, wanted: QualityThresholds = QualityThresholds()) -> Quality:
     """grey: the (170, 100) crop; points: in the photo; confidence: the detector's."""
     yaw, pitch, roll = pose(points)
     sharpness = float(cv2.Laplacian(grey, cv2.CV_32F).var())

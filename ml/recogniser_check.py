@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from ml.aligners.similarity import Similarity
 from ml.descriptors.base import Descriptor
-from ml.drawn import person, photograph
+from ml.synthetic_faces import person, photograph
 from ml.types import CropKind, Crops, Rows
 
 PEOPLE, PHOTOS_A_PERSON = 24, 3

@@ -1,4 +1,7 @@
-"""A file is a component: `ml/<kind>/<name>.py` defines one class, and that is the whole plugin system."""
+"""Find components by name. Each file `ml/<kind>/<name>.py` defines one public class: that is the whole plugin system.
+
+`base.py` of a kind holds the interface; what several of its components share lies in `ml/<kind>/common/`.
+"""
 
 import pkgutil
 from importlib import import_module
@@ -8,30 +11,28 @@ from ml import options as component_options
 from ml.errors import UnknownComponent
 from ml.options import Option
 
-NOT_COMPONENTS = {"base", "train"}
-
 
 def names(kind: str) -> tuple[str, ...]:
-    """The components of a kind ("descriptors", "embedders", ...), sorted."""
+    """Return the sorted names of the components of a kind ("descriptors", "embedders", "indexes", ...)."""
     package = import_module(f"ml.{kind}")
-    found = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return tuple(sorted(n for n in found if n not in NOT_COMPONENTS and not n.startswith("_")))
+    modules = (module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+    return tuple(sorted(name for name in modules if name != "base" and not name.startswith("_")))
 
 
 def component(kind: str, name: str) -> type[Any]:
-    """The one public class that `ml/<kind>/<name>.py` defines.
+    """Return the one public class that `ml/<kind>/<name>.py` defines.
 
-    Raises UnknownComponent where there is no such file.
+    Raises UnknownComponent if there is no such file.
     """
     if name not in names(kind):
         raise UnknownComponent(kind, name, names(kind))
     module = import_module(f"ml.{kind}.{name}")
-    [found] = [
-        c
-        for c in vars(module).values()
-        if isinstance(c, type) and c.__module__ == module.__name__ and not c.__name__.startswith("_")
+    [defined] = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__ and not value.__name__.startswith("_")
     ]
-    return found
+    return defined
 
 
 def build(kind: str, name: str, **options: Any) -> Any:
@@ -43,3 +44,8 @@ def build(kind: str, name: str, **options: Any) -> Any:
 def list_options(kind: str, name: str) -> tuple[Option, ...]:
     """The options of a component with their types, defaults, ranges, units and help. Raises UnknownComponent."""
     return component_options.list_options(component(kind, name))
+
+
+def name_of(component: type[Any]) -> str:
+    """Return the name of a component's class: that of its file."""
+    return component.__module__.rpartition(".")[2]

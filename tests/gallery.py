@@ -14,8 +14,8 @@ from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import FIRST
 from ml.aligners.similarity import Similarity
-from ml.drawn import person, photograph
 from ml.images import png
+from ml.synthetic_faces import person, photograph
 from ml.types import CropKind
 from workers.context import JobContext
 from workers.description import describe

@@ -13,13 +13,13 @@ from app.db.tables import Collection, Deployment, Embedding, Face, Removal, Subj
 from app.resources import Resources
 from ml.calibration import Calibration
 from ml.embedders.wpca import Wpca
-from ml.generation import Generation, Recipe
+from ml.model import Model, Recipe
 from ml.types import Rows
 
 WIDTH = 9860
 
 
-def generation(name: str, dim: int = 8, seed: int = 0) -> Generation:
+def generation(name: str, dim: int = 8, seed: int = 0) -> Model:
     """A model with a random projection of the LBP descriptor to `dim` numbers, and no calibration."""
     embedder = Wpca(dim=dim)
     draw = np.random.default_rng(seed)
@@ -27,7 +27,7 @@ def generation(name: str, dim: int = 8, seed: int = 0) -> Generation:
         "projection": draw.standard_normal((dim, WIDTH), dtype=np.float32),
         "offset": np.zeros(dim, np.float32),
     }
-    return Generation(name, Recipe(), "wpca", embedder, facts={"made": "for a test"})
+    return Model(name, Recipe(), "wpca", embedder, facts={"made": "for a test"})
 
 
 def people(count: int, photos: int, dim: int = 8, seed: int = 0, spread: float = 0.2) -> tuple[Rows, list[str]]:
@@ -46,7 +46,7 @@ class Gallery:
     collection: str = "staff"
     pks: list[int] = field(default_factory=list)
 
-    def make(self, champion: Generation, task: str = "identity", **pointers: Any) -> "Gallery":
+    def make(self, champion: Model, task: str = "identity", **pointers: Any) -> "Gallery":
         with writing(self.resources.database) as session:
             for model in (champion, *(m for m in pointers.values() if m)):
                 self.resources.generations.keep(session, model)

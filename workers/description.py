@@ -12,8 +12,8 @@ from app.storage import descriptor_cache
 from app.storage.blob_store import Blobs
 from app.threads import get_threads
 from ml.descriptors.base import Descriptor
-from ml.generation import Recipe
 from ml.images import unpng
+from ml.model import Recipe
 from ml.types import CropKind, Crops, Rows
 from workers.context import JobContext
 
@@ -70,7 +70,7 @@ def _described(blobs: Blobs, recipe: Recipe, faces: Sequence[StoredFace]) -> Row
     """(n, recipe.dim): dear descriptors as they were kept, or kept from now on; the others from the crops."""
     columns = []
     for descriptor, key in zip(recipe.built, recipe.keys, strict=True):
-        if descriptor.dear:
+        if descriptor.is_costly:
             columns.append(_kept(blobs, descriptor, key, faces))
         else:
             columns.append(descriptor.describe(crops(blobs, faces, [descriptor.crop])[descriptor.crop]))

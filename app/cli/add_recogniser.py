@@ -1,6 +1,5 @@
 """`likeness recognisers add`: from a recogniser in a file to one that collections can use."""
 
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, replace
@@ -25,8 +24,10 @@ from app.cli.use_recogniser import use
 from app.config import Settings
 from app.errors import AppError, Conflict, Invalid, NotFound
 from app.storage.recognisers import manifests
-from ml.errors import LikenessError
-from ml.onnx_files import CnnManifest, Layout, Manifest, OnnxManifest, OnnxSignature, inspect_onnx, sha256
+from ml.descriptors.common.file_backed import find_descriptor, manifest_types
+from ml.descriptors.common.manifest import DescriptorManifest, Layout, OnnxManifest, sha256
+from ml.descriptors.common.onnx_signature import OnnxSignature, inspect_onnx
+from ml.errors import Corrupt, LikenessError
 
 UNKNOWN_LICENCE = "unknown: ask its makers"
 NUMBERS = "a number, or three with commas, in the order of --colour"
@@ -111,13 +112,13 @@ def _register(settings: Settings, file: Path, stated: Stated, prompts: Prompts, 
 
 def _copy_manifest(
     settings: Settings, file: Path, staged: Path, stated: Stated, prompts: Prompts
-) -> tuple[str, str, Manifest]:
+) -> tuple[str, str, DescriptorManifest]:
     """Name, component and manifest of a recogniser that has a manifest already. Raises Corrupt, Unavailable, ..."""
     try:
-        component = "cnn" if "net" in json.loads(file.read_bytes()) else "onnx"
-    except (ValueError, TypeError) as error:
-        raise Invalid(f"{file.name} is no manifest: {error}") from error
-    manifest: Manifest = (CnnManifest if component == "cnn" else OnnxManifest).read(file)
+        component = find_descriptor(file)
+    except Corrupt as error:
+        raise Invalid(str(error)) from error
+    manifest: DescriptorManifest = manifest_types()[component].read(file)
     model = manifest.model(file)
     name = stated.name or prompts.text("name", file.stem, "--name")
     manifests.check_name(settings, name)

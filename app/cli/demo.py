@@ -19,7 +19,7 @@ from rich.table import Table
 from app.cli.client import bar, console, counted, pages, told, wait
 from app.cli.private import service
 from ml import images
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 
 PEOPLE, SHOTS = 120, 6
 COLLECTION = "demo"

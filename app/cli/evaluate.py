@@ -16,7 +16,7 @@ from app.config import DLIB_RESNET, LBP
 from app.storage.recognisers.catalogue import DLIB_OPTIONS
 from ml.descriptors.dlib_resnet import is_installed
 from ml.evaluation.plots import page
-from ml.evaluation.records import Report
+from ml.evaluation.records import EvaluationReport
 
 COLLECTION = "lfw"
 CLOSED, UNSEEN, PAIRS = "queries", "disjoint", "pairs"
@@ -89,7 +89,7 @@ def evaluate(
         out.write_text(json.dumps(rows, indent=1))
     if plots is not None:
         drawn = {f"{r['method']}, {r['protocol']}": r["report"]["pooled"] for r in rows if r["protocol"] != PAIRS}
-        plots.write_text(page({name: Report.from_dict(report) for name, report in drawn.items()}))
+        plots.write_text(page({name: EvaluationReport.from_dict(report) for name, report in drawn.items()}))
 
 
 def _methods(kinds: list[str], only: list[str]) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from app.cli.client import bar, console
 from ml import registry
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation import protocols
-from ml.plain import plain
+from ml.portable_embeddings import to_portable
 from ml.types import Rows
 
 
@@ -43,7 +43,7 @@ def export_embeddings(
     with bar() as progress:
         shown = progress.add_task(f"fit {method} on {len(sides.training):,} faces", total=None)
         embedder.fit(learned, progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps))
-    found = plain(embedder.embed(rows), embedder.metric)
+    found = to_portable(embedder.embed(rows), embedder.metric)
     np.savez(out, x=found.rows, f=np.array(names), metric=np.array(found.metric), **found.extra)  # type: ignore[arg-type]
     console.print(f"{out}: {found.rows.shape[0]:,} x {found.rows.shape[1]}, {found.metric}")
     if found.off:

@@ -13,7 +13,9 @@ from app.cli.client import bar
 from app.cli.locks import alone
 from ml import registry
 from ml.descriptors.base import Descriptor
-from ml.generation import Recipe
+from ml.descriptors.common.file_backed import find_descriptor, manifest_types
+from ml.errors import Corrupt
+from ml.model import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
 
 BLOCK = 512
@@ -37,11 +39,11 @@ def described(name: str, built: Descriptor, crops: Crops, path: Path, keep: bool
         if path.exists():
             kept: Rows = np.load(path)
             return kept.astype(np.float32, copy=False)
-        return _described(name, built, crops, path if keep or built.dear else None)
+        return _described(name, built, crops, path if keep or built.is_costly else None)
 
 
 def _described(name: str, built: Descriptor, crops: Crops, kept: Path | None) -> Rows:
-    rows = np.empty((len(crops), built.dim), np.float16 if built.dear else np.float32)
+    rows = np.empty((len(crops), built.dim), np.float16 if built.is_costly else np.float32)
     with bar() as shown:
         for at in shown.track(range(0, len(crops), BLOCK), description=name):
             rows[at : at + BLOCK] = built.describe(np.ascontiguousarray(crops[at : at + BLOCK]))
@@ -79,20 +81,20 @@ def recipe(named: str, crops: Mapping[CropKind, Crops], among: Ids, cache: Path,
 def _spec(named: str, crops: Mapping[CropKind, Crops], among: Ids, cache: Path, seed: int) -> Spec:
     if named.endswith(".json"):
         return Spec(_kind(Path(named)), {"manifest": named})
-    files = ("onnx", "cnn")
+    files = manifest_types()
     if named in files or named not in registry.names("descriptors"):
         known = ", ".join(n for n in registry.names("descriptors") if n not in files)
         raise typer.BadParameter(f"{named} is none of {known}, or a manifest FILE.json", param_hint="--descriptor")
     built = registry.build("descriptors", named)
-    if built.ready:
+    if built.is_ready:
         return Spec(named)
     seen = sha256(among.astype("<i8").tobytes()).hexdigest()[:16]
     return Spec(named, learned(named, crops[built.crop], among, cache / f"{named}-{seen}-{seed}.json", seed))
 
 
 def _kind(manifest: Path) -> str:
-    """Which descriptor a manifest is for: one of a network of ours names it. Raises typer.BadParameter."""
+    """Return the descriptor that a manifest is for. Raises typer.BadParameter."""
     try:
-        return "cnn" if "net" in json.loads(manifest.read_bytes()) else "onnx"
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{manifest} is no manifest: {error}", param_hint="--descriptor") from error
+        return find_descriptor(manifest)
+    except Corrupt as error:
+        raise typer.BadParameter(f"{manifest}: {error}", param_hint="--descriptor") from error

@@ -6,8 +6,8 @@ from pathlib import Path
 from app.cli.client import console
 from app.storage.recognisers import manifests
 from app.storage.recognisers.catalogue import Accuracy
+from ml.descriptors.common.manifest import DescriptorManifest, OnnxManifest
 from ml.errors import LikenessError
-from ml.onnx_files import Manifest, OnnxManifest
 from ml.recogniser_check import MIN_AUC, PEOPLE, PHOTOS_A_PERSON, SyntheticCheck, check_recogniser
 from ml.registry import build
 
@@ -16,7 +16,7 @@ PREPROCESSINGS = ((127.5, 127.5), (0.0, 255.0), (0.0, 1.0))
 CLEARLY_BETTER_AUC = 0.03
 
 
-def check_staged(manifest: Manifest, staged: Path, component: str = "onnx") -> SyntheticCheck:
+def check_staged(manifest: DescriptorManifest, staged: Path, component: str = "onnx") -> SyntheticCheck:
     """Write the manifest beside the staged model and check both. Raises Corrupt, WrongShape, NotFinite, Unavailable."""
     manifest.write(staged / manifests.MANIFEST)
     return check_recogniser(build("descriptors", component, manifest=str(staged / manifests.MANIFEST)))
@@ -57,7 +57,7 @@ def print_check(result: SyntheticCheck) -> None:
     )
 
 
-def explain_failure(result: SyntheticCheck, manifest: Manifest, staged: Path) -> str:
+def explain_failure(result: SyntheticCheck, manifest: DescriptorManifest, staged: Path) -> str:
     """Why it is refused, and the preprocessing that does better where one does."""
     why = f"it does not tell people apart ({result.auc:.1%}, needed {MIN_AUC:.0%})"
     if not result.repeatable:

@@ -15,7 +15,7 @@ from app.cli.use_recogniser import rollback, use
 from app.config import Settings
 from app.storage.recognisers import manifests
 from app.storage.recognisers.catalogue import SFACE, SFACE_SHA256, Accuracy, list_recognisers
-from ml.onnx_files import OnnxManifest
+from ml.descriptors.common.onnx_signature import OnnxManifest
 
 app = typer.Typer(help="What faces are described by: list, pull, add, use, roll back.", no_args_is_help=True)
 app.command()(add)

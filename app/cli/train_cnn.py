@@ -15,7 +15,7 @@ from ml.errors import LikenessError
 
 if TYPE_CHECKING:
     from ml.cnn_training.recipe import Head
-    from ml.cnn_training.train import Report
+    from ml.cnn_training.train import TrainingProgress
 
 UNSAID = "unknown: what the owners of the photos allow"
 TICKS = 1000
@@ -47,15 +47,15 @@ def train_cnn(
     seed: Annotated[int, typer.Option(help="of the start, the order and the changes made to the photos")] = 0,
 ) -> None:
     """Align the photos once, then teach a network whose they are. Under torchrun: on several GPUs or machines."""
-    from ml.cnn_training.crew import crew
     from ml.cnn_training.crops import gather, load
-    from ml.cnn_training.recipe import Recipe
+    from ml.cnn_training.process_group import crew
+    from ml.cnn_training.recipe import CnnRecipe
     from ml.cnn_training.train import train  # torch takes two seconds, for which no other command should wait
 
     set_threads(threads or max(1, cpu_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     kept = crops or out / "crops.npy"
     try:
-        recipe = Recipe(
+        recipe = CnnRecipe(
             net=net, head=cast("Head", head), width=width, batch=batch, margin=margin, bf16=bf16, seed=seed,
             hours=hours, steps=steps, every=every, patience=patience,
         )  # fmt: skip
@@ -79,11 +79,11 @@ def _aligning(shown: Progress) -> Callable[[int, int], None]:
     return lambda done, of: shown.update(task, completed=done, total=of)
 
 
-def _learning(shown: Progress) -> Callable[["Report"], None]:
+def _learning(shown: Progress) -> Callable[["TrainingProgress"], None]:
     """A bar, and a line that stays for each judgement."""
     tasks: list[TaskID] = []
 
-    def tell(report: "Report") -> None:
+    def tell(report: "TrainingProgress") -> None:
         if not tasks:
             tasks.append(shown.add_task("learn", total=TICKS))
         said = f"step {report.stand.step:,}, {report.rate:.0f} photos/s, loss {report.stand.loss:.2f}"

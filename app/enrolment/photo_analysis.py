@@ -74,7 +74,7 @@ class Looked:
 def look(resources: Resources, data: bytes, wish: Wish) -> Looked:
     """Decodes, detects, aligns and judges. Raises ml.Unreadable."""
     settings = resources.settings
-    image = images.read(data, images.Limits(settings.max_image_bytes, settings.max_image_pixels))
+    image = images.read(data, images.ImageLimits(settings.max_image_bytes, settings.max_image_pixels))
     image_id = Blobs.digest(data)
     if wish.aligned:
         return Looked(image_id, data, wish, {0: resources.front_end.aligned(image)})

@@ -13,7 +13,7 @@ from app.enrolment.photo_analysis import Looked
 from app.errors import NotFound
 from app.resources import Resources
 from app.storage import descriptor_cache
-from ml.generation import Recipe
+from ml.model import Recipe
 from ml.types import Rows
 
 Served = tuple[str, str]
@@ -67,6 +67,6 @@ class _Descriptions:
             if key in self.rows:
                 continue
             self.rows[key] = descriptor.describe(np.stack([f.crops[descriptor.crop] for f in self.faces]))
-            if descriptor.dear:
+            if descriptor.is_costly:
                 self.files += descriptor_cache.files(key, self.names, self.rows[key])
         return np.concatenate([self.rows[key] for key in recipe.keys], axis=1)

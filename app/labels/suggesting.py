@@ -16,8 +16,8 @@ from app.resources import Resources
 from app.serving import index_builder
 from ml.calibration import Calibration
 from ml.evaluation.verification import best_threshold
-from ml.generation import Generation
 from ml.metric import Metric
+from ml.model import Model
 from ml.types import Ids, Rows
 
 SAMPLE = 3000
@@ -96,7 +96,7 @@ def doubtful(
     return pairs[chosen], apart[chosen]
 
 
-def _sample(session: Session, champion: Generation, wanted: SuggestIn) -> Sampled:
+def _sample(session: Session, champion: Model, wanted: SuggestIn) -> Sampled:
     """As many as fit the memory: a wide descriptor gives fewer."""
     here = (Embedding.generation_id == champion.id, Embedding.task == wanted.task)
     gallery = (Face.collection_id == wanted.collection, Face.role == "gallery")
@@ -160,7 +160,7 @@ def _labelled(session: Session, task: str, faces: Sampled) -> set[tuple[int, int
     return {(min(place[a], place[b]), max(place[a], place[b])) for a, b in session.execute(said)}
 
 
-def _answers(session: Session, champion: Generation, wanted: SuggestIn) -> Answers:
+def _answers(session: Session, champion: Model, wanted: SuggestIn) -> Answers:
     """Some of the collection's, wherever in it their faces are."""
     first, second = aliased(Embedding), aliased(Embedding)
     width = 4 * index_builder.width(champion, wanted.task)

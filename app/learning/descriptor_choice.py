@@ -12,9 +12,7 @@ from app.learning.plan import Named
 from app.learning.training_request import TrainingRequest
 from app.storage.recognisers.manifests import list_registered
 from ml import registry
-
-NEED_A_FILE = {"onnx", "cnn"}
-"""Components that a client names by what the operator called his manifest."""
+from ml.descriptors.common.file_backed import manifest_types
 
 
 def descriptors(session: Session, settings: Settings, request: TrainingRequest, task: str) -> Iterable[Named]:
@@ -41,7 +39,7 @@ def _named(settings: Settings, asked: Named) -> Named:
         if asked.options:
             raise Invalid(f"{asked.name} is what its manifest says and takes no options")
         return Named(name=recogniser.component, options={"manifest": str(recogniser.manifest)})
-    known = registered.keys() | set(registry.names("descriptors")) - NEED_A_FILE
+    known = registered.keys() | set(registry.names("descriptors")) - manifest_types().keys()
     if asked.name not in known:
         raise Invalid(
             f"no descriptor is named {asked.name!r}; there are: {', '.join(sorted(known))}",

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.db.field_types import CollectionName, Metadata, TaskName, Word
 from app.learning.label_consensus import Rule
 from ml import registry
-from ml.generation import Recipe
+from ml.model import Recipe
 from ml.types import Spec
 
 FROM = r"^(labels|subjects|metadata\.[^\x00]{1,255})$"
@@ -46,7 +46,7 @@ class Named(BaseModel):
     @property
     def unlearned(self) -> bool:
         """A descriptor that must learn from crops first, and is named without what it has learned."""
-        return not registry.build("descriptors", self.name, **self.options).ready
+        return not registry.build("descriptors", self.name, **self.options).is_ready
 
 
 Described = Annotated[str, Field(min_length=1, max_length=255)] | Named

@@ -36,7 +36,7 @@ class Desk:
         """The `most` largest faces of a photo. Raises ml.Unreadable, Invalid where there is none, Busy."""
         settings, front_end = self.engine.resources.settings, self.engine.resources.front_end
         with self.engine.slots.alone():
-            image = images.read(data, images.Limits(settings.max_image_bytes, settings.max_image_pixels))
+            image = images.read(data, images.ImageLimits(settings.max_image_bytes, settings.max_image_pixels))
             if aligned:
                 return [front_end.aligned(image)]
             seen = (front_end.align(image, found) for found in front_end.detector.detect(image))

@@ -69,7 +69,7 @@ def _parts(
     ]
 
 
-def _part(part: explanation.Part, task: str, factor: float) -> ExplanationPart:
+def _part(part: explanation.DescriptorContribution, task: str, factor: float) -> ExplanationPart:
     grid = None
     if part.layout is not None:
         grid = Grid(crop=part.crop, rows=part.layout.rows, columns=part.layout.columns, size=part.layout.size)

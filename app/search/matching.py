@@ -18,8 +18,8 @@ from app.search.people import person_distances
 from app.search.schemas import Match, MatchedFace, Score
 from app.serving.deployments import Serving
 from ml.identification.searches import FACES_PER_SEARCH
-from ml.indexes import choose
-from ml.indexes.base import Found
+from ml.indexes import choose_operating_point
+from ml.indexes.base import Neighbours
 from ml.types import Rows
 
 SPARE_FACES, FACES_PER_PERSON = 8, 4
@@ -64,7 +64,9 @@ def cells(serving: Serving, asked: Asked) -> int | None:
         return asked.m
     if not serving.facts.curve:
         return serving.index.cells if asked.target_recall is not None else None
-    point = choose(serving.facts.curve, target_recall=asked.target_recall, max_latency_ms=asked.max_latency_ms)
+    point = choose_operating_point(
+        serving.facts.curve, target_recall=asked.target_recall, max_latency_ms=asked.max_latency_ms
+    )
     return point.m
 
 
@@ -90,7 +92,7 @@ def match(
     k = min(max(1, total), max(wanted, FACES_PER_SEARCH))
     while True:
         if criteria.mixed:
-            found: Found = nearest(session, criteria, rows, k, ms, among)
+            found: Neighbours = nearest(session, criteria, rows, k, ms, among)
         else:
             found = criteria.first.search(rows[0], k, ms[0], among)
         here = np.unique(found.ids)
@@ -115,7 +117,7 @@ def match(
     return Hits(matches, decisions, known, found.m, fraction, probed, settled)
 
 
-def _settled(found: Found, query: int, groups: list[Group], asked: Asked) -> bool:
+def _settled(found: Neighbours, query: int, groups: list[Group], asked: Asked) -> bool:
     """Whether looking further would change nothing."""
     if not isinstance(found, Mixed):
         return len(groups) >= max(asked.limit, MIN_PEOPLE)
@@ -137,7 +139,7 @@ def _groups(ids: list[int], known: dict[int, Named], asked: Asked) -> Iterator[G
 
 
 def _candidates(
-    found: Found,
+    found: Neighbours,
     query: int,
     groups: list[Group],
     known: dict[int, Named],
@@ -170,7 +172,9 @@ def _match(face: Named, score: Score) -> Match:
     return cast(Match, {"face_id": face.face_id, "subject": subject, "role": face.role, **score})
 
 
-def _faces(found: Found, query: int, group: Group, known: dict[int, Named], criteria: Criteria) -> list[MatchedFace]:
+def _faces(
+    found: Neighbours, query: int, group: Group, known: dict[int, Named], criteria: Criteria
+) -> list[MatchedFace]:
     places = group.places[:MAX_FACES_PER_MATCH]
     scores = score_faces(criteria.facts, found.distances[query, places])
     faces = (known[pk] for pk in found.ids[query, places].tolist())

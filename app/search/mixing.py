@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from app.search import places
 from app.search.criteria import Criteria
 from app.serving.deployments import Serving
-from ml.indexes.base import Found
+from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
-class Mixed(Found):
+class Mixed(Neighbours):
     """As Found, over the union.
 
     by_task: (Q, T, n) each task's own distance; ms: (T,) cells probed in each
@@ -54,7 +54,7 @@ def nearest(
 
 
 def _union(
-    session: Session, criteria: Criteria, lists: Sequence[Found], rows: Sequence[Rows], query: int
+    session: Session, criteria: Criteria, lists: Sequence[Neighbours], rows: Sequence[Rows], query: int
 ) -> tuple[Ids, Floats, Floats]:
     """Of one query: ids by rising distance of the mix, that distance, and (T, n) those of the tasks.
 

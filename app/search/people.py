@@ -13,7 +13,7 @@ from app.serving.loaded_index import Held
 from ml.errors import WrongShape
 from ml.identification.decision_rule import DecisionRule, shortlist
 from ml.identification.templates import PersonTemplate, template_distances
-from ml.indexes.base import Found
+from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
 
 MAX_CACHED_BYTES = 64 * 2**20
@@ -23,7 +23,7 @@ def person_distances(
     session: Session,
     serving: Serving,
     queries: Rows,
-    found: Found,
+    found: Neighbours,
     known: Mapping[int, Named],
     rule: DecisionRule,
     excluded: int | None = None,

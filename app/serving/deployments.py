@@ -10,8 +10,8 @@ import numpy as np
 from app.serving.batching import Slots
 from app.serving.loaded_index import Held
 from app.serving.scores import Scores
-from ml.generation import Generation
-from ml.indexes.base import Found, Index
+from ml.indexes.base import Index, Neighbours
+from ml.model import Model
 from ml.types import CropKind, Crops, Ids, Rows
 
 Key = tuple[str, str]
@@ -53,7 +53,7 @@ class Serving:
     change: int
 
     @property
-    def generation(self) -> Generation:
+    def generation(self) -> Model:
         return self.held.generation
 
     @property
@@ -75,7 +75,7 @@ class Serving:
         """What distances mean here."""
         return self.served.facts[self.generation.id]
 
-    def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Found:
+    def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
         """The k nearest of each of (Q, dim) rows; see `Index.search`. Raises Busy, WrongShape, NotFinite."""
         if allowed is not None:
             with self.slots.alone():
@@ -88,16 +88,16 @@ class Serving:
         return self.slots.together(key, crops, lambda parts: _embedded(self.generation, self.task, parts))
 
 
-def _searched(held: Held, parts: list[Rows], k: int, m: int | None) -> list[Found]:
+def _searched(held: Held, parts: list[Rows], k: int, m: int | None) -> list[Neighbours]:
     found = held.search(parts[0] if len(parts) == 1 else np.concatenate(parts), k, m)
     if len(parts) == 1:
         return [found]
     ends = np.cumsum([len(p) for p in parts])[:-1]
     split = (np.split(a, ends) for a in (found.ids, found.distances, found.fraction))
-    return [Found(i, d, f, found.m) for i, d, f in zip(*split, strict=True)]
+    return [Neighbours(i, d, f, found.m) for i, d, f in zip(*split, strict=True)]
 
 
-def _embedded(generation: Generation, task: str, parts: list[Mapping[CropKind, Crops]]) -> list[Rows]:
+def _embedded(generation: Model, task: str, parts: list[Mapping[CropKind, Crops]]) -> list[Rows]:
     if len(parts) == 1:
         return [generation.embed(generation.describe(parts[0]), task)]
     kinds = generation.recipe.crops

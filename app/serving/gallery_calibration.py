@@ -22,13 +22,13 @@ from app.serving.open_set_measurement import measure_open_set
 from app.serving.scores import DEFAULT_FMR
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.errors import TooFewPairs
-from ml.generation import Generation
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople
-from ml.indexes import tune
+from ml.indexes import measure_curve
 from ml.indexes.base import Index
 from ml.metric import Metric
+from ml.model import Model
 from ml.types import Ids, Rows
 
 FEWEST = 100
@@ -55,7 +55,7 @@ def importing(session: Session, collection: str) -> bool:
     return session.scalar(live.where(parent.body["collection"].as_string() == collection).limit(1)) is not None
 
 
-def measure(resources: Resources, collection: str, task: str, generation: Generation) -> dict[str, Any]:
+def measure(resources: Resources, collection: str, task: str, generation: Model) -> dict[str, Any]:
     """The facts of a generation for a task of a collection, from its embeddings in the tables: what belongs into
     `Deployment.facts[generation.id]`.
 
@@ -140,7 +140,7 @@ def _measured(held: Held, faces: GalleryFaces) -> dict[str, Any]:
         rows, alike = index.rows(ids[drawn]), index.rows(ids[together])
     queries = max(10, min(QUERIES, COMPARED // max(1, len(ids) * index.dim)))
     searchable = cast(Index, held)  # as an index is, but each search shares the lock
-    curve = tune(searchable, rows[rng.permutation(len(rows))[:queries]]) if len(rows) else ()
+    curve = measure_curve(searchable, rows[rng.permutation(len(rows))[:queries]]) if len(rows) else ()
     calibration = _calibrated(rows, people[drawn], alike, people[together], index.metric)
     if held.place.task != "identity":
         calibration = None
@@ -168,7 +168,7 @@ def _open_set(held: Held, faces: GalleryFaces) -> dict[str, Any]:
     )
 
 
-def _held_out_searches(generation: Generation, place: Place) -> OpenSetCalibration | None:
+def _held_out_searches(generation: Model, place: Place) -> OpenSetCalibration | None:
     """Searches for people held out of a training on this collection; None where the model learned nothing here."""
     if not _learned_here(generation, place):
         return None
@@ -176,13 +176,13 @@ def _held_out_searches(generation: Generation, place: Place) -> OpenSetCalibrati
     return OpenSetCalibration.from_dict(kept) if kept else OpenSetCalibration(DecisionRule())
 
 
-def _of_strangers(generation: Generation, place: Place) -> Calibration | None:
+def _of_strangers(generation: Model, place: Place) -> Calibration | None:
     """What a training measured on people held out, of a generation that it fitted to this collection's labels."""
     unseen = _learned_here(generation, place) and place.task in generation.facts.get("by_held_out", ())
     return generation.calibrations[place.task] if unseen else None
 
 
-def _learned_here(generation: Generation, place: Place) -> bool:
+def _learned_here(generation: Model, place: Place) -> bool:
     """Whether a training fitted the model to people of this collection."""
     return "training" in generation.facts and place.collection in generation.facts["changes"]
 

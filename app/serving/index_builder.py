@@ -10,11 +10,10 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Embedding, Face, Removal
 from ml import indexes
-from ml.generation import Generation
-from ml.indexes import PER_CELL, default_cells
-from ml.indexes._build import Device
+from ml.indexes import MAX_SAMPLES_PER_CELL, Device, default_cell_count
 from ml.indexes.base import Index
 from ml.metric import Metric
+from ml.model import Model
 from ml.types import Ids, Rows
 
 BATCH_BYTES = 8 * 2**20
@@ -41,7 +40,7 @@ class Place:
         )
 
 
-def width(generation: Generation, task: str) -> int:
+def width(generation: Model, task: str) -> int:
     """How many numbers an embedding of this task has."""
     return int(generation.embed(np.zeros((1, generation.recipe.dim), np.float32), task).shape[1])
 
@@ -79,7 +78,9 @@ def removed(session: Session, place: Place, since: int) -> Ids:
     return np.array(session.scalars(gone).all(), np.int64)
 
 
-def build(session: Session, place: Place, dim: int, metric: Metric, device: Device, per_cell: int = PER_CELL) -> Index:
+def build(
+    session: Session, place: Place, dim: int, metric: Metric, device: Device, per_cell: int = MAX_SAMPLES_PER_CELL
+) -> Index:
     """An index of all that the tables hold for this place.
 
     The rows stream through: beside the index itself only a batch, and the sample that finds its cells, of a large
@@ -87,7 +88,7 @@ def build(session: Session, place: Place, dim: int, metric: Metric, device: Devi
     """
     pks = select(Embedding.face_pk).join(Face, Face.pk == Embedding.face_pk).where(*place.holds)
     ids = np.sort(np.array(session.scalars(pks).all(), np.int64))
-    cells = default_cells(len(ids))
+    cells = default_cell_count(len(ids))
     most = per_cell * cells if cells > 1 else 0
     sample = _sample(ids, min(most, max(most, len(ids)) // 2))
     index = indexes.build(sample, _gather(session, place, dim, sample), metric, p=cells, device=device)
@@ -95,7 +96,7 @@ def build(session: Session, place: Place, dim: int, metric: Metric, device: Devi
         for found, rows in vectors(session, place, dim):
             new = ~_among(found, sample)[0]
             index.add(found[new], rows[new])
-    index.settle()
+    index.finish_build()
     return index
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from app.serving.index_builder import Batch, Place
 from app.serving.shared_lock import SharedLock
-from ml.generation import Generation
 from ml.identification.templates import PersonTemplate
-from ml.indexes.base import Found, Index
+from ml.indexes.base import Index, Neighbours
+from ml.model import Model
 from ml.types import Ids, Rows
 
 REGROWN = 0.1
@@ -26,7 +26,7 @@ class Standing:
 class Held:
     """The index of a place, with the generation that it belongs to. Who holds a reference keeps it alive."""
 
-    def __init__(self, place: Place, generation: Generation, index: Index, change: int) -> None:
+    def __init__(self, place: Place, generation: Model, index: Index, change: int) -> None:
         self.place, self.generation = place, generation
         self.dim, self.built_with = index.dim, len(index)
         self.index = index
@@ -49,7 +49,7 @@ class Held:
     def cells(self) -> int:
         return self.index.cells
 
-    def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Found:
+    def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
         """See `Index.search`; any number of threads at once."""
         with self.lock.shared():
             return self.index.search(rows, k, m=m, allowed=allowed)

@@ -11,7 +11,7 @@ from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
-from ml.indexes.base import Found
+from ml.indexes.base import Neighbours
 from ml.metric import Metric
 from ml.types import Ids, Rows
 
@@ -36,7 +36,7 @@ class LockedIndex:
     def metric(self) -> Metric:
         return self.held.index.metric
 
-    def search(self, queries: Rows, k: int) -> Found:
+    def search(self, queries: Rows, k: int) -> Neighbours:
         return self.held.search(queries, k)
 
     def rows(self, ids: Ids) -> Rows:

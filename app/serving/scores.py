@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.db.tables import DEFAULT_FPIR
-from ml.calibration import Calibration, Threshold
-from ml.generation import Generation
+from ml.calibration import Calibration, DistanceThreshold
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration, PersonThreshold
-from ml.indexes import Point
+from ml.indexes import OperatingPoint
 from ml.metric import Metric
+from ml.model import Model
 
 Floats = NDArray[np.float64]
 Distances = NDArray[np.float32] | NDArray[np.float64]
@@ -39,7 +39,7 @@ class Scores:
     calibration: Calibration | None = None
     default_fmr: float = DEFAULT_FMR
     measured_on: int = 0
-    curve: tuple[Point, ...] = ()
+    curve: tuple[OperatingPoint, ...] = ()
     default_fpir: float = DEFAULT_FPIR
     open_set: OpenSetCalibration | None = None
     reference: Calibration | None = None
@@ -48,7 +48,7 @@ class Scores:
     def of(
         cls,
         facts: Mapping[str, Any] | None,
-        generation: Generation,
+        generation: Model,
         task: str,
         default_fpir: float = DEFAULT_FPIR,
     ) -> Self:
@@ -60,7 +60,7 @@ class Scores:
             calibration=own or generation.calibrations.get(task),
             default_fmr=facts.get("default_fmr", DEFAULT_FMR),
             measured_on=0 if own and not own.impostors.effective else facts.get("faces", 0),
-            curve=tuple(Point(**p) for p in facts.get("curve", ())),
+            curve=tuple(OperatingPoint(**p) for p in facts.get("curve", ())),
             default_fpir=default_fpir,
             open_set=_open_set(facts.get("open_set")),
             reference=generation.calibrations.get(task),
@@ -95,14 +95,14 @@ class Scores:
         """Which share of this gallery's impostors come so near."""
         return None if self.calibration is None else self.calibration.fmr_estimate(distances.astype(np.float64))
 
-    def threshold(self, fmr: float | None = None) -> Threshold | None:
+    def threshold(self, fmr: float | None = None) -> DistanceThreshold | None:
         """The distance up to which a match passes at this false-match rate, or at the default one."""
         if fmr is None or self.calibration is None:
             return self._default
         return self.calibration.threshold(fmr)
 
     @cached_property
-    def _default(self) -> Threshold | None:
+    def _default(self) -> DistanceThreshold | None:
         return None if self.calibration is None else self.calibration.threshold(self.default_fmr)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from app.serving.index_builder import Place
 from ml import indexes
 from ml.errors import Corrupt
-from ml.indexes._build import Device
+from ml.indexes import Device
 from ml.indexes.base import Index
 
 log = logging.getLogger("likeness.engine")

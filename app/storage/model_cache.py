@@ -9,9 +9,8 @@ from sqlalchemy.orm import Session
 from app.db.tables import Generation as GenerationRow
 from app.errors import NotFound
 from app.storage.recognisers.manifests import find_manifests
-from ml import generation as folders
 from ml.embedders.l2 import L2
-from ml.generation import Generation, Recipe
+from ml.model import Model, Recipe, load_model, save_model
 
 FIRST = "lbp-l2"
 KEPT = 8
@@ -23,9 +22,9 @@ class Generations:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._loaded: dict[str, Generation] = {}
+        self._loaded: dict[str, Model] = {}
 
-    def get(self, generation_id: str) -> Generation:
+    def get(self, generation_id: str) -> Model:
         """Raises NotFound, ml.Corrupt."""
         with self._lock:
             found = self._loaded.pop(generation_id, None)
@@ -33,22 +32,22 @@ class Generations:
                 path = self.folder / generation_id
                 if not path.is_dir():
                     raise NotFound(f"no model {generation_id}")
-                found = folders.load(path)
+                found = load_model(path)
                 found = replace(found, recipe=find_manifests(found.recipe, self.folder.parent))
             self._loaded[generation_id] = found  # the youngest stands last
             while len(self._loaded) > KEPT:
                 self._loaded.pop(next(iter(self._loaded)))
             return found
 
-    def keep(self, session: Session, generation: Generation, **row: object) -> None:
+    def keep(self, session: Session, generation: Model, **row: object) -> None:
         """Writes its folder, then its row."""
-        folders.save(generation, self.folder)
+        save_model(generation, self.folder)
         session.merge(GenerationRow(id=generation.id, manifest=generation.manifest(), **row))
 
 
-def lbp_model() -> Generation:
+def lbp_model() -> Model:
     """The model that needs no data and no file: LBP with its own distance."""
-    return Generation(FIRST, Recipe(), "l2", L2(), facts={"made": "built in: LBP with its own distance"})
+    return Model(FIRST, Recipe(), "l2", L2(), facts={"made": "built in: LBP with its own distance"})
 
 
 def ensure_first(session: Session, generations: Generations) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ml.cnn_training.recipe import Recipe
+from ml.cnn_training.recipe import CnnRecipe
 from ml.errors import Corrupt, Unavailable, WrongShape
 
 NAME = "checkpoint.pt"
@@ -15,7 +15,7 @@ MAY_CHANGE = {"hours", "steps", "every", "patience"}
 """Options that a resumed training may be given anew."""
 
 
-def save(state: dict[str, Any], recipe: Recipe, out: Path) -> None:
+def save(state: dict[str, Any], recipe: CnnRecipe, out: Path) -> None:
     """Written beside and renamed: a kill leaves the one before."""
     out.mkdir(parents=True, exist_ok=True)
     part = out / f".{NAME}"
@@ -26,7 +26,7 @@ def save(state: dict[str, Any], recipe: Recipe, out: Path) -> None:
     part.replace(out / NAME)
 
 
-def load(recipe: Recipe, out: Path) -> dict[str, Any]:
+def load(recipe: CnnRecipe, out: Path) -> dict[str, Any]:
     """What `save` wrote, if it was of this recipe. Raises Unavailable, Corrupt, WrongShape."""
     path = out / NAME
     if not path.is_file():

@@ -27,7 +27,7 @@ Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class LabelledCrops:
     """crops: (N, 112, 112, 3) uint8 RGB, may lie on the disk; people: (N,) int64, whose each is."""
 
     crops: Crops
@@ -50,7 +50,7 @@ def listed(data: Path, identities: Path | None = None) -> list[tuple[str, str]]:
     return found
 
 
-def gather(data: Path, kept: Path, identities: Path | None = None, tell: Tell = lambda done, of: None) -> Lesson:
+def gather(data: Path, kept: Path, identities: Path | None = None, tell: Tell = lambda done, of: None) -> LabelledCrops:
     """The crop of the face nearest the middle of each photo, by our own front end, on every core.
 
     Photos in which none is seen, and broken ones, are left out. kept: an .npy; where it was made from the same list it
@@ -64,7 +64,7 @@ def gather(data: Path, kept: Path, identities: Path | None = None, tell: Tell = 
     return load(kept)
 
 
-def load(kept: Path) -> Lesson:
+def load(kept: Path) -> LabelledCrops:
     """What `gather` kept. Raises Unavailable, Corrupt."""
     if not kept.is_file():
         raise Unavailable(f"no crops at {kept}; give the folder of photos to make them from")
@@ -75,7 +75,7 @@ def load(kept: Path) -> Lesson:
         raise Corrupt(f"the crops {kept.name} and the list beside them cannot be read: {error}") from error
     if crops.shape != (len(people), *CROP_SHAPES["colour"]) or crops.dtype != np.uint8:
         raise Corrupt(f"the crops {kept.name} are {crops.shape} {crops.dtype}, not {len(people)} of 112 x 112 RGB")
-    return Lesson(crops, np.unique(people, return_inverse=True)[1].astype(np.int64))
+    return LabelledCrops(crops, np.unique(people, return_inverse=True)[1].astype(np.int64))
 
 
 def _make(data: Path, photos: list[tuple[str, str]], kept: Path, tell: Tell) -> list[str]:

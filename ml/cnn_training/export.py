@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ml.descriptors._manifest import CnnManifest, sha256
+from ml.descriptors.common.manifest import CnnManifest, sha256
 from ml.errors import Corrupt
 
 WEIGHTS, MANIFEST = "cnn.safetensors", "cnn.json"

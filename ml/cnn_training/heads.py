@@ -18,7 +18,7 @@ much smaller ones it would turn a person's vector about at every photo."""
 LAYERS: dict[str, type[Layer]] = {"qconv": QConv, "stiefel": StiefelLayer}
 
 
-class Margin(nn.Module):
+class MarginHead(nn.Module):
     """Cross entropy of softmax_j(scale (cos(f, w_j) - margin [j = whose])): (n, dim) features, (n,) people -> a number.
 
     margin 0 is the plain softmax over cosines. Source: Wang et al. 2018 (CosFace), equation 4. `ease` from 0 to 1 lets
@@ -49,7 +49,7 @@ class Margin(nn.Module):
         return F.cross_entropy(self.scale * (cosines - less), people)
 
 
-class Pairs(nn.Module):
+class ContrastiveHead(nn.Module):
     """Each photo is to be nearer to those of its person than to all others of the batch, by a softmax over cosines.
 
     mean over photos a and those p of the same person of -log exp(scale cos_ap) / sum_{b not a} exp(scale cos_ab)
@@ -76,7 +76,7 @@ class Pairs(nn.Module):
         return -chances[alike].mean()
 
 
-class Triplets(nn.Module):
+class TripletHead(nn.Module):
     """The triplet loss (001, equation 12) over semi-hard negatives, of squared distances of z = P^T f / |f|.
 
     layer: of `LAYERS`; its matrix P goes beside the weights as `projection`.
@@ -103,10 +103,10 @@ class Triplets(nn.Module):
         return self.loss(d2, self.mine(d2.detach(), alike, apart, self.draw))
 
 
-class Taught(nn.Module):
+class NetworkWithHead(nn.Module):
     """A network and its head, as one thing that gives a loss."""
 
-    def __init__(self, net: nn.Module, head: Margin | Pairs | Triplets) -> None:
+    def __init__(self, net: nn.Module, head: MarginHead | ContrastiveHead | TripletHead) -> None:
         super().__init__()
         self.net, self.head = net, head
 

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ml.descriptors._nets import NETS
+from ml.descriptors.common.networks import NETS
 from ml.errors import WrongShape
 
 Head = Literal["pairs", "softmax", "qconv", "stiefel"]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """net: of `ml.descriptors._nets`; head: what the loss is taken of, see `heads.py`
+class CnnRecipe:
+    """net: of `ml.descriptors.common.networks`; head: what the loss is taken of, see `heads.py`
 
     hours, steps: the end is reached by whichever comes first, 0: not by that; the clock alone cannot be repeated
     batch: photos a step and process; rate: the highest; decay: of the weights (AdamW)

@@ -6,35 +6,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.cnn_training import checkpoint
-from ml.cnn_training.course import Course, Stand
-from ml.cnn_training.crew import Crew
-from ml.cnn_training.crops import Lesson
+from ml.cnn_training.crops import LabelledCrops
 from ml.cnn_training.export import MANIFEST
-from ml.cnn_training.judge import Score
-from ml.cnn_training.recipe import Recipe
+from ml.cnn_training.process_group import ProcessGroup
+from ml.cnn_training.recipe import CnnRecipe
+from ml.cnn_training.trainer import CnnTrainer, TrainingState
+from ml.cnn_training.validation import RetrievalScore
 
 
 @dataclass(frozen=True)
-class Report:
+class TrainingProgress:
     """done: from 0 to 1; rate: photos a second over all processes; score: where it was judged just now."""
 
-    stand: Stand
+    stand: TrainingState
     done: float
     rate: float
-    score: Score | None = None
+    score: RetrievalScore | None = None
 
 
 def train(
-    lesson: Lesson,
-    recipe: Recipe,
+    lesson: LabelledCrops,
+    recipe: CnnRecipe,
     out: Path,
-    us: Crew,
+    us: ProcessGroup,
     *,
     licence: str,
     trained: str,
     start: Path | None = None,
     resume: bool = False,
-    tell: Callable[[Report], None] = lambda report: None,
+    tell: Callable[[TrainingProgress], None] = lambda report: None,
 ) -> Path:
     """Teaches until the recipe's end; returns the manifest of the network that was best by the people held out.
 
@@ -42,7 +42,7 @@ def train(
     licence, trained: words for the manifest; start: the manifest of a network of the same kind to begin with.
     Raises TooFewPairs; with start Unavailable, Corrupt; with resume Unavailable, Corrupt, WrongShape.
     """
-    course = Course(lesson, recipe, us, start)
+    course = CnnTrainer(lesson, recipe, us, start)
     if resume:
         course.restore(checkpoint.load(recipe, out))
     begun, judged_at, ended = time.monotonic() - course.stand.seconds, course.stand.seconds, False
@@ -54,13 +54,13 @@ def train(
             judged_at = course.stand.seconds
             score = course.keep(out, licence, trained)
         if us.rank == 0:
-            tell(Report(course.stand, done, course.photos / max(course.stand.seconds, 1e-9), score))
+            tell(TrainingProgress(course.stand, done, course.photos / max(course.stand.seconds, 1e-9), score))
         if not ended:
             course.learn(done)
     return out / MANIFEST
 
 
-def _done(recipe: Recipe, stand: Stand) -> float:
+def _done(recipe: CnnRecipe, stand: TrainingState) -> float:
     by_steps = stand.step / recipe.steps if recipe.steps else 0.0
     by_clock = stand.seconds / (3600 * recipe.hours) if recipe.hours else 0.0
     return min(1.0, max(by_steps, by_clock))

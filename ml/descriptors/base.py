@@ -1,4 +1,4 @@
-"""What every descriptor promises."""
+"""The interface of a descriptor."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ml.descriptors.common.manifest import DescriptorManifest
 from ml.errors import NotFinite, WrongShape
 from ml.types import CropKind, Crops, Ids, Rows
 
@@ -14,44 +15,47 @@ CROP_SHAPES: dict[CropKind, tuple[int, ...]] = {"grey": (170, 100), "colour": (1
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
-    """Squares of a crop, `size` pixels a side, from its top-left corner: rows x columns of them.
+class CellLayout:
+    """Square cells over a crop, `size` pixels a side, from its top-left corner: rows x columns of them.
 
-    of: (dim,) which square each number of a descriptor tells of, counted row after row
+    cell_numbers: (dim,) the cell that each number of a descriptor belongs to, counted row by row
     """
 
     rows: int
     columns: int
     size: int
-    of: Ids
+    cell_numbers: Ids
 
 
 @dataclass(frozen=True)
 class Descriptor(ABC):
-    """Turns crops into rows of numbers by a fixed recipe; learns nothing from labels.
+    """Turns crops into vectors by a fixed recipe. It learns nothing from labels.
 
-    mirrored: the mean of what is said of a crop and of its mirror image, so that both have the same numbers: twice the
-    time, the same size, and it matters less which side a face shows
+    mirrored: describe each crop as the mean over the crop and its mirror image. This takes twice the time for the same
+        number of values, and makes the side that a face shows matter less.
 
     Convention:
-        crops: (N, 170, 100) uint8 grey or (N, 112, 112, 3) uint8 RGB, as `crop` says; N may be 0
-        returns: (N, dim) float32, finite; of a dear one below 65,504
+        crops: (N, 170, 100) uint8 grey or (N, 112, 112, 3) uint8 RGB, as `crop` states; N may be 0
+        returns: (N, dim) float32, finite; below 65,504 if the descriptor is costly
     """
 
     mirrored: bool = field(default=False, kw_only=True)
     crop: ClassVar[CropKind]
-    dear: ClassVar[bool] = False
-    """Costs more than a millisecond a face: whoever has described a face keeps it, in half precision, to which it is
-    rounded from the start so that all who embed it see the same numbers."""
+    is_costly: ClassVar[bool] = False
+    """Takes more than a millisecond a face. Callers cache its values in half precision; they are rounded to it from
+    the start, so that all embedders see the same numbers."""
+    manifest_type: ClassVar[type[DescriptorManifest] | None] = None
+    """The manifest of the model file that the descriptor runs, which its option `manifest` names; None: it needs no
+    file of the operator's."""
 
     @property
-    def ready(self) -> bool:
-        """Whether it can describe a face as it was built; else `learn` tells with which options more it can."""
+    def is_ready(self) -> bool:
+        """Whether it can describe a face as it was built; if not, `learn` returns the options that make it ready."""
         return True
 
     @classmethod
     def learn(cls, crops: Crops, folder: Path, seed: int = 0, **options: Any) -> dict[str, Any]:
-        """Options to build it with, learned from crops of any faces; the files that they name are written to `folder`.
+        """Learn the options to build it with from (N, ...) crops of any faces; write the files they name to `folder`.
 
         Raises WrongShape, TooFewPairs.
         """
@@ -60,39 +64,40 @@ class Descriptor(ABC):
 
     @classmethod
     def _learn(cls, crops: Crops, folder: Path, seed: int) -> dict[str, Any]:
-        """A recipe that is fixed from the start has nothing to learn."""
+        """Return no options: a fixed recipe has nothing to learn."""
         return {}
 
     @property
     def version(self) -> str:
-        """Tells its numbers from those of another with the same options: of what file it is made."""
+        """Distinguishes it from others with the same options: the hash of its model file; "" if it has none."""
         return ""
 
     @property
     @abstractmethod
-    def dim(self) -> int: ...
+    def dim(self) -> int:
+        """Numbers a face."""
 
     @abstractmethod
     def _describe(self, crops: Crops) -> Rows: ...
 
     @property
-    def cells(self) -> Cells | None:
-        """Where on the crop its numbers come from; None where each tells of several places or of the whole of it."""
+    def cells(self) -> CellLayout | None:
+        """Where on the crop its numbers come from; None if each depends on several cells or on the whole crop."""
         return None if self.mirrored else self._cells
 
     @property
-    def _cells(self) -> Cells | None:
+    def _cells(self) -> CellLayout | None:
         return None
 
     def describe(self, crops: Crops) -> Rows:
-        """One row a crop. Raises WrongShape, NotFinite."""
+        """Describe N crops: (N, dim) float32. Raises WrongShape, NotFinite."""
         self._check(crops)
         rows = self._describe(crops) if len(crops) else np.empty((0, self.dim), np.float32)
         if self.mirrored and len(crops):
             rows = np.float32(0.5) * (rows + self._describe(np.ascontiguousarray(crops[:, :, ::-1])))
         if rows.shape != (len(crops), self.dim) or rows.dtype != np.float32:
             raise WrongShape("descriptors", f"({len(crops)}, {self.dim}) float32", f"{rows.shape} {rows.dtype}")
-        if self.dear:
+        if self.is_costly:
             with np.errstate(over="ignore"):
                 rows = rows.astype(np.float16).astype(np.float32)
         if not np.isfinite(rows).all():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from ml.descriptors._cells import Celled, Codes, ring
+from ml.descriptors.common.cell_histograms import Celled, Codes, ring
 from ml.errors import WrongShape
 from ml.types import Crops, Rows
 

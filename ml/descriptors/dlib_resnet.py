@@ -12,10 +12,10 @@ import numpy as np
 import onnxruntime
 
 from ml.aligners.similarity import TEMPLATES
-from ml.descriptors._dlib_format import read_network
-from ml.descriptors._dlib_graph import INPUT, build_model
-from ml.descriptors._stored import Device
 from ml.descriptors.base import Descriptor
+from ml.descriptors.common.dlib_network import INPUT, build_model
+from ml.descriptors.common.dlib_weights import read_network
+from ml.descriptors.common.stored_model import Device
 from ml.errors import Corrupt, Unavailable
 from ml.geometry import similarity
 from ml.types import CropKind, Crops, Rows
@@ -100,7 +100,7 @@ class DlibResnet(Descriptor):
     threads: int = 1
     device: Device = "auto"
     crop: ClassVar[CropKind] = "colour"
-    dear: ClassVar[bool] = True
+    is_costly: ClassVar[bool] = True
 
     def load(self) -> Self:
         """Itself, with the weights read. Raises Unavailable, Corrupt."""

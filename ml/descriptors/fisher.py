@@ -5,13 +5,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ml.descriptors._vocabulary import PLACE, Vocabulary
 from ml.descriptors.base import Descriptor
+from ml.descriptors.common.vocabulary import PLACE, Vocabulary
 from ml.errors import Corrupt, Unavailable, WrongShape
 from ml.types import CropKind, Crops, Rows
 
 if TYPE_CHECKING:
-    from ml.descriptors._fisher import Encoder
+    from ml.descriptors.common.fisher_encoder import Encoder
 
 Device = Literal["auto", "cpu", "cuda"]
 WIDEST = 77
@@ -37,7 +37,7 @@ class Fisher(Descriptor):
     device: Device = "auto"
     pin: str = ""
     crop: ClassVar[CropKind] = "grey"
-    dear: ClassVar[bool] = True
+    is_costly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.stride <= WIDEST:
@@ -50,7 +50,7 @@ class Fisher(Descriptor):
         cls, crops: Crops, folder: Path, seed: int, axes: int = AXES, components: int = COMPONENTS, patches: int = 256
     ) -> dict[str, Any]:
         """patches: drawn from each crop. 1,000 crops are plenty, 10 the least."""
-        from ml.descriptors._learn_vocabulary import learned  # and with it torch
+        from ml.descriptors.common.vocabulary_fit import learned  # and with it torch
 
         vocabulary = learned(crops, axes, components, patches, seed)
         facts = {"faces": len(crops), "patches": patches, "seed": seed, "axes": axes, "components": components}
@@ -58,20 +58,20 @@ class Fisher(Descriptor):
         return {"vocabulary": str(path), "pin": path.stem}
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return bool(self.vocabulary)
 
     @property
     def version(self) -> str:
-        return self._words.sha256 if self.ready else ""
+        return self._words.sha256 if self.is_ready else ""
 
     @property
     def dim(self) -> int:
-        return self._words.dim if self.ready else 2 * COMPONENTS * (AXES + PLACE)
+        return self._words.dim if self.is_ready else 2 * COMPONENTS * (AXES + PLACE)
 
     @cached_property
     def _words(self) -> Vocabulary:
-        if not self.ready:
+        if not self.is_ready:
             raise Unavailable(
                 "fisher has no vocabulary yet; Fisher.learn makes one from crops, a training does so itself"
             )
@@ -79,7 +79,7 @@ class Fisher(Descriptor):
 
     @cached_property
     def _encoder(self) -> "Encoder":
-        from ml.descriptors._fisher import Encoder  # and with it torch
+        from ml.descriptors.common.fisher_encoder import Encoder  # and with it torch
 
         return Encoder(self._words, self.stride, self.device)
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.descriptors._cells import Celled, Codes, ring
+from ml.descriptors.common.cell_histograms import Celled, Codes, ring
 from ml.errors import WrongShape
 from ml.types import Crops, Rows
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from ml.descriptors._cells import Celled, Codes
+from ml.descriptors.common.cell_histograms import Celled, Codes
 from ml.errors import WrongShape
 from ml.types import Crops, Rows
 

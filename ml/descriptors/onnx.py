@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from ml.descriptors._manifest import Manifest, OnnxManifest
-from ml.descriptors._stored import Device, Stored
+from ml.descriptors.common.manifest import DescriptorManifest, OnnxManifest
+from ml.descriptors.common.stored_model import Device, StoredModel
 from ml.errors import Corrupt, Unavailable, WrongShape
 from ml.types import Crops, Rows
 
@@ -36,34 +36,34 @@ def _session(model: Path, sha256: str, threads: int, device: Device) -> Any:
 
 
 @dataclass(frozen=True)
-class Onnx(Stored[OnnxManifest]):
+class Onnx(StoredModel[OnnxManifest]):
     """A face recogniser of others, run by ONNX Runtime; its numbers are as good as its training.
 
-    manifest, device, pin: see `Stored`, and docs/onnx.md; threads: for one run
+    manifest, device, pin: see `StoredModel`, and docs/onnx.md; threads: for one run
     Raises Unavailable (no manifest, no model), Corrupt (either altered or unreadable), WrongShape (the model takes
     or gives another shape than the manifest says).
     """
 
     threads: int = 1
-    form: ClassVar[type[Manifest]] = OnnxManifest
+    manifest_type: ClassVar[type[DescriptorManifest] | None] = OnnxManifest
 
     def __post_init__(self) -> None:
         super().__post_init__()
         [taken, *more], given = self._session.get_inputs(), {o.name: o.shape for o in self._session.get_outputs()}
         wanted = (self._batch, *self._picture)
         if more or len(taken.shape) != 4 or not _agree(taken.shape, wanted):
-            raise WrongShape(f"the input of {self.wants.file}", f"{wanted}, as its manifest says", taken.shape)
+            raise WrongShape(f"the input of {self.read_manifest.file}", f"{wanted}, as its manifest says", taken.shape)
         if self._output not in given:
-            raise WrongShape(f"the output of {self.wants.file}", " or ".join(given), repr(self._output))
+            raise WrongShape(f"the output of {self.read_manifest.file}", " or ".join(given), repr(self._output))
 
     @cached_property
     def _session(self) -> Any:
-        model = self.wants.model(self._path)
-        return _session(model.resolve(), self.wants.sha256, self.threads, self.device)
+        model = self.read_manifest.model(self._path)
+        return _session(model.resolve(), self.read_manifest.sha256, self.threads, self.device)
 
     @cached_property
     def _output(self) -> str:
-        return self.wants.output or self._session.get_outputs()[0].name
+        return self.read_manifest.output or self._session.get_outputs()[0].name
 
     @cached_property
     def _batch(self) -> int:
@@ -73,12 +73,12 @@ class Onnx(Stored[OnnxManifest]):
 
     @property
     def _picture(self) -> tuple[int, int, int]:
-        height, width = self.wants.size
-        return (3, height, width) if self.wants.layout == "nchw" else (height, width, 3)
+        height, width = self.read_manifest.size
+        return (3, height, width) if self.read_manifest.layout == "nchw" else (height, width, 3)
 
     def _describe(self, crops: Crops) -> Rows:
         rows = np.concatenate([self._pass(crops[at : at + self._batch]) for at in range(0, len(crops), self._batch)])
-        if self.wants.normalise:
+        if self.read_manifest.normalise:
             rows /= np.linalg.norm(rows, axis=1, keepdims=True).clip(TINY)
         return rows
 
@@ -89,19 +89,19 @@ class Onnx(Stored[OnnxManifest]):
         filled[: len(crops)] = self._pictures(crops)
         [found] = self._session.run([self._output], {self._session.get_inputs()[0].name: filled})
         if found.size != len(filled) * self.dim:
-            raise WrongShape(f"the output of {self.wants.file}", f"(N, {self.dim})", found.shape)
+            raise WrongShape(f"the output of {self.read_manifest.file}", f"(N, {self.dim})", found.shape)
         return np.array(found[: len(crops)], np.float32).reshape(len(crops), self.dim)
 
     def _pictures(self, crops: Crops) -> NDArray[np.float32]:
         """(N, *_picture) float32 of (N, 112, 112, 3) RGB."""
-        height, width = self.wants.size
+        height, width = self.read_manifest.size
         if (height, width) != crops.shape[1:3]:
             how = cv2.INTER_AREA if height < crops.shape[1] else cv2.INTER_LINEAR
             crops = np.stack([cv2.resize(crop, (width, height), interpolation=how) for crop in crops])
-        ordered = crops if self.wants.colour == "rgb" else crops[..., ::-1]
-        mean, scale = np.array([self.wants.mean, self.wants.scale], np.float32)
+        ordered = crops if self.read_manifest.colour == "rgb" else crops[..., ::-1]
+        mean, scale = np.array([self.read_manifest.mean, self.read_manifest.scale], np.float32)
         scaled: NDArray[np.float32] = (ordered - mean) / scale
-        return scaled.transpose(0, 3, 1, 2) if self.wants.layout == "nchw" else scaled
+        return scaled.transpose(0, 3, 1, 2) if self.read_manifest.layout == "nchw" else scaled
 
 
 def _agree(found: list[Any], wanted: tuple[int, ...]) -> bool:

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.descriptors.base import CROP_SHAPES, Cells, Descriptor
+from ml.descriptors.base import CROP_SHAPES, CellLayout, Descriptor
 from ml.types import CropKind, Crops, Ids, Rows
 
 HEIGHT, WIDTH = CROP_SHAPES["grey"]
@@ -119,7 +119,7 @@ class Sift(Descriptor):
         return len(SCALES) * len(POINTS) * BINS**2 * TURNS
 
     @property
-    def _cells(self) -> Cells:
+    def _cells(self) -> CellLayout:
         rows, columns = HEIGHT // CELL, WIDTH // CELL
         off = BIN * (np.arange(BINS) - (BINS - 1) / 2)
         across, down = (
@@ -127,7 +127,7 @@ class Sift(Descriptor):
             for axis in np.array(POINTS).T
         )
         of = down.clip(0, rows - 1)[..., None] * columns + across.clip(0, columns - 1)[..., None, :]
-        return Cells(rows, columns, CELL, np.repeat(of.ravel(), TURNS))
+        return CellLayout(rows, columns, CELL, np.repeat(of.ravel(), TURNS))
 
     def _describe(self, crops: Crops) -> Rows:
         return np.concatenate([self._some(crops[at : at + TOGETHER]) for at in range(0, len(crops), TOGETHER)])

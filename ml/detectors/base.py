@@ -1,6 +1,7 @@
 """What every detector promises."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,9 @@ class Detector(ABC):
         image: (H, W, 3) uint8 RGB, upright, at least 1x1
         returns: faces, largest first, ties from left to right; boxes in pixels of the photo, they may overhang it
     """
+
+    needs_file: ClassVar[bool] = False
+    """Whether its model is a file of the operator's, which its option `path` names."""
 
     @abstractmethod
     def _detect(self, image: Image) -> list[Detection]: ...

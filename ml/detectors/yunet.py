@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import ClassVar
 
 import cv2
 import numpy as np
@@ -24,6 +25,7 @@ class Yunet(Detector):
     threshold: of the confidence, 0..1; nms: overlap over which two boxes are one face
     """
 
+    needs_file: ClassVar[bool] = True
     path: Path | None = None
     most: int = 640
     threshold: float = 0.6

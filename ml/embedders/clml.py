@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clustering.gaussian_mixture import Mixture, fit_mixture
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet, offset_progress
 from ml.errors import TooFewPairs
 from ml.metric_learning.linear_embedding import get_width, norms
@@ -16,7 +17,6 @@ from ml.metric_learning.logistic.options import BatchOptions, GateOptions, Local
 from ml.metric_learning.logistic.trainer import LogisticTrainer, require_linear_map
 from ml.metric_learning.subspace import Subspace
 from ml.metric_learning.tensors import as_arrays, as_tensor
-from ml.mixture import Mixture, fit_mixture
 from ml.options import option, option_group
 from ml.types import Rows
 

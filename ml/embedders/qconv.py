@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ml.layers.base import Layer
 from ml.layers.qconv import QConv
-from ml.manifolds.quotient import Quotient
+from ml.manifolds.quotient import QuotientManifold
 from ml.metric_learning.siamese.embedder import SiameseEmbedder
 from ml.options import option
 
@@ -28,5 +28,5 @@ class Qconv(SiameseEmbedder):
             return QConv(start, unit=False), rate, 0.0
         # L^T L or its inverse is then as large as 1 in the mean
         inverse = self.gradient == "inverse"
-        manifold = Quotient("inverse" if inverse else "scaled", "metric")
+        manifold = QuotientManifold("inverse" if inverse else "scaled", "metric")
         return QConv(start, unit=False, manifold=manifold), rate * strength if inverse else rate / strength, 0.0

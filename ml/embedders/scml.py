@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clustering.gaussian_mixture import Mixture, fit_mixture
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet, offset_progress
 from ml.errors import TooFewPairs, WrongShape
 from ml.metric_learning.fit_data import FitData
@@ -17,7 +18,6 @@ from ml.metric_learning.sparse_weights import LocalWeightLearner, LocalWeights, 
 from ml.metric_learning.subspace import Subspace, fit_subspace
 from ml.metric_learning.tensors import as_arrays, as_tensor, select_device
 from ml.metric_learning.triplets import TripletBatches
-from ml.mixture import Mixture, fit_mixture
 from ml.options import option
 from ml.types import Rows
 

@@ -9,12 +9,12 @@ from ml.errors import WrongShape
 from ml.evaluation.intervals import RESAMPLES, Interval, bootstrap_pairs, over_draws
 from ml.evaluation.separation import Scored, Separation, separation
 from ml.evaluation.verification import Distances, Folds, best_threshold, over_folds
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids
 
 Apart = Callable[[Ids], Distances]
 """(P, 2) places of photos -> (P,) distances under one model."""
-Judge = Callable[[int], tuple[Pairs, Distances]]
+Judge = Callable[[int], tuple[VerificationPairs, Distances]]
 """A fold -> the pairs that its threshold is chosen on, and their distances."""
 
 
@@ -38,7 +38,7 @@ class Verification:
 
 
 def verify(
-    folds: Sequence[Pairs],
+    folds: Sequence[VerificationPairs],
     people: Ids,
     apart: Callable[[int], Apart],
     *,
@@ -83,16 +83,16 @@ def partner(fold: int, folds: int) -> int:
     return fold ^ 1 if fold ^ 1 < folds else fold - 1
 
 
-def _judge(at: int, folds: Sequence[Pairs], apart: Apart, judge: Judge | None) -> tuple[Distances, float]:
+def _judge(at: int, folds: Sequence[VerificationPairs], apart: Apart, judge: Judge | None) -> tuple[Distances, float]:
     """The distances of one fold's pairs, and their threshold."""
     if judge is not None:
         pairs, distances = judge(at)
         return apart(folds[at].index), best_threshold(distances, pairs.same)
-    learned = Pairs.of([f for i, f in enumerate(folds) if i != at])
+    learned = VerificationPairs.of([f for i, f in enumerate(folds) if i != at])
     return apart(folds[at].index), best_threshold(apart(learned.index), learned.same)
 
 
-def _owners(fold: Pairs, people: Ids) -> Ids:
+def _owners(fold: VerificationPairs, people: Ids) -> Ids:
     """(P, 2) people; a photo of nobody known stands for itself."""
     known = people[fold.index]
     return np.where(known < 0, -1 - fold.index, known)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from ml.rate_intervals import clopper_pearson
+from ml.calibration.rate_intervals import clopper_pearson
 
 RESAMPLES = 2000
 LEVEL = 0.95

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ml.evaluation.records import Report
+from ml.evaluation.records import EvaluationReport
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 SHADE = 0.15
 """Opacity of an interval's band."""
 
 
-def figures(reports: Mapping[str, Report]) -> dict[str, dict[str, Any]]:
+def figures(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, Any]]:
     """`det`, `roc` and `cmc` by name, each {"data", "layout"} as plotly takes it; a report's name is its line's."""
     lines: dict[str, list[dict[str, Any]]] = {"det": [], "roc": [], "cmc": []}
     for i, (name, report) in enumerate(reports.items()):
@@ -23,7 +23,7 @@ def figures(reports: Mapping[str, Report]) -> dict[str, dict[str, Any]]:
     return {name: {"data": data, "layout": _layout(name)} for name, data in lines.items()}
 
 
-def page(reports: Mapping[str, Report]) -> str:
+def page(reports: Mapping[str, EvaluationReport]) -> str:
     """HTML with the three figures, one under the other."""
     from plotly.io import to_html  # a second to load, for those who draw
 
@@ -32,11 +32,11 @@ def page(reports: Mapping[str, Report]) -> str:
     return f"<!doctype html><meta charset=utf-8><title>Evaluation</title>{''.join(parts)}"
 
 
-def _places(report: Report) -> list[int]:
+def _places(report: EvaluationReport) -> list[int]:
     return list(range(1, len(report.cmc) + 1))
 
 
-def _band(report: Report, style: dict[str, Any]) -> list[dict[str, Any]]:
+def _band(report: EvaluationReport, style: dict[str, Any]) -> list[dict[str, Any]]:
     if not report.cmc_low:
         return []
     places = _places(report)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.errors import Corrupt, WrongShape
-from ml.evaluation.verification_pairs import Pairs, read_folds
+from ml.evaluation.verification_pairs import VerificationPairs, read_folds
 from ml.types import Ids
 
 
@@ -36,8 +36,8 @@ class Protocol:
     training: Ids
     queries: Ids
     gallery: Ids
-    pairs: Pairs = field(default_factory=Pairs)
-    training_pairs: Pairs = field(default_factory=Pairs)
+    pairs: VerificationPairs = field(default_factory=VerificationPairs)
+    training_pairs: VerificationPairs = field(default_factory=VerificationPairs)
     missing: tuple[str, ...] = ()
     open_set: bool = False
 
@@ -51,7 +51,7 @@ class Protocol:
         """With these alone of the training side, and the pairs that lie whole among them."""
         kept = np.intersect1d(self.training, training)
         inside = np.isin(self.training_pairs.index, kept).all(axis=1)
-        pairs = Pairs(self.training_pairs.index[inside], self.training_pairs.same[inside])
+        pairs = VerificationPairs(self.training_pairs.index[inside], self.training_pairs.same[inside])
         return replace(self, training=kept, training_pairs=pairs)
 
 
@@ -118,7 +118,7 @@ def _view2(protocol: str, folder: Path, photos: Sequence[str]) -> Protocol:
         queries=empty,
         gallery=empty,
         pairs=fold.pairs,
-        training_pairs=Pairs.of([f.pairs for f in folds]),
+        training_pairs=VerificationPairs.of([f.pairs for f in folds]),
         missing=fold.missing,
     )
 

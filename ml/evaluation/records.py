@@ -26,7 +26,7 @@ class DistractorPoint:
 
 
 @dataclass(frozen=True)
-class Report:
+class EvaluationReport:
     """Retrieval under one protocol; plain numbers, in JSON and back (`to_dict`, `from_dict`). Rates are 0..1.
 
     draws: query draws pooled; queries: with something to find; gallery: faces ranked for each, distractors included

@@ -10,7 +10,7 @@ from ml.errors import WrongShape
 from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, Times, bootstrap, bootstrap_mean, bootstrap_rate, widen_at_bounds
 from ml.evaluation.protocols import Protocol
-from ml.evaluation.records import DetPoint, Report
+from ml.evaluation.records import DetPoint, EvaluationReport
 from ml.evaluation.retrieval import Faces, Ranked, average_precisions, n_call, nearest_error, rank
 from ml.evaluation.separation import Scored, Separation, separation
 from ml.evaluation.verification import Det, det, thinned
@@ -54,7 +54,9 @@ def _owners(people: Ids, queries: Ids) -> NDArray[np.float64]:
     return np.where(people[queries] < 0, -1 - queries, people[queries]).astype(np.float64)
 
 
-def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Metric = EUCLIDEAN) -> Report:
+def summarise(
+    draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Metric = EUCLIDEAN
+) -> EvaluationReport:
     """One report of one or more draws of queries. Raises WrongShape where no query has anything to find."""
     groups = np.concatenate([r.groups for r in draws])
     mated = sum(int(r.mated.sum()) for r in draws)
@@ -66,7 +68,7 @@ def summarise(draws: Sequence[Ranked], *, protocol: str, task: str = "identity",
     probes = [Probes(r.mate, r.stranger[r.strangers], r.groups, r.groups[r.strangers]) for r in draws]
     found, apart = _cmc(draws), _separation(draws, metric)
 
-    return Report(
+    return EvaluationReport(
         protocol,
         task,
         metric.kind,

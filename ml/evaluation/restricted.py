@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation.verification import best_threshold
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 from ml.fusion.normalise import Normalise
 from ml.fusion.svm import Svm
 from ml.metric_learning.holdout import shuffle_people
@@ -27,16 +27,16 @@ class Round:
     """
 
     data: TrainingSet
-    judges: Pairs
-    test: Pairs
+    judges: VerificationPairs
+    test: VerificationPairs
     judge: int
     share: float
 
     @classmethod
-    def of(cls, rows: Sequence[Rows], folds: Sequence[Pairs], k: int, seed: int = 0) -> "Round":
+    def of(cls, rows: Sequence[Rows], folds: Sequence[VerificationPairs], k: int, seed: int = 0) -> "Round":
         """rows: of each descriptor, (N, D) of all photos; k: the fold that is judged."""
         others = [i for i in range(len(folds)) if i != k]
-        pairs = Pairs.of([folds[i] for i in others])
+        pairs = VerificationPairs.of([folds[i] for i in others])
         faces, ends = np.unique(pairs.index, return_inverse=True)
         at = ends.reshape(-1, 2)
         fold = np.zeros(len(faces), np.int64)
@@ -68,14 +68,14 @@ class Said:
 def said(embedder: Embedder, round_: Round, rows: Rows) -> Said:
     """rows: (N, D) of all photos, of which only the pairs' are looked at."""
 
-    def scores(pairs: Pairs) -> Scores:
+    def scores(pairs: VerificationPairs) -> Scores:
         first, second = (embedder.embed(rows[pairs.index[:, end]]) for end in (0, 1))
         return -embedder.metric.paired(first, second).astype(np.float64)
 
     return Said(scores(round_.judges), scores(round_.test))
 
 
-def fused(systems: Sequence[Said], judges: Pairs) -> Said:
+def fused(systems: Sequence[Said], judges: VerificationPairs) -> Said:
     """Late fusion (000, section 4.2): normalised and weighed by what the judges' pairs are."""
     known, asked = (np.stack([getattr(s, part) for s in systems], 1) for part in ("judges", "test"))
     normal = Normalise().fit(known, judges.same)
@@ -83,6 +83,6 @@ def fused(systems: Sequence[Said], judges: Pairs) -> Said:
     return Said(machine(normal(known)), machine(normal(asked)))
 
 
-def right(system: Said, judges: Pairs, test: Pairs) -> NDArray[np.bool_]:
+def right(system: Said, judges: VerificationPairs, test: VerificationPairs) -> NDArray[np.bool_]:
     """(T,) whether each pair of the test is taken for what it is, at the threshold that is best for the judges'."""
     return np.asarray((system.test >= -best_threshold(-system.judges, judges.same)) == test.same)

@@ -14,14 +14,14 @@ from ml.types import Ids
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class VerificationPairs:
     """index: (P, 2) int64 into the photos; same: (P,) bool."""
 
     index: Ids = field(default_factory=lambda: np.empty((0, 2), np.int64))
     same: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     @classmethod
-    def of(cls, parts: Sequence["Pairs"]) -> "Pairs":
+    def of(cls, parts: Sequence["VerificationPairs"]) -> "VerificationPairs":
         """All of these, one after another."""
         every = [cls(), *parts]
         return cls(np.concatenate([p.index for p in every]), np.concatenate([p.same for p in every]))
@@ -38,7 +38,7 @@ class Pairs:
 class Fold:
     """named: every photo that the fold's lines name; missing: those among them that are not in the list."""
 
-    pairs: Pairs
+    pairs: VerificationPairs
     named: frozenset[str]
     missing: tuple[str, ...]
 
@@ -74,5 +74,7 @@ def _pair(line: list[str]) -> tuple[str, str, bool]:
 def _fold(named: list[tuple[str, str, bool]], place: dict[str, int]) -> Fold:
     kept = [(place[a], place[b], same) for a, b, same in named if a in place and b in place]
     every = frozenset(p for a, b, _ in named for p in (a, b))
-    pairs = Pairs(np.array([k[:2] for k in kept], np.int64).reshape(-1, 2), np.array([k[2] for k in kept], np.bool_))
+    pairs = VerificationPairs(
+        np.array([k[:2] for k in kept], np.int64).reshape(-1, 2), np.array([k[2] for k in kept], np.bool_)
+    )
     return Fold(pairs, every, tuple(sorted(p for p in every if p not in place)))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ml.calibration import Calibration
 from ml.errors import NotFitted, TooFewPairs, WrongShape
-from ml.fusion._scores import Scores, checked
+from ml.fusion.common.scores import Scores, checked
 
 Kind = Literal["platt", "z", "min-max", "identity"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.errors import NotFitted, TooFewPairs
-from ml.fusion._scores import Scores, checked
+from ml.fusion.common.scores import Scores, checked
 
 
 @dataclass

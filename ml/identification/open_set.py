@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.calibration import Impostors
+from ml.calibration import ImpostorDistances
 from ml.errors import Corrupt, WrongShape
 from ml.identification.decision_rule import NEAREST_FACE, DecisionRule
 from ml.identification.stranger_searches import MIN_STRANGERS, StrangerSearches
@@ -69,7 +69,7 @@ class OpenSetCalibration:
     strangers: tuple[StrangerSearches, ...] = ()
     optimistic: bool = False
 
-    def threshold(self, fpir: float, faces: int, pairs: tuple[Impostors, ...] = ()) -> PersonThreshold | None:
+    def threshold(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = ()) -> PersonThreshold | None:
         """The threshold for a rate (0 to 1) in a gallery of so many faces now; None where nothing is known.
 
         Of several sources with enough searches the strictest counts: one that is nearer to harmless is optimistic.
@@ -92,7 +92,7 @@ class OpenSetCalibration:
             True, self.rule, searches.source, searches.people, searches.searches, searches.gallery_faces, 0,
         )  # fmt: skip
 
-    def _from_pairs(self, fpir: float, faces: int, pairs: tuple[Impostors, ...]) -> PersonThreshold | None:
+    def _from_pairs(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...]) -> PersonThreshold | None:
         scale = LEARNED_SAFETY if self.optimistic else PAIRS_SAFETY
         found = [_tail_distance(p, fpir / scale, faces) for p in pairs]
         distances = [d for d in found if d is not None]
@@ -133,7 +133,7 @@ def _rate_at_measured(searches: StrangerSearches, fpir: float, faces: int) -> fl
     return min(fpir, fpir_at_size(fpir, max(1, faces), searches.gallery_faces))
 
 
-def _tail_distance(impostors: Impostors, fpir: float, faces: int) -> float | None:
+def _tail_distance(impostors: ImpostorDistances, fpir: float, faces: int) -> float | None:
     """The nearest-face distance at which independent pairs give this FPIR; beyond the pairs seen, their lower tail is
     extended by the steps of its last decade, which falls faster than a bell curve's and so stays on the safe side."""
     fmr = fpir_at_size(fpir, max(1, faces), 1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ml.identification.decision_rule import DecisionRule, shortlist
 from ml.identification.templates import PersonTemplate, template_distances
-from ml.indexes.base import Found
+from ml.indexes.base import Neighbours
 from ml.metric import Metric
 from ml.types import Ids, Rows
 
@@ -34,7 +34,7 @@ class SearchableIndex(Protocol):
     @property
     def metric(self) -> Metric: ...
 
-    def search(self, queries: Rows, k: int) -> Found: ...
+    def search(self, queries: Rows, k: int) -> Neighbours: ...
 
     def rows(self, ids: Ids) -> Rows: ...
 
@@ -157,7 +157,7 @@ def _best_named(
     templates: "_Templates",
     rows: Rows,
     owners: Ids,
-    found: Found,
+    found: Neighbours,
     rule: DecisionRule,
     own: Ids | None,
 ) -> Floats:

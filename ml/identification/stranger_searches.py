@@ -7,9 +7,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.calibration.rate_intervals import clopper_pearson
 from ml.errors import Corrupt, TooFewPairs
 from ml.identification.tail_fit import LOW_SHARE, TailFit
-from ml.rate_intervals import clopper_pearson
 
 Floats = NDArray[np.float64]
 Source = Literal["leave-one-out", "held-out", "distractors"]

@@ -1,7 +1,19 @@
-"""Indexes: `build` one that fits the collection, `load` one that was saved, `tune` how far it should look."""
+"""Indexes: `build` one that fits a collection, `load` a saved one, `measure_curve` of recall against latency."""
 
-from ml.indexes._build import Device, build, load
-from ml.indexes._cells import PER_CELL, SMALL, default_cells
-from ml.indexes._tune import Point, choose, tune
+from ml.indexes.base import Device, IndexOptions
+from ml.indexes.common.cells import MAX_FLAT_FACES, MAX_SAMPLES_PER_CELL, default_cell_count
+from ml.indexes.common.factory import build, load
+from ml.indexes.common.tuning import OperatingPoint, choose_operating_point, measure_curve
 
-__all__ = ["PER_CELL", "SMALL", "Device", "Point", "build", "choose", "default_cells", "load", "tune"]
+__all__ = [
+    "MAX_FLAT_FACES",
+    "MAX_SAMPLES_PER_CELL",
+    "Device",
+    "IndexOptions",
+    "OperatingPoint",
+    "build",
+    "choose_operating_point",
+    "default_cell_count",
+    "load",
+    "measure_curve",
+]

@@ -1,24 +1,29 @@
-"""What every index promises."""
+"""The contract of an index, and what the indexes of this package share."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml import registry
 from ml.errors import NotFinite, WrongShape
 from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
+Device = Literal["auto", "cpu", "cuda"]
+
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """The nearest of each query, nearest first, ties by id.
+class Neighbours:
+    """The nearest faces of each query, nearest first, ties by id.
 
-    ids: (Q, k) int64, -1 where there are fewer than k; distances: (Q, k) float32, +inf there (see `Metric`)
-    fraction: (Q,) float64: distances computed (centroids + scanned) over the number of faces, as 003 counts them
-    m: cells probed
+    ids: (Q, k) int64, -1 where there are fewer than k faces
+    distances: (Q, k) float32, smaller is more alike, +inf where there is no face
+    fraction: (Q,) float64: distances computed (to centroids and to faces) over the number of faces, as in 003
+    m: number of cells probed
     """
 
     ids: Ids
@@ -27,61 +32,137 @@ class Found:
     m: int
 
 
-class Index(ABC):
-    """A searchable copy of the embeddings of one deployment; can be thrown away and rebuilt.
+@dataclass(frozen=True)
+class IndexOptions:
+    """How an index is built.
 
     Searches may run at the same time as one another, but not while it is changed: the one that writes holds the
     lock that searches share (`app/serving`).
     """
 
+    p: int | None = None
+    m: int | None = None
+    device: Device = "auto"
+    seed: int = 0
+
+
+@runtime_checkable
+class Index(Protocol):
+    """A searchable copy of the embeddings of one deployment. It can be deleted and rebuilt from the tables.
+
+    Nothing here assumes that the vectors lie in this process: an engine on another host satisfies the contract too. It
+    may add vectors asynchronously until `finish_build` returns, and its snapshot may only name a remote collection.
+
+    Searches may run concurrently, but not during a change: the caller holds a lock that searches share.
+    """
+
+    @classmethod
+    def suits(cls, cells: int, metric: Metric) -> bool:
+        """Whether `ml.indexes.build` chooses this index for so many cells (1 for a small collection) and this metric.
+
+        An index that returns False is built only if it is named.
+        """
+
+    @classmethod
+    def create(cls, dim: int, metric: Metric, options: IndexOptions) -> Self:
+        """Create an empty index of vectors with `dim` numbers. Raises WrongShape, Unavailable."""
+
+    @classmethod
+    def restore(cls, header: dict[str, Any], body: BinaryIO, device: Device) -> Self:
+        """Restore an index from the snapshot that `save` wrote. Raises KeyError or TypeError for another header."""
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a vector."""
+
+    @property
+    def metric(self) -> Metric:
+        """The distance by which neighbours are ranked."""
+
+    @property
+    def cells(self) -> int:
+        """The number of cells, p; 1 for a flat index."""
+
+    @property
+    def default_m(self) -> int:
+        """The number of cells to probe if a search states none."""
+
+    def __len__(self) -> int: ...
+
+    def ids(self) -> Ids:
+        """Return the ids in the index, sorted: (N,)."""
+
+    def rows(self, ids: Ids) -> Rows:
+        """Return the (n, dim) vectors of (n,) ids, bit for bit as added. Raises WrongShape if one is missing."""
+
+    def add(self, ids: Ids, rows: Rows) -> None:
+        """Add (n, dim) vectors under (n,) ids; an id that is present is replaced. Raises WrongShape, NotFinite."""
+
+    def remove(self, ids: Ids) -> None:
+        """Remove these (n,) ids; ids that are not present are ignored."""
+
+    def search(self, queries: Rows, k: int, *, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
+        """Find the k nearest faces of each of (Q, dim) queries in the m nearest cells (m = p: exhaustive).
+
+        allowed: (n,) ids to search among; None: all. Raises WrongShape, NotFinite.
+        """
+
+    def needs_rebuild(self) -> bool:
+        """Whether the index has outgrown its cells or they are unbalanced, so that a new build would help."""
+
+    def finish_build(self) -> None:
+        """Wait until all added vectors can be searched, and take the present size as the size it was built for."""
+
+    def save(self, path: Path) -> str:
+        """Write a snapshot in one move and return its SHA-256 in hex, which `ml.indexes.load` requires."""
+
+
+class LocalIndex(ABC):
+    """An index in this process: checks its input, and leaves storing and scanning to subclasses."""
+
     def __init__(self, dim: int, metric: Metric = EUCLIDEAN) -> None:
-        self.dim, self.metric = dim, metric
+        self._dim, self._metric = dim, metric
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a vector."""
+        return self._dim
+
+    @property
+    def metric(self) -> Metric:
+        """The distance by which neighbours are ranked."""
+        return self._metric
 
     @property
     @abstractmethod
     def cells(self) -> int:
-        """p; 1 for a flat index."""
+        """The number of cells, p; 1 for a flat index."""
 
     @property
     @abstractmethod
     def default_m(self) -> int:
-        """m where a search names none."""
+        """The number of cells to probe if a search states none."""
 
     @abstractmethod
-    def __len__(self) -> int: ...
+    def remove(self, ids: Ids) -> None:
+        """Remove these (n,) ids; ids that are not present are ignored."""
 
     @abstractmethod
-    def ids(self) -> Ids:
-        """The ids held, sorted."""
+    def needs_rebuild(self) -> bool:
+        """Whether a new build would help. See `Index.needs_rebuild`."""
 
     @abstractmethod
-    def rows(self, ids: Ids) -> Rows:
-        """The vectors of these ids, bit for bit as they were added. Raises WrongShape where one is not held."""
+    def finish_build(self) -> None:
+        """Take the present size as the size the index was built for. See `Index.finish_build`."""
 
     @abstractmethod
     def _add(self, ids: Ids, rows: Rows) -> None: ...
 
     @abstractmethod
-    def remove(self, ids: Ids) -> None:
-        """Takes out those that are there; others are passed over."""
-
-    @abstractmethod
-    def _search(self, queries: Rows, k: int, m: int, allowed: Ids | None) -> Found: ...
-
-    @abstractmethod
-    def needs_rebuild(self) -> bool:
-        """Grown past its cells, or out of balance: worth building anew beside this one."""
-
-    @abstractmethod
-    def settle(self) -> None:
-        """Told once all rows are in that a sample was to stand for: it has not grown since."""
-
-    @abstractmethod
-    def save(self, path: Path) -> str:
-        """Writes a snapshot in one move and returns its SHA-256 in hex; `ml.indexes.load` wants it back."""
+    def _search(self, queries: Rows, k: int, m: int, allowed: Ids | None) -> Neighbours: ...
 
     def add(self, ids: Ids, rows: Rows) -> None:
-        """Adds these; an id that is already there is replaced. Raises WrongShape, NotFinite."""
+        """Add (n, dim) vectors under (n,) ids; an id that is present is replaced. Raises WrongShape, NotFinite."""
         self._check(rows)
         if ids.shape != (len(rows),) or len(np.unique(ids)) != len(ids) or (ids < 0).any():
             raise WrongShape("ids", f"{len(rows)} different numbers from 0 up", ids.shape)
@@ -89,14 +170,21 @@ class Index(ABC):
             self.remove(ids)
             self._add(ids.astype(np.int64), np.ascontiguousarray(rows, np.float32))
 
-    def search(self, queries: Rows, k: int, *, m: int | None = None, allowed: Ids | None = None) -> Found:
-        """The k nearest of each of (Q, dim) queries, in the m nearest cells (m = p: exhaustive),
-        among the `allowed` ids only where given. Raises WrongShape, NotFinite."""
+    def search(self, queries: Rows, k: int, *, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
+        """Find the k nearest faces of each of (Q, dim) queries in the m nearest cells (m = p: exhaustive).
+
+        allowed: (n,) ids to search among; None: all. Raises WrongShape, NotFinite.
+        """
         self._check(queries)
         if k < 1:
             raise WrongShape("k", "1 or more", k)
         m = max(1, min(self.default_m if m is None else m, self.cells))
         return self._search(np.ascontiguousarray(self.metric.query(queries), np.float32), k, m, allowed)
+
+    def _header(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The header of a snapshot. state: what a subclass needs besides its vectors."""
+        name = registry.name_of(type(self))
+        return {"kind": name, "dim": self.dim, "metric": self.metric.to_dict(), "state": state}
 
     def _check(self, rows: Rows) -> None:
         if rows.ndim != 2 or rows.shape[1] != self.dim:

@@ -1,25 +1,39 @@
 """Exhaustive search: every distance is computed."""
 
+from typing import Self
+
 import numpy as np
 
-from ml.indexes._cells import SMALL
-from ml.indexes._faiss import Lists, empty_lists
+from ml.indexes.base import IndexOptions
+from ml.indexes.common.cells import MAX_FLAT_FACES
+from ml.indexes.common.inverted_lists import InvertedListIndex, empty_lists
 from ml.metric import EUCLIDEAN, Metric
 
 
-class Flat(Lists):
-    """The exact index, for small collections: one list, and m means nothing."""
+class FlatIndex(InvertedListIndex):
+    """The exact index for small collections. It has one list, and m has no effect."""
 
     def __init__(self, dim: int, metric: Metric = EUCLIDEAN) -> None:
         super().__init__(dim, metric)
         self._lists = empty_lists(np.zeros((1, dim), np.float32), metric)
 
+    @classmethod
+    def suits(cls, cells: int, metric: Metric) -> bool:
+        """See `Index.suits`."""
+        return cells == 1 and metric.kind != "average"
+
+    @classmethod
+    def create(cls, dim: int, metric: Metric, options: IndexOptions) -> Self:
+        """Create an empty index; it has no options."""
+        return cls(dim, metric)
+
     @property
     def default_m(self) -> int:
         return 1
 
-    def settle(self) -> None:
-        """There are no cells to have been found from a sample."""
+    def finish_build(self) -> None:
+        """Do nothing: there are no cells."""
 
     def needs_rebuild(self) -> bool:
-        return len(self) > SMALL
+        """Whether the collection has grown large enough for cells."""
+        return len(self) > MAX_FLAT_FACES

@@ -1,27 +1,29 @@
-"""Multiple assignment (CLML, section 3.4): p cells by k-means, of which a search looks into the m nearest."""
+"""Multiple assignment (CLML, section 3.4): p cells by k-means, of which a search probes the m nearest."""
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from ml.errors import WrongShape
-from ml.indexes._cells import centroids, default_cells, imbalance
-from ml.indexes._faiss import Lists, Scan, empty_lists
-from ml.indexes._gpu import GpuCopy, wants_gpu
+from ml.indexes.base import Device, IndexOptions
+from ml.indexes.common.cells import default_cell_count, fit_centroids, imbalance
+from ml.indexes.common.gpu_copy import GpuCopy, use_gpu
+from ml.indexes.common.inverted_lists import InvertedListIndex, Scan, empty_lists
 from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
-GROWN = 2.0
-UNBALANCED = 2.0
+MAX_GROWTH = 2.0
+MAX_IMBALANCE_GROWTH = 2.0
+"""An index is worth rebuilding when its size, or the imbalance of its cells, exceeds that at training so many times."""
+MAX_IMBALANCE_SAMPLES = 100_000
 
 
-class Ivf(Lists):
-    """An inverted file of whole rows: approximate for m < p, exhaustive for m = p.
+class IvfIndex(InvertedListIndex):
+    """An inverted file of uncompressed rows: approximate for m < p, exhaustive for m = p.
 
-    p: cells, None: `default_cells` of what it is trained on; never more than there are rows
-    m: cells probed where a search does not say; None: a sixteenth of p, at least 32
-    device: "auto" scans on the first GPU where FAISS has one, "cpu" never, "cuda" raises Unavailable without one.
-        The lists stay on the CPU and the GPU holds a copy, for a GPU index takes no removal and no filter.
+    p: number of cells; None: `default_cell_count` of the rows it is trained on; never more than there are rows
+    m, device, seed: see `IndexOptions`. The lists stay on the CPU and the GPU holds a copy, since FAISS's GPU indexes
+        support neither removal nor filters.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class Ivf(Lists):
         *,
         p: int | None = None,
         m: int | None = None,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
+        device: Device = "auto",
         seed: int = 0,
     ) -> None:
         super().__init__(dim, metric)
@@ -39,41 +41,55 @@ class Ivf(Lists):
             raise WrongShape("p", "1 or more cells", p)
         self.p, self.m, self.seed = p, m, seed
         self.trained_on, self.trained_imbalance = 0, 1.0
-        self._gpu = GpuCopy() if wants_gpu(device) else None
+        self._gpu = GpuCopy() if use_gpu(device) else None
+
+    @classmethod
+    def suits(cls, cells: int, metric: Metric) -> bool:
+        """See `Index.suits`."""
+        return cells > 1 and metric.kind != "average"
+
+    @classmethod
+    def create(cls, dim: int, metric: Metric, options: IndexOptions) -> Self:
+        """Create an empty index. Raises WrongShape, Unavailable."""
+        return cls(dim, metric, **vars(options))
 
     @property
     def default_m(self) -> int:
         return self.m or max(32, self.cells // 16)
 
     def train(self, rows: Rows) -> Self:
-        """Finds the cells by k-means; the same rows and seed give the same cells. What it held is dropped.
+        """Place the cells by k-means on (N, dim) rows, and drop all vectors held.
 
-        An index that was not trained is trained on the first rows that it is given. Raises WrongShape, NotFinite.
+        The same rows and seed give the same cells. An index that was not trained is trained on the first rows added.
+        Raises WrongShape, NotFinite.
         """
         self._check(rows)
         rows = np.ascontiguousarray(rows, np.float32)
-        cells = min(self.p or default_cells(len(rows)), len(rows))
-        self._lists, self._sizes = empty_lists(centroids(rows, cells, self.metric, self.seed), self.metric), None
-        sample = rows[:: len(rows) // 100_000 + 1]
-        held = np.bincount(self._lists.quantizer.search(sample, 1)[1][:, 0], minlength=cells)
-        self.trained_on, self.trained_imbalance = len(rows), imbalance(held)
+        cells = min(self.p or default_cell_count(len(rows)), len(rows))
+        self._lists = empty_lists(fit_centroids(rows, cells, self.metric, self.seed), self.metric)
+        self._sizes = None
+        sample = rows[:: len(rows) // MAX_IMBALANCE_SAMPLES + 1]
+        counts = np.bincount(self._lists.quantizer.search(sample, 1)[1][:, 0], minlength=cells)
+        self.trained_on, self.trained_imbalance = len(rows), imbalance(counts)
         return self
 
     def needs_rebuild(self) -> bool:
-        """More than twice the faces it was trained on, or cells twice as uneven as they were then."""
+        """Whether there are more than twice the faces of the training, or the cells are twice as unbalanced."""
         if self._lists is None or not len(self):
             return False
-        grown = len(self) > GROWN * self.trained_on
-        return grown or imbalance(self.sizes) > UNBALANCED * self.trained_imbalance
+        outgrown = len(self) > MAX_GROWTH * self.trained_on
+        return outgrown or imbalance(self.sizes) > MAX_IMBALANCE_GROWTH * self.trained_imbalance
 
-    def settle(self) -> None:
+    def finish_build(self) -> None:
+        """Take the present size as the size the cells were made for."""
         self.trained_on = len(self)
 
     def remove(self, ids: Ids) -> None:
+        """Remove these (n,) ids; ids that are not present are ignored."""
         before = len(self)
         super().remove(ids)
         if self._gpu is not None and len(self) != before:
-            self._gpu.forget()
+            self._gpu.drop()
 
     def _add(self, ids: Ids, rows: Rows) -> None:
         if self._lists is None:
@@ -82,13 +98,14 @@ class Ivf(Lists):
         if self._gpu is not None:
             self._gpu.add(ids, rows)
 
-    def _scan(self, queries: Rows, wanted: int, near: Any, cells: Ids, sel: Any) -> Scan:
+    def _scan(self, queries: Rows, wanted: int, centroid_distances: Any, cells: Ids, selector: Any) -> Scan:
         m = cells.shape[1]
-        if self._gpu is None or sel is not None or not self._gpu.can(wanted, m):
-            return super()._scan(queries, wanted, near, cells, sel)
-        distances, ids = self._gpu.search(self._lists, queries, wanted, m)
-        return (distances if self.metric.kind == "l2" else -distances), ids
+        if self._gpu is None or selector is not None or not self._gpu.can_search(wanted, m):
+            return super()._scan(queries, wanted, centroid_distances, cells, selector)
+        scores, ids = self._gpu.search(self._lists, queries, wanted, m)
+        return self._as_distances(scores), ids
 
-    def _state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """Return the attributes that a snapshot keeps."""
         kept = ("p", "m", "seed", "trained_on", "trained_imbalance")
         return {name: getattr(self, name) for name in kept}

@@ -1,29 +1,30 @@
-"""Exact scores of what inner products have found: for the average form of CoSiM, which no index knows."""
+"""Exact scores of candidates found by inner products: for the average form of CoSiM, which FAISS does not support."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from ml.errors import WrongShape
-from ml.indexes._faiss import Lists, nearest
-from ml.indexes._storage import write
-from ml.indexes.base import Found, Index
-from ml.indexes.flat import Flat
-from ml.indexes.ivf import Ivf
+from ml.indexes.base import Device, IndexOptions, LocalIndex, Neighbours
+from ml.indexes.common.inverted_lists import InvertedListIndex, Scan, first_k, read_lists
+from ml.indexes.common.snapshot_file import write_snapshot
+from ml.indexes.flat import FlatIndex
+from ml.indexes.ivf import IvfIndex
 from ml.metric import INNER_PRODUCT, Metric
 from ml.types import Ids, Rows
 
-WIDER, LEAST = 4, 200
-"""Each list is asked for WIDER times the wanted, at least for LEAST."""
-SCORED = 1 << 22
-"""Query-face pairs scored at once, for the memory's sake."""
+CANDIDATE_FACTOR, MIN_CANDIDATES = 4, 200
+"""Each list is searched for CANDIDATE_FACTOR times k candidates, and for at least MIN_CANDIDATES."""
+MAX_BATCH_SCORES = 1 << 22
+"""Query-face pairs scored at once, to bound the memory."""
 
 
-class Reranked(Index):
-    """The union of the nearest by all numbers together (the mass score) and by each block, scored exactly.
+class RerankedIndex(LocalIndex):
+    """Scores the union of the candidates of all blocks together (the mass score) and of each block.
 
-    Rows are held twice: whole, and block by block. m = p: every face is scored, whatever the lists would find.
+    Each row is held twice: whole, and block by block. With m = p every face is scored, whatever the lists find.
+    p, m, device, seed: see `IndexOptions`
     """
 
     def __init__(
@@ -33,33 +34,44 @@ class Reranked(Index):
         *,
         p: int | None = None,
         m: int | None = None,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
+        device: Device = "auto",
         seed: int = 0,
     ) -> None:
         super().__init__(dim, metric)
         if metric.kind != "average" or sum(metric.blocks) != dim:
             raise WrongShape("metric", f"an average of blocks that sum to {dim}", metric)
-        self._places = metric.parts if p != 1 else ()
-        self._options: dict[str, Any] = {"p": p, "m": m, "device": device, "seed": seed}
-        self._whole = self._made(dim)
-        self._parts = [self._made(at.stop - at.start) for at in self._places]
+        self._options = IndexOptions(p, m, device, seed)
+        self._columns = metric.parts if p != 1 else ()
+        self._whole = self._create_list(dim)
+        self._blocks = [self._create_list(columns.stop - columns.start) for columns in self._columns]
 
-    def _made(self, width: int) -> Lists:
-        flat = self._options["p"] == 1
-        return Flat(width, INNER_PRODUCT) if flat else Ivf(width, INNER_PRODUCT, **self._options)
+    def _create_list(self, width: int) -> InvertedListIndex:
+        index = FlatIndex if self._options.p == 1 else IvfIndex
+        return index.create(width, INNER_PRODUCT, self._options)
 
     @classmethod
-    def restored(cls, dim: int, metric: Metric, state: dict[str, Any], lists: Any, device: Any) -> Self:
-        """As it was saved: the whole rows from the file, the blocks' lists made anew from them."""
-        made = cls(dim, metric, device=device, **state["options"])
-        made._whole._restore(state["whole"], lists)
-        if made._parts and len(made):
-            ids = made.ids()
-            rows = made.rows(ids)
-            for part, at in zip(made._parts, made._places, strict=True):
-                part.add(ids, np.ascontiguousarray(rows[:, at]))
-            made._whole.settle()
-        return made
+    def suits(cls, cells: int, metric: Metric) -> bool:
+        """See `Index.suits`."""
+        return metric.kind == "average"
+
+    @classmethod
+    def create(cls, dim: int, metric: Metric, options: IndexOptions) -> Self:
+        """Create an empty index. Raises WrongShape unless the blocks of the metric sum to `dim`; Unavailable."""
+        return cls(dim, metric, **vars(options))
+
+    @classmethod
+    def restore(cls, header: dict[str, Any], body: BinaryIO, device: Device) -> Self:
+        """Restore the whole rows from the snapshot and rebuild the lists of the blocks from them."""
+        state = header["state"]
+        index = cls(header["dim"], Metric.from_dict(header["metric"]), device=device, **state["options"])
+        index._whole.set_state(state["whole"], read_lists(header, body))
+        if index._blocks and len(index):
+            ids = index.ids()
+            rows = index.rows(ids)
+            for block, columns in zip(index._blocks, index._columns, strict=True):
+                block.add(ids, np.ascontiguousarray(rows[:, columns]))
+            index._whole.finish_build()
+        return index
 
     @property
     def cells(self) -> int:
@@ -73,70 +85,69 @@ class Reranked(Index):
         return len(self._whole)
 
     def ids(self) -> Ids:
+        """Return the ids in the index, sorted: (N,)."""
         return self._whole.ids()
 
     def rows(self, ids: Ids) -> Rows:
+        """Return the (n, dim) vectors of (n,) ids. Raises WrongShape if one is missing."""
         return self._whole.rows(ids)
 
     def needs_rebuild(self) -> bool:
-        return any(lists.needs_rebuild() for lists in (self._whole, *self._parts))
+        """Whether one of the lists needs a rebuild."""
+        return any(lists.needs_rebuild() for lists in (self._whole, *self._blocks))
 
-    def settle(self) -> None:
-        for lists in (self._whole, *self._parts):
-            lists.settle()
+    def finish_build(self) -> None:
+        """Take the present size as the size the cells were made for."""
+        for lists in (self._whole, *self._blocks):
+            lists.finish_build()
 
     def save(self, path: Path) -> str:
-        options = {name: value for name, value in self._options.items() if name != "device"}
-        state = {"options": options, "whole": self._whole._state()}
-        header = {"kind": type(self).__name__, "dim": self.dim, "metric": self.metric.to_dict(), "state": state}
-        return write(path, header, self._whole._lists)
+        """Write a snapshot of the whole rows and return its SHA-256 in hex."""
+        options = {name: value for name, value in vars(self._options).items() if name != "device"}
+        header = self._header({"options": options, "whole": self._whole.state()})
+        return write_snapshot(path, header | {"trained": self._whole.is_trained}, self._whole.write_body)
 
     def _add(self, ids: Ids, rows: Rows) -> None:
         self._whole.add(ids, rows)
-        for part, at in zip(self._parts, self._places, strict=True):
-            part.add(ids, np.ascontiguousarray(rows[:, at]))
+        for block, columns in zip(self._blocks, self._columns, strict=True):
+            block.add(ids, np.ascontiguousarray(rows[:, columns]))
 
     def remove(self, ids: Ids) -> None:
-        for lists in (self._whole, *self._parts):
+        """Remove these (n,) ids; ids that are not present are ignored."""
+        for lists in (self._whole, *self._blocks):
             lists.remove(ids)
 
-    def _search(self, queries: Rows, k: int, m: int, allowed: Ids | None) -> Found:
+    def _search(self, queries: Rows, k: int, m: int, allowed: Ids | None) -> Neighbours:
         if m < self.cells and (allowed is None or len(allowed) * self.cells > m * len(self)):
-            return self._of_union(queries, k, m, allowed)
-        held = self.ids()
-        among = held if allowed is None else held[np.isin(held, allowed)]
-        rows = self._rows(among)
-        step = max(1, SCORED // max(1, len(among)))
-        found = [self._scored(queries[at : at + step], among, rows, k) for at in range(0, len(queries), step)]
+            return self._search_candidates(queries, k, m, allowed)
+        present = self.ids()
+        among = present if allowed is None else present[np.isin(present, allowed)]
+        rows = self.rows(among)
+        step = max(1, MAX_BATCH_SCORES // max(1, len(among)))
+        scans = [self._score(queries[start : start + step], among, rows, k) for start in range(0, len(queries), step)]
         fraction = np.full(len(queries), len(among) / max(1, len(self)))
-        return _joined(found, k, fraction, self.cells)
+        return _join(scans, k, fraction, self.cells)
 
-    def _of_union(self, queries: Rows, k: int, m: int, allowed: Ids | None) -> Found:
-        wanted = max(WIDER * k, LEAST)
-        lists = [self._whole.search(queries, wanted, m=m, allowed=allowed)]
-        for part, at in zip(self._parts, self._places, strict=True):
-            lists.append(part.search(np.ascontiguousarray(queries[:, at]), wanted, m=m, allowed=allowed))
-        found, scored = [], np.zeros(len(queries))
+    def _search_candidates(self, queries: Rows, k: int, m: int, allowed: Ids | None) -> Neighbours:
+        count = max(CANDIDATE_FACTOR * k, MIN_CANDIDATES)
+        candidates = [self._whole.search(queries, count, m=m, allowed=allowed)]
+        for block, columns in zip(self._blocks, self._columns, strict=True):
+            candidates.append(block.search(np.ascontiguousarray(queries[:, columns]), count, m=m, allowed=allowed))
+        scans, scored = [], np.zeros(len(queries))
         for q in range(len(queries)):
-            union = np.unique(np.concatenate([listed.ids[q] for listed in lists]))
+            union = np.unique(np.concatenate([neighbours.ids[q] for neighbours in candidates]))
             union = union[union >= 0]
-            found.append(self._scored(queries[q : q + 1], union, self._rows(union), k))
+            scans.append(self._score(queries[q : q + 1], union, self.rows(union), k))
             scored[q] = len(union)
-        fraction = np.sum([listed.fraction for listed in lists], axis=0) + scored / max(1, len(self))
-        return _joined(found, k, fraction, m)
+        fraction = np.sum([neighbours.fraction for neighbours in candidates], axis=0) + scored / max(1, len(self))
+        return _join(scans, k, fraction, m)
 
-    def _rows(self, ids: Ids) -> Rows:
-        """Of ids that are surely held."""
-        empty = np.empty((0, self.dim), np.float32)
-        rows: Rows = self._whole._lists.reconstruct_batch(ids) if len(ids) else empty
-        return rows
-
-    def _scored(self, queries: Rows, ids: Ids, rows: Rows, k: int) -> tuple[Rows, Ids]:
-        apart = self.metric.distances(queries, rows)
-        return nearest(apart, np.broadcast_to(ids, apart.shape), k)
+    def _score(self, queries: Rows, ids: Ids, rows: Rows, k: int) -> Scan:
+        distances = self.metric.distances(queries, rows)
+        return first_k(distances, np.broadcast_to(ids, distances.shape), k)
 
 
-def _joined(found: list[tuple[Rows, Ids]], k: int, fraction: Rows, m: int) -> Found:
+def _join(scans: list[Scan], k: int, fraction: Rows, m: int) -> Neighbours:
     empty = (np.empty((0, k), np.float32), np.empty((0, k), np.int64))
-    distances, ids = (np.concatenate(parts) for parts in zip(empty, *found, strict=True))
-    return Found(ids, distances, np.asarray(fraction, np.float64), m)
+    distances, ids = (np.concatenate(parts) for parts in zip(empty, *scans, strict=True))
+    return Neighbours(ids, distances, np.asarray(fraction, np.float64), m)

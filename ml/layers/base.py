@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ml.errors import WrongShape
-from ml.manifolds._rsgdm import Rsgdm
+from ml.manifolds.common.rsgdm import Rsgdm
 
 
 class Layer(nn.Module, ABC):

@@ -6,17 +6,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from ml.layers.base import Layer
-from ml.manifolds.flat import Flat
+from ml.manifolds.flat import FlatManifold
 
 
-class Plain(Layer):
+class PlainLayer(Layer):
     """z = L^T f, L anything.
 
     manifold: `Flat()` has rSGD-M step it, so that nothing but the geometry differs from `QConv`; None leaves it to
     RMSProp, as the paper has it
     """
 
-    def __init__(self, start: Tensor, unit: bool = True, manifold: Flat | None = None) -> None:
+    def __init__(self, start: Tensor, unit: bool = True, manifold: FlatManifold | None = None) -> None:
         super().__init__(start, unit)
         self.weight, self.manifold = nn.Parameter(start.clone()), manifold
 

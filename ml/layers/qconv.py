@@ -6,15 +6,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from ml.layers.base import Layer
-from ml.manifolds.quotient import Quotient
+from ml.manifolds.quotient import QuotientManifold
 
 
 class QConv(Layer):
     """z = L^T f, L of full rank and known up to a rotation."""
 
-    def __init__(self, start: Tensor, unit: bool = True, manifold: Quotient | None = None) -> None:
+    def __init__(self, start: Tensor, unit: bool = True, manifold: QuotientManifold | None = None) -> None:
         super().__init__(start, unit)
-        self.weight, self.manifold = nn.Parameter(start.clone()), manifold or Quotient()
+        self.weight, self.manifold = nn.Parameter(start.clone()), manifold or QuotientManifold()
 
     def embed(self, features: Tensor) -> Tensor:
         return features @ self.weight

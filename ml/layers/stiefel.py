@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from ml.layers.base import Layer
-from ml.manifolds.stiefel import Stiefel
+from ml.manifolds.stiefel import StiefelManifold
 
 
 class StiefelLayer(Layer):
     """z = S U^T f, U^T U = I, S diagonal: M = U S^2 U^T. A number of S may turn negative, which changes no distance."""
 
-    def __init__(self, start: Tensor, unit: bool = True, manifold: Stiefel | None = None) -> None:
+    def __init__(self, start: Tensor, unit: bool = True, manifold: StiefelManifold | None = None) -> None:
         """start: any (n, p); U and S are its singular vectors and values, so that distances begin as it has them."""
         super().__init__(start, unit)
         u, s, _ = torch.linalg.svd(start, full_matrices=False)
-        self.u, self.s, self.manifold = nn.Parameter(u.contiguous()), nn.Parameter(s), manifold or Stiefel()
+        self.u, self.s, self.manifold = nn.Parameter(u.contiguous()), nn.Parameter(s), manifold or StiefelManifold()
 
     def embed(self, features: Tensor) -> Tensor:
         return features @ self.u * self.s

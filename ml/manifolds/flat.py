@@ -9,7 +9,7 @@ from ml.manifolds.base import Manifold
 
 
 @dataclass(frozen=True)
-class Flat(Manifold):
+class FlatManifold(Manifold):
     """R^{n x p}: rSGD-M is then stochastic gradient descent with momentum."""
 
     def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:

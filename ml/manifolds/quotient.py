@@ -10,7 +10,7 @@ from ml.manifolds.base import Manifold
 
 
 @dataclass(frozen=True)
-class Quotient(Manifold):
+class QuotientManifold(Manifold):
     """R_*^{n x p} / O(p). A vector is horizontal, so that none of it turns L in place, where Lemma 2 holds.
 
     metric: "scaled" is equation 1, Tr(xi G^-1 theta^T) with G = L^T L; "frobenius" the plain one that the paper names

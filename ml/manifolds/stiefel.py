@@ -13,7 +13,7 @@ FAR = 1e3
 
 
 @dataclass(frozen=True)
-class Stiefel(Manifold):
+class StiefelManifold(Manifold):
     """St(p, n) = {U : U^T U = I} with the Frobenius inner product.
 
     retraction: "qr" is equation 6; "cayley" the transform of Remark 2, which turns U as a curve does but is dearer

@@ -8,8 +8,8 @@ from scipy.sparse.linalg import ArpackError, eigsh
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ml.clustering.kmeans import k_means
 from ml.embedders.base import TaskData
-from ml.kmeans import k_means
 from ml.metric_learning.holdout import count_matched_faces, select_faces
 
 FACES_PER_AXIS = 4

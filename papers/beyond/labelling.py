@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from app.labels.suggesting import ANSWERS, Answers, doubtful
-from ml.calibration import FEWEST, Calibration
+from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
 from ml.sampling.implied import implied
@@ -67,7 +67,7 @@ class Labels:
         except TooFewPairs:
             return None
         pairs, same = self.pairs[judged], self.same[judged]
-        if min(same.sum(), (~same).sum()) < FEWEST:
+        if min(same.sum(), (~same).sum()) < MIN_PAIRS_PER_CLASS:
             return None
         places, at = np.unique(pairs, return_inverse=True)
         apart = model.metric.apart(model.embed(self.rows[places]), at.reshape(-1, 2))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ml.embedders.base import Progress
 from ml.evaluation.intervals import bootstrap_mean
 from ml.evaluation.protocols import Protocol
-from ml.indexes._cells import PER_CELL, ROUNDS, centroids
+from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL, fit_centroids
 from ml.metric import EUCLIDEAN
 from ml.types import Ids, Rows
 from papers.clml.fits import NAMES, Fits, K
@@ -72,7 +72,12 @@ def assigned(lab: Lab, of: Work, ps: Sequence[int]) -> Work:
         curves[name], arrays[name] = search.curve(near, member)
         return {"curves": curves, "faces": len(rows)}, arrays | {"people": asked.people[asked.queries].astype(float)}
 
-    key = {"what": "multiple assignment", "ps": list(ps), "k-means": [PER_CELL, ROUNDS], "of": of.key}
+    key = {
+        "what": "multiple assignment",
+        "ps": list(ps),
+        "k-means": [MAX_SAMPLES_PER_CELL, KMEANS_ROUNDS],
+        "of": of.key,
+    }
     return Work(f"{of.name}, multiple assignment", key, 40.0, run)
 
 
@@ -92,7 +97,7 @@ class Search:
 
     def means(self, rows: Rows, p: int) -> tuple[Ids, Ids]:
         """Cells by k-means, as the service's index finds them: (Q, p) of each query, nearest first, (N,) the faces'."""
-        means = centroids(rows[self.gallery], p, EUCLIDEAN, 0)
+        means = fit_centroids(rows[self.gallery], p, EUCLIDEAN, 0)
         member = EUCLIDEAN.distances(rows[self.gallery], means).argmin(1)
         return np.argsort(EUCLIDEAN.distances(rows[self.queries], means), axis=1, kind="stable"), member
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from ml.embedders.base import Progress
 from ml.evaluation.intervals import Interval, bootstrap_mean
-from ml.indexes._cells import PER_CELL, ROUNDS
-from ml.indexes.flat import Flat
-from ml.indexes.ivf import Ivf
+from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL
+from ml.indexes.flat import FlatIndex
+from ml.indexes.ivf import IvfIndex
 from ml.types import Rows
 from papers.clml.fits import NAMES, Fits, K
 from papers.clml.rows import Part
@@ -58,7 +58,7 @@ def drawn(lab: Lab, of: Work, many: int, p: int) -> Work:
         found = lab.result(of)
         whole = np.concatenate([found.arrays[n] for n in ("lfw", "distractors") if n in found.arrays])
         rows, queries = vectors(whole, many, 0), vectors(whole, QUERIES, 1)
-        index, flat = Ivf(rows.shape[1], p=p, device="cpu").train(rows), Flat(rows.shape[1])
+        index, flat = IvfIndex(rows.shape[1], p=p, device="cpu").train(rows), FlatIndex(rows.shape[1])
         for one in (index, flat):
             one.add(np.arange(many), rows)
         return {"points": measured(index, flat, queries, [m for m in PAPER if m < p])}, {}
@@ -68,7 +68,7 @@ def drawn(lab: Lab, of: Work, many: int, p: int) -> Work:
         "many": many,
         "p": p,
         "queries": QUERIES,
-        "k-means": [PER_CELL, ROUNDS],
+        "k-means": [MAX_SAMPLES_PER_CELL, KMEANS_ROUNDS],
         "of": of.key,
     }
     return Work(f"{many:,} drawn vectors", key, 120.0 * many / PAPERS + 10, run)
@@ -78,7 +78,7 @@ def vectors(rows: Rows, many: int, seed: int) -> Rows:
     """(many, d) from a mixture fitted to these (N, d); of unit length where those are."""
     import torch
 
-    from ml.mixture import fit_mixture
+    from ml.clustering.gaussian_mixture import fit_mixture
 
     mixture = fit_mixture(torch.from_numpy(rows), min(PARTS, len(rows) // 10), 0)
     draw = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ def vectors(rows: Rows, many: int, seed: int) -> Rows:
     return made
 
 
-def measured(index: Ivf, flat: Flat, queries: Rows, ms: list[int]) -> list[dict[str, Any]]:
+def measured(index: IvfIndex, flat: FlatIndex, queries: Rows, ms: list[int]) -> list[dict[str, Any]]:
     """One thread; a neighbour counts when it is as near as the true tenth."""
     truth = flat.search(queries, 10).distances[:, -1:]
     threads = faiss.omp_get_max_threads()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.evaluation.comparison import compare_folds
+from ml.evaluation.comparisons.paired_tests import compare_folds
 from papers.clml.fits import BOTH_SIDES, Fits, called, has
 from papers.clml.rows import OTHER_NETWORK, Part, altered
 from papers.harness.lab import FOLDS, Lab, Method

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ml.embedders.base import Progress
 from ml.evaluation.restricted import Round
 from ml.evaluation.verification import det
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 from papers.cosim.systems import View2
 from papers.harness.plan import Found, Work
 
@@ -28,7 +28,10 @@ def fvf(view: View2, fold: int) -> Work:
         ends = np.cumsum([0, *(len(p.same) for p in view.folds)])
         lines = [np.arange(ends[i], ends[i + 1]) for i in range(len(view.folds))]
         others = [i for i in range(len(view.folds)) if i not in (fold, asked.judge)]
-        learners, same = np.concatenate([lines[i] for i in others]), Pairs.of([view.folds[i] for i in others]).same
+        learners, same = (
+            np.concatenate([lines[i] for i in others]),
+            VerificationPairs.of([view.folds[i] for i in others]).same,
+        )
         found = {}
         for step, cost in enumerate(COSTS):
             found[cost] = _said(kernel, learners, same, cost, (lines[asked.judge], lines[fold]))
@@ -46,7 +49,7 @@ def products(view: View2) -> Work:
     key = {"products": "squared differences", "features": "fisher", "protocol": "view2"}
 
     def run(folder: Path, progress: Progress) -> Found:
-        first, second = Pairs.of(view.folds).index.T
+        first, second = VerificationPairs.of(view.folds).index.T
         rows = view.lab.photos.rows("lfw", "fisher")[view.photos]
         apart = (rows[first] - rows[second]) ** 2
         kernel = apart @ apart.T

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from ml.evaluation.comparison import FoldComparison, compare_folds
+from ml.evaluation.comparisons.paired_tests import FoldComparison, compare_folds
 from ml.evaluation.intervals import bootstrap_pairs
 from ml.evaluation.restricted import Said, Scores, fused, right
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 from ml.fusion.normalise import Normalise
 from papers.cosim.systems import System, View2
 from papers.harness.plan import Figure, Result, Work
@@ -90,8 +90,8 @@ class Reader:
         return found
 
     @property
-    def tests(self) -> list[Pairs]:
+    def tests(self) -> list[VerificationPairs]:
         return [self.view.folds[fold] for fold in self.numbers]
 
-    def _judges(self, heard: Heard) -> list[Pairs]:
+    def _judges(self, heard: Heard) -> list[VerificationPairs]:
         return [self.view.folds[heard.results[i].facts["judge"]] for i in range(len(self.numbers))]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ml import registry
 from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.evaluation.restricted import Round, said
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids, Rows
 from papers.harness.lab import FOLDS, WIDTHS, Lab, Method
 from papers.harness.plan import Found, Work
@@ -49,9 +49,9 @@ class View2:
         return np.unique(self.lab.pairs())
 
     @cached_property
-    def folds(self) -> tuple[Pairs, ...]:
+    def folds(self) -> tuple[VerificationPairs, ...]:
         given = [self.lab.protocol(f"view2:{fold}").pairs for fold in FOLDS]
-        return tuple(Pairs(np.searchsorted(self.photos, p.index), p.same) for p in given)
+        return tuple(VerificationPairs(np.searchsorted(self.photos, p.index), p.same) for p in given)
 
     @cached_property
     def people(self) -> Ids:
@@ -64,7 +64,7 @@ class View2:
 
         def run(folder: Path, progress: Progress) -> Found:
             rows = self.lab.photos.rows("lfw", feature)[self.photos]
-            faces = np.unique(Pairs.of([p for i, p in enumerate(self.folds) if i != fold]).index)
+            faces = np.unique(VerificationPairs.of([p for i, p in enumerate(self.folds) if i != fold]).index)
             options = {"dim": min(WIDE, rows.shape[1], len(faces) - 1), "whiten": False, "sample": len(faces)}
             axes = registry.build("embedders", "wpca", **options)
             axes.fit(TrainingSet(rows[faces], ()), progress=progress)

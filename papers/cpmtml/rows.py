@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ml.evaluation.comparison import Comparison
+from ml.evaluation.comparisons.paired_tests import Comparison
 from papers.cpmtml.fits import Fits
 from papers.cpmtml.learners import COUPLED, NEXT, ONE, TURNED, TURNED_EYE, UNION, WHITENED, Setting
 from papers.cpmtml.paper import WPCA, printed

@@ -13,7 +13,7 @@ import typer
 
 from app.cli import features, lfw
 from app.cli.locks import alone
-from ml.generation import Recipe
+from ml.model import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
 
 ARCHIVES = {

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.evaluation.comparison import Comparison, compare
+from ml.evaluation.comparisons.paired_tests import Comparison, compare
 from ml.evaluation.folds import Verification, partner, verify
 from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.retrieval import average_precision
 from ml.evaluation.verification import Distances
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids
 from papers.harness.plan import Figure, Result
 from papers.harness.verdicts import NO_DIFFERENCE, side_of_zero
@@ -74,7 +74,7 @@ def told(found: Comparison) -> str:
 
 
 def verified(
-    folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids, judges: Sequence[Result] = ()
+    folds: Sequence[Result], pairs: Sequence[VerificationPairs], people: Ids, judges: Sequence[Result] = ()
 ) -> Verification:
     """Over LFW's folds: each judged under its own model.
 
@@ -88,7 +88,7 @@ def verified(
         kept = folds[fold].arrays["distances"]
         return lambda index: kept[[place[tuple(pair)] for pair in index.tolist()]]
 
-    def judge(fold: int) -> tuple[Pairs, Distances]:
+    def judge(fold: int) -> tuple[VerificationPairs, Distances]:
         other = partner(fold, len(pairs))
         return pairs[other], judges[fold // 2].arrays["distances"][every[other] : every[other + 1]]
 
@@ -96,7 +96,9 @@ def verified(
     return verify(list(pairs), people, apart, judge=judge if judges else None)
 
 
-def accuracy(folds: Sequence[Result], pairs: Sequence[Pairs], people: Ids, judges: Sequence[Result] = ()) -> Figure:
+def accuracy(
+    folds: Sequence[Result], pairs: Sequence[VerificationPairs], people: Ids, judges: Sequence[Result] = ()
+) -> Figure:
     """Of `verified`. The interval resamples people; sd is over folds."""
     found = verified(folds, pairs, people, judges)
     return Figure(

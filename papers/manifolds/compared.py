@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.evaluation.comparison import Comparison, compare
+from ml.evaluation.comparisons.paired_tests import Comparison, compare
 from ml.evaluation.intervals import bootstrap_mean
 from papers.harness.plan import Figure, Result, Row, Work
 from papers.harness.results import percent

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ml.cnn_training.batches import evenly, grouped
-from ml.cnn_training.heads import Taught, Triplets
+from ml.cnn_training.heads import NetworkWithHead, TripletHead
 from ml.embedders.base import Progress
 from ml.layers.base import Layer, optimisers
 from ml.types import Ids
@@ -35,7 +35,7 @@ class Lesson:
 
 def stepper(lesson: Lesson, net: nn.Module, layer: Layer, plan: Plan) -> Step:
     """step(number) -> loss; the number alone tells which photos meet."""
-    taught = Taught(net, Triplets(layer, plan.margin)).train()
+    taught = NetworkWithHead(net, TripletHead(layer, plan.margin)).train()
     fine = plan.rate if plan.head == "rmsprop" else plan.fine
     both = optimisers(taught, plan.rate, MOMENTUM, fine)
     draw, people = torch.Generator().manual_seed(plan.seed), torch.from_numpy(lesson.people)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ml.layers.base import Layer
-from ml.layers.plain import Plain
+from ml.layers.plain import PlainLayer
 from ml.layers.qconv import QConv
 from ml.layers.stiefel import StiefelLayer
-from ml.manifolds.flat import Flat
-from ml.manifolds.quotient import Quotient
+from ml.manifolds.flat import FlatManifold
+from ml.manifolds.quotient import QuotientManifold
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,13 @@ class Head:
 
 
 HEADS: dict[str, Head] = {
-    "rmsprop": Head("Conv, by RMSProp", Plain),
-    "plain": Head("Conv", lambda start: Plain(start, manifold=Flat())),
+    "rmsprop": Head("Conv, by RMSProp", PlainLayer),
+    "plain": Head("Conv", lambda start: PlainLayer(start, manifold=FlatManifold())),
     "qconv": Head("qConv", QConv),
-    "qconv-own": Head("qConv, gradient of equation 1", lambda s: QConv(s, manifold=Quotient(descends="metric"))),
-    "qconv-inverse": Head("qConv, inverse metric", lambda s: QConv(s, manifold=Quotient("inverse", "metric"))),
+    "qconv-own": Head(
+        "qConv, gradient of equation 1", lambda s: QConv(s, manifold=QuotientManifold(descends="metric"))
+    ),
+    "qconv-inverse": Head("qConv, inverse metric", lambda s: QConv(s, manifold=QuotientManifold("inverse", "metric"))),
     "stiefel": Head("Stiefel", StiefelLayer),
 }
 RATES = {"rmsprop": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)} | dict.fromkeys([*HEADS][1:], (0.003, 0.01, 0.03, 0.1, 0.3))

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ml.cnn_training.augment import augmented
-from ml.cnn_training.crew import Crew
-from ml.cnn_training.crops import Lesson as Photographs
+from ml.cnn_training.augmentation import augmented
+from ml.cnn_training.crops import LabelledCrops
 from ml.cnn_training.export import MANIFEST, read
-from ml.cnn_training.recipe import Recipe
+from ml.cnn_training.process_group import ProcessGroup
+from ml.cnn_training.recipe import CnnRecipe
 from ml.cnn_training.train import train
-from ml.descriptors._nets import NETS, features, pictures
+from ml.descriptors.common.networks import NETS, features, pictures
 from ml.embedders.base import Progress
 from ml.types import Crops, Ids
 from papers.harness.lab import Lab
@@ -39,9 +39,9 @@ def begun(lab: Lab, steps: int, least: int) -> Work:
 
     def run(folder: Path, progress: Progress) -> Found:
         asked = sides(lab.photos, least)
-        photographs = Photographs(lab.photos.crops("celeba", "colour")[asked.taught], asked.people)
-        recipe = Recipe(NET, "pairs", hours=0, steps=steps, batch=BATCH, every=1e6)
-        us = Crew(0, 1, torch.device("cpu"))
+        photographs = LabelledCrops(lab.photos.crops("celeba", "colour")[asked.taught], asked.people)
+        recipe = CnnRecipe(NET, "pairs", hours=0, steps=steps, batch=BATCH, every=1e6)
+        us = ProcessGroup(0, 1, torch.device("cpu"))
         train(
             photographs, recipe, folder, us, licence="CelebA: non-commercial research", trained="for measuring alone",
             tell=lambda report: progress(report.stand.step, steps, {"loss": report.stand.loss}),

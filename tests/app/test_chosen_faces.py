@@ -8,7 +8,7 @@ import httpx
 import pytest
 from PIL import Image as Pillow
 
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from tests.app.test_faces import BASE, encoded, picture, staff
 from tests.service import Service
 

@@ -20,9 +20,9 @@ from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose
 from ml import images
 from ml.descriptors import dlib_resnet
 from ml.descriptors.dlib_resnet import REQUIREMENT, find_weights
-from ml.drawn import draw, person
 from ml.errors import Corrupt, Unavailable
 from ml.reference_calibrations import load_reference_calibration
+from ml.synthetic_faces import draw, person
 from tests.ml.tiny_onnx import tiny_onnx
 from tests.service import running
 

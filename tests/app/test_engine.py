@@ -25,13 +25,13 @@ from app.serving.index_builder import Place
 from app.serving.scores import Scores
 from app.serving.shared_lock import SharedLock
 from ml.calibration import Calibration
-from ml.generation import Generation
+from ml.calibration.rate_intervals import clopper_pearson
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.stranger_searches import StrangerSearches
-from ml.indexes.ivf import Ivf
+from ml.indexes.ivf import IvfIndex
 from ml.metric import EUCLIDEAN
-from ml.rate_intervals import clopper_pearson
+from ml.model import Model
 from ml.types import Ids
 from tests.rows import Gallery, generation, people
 
@@ -133,7 +133,7 @@ def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: Gallery, 
     assert not failures
 
 
-def also(gallery: Gallery, rows: np.ndarray, model: Generation = OTHER) -> None:
+def also(gallery: Gallery, rows: np.ndarray, model: Model = OTHER) -> None:
     """The gallery's faces have their places under the other model too."""
     with writing(gallery.resources.database) as session:
         gallery.resources.generations.keep(session, model)
@@ -313,7 +313,7 @@ def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: Gallery, en
     rows = np.random.default_rng(0).standard_normal((10_100, 8)).astype(np.float32)
     gallery.add({MODEL.id: rows}, [None] * len(rows), role="distractor")
     until(lambda: held(engine) == set(gallery.pks), seconds=30)
-    until(lambda: isinstance(engine.registry.all()[0].champion.index, Ivf), seconds=30)
+    until(lambda: isinstance(engine.registry.all()[0].champion.index, IvfIndex), seconds=30)
     with engine.use("staff") as serving:
         assert len(serving.index) == 10_160
         found = serving.search(rows[:20], 1, m=serving.index.cells)
@@ -400,7 +400,7 @@ def test_a_model_is_not_believed_about_people_it_has_learned_from(
     assert found.impostors == own.impostors != strangers.impostors
 
 
-def measured(resources: Resources, model: Generation) -> Calibration:
+def measured(resources: Resources, model: Model) -> Calibration:
     return Calibration.from_dict(gallery_calibration.measure(resources, "staff", "identity", model)["calibration"])
 
 
@@ -432,7 +432,7 @@ def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Reso
     assert own.optimistic is False
 
 
-def open_set(resources: Resources, model: Generation) -> OpenSetCalibration:
+def open_set(resources: Resources, model: Model) -> OpenSetCalibration:
     return OpenSetCalibration.from_dict(
         gallery_calibration.measure(resources, "staff", "identity", model)["open_set"]["calibration"]
     )

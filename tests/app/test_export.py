@@ -20,7 +20,7 @@ from ml import registry
 from ml.embedders.base import Embedder
 from ml.evaluation import protocols
 from ml.metric import Metric
-from ml.plain import plain
+from ml.portable_embeddings import to_portable
 from ml.types import CropKind, Crops
 from tests.gallery import crops
 from tests.ml.tiny_cnn import tiny_cnn
@@ -178,13 +178,13 @@ def test_what_is_not_there_is_refused_with_what_is(home: Path) -> None:
     assert "there are: clml" in refused(home, "--method", "none")
     assert "cslbp" in refused(home, "--method", "l2", "--descriptor", "none")
     assert "manifest" in refused(home, "--method", "l2", "--descriptor", "onnx")
-    assert "no manifest" in refused(home, "--method", "l2", "--descriptor", "none.json")
+    assert "is not a manifest" in refused(home, "--method", "l2", "--descriptor", "none.json")
     assert "unexpected keyword" in refused(home, "--method", "cosine", "--dim", "5")
 
 
 def test_a_signed_product_that_is_no_term_of_each_face_alone_is_told() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    found = plain(rows, Metric("ip", negative=2))
+    found = to_portable(rows, Metric("ip", negative=2))
     assert "last 2 columns" in found.metric
     np.testing.assert_array_equal(found.rows, rows)
 
@@ -194,6 +194,6 @@ def test_sub_sml_comes_as_near_as_it_says() -> None:
     inner, q = draw.normal(size=(300, 8)), draw.uniform(0, 2, (300, 1))
     rows = np.concatenate([inner, (1 - q) / 2**0.5, (1 + q) / 2**0.5], axis=1).astype(np.float32)
     metric = Metric("ip", negative=1)
-    found = plain(rows, metric)
+    found = to_portable(rows, metric)
     told = found.rows @ found.rows.T + metric.distances(rows, rows)
     assert np.ptp(told[~np.eye(300, dtype=bool)]) / 2 < found.off < 2e-3

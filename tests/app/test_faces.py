@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 
 from app.db.session import reading
 from app.db.tables import Embedding, Face
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from tests.service import Service
 
 BASE = "/v1/collections/staff"

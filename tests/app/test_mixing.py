@@ -20,8 +20,8 @@ from app.search.criteria import Criteria, Criterion
 from app.storage.blob_store import Blobs
 from ml import images, indexes
 from ml.calibration import Calibration
-from ml.generation import Generation
 from ml.metric import EUCLIDEAN
+from ml.model import Model
 from ml.types import Rows
 from tests.app.test_search import Api, encoded, matches, reader, settled
 from tests.rows import Gallery, generation, people
@@ -36,7 +36,7 @@ def apart(rows: Rows) -> NDArray[np.float64]:
     return found
 
 
-def calibrated(name: str, task: str, rows: Rows) -> Generation:
+def calibrated(name: str, task: str, rows: Rows) -> Model:
     """As training leaves it: with a calibration of its own."""
     made = generation(name, rows.shape[1], seed=5)
     made.embedder.tasks = (task,)

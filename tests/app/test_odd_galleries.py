@@ -10,8 +10,8 @@ from app.resources import Resources
 from app.serving import gallery_calibration
 from app.serving.scores import Scores
 from ml.calibration import Calibration
-from ml.generation import Generation
 from ml.identification.open_set import OpenSetCalibration
+from ml.model import Model
 from tests.rows import Gallery, generation, people
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -24,7 +24,7 @@ def measure(
     """What is measured of a gallery of (subject, role) faces, and what it serves with."""
     model = generation("m-odd")
     if calibrated:
-        model = Generation(model.id, model.recipe, model.embedder_name, model.embedder, {"identity": REFERENCE})
+        model = Model(model.id, model.recipe, model.embedder_name, model.embedder, {"identity": REFERENCE})
     gallery = Gallery(resources).make(model)
     rows = people(len(faces), 1)[0]
     for role in ("gallery", "distractor"):

@@ -19,8 +19,7 @@ from app.config import Settings
 from app.errors import Conflict, Invalid
 from app.storage.recognisers import catalogue, manifests
 from app.storage.recognisers.builtin_models import build_model
-from ml import generation
-from ml.generation import Recipe
+from ml.model import Recipe, load_model, save_model
 from ml.types import Spec
 from tests.ml.learned_onnx import DIM, learned_onnx, random_onnx
 from tests.ml.tiny_cnn import tiny_cnn
@@ -179,7 +178,7 @@ def test_a_manifest_is_added_with_its_model(home: Path, tmp_path: Path) -> None:
     assert spec is not None
     assert spec.name == "cnn"
     (tmp_path / "broken.json").write_text("{")
-    assert "is no manifest" in likeness(home, "recognisers", "add", tmp_path / "broken.json", "--yes").output
+    assert "is not a manifest" in likeness(home, "recognisers", "add", tmp_path / "broken.json", "--yes").output
 
 
 def test_sface_is_pulled_from_a_file_and_only_if_it_is_the_one(
@@ -258,9 +257,9 @@ def test_the_same_recogniser_is_the_same_model_everywhere_and_another_is_another
 def test_a_model_finds_its_recogniser_again_after_the_home_was_moved(home: Path, tmp_path: Path) -> None:
     add(home, learned_onnx(tmp_path / "a.onnx"))
     model = build_model(catalogue.find_recogniser(Settings(home=home), "a"))
-    path = generation.save(model, home / "generations_")
+    path = save_model(model, home / "generations_")
     moved = home.rename(tmp_path / "moved")
-    recipe = generation.load(moved / path.relative_to(home)).recipe
+    recipe = load_model(moved / path.relative_to(home)).recipe
     found = manifests.find_manifests(recipe, moved)
     assert found.keys == model.recipe.keys
     assert Path(str(found.descriptors[0].options["manifest"])).is_relative_to(moved)

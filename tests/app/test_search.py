@@ -20,12 +20,12 @@ from app.db.tables import Collection, Deployment, Face
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import FIRST
-from ml import drawn, images
+from ml import images, synthetic_faces
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
-from ml.indexes.flat import Flat
+from ml.indexes.flat import FlatIndex
 from ml.types import Crops, Image, Rows
 from tests.rows import Gallery, generation, people
 from tests.service import serving
@@ -306,7 +306,7 @@ def test_a_false_match_rate_needs_a_calibration_and_then_gives_its_threshold(api
 
 def measured(gallery: Gallery) -> dict[str, Any]:
     """How strangers score against the gallery of this test: each of its people searches without their own faces."""
-    index = Flat(8)
+    index = FlatIndex(8)
     index.add(np.array(gallery.pks), np.concatenate([ROWS, ROWS[:5] + 9]).astype(np.float32))
     owners = np.concatenate([np.arange(60) // 3, np.full(5, -1)])
     people = GalleryPeople.from_rows(np.array(gallery.pks), owners, np.arange(65) >= 60)
@@ -411,7 +411,7 @@ def test_the_collection_may_vanish_beneath_a_search(api: Api, gallery: Gallery) 
 
 
 def photo(person: int, shot: int) -> bytes:
-    return encoded(drawn.draw(drawn.person(person), shot, strength=0.3))
+    return encoded(synthetic_faces.draw(synthetic_faces.person(person), shot, strength=0.3))
 
 
 def encoded(picture: Image, kind: str = "PNG") -> bytes:
@@ -468,7 +468,7 @@ def test_a_photo_in_base64_is_searched_with_as_a_file_is(api: Api, faces: Galler
 
 
 def test_every_face_of_a_photo_is_searched_with_if_asked(api: Api, faces: Gallery) -> None:
-    two = np.concatenate([drawn.draw(drawn.person(p), 0, strength=0.3) for p in (1, 4)], axis=1)
+    two = np.concatenate([synthetic_faces.draw(synthetic_faces.person(p), 0, strength=0.3) for p in (1, 4)], axis=1)
     answer = by_photo(api, encoded(two), face_selection="all", limit=1)
     assert {f["matches"][0]["subject"]["id"] for f in answer.json()["faces"]} == {"d1", "d4"}
     assert len(by_photo(api, encoded(two), limit=1).json()["faces"]) == 1

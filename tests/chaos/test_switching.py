@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from ml import images
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from tests.chaos.test_chaos import accepted
 from tests.conftest import free_port
 from tests.crew import Crew, check

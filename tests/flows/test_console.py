@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ml import images
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from tests.flows.console import Page, archive, open_browser, photo
 from tests.service import Service
 

@@ -12,7 +12,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from app.config import Settings
 from ml import images
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from tests import gallery
 from tests.app.test_chosen_faces import PEOPLE, group_photo
 from tests.flows.console import Page, open_browser, photo

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from ml import images
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from tests.conftest import free_port
 from tests.crew import Crew
 from tests.flows.searching import Searcher

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.config import Settings
-from app.learning.descriptor_choice import NEED_A_FILE
 from ml import registry
+from ml.descriptors.common.file_backed import manifest_types
 from tests.flows.learning import learned, published, searched_and_taken_back
 from tests.flows.test_training import STRONG, train, upload
 from tests.gallery import crops
@@ -18,7 +18,7 @@ from tests.service import Service, running
 PEOPLE, SHOTS, DIM = 12, 3, 8
 
 
-READY = [name for name in registry.names("descriptors") if name not in NEED_A_FILE]
+READY = [name for name in registry.names("descriptors") if name not in manifest_types()]
 
 
 def test_those_that_need_no_file_are_known() -> None:

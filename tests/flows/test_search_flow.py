@@ -4,7 +4,7 @@ from typing import Any
 
 from app.config import Settings
 from ml import images
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from tests.service import Service, running
 
 BASE = "/v1/collections/staff"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ml import images
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from tests.flows.searching import Searcher
 from tests.rounding import rounding
 from tests.service import Service

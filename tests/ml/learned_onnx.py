@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from ml.aligners.similarity import Similarity
-from ml.drawn import person, photograph
+from ml.synthetic_faces import person, photograph
 
 CELL, SIDE, DIM = 8, 14, 24
 PEOPLE, PHOTOS = 40, 3

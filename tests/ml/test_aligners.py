@@ -6,8 +6,8 @@ from skimage.data import astronaut
 
 from ml.aligners.similarity import SIZES, TEMPLATES, Similarity
 from ml.descriptors.base import CROP_SHAPES
-from ml.drawn import person, photograph
 from ml.geometry import inverse, moved, scaled, similarity, warp
+from ml.synthetic_faces import person, photograph
 from ml.types import CropKind, Points
 
 SQUARE = np.array([(0, 0), (10, 0), (10, 10), (0, 10), (5, 5)], np.float32)

@@ -8,16 +8,16 @@ from scipy.stats import binom
 
 from ml.calibration import (
     Calibration,
-    Impostors,
+    ImpostorDistances,
     choose_faces,
     draw_impostor_pairs,
     sample_genuine,
     sample_impostors,
     threshold_for_fmr,
 )
+from ml.calibration.rate_intervals import clopper_pearson
 from ml.errors import Corrupt, NotFinite, TooFewPairs, WrongShape
 from ml.metric import EUCLIDEAN, INNER_PRODUCT, Metric
-from ml.rate_intervals import clopper_pearson
 
 
 def two_kinds(seed: int, genuine: int = 2000, impostor: int = 5000) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +174,7 @@ def test_the_interval_is_where_a_tail_of_the_binomial_is_two_and_a_half_percent(
 
 def test_a_few_hundred_quantiles_stand_for_a_million_impostors() -> None:
     distances = np.random.default_rng(0).gamma(9, size=1_000_000)
-    kept = Impostors.of(distances)
+    kept = ImpostorDistances.of(distances)
     assert len(kept.distances) <= 500
     for fmr in (1e-5, 1e-4, 1e-3, 1e-2, 0.1):
         found = kept.threshold(fmr)
@@ -185,7 +185,7 @@ def test_a_few_hundred_quantiles_stand_for_a_million_impostors() -> None:
 
 
 def test_an_estimated_false_match_rate_is_never_nothing_and_rises_with_the_distance() -> None:
-    kept = Impostors.of(np.random.default_rng(0).normal(size=999))
+    kept = ImpostorDistances.of(np.random.default_rng(0).normal(size=999))
     rates = kept.fmr(np.linspace(-9, 9, 100))
     assert rates[0] == 1 / 1000
     assert rates[-1] == 1
@@ -267,5 +267,5 @@ def test_samples_of_nobody_are_empty() -> None:
 
 def test_the_spread_of_strangers_is_their_standard_deviation_where_they_are_normal() -> None:
     draw = np.random.default_rng(0)
-    assert Impostors.of(draw.normal(50, 3, 100_000)).spread == pytest.approx(3, rel=0.02)
-    assert Impostors.of(np.full(100, 7.0)).spread == 0
+    assert ImpostorDistances.of(draw.normal(50, 3, 100_000)).spread == pytest.approx(3, rel=0.02)
+    assert ImpostorDistances.of(np.full(100, 7.0)).spread == 0

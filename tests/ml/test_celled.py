@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ml.descriptors._cells import Celled
+from ml.descriptors.common.cell_histograms import Celled
 from ml.descriptors.cslbp import Cslbp
 from ml.descriptors.fplbp import Fplbp
 from ml.descriptors.lbp import Lbp
@@ -124,13 +124,13 @@ CELLED: list[Celled] = [Lbp(), Lbp(margin=1, patterns=59), Cslbp(), Cslbp(cell=1
 @pytest.mark.parametrize("descriptor", CELLED, ids=str)
 def test_a_change_within_one_square_changes_numbers_of_that_square_and_those_around_it(descriptor: Celled) -> None:
     cells, size = descriptor.cells, descriptor.cells.size
-    assert cells.of.shape == (descriptor.dim,)
+    assert cells.cell_numbers.shape == (descriptor.dim,)
     row, column = 5, 3
     one = np.random.default_rng(0).integers(0, 256, (1, 170, 100)).astype(np.uint8)
     other = one.copy()
     top, left = row * size + size // 2, column * size + size // 2
     other[:, top - 1 : top + 2, left - 1 : left + 2] ^= 255
-    changed = np.unique(cells.of[descriptor.describe(one)[0] != descriptor.describe(other)[0]])
+    changed = np.unique(cells.cell_numbers[descriptor.describe(one)[0] != descriptor.describe(other)[0]])
     rows, columns = np.divmod(changed, cells.columns)
     assert row * cells.columns + column in changed
     assert np.abs(rows - row).max() <= 1
@@ -141,7 +141,7 @@ def test_a_change_within_one_square_changes_numbers_of_that_square_and_those_aro
 def test_each_square_has_unit_length_and_one_that_is_left_out_has_none(descriptor: Celled) -> None:
     row = descriptor.describe(a_picture(2)[None])[0].astype(np.float64)
     cells = descriptor.cells
-    sums = np.bincount(cells.of, row**2, cells.rows * cells.columns).reshape(cells.rows, cells.columns)
+    sums = np.bincount(cells.cell_numbers, row**2, cells.rows * cells.columns).reshape(cells.rows, cells.columns)
     wanted, out = np.zeros_like(sums), descriptor.margin
     wanted[out : cells.rows - out, out : cells.columns - out] = 1
     np.testing.assert_allclose(sums, wanted, atol=1e-5)

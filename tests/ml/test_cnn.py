@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ml.descriptors._nets import NETS, Casia, features, pictures
 from ml.descriptors.cnn import Cnn
+from ml.descriptors.common.networks import NETS, Casia, features, pictures
 from ml.errors import Corrupt, Unavailable
 from tests.ml.tiny_cnn import project, tiny_cnn
 
@@ -99,7 +99,7 @@ def test_threads_share_one_network(tmp_path: Path) -> None:
     alone = recogniser.describe(FACES).tobytes()
     with ThreadPoolExecutor(4) as pool:
         assert {rows.tobytes() for rows in pool.map(lambda _: recogniser.describe(FACES), range(8))} == {alone}
-    assert Cnn(manifest=recogniser.manifest)._net[0] is recogniser._net[0]
+    assert Cnn(manifest=recogniser.manifest)._network is recogniser._network
 
 
 def test_new_weights_under_an_old_name_are_read_anew(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_pinned_manifest_that_changed_is_corrupt(tmp_path: Path) -> None:
         ({"net": "casia"}, "does not hold the weights of the network 'casia'"),
         ({"net": "deep"}, "does not hold the weights of the network 'deep'"),
         ({"projected": True}, "projection"),
-        ({"dim": 64}, "gives 128 numbers a face, its manifest says 64"),
+        ({"dim": 64}, "but its manifest states 64"),
         ({"dim": 0}, "dim"),
         ({"net": 3}, "texts"),
         ({"unit": "yes"}, "true or false"),

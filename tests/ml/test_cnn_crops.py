@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ml.cnn_training.crops import gather, listed, load
-from ml.drawn import draw, person
 from ml.errors import Corrupt, Unavailable
+from ml.synthetic_faces import draw, person
 
 
 def photos(folder: Path, people: range, shots: int) -> Path:

@@ -13,32 +13,32 @@ import pytest
 import torch
 
 from ml.cnn_training import checkpoint
-from ml.cnn_training.augment import Jitter, augmented
+from ml.cnn_training.augmentation import Jitter, augmented
 from ml.cnn_training.batches import evenly, grouped
-from ml.cnn_training.course import Course
-from ml.cnn_training.crew import Crew
-from ml.cnn_training.crops import Lesson
-from ml.cnn_training.heads import LAYERS, Margin, Pairs, Triplets
-from ml.cnn_training.judge import judged, split
-from ml.cnn_training.recipe import Head, Recipe
-from ml.cnn_training.train import Report, train
+from ml.cnn_training.crops import LabelledCrops
+from ml.cnn_training.heads import LAYERS, ContrastiveHead, MarginHead, TripletHead
+from ml.cnn_training.process_group import ProcessGroup
+from ml.cnn_training.recipe import CnnRecipe, Head
+from ml.cnn_training.train import TrainingProgress, train
+from ml.cnn_training.trainer import CnnTrainer
+from ml.cnn_training.validation import judged, split
 from ml.descriptors.cnn import Cnn
 from ml.errors import Corrupt, TooFewPairs, Unavailable, WrongShape
 from ml.images import unpng
 from tests.gallery import crops
 from tests.ml.tiny_cnn import tiny_cnn
 
-ALONE = Crew(0, 1, torch.device("cpu"))
-QUICK = Recipe(steps=6, hours=0, every=1e-9, batch=8, held_out=0.25)
+ALONE = ProcessGroup(0, 1, torch.device("cpu"))
+QUICK = CnnRecipe(steps=6, hours=0, every=1e-9, batch=8, held_out=0.25)
 STILL = Jitter(*[0.0] * 11)
 teach = partial(train, licence="CC0", trained="drawn faces")
 
 
 @pytest.fixture(scope="module")
-def lesson() -> Lesson:
+def lesson() -> LabelledCrops:
     drawn = [(who, shot) for who in range(12) for shot in range(1 if who == 11 else 4)]
     faces = np.stack([unpng(crops(who, 1000 * who + shot, 1.0)["colour"]) for who, shot in drawn])
-    return Lesson(faces, np.array([3 * who for who, _ in drawn], np.int64))
+    return LabelledCrops(faces, np.array([3 * who for who, _ in drawn], np.int64))
 
 
 def weights(out: Path) -> bytes:
@@ -50,7 +50,7 @@ def weights(out: Path) -> bytes:
 def test_the_margin_loss_is_its_equation_and_its_gradient_is_right(seed: int, margin: float) -> None:
     torch.manual_seed(seed)
     n, d, k, scale = (int(torch.randint(2, 7, ())) for _ in range(4))
-    head = Margin(d, k, margin, scale).double()
+    head = MarginHead(d, k, margin, scale).double()
     rows = torch.randn(n, d, dtype=torch.float64, requires_grad=True)
     people = torch.randint(k, (n,))
     losses = []
@@ -75,13 +75,15 @@ def test_the_loss_of_pairs_is_its_equation_and_its_gradient_is_right(seed: int) 
         for p in range(7)
         if p != a and people[p] == people[a]
     ]
-    assert Pairs(5.0)(rows, people).item() == pytest.approx(np.mean(losses), rel=1e-9)
-    assert torch.autograd.gradcheck(lambda given: Pairs(5.0)(given, people), (rows,))
+    assert ContrastiveHead(5.0)(rows, people).item() == pytest.approx(np.mean(losses), rel=1e-9)
+    assert torch.autograd.gradcheck(lambda given: ContrastiveHead(5.0)(given, people), (rows,))
 
 
-def test_a_softmax_behind_a_network_that_has_learned_begins_with_its_features(lesson: Lesson, tmp_path: Path) -> None:
+def test_a_softmax_behind_a_network_that_has_learned_begins_with_its_features(
+    lesson: LabelledCrops, tmp_path: Path
+) -> None:
     first = teach(lesson, replace(QUICK, head="pairs"), tmp_path, ALONE)
-    course = Course(lesson, QUICK, ALONE, first)
+    course = CnnTrainer(lesson, QUICK, ALONE, first)
     rows = Cnn(manifest=str(first)).describe(lesson.crops[course.split.taught])
     means = np.stack([rows[course.split.people == who].mean(0) for who in np.unique(course.split.people)])
     weights = dict(course.taught.head.named_parameters())["weights"].detach().numpy()
@@ -93,7 +95,7 @@ def test_the_triplet_loss_is_its_equation_behind_either_layer() -> None:
     torch.manual_seed(1)
     people, rows = torch.tensor([0, 0, 1, 1, 2, 2]), torch.randn(6, 5, dtype=torch.float64)
     for layer in LAYERS.values():
-        head = Triplets(layer(torch.randn(5, 3, dtype=torch.float64)), 0.4)
+        head = TripletHead(layer(torch.randn(5, 3, dtype=torch.float64)), 0.4)
         head.ready(0.5, torch.Generator().manual_seed(2))
         z = (rows / rows.norm(dim=1, keepdim=True)) @ head.layer.matrix.detach()
         losses = []
@@ -107,11 +109,11 @@ def test_the_triplet_loss_is_its_equation_behind_either_layer() -> None:
 
 @pytest.mark.parametrize("head", LAYERS)
 def test_a_layer_of_two_manifolds_begins_where_the_network_stands_and_ends_in_its_file(
-    head: Head, lesson: Lesson, tmp_path: Path
+    head: Head, lesson: LabelledCrops, tmp_path: Path
 ) -> None:
     first = teach(lesson, replace(QUICK, steps=2), tmp_path / "first", ALONE)
     recipe = replace(QUICK, head=head, width=16, batch=12, curved=0.1)
-    begun = Course(lesson, replace(recipe, width=0), ALONE, first)
+    begun = CnnTrainer(lesson, replace(recipe, width=0), ALONE, first)
     assert begun.taught.head.projection is not None
     before, held = Cnn(manifest=str(first)).describe(lesson.crops), begun.split.held
     turned = before @ begun.taught.head.projection.detach().numpy()
@@ -127,22 +129,22 @@ def test_a_layer_of_two_manifolds_begins_where_the_network_stands_and_ends_in_it
         torch.testing.assert_close(state["head.layer.u"].T @ state["head.layer.u"], torch.eye(16), atol=1e-5, rtol=0)
 
 
-def test_a_network_of_another_kind_is_no_start(lesson: Lesson, tmp_path: Path) -> None:
+def test_a_network_of_another_kind_is_no_start(lesson: LabelledCrops, tmp_path: Path) -> None:
     first = tiny_cnn(tmp_path, "casia")
     with pytest.raises(Corrupt, match="'casia', and 'light' was to start from it"):
-        Course(lesson, QUICK, ALONE, first)
+        CnnTrainer(lesson, QUICK, ALONE, first)
 
 
 def test_the_margin_is_let_in_gradually() -> None:
     torch.manual_seed(0)
-    head, rows, people = Margin(4, 3, 0.5, 8), torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    head, rows, people = MarginHead(4, 3, 0.5, 8), torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
     losses = []
     for head.ease in (0.0, 0.5, 1.0):
         losses.append(float(head(rows, people).detach()))
     assert losses[0] < losses[1] < losses[2]
 
 
-def test_faces_are_mirrored_or_not_and_otherwise_left_alone_where_nothing_is_asked(lesson: Lesson) -> None:
+def test_faces_are_mirrored_or_not_and_otherwise_left_alone_where_nothing_is_asked(lesson: LabelledCrops) -> None:
     faces = torch.from_numpy(lesson.crops[:16]).permute(0, 3, 1, 2) / 127.5 - 1
     made = augmented(faces, torch.Generator().manual_seed(1), STILL)
     same = [torch.allclose(one, of, atol=1e-3) for one, of in zip(made, faces, strict=True)]
@@ -151,7 +153,7 @@ def test_faces_are_mirrored_or_not_and_otherwise_left_alone_where_nothing_is_ask
     assert 0 < sum(turned) < 16
 
 
-def test_a_photo_is_changed_differently_each_time_and_alike_by_the_same_draw(lesson: Lesson) -> None:
+def test_a_photo_is_changed_differently_each_time_and_alike_by_the_same_draw(lesson: LabelledCrops) -> None:
     faces = torch.from_numpy(lesson.crops[:4]).permute(0, 3, 1, 2) / 127.5 - 1
     one, again, other = (augmented(faces, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(one, again)
@@ -161,7 +163,7 @@ def test_a_photo_is_changed_differently_each_time_and_alike_by_the_same_draw(les
 
 
 @pytest.mark.parametrize("name", ["shift", "turn", "zoom", "exposure", "contrast", "light", "colour", "hidden", "grey"])
-def test_each_change_is_seen(name: str, lesson: Lesson) -> None:
+def test_each_change_is_seen(name: str, lesson: LabelledCrops) -> None:
     faces = torch.from_numpy(lesson.crops[:8]).permute(0, 3, 1, 2) / 127.5 - 1
     made, still = (
         augmented(faces, torch.Generator().manual_seed(1), how) for how in (replace(STILL, **{name: 1}), STILL)
@@ -169,7 +171,7 @@ def test_each_change_is_seen(name: str, lesson: Lesson) -> None:
     assert (made - still).abs().mean() > 0.01
 
 
-def test_nobody_is_both_taught_and_judged_by_and_singles_are_only_taught(lesson: Lesson) -> None:
+def test_nobody_is_both_taught_and_judged_by_and_singles_are_only_taught(lesson: LabelledCrops) -> None:
     for seed in range(5):
         made = split(lesson, 0.25, seed)
         assert not set(lesson.people[made.taught]) & set(lesson.people[made.held])
@@ -178,9 +180,9 @@ def test_nobody_is_both_taught_and_judged_by_and_singles_are_only_taught(lesson:
         assert sorted(set(made.people)) == list(range(len(set(lesson.people[made.taught]))))
 
 
-def test_too_few_people_are_refused_with_the_number_that_is_missing(lesson: Lesson) -> None:
+def test_too_few_people_are_refused_with_the_number_that_is_missing(lesson: LabelledCrops) -> None:
     with pytest.raises(TooFewPairs, match="4 people with two photos or more needed, 3 found"):
-        split(Lesson(lesson.crops[:12], lesson.people[:12]), 0.25, 0)
+        split(LabelledCrops(lesson.crops[:12], lesson.people[:12]), 0.25, 0)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -212,7 +214,7 @@ def test_a_grouped_batch_holds_several_photos_of_each_person_and_nobody_of_one()
     assert sorted(people[whole].tolist()) == [3] * 4 + [5] * 4 + [7] * 4
 
 
-def test_a_network_learns_whose_photos_it_sees(lesson: Lesson, tmp_path: Path) -> None:
+def test_a_network_learns_whose_photos_it_sees(lesson: LabelledCrops, tmp_path: Path) -> None:
     recipe = replace(QUICK, steps=30, batch=16, margin=0.0, scale=8.0, every=1000, rate=5e-3)
     losses: list[float] = []
     made = teach(lesson, recipe, tmp_path, ALONE, tell=lambda r: losses.append(r.stand.loss))
@@ -223,17 +225,17 @@ def test_a_network_learns_whose_photos_it_sees(lesson: Lesson, tmp_path: Path) -
     assert "drawn faces; light, softmax, 480 photos seen" in made.read_text()
 
 
-def test_the_labels_of_people_held_out_teach_nothing(lesson: Lesson, tmp_path: Path) -> None:
+def test_the_labels_of_people_held_out_teach_nothing(lesson: LabelledCrops, tmp_path: Path) -> None:
     teach(lesson, QUICK, tmp_path / "a", ALONE)
     made = split(lesson, QUICK.held_out, QUICK.seed)
     held, poisoned = made.held, lesson.crops.copy()
     poisoned[held] = np.random.default_rng(0).integers(0, 256, poisoned[held].shape, dtype=np.uint8)
-    teach(Lesson(poisoned, lesson.people), QUICK, tmp_path / "b", ALONE)
+    teach(LabelledCrops(poisoned, lesson.people), QUICK, tmp_path / "b", ALONE)
     last = [torch.load(tmp_path / x / checkpoint.NAME, weights_only=True)["taught"] for x in "ab"]
     assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
 
 
-def test_the_same_seed_gives_the_same_network_and_another_another(lesson: Lesson, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_network_and_another_another(lesson: LabelledCrops, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         teach(lesson, replace(QUICK, steps=2, seed=seed), tmp_path / name, ALONE)
     assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
@@ -243,8 +245,8 @@ class Killed(Exception):
     pass
 
 
-def killed_after(steps: int) -> Callable[[Report], None]:
-    def tell(report: Report) -> None:
+def killed_after(steps: int) -> Callable[[TrainingProgress], None]:
+    def tell(report: TrainingProgress) -> None:
         if report.stand.step == steps:
             raise Killed
 
@@ -252,7 +254,7 @@ def killed_after(steps: int) -> Callable[[Report], None]:
 
 
 @pytest.mark.parametrize("head", get_args(Head))
-def test_a_killed_training_resumes_as_if_nothing_had_been(head: Head, lesson: Lesson, tmp_path: Path) -> None:
+def test_a_killed_training_resumes_as_if_nothing_had_been(head: Head, lesson: LabelledCrops, tmp_path: Path) -> None:
     recipe = replace(QUICK, head=head)
     teach(lesson, recipe, tmp_path / "whole", ALONE)
     with pytest.raises(Killed):
@@ -267,7 +269,7 @@ def test_a_killed_training_resumes_as_if_nothing_had_been(head: Head, lesson: Le
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
-    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lesson: LabelledCrops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.save({"stand": 1}, QUICK, tmp_path)
 
@@ -293,15 +295,15 @@ def test_what_cannot_be_resumed_says_why(tmp_path: Path) -> None:
         checkpoint.load(QUICK, tmp_path)
 
 
-def test_it_ends_early_where_people_held_out_no_longer_gain(lesson: Lesson, tmp_path: Path) -> None:
+def test_it_ends_early_where_people_held_out_no_longer_gain(lesson: LabelledCrops, tmp_path: Path) -> None:
     steps: list[int] = []
     recipe = replace(QUICK, steps=400, patience=2, rate=1e-12, decay=0.0)
     teach(lesson, recipe, tmp_path, ALONE, tell=lambda r: steps.append(r.stand.step))
     assert steps[-1] < 40
 
 
-def test_it_ends_by_the_clock(lesson: Lesson, tmp_path: Path) -> None:
-    told: list[Report] = []
+def test_it_ends_by_the_clock(lesson: LabelledCrops, tmp_path: Path) -> None:
+    told: list[TrainingProgress] = []
     recipe = replace(QUICK, steps=0, hours=2 / 3600, every=1000)
     teach(lesson, recipe, tmp_path, ALONE, tell=told.append)
     assert 2 <= told[-1].stand.seconds < 20
@@ -314,11 +316,11 @@ def test_it_ends_by_the_clock(lesson: Lesson, tmp_path: Path) -> None:
 )
 def test_a_recipe_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(WrongShape):
-        Recipe(**wrong)  # type: ignore[arg-type]
+        CnnRecipe(**wrong)  # type: ignore[arg-type]
 
 
-def test_judging_leaves_the_network_learning(lesson: Lesson) -> None:
-    course = Course(lesson, QUICK, ALONE)
+def test_judging_leaves_the_network_learning(lesson: LabelledCrops) -> None:
+    course = CnnTrainer(lesson, QUICK, ALONE)
     before = [one.clone() for one in course.taught.net.state_dict().values()]
     score = judged(course.taught.net, lesson, course.split.held)
     assert 0 < score.map <= 1

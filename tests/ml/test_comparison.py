@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import permutation_test, ttest_rel, wilcoxon
 
 from ml.errors import WrongShape
-from ml.evaluation.comparison import compare, compare_folds, permutation_p
+from ml.evaluation.comparisons.paired_tests import compare, compare_folds, permutation_p
 
 
 def pair(seed: int, better: float, people: int = 40, each: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from ml.embedders.cosim_average import CosimAverage
 from ml.embedders.cosim_mass import CosimMass
 from ml.embedders.sml import Sml
 from ml.evaluation.restricted import Round
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 from ml.metric_learning.cosim.branches import Branches, compute_log_odds, cross_entropy, draw_dropout_mask
 from ml.metric_learning.cosim.embedder import SimilarityEmbedder
 from ml.metric_learning.cosim.learner import BranchLearner, DecaySchedule, descend
@@ -332,12 +332,13 @@ def test_the_fold_that_is_tested_is_never_touched(kind: type[SimilarityEmbedder]
     """Its labels and its faces replaced by anything, what is learned stays the same to the bit."""
     data, task = view_two(7)
     parts = [
-        Pairs(task.pairs[mine], task.same[mine]) for mine in (task.people[task.pairs[:, 0]] == f for f in range(10))
+        VerificationPairs(task.pairs[mine], task.same[mine])
+        for mine in (task.people[task.pairs[:, 0]] == f for f in range(10))
     ]
     draw = np.random.default_rng(0)
     poisoned = data.rows.copy()
     poisoned[task.people == 4] = draw.normal(size=(int((task.people == 4).sum()), 30)) * 100
-    labels = Pairs(parts[4].index, draw.random(len(parts[4].same)) < 0.5)
+    labels = VerificationPairs(parts[4].index, draw.random(len(parts[4].same)) < 0.5)
     changed = [*parts[:4], labels, *parts[5:]]
     learned = []
     for rows, given in ((data.rows, parts), (poisoned, changed)):

@@ -4,25 +4,30 @@ import numpy as np
 import pytest
 
 from ml.errors import WrongShape
-from ml.evaluation.decision_comparison import Searches, compare_named_rightly, rate_named_rightly, strangers_named
+from ml.evaluation.comparisons.decisions import (
+    SearchDistances,
+    compare_named_rightly,
+    rate_named_rightly,
+    strangers_named,
+)
 from ml.evaluation.identification import Probes, fnir
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
-from ml.indexes.flat import Flat
+from ml.indexes.flat import FlatIndex
 from ml.metric import EUCLIDEAN
 
 
-def searches(people: int, apart: float, seed: int = 0, photos: int = 2) -> Searches:
+def searches(people: int, apart: float, seed: int = 0, photos: int = 2) -> SearchDistances:
     """Own distances about 1, others' about `apart`; every fifth person is enrolled once only."""
     draw = np.random.default_rng(seed)
     numbers = np.repeat(np.arange(people), photos).astype(np.float64)
     own = np.abs(1 + 0.3 * draw.normal(size=len(numbers)) + 0.2 * draw.normal(size=people).repeat(photos))
     other = np.abs(apart + 0.3 * draw.normal(size=len(numbers)))
-    return Searches(np.where(numbers % 5 == 0, np.inf, own), other, numbers)
+    return SearchDistances(np.where(numbers % 5 == 0, np.inf, own), other, numbers)
 
 
 def test_at_the_threshold_so_many_strangers_are_named() -> None:
-    told = Searches(np.array([0.5, 2.5, 1.5, np.inf]), np.array([1.0, 3.0, 2.0, 4.0]), np.arange(4.0))
+    told = SearchDistances(np.array([0.5, 2.5, 1.5, np.inf]), np.array([1.0, 3.0, 2.0, 4.0]), np.arange(4.0))
     right = strangers_named(told, fpir=0.25).named_rightly  # one of four strangers may be named: the limit is 2
     assert right[:3].tolist() == [1.0, 0.0, 1.0]
     assert np.isnan(right[3])
@@ -31,7 +36,7 @@ def test_at_the_threshold_so_many_strangers_are_named() -> None:
 
 
 def test_a_search_that_names_another_person_is_not_right() -> None:
-    told = Searches(np.array([1.0, 0.2]), np.array([0.9, 5.0]), np.arange(2.0))
+    told = SearchDistances(np.array([1.0, 0.2]), np.array([0.9, 5.0]), np.arange(2.0))
     assert strangers_named(told, fpir=1.0).named_rightly.tolist() == [0.0, 1.0]
 
 
@@ -66,9 +71,9 @@ def test_by_rule_a_search_is_decided_as_the_service_does() -> None:
     rows = draw.standard_normal((120, 16))[people] + 0.5 * draw.standard_normal((360, 16))
     rows, nobody = rows.astype(np.float32), draw.standard_normal((50, 16)).astype(np.float32)
     queries = np.arange(0, 360, 2)
-    found = Searches.by_rule(rows, people, nobody, queries, EUCLIDEAN)
+    found = SearchDistances.by_rule(rows, people, nobody, queries, EUCLIDEAN)
     rule = DecisionRule()
-    index = Flat(16)
+    index = FlatIndex(16)
     index.add(np.arange(410), np.concatenate([rows, nobody]))
     gallery = GalleryPeople.from_rows(np.arange(410), np.append(people, np.full(50, -1)), np.arange(410) >= 360)
     expected = search_gallery(index, gallery, queries, rule)
@@ -76,12 +81,12 @@ def test_by_rule_a_search_is_decided_as_the_service_does() -> None:
     np.testing.assert_allclose(found.own[found.is_first], expected.mate[found.is_first])
     np.testing.assert_allclose(found.other, expected.stranger)
     assert strangers_named(found, 0.05).named_rightly.mean() > 0.9
-    once = Searches.by_rule(rows[::3], people[::3], nobody, np.arange(5), EUCLIDEAN)
+    once = SearchDistances.by_rule(rows[::3], people[::3], nobody, np.arange(5), EUCLIDEAN)
     assert not once.enrolled.any()
 
 
 def test_nobody_to_search_is_said() -> None:
     with pytest.raises(WrongShape):
-        strangers_named(Searches(np.empty(0), np.empty(0), np.empty(0)))
-    alone = Searches(np.array([np.inf, np.inf]), np.array([1.0, 2.0]), np.zeros(2))
+        strangers_named(SearchDistances(np.empty(0), np.empty(0), np.empty(0)))
+    alone = SearchDistances(np.array([np.inf, np.inf]), np.array([1.0, 2.0]), np.zeros(2))
     assert np.isnan(rate_named_rightly(alone).value)

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import vlfeat
-from ml.descriptors._dense_sift import DenseSift
+from ml.descriptors.common.dense_sift import DenseSift
 from ml.types import Crops
 from tests.ml.test_lbp import a_picture
 

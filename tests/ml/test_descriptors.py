@@ -1,6 +1,9 @@
 """Every descriptor keeps the contract of its base."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,10 @@ import pytest
 
 from ml import registry
 from ml.descriptors.base import CROP_SHAPES, Descriptor
+from ml.descriptors.common.file_backed import find_descriptor, manifest_types
+from ml.descriptors.common.manifest import CnnManifest, OnnxManifest
 from ml.descriptors.dlib_resnet import is_installed
-from ml.errors import UnknownComponent, WrongShape
+from ml.errors import Corrupt, UnknownComponent, WrongShape
 from ml.types import Crops
 from tests.ml.tiny_cnn import tiny_cnn
 from tests.ml.tiny_onnx import tiny_onnx
@@ -30,7 +35,7 @@ def descriptor(request: pytest.FixtureRequest, tmp_path: Path) -> Descriptor:
     if request.param == "dlib_resnet" and not is_installed():
         pytest.skip("needs the weights of the extra `recogniser`, which are not installed")
     built: Descriptor = kind(**needs)
-    return built if built.ready else kind(**kind.learn(noise(kind, 12), tmp_path, **SMALL[request.param]))
+    return built if built.is_ready else kind(**kind.learn(noise(kind, 12), tmp_path, **SMALL[request.param]))
 
 
 def noise(descriptor: Descriptor | type[Descriptor], n: int, seed: int = 0) -> Crops:
@@ -52,7 +57,7 @@ def test_a_crop_is_described_alike_alone_and_in_a_batch(descriptor: Descriptor) 
     crops = noise(descriptor, 4)
     together = descriptor.describe(crops)
     alone = np.concatenate([descriptor.describe(crop[None]) for crop in crops])
-    np.testing.assert_allclose(together, alone, atol=1e-3 if descriptor.dear else 1e-5)
+    np.testing.assert_allclose(together, alone, atol=1e-3 if descriptor.is_costly else 1e-5)
 
 
 def test_the_same_crops_give_the_same_bits(descriptor: Descriptor) -> None:
@@ -70,7 +75,7 @@ def test_a_mirrored_one_says_the_same_of_the_mirror_image(descriptor: Descriptor
     flipped = np.ascontiguousarray(crops[:, :, ::-1])
     rows = both.describe(crops)
     half = (descriptor.describe(crops) + descriptor.describe(flipped)) / 2
-    near = 1e-3 if descriptor.dear else 1e-6
+    near = 1e-3 if descriptor.is_costly else 1e-6
     np.testing.assert_allclose(rows, half, atol=near)
     np.testing.assert_allclose(rows, both.describe(flipped), atol=near)
     assert np.abs(rows - descriptor.describe(crops)).max() > 1e-3
@@ -107,3 +112,25 @@ def test_an_unknown_descriptor_names_those_that_there_are() -> None:
 def test_a_misspelt_option_is_an_error() -> None:
     with pytest.raises(TypeError):
         registry.build("descriptors", "lbp", cells=10)
+
+
+def test_descriptors_declare_which_of_them_run_a_file_of_the_operator() -> None:
+    assert manifest_types() == {"cnn": CnnManifest, "onnx": OnnxManifest}
+
+
+@pytest.mark.parametrize(("name", "write"), [("onnx", tiny_onnx), ("cnn", tiny_cnn)])
+def test_a_manifest_tells_its_descriptor(name: str, write: Callable[[Path], Path], tmp_path: Path) -> None:
+    assert find_descriptor(write(tmp_path)) == name
+
+
+def test_a_file_without_a_json_object_is_no_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+    path.write_text("[1]")
+    with pytest.raises(Corrupt, match=r"list\.json is not a manifest"):
+        find_descriptor(path)
+
+
+def test_listing_the_descriptors_does_not_import_torch() -> None:
+    code = "import sys; from ml.descriptors.common import file_backed; file_backed.manifest_types()"
+    code += "; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,8 +11,8 @@ from skimage.data import astronaut
 from ml.detectors.base import Detector, centre_face
 from ml.detectors.hog import Hog
 from ml.detectors.yunet import Yunet
-from ml.drawn import draw, person
 from ml.errors import Unavailable, WrongShape
+from ml.synthetic_faces import draw, person
 from ml.types import Box, Detection, Image
 
 FACE = Box(173, 60, 100, 130)

@@ -5,12 +5,12 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
+from ml.clustering.kmeans import k_means, nearest
 from ml.embedders.base import TrainingSet
 from ml.embedders.flat import FlatClusters
 from ml.embedders.hierarchical import HierarchicalClusters
 from ml.embedders.ldml import Ldml
 from ml.errors import CannotGoOn, TooFewPairs
-from ml.kmeans import k_means, nearest
 from tests.ml.people import identity, nearest_is_alike, people
 from tests.rounding import rounding
 

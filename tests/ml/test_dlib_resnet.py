@@ -10,11 +10,11 @@ import pytest
 
 from ml.aligners.similarity import TEMPLATES, Similarity
 from ml.descriptors import dlib_resnet
-from ml.descriptors._dlib_format import Reader, read_network
-from ml.descriptors._dlib_graph import build_model
+from ml.descriptors.common.dlib_network import build_model
+from ml.descriptors.common.dlib_weights import DlibReader, read_network
 from ml.descriptors.dlib_resnet import CHIP_POINTS, MEAN_COLOUR, DlibResnet, cut_chips, find_weights
-from ml.drawn import person, photograph
 from ml.errors import Corrupt, Unavailable
+from ml.synthetic_faces import person, photograph
 from ml.types import Crops
 from tests.conftest import SHARED
 
@@ -158,12 +158,12 @@ def test_a_network_that_ends_early_is_corrupt(kept: int, weights: Path) -> None:
     [(b"\x01\x05", 5), (b"\x81\x11", -17), (b"\x02\x80\x12", 4736), (b"\x03\x62\x90\xf5", 16093282)],
 )
 def test_integers_are_read_as_dlib_writes_them(data: bytes, value: int) -> None:
-    reader = Reader(data)
+    reader = DlibReader(data)
     assert reader.read_integer() == value
     assert reader.at_end
 
 
 def test_a_float_is_a_mantissa_and_an_exponent() -> None:
-    assert Reader(b"\x03\x62\x90\xf5\x81\x11").read_float() == pytest.approx(122.782, abs=1e-5)
+    assert DlibReader(b"\x03\x62\x90\xf5\x81\x11").read_float() == pytest.approx(122.782, abs=1e-5)
     with pytest.raises(Corrupt, match="ends too early"):
-        Reader(b"\x03\x62").read_float()
+        DlibReader(b"\x03\x62").read_float()

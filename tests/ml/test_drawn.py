@@ -10,7 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from ml.aligners.similarity import Similarity
 from ml.descriptors.lbp import Lbp
 from ml.detectors.hog import Hog
-from ml.drawn import draw, person, photograph
+from ml.synthetic_faces import draw, person, photograph
 from ml.types import Rows
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from ml.aligners.similarity import Similarity
 from ml.descriptors.lbp import BINS, Lbp
-from ml.drawn import person, photograph
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.cosine import Cosine
@@ -25,7 +24,8 @@ from ml.embedders.utml import Utml
 from ml.embedders.wpca import Wpca
 from ml.errors import NotLinear, WrongShape
 from ml.explanation import contributions, explain
-from ml.generation import Generation, Recipe
+from ml.model import Model, Recipe
+from ml.synthetic_faces import person, photograph
 from ml.types import Rows, Spec
 from tests.ml.people import people
 from tests.ml.tiny_onnx import tiny_onnx
@@ -120,8 +120,8 @@ def crops(count: int = 3) -> np.ndarray:
     return np.stack([Similarity().crops(*photograph(person(i), 0, 160))["grey"] for i in range(count)])
 
 
-def of(embedder: Embedder, name: str, *descriptors: Spec) -> Generation:
-    return Generation("g", Recipe(descriptors), name, embedder)
+def of(embedder: Embedder, name: str, *descriptors: Spec) -> Model:
+    return Model("g", Recipe(descriptors), name, embedder)
 
 
 def lbp_wpca(width: int) -> Wpca:
@@ -172,7 +172,7 @@ def test_a_projection_of_faces_is_taken_apart_by_cell() -> None:
 def test_each_descriptor_has_its_part_and_one_without_cells_has_none(tmp_path: Path) -> None:
     described = Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))})
     recipe = Recipe((Spec("lbp"), described))
-    generation = Generation("g", recipe, "wpca", lbp_wpca(recipe.dim))
+    generation = Model("g", recipe, "wpca", lbp_wpca(recipe.dim))
     colour = np.random.default_rng(0).integers(0, 255, (2, 112, 112, 3), dtype=np.uint8)
     rows = generation.describe({"grey": crops(2), "colour": colour})
     [told] = explain(generation, rows[0], rows[1:])

@@ -13,11 +13,11 @@ from sklearn.mixture import GaussianMixture
 
 from benchmarks import vlfeat
 from ml.aligners.similarity import Similarity
-from ml.descriptors._fisher import Encoder
-from ml.descriptors._vocabulary import Vocabulary
+from ml.descriptors.common.fisher_encoder import Encoder
+from ml.descriptors.common.vocabulary import Vocabulary
 from ml.descriptors.fisher import Fisher
-from ml.drawn import person, photograph
 from ml.errors import Corrupt, TooFewPairs, Unavailable, WrongShape
+from ml.synthetic_faces import person, photograph
 from ml.types import Crops
 from tests.ml.test_dense_sift import slow_root_sift
 
@@ -223,7 +223,7 @@ def test_a_gpu_gives_the_numbers_of_the_processor() -> None:
 
 def test_without_a_vocabulary_only_its_width_is_known() -> None:
     unlearned = Fisher()
-    assert (unlearned.ready, unlearned.dim, unlearned.version) == (False, 16_896, "")
+    assert (unlearned.is_ready, unlearned.dim, unlearned.version) == (False, 16_896, "")
     with pytest.raises(Unavailable, match=r"Fisher\.learn"):
         unlearned.describe(faces(12, 1))
     with pytest.raises(Corrupt, match="not the one"):
@@ -231,7 +231,7 @@ def test_without_a_vocabulary_only_its_width_is_known() -> None:
 
 
 def test_a_vocabulary_is_found_checked_and_pinned(made: Fisher, tmp_path: Path) -> None:
-    assert made.ready
+    assert made.is_ready
     assert Fisher(made.vocabulary, pin=made.version).dim == made.dim == 2 * 12 * 6
     assert Path(made.vocabulary).stem == made.version
     with pytest.raises(Unavailable, match=r"nowhere\.safetensors"):

@@ -4,12 +4,12 @@ import pytest
 from ml.errors import WrongShape
 from ml.evaluation.folds import Apart, partner, verify
 from ml.evaluation.verification import best_threshold
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 
 FOLDS, EACH = 10, 20
 
 
-def world(seed: int, apart: float = 2.0) -> tuple[list[Pairs], np.ndarray, np.ndarray]:
+def world(seed: int, apart: float = 2.0) -> tuple[list[VerificationPairs], np.ndarray, np.ndarray]:
     """Ten folds of people of their own, four photos each on a line; the places of all photos."""
     draw = np.random.default_rng(seed)
     people = np.repeat(np.arange(FOLDS * EACH), 4)
@@ -20,7 +20,7 @@ def world(seed: int, apart: float = 2.0) -> tuple[list[Pairs], np.ndarray, np.nd
         same = [(first + 4 * p + i, first + 4 * p + i + 1) for p in range(EACH) for i in range(3)]
         one, other = draw.integers(0, 4 * EACH, (2, 400))
         differ = [(first + a, first + b) for a, b in zip(one, other, strict=True) if a // 4 != b // 4][: len(same)]
-        folds.append(Pairs(np.array(same + differ), np.repeat([True, False], [len(same), len(differ)])))
+        folds.append(VerificationPairs(np.array(same + differ), np.repeat([True, False], [len(same), len(differ)])))
     return folds, people, rows
 
 
@@ -33,7 +33,7 @@ def test_every_fold_is_judged_at_the_threshold_of_the_others() -> None:
     apart = on_the_line(rows)
     found = verify(folds, people, lambda _: apart)
     for f in range(FOLDS):
-        others = Pairs.of(folds[:f] + folds[f + 1 :])
+        others = VerificationPairs.of(folds[:f] + folds[f + 1 :])
         threshold = best_threshold(apart(others.index), others.same)
         assert found.thresholds[f] == threshold
         assert found.accuracies[f] == np.mean((apart(folds[f].index) <= threshold) == folds[f].same)
@@ -48,7 +48,7 @@ def test_a_poisoned_fold_moves_no_threshold_of_its_own() -> None:
     folds, people, rows = world(1)
     clean = verify(folds, people, lambda _: on_the_line(rows))
     poisoned = [*folds]
-    poisoned[3] = Pairs(folds[3].index, ~folds[3].same)
+    poisoned[3] = VerificationPairs(folds[3].index, ~folds[3].same)
     found = verify(poisoned, people, lambda _: on_the_line(rows))
     assert found.thresholds[3] == clean.thresholds[3]
     assert found.accuracies[3] == pytest.approx(1 - clean.accuracies[3])
@@ -57,7 +57,7 @@ def test_a_poisoned_fold_moves_no_threshold_of_its_own() -> None:
 def test_shuffled_labels_give_chance() -> None:
     folds, people, rows = world(2)
     draw = np.random.default_rng(2)
-    shuffled = [Pairs(f.index, draw.permutation(f.same)) for f in folds]
+    shuffled = [VerificationPairs(f.index, draw.permutation(f.same)) for f in folds]
     found = verify(shuffled, people, lambda _: on_the_line(rows))
     assert found.accuracy.mean == pytest.approx(0.5, abs=0.06)
     assert found.separation.auc.low < 0.5 < found.separation.auc.high
@@ -85,7 +85,7 @@ def test_the_interval_over_people_covers() -> None:
 
 def test_one_fold_or_one_kind_of_pair_is_not_enough() -> None:
     folds, people, rows = world(4)
-    for few in (folds[:1], [folds[0], Pairs(folds[1].index[:3], folds[1].same[:3])]):
+    for few in (folds[:1], [folds[0], VerificationPairs(folds[1].index[:3], folds[1].same[:3])]):
         with pytest.raises(WrongShape, match="pairs of both kinds"):
             verify(few, people, lambda _: on_the_line(rows))
 
@@ -99,7 +99,7 @@ def test_a_threshold_of_pairs_not_learned_from_is_not_too_tight() -> None:
         heart = np.where(np.isin(np.arange(len(rows)), mine), rows, 0.02 * rows)
         return on_the_line(heart)
 
-    def judge(fold: int) -> tuple[Pairs, np.ndarray]:
+    def judge(fold: int) -> tuple[VerificationPairs, np.ndarray]:
         partner = folds[fold ^ 1]
         return partner, on_the_line(rows)(partner.index)
 

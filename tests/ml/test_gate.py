@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ml.errors import Corrupt
-from ml.evaluation.gate import MIN_PEOPLE, judge
+from ml.evaluation.comparisons.gate import MIN_PEOPLE, judge
+from ml.evaluation.comparisons.models import Difference, ModelComparison, compare_rankings
 from ml.evaluation.intervals import Interval
-from ml.evaluation.model_comparison import Difference, ModelComparison, compare_rankings
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import Ranked

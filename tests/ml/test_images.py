@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from ml.drawn import draw, person
 from ml.errors import Corrupt, Unreadable
-from ml.images import Limits, png, read, unpng
+from ml.images import ImageLimits, png, read, unpng
+from ml.synthetic_faces import draw, person
 
 RAMP = np.add.outer(np.arange(40) * 3, np.arange(60) * 2).astype(np.uint8)
 COLOUR = np.stack([RAMP, RAMP[::-1], RAMP[:, ::-1]], axis=2)
@@ -148,7 +148,7 @@ def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], said: str) -> No
 
 def test_too_many_bytes_are_refused_naming_the_limit() -> None:
     with pytest.raises(Unreadable, match="at most 10 are taken") as refused:
-        read(b"x" * 11, Limits(max_bytes=10))
+        read(b"x" * 11, ImageLimits(max_bytes=10))
     assert refused.value.code == "ImageTooLarge"
 
 

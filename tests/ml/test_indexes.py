@@ -11,10 +11,18 @@ import pytest
 
 from ml import registry
 from ml.errors import Corrupt, NotFinite, Unavailable, WrongShape
-from ml.indexes import SMALL, Point, build, choose, default_cells, load, tune
-from ml.indexes.base import Found, Index
-from ml.indexes.flat import Flat
-from ml.indexes.ivf import Ivf
+from ml.indexes import (
+    MAX_FLAT_FACES,
+    OperatingPoint,
+    build,
+    choose_operating_point,
+    default_cell_count,
+    load,
+    measure_curve,
+)
+from ml.indexes.base import Index, Neighbours
+from ml.indexes.flat import FlatIndex
+from ml.indexes.ivf import IvfIndex
 from ml.metric import EUCLIDEAN, INNER_PRODUCT, Metric
 from ml.types import Ids, Rows
 
@@ -83,7 +91,7 @@ def made(kind: str, metric: Metric, **options: Any) -> Index:
     return index
 
 
-def assert_same(found: Found, slow: SlowIndex, queries: Rows, k: int, allowed: Ids | None = None) -> None:
+def assert_same(found: Neighbours, slow: SlowIndex, queries: Rows, k: int, allowed: Ids | None = None) -> None:
     for row, query in enumerate(queries):
         wanted = slow.nearest(query, k, allowed)
         missing = k - len(wanted)
@@ -244,10 +252,29 @@ def test_threads_that_search_at_once_get_what_one_thread_gets(kind: str) -> None
         assert [job.result().ids.tolist() for job in jobs] == alone
 
 
+@each_kind
+def test_every_index_satisfies_the_protocol(kind: str) -> None:
+    assert isinstance(made(kind, own(kind)), Index)
+
+
+@pytest.mark.parametrize("metric", [*METRICS, AVERAGE], ids=str)
+@pytest.mark.parametrize("cells", [1, 2, 1024])
+def test_exactly_one_index_suits_a_collection(cells: int, metric: Metric) -> None:
+    assert sum(registry.component("indexes", kind).suits(cells, metric) for kind in KINDS) == 1
+
+
+def test_an_index_is_built_by_its_name_where_one_is_given() -> None:
+    rows = noise(300, 0)
+    assert isinstance(build(np.arange(300), rows), FlatIndex)
+    named = build(np.arange(300), rows, name="ivf", p=4)
+    assert isinstance(named, IvfIndex)
+    assert named.cells == 4
+
+
 @each_metric
 def test_every_cell_probed_gives_what_flat_gives_to_the_bit(metric: Metric) -> None:
     ids, rows, queries = some_ids(3000, 0), noise(3000, 0), noise(40, 1)
-    flat, ivf = Flat(DIM, metric), Ivf(DIM, metric, p=60)
+    flat, ivf = FlatIndex(DIM, metric), IvfIndex(DIM, metric, p=60)
     for index in (flat, ivf):
         index.add(ids, rows)
     exact, whole = flat.search(queries, 20), ivf.search(queries, 20, m=60)
@@ -257,7 +284,7 @@ def test_every_cell_probed_gives_what_flat_gives_to_the_bit(metric: Metric) -> N
 
 def test_recall_rises_with_m_and_the_fraction_counts_centroids_and_scanned_rows() -> None:
     rows, queries = noise(4000, 0), noise(30, 1)
-    ivf = Ivf(DIM, p=64).train(rows)
+    ivf = IvfIndex(DIM, p=64).train(rows)
     ivf.add(np.arange(4000), rows)
     truth = ivf.search(queries, 10, m=64).ids
     recalls = []
@@ -273,7 +300,7 @@ def test_recall_rises_with_m_and_the_fraction_counts_centroids_and_scanned_rows(
 
 def test_few_allowed_faces_are_all_looked_at_whatever_m() -> None:
     rows = noise(2000, 0)
-    ivf = Ivf(DIM, p=40)
+    ivf = IvfIndex(DIM, p=40)
     ivf.add(np.arange(2000), rows)
     found = ivf.search(noise(5, 1), 10, m=1, allowed=np.arange(0, 2000, 100))
     assert (found.ids >= 0).all()
@@ -282,13 +309,13 @@ def test_few_allowed_faces_are_all_looked_at_whatever_m() -> None:
 
 def test_the_same_rows_and_seed_give_the_same_cells() -> None:
     rows = noise(1000, 0)
-    one, two, other = (Ivf(DIM, p=20, seed=seed).train(rows) for seed in (3, 3, 4))
+    one, two, other = (IvfIndex(DIM, p=20, seed=seed).train(rows) for seed in (3, 3, 4))
     centroids = [np.asarray(i._lists.quantizer.reconstruct_n(0, 20)).tobytes() for i in (one, two, other)]
     assert centroids[0] == centroids[1] != centroids[2]
 
 
 def test_an_index_asks_to_be_rebuilt_once_it_has_grown_past_twice_its_training() -> None:
-    ivf = Ivf(DIM, p=10)
+    ivf = IvfIndex(DIM, p=10)
     ivf.add(np.arange(200), noise(200, 0))
     ivf.add(np.arange(200, 400), noise(200, 1))
     assert not ivf.needs_rebuild()
@@ -297,7 +324,7 @@ def test_an_index_asks_to_be_rebuilt_once_it_has_grown_past_twice_its_training()
 
 
 def test_an_index_asks_to_be_rebuilt_when_one_cell_swells() -> None:
-    ivf = Ivf(DIM, p=10)
+    ivf = IvfIndex(DIM, p=10)
     ivf.add(np.arange(200), noise(200, 0))
     assert not ivf.needs_rebuild()
     ivf.add(np.arange(200, 380), noise(1, 0).repeat(180, axis=0))
@@ -305,18 +332,18 @@ def test_an_index_asks_to_be_rebuilt_when_one_cell_swells() -> None:
 
 
 def test_a_small_collection_is_searched_flat_and_a_large_one_by_cells() -> None:
-    rows = noise(SMALL + 1, 0, dim=4)
-    small, large = (build(np.arange(n), rows[:n]) for n in (SMALL, SMALL + 1))
-    assert isinstance(small, Flat)
-    assert isinstance(large, Ivf)
-    assert large.cells == default_cells(SMALL + 1) == 128
-    assert default_cells(1_012_810) == 1024
-    small.add(np.array([SMALL]), rows[-1:])
+    rows = noise(MAX_FLAT_FACES + 1, 0, dim=4)
+    small, large = (build(np.arange(n), rows[:n]) for n in (MAX_FLAT_FACES, MAX_FLAT_FACES + 1))
+    assert isinstance(small, FlatIndex)
+    assert isinstance(large, IvfIndex)
+    assert large.cells == default_cell_count(MAX_FLAT_FACES + 1) == 128
+    assert default_cell_count(1_012_810) == 1024
+    small.add(np.array([MAX_FLAT_FACES]), rows[-1:])
     assert small.needs_rebuild()
 
 
 def test_an_index_of_fewer_rows_than_cells_has_as_many_cells_as_rows() -> None:
-    ivf = Ivf(DIM, p=64)
+    ivf = IvfIndex(DIM, p=64)
     ivf.add(np.arange(5), noise(5, 0))
     assert ivf.cells == 5
     assert ivf.search(noise(1, 1), 5).ids.min() == 0
@@ -324,27 +351,32 @@ def test_an_index_of_fewer_rows_than_cells_has_as_many_cells_as_rows() -> None:
 
 def test_the_measured_curve_ends_at_full_recall_and_answers_what_m_to_use() -> None:
     index = build(np.arange(3000), noise(3000, 0), p=32)
-    curve = tune(index, noise(20, 1))
+    curve = measure_curve(index, noise(20, 1))
     assert [point.m for point in curve] == [1, 2, 4, 8, 16, 32]
     assert curve[-1].recall == 1
     assert all(point.ms > 0 for point in curve)
 
 
 def test_the_cheapest_point_that_reaches_the_recall_within_the_time_is_chosen() -> None:
-    curve = (Point(1, 0.5, 0.01, 1.0), Point(2, 0.8, 0.1, 2.0), Point(4, 0.95, 0.2, 4.0), Point(8, 1, 1, 8.0))
-    assert choose(curve, target_recall=0.75).m == 2
-    assert choose(curve, max_latency_ms=5).m == 4
-    assert choose(curve, target_recall=0.99, max_latency_ms=5).m == 4
-    assert choose(curve, target_recall=0.1, max_latency_ms=0.1).m == 1
-    assert choose(curve).m == 8
+    curve = (
+        OperatingPoint(1, 0.5, 0.01, 1.0),
+        OperatingPoint(2, 0.8, 0.1, 2.0),
+        OperatingPoint(4, 0.95, 0.2, 4.0),
+        OperatingPoint(8, 1, 1, 8.0),
+    )
+    assert choose_operating_point(curve, target_recall=0.75).m == 2
+    assert choose_operating_point(curve, max_latency_ms=5).m == 4
+    assert choose_operating_point(curve, target_recall=0.99, max_latency_ms=5).m == 4
+    assert choose_operating_point(curve, target_recall=0.1, max_latency_ms=0.1).m == 1
+    assert choose_operating_point(curve).m == 8
 
 
 def test_asking_for_a_gpu_where_there_is_none_says_what_to_do() -> None:
     if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
         pytest.skip("there is a GPU")
     with pytest.raises(Unavailable, match="extra `gpu`"):
-        Ivf(DIM, device="cuda")
-    assert Ivf(DIM, device="auto")._gpu is None
+        IvfIndex(DIM, device="cuda")
+    assert IvfIndex(DIM, device="auto")._gpu is None
 
 
 @pytest.mark.cuda
@@ -353,7 +385,7 @@ def test_the_gpu_finds_what_the_cpu_finds_through_adds_and_removals(metric: Metr
     if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
         pytest.skip("needs faiss-gpu and a CUDA device")
     rows, queries = grid_rows(3000, 0, levels=50), grid_rows(30, 1, levels=50)
-    cpu, gpu = (Ivf(DIM, metric, p=32, device=device) for device in ("cpu", "cuda"))
+    cpu, gpu = (IvfIndex(DIM, metric, p=32, device=device) for device in ("cpu", "cuda"))
     for index in (cpu, gpu):
         index.train(rows)
         index.add(np.arange(2000), rows[:2000])

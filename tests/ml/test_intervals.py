@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap as scipys
 
+from ml.calibration.rate_intervals import clopper_pearson
 from ml.evaluation.intervals import bootstrap, bootstrap_mean, bootstrap_rate, pair_times, resample
-from ml.rate_intervals import clopper_pearson
 
 WORLDS = 300
 FEW, MANY = 0.90, 0.985

@@ -10,16 +10,16 @@ from skimage.data import astronaut
 
 from ml.detectors.hog import Hog
 from ml.detectors.yunet import Yunet
-from ml.drawn import person, photograph
 from ml.errors import Unavailable
 from ml.geometry import moved, similarity
-from ml.landmarks import train
-from ml.landmarks._fit import Recipe, accuracy, export, fit
-from ml.landmarks._frames import TEMPLATE, WIDE, WIDE_TEMPLATE
 from ml.landmarks.base import MIRRORED
+from ml.landmarks.common.patch_frames import TEMPLATE, WIDE, WIDE_TEMPLATE
 from ml.landmarks.median import Median
 from ml.landmarks.regressor import Regressor
+from ml.landmarks.training import train
+from ml.landmarks.training.fit import LandmarkRecipe, accuracy, export, fit
 from ml.registry import names
+from ml.synthetic_faces import person, photograph
 from ml.types import Box, Detection, Image, Points
 
 HOG, OURS = Hog(), Regressor()
@@ -120,7 +120,7 @@ def lessons(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([patch for patch, _ in found]), np.stack([points for _, points in found])
 
 
-RECIPE = Recipe(epochs=8, batch=8, rate=1e-3)
+RECIPE = LandmarkRecipe(epochs=8, batch=8, rate=1e-3)
 
 
 def test_a_model_fitted_on_drawn_people_learns_and_is_the_same_each_time(tmp_path: Path) -> None:

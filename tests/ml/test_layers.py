@@ -11,8 +11,8 @@ from ml import registry
 from ml.errors import WrongShape
 from ml.layers.base import Layer, optimisers, random_start
 from ml.losses.triplet import Triplet
-from ml.manifolds._rsgdm import Rsgdm
-from ml.manifolds.flat import Flat
+from ml.manifolds.common.rsgdm import Rsgdm
+from ml.manifolds.flat import FlatManifold
 from ml.metric_learning.tensors import squared_distances
 from ml.mining.semihard import SemiHard
 
@@ -59,7 +59,7 @@ def test_what_is_curved_goes_to_rsgdm_and_all_the_rest_to_rmsprop() -> None:
         assert sum(len(g["params"]) for g in flat.param_groups) == 2 + own
     [flat] = optimisers(nn.Sequential(backbone, layer("plain")), rate=0.1)
     assert isinstance(flat, torch.optim.RMSprop)
-    stepped = registry.build("layers", "plain", start=random_start(12, 4), manifold=Flat())
+    stepped = registry.build("layers", "plain", start=random_start(12, 4), manifold=FlatManifold())
     assert [type(o) for o in optimisers(stepped, rate=0.1)] == [Rsgdm]
 
 

@@ -10,10 +10,10 @@ import torch
 from scipy.linalg import solve_sylvester
 from torch import Tensor
 
-from ml.manifolds._rsgdm import Rsgdm
-from ml.manifolds.flat import Flat
-from ml.manifolds.quotient import Quotient
-from ml.manifolds.stiefel import Stiefel, orthonormal
+from ml.manifolds.common.rsgdm import Rsgdm
+from ml.manifolds.flat import FlatManifold
+from ml.manifolds.quotient import QuotientManifold
+from ml.manifolds.stiefel import StiefelManifold, orthonormal
 
 with warnings.catch_warnings():  # it compiles as it is imported, which torch deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -57,15 +57,15 @@ def gradient(at: Tensor, hessian: Tensor) -> Tensor:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_projected_is_horizontal_and_stays_so(seed: int) -> None:
     at, vector, _ = drawn(seed)
-    horizontal = Quotient().project(at, vector)
+    horizontal = QuotientManifold().project(at, vector)
     assert off_horizontal(at, horizontal) < 1e-10
-    torch.testing.assert_close(Quotient().project(at, horizontal), horizontal, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(QuotientManifold().project(at, horizontal), horizontal, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_the_projection_adds_turns_in_place_and_solves_equation_2(seed: int) -> None:
     at, vector, _ = drawn(seed)
-    added = Quotient().project(at, vector) - vector
+    added = QuotientManifold().project(at, vector) - vector
     turn = torch.linalg.lstsq(at, added).solution
     gram = at.T @ at
     square, wanted = gram @ gram, vector.T @ at @ gram - gram @ at.T @ vector
@@ -77,7 +77,7 @@ def test_what_the_projection_adds_turns_in_place_and_solves_equation_2(seed: int
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_other_sign_is_not_horizontal(seed: int) -> None:
     at, vector, _ = drawn(seed)
-    added = Quotient().project(at, vector) - vector
+    added = QuotientManifold().project(at, vector) - vector
     assert off_horizontal(at, vector - added) > 1e-3
 
 
@@ -86,7 +86,7 @@ def test_a_horizontal_vector_is_at_right_angles_to_every_turn_in_the_metric_of_e
     at, vector, chance = drawn(seed)
     skew = torch.randn(at.shape[1], at.shape[1], generator=chance, dtype=torch.float64)
     vertical = at @ (skew - skew.T)
-    horizontal = Quotient().project(at, vector)
+    horizontal = QuotientManifold().project(at, vector)
     product = torch.trace(horizontal @ torch.linalg.solve(at.T @ at, vertical.T))
     assert abs(float(product)) < 1e-9 * float(horizontal.norm() * vertical.norm() / torch.linalg.svdvals(at)[-1] ** 2)
 
@@ -95,8 +95,8 @@ def test_a_horizontal_vector_is_at_right_angles_to_every_turn_in_the_metric_of_e
 def test_the_gradient_of_the_metric_is_horizontal_and_the_printed_one_is_not(seed: int) -> None:
     at, _, _ = drawn(seed)
     by = gradient(at, quadratic(seed, len(at))[0])
-    assert off_horizontal(at, Quotient(descends="metric").gradient(at, by)) < 1e-12
-    assert off_horizontal(at, Quotient().gradient(at, by)) > 1e-3
+    assert off_horizontal(at, QuotientManifold(descends="metric").gradient(at, by)) < 1e-12
+    assert off_horizontal(at, QuotientManifold().gradient(at, by)) > 1e-3
 
 
 @pytest.mark.parametrize("descends", ["euclidean", "metric"])
@@ -108,7 +108,7 @@ def test_a_rotated_map_takes_the_rotated_step(seed: int, metric: str, descends: 
     found = []
     for begin in (at, at @ turn):
         point = begin.clone().requires_grad_(True)
-        descent = Rsgdm([{"params": [point], "manifold": Quotient(metric, descends)}], lr=1e-4, momentum=0.8)
+        descent = Rsgdm([{"params": [point], "manifold": QuotientManifold(metric, descends)}], lr=1e-4, momentum=0.8)
         for _ in range(5):
             point.grad = gradient(point.detach(), hessian)
             descent.step()
@@ -122,7 +122,7 @@ def test_as_printed_it_leaves_plain_descent_at_second_order_of_the_step_only(see
     by = gradient(at, quadratic(seed, len(at))[0])
 
     def apart(step: float) -> float:
-        plain, ours = at - step * by, at - step * Quotient().project(at, by)
+        plain, ours = at - step * by, at - step * QuotientManifold().project(at, by)
         return float((plain @ plain.T - ours @ ours.T).norm())
 
     assert apart(1e-4) / apart(1e-5) == pytest.approx(100, rel=0.05)
@@ -131,7 +131,7 @@ def test_as_printed_it_leaves_plain_descent_at_second_order_of_the_step_only(see
 @pytest.mark.parametrize("seed", SEEDS)
 def test_in_the_inverse_metric_too_what_is_projected_is_at_right_angles_to_every_turn(seed: int) -> None:
     at, vector, chance = drawn(seed)
-    gram, manifold = at.T @ at, Quotient("inverse", "metric")
+    gram, manifold = at.T @ at, QuotientManifold("inverse", "metric")
     skew = torch.randn(len(gram), len(gram), generator=chance, dtype=torch.float64)
     vertical, horizontal = at @ (skew - skew.T), manifold.project(at, vector)
     assert abs(float(torch.trace(horizontal @ gram @ vertical.T))) < 1e-9 * float(
@@ -148,7 +148,10 @@ def test_without_geometry_rsgdm_is_gradient_descent_with_momentum() -> None:
     begin, _, _ = drawn(0)
     hessian = quadratic(0, len(begin))[0]
     ours, theirs = begin.clone().requires_grad_(True), begin.clone().requires_grad_(True)
-    both = (Rsgdm([{"params": [ours], "manifold": Flat()}], lr=1e-3), torch.optim.SGD([theirs], lr=1e-3, momentum=0.9))
+    both = (
+        Rsgdm([{"params": [ours], "manifold": FlatManifold()}], lr=1e-3),
+        torch.optim.SGD([theirs], lr=1e-3, momentum=0.9),
+    )
     for _ in range(20):
         for point, descent in zip((ours, theirs), both, strict=True):
             point.grad = gradient(point.detach(), hessian)
@@ -160,7 +163,7 @@ def test_without_geometry_rsgdm_is_gradient_descent_with_momentum() -> None:
 def test_the_plain_metric_agrees_with_pymanopt(seed: int) -> None:
     at, vector, _ = drawn(seed)
     theirs = pymanopt.manifolds.PSDFixedRank(*at.shape).to_tangent_space(at.numpy(), vector.numpy())
-    ours = Quotient(metric="frobenius").project(at, vector)
+    ours = QuotientManifold(metric="frobenius").project(at, vector)
     np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-9, atol=1e-9)
 
 
@@ -170,7 +173,7 @@ def test_the_plain_metric_agrees_with_pymanopt(seed: int) -> None:
 def test_what_is_kept_of_one_projection_changes_none_of_the_next(seed: int, dtype: torch.dtype, metric: str) -> None:
     """Along a path of short steps, a jump, and short steps again, to a map without a rank at last."""
     at, vector, chance = drawn(seed)
-    manifold, kept, known = Quotient(metric=metric), dict[str, Any](), 0
+    manifold, kept, known = QuotientManifold(metric=metric), dict[str, Any](), 0
     at = orthonormal(at) * torch.linspace(0.5, 2, at.shape[1], dtype=torch.float64)
     for step in range(40):
         length = 1.0 if step == 20 else 1e-8 if dtype == torch.float64 else 1e-5
@@ -189,7 +192,7 @@ def test_what_is_kept_of_one_projection_changes_none_of_the_next(seed: int, dtyp
 def test_a_map_that_lost_a_rank_is_still_projected() -> None:
     at, vector, _ = drawn(3)
     at[:, -1] = 0
-    for manifold in (Quotient(), Quotient("inverse", "metric")):
+    for manifold in (QuotientManifold(), QuotientManifold("inverse", "metric")):
         for point, other in ((at, vector), (at.float(), vector.float())):
             assert torch.isfinite(manifold.project(point, other)).all()
             assert torch.isfinite(manifold.gradient(point, other)).all()
@@ -199,10 +202,10 @@ def test_a_map_that_lost_a_rank_is_still_projected() -> None:
 def test_a_tangent_of_orthonormal_columns_is_one_and_stays_so(seed: int) -> None:
     at, vector, _ = drawn(seed)
     at = orthonormal(at)
-    tangent = Stiefel().project(at, vector)
+    tangent = StiefelManifold().project(at, vector)
     inside = at.T @ tangent
     assert float((inside + inside.T).abs().max()) < 1e-13
-    torch.testing.assert_close(Stiefel().project(at, tangent), tangent, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(StiefelManifold().project(at, tangent), tangent, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("length", [1e-3, 1.0, 1e3])
@@ -210,8 +213,8 @@ def test_a_tangent_of_orthonormal_columns_is_one_and_stays_so(seed: int) -> None
 def test_the_retraction_is_the_q_of_a_qr_with_a_positive_diagonal(seed: int, length: float) -> None:
     at, vector, _ = drawn(seed)
     at = orthonormal(at)
-    there = Stiefel().retract(at, length * Stiefel().project(at, vector))
-    q, r = torch.linalg.qr(at + length * Stiefel().project(at, vector))
+    there = StiefelManifold().retract(at, length * StiefelManifold().project(at, vector))
+    q, r = torch.linalg.qr(at + length * StiefelManifold().project(at, vector))
     torch.testing.assert_close(there, q * r.diagonal().sign(), rtol=0, atol=1e-8)
     assert float((there.T @ there - torch.eye(at.shape[1])).abs().max()) < 1e-10
 
@@ -220,9 +223,9 @@ def test_the_retraction_is_the_q_of_a_qr_with_a_positive_diagonal(seed: int, len
 def test_both_retractions_leave_in_the_direction_of_the_tangent(seed: int) -> None:
     at, vector, _ = drawn(seed)
     at = orthonormal(at)
-    tangent = 1e-5 * Stiefel().project(at, vector)
+    tangent = 1e-5 * StiefelManifold().project(at, vector)
     for retraction in ("qr", "cayley"):
-        there = Stiefel(retraction).retract(at, tangent)
+        there = StiefelManifold(retraction).retract(at, tangent)
         assert float((there - at - tangent).norm() / tangent.norm()) < 1e-4
         assert float((there.T @ there - torch.eye(at.shape[1])).abs().max()) < 1e-13
 
@@ -231,7 +234,7 @@ def test_both_retractions_leave_in_the_direction_of_the_tangent(seed: int) -> No
 def test_columns_stay_orthonormal_for_a_thousand_steps_of_single_precision(retraction: str) -> None:
     chance = torch.Generator().manual_seed(0)
     point = orthonormal(torch.randn(60, 12, generator=chance)).requires_grad_(True)
-    descent = Rsgdm([{"params": [point], "manifold": Stiefel(retraction)}], lr=0.05)
+    descent = Rsgdm([{"params": [point], "manifold": StiefelManifold(retraction)}], lr=0.05)
     for _ in range(1000):
         point.grad = torch.randn(60, 12, generator=chance)
         descent.step()
@@ -245,7 +248,7 @@ def test_the_momentum_on_stiefel_is_geoopts_with_a_buffer_that_starts_at_zero(se
     begin, hessian, rate = orthonormal(begin), quadratic(seed, len(begin))[0], 1e-2
     ours = begin.clone().requires_grad_(True)
     theirs = geoopt.ManifoldParameter(begin.clone(), manifold=EuclideanStiefel())
-    our_descent = Rsgdm([{"params": [ours], "manifold": Stiefel()}], lr=rate, momentum=0.9)
+    our_descent = Rsgdm([{"params": [ours], "manifold": StiefelManifold()}], lr=rate, momentum=0.9)
     their_descent = geoopt.optim.RiemannianSGD([theirs], lr=rate, momentum=0.9)
     their_descent.state[theirs]["momentum_buffer"] = torch.zeros_like(begin)
     for _ in range(50):
@@ -259,12 +262,12 @@ def test_the_momentum_remembers_the_rate_that_it_was_made_at() -> None:
     """eta stands inside m: torch's SGD, which keeps it outside, parts from ours once the rate falls, not before."""
     at, hessian, apart = torch.randn(6, 2, dtype=torch.float64), quadratic(0, 6)[0], []
 
-    class Flat(Quotient):
+    class FlatManifold(QuotientManifold):
         def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
             return vector
 
     ours, theirs = (at.clone().requires_grad_(True) for _ in range(2))
-    our_descent = Rsgdm([{"params": [ours], "manifold": Flat()}], lr=1e-3, momentum=0.9)
+    our_descent = Rsgdm([{"params": [ours], "manifold": FlatManifold()}], lr=1e-3, momentum=0.9)
     their_descent = torch.optim.SGD([theirs], lr=1e-3, momentum=0.9)
     for step in range(8):
         for descent in (our_descent, their_descent):
@@ -280,7 +283,7 @@ def test_the_momentum_remembers_the_rate_that_it_was_made_at() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_step_is_equations_10_and_11_to_the_letter(seed: int) -> None:
     at, vector, _ = drawn(seed)
-    for manifold, begin in ((Quotient(), at), (Stiefel(), orthonormal(at))):
+    for manifold, begin in ((QuotientManifold(), at), (StiefelManifold(), orthonormal(at))):
         point, momentum = begin.clone().requires_grad_(True), torch.zeros_like(begin)
         literal = begin
         descent = Rsgdm([{"params": [point], "manifold": manifold}], lr=1e-2, momentum=0.7)

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.mixture import GaussianMixture
 
-from ml.mixture import Mixture, fit_mixture
+from ml.clustering.gaussian_mixture import Mixture, fit_mixture
 
 
 def blobs(seed: int, k: int, d: int, n: int = 600) -> torch.Tensor:

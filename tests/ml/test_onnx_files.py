@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ml.descriptors.common.onnx_signature import OnnxManifest, inspect_onnx
 from ml.errors import Corrupt, Unavailable, WrongShape
-from ml.onnx_files import OnnxManifest, inspect_onnx
 from tests.ml.learned_onnx import DIM, learned_onnx
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16

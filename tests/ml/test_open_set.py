@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from ml.calibration import Impostors, sample_impostors
+from ml.calibration import ImpostorDistances, sample_impostors
+from ml.calibration.rate_intervals import clopper_pearson
 from ml.errors import Corrupt, TooFewPairs, WrongShape
 from ml.identification.decision_rule import NEAREST_FACE, DecisionRule, shortlist
 from ml.identification.open_set import (
@@ -17,9 +18,8 @@ from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.tail_fit import TailFit
 from ml.identification.templates import PersonTemplate, template_distances
-from ml.indexes.flat import Flat
+from ml.indexes.flat import FlatIndex
 from ml.metric import EUCLIDEAN, INNER_PRODUCT
-from ml.rate_intervals import clopper_pearson
 from ml.types import Ids, Rows
 
 
@@ -73,8 +73,8 @@ def crowd(people: int, photos: int, seed: int = 0, spread: float = 0.35) -> tupl
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), np.arange(people).repeat(photos)
 
 
-def gallery(rows: Rows, owners: Ids, distractors: int = 0) -> tuple[Flat, GalleryPeople]:
-    index = Flat(rows.shape[1])
+def gallery(rows: Rows, owners: Ids, distractors: int = 0) -> tuple[FlatIndex, GalleryPeople]:
+    index = FlatIndex(rows.shape[1])
     ids = 10 * np.arange(len(rows))
     index.add(ids, rows)
     return index, GalleryPeople.from_rows(ids, owners, np.arange(len(rows)) >= len(rows) - distractors)
@@ -133,7 +133,7 @@ def test_one_of_each_person_is_sampled_before_a_second_of_anybody() -> None:
     assert len(people.sample(people.is_named, 99, np.random.default_rng(0))) == 54
 
 
-def calibrated(rows: Rows, owners: Ids, rule: DecisionRule) -> tuple[OpenSetCalibration, Flat, GalleryPeople]:
+def calibrated(rows: Rows, owners: Ids, rule: DecisionRule) -> tuple[OpenSetCalibration, FlatIndex, GalleryPeople]:
     index, people = gallery(rows, owners)
     found = search_gallery(index, people, people.sample(people.is_named, 3000, np.random.default_rng(0)), rule)
     strangers = StrangerSearches.from_distances("leave-one-out", found.stranger, found.owners, len(rows))
@@ -199,7 +199,7 @@ def test_searches_for_one_stranger_are_worth_less_than_those_for_many() -> None:
 def test_few_strangers_fall_back_to_pairs_on_the_safe_side() -> None:
     rows, owners = crowd(60, 3)
     calibration = calibrated(rows, owners, DecisionRule())[0]
-    pairs = Impostors.of(sample_impostors(rows, owners, 100_000, 0))
+    pairs = ImpostorDistances.of(sample_impostors(rows, owners, 100_000, 0))
     others = strangers_named(rows, owners, crowd(4000, 1, seed=1)[0], NEAREST_FACE)
     for fpir in (0.01, 0.001):
         threshold = calibration.threshold(fpir, len(rows), (pairs,))
@@ -224,7 +224,7 @@ def test_of_several_sources_the_strictest_counts() -> None:
 
 def test_where_nothing_is_known_there_is_no_threshold() -> None:
     assert OpenSetCalibration(DecisionRule()).threshold(0.01, 10) is None
-    few = Impostors.of(np.linspace(0, 1, 50))
+    few = ImpostorDistances.of(np.linspace(0, 1, 50))
     assert OpenSetCalibration(DecisionRule()).threshold(0.01, 10, (few,)) is None
     with pytest.raises(TooFewPairs):
         StrangerSearches.from_distances("distractors", np.empty(0), np.empty(0, np.int64), 10)

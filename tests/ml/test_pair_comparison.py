@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ml.errors import WrongShape
-from ml.evaluation.gate import judge
-from ml.evaluation.pair_comparison import LabelledPairs, compare_pairs
+from ml.evaluation.comparisons.gate import judge
+from ml.evaluation.comparisons.labelled_pairs import LabelledPairs, compare_pairs
 
 
 def drawn(count: int, names: tuple[str, ...], seed: int = 0) -> LabelledPairs:

@@ -12,12 +12,12 @@ from skimage.data import astronaut
 
 from ml.aligners.similarity import TEMPLATES
 from ml.descriptors.base import CROP_SHAPES
-from ml.drawn import draw, person
 from ml.errors import Unavailable, UnknownComponent
 from ml.geometry import moved, similarity
 from ml.images import read
 from ml.landmarks.regressor import Regressor
 from ml.pipeline import FrontEnd, default_front_end
+from ml.synthetic_faces import draw, person
 from ml.types import AlignedFace, Image
 
 FRONT = default_front_end()

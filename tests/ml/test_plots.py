@@ -6,12 +6,12 @@ import pytest
 
 from ml.evaluation.plots import figures, page
 from ml.evaluation.protocols import held_out_people
-from ml.evaluation.records import Report
+from ml.evaluation.records import EvaluationReport
 from ml.evaluation.report import rank_protocol, summarise
 
 
 @pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
+def reports() -> dict[str, EvaluationReport]:
     draw, people = np.random.default_rng(0), np.repeat(np.arange(40), 4)
     protocol = held_out_people(people, 0.5)
     rows = [
@@ -20,7 +20,7 @@ def reports() -> dict[str, Report]:
     return {name: summarise([rank_protocol(r, protocol)], protocol="p") for name, r in zip("ab", rows, strict=True)}
 
 
-def test_the_lines_are_the_reports(reports: dict[str, Report]) -> None:
+def test_the_lines_are_the_reports(reports: dict[str, EvaluationReport]) -> None:
     drawn = figures(reports)
     assert [line["name"] for line in drawn["roc"]["data"]] == ["a", "b"]
     first = reports["a"]
@@ -31,17 +31,17 @@ def test_the_lines_are_the_reports(reports: dict[str, Report]) -> None:
     assert all(x > 0 and y > 0 for part in drawn["det"]["data"] for x, y in zip(part["x"], part["y"], strict=True))
 
 
-def test_plotly_takes_them(reports: dict[str, Report]) -> None:
+def test_plotly_takes_them(reports: dict[str, EvaluationReport]) -> None:
     for one in figures(reports).values():
         assert len(go.Figure(one).data) == len(one["data"])
 
 
-def test_a_page_needs_no_network(reports: dict[str, Report]) -> None:
+def test_a_page_needs_no_network(reports: dict[str, EvaluationReport]) -> None:
     text = page(reports)
     assert text.count('class="plotly-graph-div"') == 3
     assert not re.search(r"<script[^>]+src=", text)
 
 
-def test_a_report_without_intervals_is_drawn_without_a_band(reports: dict[str, Report]) -> None:
-    old = Report.from_dict(reports["a"].to_dict() | {"cmc_low": (), "cmc_high": ()})
+def test_a_report_without_intervals_is_drawn_without_a_band(reports: dict[str, EvaluationReport]) -> None:
+    old = EvaluationReport.from_dict(reports["a"].to_dict() | {"cmc_low": (), "cmc_high": ()})
     assert len(figures({"a": old})["cmc"]["data"]) == 1

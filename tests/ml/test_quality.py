@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ml.aligners.similarity import TEMPLATES, Similarity
-from ml.drawn import person, photograph
-from ml.quality import HEAD, Thresholds, assess, pose
+from ml.quality import HEAD, QualityThresholds, assess, pose
+from ml.synthetic_faces import person, photograph
 from ml.types import Points
 
 PHOTO, POINTS = photograph(person(0), 0, strength=0)
@@ -70,5 +70,5 @@ def test_the_template_looks_straight_ahead() -> None:
 
 
 def test_thresholds_can_be_stricter() -> None:
-    strict = replace(Thresholds(), eye_distance=60)
+    strict = replace(QualityThresholds(), eye_distance=60)
     assert assess(CROP, POINTS, 1.0, strict).reasons == ("SMALL_BOUNDING_BOX",)

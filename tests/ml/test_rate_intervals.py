@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, norm
 
-from ml.calibration import Impostors, draw_impostor_pairs
-from ml.errors import WrongShape
-from ml.metric import EUCLIDEAN
-from ml.rate_intervals import (
+from ml.calibration import ImpostorDistances, draw_impostor_pairs
+from ml.calibration.rate_intervals import (
     clopper_pearson,
     effective_pairs,
     effective_trials,
@@ -20,6 +18,8 @@ from ml.rate_intervals import (
     order_statistic_interval,
     trials_needed,
 )
+from ml.errors import WrongShape
+from ml.metric import EUCLIDEAN
 
 WORLDS = 150
 DIM, BETWEEN = 16, 0.7
@@ -27,7 +27,7 @@ FEW, MANY = 0.90, 0.995
 """Of 150 intervals that cover with 95 to 97 %, fewer or more do so once in 100 runs; the seeds are fixed."""
 
 
-def world(seed: int, people: int = 150, pairs: int = 20_000) -> tuple[Impostors, Impostors]:
+def world(seed: int, people: int = 150, pairs: int = 20_000) -> tuple[ImpostorDistances, ImpostorDistances]:
     """Photos around the means of Gaussian people: what the pairs say, and what they would say of strangers all."""
     draw = np.random.default_rng(seed)
     who = np.repeat(np.arange(people), draw.integers(1, 5, people))
@@ -35,7 +35,7 @@ def world(seed: int, people: int = 150, pairs: int = 20_000) -> tuple[Impostors,
     rows = (means[who] + draw.normal(scale=(1 - BETWEEN) ** 0.5, size=(len(who), DIM))).astype(np.float32)
     drawn = draw_impostor_pairs(who, pairs, seed)
     distances = EUCLIDEAN.apart(rows, drawn)
-    return Impostors.of(distances, who[drawn]), Impostors.of(distances)
+    return ImpostorDistances.of(distances, who[drawn]), ImpostorDistances.of(distances)
 
 
 def fmr(distance: float) -> float:
@@ -44,31 +44,35 @@ def fmr(distance: float) -> float:
 
 
 @pytest.fixture(scope="module")
-def worlds() -> list[tuple[Impostors, Impostors]]:
+def worlds() -> list[tuple[ImpostorDistances, ImpostorDistances]]:
     return [world(seed) for seed in range(WORLDS)]
 
 
 @pytest.mark.parametrize("rate", [0.1, 1e-2, 1e-3, 2e-4])
 def test_the_interval_of_a_threshold_holds_its_true_rate(
-    worlds: list[tuple[Impostors, Impostors]], rate: float
+    worlds: list[tuple[ImpostorDistances, ImpostorDistances]], rate: float
 ) -> None:
     found = [one.threshold(rate) for one, _ in worlds]
     assert FEW <= np.mean([t.low <= fmr(t.distance) <= t.high for t in found]) <= MANY
 
 
-def test_the_interval_over_pairs_does_not(worlds: list[tuple[Impostors, Impostors]]) -> None:
+def test_the_interval_over_pairs_does_not(worlds: list[tuple[ImpostorDistances, ImpostorDistances]]) -> None:
     found = [one.threshold(0.01) for _, one in worlds]
     assert np.mean([t.low <= fmr(t.distance) <= t.high for t in found]) < 0.6
 
 
-def test_where_no_pair_is_near_the_upper_end_still_holds(worlds: list[tuple[Impostors, Impostors]]) -> None:
+def test_where_no_pair_is_near_the_upper_end_still_holds(
+    worlds: list[tuple[ImpostorDistances, ImpostorDistances]],
+) -> None:
     found = [one.threshold(1e-6) for one, _ in worlds]
     assert all(t.fmr == t.low == 0 and not t.enough for t in found)
     assert np.mean([fmr(t.distance) <= t.high for t in found]) >= FEW
     assert np.median([t.high for t in found]) < 1e-3
 
 
-def test_the_effective_number_is_that_of_the_variance_over_worlds(worlds: list[tuple[Impostors, Impostors]]) -> None:
+def test_the_effective_number_is_that_of_the_variance_over_worlds(
+    worlds: list[tuple[ImpostorDistances, ImpostorDistances]],
+) -> None:
     """At a fixed distance: the rates of all worlds vary as those of so many independent pairs would."""
     distance = float(2 * chi2.ppf(0.01, DIM))
     rates, stated = [], []
@@ -106,7 +110,7 @@ def test_what_cannot_be_known_is_not_claimed() -> None:
     assert effective_pairs(np.array([[3, 9]])).tolist() == [1]
     assert effective_pairs(np.array([[3, 9]] * 50)).max() == 1
     assert effective_pairs(np.array([[0, other] for other in range(1, 90)])).max() < 2
-    same = Impostors.of(np.full(190, 2.0), np.array(list(combinations(range(20), 2))))
+    same = ImpostorDistances.of(np.full(190, 2.0), np.array(list(combinations(range(20), 2))))
     assert same.threshold(0.01).high > 0.2
     assert same.threshold(1.0).low < 0.8
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ml.descriptors.common.onnx_signature import OnnxManifest, sha256
 from ml.descriptors.onnx import Onnx
-from ml.onnx_files import OnnxManifest, sha256
 from ml.recogniser_check import MIN_AUC, check_recogniser
 from tests.ml.learned_onnx import DIM, learned_onnx, random_onnx
 from tests.ml.tiny_onnx import tiny_onnx

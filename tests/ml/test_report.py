@@ -6,11 +6,11 @@ import pytest
 from ml.errors import Corrupt, WrongShape
 from ml.evaluation.curves import cells_to_try, distractor_curve, speed_accuracy
 from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
-from ml.evaluation.records import Report
+from ml.evaluation.records import EvaluationReport
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.verification import misses_at_fpir
-from ml.indexes.flat import Flat
-from ml.indexes.ivf import Ivf
+from ml.indexes.flat import FlatIndex
+from ml.indexes.ivf import IvfIndex
 from ml.metric import INNER_PRODUCT
 
 
@@ -31,11 +31,11 @@ def protocol(people: np.ndarray) -> Protocol:
 
 
 @pytest.fixture(scope="module")
-def report(rows: np.ndarray, protocol: Protocol) -> Report:
+def report(rows: np.ndarray, protocol: Protocol) -> EvaluationReport:
     return summarise([rank_protocol(rows, protocol)], protocol=protocol.name)
 
 
-def test_a_report_says_what_was_measured(report: Report) -> None:
+def test_a_report_says_what_was_measured(report: EvaluationReport) -> None:
     assert (report.protocol, report.draws, report.queries, report.gallery) == ("held-out-0.5-0", 1, 60, 180)
     assert report.relevant == 180
     assert report.mean_average_precision.low < report.mean_average_precision.value < report.mean_average_precision.high
@@ -55,17 +55,17 @@ def test_a_report_says_what_was_measured(report: Report) -> None:
     assert report.sd is None
 
 
-def test_a_report_goes_through_json_and_back(report: Report, rows: np.ndarray, protocol: Protocol) -> None:
-    assert Report.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False))) == report
+def test_a_report_goes_through_json_and_back(report: EvaluationReport, rows: np.ndarray, protocol: Protocol) -> None:
+    assert EvaluationReport.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False))) == report
     with pytest.raises(Corrupt, match="not a report"):
-        Report.from_dict({"protocol": "x"})
+        EvaluationReport.from_dict({"protocol": "x"})
 
 
-def test_a_report_of_an_older_version_is_read(report: Report) -> None:
+def test_a_report_of_an_older_version_is_read(report: EvaluationReport) -> None:
     added = ("cmc_low", "cmc_high", "nearest_error", "separation")
     old = {name: v for name, v in report.to_dict().items() if name not in added}
-    assert Report.from_dict(old).mean_average_precision == report.mean_average_precision
-    assert Report.from_dict(old).separation is None
+    assert EvaluationReport.from_dict(old).mean_average_precision == report.mean_average_precision
+    assert EvaluationReport.from_dict(old).separation is None
 
 
 def test_inner_products_are_told_as_they_are(rows: np.ndarray, protocol: Protocol) -> None:
@@ -142,7 +142,7 @@ def test_distractors_only_make_it_harder(rows: np.ndarray, protocol: Protocol) -
 def test_probing_more_cells_finds_more_and_all_cells_find_all(rows: np.ndarray, people: np.ndarray) -> None:
     draw = np.random.default_rng(3)
     many = draw.normal(size=(4000, 8)).astype(np.float32)
-    index = Ivf(8)
+    index = IvfIndex(8)
     index.add(np.arange(4000), many)
     points = speed_accuracy(index, draw.normal(size=(50, 8)).astype(np.float32), timed=5)
     assert [p.m for p in points] == list(cells_to_try(index.cells))
@@ -154,7 +154,7 @@ def test_probing_more_cells_finds_more_and_all_cells_find_all(rows: np.ndarray, 
 
 
 def test_the_curve_tells_one_call_where_values_are_known(rows: np.ndarray, people: np.ndarray) -> None:
-    index = Flat(8)
+    index = FlatIndex(8)
     gallery = np.arange(480)[np.arange(480) % 4 > 0]
     index.add(gallery, rows[gallery])
     [point] = speed_accuracy(

@@ -114,12 +114,12 @@ def test_the_points_are_as_symmetric_as_the_face() -> None:
 
 def test_numbers_are_counted_in_the_square_where_they_come_from() -> None:
     cells = Sift().cells
-    assert (cells.rows, cells.columns, cells.size, cells.of.shape) == (17, 10, 10, (3456,))
+    assert (cells.rows, cells.columns, cells.size, cells.cell_numbers.shape) == (17, 10, 10, (3456,))
     one = a_face(2)
     for row, column in ((6, 2), (9, 5), (11, 7)):
         other = one.copy()
         other[row * 10 + 3 : row * 10 + 7, column * 10 + 3 : column * 10 + 7] ^= 255
         change = np.abs(Sift().describe(one[None]) - Sift().describe(other[None]))[0] ** 2
-        by_square = np.bincount(cells.of, change, 170).reshape(17, 10)
+        by_square = np.bincount(cells.cell_numbers, change, 170).reshape(17, 10)
         near = by_square[row - 1 : row + 2, column - 1 : column + 2].sum()
         assert near > 0.5 * by_square.sum()

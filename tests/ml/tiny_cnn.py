@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ml.cnn_training.export import export
-from ml.descriptors._nets import NETS
+from ml.descriptors.common.networks import NETS
 
 
 def tiny_cnn(folder: Path, net: str = "light", /, seed: int = 0, **says: Any) -> Path:

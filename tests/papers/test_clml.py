@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ml.evaluation.report import rank_protocol, summarise
-from ml.indexes.ivf import Ivf
+from ml.indexes.ivf import IvfIndex
 from papers.clml.cells import Search, kept
 from papers.clml.chapter import START, chapter
 from papers.clml.choice import Choices, Grid
@@ -87,7 +87,7 @@ def test_cells_find_what_the_index_finds(lab: Lab) -> None:
     rows = np.random.default_rng(0).normal(size=(112, 8)).astype(np.float32)
     asked = lab.protocol("queries-0")
     search = Search.of(rows, asked)
-    index = Ivf(8, p=4, device="cpu").train(rows[search.gallery])
+    index = IvfIndex(8, p=4, device="cpu").train(rows[search.gallery])
     index.add(search.gallery, rows[search.gallery])
     near, member = search.means(rows, 4)
     points, precisions = search.curve(near, member)

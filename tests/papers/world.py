@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from ml.drawn import draw, person
+from ml.synthetic_faces import draw, person
 from papers.harness.lab import Lab
 from papers.harness.photos import ARCHIVES, Photos
 from papers.harness.plan import Scope

@@ -20,7 +20,7 @@ from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import FIRST
 from ml.embedders.l2 import L2
-from ml.generation import Generation, Recipe
+from ml.model import Model, Recipe
 from tests.gallery import collection
 from tests.workers.test_import import count, picture
 from workers.context import JobContext
@@ -177,7 +177,7 @@ def test_a_sweep_keeps_the_archives_of_living_imports(staff: Resources) -> None:
 
 def test_a_sweep_removes_embeddings_that_no_pointer_names(staff: Resources) -> None:
     with writing(staff.database) as session:
-        staff.generations.keep(session, Generation("later", Recipe(), "l2", L2()))
+        staff.generations.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()
         session.get_one(Deployment, ("staff", "identity")).champion = "later"
     assert count(staff, Embedding) == 4

@@ -17,10 +17,10 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate
 from app.resources import Resources
 from app.storage.model_cache import FIRST
-from ml.descriptors import _learn_vocabulary
+from ml.clustering.gaussian_mixture import fit_mixture
+from ml.descriptors.common import vocabulary_fit
 from ml.descriptors.fisher import Fisher
 from ml.indexes import build
-from ml.mixture import fit_mixture
 from ml.types import Rows
 from tests.gallery import context, enrol
 from tests.rows import generation
@@ -132,7 +132,7 @@ def test_what_learns_nothing_is_measured_like_the_model_that_learned_nothing(res
 def test_a_descriptor_that_must_learn_first_describes_by_what_it_learned(
     resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_learn_vocabulary, "fit_mixture", lambda z, k, seed: fit_mixture(z, 4, seed))
+    monkeypatch.setattr(vocabulary_fit, "fit_mixture", lambda z, k, seed: fit_mixture(z, 4, seed))
     faces = stocked(resources)
     asked = {"method": "l2", "descriptor": {"name": "fisher", "options": {"stride": 9}}}
     report = run(resources, files=[queries_file(range(0, len(faces), SHOTS))], training=asked)

@@ -12,7 +12,7 @@ from app.learning.plan import Named, Plan, Source
 from app.resources import Resources
 from app.storage.model_cache import FIRST
 from ml.embedders.cosine import Cosine
-from ml.generation import Generation, Recipe, save
+from ml.model import Model, Recipe, save_model
 from tests.gallery import enrol
 from tests.rows import generation
 from workers.publishing.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX, exposure, learned_from
@@ -38,7 +38,7 @@ def read(resources: Resources, collection: str = "c") -> training_data.Snapshot:
 
 def learn(
     resources: Resources, name: str, collection: str = "c", *, holdout: float = 0.3, listed: bool = True, **facts: Any
-) -> Generation:
+) -> Model:
     """A model that was fitted on the collection as it is, and its holdout model."""
     taken = read(resources, collection)
     asked = plan(collection, holdout=holdout, start_from=facts.pop("start_from", None))
@@ -48,7 +48,7 @@ def learn(
     if holdout:
         pks = [face.pk for face, out in zip(taken.faces, held, strict=True) if out]
         left_out = {"holdout": holdout} | ({HELD_OUT_FACES: pks} if listed else {})
-        save(replace(generation(name + HOLDOUT_SUFFIX), facts=left_out), resources.generations.folder)
+        save_model(replace(generation(name + HOLDOUT_SUFFIX), facts=left_out), resources.generations.folder)
     with writing(resources.database) as session:
         resources.generations.keep(session, model)
     return model
@@ -142,7 +142,7 @@ def test_what_a_model_went_on_from_counts_too(resources: Resources) -> None:
 def test_what_fits_nothing_has_learned_from_nobody(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     with writing(resources.database) as session:
-        model = Generation("m1", Recipe(), "cosine", Cosine(), facts={"changes": {"c": 10**6}})
+        model = Model("m1", Recipe(), "cosine", Cosine(), facts={"changes": {"c": 10**6}})
         resources.generations.keep(session, model)
     assert known(resources, "m1") == ("m1", set())
 

@@ -10,8 +10,8 @@ from app.db.tables import Deployment, Generation, Job
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
 from app.resources import Resources
+from ml.evaluation.comparisons.models import Difference, ModelComparison
 from ml.evaluation.intervals import Interval
-from ml.evaluation.model_comparison import Difference, ModelComparison
 from tests.gallery import context, enrol
 from workers.context import JobContext
 from workers.handlers import fit_first

@@ -12,8 +12,8 @@ from app.resources import Resources
 from app.serving.traffic import Traffic
 from app.storage.blob_store import Blobs
 from app.threads import get_threads, set_threads
-from ml.generation import Recipe
 from ml.images import unpng
+from ml.model import Recipe
 from ml.types import Spec
 from tests.gallery import crops, enrol
 from tests.ml.tiny_onnx import tiny_onnx

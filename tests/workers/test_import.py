@@ -28,7 +28,7 @@ from app.storage.blob_store import Blobs
 from app.storage.model_cache import FIRST
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
-from ml.generation import Generation, Recipe
+from ml.model import Model, Recipe
 from ml.types import Spec
 from tests.gallery import collection
 from tests.ml.tiny_onnx import tiny_onnx
@@ -320,7 +320,7 @@ def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
     looked = [look(staff, picture(1), Wish(aligned=True))]
     ready = prepared(staff, "staff", looked)
     with writing(staff.database) as session:
-        staff.generations.keep(session, Generation("later", Recipe(), "l2", L2()))
+        staff.generations.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()
         session.get_one(Deployment, ("staff", "identity")).challenger = "later"
     [outcome] = enrol(staff, "staff", looked, ready)
@@ -333,7 +333,7 @@ def serves_dear(resources: Resources, manifest: Path, pointer: str = "champion")
     """A model of a dear descriptor serves `staff` from now on."""
     recipe = Recipe((Spec("onnx", {"manifest": str(manifest)}),))
     with writing(resources.database) as session:
-        resources.generations.keep(session, Generation("dear", recipe, "cosine", Cosine()))
+        resources.generations.keep(session, Model("dear", recipe, "cosine", Cosine()))
         session.flush()
         setattr(session.get_one(Deployment, ("staff", "identity")), pointer, "dear")
     return recipe

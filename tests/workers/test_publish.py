@@ -20,13 +20,13 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Publish
 from app.resources import Resources
 from app.storage.model_cache import FIRST
-from ml.drawn import draw, person
-from ml.evaluation.model_comparison import compare_rankings
+from ml.evaluation.comparisons.models import compare_rankings
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import Ranked
-from ml.generation import Generation
 from ml.images import png
+from ml.model import Model
+from ml.synthetic_faces import draw, person
 from tests.gallery import context, enrol
 from tests.rows import generation
 from workers.context import Interrupted, Later
@@ -37,7 +37,7 @@ INSISTED = {"override": True, "reason": "a test of the way, not of the gate"}
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def keep(resources: Resources, model: Generation, report: dict[str, Any] | None = None) -> Generation:
+def keep(resources: Resources, model: Model, report: dict[str, Any] | None = None) -> Model:
     with writing(resources.database) as session:
         resources.generations.keep(session, model, report=report or {})
     return model
@@ -258,7 +258,7 @@ def test_an_interrupted_run_leaves_the_pointers_and_another_goes_on(resources: R
     assert deployment(resources).champion == "m1"
 
 
-def two_tasks(resources: Resources, name: str) -> Generation:
+def two_tasks(resources: Resources, name: str) -> Model:
     model = generation(name)
     model.embedder.tasks = ("identity", "age")
     with writing(resources.database) as session:

@@ -17,8 +17,8 @@ from app.queue.messages import Train
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from ml.errors import CannotGoOn, TooFewPairs
-from ml.evaluation.model_comparison import ModelComparison
-from ml.evaluation.records import Report
+from ml.evaluation.comparisons.models import ModelComparison
+from ml.evaluation.records import EvaluationReport
 from tests.gallery import context, enrol
 from workers.context import Interrupted
 from workers.handlers import train
@@ -70,7 +70,7 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     assert report["refit"]
     assert 0 < report["held_out_people"] < 24
     assert report["distractors"] == 6
-    candidate, current = (Report.from_dict(report[which]) for which in ("candidate", "current"))
+    candidate, current = (EvaluationReport.from_dict(report[which]) for which in ("candidate", "current"))
     assert (candidate.queries, candidate.gallery) == (current.queries, current.gallery)
     assert candidate.gallery == report["held_out_people"] * 4 + 6 - 1
     comparison = report["tasks"]["identity"]["comparison"]

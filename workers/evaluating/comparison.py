@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Invalid
-from ml.evaluation.comparison import compare, compare_folds
+from ml.evaluation.comparisons.paired_tests import compare, compare_folds
 
 CALLS = (1, 10)
 
@@ -33,7 +33,8 @@ def _by_query(now: list[dict[str, Any]], then: list[dict[str, Any]]) -> dict[str
 
 
 def _by_fold(now: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
-    """p: folds swapped whole, exactly; the interval and the other tests: see `ml.evaluation.comparison`."""
+    """p: folds swapped whole, exactly; the interval and the other tests: see
+    `ml.evaluation.comparisons.paired_tests`."""
     ours, theirs = now["draws"], then.get("draws", [])
     if [d["fingerprint"] for d in ours] != [d.get("fingerprint") for d in theirs]:
         raise _other("the same pairs of the same folds")

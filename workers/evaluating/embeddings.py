@@ -14,8 +14,8 @@ from app.learning.plan import Plan
 from app.learning.plan_checks import make_plan
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation.protocols import Protocol
-from ml.generation import Generation, Recipe
 from ml.metric import Metric
+from ml.model import Model, Recipe
 from ml.types import Rows
 from workers.context import JobContext
 from workers.description import batches, describe
@@ -109,7 +109,7 @@ class Bench:
         return np.concatenate([embedder.embed(self.rows[self.at[i : i + CHUNK]], self.asked.task) for i in pieces])
 
 
-def stored(context: JobContext, generation: Generation, task: str, faces: Sequence[Entrant] | Sequence[Face]) -> Rows:
+def stored(context: JobContext, generation: Model, task: str, faces: Sequence[Entrant] | Sequence[Face]) -> Rows:
     """Where these faces lie: from the tables where they hold it, else from the crops."""
     parts = []
     for start in range(0, len(faces), CHUNK):

@@ -15,7 +15,7 @@ from app.learning.label_consensus import Settled
 from ml.evaluation.intervals import bootstrap_pairs
 from ml.evaluation.separation import Scored, separation
 from ml.evaluation.verification import best_threshold
-from ml.generation import Generation
+from ml.model import Model
 from ml.types import Rows
 
 CHUNK = 5000
@@ -44,7 +44,7 @@ def faces_of(session: Session, said: Settled) -> list[Face]:
     return [f for part in parts for f in session.scalars(select(Face).where(Face.pk.in_(part)).order_by(Face.pk))]
 
 
-def judged(said: Settled, faces: Sequence[Face], rows: Rows, generation: Generation, task: str) -> dict[str, Any]:
+def judged(said: Settled, faces: Sequence[Face], rows: Rows, generation: Model, task: str) -> dict[str, Any]:
     """auc, eer, ...: see `ml.evaluation.separation`. accuracy: at probability 1/2 of the model's own calibration,
     without one at the best threshold of these pairs. Intervals resample the people whose faces were labelled.
 

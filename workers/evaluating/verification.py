@@ -11,7 +11,7 @@ import numpy as np
 from ml.evaluation.folds import Apart, Judge, partner, verify
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.verification import Distances
-from ml.evaluation.verification_pairs import Pairs
+from ml.evaluation.verification_pairs import VerificationPairs
 from ml.metric import Metric
 from ml.types import Ids
 from workers.evaluating.embeddings import Placed
@@ -38,7 +38,7 @@ class Learned:
     def placed(self, fold: int) -> Placed:
         return self._fit(self.protocols[fold])
 
-    def _threshold_of(self, fold: int) -> tuple[Pairs, Distances]:
+    def _threshold_of(self, fold: int) -> tuple[VerificationPairs, Distances]:
         other = partner(fold, len(self.protocols))
         if (fold, other) not in self.told:
             here = self._fit(self.protocols[fold].narrowed(self.protocols[other].training))

@@ -4,8 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from app.queue.messages import Compare
-from ml.evaluation.gate import judge
-from ml.evaluation.model_comparison import METRICS, ModelComparison
+from ml.evaluation.comparisons.gate import judge
+from ml.evaluation.comparisons.models import METRICS, ModelComparison
 from workers.context import JobContext
 from workers.publishing.gate import not_measured
 from workers.publishing.model_comparison import Measurement, measure

@@ -12,9 +12,9 @@ from app.learning.plan import Named, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
 from app.storage.model_cache import FIRST
-from ml import generation as folders
-from ml.evaluation.gate import judge
-from ml.evaluation.model_comparison import ModelComparison
+from ml.evaluation.comparisons.gate import judge
+from ml.evaluation.comparisons.models import ModelComparison
+from ml.model import save_model
 from workers.context import JobContext
 from workers.training import training_data
 from workers.training.candidate import learn
@@ -54,7 +54,7 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
         return {"model": None, "why": refusal, "report": report}
     made = replace(candidate.generation, facts={**candidate.generation.facts, "changes": at["changes"]})
     if candidate.twin is not None:
-        folders.save(candidate.twin, resources.generations.folder)
+        save_model(candidate.twin, resources.generations.folder)
     reason = f"the first {len(taken.faces)} faces: measured to be better than {FIRST}"
     publish = Publish(  # not where somebody chose a recogniser meanwhile: the version tells
         collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason, version=version

@@ -14,7 +14,7 @@ from app.publishing.pointers import Why
 from app.queue.messages import Publish
 from app.serving import gallery_calibration
 from app.serving.reporter import ALIVE_SECONDS
-from ml.generation import Generation
+from ml.model import Model
 from workers.context import JobContext, Later
 from workers.publishing import gate, reembedding
 
@@ -75,7 +75,7 @@ def _champions(session: Session, message: Publish) -> dict[str, str | None]:
 def _move(
     message: Publish,
     context: JobContext,
-    generation: Generation,
+    generation: Model,
     measured: Mapping[str, dict[str, Any]],
     champions: Mapping[str, str | None],
     why: Why,

@@ -11,7 +11,7 @@ from app.errors import NotFound
 from app.learning.plan import Plan
 from app.queue.messages import Train
 from app.resources import Resources
-from ml import generation as folders
+from ml.model import save_model
 from workers.context import Interrupted, JobContext, Later
 from workers.training import training_data
 from workers.training.candidate import HELD_OUT, Candidate, learn
@@ -68,7 +68,7 @@ def _keep(context: JobContext, training_id: str, at: dict[str, Any], candidate: 
     facts = {"training": training_id, "changes": at["changes"], "labels": at["labels"]}
     made = replace(candidate.generation, facts={**candidate.generation.facts, **facts})
     if candidate.twin is not None:
-        folders.save(candidate.twin, resources.generations.folder)
+        save_model(candidate.twin, resources.generations.folder)
     with writing(resources.database) as session:
         job = session.get(Job, context.job_id, with_for_update=True)
         if job is None or job.worker != context.worker:

@@ -14,7 +14,7 @@ from app.db.tables import Generation as GenerationRow
 from app.errors import NotFound
 from app.learning.plan import Plan
 from app.storage.model_cache import Generations
-from ml.generation import Generation
+from ml.model import Model
 from workers.training import embedder_fit, training_data
 from workers.training.training_data import Snapshot, Told
 
@@ -46,7 +46,7 @@ class Exposure:
     fits: every fit on the collections that it goes back to; elsewhere: other collections that it has learned from
     """
 
-    measured_as: Generation
+    measured_as: Model
     fits: tuple[Fit, ...]
     elsewhere: tuple[str, ...]
 
@@ -63,7 +63,7 @@ def exposure(session: Session, generations: Generations, model: str, collections
     return Exposure(own, fits, tuple(dict.fromkeys(part for part in lineage if isinstance(part, str))))
 
 
-def holdout_model(generations: Generations, model: str) -> Generation | None:
+def holdout_model(generations: Generations, model: str) -> Model | None:
     """The model's holdout model, None where nobody was held out."""
     try:
         return generations.get(model + HOLDOUT_SUFFIX)
@@ -99,7 +99,7 @@ def _known(face: Told, elsewhere: tuple[str, ...], shared: set[str]) -> bool:
 
 
 def _lineage(
-    session: Session, generations: Generations, model: Generation, collections: Sequence[str], *, as_holdout: bool
+    session: Session, generations: Generations, model: Model, collections: Sequence[str], *, as_holdout: bool
 ) -> Iterator[Fit | str]:
     """Its own fit and those it went on from: on the collections, or the names of others."""
     if not model.embedder.needs_fit:
@@ -113,7 +113,7 @@ def _lineage(
         yield from _lineage(session, generations, generations.get(start), collections, as_holdout=further)
 
 
-def _fit(session: Session, generations: Generations, model: Generation, collection: str, as_holdout: bool) -> Fit:
+def _fit(session: Session, generations: Generations, model: Model, collection: str, as_holdout: bool) -> Fit:
     row = session.get(GenerationRow, model.id)
     made_at = row.created_at if row is not None else np.inf
     older = select(func.max(Face.pk)).where(Face.collection_id == collection, Face.created_at <= made_at)

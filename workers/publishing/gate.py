@@ -15,8 +15,8 @@ from app.queue.jobs import LIVE
 from app.queue.messages import ImportArchive, Publish
 from app.serving.gallery_calibration import CHANGED
 from ml.errors import LikenessError
-from ml.evaluation.gate import judge
-from ml.evaluation.model_comparison import ModelComparison
+from ml.evaluation.comparisons.gate import judge
+from ml.evaluation.comparisons.models import ModelComparison
 from workers.context import JobContext
 from workers.publishing.model_comparison import measure
 from workers.training.progress import plain

@@ -10,7 +10,7 @@ from app.db.session import reading
 from app.db.tables import Embedding
 from app.errors import NotFound
 from app.serving import index_builder
-from ml.generation import Generation
+from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
 from workers.description import describe
@@ -28,7 +28,7 @@ Stored = dict[int, bytes]
 """Face pk -> its embedding, as the tables hold it."""
 
 
-def embed_faces(context: JobContext, models: Sequence[Generation], task: str, faces: Sequence[Told]) -> list[Rows]:
+def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: Sequence[Told]) -> list[Rows]:
     """One (N, d) for each model: from the tables where they hold it, else from the crops. Shown as the job's progress.
 
     Raises CropGone, Interrupted.
@@ -47,7 +47,7 @@ def embed_faces(context: JobContext, models: Sequence[Generation], task: str, fa
 
 
 def _embedded(
-    model: Generation, task: str, faces: Sequence[Told], held: Stored, fresh: Rows, row_of: dict[int, int]
+    model: Model, task: str, faces: Sequence[Told], held: Stored, fresh: Rows, row_of: dict[int, int]
 ) -> Rows:
     found = np.empty((len(faces), index_builder.width(model, task)), np.float32)
     missing = [i for i, face in enumerate(faces) if face.pk not in held]
@@ -66,7 +66,7 @@ def _stored(session: Session, model: str, task: str, faces: Sequence[Told]) -> S
 
 
 def _described(
-    context: JobContext, models: Sequence[Generation], faces: Sequence[Told], stored: Sequence[Stored]
+    context: JobContext, models: Sequence[Model], faces: Sequence[Told], stored: Sequence[Stored]
 ) -> dict[Recipe, tuple[Rows, dict[int, int]]]:
     """By recipe: descriptors of the faces that one of its models lacks, and in which row each is."""
     lacking: dict[Recipe, set[int]] = {}

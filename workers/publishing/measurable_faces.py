@@ -11,7 +11,7 @@ from app.db.tables import Collection, Training
 from app.errors import NotFound
 from app.learning import label_consensus
 from app.learning.plan import Plan, Source
-from ml.generation import Generation
+from ml.model import Model
 from ml.types import Ids
 from workers.context import JobContext
 from workers.publishing.exposure import Exposure, exposure, learned_from
@@ -80,7 +80,7 @@ def read_judges(context: JobContext, collection: str, task: str, models: Sequenc
     return Judges(taken, facts, _known(facts, taken.people), seen, exposures, labellers)
 
 
-def _plan(collection: str, task: str, models: Sequence[Generation]) -> Plan:
+def _plan(collection: str, task: str, models: Sequence[Model]) -> Plan:
     """Where the collection says who is the same: its subjects and labels; for another task the metadata field that one
     of the models learned it from, and labels."""
     origins = [Source(task=task, origin="labels")]

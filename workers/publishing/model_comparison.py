@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from app.serving import index_builder
-from ml.evaluation.decision_comparison import Searches
-from ml.evaluation.gate import MIN_PEOPLE
-from ml.evaluation.model_comparison import ModelComparison, compare_rankings
-from ml.evaluation.pair_comparison import LabelledPairs, compare_pairs
+from ml.evaluation.comparisons.decisions import SearchDistances
+from ml.evaluation.comparisons.gate import MIN_PEOPLE
+from ml.evaluation.comparisons.labelled_pairs import LabelledPairs, compare_pairs
+from ml.evaluation.comparisons.models import ModelComparison, compare_rankings
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import Ranked
-from ml.generation import Generation
+from ml.model import Model
 from ml.types import Ids, Rows
 from workers.context import JobContext
 from workers.publishing.joint_embedding import CropGone, embed_faces
@@ -146,7 +146,7 @@ def _sample(judges: Judges, faces: Mask, width: int) -> tuple[Ids, list[Told]]:
     return places, [others[i] for i in kept]
 
 
-def _rank(judges: Judges, chosen: Ids, rows: Rows, distractors: Rows, model: Generation) -> Ranked:
+def _rank(judges: Judges, chosen: Ids, rows: Rows, distractors: Rows, model: Model) -> Ranked:
     people = judges.snapshot.people[chosen]
     everybody = np.arange(len(chosen))
     protocol = Protocol("unseen", people, np.empty(0, np.int64), choose_queries(people), everybody)
@@ -157,13 +157,13 @@ def _rank(judges: Judges, chosen: Ids, rows: Rows, distractors: Rows, model: Gen
     )
 
 
-def _search(judges: Judges, chosen: Ids, rows: Rows, distractors: Rows, model: Generation) -> Searches:
+def _search(judges: Judges, chosen: Ids, rows: Rows, distractors: Rows, model: Model) -> SearchDistances:
     people = judges.snapshot.people[chosen]
-    return Searches.by_rule(rows, people, distractors, choose_queries(people), model.metric)
+    return SearchDistances.by_rule(rows, people, distractors, choose_queries(people), model.metric)
 
 
 def _by_pairs(
-    judges: Judges, pairs: Ids, places: Ids, embedded: Sequence[Rows], models: Sequence[Generation]
+    judges: Judges, pairs: Ids, places: Ids, embedded: Sequence[Rows], models: Sequence[Model]
 ) -> ModelComparison:
     ends = judges.facts.pairs[pairs]
     at = np.searchsorted(places, ends)

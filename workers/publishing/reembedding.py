@@ -12,7 +12,7 @@ from app.db.session import reading, writing
 from app.db.tables import Embedding, Face
 from app.errors import NotFound
 from app.publishing.pointers import lacking
-from ml.generation import Generation
+from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
 from workers.description import describe
@@ -21,7 +21,7 @@ BATCH = 512
 INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-def embed_all(context: JobContext, collection: str, generation: Generation, tasks: Sequence[str]) -> None:
+def embed_all(context: JobContext, collection: str, generation: Model, tasks: Sequence[str]) -> None:
     """Goes on wherever an earlier run stopped; each batch is kept by itself. Raises NotFound, Interrupted."""
     total, done = _count(context, collection), 0
     after, missed = 0, -1
@@ -45,9 +45,7 @@ def embed_all(context: JobContext, collection: str, generation: Generation, task
         context.progress(done, max(total, done))
 
 
-def embedded(
-    context: JobContext, generation: Generation, tasks: Sequence[str], faces: Sequence[Face]
-) -> dict[str, Rows]:
+def embedded(context: JobContext, generation: Model, tasks: Sequence[str], faces: Sequence[Face]) -> dict[str, Rows]:
     """Where these faces lie, for each task. Raises NotFound (a crop is gone), Interrupted."""
     rows = describe(context.resources, generation.recipe, faces, context)
     return {task: generation.embed(rows, task) for task in tasks}

@@ -14,9 +14,9 @@ from app.learning.plan import Plan
 from ml.calibration import Calibration
 from ml.embedders.base import Embedder
 from ml.errors import TooFewPairs
-from ml.evaluation.model_comparison import compare_rankings
-from ml.generation import Generation, Recipe
+from ml.evaluation.comparisons.models import compare_rankings
 from ml.identification.open_set import OpenSetCalibration
+from ml.model import Model, Recipe
 from ml.types import Rows
 from workers.context import JobContext
 from workers.description import describe
@@ -37,8 +37,8 @@ training is compared with the twin of the model that serves, since that model it
 class Candidate:
     """generation: learned from everybody; twin: without the people held out, None where nobody was."""
 
-    generation: Generation
-    twin: Generation | None
+    generation: Model
+    twin: Model | None
     report: dict[str, Any]
 
 
@@ -72,7 +72,7 @@ def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Tel
     last = embedder_fit.fit(plan, everything, told.phase("refit", 620, 1000), before=before, like=first)
     without = [face.pk for face, out in zip(taken.faces, held, strict=True) if out]
     left_out = {"holdout": plan.holdout, HELD_OUT_FACES: without}
-    twin = Generation(name + HELD_OUT, recipe, plan.method, first, known, left_out)
+    twin = Model(name + HELD_OUT, recipe, plan.method, first, known, left_out)
     return Candidate(_made(plan, recipe, name, last, known, by_held_out, strangers), twin, report)
 
 
@@ -107,11 +107,11 @@ def _made(
     known: dict[str, Calibration],
     by_held_out: list[str],
     strangers: OpenSetCalibration | None = None,
-) -> Generation:
+) -> Model:
     """by_held_out: tasks whose calibration is of people who were not learned from; strangers: how such people score."""
     facts = {"made": "trained", "collection": plan.collection, "plan": plan.model_dump(mode="json", by_alias=True)}
     facts |= {"by_held_out": by_held_out, "open_set": {"identity": strangers.to_dict()} if strangers else {}}
-    return Generation(name, recipe, plan.method, embedder, known, facts)
+    return Model(name, recipe, plan.method, embedder, known, facts)
 
 
 def _served(taken: Snapshot, embedder: Embedder) -> list[Facts]:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.calibration import FEWEST, Calibration
+from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
 from ml.embedders.base import Embedder
-from ml.evaluation.comparison import compare
-from ml.evaluation.decision_comparison import Searches
+from ml.evaluation.comparisons.decisions import SearchDistances
+from ml.evaluation.comparisons.paired_tests import compare
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
@@ -51,7 +51,7 @@ class Measured:
     impostor: Distances
     said: Distances
     impostor_people: Ids
-    searches: Searches | None = None
+    searches: SearchDistances | None = None
 
 
 def measure(trial: Trial, model: Contestant) -> Measured:
@@ -73,10 +73,10 @@ def measure(trial: Trial, model: Contestant) -> Measured:
     return Measured(metric, ranked, genuine, ranked.impostor.astype(np.float64), said, people, searches)
 
 
-def _search(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> Searches:
+def _search(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> SearchDistances:
     people = trial.bench.snapshot.people[searched]
     rows = placed.faces[trial.bench.place(searched)]
-    return Searches.by_rule(rows, people, placed.distractors, choose_queries(people), metric)
+    return SearchDistances.by_rule(rows, people, placed.distractors, choose_queries(people), metric)
 
 
 def _impostor_people(ranked: Ranked, people: Ids) -> Ids:
@@ -180,7 +180,7 @@ def _threshold(measured: Measured) -> float | None:
 
 def calibrate(measured: Measured) -> Calibration | None:
     """From held-out pairs; None where there are too few of either kind."""
-    if min(len(measured.genuine), len(measured.impostor)) < FEWEST:
+    if min(len(measured.genuine), len(measured.impostor)) < MIN_PAIRS_PER_CLASS:
         return None
     return Calibration.fit(measured.genuine, measured.impostor, measured.impostor_people)
 
@@ -192,7 +192,7 @@ def calibrate_on_learned(embedder: Embedder, rows: Rows, facts: Facts, people: I
     """
     drawn, alike = draw_pairs(facts.truth, facts.tolerance, PAIRS, np.random.default_rng(0))
     pairs, same = np.concatenate([drawn, facts.pairs]), np.concatenate([alike, facts.same])
-    if min(same.sum(), (~same).sum()) < FEWEST:
+    if min(same.sum(), (~same).sum()) < MIN_PAIRS_PER_CLASS:
         return None
     places, at = np.unique(pairs, return_inverse=True)
     apart = embedder.metric.apart(embedder.embed(rows[places], facts.task), at.reshape(-1, 2))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ml.embedders.base import Embedder
-from ml.generation import Recipe
+from ml.model import Recipe
 from ml.types import Ids, Rows
 from workers.training.training_data import Snapshot, Told
 

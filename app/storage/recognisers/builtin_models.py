@@ -10,14 +10,14 @@ from app.db.tables import Generation as GenerationRow
 from app.storage.model_cache import Generations, lbp_model
 from app.storage.recognisers.catalogue import Recogniser
 from ml import registry
-from ml.generation import Generation, Recipe
+from ml.model import Model, Recipe
 from ml.reference_calibrations import load_reference_calibration
 
 DLIB_MODEL = "dlib-resnet-cosine"
 EMBEDDER = "cosine"
 
 
-def build_model(recogniser: Recogniser) -> Generation:
+def build_model(recogniser: Recogniser) -> Model:
     """The same recogniser gives the same id wherever it is. It is installed: see `find_recogniser`.
 
     Raises Unavailable, Corrupt, WrongShape where its files are not what they were.
@@ -33,12 +33,12 @@ def build_model(recogniser: Recogniser) -> Generation:
     embedder = registry.build("embedders", EMBEDDER)
     if recogniser.name == DLIB_RESNET:
         known = {"identity": load_reference_calibration(DLIB_RESNET)}
-        return Generation(DLIB_MODEL, Recipe((recogniser.spec,)), EMBEDDER, embedder, known, facts)
+        return Model(DLIB_MODEL, Recipe((recogniser.spec,)), EMBEDDER, embedder, known, facts)
     recipe = Recipe((recogniser.spec,))
     (key,), (descriptor,) = recipe.keys, recipe.built
     digest = hashlib.sha256(f"{key}\0{EMBEDDER}".encode()).hexdigest()[:16]
     name = f"{type(descriptor).__name__.lower()}-{EMBEDDER}-{digest}"
-    return Generation(name, recipe, EMBEDDER, embedder, facts=facts)
+    return Model(name, recipe, EMBEDDER, embedder, facts=facts)
 
 
 def ensure_model(session: Session, generations: Generations, recogniser: Recogniser) -> str:

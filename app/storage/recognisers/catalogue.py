@@ -10,11 +10,10 @@ from app.config import Settings
 from app.errors import Conflict, Invalid
 from app.storage.recognisers.manifests import Registered, list_registered
 from ml import registry
+from ml.descriptors.common.file_backed import manifest_types
+from ml.descriptors.common.manifest import sha256
 from ml.errors import LikenessError
-from ml.onnx_files import CnnManifest, Manifest, OnnxManifest, sha256
 from ml.types import Spec
-
-MANIFESTS: dict[str, type[Manifest]] = {"onnx": OnnxManifest, "cnn": CnnManifest}
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def _describe_registered(found: Registered, known: Recogniser | None = None) -> 
     """From its manifest and card; one whose files cannot be used says why."""
     card = found.card
     try:
-        manifest = MANIFESTS[found.component].read(found.manifest)
+        manifest = manifest_types()[found.component].read(found.manifest)
         file = manifest.model(found.manifest, check=False).stat()
         _check_hash(found.component, found.manifest, sha256(found.manifest), file.st_mtime_ns, file.st_size)
     except (LikenessError, OSError) as error:
@@ -143,7 +142,7 @@ def _describe_registered(found: Registered, known: Recogniser | None = None) -> 
 @lru_cache(maxsize=64)
 def _check_hash(component: str, manifest: Path, *version: object) -> None:
     """Check the model against its manifest; read anew only where one of them has changed. Raises Corrupt."""
-    MANIFESTS[component].read(manifest).model(manifest)
+    manifest_types()[component].read(manifest).model(manifest)
 
 
 def _read_accuracy(told: Any) -> Accuracy | None:

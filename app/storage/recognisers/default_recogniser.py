@@ -14,7 +14,7 @@ from app.storage.recognisers.builtin_models import DLIB_MODEL, build_model
 from app.storage.recognisers.catalogue import list_recognisers
 from ml.descriptors.dlib_resnet import REQUIREMENT
 from ml.errors import Unavailable
-from ml.generation import Generation
+from ml.model import Model
 
 log = logging.getLogger("likeness.recogniser")
 
@@ -33,7 +33,7 @@ class DefaultRecogniser:
     """
 
     name: str
-    generation: Generation
+    generation: Model
     missing: str | None = None
 
     @property

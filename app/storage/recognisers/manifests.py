@@ -18,8 +18,8 @@ from uuid import uuid4
 from app.config import Settings
 from app.errors import Conflict, Invalid
 from ml import registry
-from ml.generation import Recipe
-from ml.onnx_files import sha256
+from ml.descriptors.common.onnx_signature import sha256
+from ml.model import Recipe
 from ml.types import Spec
 
 FOLDER, MANIFEST, CARD = "recognisers", "manifest.json", "card.json"

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clustering.kmeans import k_means, nearest
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, offset_progress
 from ml.errors import TooFewPairs
-from ml.kmeans import k_means, nearest
 from ml.metric_learning.holdout import count_pairs, scale_proximal_weight, select_faces
 from ml.metric_learning.linear_embedding import get_width, norms, project
 from ml.metric_learning.logistic.learner import descend

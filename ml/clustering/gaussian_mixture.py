@@ -1,0 +1,117 @@
+"""A mixture of Gaussians with diagonal covariances, by expectation and maximisation.
+
+Local maps (003) and Fisher vectors stand on it; it knows nothing of either.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, pi
+
+import torch
+from torch import Tensor
+
+from ml.clustering.kmeans import k_means, members, nearest
+
+FAINT = -40.0
+CHUNK = 4096
+LLOYD = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """means, variances: (k, d); log_weights: (k,)."""
+
+    means: Tensor
+    variances: Tensor
+    log_weights: Tensor
+
+    @cached_property
+    def _linear(self) -> tuple[Tensor, Tensor]:
+        """ln p(s) p(z | s) = constant + lifted(z) @ slopes: (k,) and (2 d, k)."""
+        precision = 1 / self.variances
+        square = (self.means**2 * precision).sum(1) + self.variances.log().sum(1) + self.means.shape[1] * log(2 * pi)
+        return self.log_weights - 0.5 * square, torch.cat([self.means * precision, -0.5 * precision], 1).T.contiguous()
+
+    def log_joint(self, z: Tensor) -> Tensor:
+        """ln p(s) p(z | s). z: (N, d). Returns (N, k)."""
+        return self.of_lifted(lifted(z))
+
+    def of_lifted(self, both: Tensor) -> Tensor:
+        """The same from `lifted(z)`, for who needs that besides: (N, 2 d) -> (N, k)."""
+        constant, slopes = self._linear
+        return torch.addmm(constant, both, slopes)
+
+    def assign(self, z: Tensor, threshold: float = 0.0, soften: float = 1.0) -> Tensor:
+        """q_s = p(s | z), sparse, its rows sum to 1. (N, d) -> (N, k).
+
+        soften: divides ln p(s | z); threshold: taken off each q_s, which is then cut at 0 and made to sum to 1 again.
+        Taking it off, and not only cutting below it, leaves no jump: a face embeds alike in any batch.
+        """
+        q, _ = posteriors(self.log_joint(z) / soften)
+        if threshold == 0:
+            return q
+        q = (q - min(threshold, 0.5 / q.shape[1])).clamp_min_(0)
+        return q / q.sum(1, keepdim=True)
+
+
+def lifted(z: Tensor) -> Tensor:
+    """z beside its squares, in which each log density is linear. (N, d) -> (N, 2 d)."""
+    return torch.cat([z, z * z], 1)
+
+
+def posteriors(joint: Tensor) -> tuple[Tensor, Tensor]:
+    """p(s | z) and ln p(z) from ln p(s) p(z | s): (N, k) -> (N, k), (N,). No p(s | z) is much below e^-40.
+
+    Without that floor the least are denormal numbers, with which sums and products take ten times as long.
+    """
+    peak = joint.amax(1, keepdim=True)
+    q = (joint - peak).clamp_min_(FAINT).exp_()
+    mass = q.sum(1, keepdim=True)
+    return q.div_(mass), peak.add_(mass.log_())[:, 0]
+
+
+def fit_mixture(
+    z: Tensor, k: int, seed: int = 0, floor: float = 1e-2, rounds: int = 100, rest: float = 1e-4
+) -> Mixture:
+    """EM from the clusters of a few rounds of k-means. z: (N, d), N >= k.
+
+    floor: least variance of a component along an axis, as a share of the whole data's; rest: stops when the mean log
+    likelihood rises by less.
+    """
+    least = floor * z.var(0, unbiased=False).clamp_min(1e-12)
+    both = lifted(z)
+    mixture = _most_likely(*_clusters(z, both, k, seed), least)
+    before = -float("inf")
+    for _ in range(rounds):
+        size, sums, now = _expected(mixture, both)
+        if now - before < rest:
+            break
+        before = now
+        mixture = _most_likely(size, sums, least)
+    return mixture
+
+
+def _most_likely(size: Tensor, sums: Tensor, least: Tensor) -> Mixture:
+    """From how many rows each component has (k,) and their sums (k, 2 d); least: variances (d,)."""
+    size = size.clamp_min(1e-3)
+    means, squares = (sums / size[:, None]).chunk(2, dim=1)
+    return Mixture(means, torch.maximum(squares - means**2, least), (size / size.sum()).log())
+
+
+def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
+    """How many rows each component has (k,), their sums (k, 2 d), and the mean log likelihood."""
+    size, sums = both.new_zeros(len(mixture.means)), both.new_zeros(len(mixture.means), both.shape[1])
+    total = 0.0
+    for at in range(0, len(both), CHUNK):
+        rows = both[at : at + CHUNK]
+        q, likelihood = posteriors(mixture.of_lifted(rows))
+        total += float(likelihood.sum())
+        size += q.sum(0)
+        sums.addmm_(q.T, rows)
+    return size, sums, total / len(both)
+
+
+def _clusters(z: Tensor, both: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
+    """k-means along axes of equal variance: the size of each cluster (k,) and its sums (k, 2 d)."""
+    scaled = z / z.std(0, unbiased=False).clamp_min(1e-6)
+    return members(nearest(scaled, k_means(scaled, k, seed, LLOYD)), k, both)

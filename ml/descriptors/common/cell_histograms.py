@@ -1,0 +1,140 @@
+"""Histograms of a picture's codes over square cells: what the kinds of local binary pattern share."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.descriptors.base import CROP_SHAPES, CellLayout, Descriptor
+from ml.errors import WrongShape
+from ml.types import CropKind, Crops, Ids, Rows
+
+HEIGHT, WIDTH = CROP_SHAPES["grey"]
+Codes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class CellGrid:
+    """Cells of `cell` pixels a side over a picture; pixels nearer to its edge than `border` have no code."""
+
+    height: int
+    width: int
+    cell: int
+    border: int
+
+    @property
+    def rows(self) -> int:
+        return self.height // self.cell
+
+    @property
+    def columns(self) -> int:
+        return self.width // self.cell
+
+    def histograms(self, pictures: Iterable[Codes], bins: int) -> Iterator[Rows]:
+        """(rows * columns, bins) for each picture, a cell's summing to 1; a picture: (height * width,) codes."""
+        cells, weights = self._shares
+        first, flat = cells * bins, weights.ravel()
+        where = np.empty_like(first)
+        for codes in pictures:
+            np.add(first, codes, out=where)
+            found = np.bincount(where.ravel(), flat, self.rows * self.columns * bins)
+            yield found.astype(np.float32).reshape(-1, bins)
+
+    @cached_property
+    def _shares(self) -> tuple[Ids, NDArray[np.float64]]:
+        """The four cells that each pixel is shared by and how much it counts in each: (4, pixels) twice.
+
+        What a cell collects over all bins does not depend on the picture, so the L1 norm is divided out here.
+        """
+        rows, by_row = self._axis(self.height)
+        columns, by_column = self._axis(self.width)
+        cells = rows[:, None, :, None] * self.columns + columns[None, :, None, :]
+        weights = by_row[:, None, :, None] * by_column[None, :, None, :]
+        weights /= np.bincount(cells.ravel(), weights.ravel())[cells]
+        return cells.reshape(4, -1), weights.reshape(4, -1)
+
+    def _axis(self, pixels: int) -> tuple[Ids, NDArray[np.float64]]:
+        """For each pixel of an axis the two cells it is shared by and its weight in each: (2, pixels) twice.
+
+        The weight is 0 for a pixel of the border and for a cell that is not there.
+        """
+        at = (np.arange(pixels) + 0.5) / self.cell - 0.5
+        first = np.floor(at).astype(np.int64)
+        cells, weights = np.stack([first, first + 1]), np.stack([first + 1 - at, at - first])
+        weights[(cells < 0) | (cells >= pixels // self.cell)] = 0
+        weights[:, : self.border] = weights[:, pixels - self.border :] = 0
+        return cells.clip(0, pixels // self.cell - 1), weights
+
+
+@dataclass(frozen=True)
+class Celled(Descriptor):
+    """Codes of pixels, counted by cell.
+
+    cell: pixels a side, from the least that leaves every cell a pixel with a code to 100
+    margin: cells that are left out on each side; what remains is described as if nothing were around it
+    The bin is the slowest axis of a row, then the cell's row, then its column.
+    """
+
+    cell: int = 10
+    margin: int = 0
+    crop: ClassVar[CropKind] = "grey"
+
+    def __post_init__(self) -> None:
+        least = (2 * self._border + 1) // 3 + 1
+        if not least <= self.cell <= WIDTH:
+            raise WrongShape("cell", f"{least} to {WIDTH} pixels", self.cell)
+        most = (WIDTH // self.cell - 1) // 2
+        if not 0 <= self.margin <= most:
+            raise WrongShape("margin", f"0 to {most} cells of {self.cell} pixels", self.margin)
+
+    @property
+    @abstractmethod
+    def bins(self) -> int:
+        """How many codes there are."""
+
+    @property
+    @abstractmethod
+    def _border(self) -> int:
+        """How far from a pixel its code looks."""
+
+    @abstractmethod
+    def _codes(self, picture: Crops) -> Codes:
+        """(height * width,) of a contiguous (height, width); anything in the border."""
+
+    @abstractmethod
+    def _normed(self, histograms: Rows) -> Rows:
+        """(cells, bins) of cells that sum to 1."""
+
+    @cached_property
+    def grid(self) -> CellGrid:
+        out = 2 * self.margin * self.cell
+        return CellGrid(HEIGHT - out, WIDTH - out, self.cell, self._border)
+
+    @property
+    def dim(self) -> int:
+        return self.grid.rows * self.grid.columns * self.bins
+
+    @property
+    def _cells(self) -> CellLayout:
+        rows, columns = HEIGHT // self.cell, WIDTH // self.cell
+        down, across = np.ogrid[: self.grid.rows, : self.grid.columns]
+        of = (down + self.margin) * columns + across + self.margin
+        return CellLayout(rows, columns, self.cell, np.tile(of.ravel(), self.bins))
+
+    def _describe(self, crops: Crops) -> Rows:
+        grid, out = self.grid, self.margin * self.cell
+        cut = np.ascontiguousarray(crops[:, out : out + grid.height, out : out + grid.width])
+        rows = np.empty((len(crops), self.bins, grid.rows * grid.columns), np.float32)
+        for row, found in zip(rows, grid.histograms(map(self._codes, cut), self.bins), strict=True):
+            row[:] = self._normed(found).T
+        return rows.reshape(len(crops), self.dim)
+
+
+def ring(radius: float, points: int) -> list[tuple[int, int]]:
+    """(dy, dx) of points evenly round a circle, from the right and clockwise, each at the nearest pixel."""
+    turns = 2 * np.pi * np.arange(points) / points
+    return [(round(radius * float(np.sin(t))), round(radius * float(np.cos(t)))) for t in turns]

@@ -1,0 +1,36 @@
+"""Which descriptors run a model file of the operator's, by what their classes declare."""
+
+import json
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from pathlib import Path
+
+from ml import registry
+from ml.descriptors.common.manifest import DescriptorManifest
+from ml.errors import Corrupt
+
+
+@lru_cache(maxsize=1)
+def manifest_types() -> dict[str, type[DescriptorManifest]]:
+    """Return the manifest class of each descriptor that needs a model file, by the descriptor's name."""
+    types = ((name, registry.component("descriptors", name).manifest_type) for name in registry.names("descriptors"))
+    return {name: manifest_type for name, manifest_type in types if manifest_type is not None}
+
+
+def find_descriptor(manifest: Path) -> str:
+    """Return the name of the descriptor whose manifest has the fields of this file, or is nearest to having them.
+
+    Raises Corrupt if the file cannot be read or holds no JSON object.
+    """
+    try:
+        present = json.loads(manifest.read_bytes()).keys()
+    except (OSError, ValueError, AttributeError) as error:
+        raise Corrupt(f"{manifest.name} is not a manifest: {error}") from error
+    types = manifest_types()
+
+    def count_agreements(name: str) -> int:
+        known = {field.name for field in fields(types[name])}
+        required = {field.name for field in fields(types[name]) if field.default is MISSING}
+        return len(present & known) - len(required - present)
+
+    return max(types, key=count_agreements)

@@ -1,0 +1,71 @@
+"""Fisher vectors: how a mixture of patches would have to change to fit each face better."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.clustering.gaussian_mixture import Mixture, posteriors
+from ml.descriptors.common.dense_sift import DenseSift, device_of
+from ml.descriptors.common.vocabulary import PLACE, Vocabulary
+from ml.types import Crops, Rows
+
+TINY = 1e-12
+BATCH = {"cpu": 1, "cuda": 64}
+"""Faces at a time: what is made of one takes 30 MB."""
+
+
+class Encoder:
+    """Safe to use from several threads: nothing in it changes."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, stride: int, device: str = "auto", dtype: torch.dtype = torch.float32
+    ) -> None:
+        def put(array: object) -> Tensor:
+            return torch.as_tensor(array).to(self.device, dtype)
+
+        self.device = device_of(device)
+        self.sift = DenseSift(stride, self.device, dtype)
+        self.axes = put(vocabulary.axes).T.contiguous()
+        self.mean = put(vocabulary.mean) @ self.axes
+        self.mixture = Mixture(put(vocabulary.means), put(vocabulary.variances), put(vocabulary.log_weights))
+        self.places = put(self.sift.centres())
+
+    def describe(self, crops: Crops) -> Rows:
+        """(N, 170, 100) uint8 -> (N, 2 k (d + 2))."""
+        size = BATCH[self.device.type]
+        batches = (torch.from_numpy(np.array(crops[at : at + size])) for at in range(0, len(crops), size))
+        return np.concatenate([self.rows(batch.to(self.device)).cpu().numpy() for batch in batches])
+
+    def rows(self, crops: Tensor) -> Tensor:
+        """(B, 170, 100) -> (B, 2 k (d + 2)): signed roots of the Fisher vectors, each of L2 norm 1."""
+        raw = self.fisher_vectors(self.lifted(crops))
+        roots = raw.abs().sqrt_().copysign(raw)
+        return roots.div_(torch.linalg.vector_norm(roots, dim=1, keepdim=True).clamp_min(TINY))
+
+    def lifted(self, crops: Tensor) -> Tensor:
+        """What the mixture sees of each patch, beside its squares: (B, T, 2 (d + 2))."""
+        rooted, length = self.sift.patches(crops)
+        d = len(self.mean)
+        both = rooted.new_empty(*length.shape, 2 * (d + PLACE))
+        z = both[..., : d + PLACE]
+        torch.sub(torch.matmul(rooted.mT, self.axes).div_(length[..., None]), self.mean, out=z[..., :d])
+        z[..., d:] = self.places
+        torch.mul(z, z, out=both[..., d + PLACE :])
+        return both
+
+    def fisher_vectors(self, both: Tensor) -> Tensor:
+        """By the means, then by the deviations of each component: (B, T, 2 (d + 2)) -> (B, 2 k (d + 2)).
+
+        G_mean = sum_t q_ts (z_t - m_s) / v_s^0.5 / (T w_s^0.5)
+        G_deviation = sum_t q_ts ((z_t - m_s)^2 / v_s - 1) / (T (2 w_s)^0.5), with q_ts = p(s | z_t)
+        (Perronnin, Sanchez and Mensink, ECCV 2010), from three sums over the patches.
+        """
+        faces, patches, _ = both.shape
+        q = posteriors(self.mixture.of_lifted(both.flatten(0, 1)))[0].view(faces, patches, -1)
+        mass = q.sum(1)[..., None]
+        first, second = (q.mT @ both).chunk(2, dim=2)
+        m, v = self.mixture.means, self.mixture.variances
+        root = self.mixture.log_weights.mul(0.5).exp()[:, None] * patches
+        by_mean = (first - m * mass) * v.rsqrt() / root
+        by_deviation = ((second - 2 * m * first + m * m * mass) / v - mass) / (root * 2**0.5)
+        return torch.cat([by_mean.flatten(1), by_deviation.flatten(1)], 1)

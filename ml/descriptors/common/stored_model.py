@@ -1,0 +1,57 @@
+"""What descriptors that run a model file share: the manifest beside it, and a pin that fixes which model it is."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Generic, Literal, TypeVar
+
+from ml.descriptors.base import Descriptor
+from ml.descriptors.common.manifest import DescriptorManifest, sha256
+from ml.errors import Corrupt
+from ml.types import CropKind
+
+Device = Literal["auto", "cpu", "cuda"]
+ManifestT = TypeVar("ManifestT", bound=DescriptorManifest)
+
+
+@dataclass(frozen=True)
+class StoredModel(Descriptor, Generic[ManifestT]):
+    """manifest: path of the JSON file beside the model
+    device: "auto" runs on a GPU if the library sees one
+    pin: the expected `fingerprint` of the manifest. Another one raises Corrupt, so that an embedder never meets
+        descriptors of a model it was not trained on. "" accepts any.
+    """
+
+    manifest: str
+    device: Device = "auto"
+    pin: str = ""
+    crop: ClassVar[CropKind] = "colour"
+    is_costly: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.pin not in ("", self.fingerprint):
+            raise Corrupt(f"the manifest {self._path.name} is not the one that this model was made with")
+
+    @property
+    def _path(self) -> Path:
+        return Path(self.manifest)
+
+    @cached_property
+    def read_manifest(self) -> ManifestT:
+        """The content of the manifest."""
+        assert self.manifest_type is not None, "a stored model has a manifest"
+        return self.manifest_type.read(self._path)  # type: ignore[return-value]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the manifest, which itself states the SHA-256 of the model."""
+        self.read_manifest  # noqa: B018  raises if the file is not a manifest
+        return sha256(self._path)
+
+    @property
+    def version(self) -> str:
+        return self.fingerprint
+
+    @property
+    def dim(self) -> int:
+        return self.read_manifest.dim

@@ -1,0 +1,179 @@
+"""Open-set decisions: a search for somebody enrolled should name them, and a search for a stranger should name nobody.
+
+A search names the person whose distance is smallest, where that distance lies below a threshold. The functions here
+take one distance per person, so that they serve any rule that gives one: the person distance by which the service
+decides (`Searches.by_rule`), or the distance of a person's nearest face (`Searches.of`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml import indexes
+from ml.errors import WrongShape
+from ml.evaluation.comparisons.paired_tests import Comparison, compare
+from ml.evaluation.intervals import Interval, Times, bootstrap
+from ml.evaluation.retrieval import Ranked
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.searches import GalleryPeople, search_gallery
+from ml.metric import Metric
+from ml.types import Ids, Rows
+
+Numbers = NDArray[np.float64]
+
+DEFAULT_FPIR = 0.01
+FOLDS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class SearchDistances:
+    """Q searches of one gallery with one model; the face that searches is itself left out.
+
+    own: (Q,) distance of the query's own person, +inf where nothing else of theirs is enrolled
+    other: (Q,) distance of the nearest other person, +inf where there is none. With the query's own person left out of
+        the gallery, the same search is a stranger's, and this is the distance it must be refused at.
+    people: (Q,) number of the query's person
+    own_first: (Q,) whether the query's own person is the nearest; None: where `own` is below `other`. A person distance
+        contains the lead over the next person, so that it is not compared with that of a search without the person
+    """
+
+    own: Numbers
+    other: Numbers
+    people: Numbers
+    own_first: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(cls, ranked: Ranked) -> Self:
+        """With the nearest face of each person as that person's distance."""
+        return cls(ranked.mate.astype(np.float64), ranked.stranger.astype(np.float64), ranked.groups)
+
+    @classmethod
+    def by_rule(cls, rows: Rows, people: Ids, distractors: Rows, queries: Ids, metric: Metric) -> Self:
+        """By person distance, as the service decides.
+
+        rows: (N, d) embeddings; people: (N,) whose each is; distractors: (M, d) of nobody; queries: (Q,) places in rows
+        """
+        ids = np.arange(len(rows) + len(distractors))
+        index = indexes.build(ids, np.concatenate([rows, distractors]), metric)
+        nobody = np.full(len(distractors), -1)
+        gallery = GalleryPeople.from_rows(ids, np.concatenate([people, nobody]), ids >= len(rows))
+        found = search_gallery(index, gallery, queries, DecisionRule())
+        first = np.isfinite(found.mate)
+        own = np.where(first, found.mate, np.finfo(np.float64).max)
+        several = gallery.face_counts[found.owners] > 1
+        return cls(np.where(several, own, np.inf), found.stranger, people[queries].astype(np.float64), first)
+
+    @property
+    def is_first(self) -> NDArray[np.bool_]:
+        """(Q,) whether the query's own person is the nearest."""
+        return self.own < self.other if self.own_first is None else self.own_first
+
+    @property
+    def enrolled(self) -> NDArray[np.bool_]:
+        """(Q,) whether the query's own person can be found."""
+        return np.isfinite(self.own)
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What the default decision answers, 1.0 for yes and 0.0 for no.
+
+    named_rightly: (Q,) the search names the query's own person; NaN where nothing else of theirs is enrolled
+    stranger_named: (Q,) the same search, the query's own person left out, names somebody
+    """
+
+    named_rightly: Numbers
+    stranger_named: Numbers
+
+
+def strangers_named(
+    searches: SearchDistances, fpir: float = DEFAULT_FPIR, folds: int = FOLDS, seed: int = 0
+) -> Decisions:
+    """Decide every search at the threshold at which a share `fpir` (0..1) of strangers' searches names somebody.
+
+    The share of right names is 1 - FNIR at this FPIR (ISO/IEC 19795-1) with the mate in first place. Whether a stranger
+    is named is decided at the threshold of other people's searches, fold by fold, since at the threshold of all of them
+    it would be `fpir` by construction. Raises WrongShape where nobody searches.
+    """
+    if not len(searches.other):
+        raise WrongShape("searches", "one or more", 0)
+    limit = _limit(searches.other, fpir)
+    right = searches.is_first & (searches.own < limit)
+    named = np.zeros(len(searches.other))
+    for inside in _folds(searches.people, folds, seed):
+        named[inside] = searches.other[inside] < _limit(searches.other[~inside], fpir)
+    return Decisions(np.where(searches.enrolled, right.astype(np.float64), np.nan), named)
+
+
+def rate_named_rightly(searches: SearchDistances, fpir: float = DEFAULT_FPIR, *, seed: int = 0) -> Interval:
+    """The share of searches for somebody enrolled that name them; each resample of people chooses its threshold anew.
+
+    NaN where nobody is enrolled twice. Raises WrongShape where nobody searches.
+    """
+    value = _mean(strangers_named(searches, fpir).named_rightly)
+    people, member = np.unique(searches.people, return_inverse=True)
+    shares = _shares(searches, member, fpir)
+    found = bootstrap(lambda times: shares(times)[:, None], len(people), seed=seed)[0]
+    return Interval(value, min(found.low, value), max(found.high, value))
+
+
+def compare_named_rightly(
+    first: SearchDistances, second: SearchDistances, fpir: float = DEFAULT_FPIR, *, seed: int = 0
+) -> Comparison:
+    """`rate_named_rightly` of the second less that of the first, both on the same searches.
+
+    The interval resamples people, and each resample chooses both thresholds anew, so that it holds what few strangers
+    leave open about them; p is of the permutation test at the thresholds of all searches.
+    """
+    before, after = (strangers_named(s, fpir).named_rightly for s in (first, second))
+    plain = compare(after, before, first.people, seed=seed)
+    people, member = np.unique(first.people, return_inverse=True)
+    shares = [_shares(s, member, fpir) for s in (first, second)]
+
+    def difference(times: Times) -> Numbers:
+        return np.asarray((shares[1](times) - shares[0](times))[:, None], np.float64)
+
+    found, value = bootstrap(difference, len(people), seed=seed)[0], plain.difference.value
+    return Comparison(Interval(value, min(found.low, value), max(found.high, value)), plain.p, plain.groups)
+
+
+def _mean(values: Numbers) -> float:
+    kept = values[np.isfinite(values)]
+    return float(kept.mean()) if len(kept) else float("nan")
+
+
+def _limit(others: Numbers, fpir: float) -> float:
+    """The distance below which a search names somebody: at most this share of strangers' searches lies below."""
+    allowed = int(fpir * len(others) + 1e-9)
+    return float(np.partition(others, allowed)[allowed]) if allowed < len(others) else np.inf
+
+
+def _folds(people: Numbers, folds: int, seed: int) -> list[NDArray[np.bool_]]:
+    """Who is decided together: whole people, in as many parts as there are people where those are fewer."""
+    numbers, member = np.unique(people, return_inverse=True)
+    count = min(folds, len(numbers))
+    if count < 2:
+        return []
+    part = np.random.default_rng(seed).permutation(len(numbers)) % count
+    return [part[member] == f for f in range(count)]
+
+
+def _shares(searches: SearchDistances, member: Ids, fpir: float) -> Callable[[Times], Numbers]:
+    """From (R, people) times drawn to the (R,) shares of right names, at the thresholds of each resample."""
+    order = np.argsort(searches.other, kind="stable")
+    strangers, known = member[order], np.flatnonzero(searches.enrolled)
+    mates = member[known]
+    nearer = np.searchsorted(searches.other[order], searches.own[known], side="right")
+    first = searches.is_first[known]
+
+    def shares(times: Times) -> Numbers:
+        named = np.concatenate([np.zeros((len(times), 1)), np.cumsum(times[:, strangers], axis=1)], axis=1)
+        weights = times[:, mates]
+        right = first & (named[:, nearer] <= fpir * named[:, -1:] + 1e-9)
+        with np.errstate(invalid="ignore"):
+            return np.asarray((weights * right).sum(1) / weights.sum(1), np.float64)
+
+    return shares

@@ -1,0 +1,52 @@
+"""Build the index that suits a collection, and load one from its snapshot."""
+
+from pathlib import Path
+
+from ml import registry
+from ml.errors import Corrupt
+from ml.indexes.base import Device, Index, IndexOptions
+from ml.indexes.common.cells import default_cell_count
+from ml.indexes.common.snapshot_file import open_snapshot
+from ml.metric import EUCLIDEAN, Metric
+from ml.types import Ids, Rows
+
+
+def build(
+    ids: Ids,
+    rows: Rows,
+    metric: Metric = EUCLIDEAN,
+    *,
+    name: str | None = None,
+    p: int | None = None,
+    m: int | None = None,
+    device: Device = "auto",
+    seed: int = 0,
+) -> Index:
+    """Build an index of (N, d) rows under (N,) ids.
+
+    name: a component of `ml/indexes`; None: the one that suits the number of cells and the metric
+    p: number of cells; None: `default_cell_count` of N, which is 1 for a small collection. For m, device and seed see
+        `IndexOptions`.
+    """
+    cells = p or default_cell_count(len(rows))
+    several = cells > 1 and len(rows) > 0
+    component = registry.component("indexes", name or _choose_name(cells if several else 1, metric))
+    options = IndexOptions(p=cells if several else 1, m=m, device=device, seed=seed)
+    index: Index = component.create(rows.shape[1], metric, options)
+    index.add(ids, rows)
+    return index
+
+
+def _choose_name(cells: int, metric: Metric) -> str:
+    names = registry.names("indexes")
+    return next(name for name in names if registry.component("indexes", name).suits(cells, metric))
+
+
+def load(path: Path, digest: str, *, device: Device = "auto") -> Index:
+    """Load the index that `Index.save` wrote to `path`, returning this SHA-256. Raises Corrupt for any other file."""
+    with open_snapshot(path, digest) as (header, body):
+        try:
+            index: Index = registry.component("indexes", header["kind"].lower()).restore(header, body, device)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(f"the index in {path.name} lacks {error}; build it again from the rows") from error
+    return index
