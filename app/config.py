@@ -17,40 +17,67 @@ AUTO, LBP, DLIB_RESNET = "auto", "lbp", "dlib_resnet"
 class Settings(BaseModel, frozen=True, extra="forbid"):
     """`LIKENESS_DATABASE_URL` -> `database_url`, and so on; every setting has a default."""
 
-    home: Path = Field(Path(".likeness"), description="the folder of all that the service keeps")
-    database_url: str = Field("", description="empty: SQLite in the home; or postgresql://user:password@host/name")
-    redis_url: str = Field("", description="empty: jobs and changes are looked for every half second; or redis://host")
+    home: Path = Field(Path(".likeness"), description="The folder that holds everything the service keeps on disk.")
+    database_url: str = Field(
+        "", description="Empty: SQLite in the home. Otherwise `postgresql://user:password@host/name`."
+    )
+    redis_url: str = Field(
+        "", description="Empty: processes poll for jobs and changes. Otherwise `redis://host`, and they are notified."
+    )
 
-    detector: Literal["hog", "yunet"] = Field("hog", description="yunet needs `likeness detectors pull yunet` first")
-    onnx_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of an ONNX recogniser")
-    cnn_manifests: dict[str, Path] = Field({}, description="JSON: descriptor name -> manifest of a CNN that we trained")
+    detector: Literal["hog", "yunet"] = Field(
+        "hog", description="The face detector. `yunet` needs `likeness detectors pull yunet` first."
+    )
+    onnx_manifests: dict[str, Path] = Field(
+        {}, description="JSON object: descriptor name -> manifest of an ONNX recogniser, beside those in the home."
+    )
+    cnn_manifests: dict[str, Path] = Field(
+        {}, description="JSON object: descriptor name -> manifest of a CNN that Likeness trained."
+    )
     default_recogniser: str = Field(
         AUTO,
-        description="what describes the faces of a new collection: dlib_resnet, lbp, or a name of onnx_manifests or "
-        "cnn_manifests; auto: dlib_resnet where its weights are installed, else lbp",
+        description="What describes the faces of a new collection: `dlib_resnet`, `lbp`, or a name in onnx_manifests "
+        "or cnn_manifests. `auto`: `dlib_resnet` if its weights are installed, otherwise `lbp`.",
     )
-    index_device: Literal["auto", "cpu", "cuda"] = "auto"
+    index_device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where search indexes live. `auto`: on the GPU if FAISS finds one, otherwise on the CPU."
+    )
 
-    workers: int = Field(0, ge=0, le=64, description="ingest processes that `serve` starts; 0: one per core")
-    inference_slots: int = Field(0, ge=0, le=256, description="requests described at once; 0: one per core")
-    patience_seconds: float = Field(10, gt=0, description="how long a request waits for a slot before 503")
-    lease_seconds: float = Field(15, gt=0, description="a job whose worker is silent this long is taken from it")
-    poll_seconds: float = Field(0.5, gt=0, description="how often followers and workers look by themselves")
+    workers: int = Field(
+        0, ge=0, le=64, description="Worker processes for short jobs that `likeness serve` starts. 0: one per core."
+    )
+    inference_slots: int = Field(
+        0, ge=0, le=256, description="Requests of an API process that are described at once. 0: one per core."
+    )
+    patience_seconds: float = Field(
+        10, gt=0, description="How long a request waits for a slot before it is answered with 503."
+    )
+    lease_seconds: float = Field(
+        15, gt=0, description="How long a worker may be silent before its job is given to another worker."
+    )
+    poll_seconds: float = Field(
+        0.5, gt=0, description="How often followers look for changes and idle workers for jobs."
+    )
     wpca_after_faces: int = Field(
         2000,
         ge=0,
-        description="where LBP serves, a first WPCA is fitted at so many faces, published if measured better; 0: never",
+        description="At this many gallery faces, a collection that LBP serves gets a first WPCA model, published only "
+        "if it is measured to be better. 0: never.",
     )
 
-    max_image_bytes: int = Field(20 * MiB, gt=0)
-    max_image_pixels: int = Field(50_000_000, gt=0)
-    max_faces_per_image: int = Field(100, gt=0)
-    max_json_bytes: int = Field(32 * MiB, gt=0)
-    max_import_bytes: int = Field(64 * 1024 * MiB, gt=0, description="of an archive as it is sent")
-    max_import_unpacked_bytes: int = Field(512 * 1024 * MiB, gt=0)
-    max_import_entries: int = Field(2_000_000, gt=0)
-    max_import_ratio: int = Field(200, gt=0, description="unpacked over packed bytes of one entry")
-    import_roots: tuple[Path, ...] = Field((), description="folders on this server that :import may name")
+    max_image_bytes: int = Field(20 * MiB, gt=0, description="Largest photo, in bytes of the file.")
+    max_image_pixels: int = Field(50_000_000, gt=0, description="Largest photo, in pixels (width x height).")
+    max_faces_per_image: int = Field(100, gt=0, description="Most faces enrolled from one photo that names no subject.")
+    max_json_bytes: int = Field(32 * MiB, gt=0, description="Largest body of a request without a photo or archive.")
+    max_import_bytes: int = Field(64 * 1024 * MiB, gt=0, description="Largest archive, in bytes as it is sent.")
+    max_import_unpacked_bytes: int = Field(
+        512 * 1024 * MiB, gt=0, description="Largest archive, in bytes when it is unpacked."
+    )
+    max_import_entries: int = Field(2_000_000, gt=0, description="Most entries of an archive or folder.")
+    max_import_ratio: int = Field(200, gt=0, description="Largest ratio of unpacked to packed bytes of one entry.")
+    import_roots: tuple[Path, ...] = Field(
+        (), description="JSON array: folders on this server from which `:import` may read photos."
+    )
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Settings":

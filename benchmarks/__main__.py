@@ -1,7 +1,8 @@
 """`make bench`: the measurements that need no data of others, one after the other, so that none disturbs another.
 
 Each is a process of its own; those that write JSON write it into a folder, `.bench` unless another is named. At the end
-stands what was to be reached, and what was. Those that need LFW are named in docs/measurements.md, with their commands.
+stands what was to be reached, and what was. Those that need LFW are named in docs/research/measurements.md, with their
+commands.
 """
 
 import subprocess

@@ -1,6 +1,6 @@
-"""The learning curve of each method, drawn: what `docs/methods.md` shows.
+"""The learning curve of each method, drawn: what `docs/research/methods.md` shows.
 
-    python -m benchmarks.curves [--out docs/methods/curves] [--people 240] [--only NAME ...]
+    python -m benchmarks.curves [--out docs/research/curves] [--people 240] [--only NAME ...]
 
 Learns from drawn faces of people who do not exist (LBP, 5 photos each, dim 16; two descriptors for those that join
 them), so that anybody can draw them again. One SVG a method: its loss, and how well it does on people held out, where
@@ -94,7 +94,7 @@ def _short(value: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs/methods/curves"))
+    parser.add_argument("--out", type=Path, default=Path("docs/research/curves"))
     parser.add_argument("--people", type=int, default=240)
     parser.add_argument("--only", nargs="*")
     told = parser.parse_args()

@@ -16,7 +16,7 @@ PEOPLE, PHOTOS_A_PERSON = 24, 3
 FIRST_PERSON = 9000
 PHOTO_PIXELS = 160
 MIN_AUC = 0.88
-"""Face recognisers reach 0.97 to 0.99 here, bare pixels and untrained networks up to 0.83 (docs/onnx.md)."""
+"""Face recognisers reach 0.97 to 0.99 here, bare pixels and untrained networks up to 0.83 (docs/use/recognisers.md)."""
 TOLERANCE = 1e-2
 
 

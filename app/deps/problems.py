@@ -38,7 +38,7 @@ KNOWN: dict[Refusal, tuple[str, str]] = {
     (409, "TaskDisabled"): ("the task is off", "the task age is off; an administrator can switch it on"),
     (409, "NotInstalled"): (
         "a file or library that the model needs is not on the server",
-        "no ONNX manifest at recogniser.json; docs/onnx.md says how one is written",
+        "no ONNX manifest at recogniser.json; docs/use/recognisers.md says how one is written",
     ),
     (409, "CropMissing"): (
         "stored faces lack the kind of crop that the recogniser describes",

@@ -23,7 +23,7 @@ TEMPLATES: dict[CropKind, NDArray[np.float32]] = {
 
 @dataclass(frozen=True)
 class Similarity:
-    """Turn, scale and shift, by least squares from the five points to the template of each kind (docs/geometry.md).
+    """Turn, scale and shift, by least squares from the five points to each kind's template (docs/research/geometry.md).
 
     Convention:
         image: (H, W, 3) uint8 RGB; points: (5, 2), see `Points`

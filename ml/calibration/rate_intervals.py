@@ -24,7 +24,7 @@ MIN_EVENTS = 100
 """Below so many events the variance between people is extrapolated: too few events fall on one person to show it."""
 TAIL_EXPONENT = 0.5
 """The squared relative spread of people's own rates grows as rate ** -TAIL_EXPONENT towards small rates. Measured:
-0.35 to 0.7 between rates of 1e-2 and 1e-4 on LFW and CelebA (docs/evaluation.md)."""
+0.35 to 0.7 between rates of 1e-2 and 1e-4 on LFW and CelebA (docs/research/evaluation.md)."""
 
 Floats = NDArray[np.float64]
 

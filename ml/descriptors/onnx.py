@@ -39,7 +39,7 @@ def _session(model: Path, sha256: str, threads: int, device: Device) -> Any:
 class Onnx(StoredModel[OnnxManifest]):
     """A face recogniser of others, run by ONNX Runtime; its numbers are as good as its training.
 
-    manifest, device, pin: see `StoredModel`, and docs/onnx.md; threads: for one run
+    manifest, device, pin: see `StoredModel`, and docs/use/recognisers.md; threads: for one run
     Raises Unavailable (no manifest, no model), Corrupt (either altered or unreadable), WrongShape (the model takes
     or gives another shape than the manifest says).
     """

@@ -101,7 +101,7 @@ class Setting:
 
     @property
     def step_seconds(self) -> float:
-        """Of a batch of 256 pairs, on the machine of docs/measurements.md."""
+        """Of a batch of 256 pairs, on the machine of docs/research/measurements.md."""
         numbers = 2 * self.dim if self.learner.coupled else self.dim
         return 0.002 + WIDTHS[self.features] / WIDTHS["lbp"] * (0.012 + 0.0002 * numbers)
 

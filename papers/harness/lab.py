@@ -200,7 +200,7 @@ def _one_more(outer: Protocol) -> Protocol:
 
 
 def cost(method: Method, features: str) -> float:
-    """Seconds that a fit takes on the machine of docs/measurements.md, as a rule of thumb until one was done here."""
+    """Seconds a fit takes on the machine of docs/research/measurements.md: a rule of thumb until one was done here."""
     width = sum(WIDTHS.get(one.removesuffix(MIRRORED), 2000) for one in features.split("+")) / WIDTHS["lbp"]
     plain = {"l2": 0.0, "cosine": 0.0, "wpca": 10.0 * width, "ldml": 8.0, "clml": 18.0}
     maps = 0.8 + float(method.options.get("k", 16)) / 80 if method.name == "clml" else 1.0

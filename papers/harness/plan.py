@@ -39,7 +39,7 @@ class Work:
 
     name: as the bar shows it
     key: plain JSON that names everything the result follows from; two works of one key are the same work
-    seconds: guessed on the machine of docs/measurements.md; once such a work was done here, its own time counts
+    seconds: guessed on the machine of docs/research/measurements.md; once it was done here, its own time counts
     kind: works that cost alike, by which the guess is corrected
     run: run(folder, progress) -> facts and arrays; it may keep files in the folder. Called once, then never again
     """

@@ -14,7 +14,7 @@ from papers.harness.store import NotThere, Store
 PATIENCE = 1.0
 """Seconds after which others are looked at again."""
 REFERENCE = 0.30
-"""Seconds that `_probe` takes on the machine of docs/measurements.md."""
+"""Seconds that `_probe` takes on the machine of docs/research/measurements.md."""
 
 
 def announce(chapters: Sequence[Chapter], store: Store) -> float:

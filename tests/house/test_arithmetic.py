@@ -1,4 +1,4 @@
-"""The arithmetics that the suite is run under, and how one is chosen."""
+"""The kinds of arithmetic that the suite runs under, and how one is chosen."""
 
 import os
 import shutil

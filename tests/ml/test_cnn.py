@@ -109,7 +109,7 @@ def test_new_weights_under_an_old_name_are_read_anew(tmp_path: Path) -> None:
 
 
 def test_a_manifest_or_weights_that_are_not_there_say_where_they_were_sought(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"no CNN manifest at .*nowhere\.json; docs/methods/cnn\.md"):
+    with pytest.raises(Unavailable, match=r"no CNN manifest at .*nowhere\.json; docs/research/cnn\.md"):
         Cnn(manifest=str(tmp_path / "nowhere.json"))
     path = tiny_cnn(tmp_path)
     path.with_suffix(".safetensors").unlink()

@@ -28,7 +28,7 @@ HEAVIEST = 10_000_000  # people times faces: half a minute of k-means
 def judged(
     task: str, entrants: Entrants, protocols: Sequence[Protocol], placed: Callable[[int], Placed]
 ) -> dict[str, Any]:
-    """The report: see `docs/publishing.md`. `placed(i)` is asked for one draw after the other, and none is held."""
+    """The report: see `docs/use/publishing.md`. `placed(i)` is asked for one draw after the other, and none is held."""
     draws: list[dict[str, Any]] = []
     ranked: list[Ranked] = []
     decided: list[OpenSetOutcomes] = []

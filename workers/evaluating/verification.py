@@ -54,7 +54,7 @@ class Learned:
 def judged(
     faces: Ids, people: Ids, protocols: Sequence[Protocol], placed: Callable[[int], Placed], judge: Judge | None
 ) -> dict[str, Any]:
-    """The report: see `docs/publishing.md`. `placed(f)` is asked for one fold after the other, and none is held.
+    """The report: see `docs/use/publishing.md`. `placed(f)` is asked for one fold after the other, and none is held.
 
     faces, people: (N,) the pk of each photo's face, and whose it is. judge: see `ml.evaluation.folds.verify`.
     """

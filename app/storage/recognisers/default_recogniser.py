@@ -21,7 +21,7 @@ log = logging.getLogger("likeness.recogniser")
 BUILT_IN_MODELS = (FIRST, DLIB_MODEL)
 """Models that need no training; they cannot be archived."""
 RIGHT_FIRST = {LBP: 0.4, DLIB_RESNET: 0.97}
-"""The share of searches whose first match is the right person: 500 people of LFW (docs/measurements.md)."""
+"""The share of searches whose first match is the right person: 500 people of LFW (docs/research/measurements.md)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,5 @@
-"""The small JSON file beside a model's weights: what it is, and how it wants its pictures (docs/onnx.md,
-docs/methods/cnn.md)."""
+"""The small JSON file beside a model's weights: what it is, and how it wants its pictures (docs/use/recognisers.md,
+docs/research/cnn.md)."""
 
 import hashlib
 import json
@@ -86,7 +86,7 @@ class OnnxManifest(DescriptorManifest):
     output: str = ""
     normalise: bool = True
     kind: ClassVar[str] = "ONNX"
-    page: ClassVar[str] = "docs/onnx.md"
+    page: ClassVar[str] = "docs/use/recognisers.md"
 
     def _checked(self) -> Self:
         """With sizes and channels as tuples."""
@@ -118,7 +118,7 @@ class CnnManifest(DescriptorManifest):
     projected: bool = False
     trained: str = ""
     kind: ClassVar[str] = "CNN"
-    page: ClassVar[str] = "docs/methods/cnn.md"
+    page: ClassVar[str] = "docs/research/cnn.md"
 
     def _checked(self) -> Self:
         if not all(isinstance(text, str) for text in (self.net, self.trained)):

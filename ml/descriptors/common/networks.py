@@ -19,7 +19,7 @@ class Casia(nn.Module):
     (n, 3, 112, 112) -> (n, 320).
 
     Pairs of 3x3 convolutions, a 2x2 maximum after each pair, a mean over what the last leaves (7x7). No ReLU after the
-    last convolution, since what follows is the feature. Where the paper is silent or of its time: docs/methods/cnn.md.
+    last convolution, since what follows is the feature. Where the paper is silent or of its time: docs/research/cnn.md.
     """
 
     dim = 320
@@ -44,7 +44,7 @@ class Light(nn.Module):
     """A thin MobileFaceNet (Chen et al. 2018): (n, 3, 112, 112) -> (n, 128), 0.4 M parameters.
 
     Depthwise-separable bottlenecks, and at the end each place of the 7x7 map has a weight of its own (its "global
-    depthwise convolution") where a mean would treat the chin as the eyes. ReLU, not PReLU: docs/methods/cnn.md.
+    depthwise convolution") where a mean would treat the chin as the eyes. ReLU, not PReLU: docs/research/cnn.md.
     """
 
     dim = 128

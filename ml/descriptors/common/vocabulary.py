@@ -58,7 +58,7 @@ class Vocabulary:
     def read(cls, path: Path) -> Self:
         """Raises Unavailable where it is not there, Corrupt where it is not right."""
         if not path.is_file():
-            raise Unavailable(f"no vocabulary at {path}; Fisher.learn makes one from crops (docs/methods/fisher.md)")
+            raise Unavailable(f"no vocabulary at {path}; Fisher.learn makes one from crops (docs/research/fisher.md)")
         data = path.read_bytes()
         try:
             arrays = load(data)
