@@ -191,3 +191,17 @@ def test_trainings_of_the_research_pages_name_methods_and_options_that_exist(pag
         embedder = component("embedders", training.get("method", "ldml"))
         known = {option.name for option in list_options(embedder)}
         assert known >= set(training.get("options", {})), body
+
+
+def test_the_parts_of_the_architecture_exist() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    library = re.findall(
+        r"^    ([a-z_ ]+?)  +\S", text.partition("## The library")[2].partition("## ")[0], re.MULTILINE
+    )
+    service = re.findall(
+        r"^\| ((?:`\w+`(?:, )?)+) \|", text.partition("## The service")[2].partition("## ")[0], re.MULTILINE
+    )
+    paths = [f"ml/{name}" for names in library for name in names.split()]
+    paths += [f"app/{name}" for names in service for name in re.findall(r"\w+", names)]
+    assert len(paths) > 30
+    assert [path for path in paths if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()] == []
