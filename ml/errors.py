@@ -34,8 +34,8 @@ class Unreadable(LikenessError):
 
 
 class WrongShape(LikenessError):
-    def __init__(self, what: str, wanted: str, found: object) -> None:
-        super().__init__(f"{what} must be {wanted}, not {found}")
+    def __init__(self, what: str, wanted: str, actual: object) -> None:
+        super().__init__(f"{what} must be {wanted}, not {actual}")
 
 
 class NotFinite(LikenessError):
@@ -56,9 +56,9 @@ class NotLinear(LikenessError):
 class TooFewPairs(LikenessError):
     """`missing` says how many more pairs of which kind are needed."""
 
-    def __init__(self, what: str, needed: int, found: int) -> None:
-        super().__init__(f"{needed} {what} needed, {found} found: {needed - found} more to label")
-        self.missing = needed - found
+    def __init__(self, what: str, needed: int, actual: int) -> None:
+        super().__init__(f"{needed} {what} needed, {actual} found: {needed - actual} more to label")
+        self.missing = needed - actual
 
 
 class CannotGoOn(LikenessError):

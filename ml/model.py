@@ -37,8 +37,8 @@ class Recipe:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Of each descriptor, the name of its numbers: 16 hex digits, the same wherever they are."""
-        told = [(s.name, _options(s), d.version) for s, d in zip(self.descriptors, self.built, strict=True)]
-        return tuple(hashlib.sha256(repr(t).encode()).hexdigest()[:16] for t in told)
+        descriptions = [(s.name, _options(s), d.version) for s, d in zip(self.descriptors, self.built, strict=True)]
+        return tuple(hashlib.sha256(repr(t).encode()).hexdigest()[:16] for t in descriptions)
 
     @property
     def crops(self) -> tuple[CropKind, ...]:

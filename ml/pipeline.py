@@ -31,17 +31,17 @@ class FrontEnd:
 
     def faces(self, image: Image) -> list[AlignedFace]:
         """Every face of an (H, W, 3) uint8 RGB photo, largest first, good enough to enrol or not: see its quality."""
-        aligned = (self.align(image, found) for found in self.detector.detect(image))
+        aligned = (self.align(image, detection) for detection in self.detector.detect(image))
         return [face for face in aligned if face is not None]
 
-    def align(self, image: Image, found: Detection) -> AlignedFace | None:
+    def align(self, image: Image, detection: Detection) -> AlignedFace | None:
         """One face that a detector saw; None where the landmarker sees none there."""
-        points = self.landmarks.locate(image, found)
+        points = self.landmarks.locate(image, detection)
         if points is None:
             return None
         crops = self.aligner.crops(image, points)
-        quality = assess(crops["grey"], points, found.confidence, self.wanted)
-        return AlignedFace(found.box, points, quality, crops)
+        quality = assess(crops["grey"], points, detection.confidence, self.wanted)
+        return AlignedFace(detection.box, points, quality, crops)
 
     def aligned(self, image: Image) -> AlignedFace:
         """The whole picture is one face, aligned by somebody else, and is taken as it is.

@@ -42,12 +42,12 @@ def _average(rows: Rows, metric: Metric) -> PortableEmbeddings:
     [heard, *more] = [at for at, share in zip(metric.parts, metric.shares, strict=True) if share > 0]
     if not more:
         return PortableEmbeddings(np.ascontiguousarray(rows[:, heard]), "ip")
-    said = (
+    formula = (
         "average: greater is nearer; sum over i of shares[i] * sigmoid(p_i + biases[i]), p_i the inner product of the"
         " two faces' columns of x from ends[i-1] (0 for the first) to ends[i]"
     )
     extra = {"ends": np.cumsum(metric.blocks), "shares": np.array(metric.shares), "biases": np.array(metric.biases)}
-    return PortableEmbeddings(rows, said, extra)
+    return PortableEmbeddings(rows, formula, extra)
 
 
 def _signed(rows: Rows, metric: Metric) -> PortableEmbeddings:
@@ -59,13 +59,13 @@ def _signed(rows: Rows, metric: Metric) -> PortableEmbeddings:
     whole = rows.astype(np.float64)
     sums = whole[:, -2:].sum(1)
     if metric.negative != 1 or np.ptp(sums) > 1e-4 * np.abs(sums).max():
-        said = f"signed: greater is nearer; of the inner product the last {metric.negative} columns count negative"
-        return PortableEmbeddings(rows, said)
+        formula = f"signed: greater is nearer; of the inner product the last {metric.negative} columns count negative"
+        return PortableEmbeddings(rows, formula)
     own = sums.mean() * (whole[:, -2] - whole[:, -1]) / 2
     own -= (own.max() + own.min()) / 2
-    most = max(float(np.abs(own).max()), 1e-12)
-    square = most / ROUNDING**0.5
+    largest = max(float(np.abs(own).max()), 1e-12)
+    square = largest / ROUNDING**0.5
     root = np.sqrt(square)
     beside = (root + own / root)[:, None]
-    found = np.concatenate([whole[:, :-2], beside], axis=1).astype(np.float32)
-    return PortableEmbeddings(found, "ip", {"signed": rows}, most**2 / square + 3 * ROUNDING * square)
+    extended = np.concatenate([whole[:, :-2], beside], axis=1).astype(np.float32)
+    return PortableEmbeddings(extended, "ip", {"signed": rows}, largest**2 / square + 3 * ROUNDING * square)

@@ -55,5 +55,5 @@ def assess(grey: Crops, points: Points, confidence: float, wanted: QualityThresh
         "LOW_CONTRAST": contrast < wanted.contrast,
         "LOW_CONFIDENCE": confidence < wanted.confidence,
     }
-    reasons = tuple(reason for reason, found in faults.items() if found)
+    reasons = tuple(reason for reason, is_present in faults.items() if is_present)
     return Quality(sharpness, brightness, contrast, yaw, pitch, roll, eye_distance, confidence, reasons)

@@ -72,8 +72,8 @@ class ContrastiveHead(nn.Module):
         rows = F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)))
         itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
         chances = (self.scale * rows @ rows.T).masked_fill(itself, -torch.inf).log_softmax(1)
-        alike = (people[:, None] == people) & ~itself
-        return -chances[alike].mean()
+        positives = (people[:, None] == people) & ~itself
+        return -chances[positives].mean()
 
 
 class TripletHead(nn.Module):
@@ -97,10 +97,10 @@ class TripletHead(nn.Module):
     def forward(self, rows: Tensor, people: Tensor) -> Tensor:
         z = self.layer(rows.to(torch.promote_types(rows.dtype, torch.float32)))
         d2 = (z[:, None] - z).square().sum(2)
-        alike = people[:, None] == people
-        apart = ~alike
-        alike = alike & ~torch.eye(len(people), dtype=torch.bool, device=people.device)
-        return self.loss(d2, self.mine(d2.detach(), alike, apart, self.draw))
+        positives = people[:, None] == people
+        negatives = ~positives
+        positives = positives & ~torch.eye(len(people), dtype=torch.bool, device=people.device)
+        return self.loss(d2, self.mine(d2.detach(), positives, negatives, self.draw))
 
 
 class NetworkWithHead(nn.Module):

@@ -77,10 +77,10 @@ def said(embedder: Embedder, round_: Round, rows: Rows) -> Said:
 
 def fused(systems: Sequence[Said], judges: VerificationPairs) -> Said:
     """Late fusion (000, section 4.2): normalised and weighed by what the judges' pairs are."""
-    known, asked = (np.stack([getattr(s, part) for s in systems], 1) for part in ("judges", "test"))
+    known, queried = (np.stack([getattr(s, part) for s in systems], 1) for part in ("judges", "test"))
     normal = Normalise().fit(known, judges.same)
     machine = Svm().fit(normal(known), judges.same)
-    return Said(machine(normal(known)), machine(normal(asked)))
+    return Said(machine(normal(known)), machine(normal(queried)))
 
 
 def right(system: Said, judges: VerificationPairs, test: VerificationPairs) -> NDArray[np.bool_]:

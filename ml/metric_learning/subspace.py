@@ -99,8 +99,8 @@ def _exact_axes(centred: Tensor, max_axes: int) -> Tensor:
     """(n, D) -> (r, D), by the smaller of the two Gram matrices."""
     if len(centred) < centred.shape[1]:
         strength, mix = torch.linalg.eigh(centred @ centred.T)
-        axes: Tensor = torch.linalg.qr(centred.T @ _leading(strength, mix, max_axes))[0].T
-        return axes
+        basis: Tensor = torch.linalg.qr(centred.T @ _leading(strength, mix, max_axes))[0]
+        return basis.T
     strength, mix = torch.linalg.eigh(centred.T @ centred)
     return _leading(strength, mix, max_axes).T
 

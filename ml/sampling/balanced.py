@@ -31,8 +31,8 @@ class Balanced(Sampler):
 
         def draw() -> Ids:
             chosen = rng.choice(len(first), min(self.groups, len(first)), replace=False)
-            place = rng.integers(0, size[chosen, None], (len(chosen), self.faces))
-            alike = order[first[chosen, None] + place].ravel()
+            position = rng.integers(0, size[chosen, None], (len(chosen), self.faces))
+            alike = order[first[chosen, None] + position].ravel()
             return np.unique(np.concatenate([alike, rng.choice(known, self.others)]))
 
         return draw

@@ -91,12 +91,12 @@ def _beard(brush: Brush, who: Person, skin: Any) -> None:
 
 
 def _fringe(brush: Brush, who: Person, hair: Any) -> None:
-    wide, top, line = 1.08 * who.face_width, -1.72, -1.22 * who.hairline
+    wide, top, hairline = 1.08 * who.face_width, -1.72, -1.22 * who.hairline
     below = [
         (-1.06, -0.45),
-        (-0.88, line * 0.85),
-        (who.parting / wide, line * 1.08),
-        (0.88, line * 0.85),
+        (-0.88, hairline * 0.85),
+        (who.parting / wide, hairline * 1.08),
+        (0.88, hairline * 0.85),
         (1.06, -0.45),
     ]
     above = [(1.12, -0.9), (0.6, top), (-0.6, top), (-1.12, -0.9)]

@@ -74,17 +74,17 @@ class DlibReader:
 
     def skip_to(self, mark: bytes) -> None:
         """To the first place, from here on, where these bytes are."""
-        found = self._data.find(mark, self._at)
-        if found < 0:
+        start = self._data.find(mark, self._at)
+        if start < 0:
             raise Corrupt("dlib weights: the description of the input is missing")
-        self._at = found
+        self._at = start
 
     def _take(self, count: int) -> bytes:
-        taken = self._data[self._at : self._at + count]
-        if len(taken) != count:
+        part = self._data[self._at : self._at + count]
+        if len(part) != count:
             raise Corrupt("dlib weights: the file ends too early")
         self._at += count
-        return taken
+        return part
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,12 +124,12 @@ def accuracy(
     within: float = 0.15,
 ) -> float:
     """The part of the patches, jittered as the recipe says, of which one look finds all points so near."""
-    found = []
+    predicted = []
     for seen, wanted in batches(wide, points, recipe, np.random.default_rng(recipe.seed)):
         with torch.no_grad():
             off = (model(seen) - wanted).reshape(-1, 5, 2).norm(dim=2)
-        found.append((off.max(1).values < within).numpy())
-    return float(np.concatenate(found).mean())
+        predicted.append((off.max(1).values < within).numpy())
+    return float(np.concatenate(predicted).mean())
 
 
 def check_export() -> None:
