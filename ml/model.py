@@ -16,9 +16,9 @@ import numpy as np
 from ml import registry
 from ml.calibration import Calibration
 from ml.descriptors.base import Descriptor
+from ml.distances import Distance
 from ml.embedders.base import Embedder
 from ml.errors import Corrupt
-from ml.metric import Metric
 from ml.types import CropKind, Crops, Rows, Spec
 
 MANIFEST = "manifest.json"
@@ -84,7 +84,7 @@ class Model:
         return self.embedder.tasks
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         return self.embedder.metric
 
     def describe(self, crops: Mapping[CropKind, Crops]) -> Rows:
@@ -105,7 +105,7 @@ class Model:
             "embedder": {"name": self.embedder_name, "options": self.embedder.options()},
             "notes": self.embedder.notes,
             "tasks": list(self.tasks),
-            "metric": self.metric.kind,
+            "metric": self.metric.label,
             "calibrations": {task: c.to_dict() for task, c in self.calibrations.items()},
             "facts": dict(self.facts),
         }

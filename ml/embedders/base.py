@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.errors import CannotGoOn, Corrupt, NotFinite, NotFitted, WrongShape
-from ml.metric import EUCLIDEAN, Metric
 from ml.options import flatten_options, from_options, list_options, option
 from ml.types import Ids, Rows
 
@@ -144,7 +144,7 @@ class Embedder(ABC):
     def _embed(self, rows: Rows, task: str) -> Rows: ...
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         """How its embeddings are compared; complete once it is fitted."""
         return EUCLIDEAN
 

@@ -7,13 +7,13 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.records import DistractorPoint
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
 from ml.indexes.base import Index
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Rows
 
 
@@ -91,7 +91,7 @@ def distractor_curve(
     distractors: Rows,
     *,
     counts: Sequence[int] | None = None,
-    metric: Metric = EUCLIDEAN,
+    metric: Distance = EUCLIDEAN,
 ) -> tuple[DistractorPoint, ...]:
     """Retrieval as the first n of (M, d) distractors join the gallery; by default n = 0 and quarters of M."""
     points = []

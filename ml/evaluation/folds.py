@@ -47,7 +47,7 @@ def verify(
     resamples: int = RESAMPLES,
 ) -> Verification:
     """people: (N,) whose each photo is, -1 unknown; apart(f): distances under the model that may judge fold f; told: as
-    the dispersion tells them (`Metric.told`), rising with them.
+    the dispersion tells them (`Distance.display_distance`), rising with them.
 
     judge(f): the pairs that fold f's threshold is chosen on, and their distances; without it, those of the other folds
     under fold f's own model. Pairs that a model was fitted on look easier than they are, and a threshold chosen on them

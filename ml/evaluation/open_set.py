@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml import indexes
+from ml.distances import Distance
 from ml.errors import TooFewPairs, WrongShape
 from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, bootstrap_rate
@@ -18,7 +19,6 @@ from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, search_g
 from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.base import Index
-from ml.metric import Metric
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -45,7 +45,7 @@ class OpenSetOutcomes:
     calibration: OpenSetCalibration | None
 
 
-def search_open_set(embeddings: Rows, protocol: Protocol, metric: Metric) -> OpenSetOutcomes:
+def search_open_set(embeddings: Rows, protocol: Protocol, metric: Distance) -> OpenSetOutcomes:
     """Search a protocol's gallery as the service does, by the default rule.
 
     embeddings: (N, d), one row a photo of the protocol. Probes of people without a number are left out. Raises

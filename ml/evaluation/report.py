@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
 from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, Times, bootstrap, bootstrap_mean, bootstrap_rate, widen_at_bounds
@@ -14,7 +15,6 @@ from ml.evaluation.records import DetPoint, EvaluationReport
 from ml.evaluation.retrieval import Faces, Ranked, average_precisions, n_call, nearest_error, rank
 from ml.evaluation.separation import Scored, Separation, separation
 from ml.evaluation.verification import Det, det, thinned
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
 CALLS = (1, 2, 5, 10, 20)
@@ -26,7 +26,7 @@ def rank_protocol(
     embeddings: Rows,
     protocol: Protocol,
     *,
-    metric: Metric = EUCLIDEAN,
+    metric: Distance = EUCLIDEAN,
     values: NDArray[np.float64] | None = None,
     tolerance: float = 0.0,
     distractors: Rows | None = None,
@@ -55,7 +55,7 @@ def _owners(people: Ids, queries: Ids) -> NDArray[np.float64]:
 
 
 def summarise(
-    draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Metric = EUCLIDEAN
+    draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Distance = EUCLIDEAN
 ) -> EvaluationReport:
     """One report of one or more draws of queries. Raises WrongShape where no query has anything to find."""
     groups = np.concatenate([r.groups for r in draws])
@@ -71,7 +71,7 @@ def summarise(
     return EvaluationReport(
         protocol,
         task,
-        metric.kind,
+        metric.label,
         draws=len(draws),
         queries=mated,
         gallery=draws[0].gallery,
@@ -107,9 +107,9 @@ def _cmc(draws: Sequence[Ranked]) -> tuple[Interval, ...]:
     return tuple(widen_at_bounds(one, len(counted)) for one in bootstrap(figures, len(counted)))
 
 
-def _separation(draws: Sequence[Ranked], metric: Metric) -> Separation:
-    genuine = [Scored(metric.told(r.genuine), r.genuine_of) for r in draws]
-    return separation(genuine, [Scored(metric.told(r.impostor), r.impostor_of) for r in draws])
+def _separation(draws: Sequence[Ranked], metric: Distance) -> Separation:
+    genuine = [Scored(metric.display_distance(r.genuine), r.genuine_of) for r in draws]
+    return separation(genuine, [Scored(metric.display_distance(r.impostor), r.impostor_of) for r in draws])
 
 
 def _chance(relevant: Sequence[int], gallery: int, k: int) -> float:

@@ -70,7 +70,7 @@ def said(embedder: Embedder, round_: Round, rows: Rows) -> Said:
 
     def scores(pairs: VerificationPairs) -> Scores:
         first, second = (embedder.embed(rows[pairs.index[:, end]]) for end in (0, 1))
-        return -embedder.metric.paired(first, second).astype(np.float64)
+        return -embedder.metric.paired_distances(first, second).astype(np.float64)
 
     return Said(scores(round_.judges), scores(round_.test))
 

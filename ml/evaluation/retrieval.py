@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
 CHUNK_BYTES = 64 << 20
@@ -81,7 +81,7 @@ def rank(
     queries: Faces,
     gallery: Faces,
     *,
-    metric: Metric = EUCLIDEAN,
+    metric: Distance = EUCLIDEAN,
     tolerance: float = 0.0,
     impostors: int = 1000,
     seed: int = 0,

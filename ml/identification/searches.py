@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import Distance
 from ml.identification.decision_rule import DecisionRule, shortlist
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.base import Neighbours
-from ml.metric import Metric
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ class SearchableIndex(Protocol):
     def dim(self) -> int: ...
 
     @property
-    def metric(self) -> Metric: ...
+    def metric(self) -> Distance: ...
 
     def search(self, queries: Rows, k: int) -> Neighbours: ...
 

@@ -94,7 +94,7 @@ def test_a_registered_recogniser_may_be_the_default(tmp_path: Path) -> None:
     assert default.right_first is None
     [descriptor] = default.generation.recipe.built
     assert descriptor.version in str(default.generation.recipe.descriptors[0].options["pin"])
-    assert default.generation.metric.kind == "l2"
+    assert default.generation.metric.is_euclidean
     manifest.write_text("{}")
     with pytest.raises(Unavailable, match="names theirs, which cannot be used"):
         choose("theirs", onnx_manifests={"theirs": manifest})

@@ -20,7 +20,7 @@ from app.search.criteria import Criteria, Criterion
 from app.storage.blob_store import Blobs
 from ml import images, indexes
 from ml.calibration import Calibration
-from ml.metric import EUCLIDEAN
+from ml.distances import EUCLIDEAN
 from ml.model import Model
 from ml.types import Rows
 from tests.app.test_search import Api, encoded, matches, reader, settled

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml import indexes
+from ml.distances import Distance
 from ml.errors import WrongShape
 from ml.evaluation.comparisons.paired_tests import Comparison, compare
 from ml.evaluation.intervals import Interval, Times, bootstrap
 from ml.evaluation.retrieval import Ranked
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
-from ml.metric import Metric
 from ml.types import Ids, Rows
 
 Numbers = NDArray[np.float64]
@@ -51,7 +51,7 @@ class SearchDistances:
         return cls(ranked.mate.astype(np.float64), ranked.stranger.astype(np.float64), ranked.groups)
 
     @classmethod
-    def by_rule(cls, rows: Rows, people: Ids, distractors: Rows, queries: Ids, metric: Metric) -> Self:
+    def by_rule(cls, rows: Rows, people: Ids, distractors: Rows, queries: Ids, metric: Distance) -> Self:
         """By person distance, as the service decides.
 
         rows: (N, d) embeddings; people: (N,) whose each is; distractors: (M, d) of nobody; queries: (Q,) places in rows
