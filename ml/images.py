@@ -95,7 +95,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def unpng(data: bytes) -> NDArray[np.uint8]:
-    """What `png` packed. Raises Corrupt."""
+    """What `png` packed. Raises Corrupt. Returns (H, W) grey or (H, W, 3) RGB."""
     crop = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if crop is None or crop.dtype != np.uint8:
         raise Corrupt("a stored crop is not the PNG picture that was written")

@@ -88,17 +88,20 @@ class Model:
         return self.embedder.metric
 
     def describe(self, crops: Mapping[CropKind, Crops]) -> Rows:
+        """Describe N crops of each kind: (N, D)."""
         return self.recipe.describe(crops)
 
     def embed(self, rows: Rows, task: str = "identity") -> Rows:
+        """Embed (N, D) descriptors for a task: (N, d)."""
         return self.embedder.embed(rows, task)
 
     def embed_crops(self, crops: Mapping[CropKind, Crops], tasks: Sequence[str] = ()) -> dict[str, Rows]:
-        """From crops to where they lie, for these tasks or all."""
+        """Describe N crops of each kind and embed them for these tasks, or for all: task -> (N, d)."""
         rows = self.describe(crops)
         return {task: self.embed(rows, task) for task in tasks or self.tasks}
 
     def manifest(self) -> dict[str, Any]:
+        """Return the content of the manifest, as values for JSON."""
         return {
             "id": self.id,
             "descriptors": [asdict(s) for s in self.recipe.descriptors],

@@ -35,7 +35,7 @@ class FrontEnd:
         return [face for face in aligned if face is not None]
 
     def align(self, image: Image, detection: Detection) -> AlignedFace | None:
-        """One face that a detector saw; None where the landmarker sees none there."""
+        """Align one detected face of an (H, W, 3) photo; None if the landmarker finds no points."""
         points = self.landmarks.locate(image, detection)
         if points is None:
             return None
@@ -48,6 +48,7 @@ class FrontEnd:
 
         A picture of exactly the size of a crop kind passes through as that kind, and the other kind is cut from it.
         Any other is cut, for each kind, to the largest rectangle of the kind's aspect about its middle.
+        image: (H, W, 3).
         """
         height, width = image.shape[:2]
         views = {kind: _view(kind, width, height) for kind in SIZES}

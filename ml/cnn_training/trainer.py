@@ -99,17 +99,19 @@ class CnnTrainer:
         return score
 
     def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: parameters, optimisers and the training state."""
         state = {"taught": self.taught.state_dict(), "optimisers": [o.state_dict()["state"] for o in self.optimisers]}
         return state | {"stand": asdict(self.stand)}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
         self.taught.load_state_dict(state["taught"])
         for optimiser, known in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(optimiser.state_dict() | {"state": known})
         self.stand = TrainingState(**state["stand"])
 
     def mine(self) -> Ids:
-        """This process's photos of the step."""
+        """This process's photos of the step. (batch,) numbers of photos."""
         at = {"seed": self.recipe.seed, "step": self.stand.step, "rank": self.us.rank, "size": self.us.size}
         if self.recipe.head == "softmax":
             return evenly(len(self.split.taught), self.recipe.batch, **at)

@@ -61,7 +61,7 @@ class Distance(ABC):
         return distances
 
     def display_distance(self, distances: NDArray[Any]) -> NDArray[Any]:
-        """Return distances as tables show them, of the same shape."""
+        """Return (n, ...) distances as tables show them, of the same shape."""
         return distances
 
     def transform_queries(self, rows: Rows) -> Rows:

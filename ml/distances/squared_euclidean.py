@@ -35,7 +35,7 @@ class SquaredEuclidean(Distance):
         return np.asarray(((x - y) ** 2).sum(1), np.float32)
 
     def display_distance(self, distances: NDArray[Any]) -> NDArray[Any]:
-        """Return the Euclidean distances themselves, not their squares (000, Table 6), of the same shape."""
+        """Return Euclidean distances, not their squares (000, Table 6), of (n, ...) squared ones."""
         roots: NDArray[Any] = np.sqrt(distances)
         return roots
 

@@ -65,6 +65,7 @@ class TrainingSet:
     blocks: tuple[int, ...] = ()
 
     def task(self, name: str) -> TaskData:
+        """Return the labels of the task of this name."""
         return next(t for t in self.tasks if t.task == name)
 
     @property
@@ -220,6 +221,7 @@ class Embedder(ABC):
         """The linear maps that `embed` applies to these rows, from which a distance can be explained.
 
         None if the embedding is not made of linear maps.
+        rows: (N, D).
         """
         return None
 

@@ -30,7 +30,10 @@ class Interval:
 
 
 def resample(groups: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Times]:
-    """`groups` drawn with replacement as often as there are, a block of resamples at a time."""
+    """`groups` drawn with replacement as often as there are, a block of resamples at a time.
+
+    Each block is (R, groups) counts.
+    """
     draw, block = np.random.default_rng(seed), max(1, BLOCK // max(1, groups))
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
@@ -162,7 +165,10 @@ def _members(kept: NDArray[np.bool_], groups: NDArray[np.float64] | None) -> NDA
 
 
 def over_draws(values: NDArray[np.float64], *, level: float = LEVEL) -> Interval:
-    """The mean of one figure a draw, with Student's interval; two draws or more, else the interval is a point."""
+    """The mean of one figure a draw, with Student's interval; two draws or more, else the interval is a point.
+
+    values: (n,).
+    """
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
         return Interval(mean, mean, mean)

@@ -150,6 +150,7 @@ def open_set_people(people: Ids, fraction: float, *, seed: int = 0) -> Protocol:
     """`held_out_people`, and then half of those held out are not enrolled: a photo of each searches for nobody.
 
     Raises WrongShape where fewer than four people are held out.
+    people: (N,).
     """
     closed = held_out_people(people, fraction, seed=seed)
     if len(closed.queries) < 4:

@@ -59,6 +59,7 @@ class EvaluationReport:
     separation: Separation | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the report as values for JSON."""
         return asdict(self)
 
     @classmethod

@@ -144,7 +144,10 @@ def ranks_of(distances: NDArray[np.float32], relevant: Ids) -> Ids:
 
 
 def average_precision(ranks: Ids) -> float:
-    """Non-interpolated AP over the full ranking: the mean of j / rank of the j-th relevant. NaN without any."""
+    """Non-interpolated AP over the full ranking: the mean of j / rank of the j-th relevant. NaN without any.
+
+    ranks: (R,) of the relevant, rising from 1.
+    """
     return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else float("nan")
 
 

@@ -44,6 +44,7 @@ class Fold:
 
 
 def photo(name: str, number: str) -> str:
+    """Return the path of a person's photo in LFW."""
     return f"{name}/{name}_{int(number):04d}.jpg"
 
 

@@ -34,9 +34,11 @@ class SearchableIndex(Protocol):
     @property
     def metric(self) -> Distance: ...
 
-    def search(self, queries: Rows, k: int) -> Neighbours: ...
+    def search(self, queries: Rows, k: int) -> Neighbours:
+        """Find the k nearest of each of (Q, dim) queries. See `Index.search`."""
 
-    def rows(self, ids: Ids) -> Rows: ...
+    def rows(self, ids: Ids) -> Rows:
+        """Return the (n, dim) vectors of (n,) ids. See `Index.rows`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,6 +57,7 @@ def fit_subspace(
     sample: how many faces the axes and the mean are computed from, or a quarter more than `max_axes` if that is more
     start: a map whose directions are kept as well; the mean is then the nearest that it takes to its offset
     widths: of the descriptors in a row; several are weighted to equal variance first
+    rows: (N, D); faces: (n,).
     """
     if not max_axes:
         origin = rows.new_zeros(rows.shape[1])

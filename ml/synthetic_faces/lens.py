@@ -61,7 +61,10 @@ def light(z: Grid, who: Person, how: Shot) -> Grid:
 
 
 def photo(colours: Image, bright: Grid, z: Grid, who: Person, how: Shot) -> tuple[Image, Points]:
-    """Turns the head and takes the photo: shift, exposure, colour, blur and noise. The five points go along."""
+    """Turns the head and takes the photo: shift, exposure, colour, blur and noise. The five points go along.
+
+    colours: (size, size, 3); bright, z: (size, size).
+    """
     size = len(z)
     scale, half = EYES * size, (size - 1) / 2
     spin = np.exp(1j * np.radians(how.roll)) * how.zoom

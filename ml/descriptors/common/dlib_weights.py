@@ -42,6 +42,7 @@ class DlibReader:
         return -value if head & NEGATIVE else value
 
     def read_integers(self, count: int) -> tuple[int, ...]:
+        """Read so many integers."""
         return tuple(self.read_integer() for _ in range(count))
 
     def read_float(self) -> float:
@@ -59,6 +60,7 @@ class DlibReader:
         return flag == b"1"
 
     def read_text(self) -> str:
+        """Read a text that its length precedes. Raises Corrupt."""
         size = self.read_integer()
         if not 0 <= size < 256:
             raise Corrupt(f"dlib weights: no text at byte {self._at}")

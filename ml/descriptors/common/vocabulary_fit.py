@@ -15,7 +15,7 @@ BATCH = 16
 
 
 def learned(crops: Crops, axes: int, components: int, patches: int, seed: int) -> Vocabulary:
-    """patches: of each crop, drawn at random. Raises TooFewPairs."""
+    """patches: of each crop, drawn at random. Raises TooFewPairs. crops: (N, 170, 100) grey."""
     if len(crops) < LEAST:
         raise TooFewPairs("faces for a vocabulary", LEAST, len(crops))
     rooted, positions = _drawn(crops, patches, seed, device_of("auto"))

@@ -38,6 +38,7 @@ def compare_pairs(baseline: Distances | None, candidate: Distances, pairs: Label
     habits are both learned and judged by; where one said more than half, the pairs are parted by person. Intervals
     resample people, a pair coming back as often as both of its people. Raises WrongShape unless there are pairs of
     both kinds.
+    baseline, candidate: (P,) distances, one for each pair.
     """
     if pairs.same.all() or not pairs.same.any():
         raise WrongShape("labelled pairs", "of both kinds", f"{int(pairs.same.sum())} of {len(pairs.same)} the same")

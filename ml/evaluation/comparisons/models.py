@@ -37,6 +37,7 @@ class Difference:
 
     @classmethod
     def of(cls, comparison: Comparison) -> Self:
+        """Take the interval and p of a comparison."""
         return cls(**asdict(comparison.difference), p=comparison.p)
 
 
@@ -63,6 +64,7 @@ class ModelComparison:
     """labeller -> `pairs` of theirs that were judged, and how many the `baseline` and the `candidate` got right"""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as values for JSON."""
         return asdict(self)
 
     @classmethod

@@ -56,7 +56,10 @@ class Teacher:
         self.hog, self.median = Hog(), Median(Yunet(yunet))
 
     def lesson(self, data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.float32]] | None:
-        """A wide grey patch and its points; None where no face is seen, or not steadily."""
+        """A wide grey patch and its points; None where no face is seen, or not steadily.
+
+        The patch is (WIDE, WIDE), the points are (5, 2).
+        """
         try:
             image = read(data)
         except LikenessError:
@@ -92,6 +95,7 @@ def lessons(data: Path, yunet: Path) -> tuple[NDArray[np.uint8], NDArray[np.floa
 
 
 def main() -> None:
+    """Make the landmark model that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m ml.landmarks.training.train", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--yunet", type=Path, required=True)
