@@ -1,23 +1,23 @@
 """Every error that `ml` raises.
 
 LikenessError
-├── UnknownComponent      no file of that name in that kind
-├── Unreadable            bytes that are not a picture that we take, or over a limit; `code` says which
+├── UnknownComponent      no component of that name
+├── Unreadable            bytes that are not a supported picture, or exceed a limit; `code` says which
 ├── WrongShape            an array of another shape, width or type than stated
 ├── NotFinite             NaN or infinity in an array
 ├── NotFitted             an embedder was asked to embed before it was fitted
-├── NotLinear             a distance that cannot be taken apart exactly
-├── CannotGoOn            a learner cannot start from that embedder
-├── TooFewPairs           a learner needs more labels; says how many are missing
+├── NotLinear             a distance that cannot be split exactly into contributions
+├── CannotGoOn            a training cannot continue from that embedder
+├── TooFewPairs           a fit needs more labels; says how many are missing
 ├── Corrupt               a stored file is missing, truncated or altered
-└── Unavailable           an optional file or library is not here; says how to get it
+└── Unavailable           an optional file or library is missing; says how to get it
 """
 
 from collections.abc import Iterable
 
 
 class LikenessError(Exception):
-    """The root: everything that `ml` raises on purpose."""
+    """The base class of every error that `ml` raises deliberately."""
 
 
 class UnknownComponent(LikenessError):
@@ -26,7 +26,7 @@ class UnknownComponent(LikenessError):
 
 
 class Unreadable(LikenessError):
-    """A picture that cannot be taken. `code` is one of InvalidImageFormat, ImageTooLarge."""
+    """A picture that cannot be used. `code` is one of InvalidImageFormat, ImageTooLarge."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -62,7 +62,7 @@ class TooFewPairs(LikenessError):
 
 
 class CannotGoOn(LikenessError):
-    """A learner does not go on from what that embedder has learned."""
+    """A training cannot continue from what that embedder has learned."""
 
 
 class Corrupt(LikenessError):

@@ -30,10 +30,10 @@ class SemiHard:
         others = d2.masked_fill(~apart, torch.inf)[anchor]
         nearest, negative = others.masked_fill_(others < far, torch.inf).min(1)
         if preferred is not None:
-            nearest_preferred, foe = d2.masked_fill(~preferred, torch.inf).min(1)
+            nearest_preferred, preferred_negative = d2.masked_fill(~preferred, torch.inf).min(1)
             first = nearest_preferred[anchor] < far[:, 0] + margin
             negative, nearest = (
-                torch.where(first, foe[anchor], negative),
+                torch.where(first, preferred_negative[anchor], negative),
                 torch.where(first, nearest_preferred[anchor], nearest),
             )
         return torch.stack([anchor, positive, negative], 1)[nearest < torch.inf]
