@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.calibration import Calibration, sample_genuine, sample_impostors
+from ml.distances import EUCLIDEAN, INNER_PRODUCT
 from ml.evaluation import protocols
 from ml.evaluation.protocols import Protocol
-from ml.metric import Metric
 from ml.types import Ids, Rows
 
 GENUINE, IMPOSTOR = 50_000, 1_000_000
@@ -29,6 +29,7 @@ FMR, SURE = 0.001, 1e-12
 
 Distances = NDArray[np.float64]
 Pairs = tuple[Distances, Distances]
+DISTANCES = {distance.label: distance for distance in (EUCLIDEAN, INNER_PRODUCT)}
 
 
 class Space:
@@ -37,7 +38,7 @@ class Space:
     def __init__(self, file: Path, protocol: str, folder: Path) -> None:
         kept = np.load(file)
         self.rows: Rows = kept["x"]
-        self.metric = Metric(str(kept["metric"]))  # type: ignore[arg-type]
+        self.metric = DISTANCES[str(kept["metric"])]
         self.protocol: Protocol = protocols.read(protocol, folder, kept["f"].tolist())
         self.people = self.protocol.people
 
@@ -63,7 +64,9 @@ class Space:
             same = self.people[training] == self.people[query]
             genuine += [(query, mate) for mate in draw.permutation(training[same])[:OF_ONE]]
             impostor += [(query, other) for other in draw.choice(training[~same], OTHERS)]
-        return self.metric.apart(self.rows, np.array(genuine)), self.metric.apart(self.rows, np.array(impostor))
+        return self.metric.pair_distances(self.rows, np.array(genuine)), self.metric.pair_distances(
+            self.rows, np.array(impostor)
+        )
 
 
 def judged(calibration: Calibration, pairs: Pairs) -> dict[str, float]:

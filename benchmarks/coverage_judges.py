@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 from ml.calibration import ImpostorDistances, draw_impostor_pairs
 from ml.calibration.rate_intervals import clopper_pearson, error_rate_interval, order_statistic_interval
-from ml.metric import EUCLIDEAN, Metric
+from ml.distances import EUCLIDEAN, Distance
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -51,7 +51,7 @@ class People:
 
     rows: Rows
     people: Ids
-    metric: Metric
+    metric: Distance
 
     @cached_property
     def photos(self) -> Ids:
@@ -74,12 +74,12 @@ class People:
         faces = np.random.default_rng(seed).permutation(faces)[: max(100, SAMPLE_BYTES // (4 * dim))]
         people = self.people[faces]
         pairs = draw_impostor_pairs(people, int(np.clip(2e8 / dim, 20_000, 200_000)), seed)
-        return ImpostorDistances.of(self.metric.apart(self.rows[faces], pairs), people[pairs])
+        return ImpostorDistances.of(self.metric.pair_distances(self.rows[faces], pairs), people[pairs])
 
     def near_pairs(self, share: float) -> NearPairs:
         """All pairs of different people up to about this share of them."""
         sample = draw_impostor_pairs(self.people, 20_000, 0)
-        most = np.quantile(self.metric.apart(self.rows, sample), share)
+        most = np.quantile(self.metric.pair_distances(self.rows, sample), share)
         parts = [self._near(at, float(most)) for at in range(0, len(self.rows), BLOCK)]
         distances, people = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.argsort(distances, kind="stable")
@@ -182,7 +182,7 @@ class Searches:
         pairs = np.array(
             list(_genuine_pairs(everybody.people, np.flatnonzero(~enrolled & (photos > 1)), draw)), np.int64
         )
-        genuine = everybody.metric.apart(everybody.rows, pairs)
+        genuine = everybody.metric.pair_distances(everybody.rows, pairs)
         threshold = float(near.distances[len(near.distances) // 40])
         return cls(nearest[~enrolled], own[enrolled], genuine, everybody.people[pairs[:, 0]], threshold)
 

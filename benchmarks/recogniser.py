@@ -270,7 +270,7 @@ def show_search(faces: int, recogniser: str) -> None:
             (folder / f"p{number}").mkdir(parents=True)
             for shot in range(3):
                 path = folder / f"p{number}" / f"{shot}.png"
-                path.write_bytes(images.png(synthetic_faces.draw(synthetic_faces.person(number), shot)))
+                path.write_bytes(images.encode_png(synthetic_faces.draw(synthetic_faces.person(number), shot)))
         packed = Path(home) / "photos.tar"
         subprocess.run(["tar", "-cf", str(packed), "-C", str(folder), "."], check=True)
         answer = client.post("/v1/collections/c:import", params={"aligned": "true"}, content=packed.read_bytes())

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from app.storage.recognisers.catalogue import DLIB_OPTIONS
 from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, sample_genuine
 from ml.calibration.rate_intervals import TAIL_EXPONENT, effective_pairs
+from ml.distances import EUCLIDEAN
 from ml.evaluation.protocols import people_of
-from ml.metric import EUCLIDEAN
 from ml.model import Recipe
 from ml.reference_calibrations import FOLDER
 from ml.types import Ids, Rows, Spec
@@ -50,7 +50,7 @@ def effective_numbers(rows: Rows, people: Ids, impostors: ImpostorDistances) -> 
     `ml.calibration.rate_intervals`.
     """
     pairs = draw_impostor_pairs(people, PEOPLE_PAIRS, 0)
-    order = np.argsort(EUCLIDEAN.apart(rows, pairs))
+    order = np.argsort(EUCLIDEAN.pair_distances(rows, pairs))
     sampled = effective_pairs(people[pairs[order]])
     n = len(sampled)
     rate = np.arange(1, n) / n

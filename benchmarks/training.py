@@ -30,7 +30,7 @@ from app.resources import Resources, open_resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import FIRST, ensure_first
 from app.threads import set_threads
-from ml.images import png
+from ml.images import encode_png
 from workers.context import JobContext
 from workers.handlers import train
 
@@ -73,7 +73,9 @@ def fill(resources: Resources, crops: Any, names: Sequence[str]) -> None:
     for start in range(0, len(names), STEP):
         part = range(start, min(start + STEP, len(names)))
         images = [Blobs.digest(names[i].encode()) for i in part]
-        resources.blobs.put("c", [(Blobs.crop(m, 0, "grey"), png(crops[i])) for i, m in zip(part, images, strict=True)])
+        resources.blobs.put(
+            "c", [(Blobs.crop(m, 0, "grey"), encode_png(crops[i])) for i, m in zip(part, images, strict=True)]
+        )
         with writing(resources.database) as session:
             session.add_all(
                 Face(

@@ -1,23 +1,23 @@
 """Every error that `ml` raises.
 
 LikenessError
-├── UnknownComponent      no file of that name in that kind
-├── Unreadable            bytes that are not a picture that we take, or over a limit; `code` says which
+├── UnknownComponent      no component of that name
+├── Unreadable            bytes that are not a supported picture, or exceed a limit; `code` says which
 ├── WrongShape            an array of another shape, width or type than stated
 ├── NotFinite             NaN or infinity in an array
 ├── NotFitted             an embedder was asked to embed before it was fitted
-├── NotLinear             a distance that cannot be taken apart exactly
-├── CannotGoOn            a learner cannot start from that embedder
-├── TooFewPairs           a learner needs more labels; says how many are missing
+├── NotLinear             a distance that cannot be split exactly into contributions
+├── CannotGoOn            a training cannot continue from that embedder
+├── TooFewPairs           a fit needs more labels; says how many are missing
 ├── Corrupt               a stored file is missing, truncated or altered
-└── Unavailable           an optional file or library is not here; says how to get it
+└── Unavailable           an optional file or library is missing; says how to get it
 """
 
 from collections.abc import Iterable
 
 
 class LikenessError(Exception):
-    """The root: everything that `ml` raises on purpose."""
+    """The base class of every error that `ml` raises deliberately."""
 
 
 class UnknownComponent(LikenessError):
@@ -26,7 +26,7 @@ class UnknownComponent(LikenessError):
 
 
 class Unreadable(LikenessError):
-    """A picture that cannot be taken. `code` is one of InvalidImageFormat, ImageTooLarge."""
+    """A picture that cannot be used. `code` is one of InvalidImageFormat, ImageTooLarge."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -34,8 +34,8 @@ class Unreadable(LikenessError):
 
 
 class WrongShape(LikenessError):
-    def __init__(self, what: str, wanted: str, found: object) -> None:
-        super().__init__(f"{what} must be {wanted}, not {found}")
+    def __init__(self, what: str, wanted: str, actual: object) -> None:
+        super().__init__(f"{what} must be {wanted}, not {actual}")
 
 
 class NotFinite(LikenessError):
@@ -56,13 +56,13 @@ class NotLinear(LikenessError):
 class TooFewPairs(LikenessError):
     """`missing` says how many more pairs of which kind are needed."""
 
-    def __init__(self, what: str, needed: int, found: int) -> None:
-        super().__init__(f"{needed} {what} needed, {found} found: {needed - found} more to label")
-        self.missing = needed - found
+    def __init__(self, what: str, needed: int, actual: int) -> None:
+        super().__init__(f"{needed} {what} needed, {actual} found: {needed - actual} more to label")
+        self.missing = needed - actual
 
 
 class CannotGoOn(LikenessError):
-    """A learner does not go on from what that embedder has learned."""
+    """A training cannot continue from what that embedder has learned."""
 
 
 class Corrupt(LikenessError):

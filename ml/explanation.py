@@ -78,21 +78,23 @@ def contributions(maps: Maps) -> tuple[Floats, Floats]:
     if maps.projections is None:
         return (x - others) ** 2, np.zeros(len(others))
     shares = maps.shares.astype(np.float64)
-    mean, apart = (shares[:1] + shares[1:]) / 2, shares[:1] - shares[1:]
+    mean, difference = (shares[:1] + shares[1:]) / 2, shares[:1] - shares[1:]
     met = np.flatnonzero(shares.any(axis=0))
     turned = {s: (_turned(maps, s, x - others), _turned(maps, s, (x + others) / 2) - maps.offsets[s]) for s in met}
-    z = sum((mean[:, [s]] * by + apart[:, [s]] * off for s, (by, off) in turned.items()), np.zeros((len(others), 1)))
+    z = sum(
+        (mean[:, [s]] * by + difference[:, [s]] * off for s, (by, off) in turned.items()), np.zeros((len(others), 1))
+    )
     values = np.zeros(others.shape)
     for s in met:
         values += mean[:, [s]] * (z @ maps.projections[s].astype(np.float64))
-    rest = sum((apart[:, s] * (z * off).sum(axis=1) for s, (_, off) in turned.items()), np.zeros(len(others)))
+    rest = sum((difference[:, s] * (z * off).sum(axis=1) for s, (_, off) in turned.items()), np.zeros(len(others)))
     return values * (x - others), rest
 
 
 def _turned(maps: Maps, s: np.int64, rows: Floats) -> Floats:
     assert maps.projections is not None, "the identity turns nothing"
-    found: Floats = rows @ maps.projections[s].astype(np.float64).T
-    return found
+    projected: Floats = rows @ maps.projections[s].astype(np.float64).T
+    return projected
 
 
 def _parts(recipe: Recipe, values: Floats) -> Iterator[DescriptorContribution]:

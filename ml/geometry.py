@@ -29,7 +29,7 @@ def _matrix(turn: complex, from_point: NDArray[Any], to_point: NDArray[Any]) -> 
 
 
 def scaled(scale: float, from_point: NDArray[Any], to_point: NDArray[Any]) -> Matrix:
-    """Scale, no turn; one point goes to another."""
+    """Scale, no turn; one point goes to another. Points are (2,)."""
     return _matrix(complex(scale), from_point, to_point)
 
 
@@ -39,7 +39,7 @@ def moved(matrix: Matrix, points: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def inverse(matrix: Matrix) -> Matrix:
-    """The way back."""
+    """The way back. matrix: (2, 3)."""
     back = np.linalg.inv(matrix[:, :2])
     return np.column_stack([back, -back @ matrix[:, 2]])
 

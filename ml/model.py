@@ -1,4 +1,4 @@
-"""A generation: recipe, embedder and calibration in one folder, under one id, never changed."""
+"""A model: recipe, embedder and calibration in one immutable folder with one id."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ import numpy as np
 from ml import registry
 from ml.calibration import Calibration
 from ml.descriptors.base import Descriptor
+from ml.distances import Distance
 from ml.embedders.base import Embedder
 from ml.errors import Corrupt
-from ml.metric import Metric
 from ml.types import CropKind, Crops, Rows, Spec
 
 MANIFEST = "manifest.json"
@@ -26,50 +26,52 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a crop goes through before the embedder: its descriptors, one after the other in a row."""
+    """How a crop is described before it is embedded: its descriptors, one after the other in a row."""
 
     descriptors: tuple[Spec, ...] = (Spec("lbp"),)
 
     @cached_property
     def built(self) -> tuple[Descriptor, ...]:
+        """The descriptors. Raises UnknownComponent, Unavailable, Corrupt."""
         return tuple(registry.build("descriptors", s.name, **s.options) for s in self.descriptors)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Of each descriptor, the name of its numbers: 16 hex digits, the same wherever they are."""
-        told = [(s.name, _options(s), d.version) for s, d in zip(self.descriptors, self.built, strict=True)]
-        return tuple(hashlib.sha256(repr(t).encode()).hexdigest()[:16] for t in told)
+        """A name for the values of each descriptor: 16 hex digits, the same on every machine."""
+        descriptions = [(s.name, _options(s), d.version) for s, d in zip(self.descriptors, self.built, strict=True)]
+        return tuple(hashlib.sha256(repr(t).encode()).hexdigest()[:16] for t in descriptions)
 
     @property
     def crops(self) -> tuple[CropKind, ...]:
-        """The kinds of crop it needs."""
+        """The kinds of crop that the descriptors need."""
         return tuple(dict.fromkeys(d.crop for d in self.built))
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """How many numbers each descriptor has."""
+        """The number of values of each descriptor."""
         return tuple(d.dim for d in self.built)
 
     @property
     def dim(self) -> int:
+        """The number of values of all descriptors together."""
         return sum(self.blocks)
 
     def describe(self, crops: Mapping[CropKind, Crops]) -> Rows:
-        """(N, dim) float32 from N crops of each kind needed."""
+        """Describe N crops of each kind that the recipe needs: (N, dim) float32. Raises WrongShape, NotFinite."""
         return np.concatenate([d.describe(crops[d.crop]) for d in self.built], axis=1)
 
 
 def _options(spec: Spec) -> list[tuple[str, object]]:
-    """What changes the numbers: not where a manifest lies, since the descriptor's version says what it is."""
-    where = {"manifest", "pin"} if "manifest" in spec.options else set[str]()
-    return sorted((name, value) for name, value in spec.options.items() if name not in where)
+    """The options that affect the values. The path of a manifest does not: the descriptor's version identifies it."""
+    ignored = {"manifest", "pin"} if "manifest" in spec.options else set[str]()
+    return sorted((name, value) for name, value in spec.options.items() if name not in ignored)
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """How a face is described, embedded and scored, for one task or several.
+    """How faces are described, embedded and scored, for one task or several.
 
-    `facts` are what the manifest says besides: from which training, labels and data; when.
+    facts: what else the manifest records: the training, labels and data that the model was made from, and when
     """
 
     id: str
@@ -84,41 +86,44 @@ class Model:
         return self.embedder.tasks
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         return self.embedder.metric
 
     def describe(self, crops: Mapping[CropKind, Crops]) -> Rows:
+        """Describe N crops of each kind: (N, D)."""
         return self.recipe.describe(crops)
 
     def embed(self, rows: Rows, task: str = "identity") -> Rows:
+        """Embed (N, D) descriptors for a task: (N, d)."""
         return self.embedder.embed(rows, task)
 
     def embed_crops(self, crops: Mapping[CropKind, Crops], tasks: Sequence[str] = ()) -> dict[str, Rows]:
-        """From crops to where they lie, for these tasks or all."""
+        """Describe N crops of each kind and embed them for these tasks, or for all: task -> (N, d)."""
         rows = self.describe(crops)
         return {task: self.embed(rows, task) for task in tasks or self.tasks}
 
     def manifest(self) -> dict[str, Any]:
+        """Return the content of the manifest, as values for JSON."""
         return {
             "id": self.id,
             "descriptors": [asdict(s) for s in self.recipe.descriptors],
             "embedder": {"name": self.embedder_name, "options": self.embedder.options()},
             "notes": self.embedder.notes,
             "tasks": list(self.tasks),
-            "metric": self.metric.kind,
+            "metric": self.metric.label,
             "calibrations": {task: c.to_dict() for task, c in self.calibrations.items()},
             "facts": dict(self.facts),
         }
 
 
-def save_model(generation: Model, folder: Path) -> Path:
-    """Writes `folder/<id>` whole or not at all; one that is there stays as it is. Returns its path."""
-    final = folder / generation.id
+def save_model(model: Model, folder: Path) -> Path:
+    """Write the model to `folder/<id>` completely or not at all, and return the path. An existing one is kept."""
+    final = folder / model.id
     if final.exists():
         return final
     part = folder / f".{uuid4().hex}"
-    generation.embedder.save(part)
-    manifest = generation.manifest()
+    model.embedder.save(part)
+    manifest = model.manifest()
     manifest["files"] = {p.name: _sha256(p) for p in sorted(part.iterdir())}
     (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
     for path in part.iterdir():
@@ -126,13 +131,13 @@ def save_model(generation: Model, folder: Path) -> Path:
             os.fsync(file.fileno())
     try:
         part.rename(final)
-    except OSError:  # another process was faster
+    except OSError:  # another process wrote it first
         shutil.rmtree(part)
     return final
 
 
 def load_model(folder: Path) -> Model:
-    """What `save` wrote. Raises Corrupt where a file is missing or is not the one that the manifest names."""
+    """Load what `save_model` wrote. Raises Corrupt if a file is missing or differs from the hash in the manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         wrong = [name for name, digest in manifest["files"].items() if _sha256(folder / name) != digest]

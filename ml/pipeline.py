@@ -1,4 +1,4 @@
-"""From a photo to faces ready to be described: detect -> landmarks -> align -> quality. The file to read first.
+"""From a photo to aligned faces: detect, find landmarks, align, assess the quality.
 
 front_end = default_front_end()
 for face in front_end.faces(images.read(data)):
@@ -22,7 +22,7 @@ from ml.types import AlignedFace, Box, CropKind, Detection, Image
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """Deterministic; one object may be used from several threads. A process of its own makes its own."""
+    """Finds and aligns the faces of photos. Deterministic; several threads may share one, processes may not."""
 
     detector: Detector
     landmarks: Landmarker
@@ -30,24 +30,25 @@ class FrontEnd:
     wanted: QualityThresholds = field(default_factory=QualityThresholds)
 
     def faces(self, image: Image) -> list[AlignedFace]:
-        """Every face of an (H, W, 3) uint8 RGB photo, largest first, good enough to enrol or not: see its quality."""
-        aligned = (self.align(image, found) for found in self.detector.detect(image))
+        """Return all faces of an (H, W, 3) uint8 RGB photo, largest first, whatever their quality."""
+        aligned = (self.align(image, detection) for detection in self.detector.detect(image))
         return [face for face in aligned if face is not None]
 
-    def align(self, image: Image, found: Detection) -> AlignedFace | None:
-        """One face that a detector saw; None where the landmarker sees none there."""
-        points = self.landmarks.locate(image, found)
+    def align(self, image: Image, detection: Detection) -> AlignedFace | None:
+        """Align one detected face of an (H, W, 3) photo; None if the landmarker finds no points."""
+        points = self.landmarks.locate(image, detection)
         if points is None:
             return None
         crops = self.aligner.crops(image, points)
-        quality = assess(crops["grey"], points, found.confidence, self.wanted)
-        return AlignedFace(found.box, points, quality, crops)
+        quality = assess(crops["grey"], points, detection.confidence, self.wanted)
+        return AlignedFace(detection.box, points, quality, crops)
 
     def aligned(self, image: Image) -> AlignedFace:
-        """The whole picture is one face, aligned by somebody else, and is taken as it is.
+        """Take the whole picture as one face that was aligned elsewhere.
 
-        A picture of exactly the size of a crop kind passes through as that kind, and the other kind is cut from it.
-        Any other is cut, for each kind, to the largest rectangle of the kind's aspect about its middle.
+        A picture of exactly the size of a crop kind becomes that crop unchanged, and the other kind is cut from it.
+        From any other, each kind is cut as the largest centred rectangle of its aspect ratio.
+        image: (H, W, 3).
         """
         height, width = image.shape[:2]
         views = {kind: _view(kind, width, height) for kind in SIZES}
@@ -58,7 +59,7 @@ class FrontEnd:
 
 
 def _view(kind: CropKind, width: int, height: int) -> Matrix:
-    """Picture -> crop, of a picture that is a face already."""
+    """Picture -> crop, of a picture that shows one aligned face."""
     for known, size in SIZES.items():
         if size == (width, height):
             return similarity(TEMPLATES[known], TEMPLATES[kind])

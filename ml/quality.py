@@ -1,4 +1,4 @@
-"""May this face be enrolled, and if not, why not."""
+"""Measure the quality of a face, and decide whether it should be enrolled."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ import numpy as np
 from ml.types import Crops, Points, Quality
 
 HEAD = np.array([(-0.5, -0.525, 0.0), (0.5, -0.525, 0.0), (0.0, 0.06, -0.5), (-0.43, 0.495, -0.1), (0.43, 0.495, -0.1)])
-"""The five points of an average head in eye distances; z away from the camera. The tip of the nose tells most."""
+"""The five points of an average head in eye distances; z away from the camera. The tip of the nose matters most."""
 
 
 @dataclass(frozen=True)
 class QualityThresholds:
-    """What a face must have to be enrolled; lenient: nearly every face of LFW has it.
+    """The quality that a face needs to be enrolled; lenient: nearly every face of LFW has it.
 
     sharpness, contrast, brightness, yaw, pitch, eye_distance, confidence: as in `Quality`; `darkest` and
     `brightest` bound the brightness. A roll does not matter, since alignment takes it out.
@@ -55,5 +55,5 @@ def assess(grey: Crops, points: Points, confidence: float, wanted: QualityThresh
         "LOW_CONTRAST": contrast < wanted.contrast,
         "LOW_CONFIDENCE": confidence < wanted.confidence,
     }
-    reasons = tuple(reason for reason, found in faults.items() if found)
+    reasons = tuple(reason for reason, is_present in faults.items() if is_present)
     return Quality(sharpness, brightness, contrast, yaw, pitch, roll, eye_distance, confidence, reasons)

@@ -36,13 +36,13 @@ def component(kind: str, name: str) -> type[Any]:
 
 
 def build(kind: str, name: str, **options: Any) -> Any:
-    """Builds a component from flat options. Raises TypeError for an unknown option."""
-    found = component(kind, name)
-    return found.from_options(**options) if hasattr(found, "from_options") else found(**options)
+    """Build a component from flat options. Raises UnknownComponent, and TypeError for an unknown option."""
+    built = component(kind, name)
+    return built.from_options(**options) if hasattr(built, "from_options") else built(**options)
 
 
 def list_options(kind: str, name: str) -> tuple[Option, ...]:
-    """The options of a component with their types, defaults, ranges, units and help. Raises UnknownComponent."""
+    """Return the options of a component with their types, defaults, ranges, units and help. Raises UnknownComponent."""
     return component_options.list_options(component(kind, name))
 
 

@@ -1,8 +1,8 @@
-"""Each shape, said once.
+"""The array shapes and small records that all of `ml` shares.
 
-Convention for geometry, everywhere: points are (x, y) in pixels, x to the right, y down, the origin at the centre
+Geometry: points are (x, y) in pixels, x to the right, y down, the origin at the centre
 of the top-left pixel, of the *upright* picture (after its EXIF turn). "Left" is the viewer's left.
-Convention for colour: RGB, unless a name says grey. Only `ml/images.py` may say BGR.
+Colour: RGB, unless a name says grey.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class Detection:
-    """A face as a detector saw it; `landmarks` only from a detector that gives them."""
+    """A detected face; `landmarks` is None if the detector finds none."""
 
     box: Box
     confidence: float
@@ -45,7 +45,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Quality:
-    """What `ml.quality` measured, and `reasons` why the face should not be enrolled (empty: it may be).
+    """The quality of a face, and the `reasons` not to enrol it (empty if there are none).
 
     sharpness: variance of the Laplacian of the grey crop; brightness, contrast: mean and SD of it in 0..255;
     yaw, pitch, roll: degrees, estimated from the five points; eye_distance: pixels in the photo.
@@ -64,7 +64,7 @@ class Quality:
 
 @dataclass(frozen=True, eq=False)
 class AlignedFace:
-    """A face ready to be described: one crop of every kind."""
+    """An aligned face, ready to be described: one crop of each kind."""
 
     box: Box
     landmarks: Points
@@ -74,7 +74,7 @@ class AlignedFace:
 
 @dataclass(frozen=True)
 class Spec:
-    """A component by name, with its options: how a manifest, a request or a test names one."""
+    """A component by name, with its options."""
 
     name: str
     options: dict[str, object] = field(default_factory=dict)

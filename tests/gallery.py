@@ -14,7 +14,7 @@ from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import FIRST
 from ml.aligners.similarity import Similarity
-from ml.images import png
+from ml.images import encode_png
 from ml.synthetic_faces import person, photograph
 from ml.types import CropKind
 from workers.context import JobContext
@@ -27,7 +27,7 @@ NOWHERE = {"x": 0.0, "y": 0.0, "width": 0.0, "height": 0.0}
 def crops(who: int, shot: int, strength: float) -> Mapping[CropKind, bytes]:
     """Aligned by the true points."""
     image, points = photograph(person(who), shot, 160, strength=strength)
-    return {kind: png(crop) for kind, crop in Similarity().crops(image, points).items()}
+    return {kind: encode_png(crop) for kind, crop in Similarity().crops(image, points).items()}
 
 
 def collection(session: Session, name: str) -> Collection:

@@ -12,7 +12,7 @@ from app.storage import descriptor_cache
 from app.storage.blob_store import Blobs
 from app.threads import get_threads
 from ml.descriptors.base import Descriptor
-from ml.images import unpng
+from ml.images import decode_png
 from ml.model import Recipe
 from ml.types import CropKind, Crops, Rows
 from workers.context import JobContext
@@ -111,6 +111,6 @@ def _read(blobs: Blobs, collection: str, name: str, dim: int) -> Rows | None:
 def crops(blobs: Blobs, faces: Sequence[StoredFace], kinds: Sequence[CropKind]) -> dict[CropKind, Crops]:
     """The crops of these faces, of each kind. Raises NotFound, ml.Corrupt."""
     return {
-        kind: np.stack([unpng(blobs.get(f.collection_id, Blobs.crop(f.image_id, f.number, kind))) for f in faces])
+        kind: np.stack([decode_png(blobs.get(f.collection_id, Blobs.crop(f.image_id, f.number, kind))) for f in faces])
         for kind in kinds
     }

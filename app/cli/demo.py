@@ -100,7 +100,7 @@ def _drawn(people: int) -> bytes:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive, bar() as progress:
         for i in progress.track(range(people), description=f"draw {people} people who do not exist"):
             for shot in range(SHOTS):
-                archive.writestr(f"person-{i:04d}/{shot}.png", images.png(draw(person(i), shot)))
+                archive.writestr(f"person-{i:04d}/{shot}.png", images.encode_png(draw(person(i), shot)))
     return packed.getvalue()
 
 

@@ -12,7 +12,6 @@ from app.cli.client import bar, console
 from ml import registry
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation import protocols
-from ml.portable_embeddings import to_portable
 from ml.types import Rows
 
 
@@ -43,12 +42,14 @@ def export_embeddings(
     with bar() as progress:
         shown = progress.add_task(f"fit {method} on {len(sides.training):,} faces", total=None)
         embedder.fit(learned, progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps))
-    found = to_portable(embedder.embed(rows), embedder.metric)
+    found = embedder.metric.to_portable(embedder.embed(rows))
     np.savez(out, x=found.rows, f=np.array(names), metric=np.array(found.metric), **found.extra)  # type: ignore[arg-type]
     console.print(f"{out}: {found.rows.shape[0]:,} x {found.rows.shape[1]}, {found.metric}")
-    if found.off:
+    if found.max_error:
         [exact] = found.extra
-        console.print(f"{method} has a score of its own; ip is it and a constant, to {found.off:.1g}; exact: {exact}")
+        console.print(
+            f"{method} has a score of its own; ip is it and a constant, to {found.max_error:.1g}; exact: {exact}"
+        )
 
 
 def training_set(rows: Rows, names: list[str], blocks: tuple[int, ...] = ()) -> TrainingSet:

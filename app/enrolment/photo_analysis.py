@@ -64,7 +64,7 @@ class Looked:
             yield Blobs.photo(self.image_id), self.data
         for number, face in self.faces.items():
             for kind, crop in face.crops.items():
-                yield Blobs.crop(self.image_id, number, kind), images.png(crop)
+                yield Blobs.crop(self.image_id, number, kind), images.encode_png(crop)
 
     def names(self) -> list[str]:
         crops = [Blobs.crop(self.image_id, n, kind) for n, face in self.faces.items() for kind in face.crops]

@@ -15,8 +15,8 @@ from app.labels.schemas import SuggestedPair, SuggestIn, SuggestionsOut
 from app.resources import Resources
 from app.serving import index_builder
 from ml.calibration import Calibration
+from ml.distances import Distance
 from ml.evaluation.verification import best_threshold
-from ml.metric import Metric
 from ml.model import Model
 from ml.types import Ids, Rows
 
@@ -68,7 +68,7 @@ def suggest(session: Session, resources: Resources, wanted: SuggestIn) -> Sugges
 def doubtful(
     rows: Rows,
     subjects: Ids,
-    metric: Metric,
+    metric: Distance,
     calibration: Calibration | None,
     answers: Answers,
     labelled: Collection[tuple[int, int]],
@@ -115,7 +115,7 @@ def _sample(session: Session, champion: Model, wanted: SuggestIn) -> Sampled:
     )
 
 
-def _candidates(rows: Rows, subjects: Ids, metric: Metric) -> tuple[Ids, NDArray[np.float32]]:
+def _candidates(rows: Rows, subjects: Ids, metric: Distance) -> tuple[Ids, NDArray[np.float32]]:
     """(P, 2) places, the smaller first, with the distance of each: nearest neighbours, and neighbours within a
     subject, which may be far apart."""
     if len(rows) < 2:
@@ -173,7 +173,9 @@ def _answers(session: Session, champion: Model, wanted: SuggestIn) -> Answers:
         said = said.join(end, and_(*at))
     found = session.execute(said).all()
     one, other = _rows([f[0] for f in found], width), _rows([f[1] for f in found], width)
-    return Answers(champion.metric.paired(one, other).astype(np.float64), np.array([f[2] for f in found], np.bool_))
+    return Answers(
+        champion.metric.paired_distances(one, other).astype(np.float64), np.array([f[2] for f in found], np.bool_)
+    )
 
 
 def _rows(vectors: list[bytes], width: int) -> Rows:

@@ -11,7 +11,7 @@ from app.errors import Conflict
 from app.publishing.pointers import BUILT_IN, enabled
 from app.serving.deployments import Serving
 from app.serving.scores import Scores
-from ml.metric import EUCLIDEAN
+from ml.distances import EUCLIDEAN
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Criteria:
         """What distances mean: of a mix nothing is known but their order."""
         if not self.mixed:
             return self.first.facts
-        return Scores(next((m for m in (c.serving.index.metric for c in self.each) if m.kind != "l2"), EUCLIDEAN))
+        return Scores(next((m for m in (c.serving.index.metric for c in self.each) if not m.is_euclidean), EUCLIDEAN))
 
 
 def switched_on(session: Session, tasks: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from app.search.schemas import Explanation, ExplanationPart, Grid
 from app.storage.blob_store import Blobs
 from ml import explanation
 from ml.errors import Corrupt, NotLinear
-from ml.images import unpng
+from ml.images import decode_png
 from ml.types import CropKind, Crops
 
 GONE = "the stored crop of this face is gone"
@@ -47,7 +47,7 @@ def crops_of(blobs: Blobs, collection: str, face: Named, kinds: Sequence[CropKin
     """(1, ...) of each kind; None where one is gone."""
     try:
         names = {kind: Blobs.crop(face.image_id, face.number, kind) for kind in kinds}
-        return {kind: unpng(blobs.get(collection, name))[None] for kind, name in names.items()}
+        return {kind: decode_png(blobs.get(collection, name))[None] for kind, name in names.items()}
     except (NotFound, Corrupt):
         return None
 

@@ -83,7 +83,7 @@ def _add_crops(desk: Desk, criteria: Criteria, hits: Hits, faces: list[FaceResul
     blobs, kind, named = desk.engine.resources.blobs, kinds_of(criteria)[0], hits.named
     for face, query in zip(faces, queries, strict=True):
         if query.crops is not None:
-            face["crop"] = base64.b64encode(images.png(query.crops[kind][0])).decode()
+            face["crop"] = base64.b64encode(images.encode_png(query.crops[kind][0])).decode()
         for found in face["matches"]:
             found["crop"] = naming.crop(blobs, criteria.collection, named[found["face_id"]], kind)
 

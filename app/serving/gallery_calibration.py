@@ -21,13 +21,13 @@ from app.serving.loaded_index import Held
 from app.serving.open_set_measurement import measure_open_set
 from app.serving.scores import DEFAULT_FMR
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
+from ml.distances import Distance
 from ml.errors import TooFewPairs
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople
 from ml.indexes import measure_curve
 from ml.indexes.base import Index
-from ml.metric import Metric
 from ml.model import Model
 from ml.types import Ids, Rows
 
@@ -187,11 +187,11 @@ def _learned_here(generation: Model, place: Place) -> bool:
     return "training" in generation.facts and place.collection in generation.facts["changes"]
 
 
-def _calibrated(rows: Rows, people: Ids, alike: Rows, whose: Ids, metric: Metric) -> Calibration | None:
+def _calibrated(rows: Rows, people: Ids, alike: Rows, whose: Ids, metric: Distance) -> Calibration | None:
     """From a random sample, which gives the impostors, and from photos of the same people."""
     pairs = int(np.clip(2e8 / rows.shape[1], 20_000, 200_000))
     drawn = draw_impostor_pairs(people, pairs, 0)
-    impostor = metric.apart(rows, drawn)
+    impostor = metric.pair_distances(rows, drawn)
     genuine = sample_genuine(alike, whose, pairs // 4, 0, metric)
     try:
         return Calibration.fit(genuine, impostor, people[drawn])

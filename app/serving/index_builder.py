@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Embedding, Face, Removal
 from ml import indexes
+from ml.distances import Distance
 from ml.indexes import MAX_SAMPLES_PER_CELL, Device, default_cell_count
 from ml.indexes.base import Index
-from ml.metric import Metric
 from ml.model import Model
 from ml.types import Ids, Rows
 
@@ -79,7 +79,7 @@ def removed(session: Session, place: Place, since: int) -> Ids:
 
 
 def build(
-    session: Session, place: Place, dim: int, metric: Metric, device: Device, per_cell: int = MAX_SAMPLES_PER_CELL
+    session: Session, place: Place, dim: int, metric: Distance, device: Device, per_cell: int = MAX_SAMPLES_PER_CELL
 ) -> Index:
     """An index of all that the tables hold for this place.
 

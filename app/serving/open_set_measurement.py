@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from app.serving.loaded_index import Held
+from ml.distances import Distance
 from ml.errors import TooFewPairs
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.base import Neighbours
-from ml.metric import Metric
 from ml.types import Ids, Rows
 
 REPORTED_FPIRS = (0.001, 0.01, 0.05)
@@ -33,7 +33,7 @@ class LockedIndex:
         return self.held.dim
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         return self.held.index.metric
 
     def search(self, queries: Rows, k: int) -> Neighbours:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from app.db.tables import DEFAULT_FPIR
 from ml.calibration import Calibration, DistanceThreshold
+from ml.distances import Distance
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration, PersonThreshold
 from ml.indexes import OperatingPoint
-from ml.metric import Metric
 from ml.model import Model
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ class Scores:
     reference: the model's own calibration, of other people, where it has one
     """
 
-    metric: Metric
+    metric: Distance
     calibration: Calibration | None = None
     default_fmr: float = DEFAULT_FMR
     measured_on: int = 0

@@ -3,16 +3,16 @@
 import numpy as np
 
 from ml.calibration.impostor_distances import Distances
-from ml.metric import EUCLIDEAN, Metric
+from ml.distances import EUCLIDEAN, Distance
 from ml.types import Ids, Rows
 
 MAX_FACES_PER_PERSON = 10
 """In impostor pairs. Without a limit, one person with hundreds of photos would dominate the distribution."""
 
 
-def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = EUCLIDEAN) -> Distances:
+def sample_impostors(rows: Rows, people: Ids, n: int, seed: int, metric: Distance = EUCLIDEAN) -> Distances:
     """Return the (P,) distances of the pairs that `draw_impostor_pairs` draws among (N, d) rows."""
-    return metric.apart(rows, draw_impostor_pairs(people, n, seed))
+    return metric.pair_distances(rows, draw_impostor_pairs(people, n, seed))
 
 
 def draw_impostor_pairs(people: Ids, n: int, seed: int) -> Ids:
@@ -43,7 +43,7 @@ def choose_faces(people: Ids, rng: np.random.Generator, limit: int = MAX_FACES_P
     return np.sort(order[rank_in_person < limit])
 
 
-def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = EUCLIDEAN) -> Distances:
+def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Distance = EUCLIDEAN) -> Distances:
     """Return the (P,) distances of at most n distinct pairs of faces of one person, drawn among (N, d) rows.
 
     The person is drawn first, all equally likely, so that one with a thousand photos does not dominate.
@@ -58,7 +58,7 @@ def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Metric = 
     one = rng.integers(0, photos[person])
     other = (one + rng.integers(1, photos[person])) % photos[person]
     first, second = order[start[person] + one], order[start[person] + other]
-    return metric.apart(rows, _unique(first, second, len(rows), n, rng))
+    return metric.pair_distances(rows, _unique(first, second, len(rows), n, rng))
 
 
 def _unique(first: Ids, second: Ids, faces: int, n: int, rng: np.random.Generator) -> Ids:

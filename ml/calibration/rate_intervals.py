@@ -108,13 +108,13 @@ def trials_needed(rate: float, max_ratio: float = MAX_END_RATIO) -> int:
     factor apart: about 15 / rate for a factor 3. Raises WrongShape."""
     if not 0 < rate <= 1 or max_ratio <= 1:
         raise WrongShape("rate", "above 0 and at most 1, and a ratio above 1", (rate, max_ratio))
-    few, many = 1, 2
-    while not _within(rate, many, max_ratio):
-        few, many = many, 2 * many
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if _within(rate, middle, max_ratio) else (middle, many)
-    return many
+    too_few, enough = 1, 2
+    while not _within(rate, enough, max_ratio):
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if _within(rate, middle, max_ratio) else (middle, enough)
+    return enough
 
 
 def _within(rate: float, n: int, max_ratio: float) -> bool:
@@ -136,13 +136,13 @@ def effective_pairs(people: Ids) -> Floats:
     fewest = max(1.0, 1 / (2 * np.square(pairs_of).sum() / pairs_of.sum() ** 2 + 1 / n))
     if pairs_of.max() >= n:  # somebody is in every pair: nothing shows what other people would make of it
         return np.full(n, fewest)
-    taken = np.arange(1, n + 1) / n
+    rates = np.arange(1, n + 1) / n
     widened, part, twice = _variances(person, pairs_of)
-    independent = taken * (1 - taken) / n
-    between = _extrapolated(np.maximum(part - twice - independent, 0) / taken**2) * taken**2
+    independent = rates * (1 - rates) / n
+    between = _extrapolated(np.maximum(part - twice - independent, 0) / rates**2) * rates**2
     inflated = independent + _held(widened) * between
-    found = np.divide(taken * (1 - taken), inflated, out=np.zeros(n), where=inflated > 0)
-    return np.clip(found, fewest, n)
+    effective = np.divide(rates * (1 - rates), inflated, out=np.zeros(n), where=inflated > 0)
+    return np.clip(effective, fewest, n)
 
 
 def _variances(people: Ids, pairs_of: Floats) -> tuple[Floats, Floats, Floats]:
@@ -192,17 +192,17 @@ def _extrapolated(spread: Floats) -> Floats:
     n = len(spread)
     anchor = max(1, min(MIN_EVENTS, n // 4))
     grown = spread[anchor - 1] * (anchor / np.arange(1, anchor + 1)) ** TAIL_EXPONENT
-    found = spread.copy()
-    found[:anchor] = np.maximum(spread[:anchor], grown)
-    return found
+    extrapolated = spread.copy()
+    extrapolated[:anchor] = np.maximum(spread[:anchor], grown)
+    return extrapolated
 
 
 def _held(factors: Floats) -> Floats:
     """(P,) the factors, where few pairs are near that of where more are."""
     anchor = max(1, min(MIN_EVENTS, len(factors) // 4))
-    found = factors.copy()
-    found[:anchor] = factors[anchor - 1]
-    return found
+    held = factors.copy()
+    held[:anchor] = factors[anchor - 1]
+    return held
 
 
 def _student_factor(squares: Floats, fourths: Floats, people: int) -> Floats:

@@ -78,24 +78,24 @@ def fit_mixture(
     floor: least variance of a component along an axis, as a share of the whole data's; rest: stops when the mean log
     likelihood rises by less.
     """
-    least = floor * z.var(0, unbiased=False).clamp_min(1e-12)
+    min_variance = floor * z.var(0, unbiased=False).clamp_min(1e-12)
     both = lifted(z)
-    mixture = _most_likely(*_clusters(z, both, k, seed), least)
+    mixture = _most_likely(*_clusters(z, both, k, seed), min_variance)
     before = -float("inf")
     for _ in range(rounds):
         size, sums, now = _expected(mixture, both)
         if now - before < rest:
             break
         before = now
-        mixture = _most_likely(size, sums, least)
+        mixture = _most_likely(size, sums, min_variance)
     return mixture
 
 
-def _most_likely(size: Tensor, sums: Tensor, least: Tensor) -> Mixture:
+def _most_likely(size: Tensor, sums: Tensor, min_variance: Tensor) -> Mixture:
     """From how many rows each component has (k,) and their sums (k, 2 d); least: variances (d,)."""
     size = size.clamp_min(1e-3)
     means, squares = (sums / size[:, None]).chunk(2, dim=1)
-    return Mixture(means, torch.maximum(squares - means**2, least), (size / size.sum()).log())
+    return Mixture(means, torch.maximum(squares - means**2, min_variance), (size / size.sum()).log())
 
 
 def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:

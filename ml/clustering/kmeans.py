@@ -48,9 +48,9 @@ def seeds(z: Tensor, k: int, generator: torch.Generator) -> Tensor:
     nearest = (z - z[chosen[0]]).square().sum(1)
     tries = 2 + int(log(k))
     while len(chosen) < k:
-        drawn = torch.multinomial(nearest.cpu() + 1e-12, tries, replacement=True, generator=generator).to(z.device)
-        within = torch.minimum(nearest, torch.cdist(z[drawn], z).square())
+        candidates = torch.multinomial(nearest.cpu() + 1e-12, tries, replacement=True, generator=generator).to(z.device)
+        within = torch.minimum(nearest, torch.cdist(z[candidates], z).square())
         best = int(within.sum(1).argmin())
-        chosen.append(int(drawn[best]))
+        chosen.append(int(candidates[best]))
         nearest = within[best]
     return z[chosen]

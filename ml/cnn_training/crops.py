@@ -39,15 +39,15 @@ def listed(data: Path, identities: Path | None = None) -> list[tuple[str, str]]:
     say, the photo relative to `data`. Raises Unavailable where there is none, Corrupt (a line of another form)."""
     if identities is None:
         paths = sorted(p for p in data.rglob("*") if p.suffix.lower() in PICTURES)
-        found = [(p.relative_to(data).as_posix(), p.parent.relative_to(data).as_posix()) for p in paths]
+        photos = [(p.relative_to(data).as_posix(), p.parent.relative_to(data).as_posix()) for p in paths]
     else:
-        lines = [line.rsplit(maxsplit=1) for line in identities.read_text().splitlines() if line.strip()]
-        if bad := next((line for line in lines if len(line) != 2), None):
+        lines = [row.rsplit(maxsplit=1) for row in identities.read_text().splitlines() if row.strip()]
+        if bad := next((row for row in lines if len(row) != 2), None):
             raise Corrupt(f"{identities.name}: each line is a photo's path and its person, not {' '.join(bad)!r}")
-        found = [(photo, person) for photo, person in lines]
-    if not found:
+        photos = [(photo, person) for photo, person in lines]
+    if not photos:
         raise Unavailable(f"no photos in {data}: put each person's into a folder of its own, or name them in a file")
-    return found
+    return photos
 
 
 def gather(data: Path, kept: Path, identities: Path | None = None, tell: Tell = lambda done, of: None) -> LabelledCrops:
@@ -57,10 +57,10 @@ def gather(data: Path, kept: Path, identities: Path | None = None, tell: Tell = 
     is read, not made. Raises Unavailable, Corrupt.
     """
     photos = listed(data, identities)
-    note, asked = kept.with_suffix(".json"), hashlib.sha256(json.dumps(photos).encode()).hexdigest()
-    if not (kept.is_file() and note.is_file() and json.loads(note.read_text())["asked"] == asked):
+    note, digest = kept.with_suffix(".json"), hashlib.sha256(json.dumps(photos).encode()).hexdigest()
+    if not (kept.is_file() and note.is_file() and json.loads(note.read_text())["asked"] == digest):
         people = _make(data, photos, kept, tell)
-        note.write_text(json.dumps({"asked": asked, "people": people}))
+        note.write_text(json.dumps({"asked": digest, "people": people}))
     return load(kept)
 
 
@@ -109,8 +109,8 @@ def _crop(path: Path) -> NDArray[np.uint8] | None:
         image = read(path.read_bytes())
     except LikenessError:
         return None
-    found = centre_face(front_end.detector.detect(image), image)
-    face = front_end.align(image, found) if found else None
+    detection = centre_face(front_end.detector.detect(image), image)
+    face = front_end.align(image, detection) if detection else None
     return face.crops["colour"] if face else None
 
 

@@ -15,7 +15,9 @@ WEIGHTS, MANIFEST = "cnn.safetensors", "cnn.json"
 
 def export(net: str, weights: dict[str, Tensor], out: Path, *, licence: str, trained: str, dim: int) -> Path:
     """Writes both files of `out`, the manifest last; returns its path. A tensor `projection` among the weights is what
-    the descriptor multiplies by."""
+    the descriptor multiplies by.
+    weights: the tensors of the network, (out, in, ...) each, by name.
+    """
     out.mkdir(parents=True, exist_ok=True)
     part = out / f".{WEIGHTS}"
     part.write_bytes(save({name: one.detach().cpu().contiguous() for name, one in weights.items()}))
@@ -27,7 +29,10 @@ def export(net: str, weights: dict[str, Tensor], out: Path, *, licence: str, tra
 
 
 def read(manifest: Path, net: str) -> dict[str, Tensor]:
-    """The network's weights that `export` wrote, without a projection. Raises Unavailable, Corrupt."""
+    """The network's weights that `export` wrote, without a projection. Raises Unavailable, Corrupt.
+
+    Each tensor is (out, in, ...).
+    """
     says = CnnManifest.read(manifest)
     if says.net != net:
         raise Corrupt(f"{manifest.name} is of the network {says.net!r}, and {net!r} was to start from it")

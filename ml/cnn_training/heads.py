@@ -36,6 +36,7 @@ class MarginHead(nn.Module):
         self.weights.data = F.normalize(sums) * START * rows.shape[1] ** 0.5
 
     def ready(self, done: float, draw: torch.Generator) -> None:
+        """Let the margin in as far as the training has come (0 to 1). draw: unused."""
         self.ease = min(1.0, done / EASED)
 
     @property
@@ -43,6 +44,7 @@ class MarginHead(nn.Module):
         return None
 
     def forward(self, rows: Tensor, people: Tensor) -> Tensor:
+        """Return the loss, (), of (n, dim) features of (n,) people."""
         cosines = F.linear(F.normalize(rows), F.normalize(self.weights))
         cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))
         less = F.one_hot(people, len(self.weights)).to(cosines.dtype) * (self.margin * self.ease)
@@ -69,11 +71,12 @@ class ContrastiveHead(nn.Module):
         return None
 
     def forward(self, rows: Tensor, people: Tensor) -> Tensor:
+        """Return the loss, (), of (n, dim) features of (n,) people."""
         rows = F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)))
         itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
         chances = (self.scale * rows @ rows.T).masked_fill(itself, -torch.inf).log_softmax(1)
-        alike = (people[:, None] == people) & ~itself
-        return -chances[alike].mean()
+        positives = (people[:, None] == people) & ~itself
+        return -chances[positives].mean()
 
 
 class TripletHead(nn.Module):
@@ -88,6 +91,7 @@ class TripletHead(nn.Module):
         self.draw = torch.Generator()
 
     def ready(self, done: float, draw: torch.Generator) -> None:
+        """Mine the triplets of the next step by these random numbers. done: unused."""
         self.draw = draw
 
     @property
@@ -95,12 +99,13 @@ class TripletHead(nn.Module):
         return self.layer.matrix
 
     def forward(self, rows: Tensor, people: Tensor) -> Tensor:
+        """Return the loss, (), of (n, dim) features of (n,) people."""
         z = self.layer(rows.to(torch.promote_types(rows.dtype, torch.float32)))
         d2 = (z[:, None] - z).square().sum(2)
-        alike = people[:, None] == people
-        apart = ~alike
-        alike = alike & ~torch.eye(len(people), dtype=torch.bool, device=people.device)
-        return self.loss(d2, self.mine(d2.detach(), alike, apart, self.draw))
+        positives = people[:, None] == people
+        negatives = ~positives
+        positives = positives & ~torch.eye(len(people), dtype=torch.bool, device=people.device)
+        return self.loss(d2, self.mine(d2.detach(), positives, negatives, self.draw))
 
 
 class NetworkWithHead(nn.Module):
@@ -111,5 +116,6 @@ class NetworkWithHead(nn.Module):
         self.net, self.head = net, head
 
     def forward(self, faces: Tensor, people: Tensor) -> Tensor:
+        """Return the loss, (), of (n, 3, H, W) faces of (n,) people."""
         loss: Tensor = self.head(self.net(faces), people)
         return loss

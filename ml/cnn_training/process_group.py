@@ -21,13 +21,13 @@ class ProcessGroup:
     size: int
     device: torch.device
 
-    def agreed(self, *told: float) -> list[float]:
+    def agreed(self, *values: float) -> list[float]:
         """What the first process says, in all of them."""
         if self.size == 1:
-            return list(told)
-        said = torch.tensor(told, dtype=torch.float64, device=self.device)
-        distributed.broadcast(said, 0)
-        return [float(one) for one in said.tolist()]
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        distributed.broadcast(tensor, 0)
+        return [float(one) for one in tensor.tolist()]
 
     def together(self, module: nn.Module) -> nn.Module:
         """The module with its gradients averaged over all processes."""
@@ -46,10 +46,10 @@ def crew(device: str = "auto") -> Iterator[ProcessGroup]:
     distributed.init_process_group("nccl" if gpu else "gloo", timeout=LONGEST)
     try:
         rank = distributed.get_rank()
-        mine = torch.device("cuda", rank % torch.cuda.device_count()) if gpu else torch.device("cpu")
+        own = torch.device("cuda", rank % torch.cuda.device_count()) if gpu else torch.device("cpu")
         if gpu:
-            torch.cuda.set_device(mine)
-        yield ProcessGroup(rank, distributed.get_world_size(), mine)
+            torch.cuda.set_device(own)
+        yield ProcessGroup(rank, distributed.get_world_size(), own)
         distributed.barrier()  # a process that leaves early would break the connections of those still at work
     finally:
         distributed.destroy_process_group()

@@ -58,24 +58,24 @@ class CnnTrainer:
             self.optimisers: list[Optimizer] = [AdamW(self.taught.parameters(), recipe.rate, weight_decay=recipe.decay)]
         else:
             self.optimisers = optimisers(self.taught, recipe.curved, recipe.momentum, recipe.fine)
-        self.highest = [[group["lr"] for group in each.param_groups] for each in self.optimisers]
+        self.highest = [[group["lr"] for group in optimiser.param_groups] for optimiser in self.optimisers]
 
     def learn(self, done: float) -> None:
         """One step, `done` of the way to the end."""
-        mine = self.mine()
+        photos = self.mine()
         draw = torch.Generator().manual_seed(_seed(self.recipe.seed, self.stand.step, self.us.rank))
-        faces = pictures(torch.from_numpy(np.array(self.lesson.crops[self.split.taught[mine]])).to(self.us.device))
-        people = torch.from_numpy(self.split.people[mine]).to(self.us.device)
+        faces = pictures(torch.from_numpy(np.array(self.lesson.crops[self.split.taught[photos]])).to(self.us.device))
+        people = torch.from_numpy(self.split.people[photos]).to(self.us.device)
         self.taught.head.ready(done, draw)
-        for each, rates in zip(self.optimisers, self.highest, strict=True):
-            each.zero_grad()
-            for group, rate in zip(each.param_groups, rates, strict=True):
+        for optimiser, rates in zip(self.optimisers, self.highest, strict=True):
+            optimiser.zero_grad()
+            for group, rate in zip(optimiser.param_groups, rates, strict=True):
                 group["lr"] = rate * _rate(done)
         with torch.autocast(self.us.device.type, torch.bfloat16, enabled=self.recipe.bf16):
             loss: Tensor = self.alike(augmented(faces, draw), people)
         loss.backward()  # type: ignore[no-untyped-call]
-        for each in self.optimisers:
-            each.step()
+        for optimiser in self.optimisers:
+            optimiser.step()
         self.stand.step += 1
         self.stand.loss += (loss.item() - self.stand.loss) / min(self.stand.step, 50)
 
@@ -99,17 +99,19 @@ class CnnTrainer:
         return score
 
     def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: parameters, optimisers and the training state."""
         state = {"taught": self.taught.state_dict(), "optimisers": [o.state_dict()["state"] for o in self.optimisers]}
         return state | {"stand": asdict(self.stand)}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
         self.taught.load_state_dict(state["taught"])
-        for each, known in zip(self.optimisers, state["optimisers"], strict=True):
-            each.load_state_dict(each.state_dict() | {"state": known})
+        for optimiser, known in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(optimiser.state_dict() | {"state": known})
         self.stand = TrainingState(**state["stand"])
 
     def mine(self) -> Ids:
-        """This process's photos of the step."""
+        """This process's photos of the step. (batch,) numbers of photos."""
         at = {"seed": self.recipe.seed, "step": self.stand.step, "rank": self.us.rank, "size": self.us.size}
         if self.recipe.head == "softmax":
             return evenly(len(self.split.taught), self.recipe.batch, **at)

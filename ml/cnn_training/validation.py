@@ -44,7 +44,10 @@ def split(lesson: LabelledCrops, held_out: float, seed: int) -> CropSplit:
 
 
 def judged(net: nn.Module, lesson: LabelledCrops, held: Ids, projection: Tensor | None = None) -> RetrievalScore:
-    """With the net in evaluation mode, and back in the mode that it was in."""
+    """With the net in evaluation mode, and back in the mode that it was in.
+
+    held: (H,) numbers of photos; projection: (features, dim).
+    """
     learning = net.training
     rows = features(net.train(False), lesson.crops[held])
     net.train(learning)

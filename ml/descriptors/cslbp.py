@@ -49,15 +49,15 @@ class Cslbp(Celled):
 
     def _codes(self, picture: Crops) -> Codes:
         pixels, width = picture.ravel(), picture.shape[1]
-        reach, least = self.radius * (width + 1), int(self.threshold * 255)
-        found = np.zeros_like(pixels)
-        inner = found[reach:-reach]
+        reach, min_difference = self.radius * (width + 1), int(self.threshold * 255)
+        codes = np.zeros_like(pixels)
+        inner = codes[reach:-reach]
         for dy, dx in reversed(ring(self.radius, 2 * PAIRS)[:PAIRS]):
             ahead = dy * width + dx
             one, other = (pixels[reach + by : reach + by + inner.size] for by in (ahead, -ahead))
             inner += inner
-            inner |= cv2.subtract(one, other).ravel() > least  # a difference below 0 is 0 here
-        return found
+            inner |= cv2.subtract(one, other).ravel() > min_difference  # a difference below 0 is 0 here
+        return codes
 
     def _normed(self, histograms: Rows) -> Rows:
         return np.sqrt(histograms)

@@ -38,8 +38,8 @@ ON_GPU = "CUDAExecutionProvider"
 
 def find_weights() -> Path:
     """Where the installed package keeps the network; the package itself is not imported. Raises Unavailable."""
-    found = find_spec(PACKAGE)
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    package = find_spec(PACKAGE)
+    for folder in (package.submodule_search_locations or ()) if package else ():
         path = Path(folder) / "models" / FILE
         if path.is_file():
             return path

@@ -53,8 +53,8 @@ class Fisher(Descriptor):
         from ml.descriptors.common.vocabulary_fit import learned  # and with it torch
 
         vocabulary = learned(crops, axes, components, patches, seed)
-        facts = {"faces": len(crops), "patches": patches, "seed": seed, "axes": axes, "components": components}
-        path = vocabulary.write(folder, facts)
+        metadata = {"faces": len(crops), "patches": patches, "seed": seed, "axes": axes, "components": components}
+        path = vocabulary.write(folder, metadata)
         return {"vocabulary": str(path), "pin": path.stem}
 
     @property

@@ -68,13 +68,13 @@ class Fplbp(Celled):
             difference: NDArray[np.float32] = a - b
             return difference * difference
 
-        found, rim = np.zeros_like(picture), edge - reach
-        inner = found[edge : height - edge, edge : width - edge]
+        codes, rim = np.zeros_like(picture), edge - reach
+        inner = codes[edge : height - edge, edge : width - edge]
         for i in reversed(range(half)):
             more = cv2.boxFilter(apart(i) - apart(i + half), -1, (self.side, self.side), normalize=False)
             inner += inner
             inner |= more[rim : more.shape[0] - rim, rim : more.shape[1] - rim] >= self.tau
-        return found.ravel()
+        return codes.ravel()
 
     def _normed(self, histograms: Rows) -> Rows:
         cut = np.minimum(_unit(histograms), CUT)
@@ -82,5 +82,5 @@ class Fplbp(Celled):
 
 
 def _unit(rows: Rows) -> Rows:
-    found: Rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return found
+    unit_rows: Rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit_rows

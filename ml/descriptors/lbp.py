@@ -28,10 +28,10 @@ def _bins() -> Codes:
 
 def _with_all_apart(table: Codes) -> Codes:
     """The same with 56 for none, 57 for all and 58 for the rest."""
-    apart = table.copy()
-    apart[table == 57] = 58
-    apart[0xFF] = 57
-    return apart
+    separate = table.copy()
+    separate[table == 57] = 58
+    separate[0xFF] = 57
+    return separate
 
 
 BIN_OF = _bins()
@@ -42,14 +42,14 @@ def _patterns(pixels: Crops, width: int) -> Codes:
     """The pattern at each pixel of a raster written row after row. The picture's border holds nonsense."""
     edge = width + 1
     centre = pixels[edge:-edge]
-    found = np.zeros_like(pixels)
-    inner, brighter = found[edge:-edge], np.empty(centre.shape, np.bool_)
+    patterns = np.zeros_like(pixels)
+    inner, brighter = patterns[edge:-edge], np.empty(centre.shape, np.bool_)
     for dy, dx in reversed(NEIGHBOURS):
         start = edge + dy * width + dx
         np.greater(pixels[start : start + centre.size], centre, out=brighter)
         inner += inner  # a shift by one bit; numpy's own << is six times slower on bytes
         inner |= brighter.view(np.uint8)
-    return found
+    return patterns
 
 
 @dataclass(frozen=True)

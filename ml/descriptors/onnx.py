@@ -49,12 +49,17 @@ class Onnx(StoredModel[OnnxManifest]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        [taken, *more], given = self._session.get_inputs(), {o.name: o.shape for o in self._session.get_outputs()}
+        [picture_input, *others], outputs = (
+            self._session.get_inputs(),
+            {o.name: o.shape for o in self._session.get_outputs()},
+        )
         wanted = (self._batch, *self._picture)
-        if more or len(taken.shape) != 4 or not _agree(taken.shape, wanted):
-            raise WrongShape(f"the input of {self.read_manifest.file}", f"{wanted}, as its manifest says", taken.shape)
-        if self._output not in given:
-            raise WrongShape(f"the output of {self.read_manifest.file}", " or ".join(given), repr(self._output))
+        if others or len(picture_input.shape) != 4 or not _agree(picture_input.shape, wanted):
+            raise WrongShape(
+                f"the input of {self.read_manifest.file}", f"{wanted}, as its manifest says", picture_input.shape
+            )
+        if self._output not in outputs:
+            raise WrongShape(f"the output of {self.read_manifest.file}", " or ".join(outputs), repr(self._output))
 
     @cached_property
     def _session(self) -> Any:
@@ -87,10 +92,10 @@ class Onnx(StoredModel[OnnxManifest]):
         fixed = isinstance(self._session.get_inputs()[0].shape[0], int)
         filled = np.zeros((self._batch if fixed else len(crops), *self._picture), np.float32)
         filled[: len(crops)] = self._pictures(crops)
-        [found] = self._session.run([self._output], {self._session.get_inputs()[0].name: filled})
-        if found.size != len(filled) * self.dim:
-            raise WrongShape(f"the output of {self.read_manifest.file}", f"(N, {self.dim})", found.shape)
-        return np.array(found[: len(crops)], np.float32).reshape(len(crops), self.dim)
+        [output] = self._session.run([self._output], {self._session.get_inputs()[0].name: filled})
+        if output.size != len(filled) * self.dim:
+            raise WrongShape(f"the output of {self.read_manifest.file}", f"(N, {self.dim})", output.shape)
+        return np.array(output[: len(crops)], np.float32).reshape(len(crops), self.dim)
 
     def _pictures(self, crops: Crops) -> NDArray[np.float32]:
         """(N, *_picture) float32 of (N, 112, 112, 3) RGB."""
@@ -104,6 +109,6 @@ class Onnx(StoredModel[OnnxManifest]):
         return scaled.transpose(0, 3, 1, 2) if self.read_manifest.layout == "nchw" else scaled
 
 
-def _agree(found: list[Any], wanted: tuple[int, ...]) -> bool:
+def _agree(sizes: list[Any], wanted: tuple[int, ...]) -> bool:
     """Whether these sizes are those, a name or None standing for any."""
-    return all(not isinstance(n, int) or n == m for n, m in zip(found, wanted, strict=True))
+    return all(not isinstance(n, int) or n == m for n, m in zip(sizes, wanted, strict=True))

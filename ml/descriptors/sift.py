@@ -69,11 +69,11 @@ def _smaller(crops: Crops, scale: int) -> Floats:
     """The crops with each square of `scale` pixels made one, blurred as SIFT's first image is."""
     high, wide = -(-HEIGHT // scale), -(-WIDTH // scale)
     full = np.pad(crops, ((0, 0), (0, high * scale - HEIGHT), (0, wide * scale - WIDTH)), "edge").astype(np.float32)
-    found = np.empty((len(crops), high, wide), np.float32)
-    for into, crop in zip(found, full, strict=True):
+    reduced = np.empty((len(crops), high, wide), np.float32)
+    for into, crop in zip(reduced, full, strict=True):
         means = cv2.resize(crop, (wide, high), interpolation=cv2.INTER_AREA) if scale > 1 else crop
         cv2.GaussianBlur(means, (0, 0), BLUR, dst=into)
-    return found
+    return reduced
 
 
 def _turned(patches: Floats) -> Floats:
@@ -85,16 +85,16 @@ def _turned(patches: Floats) -> Floats:
     low = np.floor(turn)
     share = size * (turn - low)
     into = low.astype(np.int32)
-    found = np.zeros((len(patches), TURNS, REACH**2), np.float32)
-    pixel = np.arange(0, found.size, TURNS * REACH**2)[:, None] + np.arange(REACH**2)
+    turned = np.zeros((len(patches), TURNS, REACH**2), np.float32)
+    pixel = np.arange(0, turned.size, TURNS * REACH**2)[:, None] + np.arange(REACH**2)
     for direction, part in ((into, size - share), (into + 1, share)):
-        found.reshape(-1)[pixel.ravel() + (direction & (TURNS - 1)) * REACH**2] = part
-    return found
+        turned.reshape(-1)[pixel.ravel() + (direction & (TURNS - 1)) * REACH**2] = part
+    return turned
 
 
 def _unit(rows: Floats) -> Floats:
-    found: Floats = rows / np.linalg.norm(rows, axis=-1, keepdims=True).clip(TINY)
-    return found
+    unit_rows: Floats = rows / np.linalg.norm(rows, axis=-1, keepdims=True).clip(TINY)
+    return unit_rows
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,12 @@ class Sift(Descriptor):
         return np.concatenate([self._some(crops[at : at + TOGETHER]) for at in range(0, len(crops), TOGETHER)])
 
     def _some(self, crops: Crops) -> Rows:
-        found = []
+        parts = []
         for scale in SCALES:
             rows, columns, weights = _windows(scale)
             patches = _smaller(crops, scale)[:, rows[:, :, None], columns[:, None, :]].swapaxes(0, 1)
             turned = _turned(patches.reshape(-1, REACH + 2, REACH + 2))
             bins = turned.reshape(len(POINTS), -1, REACH**2) @ weights
-            found.append(bins.reshape(len(POINTS), len(crops), TURNS, BINS**2))
-        spread = np.stack(found).transpose(2, 0, 1, 4, 3).reshape(len(crops), -1, BINS**2 * TURNS)
+            parts.append(bins.reshape(len(POINTS), len(crops), TURNS, BINS**2))
+        spread = np.stack(parts).transpose(2, 0, 1, 4, 3).reshape(len(crops), -1, BINS**2 * TURNS)
         return _unit(np.minimum(_unit(spread), CUT)).reshape(len(crops), -1)

@@ -31,7 +31,7 @@ class Detector(ABC):
 
 
 def centre_face(faces: list[Detection], image: Image) -> Detection | None:
-    """The face nearest the middle of the photo: the one that LFW's photos are named after."""
+    """The face nearest the middle of the photo: the one that LFW's photos are named after. image: (H, W, 3)."""
     height, width = image.shape[:2]
 
     def distance(face: Detection) -> float:

@@ -50,8 +50,8 @@ class Yunet(Detector):
         bgr = np.pad(bgr, ((0, below), (0, beside), (0, 0)), mode="edge")
         with self._lock:  # type: ignore[attr-defined]
             self._net.setInputSize((bgr.shape[1], bgr.shape[0]))  # type: ignore[attr-defined]
-            _, found = self._net.detect(bgr)  # type: ignore[attr-defined]
-        return [_face(row, scale) for row in (() if found is None else found)]
+            _, faces = self._net.detect(bgr)  # type: ignore[attr-defined]
+        return [_face(row, scale) for row in (() if faces is None else faces)]
 
 
 def _face(row: np.ndarray[tuple[int], np.dtype[np.float32]], scale: float) -> Detection:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.errors import CannotGoOn, Corrupt, NotFinite, NotFitted, WrongShape
-from ml.metric import EUCLIDEAN, Metric
 from ml.options import flatten_options, from_options, list_options, option
 from ml.types import Ids, Rows
 
@@ -65,6 +65,7 @@ class TrainingSet:
     blocks: tuple[int, ...] = ()
 
     def task(self, name: str) -> TaskData:
+        """Return the labels of the task of this name."""
         return next(t for t in self.tasks if t.task == name)
 
     @property
@@ -144,7 +145,7 @@ class Embedder(ABC):
     def _embed(self, rows: Rows, task: str) -> Rows: ...
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         """How its embeddings are compared; complete once it is fitted."""
         return EUCLIDEAN
 
@@ -220,6 +221,7 @@ class Embedder(ABC):
         """The linear maps that `embed` applies to these rows, from which a distance can be explained.
 
         None if the embedding is not made of linear maps.
+        rows: (N, D).
         """
         return None
 

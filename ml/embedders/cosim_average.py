@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.distances import Distance
+from ml.distances.averaged import Averaged
 from ml.embedders.base import Progress, TaskData, TrainingSet, offset_progress
-from ml.metric import Metric
 from ml.metric_learning.cosim.embedder import SimilarityEmbedder
 from ml.metric_learning.holdout import shuffle_people
 from ml.options import option
@@ -33,12 +34,12 @@ class CosimAverage(SimilarityEmbedder):
     summed: ClassVar[bool] = False
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         if not self.learned:
-            return Metric("average")
+            return Averaged()
         widths = tuple(len(weights) for weights in self._get_learned("weights"))
         shares, biases = (tuple(self.learned[name].tolist()) for name in ("shares", "bias"))
-        return Metric("average", 0, widths, shares, biases)
+        return Averaged(widths, shares, biases)
 
     def _get_blocks(self, data: TrainingSet) -> tuple[int, ...]:
         return data.widths

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ml.layers.base import Layer
 from ml.layers.stiefel import StiefelLayer
-from ml.manifolds.stiefel import StiefelManifold as Manifold
+from ml.manifolds.stiefel import StiefelManifold
 from ml.metric_learning.siamese.embedder import SiameseEmbedder
 from ml.options import option
 
@@ -21,6 +21,6 @@ class StiefelEmbedder(SiameseEmbedder):
     retraction: Literal["qr", "cayley"] = option("qr", "how U is brought back among orthonormal matrices")
 
     def _make_layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
-        layer = StiefelLayer(start, unit=False, manifold=Manifold(self.retraction))
+        layer = StiefelLayer(start, unit=False, manifold=StiefelManifold(self.retraction))
         size = float(layer.s.detach().square().mean().sqrt())
         return layer, self.rate / self.distance, self.scale_rate * size

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ml.distances import Distance
+from ml.distances.signed import Signed
 from ml.embedders.base import Embedder, Progress, TrainingSet
-from ml.metric import Metric
 from ml.metric_learning.holdout import require_pairs, require_task
 from ml.metric_learning.linear_embedding import norms, project
 from ml.metric_learning.pairs import draw_pair_set
@@ -55,8 +56,8 @@ class Subsml(Embedder):
         return self.learned["axes"].shape[1] if self.learned else None
 
     @property
-    def metric(self) -> Metric:
-        return Metric("ip", negative=1)
+    def metric(self) -> Distance:
+        return Signed(1)
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
         task = require_task(data)

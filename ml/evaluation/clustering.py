@@ -21,8 +21,8 @@ def heaps(rows: Rows, k: int, *, seed: int = 0) -> Ids:
         raise WrongShape("heaps", f"1 to {len(rows)}, the faces that there are", k)
     from sklearn.cluster import KMeans  # a second to load, for those who cluster
 
-    found: Ids = KMeans(k, n_init=STARTS, random_state=seed).fit_predict(rows).astype(np.int64)
-    return found
+    labels: Ids = KMeans(k, n_init=STARTS, random_state=seed).fit_predict(rows).astype(np.int64)
+    return labels
 
 
 def nmi(people: Ids, heap: Ids, *, resamples: int = 500, seed: int = 0) -> Interval:

@@ -7,13 +7,13 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.records import DistractorPoint
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
 from ml.indexes.base import Index
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Rows
 
 
@@ -54,14 +54,14 @@ def speed_accuracy(
     exact = index.search(queries, k, m=index.cells).ids
     points = []
     for m in ms or cells_to_try(index.cells):
-        found = index.search(queries, k, m=m)
-        shared = [len(np.intersect1d(a[a >= 0], b[b >= 0])) for a, b in zip(found.ids, exact, strict=True)]
+        neighbours = index.search(queries, k, m=m)
+        shared = [len(np.intersect1d(a[a >= 0], b[b >= 0])) for a, b in zip(neighbours.ids, exact, strict=True)]
         recall = np.array(shared) / np.maximum((exact >= 0).sum(1), 1)
-        hits = None if values is None or value_of is None else _hits(found.ids, values, value_of)
+        hits = None if values is None or value_of is None else _hits(neighbours.ids, values, value_of)
         points.append(
             SpeedPoint(
-                found.m,
-                bootstrap_mean(found.fraction),
+                neighbours.m,
+                bootstrap_mean(neighbours.fraction),
                 bootstrap_mean(recall),
                 None if hits is None else bootstrap_mean(hits),
                 _median_ms(index, queries[:timed], k, m),
@@ -71,8 +71,8 @@ def speed_accuracy(
 
 
 def _hits(ids: NDArray[np.int64], values: NDArray[np.float64], value_of: dict[int, float]) -> NDArray[np.float64]:
-    told = np.array([[value_of.get(int(i), np.nan) for i in line] for line in ids])
-    hit: NDArray[np.bool_] = (told == values[:, None]).any(1)
+    labels = np.array([[value_of.get(int(i), np.nan) for i in row] for row in ids])
+    hit: NDArray[np.bool_] = (labels == values[:, None]).any(1)
     return hit.astype(np.float64)
 
 
@@ -91,7 +91,7 @@ def distractor_curve(
     distractors: Rows,
     *,
     counts: Sequence[int] | None = None,
-    metric: Metric = EUCLIDEAN,
+    metric: Distance = EUCLIDEAN,
 ) -> tuple[DistractorPoint, ...]:
     """Retrieval as the first n of (M, d) distractors join the gallery; by default n = 0 and quarters of M."""
     points = []

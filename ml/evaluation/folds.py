@@ -47,7 +47,7 @@ def verify(
     resamples: int = RESAMPLES,
 ) -> Verification:
     """people: (N,) whose each photo is, -1 unknown; apart(f): distances under the model that may judge fold f; told: as
-    the dispersion tells them (`Metric.told`), rising with them.
+    the dispersion tells them (`Distance.display_distance`), rising with them.
 
     judge(f): the pairs that fold f's threshold is chosen on, and their distances; without it, those of the other folds
     under fold f's own model. Pairs that a model was fitted on look easier than they are, and a threshold chosen on them
@@ -83,13 +83,15 @@ def partner(fold: int, folds: int) -> int:
     return fold ^ 1 if fold ^ 1 < folds else fold - 1
 
 
-def _judge(at: int, folds: Sequence[VerificationPairs], apart: Apart, judge: Judge | None) -> tuple[Distances, float]:
+def _judge(
+    at: int, folds: Sequence[VerificationPairs], distances_of: Apart, judge: Judge | None
+) -> tuple[Distances, float]:
     """The distances of one fold's pairs, and their threshold."""
     if judge is not None:
         pairs, distances = judge(at)
-        return apart(folds[at].index), best_threshold(distances, pairs.same)
+        return distances_of(folds[at].index), best_threshold(distances, pairs.same)
     learned = VerificationPairs.of([f for i, f in enumerate(folds) if i != at])
-    return apart(folds[at].index), best_threshold(apart(learned.index), learned.same)
+    return distances_of(folds[at].index), best_threshold(distances_of(learned.index), learned.same)
 
 
 def _owners(fold: VerificationPairs, people: Ids) -> Ids:

@@ -60,9 +60,9 @@ def fnir(
         with np.errstate(invalid="ignore"):
             return np.asarray(counted[:, 1:] / counted[:, :1], np.float64)
 
-    found = bootstrap(figures, len(people), resamples=resamples, seed=seed)
+    intervals = bootstrap(figures, len(people), resamples=resamples, seed=seed)
     enrolled = len(np.unique(np.concatenate([p.mate_people[k] for p, k in zip(parts, known, strict=True)])))
-    return tuple(widen_at_bounds(one, enrolled) for one in found)
+    return tuple(widen_at_bounds(one, enrolled) for one in intervals)
 
 
 def _missed(
@@ -78,8 +78,8 @@ def _missed(
         hidden = probes.ranks[known] > within
 
     def figures(times: Times) -> Numbers:
-        found = np.concatenate([np.zeros((len(times), 1)), np.cumsum(times[:, strangers], axis=1)], axis=1)
-        weights, alarms, total = times[:, mates], found[:, nearer], found[:, -1:]
+        cumulative = np.concatenate([np.zeros((len(times), 1)), np.cumsum(times[:, strangers], axis=1)], axis=1)
+        weights, alarms, total = times[:, mates], cumulative[:, nearer], cumulative[:, -1:]
         counted = [(weights * (hidden | (alarms > rate * total + 1e-9))).sum(1) for rate in rates]
         return np.stack([weights.sum(1), *counted], axis=1)
 

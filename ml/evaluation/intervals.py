@@ -30,12 +30,15 @@ class Interval:
 
 
 def resample(groups: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Times]:
-    """`groups` drawn with replacement as often as there are, a block of resamples at a time."""
+    """`groups` drawn with replacement as often as there are, a block of resamples at a time.
+
+    Each block is (R, groups) counts.
+    """
     draw, block = np.random.default_rng(seed), max(1, BLOCK // max(1, groups))
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
-        drawn = draw.integers(0, groups, (rows, groups)) + groups * np.arange(rows)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=rows * groups).reshape(rows, groups).astype(np.float64)
+        choices = draw.integers(0, groups, (rows, groups)) + groups * np.arange(rows)[:, None]
+        yield np.bincount(choices.ravel(), minlength=rows * groups).reshape(rows, groups).astype(np.float64)
 
 
 def pair_times(times: Times, first: NDArray[np.int64], second: NDArray[np.int64]) -> Times:
@@ -62,17 +65,17 @@ def bootstrap(
     centred: moved by the bias of the resamples too, for a figure that depends on how many different groups there are
     """
     near = figures(np.ones((1, groups)))[0]
-    found = np.concatenate([figures(times) for times in resample(groups, resamples=resamples, seed=seed)])
-    told = near if values is None else values
-    kept = [column[np.isfinite(column)] for column in found.T]
+    resampled = np.concatenate([figures(times) for times in resample(groups, resamples=resamples, seed=seed)])
+    centre = near if values is None else values
+    kept = [column[np.isfinite(column)] for column in resampled.T]
     middle = [column.mean() if len(column) else np.nan for column in kept] if centred else near
-    return tuple(_interval(*parts, level) for parts in zip(told, told - middle, kept, strict=True))
+    return tuple(_interval(*parts, level) for parts in zip(centre, centre - middle, kept, strict=True))
 
 
-def _interval(value: float, moved: float, found: NDArray[np.float64], level: float) -> Interval:
-    if not len(found) or not np.isfinite(value):
+def _interval(value: float, moved: float, resampled: NDArray[np.float64], level: float) -> Interval:
+    if not len(resampled) or not np.isfinite(value):
         return Interval(float(value), float("nan"), float("nan"))
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2]) + moved
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2]) + moved
     return Interval(float(value), float(low), float(high))
 
 
@@ -123,10 +126,10 @@ def bootstrap_rate(
     Where all succeed or all fail, resampling shows nothing but that; then the interval is Clopper and Pearson's, with
     as many trials as there are groups.
     """
-    found = bootstrap_mean(values, groups, seed=seed)
-    if found.value not in (0.0, 1.0):
-        return found
-    return widen_at_bounds(found, int(_members(np.isfinite(values), groups).max()) + 1)
+    interval = bootstrap_mean(values, groups, seed=seed)
+    if interval.value not in (0.0, 1.0):
+        return interval
+    return widen_at_bounds(interval, int(_members(np.isfinite(values), groups).max()) + 1)
 
 
 def widen_at_bounds(rate: Interval, people: int) -> Interval:
@@ -144,12 +147,12 @@ def bootstrap_pairs(
     people: (P, 2) each, whose faces a pair is of; it comes back as often as both are drawn (`pair_times`).
     """
     known = np.unique(np.concatenate([ends.ravel() for ends in people]))
-    places = [np.searchsorted(known, ends).T for ends in people]
+    positions = [np.searchsorted(known, ends).T for ends in people]
 
     def mean(times: Times) -> NDArray[np.float64]:
-        drawn = [pair_times(times, *ends) for ends in places]
+        pair_weights = [pair_times(times, *ends) for ends in positions]
         with np.errstate(invalid="ignore"):
-            means = [(weights @ part) / weights.sum(1) for weights, part in zip(drawn, values, strict=True)]
+            means = [(weights @ part) / weights.sum(1) for weights, part in zip(pair_weights, values, strict=True)]
         return np.asarray(np.mean(means, axis=0), np.float64)[:, None]
 
     return bootstrap(mean, len(known), resamples=resamples, seed=seed)[0]
@@ -162,7 +165,10 @@ def _members(kept: NDArray[np.bool_], groups: NDArray[np.float64] | None) -> NDA
 
 
 def over_draws(values: NDArray[np.float64], *, level: float = LEVEL) -> Interval:
-    """The mean of one figure a draw, with Student's interval; two draws or more, else the interval is a point."""
+    """The mean of one figure a draw, with Student's interval; two draws or more, else the interval is a point.
+
+    values: (n,).
+    """
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
         return Interval(mean, mean, mean)

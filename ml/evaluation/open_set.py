@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml import indexes
+from ml.distances import Distance
 from ml.errors import TooFewPairs, WrongShape
 from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, bootstrap_rate
@@ -18,7 +19,6 @@ from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, search_g
 from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.base import Index
-from ml.metric import Metric
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -45,7 +45,7 @@ class OpenSetOutcomes:
     calibration: OpenSetCalibration | None
 
 
-def search_open_set(embeddings: Rows, protocol: Protocol, metric: Metric) -> OpenSetOutcomes:
+def search_open_set(embeddings: Rows, protocol: Protocol, metric: Distance) -> OpenSetOutcomes:
     """Search a protocol's gallery as the service does, by the default rule.
 
     embeddings: (N, d), one row a photo of the protocol. Probes of people without a number are left out. Raises
@@ -61,28 +61,28 @@ def search_open_set(embeddings: Rows, protocol: Protocol, metric: Metric) -> Ope
     owners, distances = _find_people(index, people, embeddings, ids, embeddings[queries], rule)
     numbers = np.full(len(people.is_named), -1, np.int64)
     numbers[people.owners] = protocol.people[ids]
-    whose = protocol.people[queries]
-    is_right = (owners >= 0) & (numbers[owners] == whose)
-    is_stranger = ~np.isin(whose, protocol.people[ids])
+    query_people = protocol.people[queries]
+    is_right = (owners >= 0) & (numbers[owners] == query_people)
+    is_stranger = ~np.isin(query_people, protocol.people[ids])
     calibration = _calibrate(index, people, rule)
-    return OpenSetOutcomes(whose, is_stranger, is_right, distances, len(ids), calibration)
+    return OpenSetOutcomes(query_people, is_stranger, is_right, distances, len(ids), calibration)
 
 
 def _find_people(
     index: Index, people: GalleryPeople, embeddings: Rows, ids: Ids, queries: Rows, rule: DecisionRule
 ) -> tuple[Ids, Floats]:
     """(Q,) the nearest person with a name, -1 where there is none, and (Q,) the person distance."""
-    found = index.search(queries, min(len(ids), FACES_PER_SEARCH))
-    owners = np.where(found.ids >= 0, people.owners[np.searchsorted(ids, np.maximum(found.ids, ids[0]))], -1)
-    near = shortlist(owners, found.distances)
+    neighbours = index.search(queries, min(len(ids), FACES_PER_SEARCH))
+    owners = np.where(neighbours.ids >= 0, people.owners[np.searchsorted(ids, np.maximum(neighbours.ids, ids[0]))], -1)
+    near = shortlist(owners, neighbours.distances)
     known = {
         owner: PersonTemplate.from_rows(embeddings[people.ids[people.faces_of(owner)]])
         for owner in np.unique(near.people[near.people >= 0]).tolist()
     }
-    query, place = np.nonzero(near.people >= 0)
+    query, rank = np.nonzero(near.people >= 0)
     template = np.full(near.people.shape, np.inf)
-    templates = [known[owner] for owner in near.people[query, place].tolist()]
-    template[query, place] = template_distances(index.metric, queries[query], templates)
+    templates = [known[owner] for owner in near.people[query, rank].tolist()]
+    template[query, rank] = template_distances(index.metric, queries[query], templates)
     is_rival = people.is_rival[near.people] & (near.people >= 0)
     base = rule.base_distances(near.nearest, template)
     scored = np.where(is_rival, rule.person_distances(base, is_rival), np.inf)
@@ -92,10 +92,10 @@ def _find_people(
 
 
 def _calibrate(index: Index, people: GalleryPeople, rule: DecisionRule) -> OpenSetCalibration | None:
-    places = people.sample(people.is_named, MAX_SEARCHES, np.random.default_rng(0))
-    found = search_gallery(index, people, places, rule)
+    faces = people.sample(people.is_named, MAX_SEARCHES, np.random.default_rng(0))
+    outcomes = search_gallery(index, people, faces, rule)
     try:
-        searches = StrangerSearches.from_distances("leave-one-out", found.stranger, found.owners, len(people.ids))
+        searches = StrangerSearches.from_distances("leave-one-out", outcomes.stranger, outcomes.owners, len(people.ids))
     except TooFewPairs:
         return None
     return OpenSetCalibration(rule, (searches,))
@@ -110,10 +110,10 @@ def summarise_open_set(draws: Sequence[OpenSetOutcomes]) -> dict[str, Any] | Non
     """
     if not any((~d.is_stranger).any() for d in draws) or not all(d.is_stranger.any() for d in draws):
         return None
-    found = fnir([_probes(d) for d in draws], FPIRS, within=1)
+    rates = fnir([_probes(d) for d in draws], FPIRS, within=1)
     return {
         "rule": asdict(draws[0].calibration.rule) if draws[0].calibration else asdict(DecisionRule()),
-        "fnir": {f"{rate:g}": asdict(one) for rate, one in zip(FPIRS, found, strict=True)},
+        "fnir": {f"{rate:g}": asdict(one) for rate, one in zip(FPIRS, rates, strict=True)},
         "decided": {f"{rate:g}": _decide(draws, rate) for rate in FPIRS},
     }
 

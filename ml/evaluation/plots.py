@@ -27,8 +27,8 @@ def page(reports: Mapping[str, EvaluationReport]) -> str:
     """HTML with the three figures, one under the other."""
     from plotly.io import to_html  # a second to load, for those who draw
 
-    drawn = figures(reports).values()
-    parts = [to_html(one, full_html=False, include_plotlyjs=not i) for i, one in enumerate(drawn)]
+    charts = figures(reports).values()
+    parts = [to_html(one, full_html=False, include_plotlyjs=not i) for i, one in enumerate(charts)]
     return f"<!doctype html><meta charset=utf-8><title>Evaluation</title>{''.join(parts)}"
 
 
@@ -39,8 +39,8 @@ def _places(report: EvaluationReport) -> list[int]:
 def _band(report: EvaluationReport, style: dict[str, Any]) -> list[dict[str, Any]]:
     if not report.cmc_low:
         return []
-    places = _places(report)
-    around = {"x": [*places, *reversed(places)], "y": [*report.cmc_high, *reversed(report.cmc_low)]}
+    ranks = _places(report)
+    around = {"x": [*ranks, *reversed(ranks)], "y": [*report.cmc_high, *reversed(report.cmc_low)]}
     quiet = {
         "mode": "lines",
         "line": {"width": 0},

@@ -75,17 +75,17 @@ def read(protocol: str, folder: Path, photos: Sequence[str]) -> Protocol:
         return _view2(protocol, folder, photos)
     path = folder / f"{protocol.removesuffix('.txt')}.txt"
     try:
-        lines = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        lines = [row.strip() for row in path.read_text("utf-8").splitlines() if row.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise Corrupt(f"the protocol {path.name} cannot be read: {error}") from error
-    fitted = {line.removeprefix("train ") for line in lines if line.startswith("train ")}
-    named = [line.removeprefix("query ") for line in lines if not line.startswith("train ")]
+    fitted = {row.removeprefix("train ") for row in lines if row.startswith("train ")}
+    named = [row.removeprefix("query ") for row in lines if not row.startswith("train ")]
     return _retrieval(path.stem, photos, named, fitted)
 
 
 def _retrieval(name: str, photos: Sequence[str], named: Sequence[str], fitted: set[str]) -> Protocol:
-    place = {photo: i for i, photo in enumerate(photos)}
-    queries = np.unique(np.array([place[q] for q in named if q in place], np.int64))
+    number_of = {photo: i for i, photo in enumerate(photos)}
+    queries = np.unique(np.array([number_of[q] for q in named if q in number_of], np.int64))
     if not len(queries):
         raise Corrupt(f"{name} names {len(named)} queries and none of them is among these {len(photos)} photos")
     others = np.setdiff1d(np.arange(len(photos)), queries)
@@ -98,7 +98,7 @@ def _retrieval(name: str, photos: Sequence[str], named: Sequence[str], fitted: s
         training=others[inside[others]] if fitted else others,
         queries=queries,
         gallery=others[~inside[others]],
-        missing=tuple(q for q in named if q not in place),
+        missing=tuple(q for q in named if q not in number_of),
     )
 
 
@@ -150,6 +150,7 @@ def open_set_people(people: Ids, fraction: float, *, seed: int = 0) -> Protocol:
     """`held_out_people`, and then half of those held out are not enrolled: a photo of each searches for nobody.
 
     Raises WrongShape where fewer than four people are held out.
+    people: (N,).
     """
     closed = held_out_people(people, fraction, seed=seed)
     if len(closed.queries) < 4:

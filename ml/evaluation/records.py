@@ -1,12 +1,11 @@
 """What a model's report holds: plain numbers, in JSON and back."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ml.errors import Corrupt
 from ml.evaluation.intervals import Interval
 from ml.evaluation.separation import Dispersion, Separation
-from ml.metric import Kind
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class EvaluationReport:
 
     protocol: str
     task: str
-    metric: Kind
+    metric: Literal["l2", "ip", "average"]
     draws: int
     queries: int
     gallery: int
@@ -60,6 +59,7 @@ class EvaluationReport:
     separation: Separation | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the report as values for JSON."""
         return asdict(self)
 
     @classmethod

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
 from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, Times, bootstrap, bootstrap_mean, bootstrap_rate, widen_at_bounds
@@ -14,7 +15,6 @@ from ml.evaluation.records import DetPoint, EvaluationReport
 from ml.evaluation.retrieval import Faces, Ranked, average_precisions, n_call, nearest_error, rank
 from ml.evaluation.separation import Scored, Separation, separation
 from ml.evaluation.verification import Det, det, thinned
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
 CALLS = (1, 2, 5, 10, 20)
@@ -26,7 +26,7 @@ def rank_protocol(
     embeddings: Rows,
     protocol: Protocol,
     *,
-    metric: Metric = EUCLIDEAN,
+    metric: Distance = EUCLIDEAN,
     values: NDArray[np.float64] | None = None,
     tolerance: float = 0.0,
     distractors: Rows | None = None,
@@ -37,14 +37,14 @@ def rank_protocol(
     """
     if len(embeddings) != len(protocol.people):
         raise WrongShape("embeddings", f"({len(protocol.people)}, d)", embeddings.shape)
-    told = np.where(protocol.people < 0, np.nan, protocol.people).astype(np.float64) if values is None else values
+    labels = np.where(protocol.people < 0, np.nan, protocol.people).astype(np.float64) if values is None else values
     extra = np.empty((0, embeddings.shape[1]), np.float32) if distractors is None else distractors
     gallery = Faces(
         np.concatenate([embeddings[protocol.gallery], extra]),
-        np.concatenate([told[protocol.gallery], np.full(len(extra), np.nan)]),
+        np.concatenate([labels[protocol.gallery], np.full(len(extra), np.nan)]),
         np.concatenate([protocol.gallery, len(embeddings) + np.arange(len(extra))]),
     )
-    queries = Faces(embeddings[protocol.queries], told[protocol.queries], protocol.queries)
+    queries = Faces(embeddings[protocol.queries], labels[protocol.queries], protocol.queries)
     ranked = rank(queries, gallery, metric=metric, tolerance=tolerance)
     return replace(ranked, groups=_owners(protocol.people, protocol.queries), open_set=protocol.open_set)
 
@@ -55,7 +55,7 @@ def _owners(people: Ids, queries: Ids) -> NDArray[np.float64]:
 
 
 def summarise(
-    draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Metric = EUCLIDEAN
+    draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Distance = EUCLIDEAN
 ) -> EvaluationReport:
     """One report of one or more draws of queries. Raises WrongShape where no query has anything to find."""
     groups = np.concatenate([r.groups for r in draws])
@@ -66,12 +66,12 @@ def summarise(
     calls = {str(k): [n_call(r, k) for r in draws] for k in CALLS}
     curve = det(np.concatenate([r.genuine for r in draws]), np.concatenate([r.impostor for r in draws]))
     probes = [Probes(r.mate, r.stranger[r.strangers], r.groups, r.groups[r.strangers]) for r in draws]
-    found, apart = _cmc(draws), _separation(draws, metric)
+    rank_curve, separated = _cmc(draws), _separation(draws, metric)
 
     return EvaluationReport(
         protocol,
         task,
-        metric.kind,
+        metric.label,
         draws=len(draws),
         queries=mated,
         gallery=draws[0].gallery,
@@ -79,13 +79,13 @@ def summarise(
         chance_at_10=_chance([len(r) for one in draws for r in one.ranks if len(r)], draws[0].gallery, 10),
         mean_average_precision=bootstrap_mean(np.concatenate(precisions), groups),
         ncall={k: bootstrap_rate(np.concatenate(v), groups) for k, v in calls.items()},
-        cmc=tuple(one.value for one in found),
-        cmc_low=tuple(one.low for one in found),
-        cmc_high=tuple(one.high for one in found),
+        cmc=tuple(one.value for one in rank_curve),
+        cmc_low=tuple(one.low for one in rank_curve),
+        cmc_high=tuple(one.high for one in rank_curve),
         fnir={f"{f:g}": one for f, one in zip(FPIRS, fnir(probes, FPIRS), strict=True)},
         nearest_error=bootstrap_rate(np.concatenate([nearest_error(r) for r in draws]), groups),
-        eer=apart.eer.value,
-        separation=apart,
+        eer=separated.eer.value,
+        separation=separated,
         det=_points(curve),
         sd=_spread({"mean_average_precision": precisions} | {f"{k}-call": v for k, v in calls.items()}),
     )
@@ -96,9 +96,9 @@ def _cmc(draws: Sequence[Ranked]) -> tuple[Interval, ...]:
     first = np.concatenate([r.first for r in draws])
     mated = np.isfinite(first)
     _, person = np.unique(np.concatenate([r.groups for r in draws])[mated], return_inverse=True)
-    place = np.minimum(first[mated], LONGEST + 1).astype(np.int64) - 1
+    ranks = np.minimum(first[mated], LONGEST + 1).astype(np.int64) - 1
     width = LONGEST + 1
-    counted = np.bincount(person * width + place, minlength=(person.max() + 1) * width).reshape(-1, width)
+    counted = np.bincount(person * width + ranks, minlength=(person.max() + 1) * width).reshape(-1, width)
 
     def figures(times: Times) -> NDArray[np.float64]:
         within = np.cumsum(times @ counted, axis=1)
@@ -107,15 +107,15 @@ def _cmc(draws: Sequence[Ranked]) -> tuple[Interval, ...]:
     return tuple(widen_at_bounds(one, len(counted)) for one in bootstrap(figures, len(counted)))
 
 
-def _separation(draws: Sequence[Ranked], metric: Metric) -> Separation:
-    genuine = [Scored(metric.told(r.genuine), r.genuine_of) for r in draws]
-    return separation(genuine, [Scored(metric.told(r.impostor), r.impostor_of) for r in draws])
+def _separation(draws: Sequence[Ranked], metric: Distance) -> Separation:
+    genuine = [Scored(metric.display_distance(r.genuine), r.genuine_of) for r in draws]
+    return separation(genuine, [Scored(metric.display_distance(r.impostor), r.impostor_of) for r in draws])
 
 
 def _chance(relevant: Sequence[int], gallery: int, k: int) -> float:
     """1-call@k of a random order: 1 - C(gallery - R, k) / C(gallery, k), the mean over queries."""
-    place = np.arange(k)[:, None]
-    missed = np.maximum(gallery - np.array(relevant)[None] - place, 0) / np.maximum(gallery - place, 1)
+    rank = np.arange(k)[:, None]
+    missed = np.maximum(gallery - np.array(relevant)[None] - rank, 0) / np.maximum(gallery - rank, 1)
     return float(np.mean(1 - missed.prod(0)))
 
 
@@ -127,6 +127,6 @@ def _spread(figures: dict[str, list[NDArray[np.float64]]]) -> dict[str, float] |
 
 
 def _points(curve: Det) -> tuple[DetPoint, ...]:
-    few = thinned(curve)
-    rows = zip(few.threshold.tolist(), few.fmr.tolist(), few.fnmr.tolist(), strict=True)
+    points = thinned(curve)
+    rows = zip(points.threshold.tolist(), points.fmr.tolist(), points.fnmr.tolist(), strict=True)
     return tuple(DetPoint(t if np.isfinite(t) else None, a, b) for t, a, b in rows)

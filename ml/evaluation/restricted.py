@@ -70,17 +70,17 @@ def said(embedder: Embedder, round_: Round, rows: Rows) -> Said:
 
     def scores(pairs: VerificationPairs) -> Scores:
         first, second = (embedder.embed(rows[pairs.index[:, end]]) for end in (0, 1))
-        return -embedder.metric.paired(first, second).astype(np.float64)
+        return -embedder.metric.paired_distances(first, second).astype(np.float64)
 
     return Said(scores(round_.judges), scores(round_.test))
 
 
 def fused(systems: Sequence[Said], judges: VerificationPairs) -> Said:
     """Late fusion (000, section 4.2): normalised and weighed by what the judges' pairs are."""
-    known, asked = (np.stack([getattr(s, part) for s in systems], 1) for part in ("judges", "test"))
+    known, queried = (np.stack([getattr(s, part) for s in systems], 1) for part in ("judges", "test"))
     normal = Normalise().fit(known, judges.same)
     machine = Svm().fit(normal(known), judges.same)
-    return Said(machine(normal(known)), machine(normal(asked)))
+    return Said(machine(normal(known)), machine(normal(queried)))
 
 
 def right(system: Said, judges: VerificationPairs, test: VerificationPairs) -> NDArray[np.bool_]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
 CHUNK_BYTES = 64 << 20
@@ -81,7 +81,7 @@ def rank(
     queries: Faces,
     gallery: Faces,
     *,
-    metric: Metric = EUCLIDEAN,
+    metric: Distance = EUCLIDEAN,
     tolerance: float = 0.0,
     impostors: int = 1000,
     seed: int = 0,
@@ -97,14 +97,14 @@ def rank(
     ids, values, rows = gallery.ids[order], gallery.values[order], gallery.rows[order]
     draw = np.random.default_rng(seed)
     step = max(1, CHUNK_BYTES // (8 * max(1, len(ids))))
-    found = []
+    parts = []
     for start in range(0, len(queries.ids), step):
         block = metric.distances(queries.rows[start : start + step], rows)
-        for q, line in enumerate(block, start):
+        for q, row in enumerate(block, start):
             other = ids != queries.ids[q]
             same = np.abs(values - queries.values[q]) <= tolerance
-            found.append(_of_one(line[other], same[other], ids[other], draw, impostors))
-    ranks, mate, stranger, genuine, impostor, impostor_ids = zip(*found, strict=True) if found else ((),) * 6
+            parts.append(_of_one(row[other], same[other], ids[other], draw, impostors))
+    ranks, mate, stranger, genuine, impostor, impostor_ids = zip(*parts, strict=True) if parts else ((),) * 6
     return Ranked(
         ranks,
         queries.values.astype(np.float64),
@@ -123,26 +123,31 @@ def _joined(parts: tuple[NDArray[np.float32], ...]) -> NDArray[np.float32]:
 
 
 def _of_one(
-    line: NDArray[np.float32], same: NDArray[np.bool_], ids: Ids, draw: np.random.Generator, impostors: int
+    distances: NDArray[np.float32], same: NDArray[np.bool_], ids: Ids, draw: np.random.Generator, impostors: int
 ) -> tuple[Ids, np.float32, np.float32, NDArray[np.float32], NDArray[np.float32], Ids]:
-    genuine, others = line[same], np.flatnonzero(~same)
-    nearest = [part.min(initial=np.float32(np.inf)) for part in (genuine, line[others])]
+    genuine, others = distances[same], np.flatnonzero(~same)
+    nearest = [part.min(initial=np.float32(np.inf)) for part in (genuine, distances[others])]
     kept = others if len(others) <= impostors else draw.choice(others, impostors, replace=False)
-    return ranks_of(line, np.flatnonzero(same)), nearest[0], nearest[1], genuine, line[kept], ids[kept]
+    return ranks_of(distances, np.flatnonzero(same)), nearest[0], nearest[1], genuine, distances[kept], ids[kept]
 
 
-def ranks_of(line: NDArray[np.float32], relevant: Ids) -> Ids:
+def ranks_of(distances: NDArray[np.float32], relevant: Ids) -> Ids:
     """The rising 1-based ranks of these places of a (N,) line of distances; of equal distances the earlier is first."""
     if len(relevant) >= SORT_FROM:
-        place = np.empty(len(line), np.int64)
-        place[np.argsort(line, kind="stable")] = np.arange(1, len(line) + 1)
-        return np.sort(place[relevant])
-    nearer = [np.count_nonzero(line < line[p]) + np.count_nonzero(line[:p] == line[p]) for p in relevant]
+        ranks = np.empty(len(distances), np.int64)
+        ranks[np.argsort(distances, kind="stable")] = np.arange(1, len(distances) + 1)
+        return np.sort(ranks[relevant])
+    nearer = [
+        np.count_nonzero(distances < distances[p]) + np.count_nonzero(distances[:p] == distances[p]) for p in relevant
+    ]
     return np.sort(np.array(nearer, np.int64) + 1)
 
 
 def average_precision(ranks: Ids) -> float:
-    """Non-interpolated AP over the full ranking: the mean of j / rank of the j-th relevant. NaN without any."""
+    """Non-interpolated AP over the full ranking: the mean of j / rank of the j-th relevant. NaN without any.
+
+    ranks: (R,) of the relevant, rising from 1.
+    """
     return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else float("nan")
 
 

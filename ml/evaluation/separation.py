@@ -82,8 +82,8 @@ def separation(
 
     eer, auc, *more = bootstrap(figures, len(people), values=exact, resamples=resamples, seed=seed)
     own = len(np.unique(np.concatenate([side.ends.ravel() for side in genuine])))
-    told = {f"{f:g}": widen_at_bounds(one, own) for f, one in zip(fmrs, more, strict=False)}
-    return Separation(eer, auc, told, Dispersion(*more[len(fmrs) :]))
+    rates = {f"{f:g}": widen_at_bounds(one, own) for f, one in zip(fmrs, more, strict=False)}
+    return Separation(eer, auc, rates, Dispersion(*more[len(fmrs) :]))
 
 
 def _exact(genuine: Scored, impostor: Scored, fmrs: Sequence[float]) -> Numbers:

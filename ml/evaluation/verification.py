@@ -12,12 +12,12 @@ Distances = NDArray[np.float32] | NDArray[np.float64]
 
 
 def fmr(impostor: Distances, threshold: float) -> float:
-    """False-match rate: the share of impostor pairs that the threshold accepts."""
+    """False-match rate: the share of impostor pairs that the threshold accepts. impostor: (n,)."""
     return float(np.mean(impostor <= threshold))
 
 
 def fnmr(genuine: Distances, threshold: float) -> float:
-    """False-non-match rate: the share of genuine pairs that the threshold refuses."""
+    """False-non-match rate: the share of genuine pairs that the threshold refuses. genuine: (n,)."""
     return float(np.mean(genuine > threshold))
 
 
@@ -43,7 +43,10 @@ class Det:
 
 
 def det(genuine: Distances, impostor: Distances) -> Det:
-    """The curve at every distance that occurs, from accepting nothing up. Raises WrongShape where one is empty."""
+    """The curve at every distance that occurs, from accepting nothing up. Raises WrongShape where one is empty.
+
+    genuine: (n,), impostor: (m,).
+    """
     if not len(genuine) or not len(impostor):
         raise WrongShape("genuine and impostor distances", "not empty", f"{len(genuine)} and {len(impostor)}")
     threshold = np.unique(np.concatenate([genuine, impostor])).astype(np.float64)
@@ -69,7 +72,10 @@ def thinned(curve: Det, points: int = 101) -> Det:
 
 
 def threshold_at_fmr(impostor: Distances, rate: float) -> float:
-    """The largest threshold whose false-match rate on these impostors is at most `rate`; -inf where none is."""
+    """The largest threshold whose false-match rate on these impostors is at most `rate`; -inf where none is.
+
+    impostor: (n,).
+    """
     ordered = np.sort(impostor).astype(np.float64)
     allowed = int(np.floor(rate * len(ordered) + 1e-9))
     if allowed >= len(ordered):
@@ -114,5 +120,6 @@ class Folds:
 
 
 def over_folds(accuracies: NDArray[np.float64]) -> Folds:
+    """Return mean, standard deviation and standard error of (F,) accuracies."""
     sd = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else 0.0
     return Folds(float(np.mean(accuracies)), sd, sd / len(accuracies) ** 0.5)

@@ -44,6 +44,7 @@ class Fold:
 
 
 def photo(name: str, number: str) -> str:
+    """Return the path of a person's photo in LFW."""
     return f"{name}/{name}_{int(number):04d}.jpg"
 
 
@@ -53,28 +54,28 @@ def read_folds(path: Path, photos: Sequence[str]) -> list[Fold]:
     Pairs of which a photo is not in the list are left out. Raises Corrupt.
     """
     try:
-        head, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines() if line.strip()]
+        head, *lines = [row.split("\t") for row in path.read_text("utf-8").splitlines() if row.strip()]
         folds, size = int(head[0]), 2 * int(head[1])
-        named = [_pair(line) for line in lines]
+        named = [_pair(row) for row in lines]
     except (OSError, ValueError, IndexError) as error:
         raise Corrupt(f"the pairs {path.name} cannot be read: {error}") from error
     if len(named) != folds * size:
         raise Corrupt(f"{path.name} promises {folds} folds of {size} pairs and holds {len(named)}")
-    place = {name: i for i, name in enumerate(photos)}
-    return [_fold(named[f * size : (f + 1) * size], place) for f in range(folds)]
+    number_of = {name: i for i, name in enumerate(photos)}
+    return [_fold(named[f * size : (f + 1) * size], number_of) for f in range(folds)]
 
 
-def _pair(line: list[str]) -> tuple[str, str, bool]:
-    if len(line) == 3:
-        return photo(line[0], line[1]), photo(line[0], line[2]), True
-    name, a, other, b = line
+def _pair(fields: list[str]) -> tuple[str, str, bool]:
+    if len(fields) == 3:
+        return photo(fields[0], fields[1]), photo(fields[0], fields[2]), True
+    name, a, other, b = fields
     return photo(name, a), photo(other, b), False
 
 
-def _fold(named: list[tuple[str, str, bool]], place: dict[str, int]) -> Fold:
-    kept = [(place[a], place[b], same) for a, b, same in named if a in place and b in place]
+def _fold(named: list[tuple[str, str, bool]], number_of: dict[str, int]) -> Fold:
+    kept = [(number_of[a], number_of[b], same) for a, b, same in named if a in number_of and b in number_of]
     every = frozenset(p for a, b, _ in named for p in (a, b))
     pairs = VerificationPairs(
         np.array([k[:2] for k in kept], np.int64).reshape(-1, 2), np.array([k[2] for k in kept], np.bool_)
     )
-    return Fold(pairs, every, tuple(sorted(p for p in every if p not in place)))
+    return Fold(pairs, every, tuple(sorted(p for p in every if p not in number_of)))

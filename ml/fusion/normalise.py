@@ -49,8 +49,8 @@ class Normalise:
         if self.kind == "identity":
             return 1.0, 0.0
         if self.kind == "platt":
-            found = Calibration.fit(-scores[same], -scores[~same])
-            return found.slope, found.intercept
+            calibration = Calibration.fit(-scores[same], -scores[~same])
+            return calibration.slope, calibration.intercept
         if self.kind == "z":
             middle, width = scores.mean(), scores.std()
         elif self.kind == "min-max":

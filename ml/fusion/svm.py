@@ -28,8 +28,8 @@ class Svm:
         from sklearn.svm import LinearSVC  # half a second to load
 
         scores = checked(scores, same)
-        for what, found in (("same", int(same.sum())), ("different", int((~same).sum()))):
-            if not found:
+        for what, count in (("same", int(same.sum())), ("different", int((~same).sum()))):
+            if not count:
                 raise TooFewPairs(f"pairs of the {what} kind to fuse with", 1, 0)
         machine = LinearSVC(C=self.cost, dual=False, class_weight="balanced", tol=1e-8, max_iter=10_000)
         machine.fit(scores, same)

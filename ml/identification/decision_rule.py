@@ -91,8 +91,8 @@ def shortlist(owners: Ids, distances: NDArray[np.float32], size: int = SHORTLIST
     """
     people = np.full((len(owners), size), -1, np.int64)
     nearest = np.full((len(owners), size), np.inf)
-    for query, (row, apart) in enumerate(zip(owners, distances, strict=True)):
+    for query, (row, row_distances) in enumerate(zip(owners, distances, strict=True)):
         _, first = np.unique(row, return_index=True)
         first = np.sort(first[row[first] >= 0])[:size]
-        people[query, : len(first)], nearest[query, : len(first)] = row[first], apart[first]
+        people[query, : len(first)], nearest[query, : len(first)] = row[first], row_distances[first]
     return Shortlist(people, nearest)

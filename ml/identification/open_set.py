@@ -94,15 +94,15 @@ class OpenSetCalibration:
 
     def _from_pairs(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...]) -> PersonThreshold | None:
         scale = LEARNED_SAFETY if self.optimistic else PAIRS_SAFETY
-        found = [_tail_distance(p, fpir / scale, faces) for p in pairs]
-        distances = [d for d in found if d is not None]
+        tail_distances = [_tail_distance(p, fpir / scale, faces) for p in pairs]
+        distances = [d for d in tail_distances if d is not None]
         if not distances:
             return None
         loose = [_tail_distance(p, possible_fpir(fpir) / scale, faces) for p in pairs]
         possible = min(d for d in loose if d is not None)
-        most = max(self.strangers, key=lambda s: s.people, default=None)
-        people, searches, measured = (most.people, most.searches, most.gallery_faces) if most else (0, 0, 0)
-        missing = most.missing_people(fpir) if most else math.ceil(MIN_STRANGERS)
+        largest = max(self.strangers, key=lambda s: s.people, default=None)
+        people, searches, measured = (largest.people, largest.searches, largest.gallery_faces) if largest else (0, 0, 0)
+        missing = largest.missing_people(fpir) if largest else math.ceil(MIN_STRANGERS)
         return PersonThreshold(
             fpir, min(distances), max(min(distances), possible), None, None,
             False, NEAREST_FACE, "pairs", people, searches, measured, missing,

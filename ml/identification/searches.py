@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import Distance
 from ml.identification.decision_rule import DecisionRule, shortlist
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.base import Neighbours
-from ml.metric import Metric
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -32,11 +32,13 @@ class SearchableIndex(Protocol):
     def dim(self) -> int: ...
 
     @property
-    def metric(self) -> Metric: ...
+    def metric(self) -> Distance: ...
 
-    def search(self, queries: Rows, k: int) -> Neighbours: ...
+    def search(self, queries: Rows, k: int) -> Neighbours:
+        """Find the k nearest of each of (Q, dim) queries. See `Index.search`."""
 
-    def rows(self, ids: Ids) -> Rows: ...
+    def rows(self, ids: Ids) -> Rows:
+        """Return the (n, dim) vectors of (n,) ids. See `Index.rows`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +91,13 @@ class GalleryPeople:
 
     def sample(self, chosen: Flags, limit: int, rng: np.random.Generator) -> Ids:
         """Places of at most `limit` faces of the chosen (P,) owners: one of each before a second of anybody."""
-        places = rng.permutation(np.flatnonzero(chosen[self.owners] & (self.face_counts <= MAX_OWN_FACES)[self.owners]))
-        order = np.argsort(self.owners[places], kind="stable")
-        owners = self.owners[places][order]
+        faces = rng.permutation(np.flatnonzero(chosen[self.owners] & (self.face_counts <= MAX_OWN_FACES)[self.owners]))
+        order = np.argsort(self.owners[faces], kind="stable")
+        owners = self.owners[faces][order]
         starts = np.searchsorted(owners, owners)
-        turn = np.empty(len(places), np.int64)
-        turn[order] = np.arange(len(places)) - starts
-        return np.sort(places[np.argsort(turn, kind="stable")[:limit]])
+        turn = np.empty(len(faces), np.int64)
+        turn[order] = np.arange(len(faces)) - starts
+        return np.sort(faces[np.argsort(turn, kind="stable")[:limit]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,18 +139,18 @@ def search_gallery(
 
 
 def _search_batch(
-    index: SearchableIndex, people: GalleryPeople, templates: "_Templates", places: Ids, rule: DecisionRule
+    index: SearchableIndex, people: GalleryPeople, templates: "_Templates", faces: Ids, rule: DecisionRule
 ) -> tuple[Floats, Floats]:
-    rows, own = index.rows(people.ids[places]), people.owners[places]
+    rows, own = index.rows(people.ids[faces]), people.owners[faces]
     k = min(len(people.ids), FACES_PER_SEARCH + int(people.face_counts[own].max()))
-    found = index.search(rows, k)
-    at = np.minimum(np.searchsorted(people.ids, found.ids), len(people.ids) - 1)
-    known = (found.ids >= 0) & (people.ids[at] == found.ids)
+    neighbours = index.search(rows, k)
+    at = np.minimum(np.searchsorted(people.ids, neighbours.ids), len(people.ids) - 1)
+    known = (neighbours.ids >= 0) & (people.ids[at] == neighbours.ids)
     owners = np.where(known, people.owners[at], -1)
     others = np.where(owners == own[:, None], -1, owners)
-    without_self = np.where(found.ids == people.ids[places][:, None], -1, owners)
-    stranger = _best_named(people, templates, rows, others, found, rule, None)
-    mate = _best_named(people, templates, rows, without_self, found, rule, own)
+    without_self = np.where(neighbours.ids == people.ids[faces][:, None], -1, owners)
+    stranger = _best_named(people, templates, rows, others, neighbours, rule, None)
+    mate = _best_named(people, templates, rows, without_self, neighbours, rule, own)
     return stranger, mate
 
 
@@ -157,13 +159,13 @@ def _best_named(
     templates: "_Templates",
     rows: Rows,
     owners: Ids,
-    found: Neighbours,
+    neighbours: Neighbours,
     rule: DecisionRule,
     own: Ids | None,
 ) -> Floats:
     """(Q,) person distance of the nearest person, +inf where that is a distractor or, with `own`, somebody else than
     the probe's own person. Faces without a name are passed over."""
-    near = shortlist(owners, found.distances)
+    near = shortlist(owners, neighbours.distances)
     empty = near.people < 0
     template = np.where(empty, np.inf, templates.distances(rows, near.people, own))
     base = rule.base_distances(near.nearest, template)
@@ -186,12 +188,12 @@ class _Templates:
         """(Q, P) from each of (Q, d) rows to the people on its shortlist; to its `own` without the row itself."""
         self._read(np.unique(shortlists[shortlists >= 0]))
         result = np.full(shortlists.shape, np.inf)
-        query, place = np.nonzero(shortlists >= 0)
+        query, rank = np.nonzero(shortlists >= 0)
         templates = []
-        for q, number in zip(query.tolist(), shortlists[query, place].tolist(), strict=True):
+        for q, number in zip(query.tolist(), shortlists[query, rank].tolist(), strict=True):
             template = self._known[number]
             templates.append(template.without(rows[q]) if own is not None and number == own[q] else template)
-        result[query, place] = template_distances(self._index.metric, rows[query], templates)
+        result[query, rank] = template_distances(self._index.metric, rows[query], templates)
         return result
 
     def _read(self, owners: Ids) -> None:

@@ -56,16 +56,16 @@ class StrangerSearches:
         ordered = distances[order]
         shares = np.minimum(np.cumsum(weights), 1.0)
         finite = int(np.isfinite(ordered).sum())
-        places = np.unique(np.concatenate([np.arange(min(finite, 200)), np.geomspace(1, finite, KEPT_DISTANCES) - 1])
+        ranks = np.unique(np.concatenate([np.arange(min(finite, 200)), np.geomspace(1, finite, KEPT_DISTANCES) - 1])
                            .astype(np.int64)) if finite else np.empty(0, np.int64)  # fmt: skip
-        effective = [_effective(shares[place], own[order[: place + 1]], counts, len(distances)) for place in places]
+        effective = [_effective(shares[rank], own[order[: rank + 1]], counts, len(distances)) for rank in ranks]
         return cls(
             source,
             len(numbers),
             len(distances),
             gallery_faces,
-            tuple(ordered[places].tolist()),
-            tuple(shares[places].tolist()),
+            tuple(ordered[ranks].tolist()),
+            tuple(shares[ranks].tolist()),
             tuple(effective),
             TailFit.fit(distances, people),
         )

@@ -38,8 +38,8 @@ class TailFit:
         order = np.argsort(distances, kind="stable")
         ordered, own = distances[order], own[order]
         weights = 1 / counts[own]
-        found = _fit(ordered, weights)
-        if found is None:
+        parameters = _fit(ordered, weights)
+        if parameters is None:
             return None
         draw, several = np.random.default_rng(seed), []
         for _ in range(RESAMPLES):
@@ -50,7 +50,7 @@ class TailFit:
         if len(several) < RESAMPLES // 2:
             return None
         spread = np.cov(np.array(several).T)
-        return cls(*found, (float(spread[0, 0]), float(spread[0, 1]), float(spread[1, 1])))
+        return cls(*parameters, (float(spread[0, 0]), float(spread[0, 1]), float(spread[1, 1])))
 
     def distance(self, share: float) -> float:
         """Up to here so many searches come."""

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.metric import Metric
+from ml.distances import Distance
 from ml.types import Rows
 
 Floats = NDArray[np.float64]
@@ -47,7 +47,7 @@ class PersonTemplate:
         return max(0.0, self.squares / self.count - float(mean @ mean))
 
 
-def template_distances(metric: Metric, queries: Rows, templates: Sequence[PersonTemplate]) -> Floats:
+def template_distances(metric: Distance, queries: Rows, templates: Sequence[PersonTemplate]) -> Floats:
     """(n, d) queries, each to its own of n templates -> (n,) distances to the mean of the person's faces.
 
     An inner product also depends on the length of the mean, which shrinks as a person's faces spread: half the spread
@@ -56,7 +56,7 @@ def template_distances(metric: Metric, queries: Rows, templates: Sequence[Person
     if not len(templates):
         return np.empty(0)
     means = np.stack([template.mean for template in templates]).astype(np.float32)
-    distances = metric.paired(queries, means).astype(np.float64)
-    if metric.kind != "ip" or metric.negative:
+    distances = metric.paired_distances(queries, means).astype(np.float64)
+    if not metric.spread_weight:
         return distances
-    return np.asarray(distances - np.array([template.spread for template in templates]) / 2)
+    return np.asarray(distances - metric.spread_weight * np.array([template.spread for template in templates]))

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml import registry
+from ml.distances import EUCLIDEAN, Distance
 from ml.errors import NotFinite, WrongShape
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -57,14 +57,14 @@ class Index(Protocol):
     """
 
     @classmethod
-    def suits(cls, cells: int, metric: Metric) -> bool:
+    def suits(cls, cells: int, metric: Distance) -> bool:
         """Whether `ml.indexes.build` chooses this index for so many cells (1 for a small collection) and this metric.
 
         An index that returns False is built only if it is named.
         """
 
     @classmethod
-    def create(cls, dim: int, metric: Metric, options: IndexOptions) -> Self:
+    def create(cls, dim: int, metric: Distance, options: IndexOptions) -> Self:
         """Create an empty index of vectors with `dim` numbers. Raises WrongShape, Unavailable."""
 
     @classmethod
@@ -76,7 +76,7 @@ class Index(Protocol):
         """Numbers in a vector."""
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         """The distance by which neighbours are ranked."""
 
     @property
@@ -120,7 +120,7 @@ class Index(Protocol):
 class LocalIndex(ABC):
     """An index in this process: checks its input, and leaves storing and scanning to subclasses."""
 
-    def __init__(self, dim: int, metric: Metric = EUCLIDEAN) -> None:
+    def __init__(self, dim: int, metric: Distance = EUCLIDEAN) -> None:
         self._dim, self._metric = dim, metric
 
     @property
@@ -129,7 +129,7 @@ class LocalIndex(ABC):
         return self._dim
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         """The distance by which neighbours are ranked."""
         return self._metric
 
@@ -179,7 +179,7 @@ class LocalIndex(ABC):
         if k < 1:
             raise WrongShape("k", "1 or more", k)
         m = max(1, min(self.default_m if m is None else m, self.cells))
-        return self._search(np.ascontiguousarray(self.metric.query(queries), np.float32), k, m, allowed)
+        return self._search(np.ascontiguousarray(self.metric.transform_queries(queries), np.float32), k, m, allowed)
 
     def _header(self, state: dict[str, Any]) -> dict[str, Any]:
         """The header of a snapshot. state: what a subclass needs besides its vectors."""

@@ -4,12 +4,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions
 from ml.indexes.common.cells import default_cell_count, fit_centroids, imbalance
 from ml.indexes.common.gpu_copy import GpuCopy, use_gpu
 from ml.indexes.common.inverted_lists import InvertedListIndex, Scan, empty_lists
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
 MAX_GROWTH = 2.0
@@ -29,7 +29,7 @@ class IvfIndex(InvertedListIndex):
     def __init__(
         self,
         dim: int,
-        metric: Metric = EUCLIDEAN,
+        metric: Distance = EUCLIDEAN,
         *,
         p: int | None = None,
         m: int | None = None,
@@ -44,12 +44,12 @@ class IvfIndex(InvertedListIndex):
         self._gpu = GpuCopy() if use_gpu(device) else None
 
     @classmethod
-    def suits(cls, cells: int, metric: Metric) -> bool:
+    def suits(cls, cells: int, metric: Distance) -> bool:
         """See `Index.suits`."""
-        return cells > 1 and metric.kind != "average"
+        return cells > 1 and metric.faiss_metric is not None
 
     @classmethod
-    def create(cls, dim: int, metric: Metric, options: IndexOptions) -> Self:
+    def create(cls, dim: int, metric: Distance, options: IndexOptions) -> Self:
         """Create an empty index. Raises WrongShape, Unavailable."""
         return cls(dim, metric, **vars(options))
 

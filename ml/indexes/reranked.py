@@ -5,13 +5,14 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from ml.distances import INNER_PRODUCT, Distance, load_distance
+from ml.distances.averaged import Averaged
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions, LocalIndex, Neighbours
 from ml.indexes.common.inverted_lists import InvertedListIndex, Scan, first_k, read_lists
 from ml.indexes.common.snapshot_file import write_snapshot
 from ml.indexes.flat import FlatIndex
 from ml.indexes.ivf import IvfIndex
-from ml.metric import INNER_PRODUCT, Metric
 from ml.types import Ids, Rows
 
 CANDIDATE_FACTOR, MIN_CANDIDATES = 4, 200
@@ -30,7 +31,7 @@ class RerankedIndex(LocalIndex):
     def __init__(
         self,
         dim: int,
-        metric: Metric,
+        metric: Distance,
         *,
         p: int | None = None,
         m: int | None = None,
@@ -38,10 +39,10 @@ class RerankedIndex(LocalIndex):
         seed: int = 0,
     ) -> None:
         super().__init__(dim, metric)
-        if metric.kind != "average" or sum(metric.blocks) != dim:
+        if not isinstance(metric, Averaged) or sum(metric.blocks) != dim:
             raise WrongShape("metric", f"an average of blocks that sum to {dim}", metric)
         self._options = IndexOptions(p, m, device, seed)
-        self._columns = metric.parts if p != 1 else ()
+        self._columns = metric.columns if p != 1 else ()
         self._whole = self._create_list(dim)
         self._blocks = [self._create_list(columns.stop - columns.start) for columns in self._columns]
 
@@ -50,12 +51,12 @@ class RerankedIndex(LocalIndex):
         return index.create(width, INNER_PRODUCT, self._options)
 
     @classmethod
-    def suits(cls, cells: int, metric: Metric) -> bool:
+    def suits(cls, cells: int, metric: Distance) -> bool:
         """See `Index.suits`."""
-        return metric.kind == "average"
+        return isinstance(metric, Averaged)
 
     @classmethod
-    def create(cls, dim: int, metric: Metric, options: IndexOptions) -> Self:
+    def create(cls, dim: int, metric: Distance, options: IndexOptions) -> Self:
         """Create an empty index. Raises WrongShape unless the blocks of the metric sum to `dim`; Unavailable."""
         return cls(dim, metric, **vars(options))
 
@@ -63,7 +64,7 @@ class RerankedIndex(LocalIndex):
     def restore(cls, header: dict[str, Any], body: BinaryIO, device: Device) -> Self:
         """Restore the whole rows from the snapshot and rebuild the lists of the blocks from them."""
         state = header["state"]
-        index = cls(header["dim"], Metric.from_dict(header["metric"]), device=device, **state["options"])
+        index = cls(header["dim"], load_distance(header["metric"]), device=device, **state["options"])
         index._whole.set_state(state["whole"], read_lists(header, body))
         if index._blocks and len(index):
             ids = index.ids()

@@ -30,8 +30,8 @@ class Median(Landmarker):
 
     def runs(self, image: Image, detection: Detection) -> NDArray[np.float32]:
         """(R, 5, 2): what each run said that saw the face; R is at most twice the number of sides."""
-        found = [self._run(image, detection.box, side, mirror) for side in self.sides for mirror in (False, True)]
-        return np.array([points for points in found if points is not None], np.float32).reshape(-1, 5, 2)
+        estimates = [self._run(image, detection.box, side, mirror) for side in self.sides for mirror in (False, True)]
+        return np.array([points for points in estimates if points is not None], np.float32).reshape(-1, 5, 2)
 
     def _run(self, image: Image, box: Box, side: int, mirror: bool) -> Points | None:
         half = (side - 1) / 2

@@ -61,5 +61,5 @@ class Regressor(Landmarker):
     def _offsets(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(n, 5, 2) in eye distances from the average face, as the net sees it."""
         normal = patch_frames.normal(patches.astype(np.float32) / np.float32(255))
-        [found] = self._session.run(None, {"patches": normal})  # type: ignore[attr-defined]
-        return np.asarray(found, np.float32).reshape(-1, 5, 2)
+        [output] = self._session.run(None, {"patches": normal})  # type: ignore[attr-defined]
+        return np.asarray(output, np.float32).reshape(-1, 5, 2)

@@ -56,5 +56,5 @@ def optimisers(
     curved = [g for module in model.modules() if isinstance(module, Layer) for g in module.curved()]
     met = {id(p) for g in curved for p in g["params"]}
     flat = [p for p in model.parameters() if id(p) not in met and p.requires_grad]
-    found: list[torch.optim.Optimizer] = [Rsgdm(curved, rate, momentum)] if curved else []
-    return [*found, torch.optim.RMSprop(flat, lr=backbone_rate)] if flat else found
+    created: list[torch.optim.Optimizer] = [Rsgdm(curved, rate, momentum)] if curved else []
+    return [*created, torch.optim.RMSprop(flat, lr=backbone_rate)] if flat else created

@@ -21,6 +21,7 @@ class PlainLayer(Layer):
         self.weight, self.manifold = nn.Parameter(start.clone()), manifold
 
     def embed(self, features: Tensor) -> Tensor:
+        """Map (B, n) features to (B, p)."""
         return features @ self.weight
 
     @property

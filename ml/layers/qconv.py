@@ -17,6 +17,7 @@ class QConv(Layer):
         self.weight, self.manifold = nn.Parameter(start.clone()), manifold or QuotientManifold()
 
     def embed(self, features: Tensor) -> Tensor:
+        """Map (B, n) features to (B, p)."""
         return features @ self.weight
 
     @property

@@ -20,6 +20,7 @@ class StiefelLayer(Layer):
         self.u, self.s, self.manifold = nn.Parameter(u.contiguous()), nn.Parameter(s), manifold or StiefelManifold()
 
     def embed(self, features: Tensor) -> Tensor:
+        """Map (B, n) features to (B, p)."""
         return features @ self.u * self.s
 
     @property

@@ -16,4 +16,5 @@ class FlatManifold(Manifold):
         return vector
 
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
+        """Add the (n, p) vector to the (n, p) point."""
         return at + tangent

@@ -60,14 +60,14 @@ class QuotientManifold(Manifold):
             gram, mixed = gram @ gram, gram @ mixed
         diagonal, wanted = gram.diagonal(), mixed.T - mixed
         sums = diagonal[:, None] + diagonal
-        found = wanted / sums
+        solution = wanted / sums
         rest = wanted
         for _ in range(2):
-            half = gram @ found
+            half = gram @ solution
             rest = wanted - half + half.T
-            found = found + rest / sums
+            solution = solution + rest / sums
         small = torch.finfo(gram.dtype).eps ** (2 / 3)
-        return found if float(rest.norm()) <= small * float(wanted.norm()) else None
+        return solution if float(rest.norm()) <= small * float(wanted.norm()) else None
 
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
         """L + xi (equation 3, whose projection leaves a horizontal xi as it is)."""
@@ -83,5 +83,7 @@ class QuotientManifold(Manifold):
 def _through(gram: Tensor, vector: Tensor) -> Tensor:
     """G^-1 v, G a little lifted so that a lost rank does no harm."""
     lift = torch.finfo(gram.dtype).eps * gram.trace()
-    found: Tensor = torch.linalg.solve(gram + lift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device), vector)
-    return found
+    solution: Tensor = torch.linalg.solve(
+        gram + lift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device), vector
+    )
+    return solution

@@ -47,7 +47,7 @@ def mean_average_precision(z: Tensor, values: NDArray[np.float64], tolerance: fl
 
 
 def score_labels(z: Tensor, task: TaskData) -> float:
-    """The AUC of the labelled pairs by their distances. z: one row for each face of the task."""
+    """The AUC of the labelled pairs by their distances. z: (n, d), a row for each face of the task."""
     order = np.argsort(task.faces)
     index = torch.from_numpy(order[np.searchsorted(task.faces, task.pairs, sorter=order)]).to(z.device)
     ends = z[index]  # (P, 2, d)

@@ -89,5 +89,5 @@ def split_known_people(tasks: Sequence[TaskData], share: float, seed: int) -> tu
 
 
 def shuffle_people(task: TaskData, seed: int) -> Ids:
-    """All known people in random order; the first of them are held out."""
+    """All known people in random order; the first of them are held out. Returns (people,)."""
     return np.random.default_rng((seed, 1)).permutation(np.unique(task.people[task.people >= 0]))

@@ -17,7 +17,7 @@ Learned = Mapping[str, NDArray[Any]]
 
 
 def get_width(learned: Learned) -> int | None:
-    """D, or None before the fit."""
+    """D, or None before the fit. The projection is (d, D)."""
     return learned["projection"].shape[1] if learned else None
 
 
@@ -28,6 +28,7 @@ def embed_linear(learned: Learned, rows: Rows, unit: bool) -> Rows:
 
 
 def make_linear_maps(learned: Learned, rows: Rows, unit: bool) -> Maps:
+    """Return the one linear map that is applied to (N, D) rows."""
     projection, offset = learned["projection"], learned["offset"]
     scale = np.float32(1) / norms(project(rows, projection, offset)) if unit else None
     return Maps.single(rows, projection, offset, scale)

@@ -31,6 +31,7 @@ class PairBatches(FaceBatches):
     negatives: float = 20.0
 
     def draw(self, device: torch.device, dtype: torch.dtype = torch.float32) -> PairBatch:
+        """Draw the faces of the next batch with the labels of all their pairs."""
         chosen = self.draw_faces()
         positives, negatives = self._derive(chosen, device)
         labels = self.draw_labels()
@@ -76,6 +77,7 @@ def balance_weights(positives: Tensor, negatives: Tensor, ratio: float, dtype: t
     """Weights that sum to 1, of which the negatives together have `ratio` times what the positives have.
 
     positives, negatives: masks of one shape, which the weights have too.
+    All are (B, B).
     """
     share = torch.tensor([1.0, ratio], dtype=dtype, device=positives.device)
     counts = torch.stack([positives.sum(), negatives.sum()])

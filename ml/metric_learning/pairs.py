@@ -20,6 +20,7 @@ class PairSet:
     weight: Tensor
 
     def select(self, chosen: Ids) -> "PairSet":
+        """Return the pairs at these (n,) positions."""
         index = torch.from_numpy(chosen).to(self.pairs.device)
         return PairSet(self.pairs[index], self.sign[index], self.weight[index])
 
@@ -95,7 +96,10 @@ def pair_keys(pairs: Ids) -> Ids:
 
 
 def median_pair_distance(rows: Tensor, pairs: PairSet, projection: Tensor | None = None, limit: int = 2000) -> float:
-    """The median |u|^2, or |L u|^2, over the pairs, positives and negatives in their own proportion; never zero."""
+    """The median |u|^2, or |L u|^2, over the pairs, positives and negatives in their own proportion; never zero.
+
+    rows: (N, D); projection: (d, D).
+    """
     sample = torch.linspace(0, len(pairs.sign) - 1, min(limit, len(pairs.sign)), device=pairs.sign.device).long()
     i, j = pairs.pairs[sample].T
     u = rows[i] - rows[j] if projection is None else (rows[i] - rows[j]) @ projection.T
@@ -103,6 +107,9 @@ def median_pair_distance(rows: Tensor, pairs: PairSet, projection: Tensor | None
 
 
 def scale_to_distance(projection: Tensor, rows: Tensor, pairs: PairSet, distance: float) -> Tensor:
-    """The projection scaled so that the median squared distance of the pairs is `distance`."""
+    """The projection scaled so that the median squared distance of the pairs is `distance`.
+
+    projection: (d, D); rows: (N, D).
+    """
     factor: float = (distance / median_pair_distance(rows, pairs, projection)) ** 0.5
     return torch.mul(projection, factor)

@@ -96,9 +96,11 @@ class WeightLearner:
         self.best = self.weights.w
 
     def step(self, step: int) -> float:
+        """Learn from one batch. See `Learner.step`; the loss is () or (fits,)."""
         return self.weights.step(self.p, as_tensor(self.batches.draw(self.batch), self.p.device))
 
     def keep(self, improved: Tensor) -> None:
+        """Keep the weights of these (fits,) as the best so far. See `Learner.keep`."""
         self.best = self.weights.w
 
     def run(self, steps: int, progress: Progress, score: Score | None) -> Outcome:
@@ -121,11 +123,13 @@ class LocalWeightLearner:
     steps: int
 
     def step(self, step: int) -> float:
+        """Learn from one batch. See `Learner.step`; the loss is () or (fits,)."""
         pace = self.rate * len(self.local.scales) * (1 - (step - 1) / self.steps)
         return self.local.step(self.p, as_tensor(self.batches.draw(self.batch), self.p.device), pace)
 
     def keep(self, improved: Tensor) -> None:
-        """The last scales are kept, which the local form holds itself."""
+        """The last scales are kept, which the local form holds itself. improved: (fits,)."""
 
     def run(self, progress: Progress) -> Outcome:
+        """Learn to the end and return the outcome."""
         return TrainingLoop(self.steps, loss_window=1).run(self, progress)

@@ -57,6 +57,7 @@ def fit_subspace(
     sample: how many faces the axes and the mean are computed from, or a quarter more than `max_axes` if that is more
     start: a map whose directions are kept as well; the mean is then the nearest that it takes to its offset
     widths: of the descriptors in a row; several are weighted to equal variance first
+    rows: (N, D); faces: (n,).
     """
     if not max_axes:
         origin = rows.new_zeros(rows.shape[1])
@@ -99,8 +100,8 @@ def _exact_axes(centred: Tensor, max_axes: int) -> Tensor:
     """(n, D) -> (r, D), by the smaller of the two Gram matrices."""
     if len(centred) < centred.shape[1]:
         strength, mix = torch.linalg.eigh(centred @ centred.T)
-        axes: Tensor = torch.linalg.qr(centred.T @ _leading(strength, mix, max_axes))[0].T
-        return axes
+        basis: Tensor = torch.linalg.qr(centred.T @ _leading(strength, mix, max_axes))[0]
+        return basis.T
     strength, mix = torch.linalg.eigh(centred.T @ centred)
     return _leading(strength, mix, max_axes).T
 

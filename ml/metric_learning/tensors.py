@@ -14,12 +14,12 @@ def select_device(name: str) -> torch.device:
 
 
 def as_tensor(array: NDArray[Any], device: torch.device | None = None) -> Tensor:
-    """The array as a tensor, copied only if it is read-only or goes to another device."""
+    """The array as a tensor, copied only if it is read-only or goes to another device. Of any shape, (n, ...)."""
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device or "cpu")
 
 
 def as_arrays(tensors: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Named tensors as arrays on the CPU: what an embedder keeps."""
+    """Named tensors as arrays on the CPU: what an embedder keeps. Of any shapes, (n, ...)."""
     return {name: value.cpu().numpy() for name, value in tensors.items()}
 
 
@@ -30,7 +30,7 @@ def squared_distances(z: Tensor) -> Tensor:
 
 
 def median_squared_distance(z: Tensor, seed: int = 0, draws: int = 4000) -> float:
-    """The median of |z_i - z_j|^2 over random pairs of different rows; 1 if all rows coincide."""
+    """The median of |z_i - z_j|^2 over random pairs of different rows; 1 if all rows coincide. z: (B, d)."""
     rng = np.random.default_rng(seed)
     first = rng.integers(0, len(z), draws)
     second = (first + rng.integers(1, max(2, len(z)), draws)) % len(z)

@@ -30,15 +30,18 @@ class SemiHard:
         others = d2.masked_fill(~apart, torch.inf)[anchor]
         nearest, negative = others.masked_fill_(others < far, torch.inf).min(1)
         if preferred is not None:
-            told, foe = d2.masked_fill(~preferred, torch.inf).min(1)
-            first = told[anchor] < far[:, 0] + margin
-            negative, nearest = torch.where(first, foe[anchor], negative), torch.where(first, told[anchor], nearest)
+            nearest_preferred, preferred_negative = d2.masked_fill(~preferred, torch.inf).min(1)
+            first = nearest_preferred[anchor] < far[:, 0] + margin
+            negative, nearest = (
+                torch.where(first, preferred_negative[anchor], negative),
+                torch.where(first, nearest_preferred[anchor], nearest),
+            )
         return torch.stack([anchor, positive, negative], 1)[nearest < torch.inf]
 
     def _pairs(self, alike: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Anchors and their positives, one of each in turn."""
-        most = min(self.per_anchor, alike.shape[1])
+        per_anchor = min(self.per_anchor, alike.shape[1])
         chance = torch.rand(alike.shape, generator=generator).to(alike.device)
-        found, positive = chance.masked_fill_(~alike, -1.0).topk(most, dim=1)
-        anchor, which = (found >= 0).nonzero(as_tuple=True)
+        keys, positive = chance.masked_fill_(~alike, -1.0).topk(per_anchor, dim=1)
+        anchor, which = (keys >= 0).nonzero(as_tuple=True)
         return anchor, positive[anchor, which]

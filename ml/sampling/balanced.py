@@ -11,7 +11,7 @@ from ml.types import Ids
 
 @dataclass(frozen=True)
 class Balanced(Sampler):
-    """Draws values (people) evenly, then faces that are the same as each, then any others as foes.
+    """Draws values (people) evenly, then faces that are the same as each, then any others as negatives.
 
     Drawing pairs evenly instead would learn whoever has most photos: on LFW 59 % of the positive pairs are of one man.
     groups: values drawn; faces: faces of each, drawn with replacement (a face comes once); others: any known faces.
@@ -31,8 +31,8 @@ class Balanced(Sampler):
 
         def draw() -> Ids:
             chosen = rng.choice(len(first), min(self.groups, len(first)), replace=False)
-            place = rng.integers(0, size[chosen, None], (len(chosen), self.faces))
-            alike = order[first[chosen, None] + place].ravel()
+            position = rng.integers(0, size[chosen, None], (len(chosen), self.faces))
+            alike = order[first[chosen, None] + position].ravel()
             return np.unique(np.concatenate([alike, rng.choice(known, self.others)]))
 
         return draw

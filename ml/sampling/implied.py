@@ -27,15 +27,15 @@ def implied(
     ends = group[at]
     sound = ~np.isin(np.arange(count), ends[~same & (ends[:, 0] == ends[:, 1]), 0])
     members = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=count))[:-1])
-    found: dict[tuple[int, int], bool] = {}
+    labels: dict[tuple[int, int], bool] = {}
     wanted = {(int(a), int(b)) for a, b in np.sort(ends, axis=1) if sound[a] and sound[b]}
     for a, b in sorted(wanted):
         for i, j in _across(members[a], members[b], most, rng).tolist():
-            found[(min(i, j), max(i, j))] = a == b
+            labels[(min(i, j), max(i, j))] = a == b
     for i, j in np.sort(at, axis=1).tolist():
-        found.pop((i, j), None)
-    where = np.array(list(found), np.int64).reshape(-1, 2)
-    return faces[where], np.array(list(found.values()), np.bool_)
+        labels.pop((i, j), None)
+    where = np.array(list(labels), np.int64).reshape(-1, 2)
+    return faces[where], np.array(list(labels.values()), np.bool_)
 
 
 def _across(first: Ids, second: Ids, most: int, rng: np.random.Generator) -> Ids:

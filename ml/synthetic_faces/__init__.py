@@ -40,7 +40,7 @@ def photograph(
     age: float | None = None,
     strength: float = 1.0,
 ) -> tuple[Image, Points]:
-    """What `draw` draws, and where the five points are in it."""
+    """What `draw` draws, and where the five points are in it. Returns (size, size, 3) and (5, 2) points."""
     how = shot(who, shot_seed, strength)
     how = how if smile is None else replace(how, smile=smile)
     who = who if age is None else replace(who, age=age)

@@ -61,7 +61,10 @@ def light(z: Grid, who: Person, how: Shot) -> Grid:
 
 
 def photo(colours: Image, bright: Grid, z: Grid, who: Person, how: Shot) -> tuple[Image, Points]:
-    """Turns the head and takes the photo: shift, exposure, colour, blur and noise. The five points go along."""
+    """Turns the head and takes the photo: shift, exposure, colour, blur and noise. The five points go along.
+
+    colours: (size, size, 3); bright, z: (size, size).
+    """
     size = len(z)
     scale, half = EYES * size, (size - 1) / 2
     spin = np.exp(1j * np.radians(how.roll)) * how.zoom
@@ -70,11 +73,11 @@ def photo(colours: Image, bright: Grid, z: Grid, who: Person, how: Shot) -> tupl
     x, y = _whence(z, linear, turn, how)
     seen = cv2.remap(colours, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     shade = cv2.remap(bright, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    taken = _develop(np.asarray(seen, np.float32), np.asarray(shade, np.float32), who, how)
+    picture = _develop(np.asarray(seen, np.float32), np.asarray(shade, np.float32), who, how)
     flat = _five(who, how)
     at = np.clip(np.round(flat * scale + half), 0, size - 1).astype(int)
     near = flat + (z[at[:, 1], at[:, 0]] - NEAR)[:, None] * turn
-    return taken, np.asarray((near @ linear.T + how.shift) * scale + half, np.float32)
+    return picture, np.asarray((near @ linear.T + how.shift) * scale + half, np.float32)
 
 
 def _five(who: Person, how: Shot) -> NDArray[np.float64]:

@@ -27,13 +27,16 @@ class Brush:
         return np.round((np.asarray(points) * EYES * self.size + (self.size - 1) / 2) * 16).astype(np.int32)
 
     def area(self, points: Any, colour: Sequence[float]) -> None:
+        """Fill a polygon of (n, 2) points."""
         cv2.fillPoly(self.sheet, [self._at(points)], tuple(map(float, colour)), cv2.LINE_AA, 4)
 
     def line(self, points: Any, colour: Sequence[float], wide: float) -> None:
+        """Draw a line through (n, 2) points."""
         thick = max(1, round(wide * EYES * self.size))
         cv2.polylines(self.sheet, [self._at(points)], False, tuple(map(float, colour)), thick, cv2.LINE_AA, 4)
 
     def oval(self, u: float, v: float, wide: float, high: float, colour: Sequence[float], slant: float = 0.0) -> None:
+        """Fill an ellipse about (u, v), turned by `slant` radians."""
         turn = np.array([[np.cos(slant), np.sin(slant)], [-np.sin(slant), np.cos(slant)]])
         self.area(np.array([u, v]) + CIRCLE * (wide, high) @ turn, colour)
 
@@ -91,12 +94,12 @@ def _beard(brush: Brush, who: Person, skin: Any) -> None:
 
 
 def _fringe(brush: Brush, who: Person, hair: Any) -> None:
-    wide, top, line = 1.08 * who.face_width, -1.72, -1.22 * who.hairline
+    wide, top, hairline = 1.08 * who.face_width, -1.72, -1.22 * who.hairline
     below = [
         (-1.06, -0.45),
-        (-0.88, line * 0.85),
-        (who.parting / wide, line * 1.08),
-        (0.88, line * 0.85),
+        (-0.88, hairline * 0.85),
+        (who.parting / wide, hairline * 1.08),
+        (0.88, hairline * 0.85),
         (1.06, -0.45),
     ]
     above = [(1.12, -0.9), (0.6, top), (-0.6, top), (-1.12, -0.9)]

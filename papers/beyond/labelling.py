@@ -70,7 +70,7 @@ class Labels:
         if min(same.sum(), (~same).sum()) < MIN_PAIRS_PER_CLASS:
             return None
         places, at = np.unique(pairs, return_inverse=True)
-        apart = model.metric.apart(model.embed(self.rows[places]), at.reshape(-1, 2))
+        apart = model.metric.pair_distances(model.embed(self.rows[places]), at.reshape(-1, 2))
         return Calibration.fit(apart[same], apart[~same])
 
     def _held_out(self) -> NDArray[np.bool_]:
@@ -133,7 +133,7 @@ def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
         asked = _within(labels.pairs, some, len(embedded))
         most = min(AT_ONCE, wanted - len(labels.pairs))
         heeded = labels.rng.permutation(len(labels.pairs))[:ANSWERS]
-        answers = Answers(model.metric.apart(embedded, labels.pairs[heeded]), labels.same[heeded])
+        answers = Answers(model.metric.pair_distances(embedded, labels.pairs[heeded]), labels.same[heeded])
         unknown = np.full(len(some), -1, np.int64)
         pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, answers, asked, most)
         if not len(pairs):

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import EUCLIDEAN
 from ml.embedders.base import Progress
 from ml.evaluation.intervals import bootstrap_mean
 from ml.evaluation.protocols import Protocol
 from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL, fit_centroids
-from ml.metric import EUCLIDEAN
 from ml.types import Ids, Rows
 from papers.clml.fits import NAMES, Fits, K
 from papers.clml.rows import Part

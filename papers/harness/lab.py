@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from app.cli.export import training_set
 from ml import registry
+from ml.distances import Distance
 from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.evaluation import protocols
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import Ranked
-from ml.metric import Metric
 from ml.types import Rows
 from papers.harness.photos import MIRRORED, Photos
 from papers.harness.plan import Found, Result, Scope, Work
@@ -139,9 +139,9 @@ class Lab:
             rows, pairs = view.rows("lfw"), self.pairs()
             named, places = np.unique(pairs, return_inverse=True)
             embedded = embedder.embed(rows[named])
-            distances = embedder.metric.apart(embedded, places.reshape(pairs.shape))
+            distances = embedder.metric.pair_distances(embedded, places.reshape(pairs.shape))
             facts["parameters"] = view.numbers(embedder.learned)
-            return facts, {"distances": distances, "told": embedder.metric.told(distances)}
+            return facts, {"distances": distances, "told": embedder.metric.display_distance(distances)}
 
         guess = cost(method, features) if seconds is None else seconds
         return Work(f"{method.name} {method.dim or ''} {features} fold {told}", key, guess, run)
@@ -207,7 +207,7 @@ def cost(method: Method, features: str) -> float:
     return 3.0 + 2.0 * width + plain.get(method.name, 60.0 * width) * maps * (0.7 + 0.3 * max(method.dim, 32) / 32)
 
 
-def _found(asked: Protocol, embedded: Mapping[str, Rows], metric: Metric) -> dict[str, NDArray[Any]]:
+def _found(asked: Protocol, embedded: Mapping[str, Rows], metric: Distance) -> dict[str, NDArray[Any]]:
     lfw, others = embedded["lfw"], embedded.get("distractors")
     arrays = ranked_arrays(rank_protocol(lfw, asked, metric=metric), "alone")
     if others is not None:

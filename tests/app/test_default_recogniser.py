@@ -94,7 +94,7 @@ def test_a_registered_recogniser_may_be_the_default(tmp_path: Path) -> None:
     assert default.right_first is None
     [descriptor] = default.generation.recipe.built
     assert descriptor.version in str(default.generation.recipe.descriptors[0].options["pin"])
-    assert default.generation.metric.kind == "l2"
+    assert default.generation.metric.is_euclidean
     manifest.write_text("{}")
     with pytest.raises(Unavailable, match="names theirs, which cannot be used"):
         choose("theirs", onnx_manifests={"theirs": manifest})
@@ -150,12 +150,12 @@ def test_a_new_collection_is_served_by_it_from_the_first_face_on(installed: None
         assert (recogniser["name"], recogniser["model"], recogniser["notice"]) == ("dlib_resnet", DLIB_MODEL, None)
         client.put("/v1/collections/staff").raise_for_status()
         for who in (0, 1):
-            photo = {"file": ("a.png", images.png(draw(person(who), 0)))}
+            photo = {"file": ("a.png", images.encode_png(draw(person(who), 0)))}
             answer = client.post(
                 "/v1/collections/staff/faces", files=photo, data={"subject": f"p{who}"}, params={"aligned": "true"}
             )
             assert answer.status_code == 201, answer.text
-        query = {"file": ("q.png", images.png(draw(person(0), 1)))}
+        query = {"file": ("q.png", images.encode_png(draw(person(0), 1)))}
         found = client.post("/v1/collections/staff/search", files=query, params={"aligned": "true"}).json()
         assert found["model"] == DLIB_MODEL
         first, second = found["faces"][0]["matches"]
@@ -194,7 +194,7 @@ def test_when_the_weights_go_away_what_is_enrolled_is_still_searched(
     installed: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auto = settings.model_copy(update={"default_recogniser": "auto"})
-    photo = {"file": ("a.png", images.png(draw(person(0), 0)))}
+    photo = {"file": ("a.png", images.encode_png(draw(person(0), 0)))}
     with running(auto) as service:
         service.client.put("/v1/collections/staff").raise_for_status()
         enrolled = service.client.post("/v1/collections/staff/faces", files=photo, params={"aligned": "true"}).json()

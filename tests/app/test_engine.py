@@ -26,11 +26,11 @@ from app.serving.scores import Scores
 from app.serving.shared_lock import SharedLock
 from ml.calibration import Calibration
 from ml.calibration.rate_intervals import clopper_pearson
+from ml.distances import EUCLIDEAN
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.ivf import IvfIndex
-from ml.metric import EUCLIDEAN
 from ml.model import Model
 from ml.types import Ids
 from tests.rows import Gallery, generation, people

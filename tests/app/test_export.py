@@ -17,10 +17,9 @@ from app.cli.export import training_set
 from app.cli.lfw import KINDS
 from app.cli.main import app
 from ml import registry
+from ml.distances.signed import Signed
 from ml.embedders.base import Embedder
 from ml.evaluation import protocols
-from ml.metric import Metric
-from ml.portable_embeddings import to_portable
 from ml.types import CropKind, Crops
 from tests.gallery import crops
 from tests.ml.tiny_cnn import tiny_cnn
@@ -179,12 +178,12 @@ def test_what_is_not_there_is_refused_with_what_is(home: Path) -> None:
     assert "cslbp" in refused(home, "--method", "l2", "--descriptor", "none")
     assert "manifest" in refused(home, "--method", "l2", "--descriptor", "onnx")
     assert "is not a manifest" in refused(home, "--method", "l2", "--descriptor", "none.json")
-    assert "unexpected keyword" in refused(home, "--method", "cosine", "--dim", "5")
+    assert "has no option" in refused(home, "--method", "cosine", "--dim", "5")
 
 
 def test_a_signed_product_that_is_no_term_of_each_face_alone_is_told() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    found = to_portable(rows, Metric("ip", negative=2))
+    found = Signed(2).to_portable(rows)
     assert "last 2 columns" in found.metric
     np.testing.assert_array_equal(found.rows, rows)
 
@@ -193,7 +192,7 @@ def test_sub_sml_comes_as_near_as_it_says() -> None:
     draw = np.random.default_rng(1)
     inner, q = draw.normal(size=(300, 8)), draw.uniform(0, 2, (300, 1))
     rows = np.concatenate([inner, (1 - q) / 2**0.5, (1 + q) / 2**0.5], axis=1).astype(np.float32)
-    metric = Metric("ip", negative=1)
-    found = to_portable(rows, metric)
+    metric = Signed(1)
+    found = metric.to_portable(rows)
     told = found.rows @ found.rows.T + metric.distances(rows, rows)
-    assert np.ptp(told[~np.eye(300, dtype=bool)]) / 2 < found.off < 2e-3
+    assert np.ptp(told[~np.eye(300, dtype=bool)]) / 2 < found.max_error < 2e-3

@@ -14,7 +14,7 @@ from app.labels import suggesting
 from app.labels.suggesting import Answers, doubtful
 from app.learning.label_consensus import Rule, decide, settle, standing
 from ml.calibration import Calibration
-from ml.metric import EUCLIDEAN
+from ml.distances import EUCLIDEAN
 from tests.gallery import enrol
 from tests.service import Service
 
@@ -206,7 +206,7 @@ def test_where_few_turn_out_the_same_nearer_pairs_are_asked_for() -> None:
 
 def test_before_any_calibration_answers_tell_where_to_ask() -> None:
     rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2
-    edge = float(EUCLIDEAN.apart(rows, np.array([[29, 31]]))[0])
+    edge = float(EUCLIDEAN.pair_distances(rows, np.array([[29, 31]]))[0])
     spread = edge * np.linspace(0.5, 1.5, 20)
     told, silence = Answers(spread, spread < edge), Answers(np.empty(0), np.empty(0, np.bool_))
     apart, before = (

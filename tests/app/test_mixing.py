@@ -20,7 +20,7 @@ from app.search.criteria import Criteria, Criterion
 from app.storage.blob_store import Blobs
 from ml import images, indexes
 from ml.calibration import Calibration
-from ml.metric import EUCLIDEAN
+from ml.distances import EUCLIDEAN
 from ml.model import Model
 from ml.types import Rows
 from tests.app.test_search import Api, encoded, matches, reader, settled
@@ -225,7 +225,7 @@ def test_the_parts_of_all_tasks_sum_to_the_distance_of_the_mix(lasting: Resource
     made = collection(lasting, api, WHO.embed(rows), AGE.embed(rows, "age"), [f"c{i}" for i in range(8)])
     with writing(lasting.database) as session:
         named = [Blobs.crop(session.get_one(Face, pk).image_id, 0, "grey") for pk in made.pks]
-    lasting.blobs.put(api.staff, [(name, images.png(crop)) for name, crop in zip(named, crops, strict=True)])
+    lasting.blobs.put(api.staff, [(name, images.encode_png(crop)) for name, crop in zip(named, crops, strict=True)])
     search(api, face_ids(made)[0])
     url, asked = f"/v1/collections/{api.staff}/search", {"task": MIX, "include": "explanation", "aligned": True}
     answer = api.post(url, params=asked, files={"file": encoded(crops[3])})

@@ -478,22 +478,22 @@ def test_crops_come_along_if_asked(api: Api, faces: Gallery, enrolled: dict[str,
     with writing(faces.resources.database) as session:
         rows = [session.get_one(Face, pk) for pk in faces.pks]
         stored = [
-            (Blobs.crop(f.image_id, f.number, "grey"), images.png(c))
+            (Blobs.crop(f.image_id, f.number, "grey"), images.encode_png(c))
             for f, c in zip(rows, enrolled["grey"], strict=True)
         ]
     faces.resources.blobs.put(api.staff, stored[:6])
     answer = by_photo(api, photo(1, 0), include="crop", limit=12).json()["faces"][0]
-    assert images.unpng(base64.b64decode(answer["crop"])).shape == (170, 100)
+    assert images.decode_png(base64.b64decode(answer["crop"])).shape == (170, 100)
     assert [m["crop"] is not None for m in answer["matches"]].count(True) == 6
     best = base64.b64decode(answer["matches"][0]["crop"])
-    assert (images.unpng(best) == enrolled["grey"][2]).all()
+    assert (images.decode_png(best) == enrolled["grey"][2]).all()
 
 
 def keep_crops(faces: Gallery, crops: Crops, count: int) -> None:
     """Of the first so many faces."""
     with writing(faces.resources.database) as session:
         rows = [session.get_one(Face, pk) for pk in faces.pks]
-        stored = [(Blobs.crop(f.image_id, 0, "grey"), images.png(c)) for f, c in zip(rows, crops, strict=True)]
+        stored = [(Blobs.crop(f.image_id, 0, "grey"), images.encode_png(c)) for f, c in zip(rows, crops, strict=True)]
     faces.resources.blobs.put(faces.collection, stored[:count])
 
 

@@ -65,7 +65,7 @@ class Trials:
         with zipfile.ZipFile(packed, "w") as archive:
             for i in range(self.people, self.people + count):
                 for shot in range(SHOTS):
-                    archive.writestr(f"p{i}/{shot}.png", images.png(draw(person(i), shot)))
+                    archive.writestr(f"p{i}/{shot}.png", images.encode_png(draw(person(i), shot)))
         self.people += count
         before = self.faces()
 

@@ -41,7 +41,7 @@ def start_import(crew: Crew, first: int, people: int) -> str:
     with zipfile.ZipFile(packed, "w") as archive:
         for i in range(first, first + people):
             for shot in range(SHOTS):
-                archive.writestr(f"p{i}/{shot}.png", images.png(draw(person(i), shot)))
+                archive.writestr(f"p{i}/{shot}.png", images.encode_png(draw(person(i), shot)))
     path = f"/v1/collections/{COLLECTION}:import"
     return accepted(crew, lambda: crew.client.post(path, params={"aligned": "true"}, content=packed.getvalue()))
 

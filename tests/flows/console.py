@@ -99,7 +99,7 @@ def archive(folder: Path, people: Iterable[int], shots: int, *extra: tuple[str, 
     with zipfile.ZipFile(path, "w") as packed:
         for who in people:
             for shot in range(shots):
-                packed.writestr(f"person-{who}/{shot}.png", images.png(draw(person(who), shot)))
+                packed.writestr(f"person-{who}/{shot}.png", images.encode_png(draw(person(who), shot)))
         for name, data in extra:
             packed.writestr(name, data)
     return path

@@ -39,7 +39,7 @@ def test_an_operator_uploads_searches_labels_trains_and_publishes(page: Page, tm
 
     page.open("staff/search")
     page.see("#query-aligned").click()
-    page.drop(photo(tmp_path, "query.png", images.png(draw(person(3), 77))))
+    page.drop(photo(tmp_path, "query.png", images.encode_png(draw(person(3), 77))))
     page.see(".photo .box")
     match = page.see(".match")
     match.find_element("css selector", "button.quiet").click()

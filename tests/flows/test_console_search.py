@@ -45,7 +45,7 @@ def staff(service: Service) -> Iterator[None]:
     service.client.put(BASE).raise_for_status()
     for who in GALLERY:
         for shot in range(3):
-            last = enrol(service, images.png(draw(person(who), shot)), f"p{who}")
+            last = enrol(service, images.encode_png(draw(person(who), shot)), f"p{who}")
     wait_until_found(service, last)
     yield
     service.client.delete(BASE)
@@ -122,7 +122,7 @@ def test_a_label_is_about_the_face_that_was_chosen(service: Service, page: Page,
 def test_a_query_that_is_enrolled_already_is_labelled_as_that_face(
     service: Service, page: Page, tmp_path: Path
 ) -> None:
-    data = images.png(draw(person(21), 0))
+    data = images.encode_png(draw(person(21), 0))
     enrolled = enrol(service, data, "p21")
     wait_until_found(service, enrolled)
     search(page, photo(tmp_path, "enrolled.png", data))
@@ -137,7 +137,7 @@ def test_a_query_that_is_enrolled_already_is_labelled_as_that_face(
 
 
 def test_a_face_is_not_labelled_against_itself(service: Service, page: Page, tmp_path: Path) -> None:
-    data = images.png(draw(person(22), 0))
+    data = images.encode_png(draw(person(22), 0))
     enrolled = enrol(service, data, "p22")
     wait_until_found(service, enrolled)
     search(page, photo(tmp_path, "itself.png", data))
@@ -148,7 +148,7 @@ def test_a_face_is_not_labelled_against_itself(service: Service, page: Page, tmp
 
 
 def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page, tmp_path: Path) -> None:
-    search(page, photo(tmp_path, "new.png", images.png(draw(person(11), 60))))
+    search(page, photo(tmp_path, "new.png", images.encode_png(draw(person(11), 60))))
     match = first_match(page)
     name = match.find_element(By.CSS_SELECTOR, "strong").text
     matched = match.get_attribute("data-face")
@@ -159,7 +159,7 @@ def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page
     page.see("#kept", f"belongs to {name}")
     assert face(service, kept)["subject"]["id"] == name
 
-    search(page, photo(tmp_path, "other.png", images.png(draw(person(12), 60))))
+    search(page, photo(tmp_path, "other.png", images.encode_png(draw(person(12), 60))))
     say(page, first_match(page), same=False)
     assert len(labels(service)) == 2
     assert not page.all("#name-query"), "somebody else's name is not offered"
@@ -170,7 +170,7 @@ def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page
 
 
 def test_people_stand_before_faces_without_a_name(service: Service, page: Page, tmp_path: Path) -> None:
-    data = images.png(draw(person(13), 62))
+    data = images.encode_png(draw(person(13), 62))
     wait_until_found(service, enrol(service, data))
     search(page, photo(tmp_path, "query.png", data))
     assert page.see("#nameless summary").text == "Faces without a name (1)"
@@ -203,7 +203,7 @@ def test_a_slow_answer_never_stands_under_a_newer_photo(service: Service, page: 
     page.browser.refresh()
     page.see(".drop")
     page.browser.execute_script(DELAY_FIRST)
-    old, new = (photo(tmp_path, f"{who}.png", images.png(draw(person(who), 1))) for who in (11, 12))
+    old, new = (photo(tmp_path, f"{who}.png", images.encode_png(draw(person(who), 1))) for who in (11, 12))
     page.drop(old)
     page.wait(lambda: page.browser.execute_script("return window.searches") == 1)
     page.drop(new)
@@ -217,7 +217,7 @@ def test_a_slow_answer_never_stands_under_a_newer_photo(service: Service, page: 
 
 
 def test_matches_go_as_soon_as_another_photo_is_there(service: Service, page: Page, tmp_path: Path) -> None:
-    search(page, photo(tmp_path, "face.png", images.png(draw(person(11), 1))))
+    search(page, photo(tmp_path, "face.png", images.encode_png(draw(person(11), 1))))
     grey = Pillow.new("RGB", (300, 300), "grey")
     path = tmp_path / "nobody.png"
     grey.save(path)
@@ -263,13 +263,13 @@ def test_an_answer_is_shown_as_a_verdict(service: Service, page: Page, tmp_path:
     page.see("#verdict", "at most 1 in 20 people")
 
     page.open("verdicts/search")
-    page.drop(photo(tmp_path, "stranger.png", images.png(draw(person(999), 1))))
+    page.drop(photo(tmp_path, "stranger.png", images.encode_png(draw(person(999), 1))))
     page.wait(lambda: page.see("#verdict").get_attribute("data-decision") in ("unknown", "possible"))
     assert service.client.delete("/v1/collections/verdicts").status_code < 300
 
 
 def test_where_nothing_is_measured_the_page_says_so(service: Service, page: Page, tmp_path: Path) -> None:
-    search(page, photo(tmp_path, "face.png", images.png(draw(person(11), 1))))
+    search(page, photo(tmp_path, "face.png", images.encode_png(draw(person(11), 1))))
     assert page.see("#verdict", "No verdict").get_attribute("data-decision") == "none"
     assert "Nothing is measured here to decide by" in page.see("#evidence").text
     assert not first_match(page).find_elements(By.CSS_SELECTOR, ".tag")
@@ -278,7 +278,7 @@ def test_where_nothing_is_measured_the_page_says_so(service: Service, page: Page
 def test_the_face_that_is_shown_of_a_person_is_the_one_that_is_labelled(
     service: Service, page: Page, tmp_path: Path
 ) -> None:
-    search(page, photo(tmp_path, "query.png", images.png(draw(person(12), 60))))
+    search(page, photo(tmp_path, "query.png", images.encode_png(draw(person(12), 60))))
     match = first_match(page)
     second = match.find_elements(By.CSS_SELECTOR, ".thumbs button")[1]
     chosen = second.get_attribute("data-face")

@@ -41,7 +41,7 @@ def gallery(crew: Crew) -> Faces:
     with zipfile.ZipFile(packed, "w") as archive:
         for who in range(PEOPLE):
             for shot in range(SHOTS):
-                archive.writestr(f"p{who:02d}/{shot}.png", images.png(draw(person(who), shot)))
+                archive.writestr(f"p{who:02d}/{shot}.png", images.encode_png(draw(person(who), shot)))
     crew.client.put(C)
     ended(crew, crew.client.post(f"{C}:import", params={"aligned": "true"}, content=packed.getvalue()))
     faces: Faces = defaultdict(list)
@@ -88,7 +88,7 @@ def test_corrections_help_others_and_nothing_is_lost_by_learning_them(crew: Crew
     others = {name: faces[name] for name in names[LABELLED:]}
     before = ask(crew, others)
     label(crew, {name: faces[name] for name in names[:LABELLED]})
-    with Searcher(crew.client, images.png(draw(person(1), 99))) as searcher:
+    with Searcher(crew.client, images.encode_png(draw(person(1), 99))) as searcher:
         source = {"task": "identity", "collection": "c", "from": "labels"}
         body = {"collection": "c", "method": "ldml", "sources": [source]}
         model = ended(crew, crew.client.post("/v1/trainings", json=body))["result"]["model"]

@@ -72,7 +72,7 @@ def test_a_method_is_learned_published_searched_and_taken_back(service: Service,
     model = learned(service, train(service, method=method, holdout=0.25, **asked))
     assert (model["method"], model["tasks"]) == (method, tasks)
     published(service, model["id"])
-    from_zero = registry.build("embedders", method).metric.kind == "l2"
+    from_zero = registry.build("embedders", method).metric.is_euclidean
     searched_and_taken_back(service, model["id"], tasks, from_zero=from_zero)
 
 

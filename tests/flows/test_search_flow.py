@@ -12,7 +12,7 @@ PEOPLE = 5
 
 
 def photo(who: int, shot: int) -> bytes:
-    return images.png(draw(person(who), shot, strength=0.4))
+    return images.encode_png(draw(person(who), shot, strength=0.4))
 
 
 def enrol(service: Service) -> dict[tuple[int, int], str]:

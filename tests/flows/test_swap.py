@@ -19,7 +19,7 @@ Answer = list[tuple[str, float]]
 
 
 def photo(who: int, shot: int) -> bytes:
-    return images.png(draw(person(who), shot))
+    return images.encode_png(draw(person(who), shot))
 
 
 def upload(service: Service, people: int = PEOPLE) -> dict[str, list[str]]:

@@ -16,8 +16,8 @@ from ml.calibration import (
     threshold_for_fmr,
 )
 from ml.calibration.rate_intervals import clopper_pearson
+from ml.distances import EUCLIDEAN, INNER_PRODUCT, Distance
 from ml.errors import Corrupt, NotFinite, TooFewPairs, WrongShape
-from ml.metric import EUCLIDEAN, INNER_PRODUCT, Metric
 
 
 def two_kinds(seed: int, genuine: int = 2000, impostor: int = 5000) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +204,7 @@ def test_what_is_no_calibration_is_corrupt(kept: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("metric", [EUCLIDEAN, INNER_PRODUCT])
-def test_sampled_pairs_are_of_the_kind_asked_and_none_comes_twice(metric: Metric) -> None:
+def test_sampled_pairs_are_of_the_kind_asked_and_none_comes_twice(metric: Distance) -> None:
     rng = np.random.default_rng(0)
     people = rng.integers(-1, 6, 60)
     rows = (people[:, None] * 100 + rng.normal(size=(60, 3))).astype(np.float32)
@@ -219,7 +219,7 @@ def test_sampled_pairs_are_of_the_kind_asked_and_none_comes_twice(metric: Metric
 
 @pytest.mark.parametrize("metric", [EUCLIDEAN, INNER_PRODUCT])
 @pytest.mark.parametrize(("faces", "dim"), [(40, 2000), (400, 3)], ids=["each with each", "pair by pair"])
-def test_sampled_distances_are_those_of_the_pairs(faces: int, dim: int, metric: Metric) -> None:
+def test_sampled_distances_are_those_of_the_pairs(faces: int, dim: int, metric: Distance) -> None:
     rng = np.random.default_rng(2)
     rows = (rng.normal(size=(faces, dim)) + 3).astype(np.float32)  # far from zero, and near each other
     people, exact = np.arange(faces), rows.astype(np.float64)

@@ -24,7 +24,7 @@ from ml.cnn_training.trainer import CnnTrainer
 from ml.cnn_training.validation import judged, split
 from ml.descriptors.cnn import Cnn
 from ml.errors import Corrupt, TooFewPairs, Unavailable, WrongShape
-from ml.images import unpng
+from ml.images import decode_png
 from tests.gallery import crops
 from tests.ml.tiny_cnn import tiny_cnn
 
@@ -37,7 +37,7 @@ teach = partial(train, licence="CC0", trained="drawn faces")
 @pytest.fixture(scope="module")
 def lesson() -> LabelledCrops:
     drawn = [(who, shot) for who in range(12) for shot in range(1 if who == 11 else 4)]
-    faces = np.stack([unpng(crops(who, 1000 * who + shot, 1.0)["colour"]) for who, shot in drawn])
+    faces = np.stack([decode_png(crops(who, 1000 * who + shot, 1.0)["colour"]) for who, shot in drawn])
     return LabelledCrops(faces, np.array([3 * who for who, _ in drawn], np.int64))
 
 

@@ -257,7 +257,7 @@ def test_given_pairs_alone_are_enough(kind: type[SimilarityEmbedder]) -> None:
     first, second = task.pairs.T
     sign = torch.from_numpy(np.where(task.same, 1.0, -1.0))
     after, before = (
-        compute_auc(torch.from_numpy(-e.metric.paired(of[first], of[second])), sign)
+        compute_auc(torch.from_numpy(-e.metric.paired_distances(of[first], of[second])), sign)
         for e, of in ((fitted, z), (start, raw))
     )
     assert after > before + 0.05

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ml.distances import EUCLIDEAN
 from ml.errors import WrongShape
 from ml.evaluation.comparisons.decisions import (
     SearchDistances,
@@ -14,7 +15,6 @@ from ml.evaluation.identification import Probes, fnir
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.indexes.flat import FlatIndex
-from ml.metric import EUCLIDEAN
 
 
 def searches(people: int, apart: float, seed: int = 0, photos: int = 2) -> SearchDistances:

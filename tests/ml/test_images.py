@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from ml.errors import Corrupt, Unreadable
-from ml.images import ImageLimits, png, read, unpng
+from ml.images import ImageLimits, decode_png, encode_png, read
 from ml.synthetic_faces import draw, person
 
 RAMP = np.add.outer(np.arange(40) * 3, np.arange(60) * 2).astype(np.uint8)
@@ -159,8 +159,8 @@ NOISE = np.random.default_rng(3).integers(0, 256, (170, 100, 3), np.uint8)
     "crop", [RAMP, COLOUR, NOISE, NOISE[:, :, 0], NOISE[::-1, ::2], NOISE[:1, :1], NOISE[:1, :, 1], NOISE[:, :1]]
 )
 def test_crops_are_packed_without_loss(crop: NDArray[np.uint8]) -> None:
-    data = png(crop)
-    assert (unpng(data) == crop).all()
+    data = encode_png(crop)
+    assert (decode_png(data) == crop).all()
     with Pillow.open(io.BytesIO(data)) as picture:  # which checks the sums of all chunks, and the end
         assert picture.mode == ("L" if crop.ndim == 2 else "RGB")
         picture.load()
@@ -170,13 +170,13 @@ def test_crops_are_packed_without_loss(crop: NDArray[np.uint8]) -> None:
 def test_a_crop_takes_little_more_than_zlib_makes_of_it() -> None:
     face = draw(person(0), 0)
     best = packed(Pillow.fromarray(face), "PNG", compress_level=9)
-    assert len(png(face)) < 1.05 * len(best)
+    assert len(encode_png(face)) < 1.05 * len(best)
 
 
 def test_a_crop_that_was_altered_is_corrupt() -> None:
-    for data in (b"", b"nothing", png(RAMP)[:40]):
+    for data in (b"", b"nothing", encode_png(RAMP)[:40]):
         with pytest.raises(Corrupt):
-            unpng(data)
+            decode_png(data)
 
 
 @pytest.mark.parametrize("side", [12_000, 16_383])

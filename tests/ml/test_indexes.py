@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 
 from ml import registry
+from ml.distances import EUCLIDEAN, INNER_PRODUCT, Distance
+from ml.distances.averaged import Averaged
+from ml.distances.inner_product import InnerProduct
+from ml.distances.signed import Signed
 from ml.errors import Corrupt, NotFinite, Unavailable, WrongShape
 from ml.indexes import (
     MAX_FLAT_FACES,
@@ -23,13 +27,12 @@ from ml.indexes import (
 from ml.indexes.base import Index, Neighbours
 from ml.indexes.flat import FlatIndex
 from ml.indexes.ivf import IvfIndex
-from ml.metric import EUCLIDEAN, INNER_PRODUCT, Metric
 from ml.types import Ids, Rows
 
 KINDS = registry.names("indexes")
 DIM = 12
-AVERAGE = Metric("average", blocks=(5, 7), shares=(0.4, 0.6), biases=(-20.0, -25.0))
-METRICS = (EUCLIDEAN, INNER_PRODUCT, Metric("ip", negative=2))
+AVERAGE = Averaged(blocks=(5, 7), shares=(0.4, 0.6), biases=(-20.0, -25.0))
+METRICS = (EUCLIDEAN, INNER_PRODUCT, Signed(2))
 BOTH = [(kind, m) for kind in KINDS for m in ((AVERAGE,) if kind == "reranked" else METRICS)]
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -37,7 +40,7 @@ each_metric = pytest.mark.parametrize("metric", METRICS, ids=str)
 each_index = pytest.mark.parametrize(("kind", "metric"), BOTH, ids=str)
 
 
-def own(kind: str) -> Metric:
+def own(kind: str) -> Distance:
     """The metric that an index of this kind is mostly made for."""
     return next(metric for name, metric in BOTH if name == kind)
 
@@ -45,7 +48,7 @@ def own(kind: str) -> Metric:
 class SlowIndex:
     """A dict of rows and one distance at a time."""
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, metric: Distance) -> None:
         self.metric, self.held = metric, dict[int, Rows]()
 
     def add(self, ids: Ids, rows: Rows) -> None:
@@ -60,12 +63,14 @@ class SlowIndex:
         return sorted((self._distance(query, self.held[number]), number) for number in among)[:k]
 
     def _distance(self, x: Rows, y: Rows) -> float:
-        if self.metric.kind == "l2":
+        if self.metric.is_euclidean:
             return float(((x - y) ** 2).sum())
-        if self.metric.kind == "ip":
-            signs = np.where(np.arange(DIM) < DIM - self.metric.negative, 1, -1)
+        if isinstance(self.metric, InnerProduct):
+            negative = self.metric.negative if isinstance(self.metric, Signed) else 0
+            signs = np.where(np.arange(DIM) < DIM - negative, 1, -1)
             return float(-(signs * x) @ y)
-        parts = list(zip(self.metric.parts, self.metric.shares, self.metric.biases, strict=True))
+        assert isinstance(self.metric, Averaged)
+        parts = list(zip(self.metric.columns, self.metric.shares, self.metric.biases, strict=True))
         other, same = (
             sum(share / (1 + math.exp(sign * (float(x[at] @ y[at]) + bias))) for at, share, bias in parts)
             for sign in (1, -1)
@@ -86,7 +91,7 @@ def some_ids(n: int, seed: int) -> Ids:
     return np.random.default_rng(seed).choice(10 * n, n, replace=False).astype(np.int64)
 
 
-def made(kind: str, metric: Metric, **options: Any) -> Index:
+def made(kind: str, metric: Distance, **options: Any) -> Index:
     index: Index = registry.build("indexes", kind, dim=DIM, metric=metric, **options)
     return index
 
@@ -101,7 +106,7 @@ def assert_same(found: Neighbours, slow: SlowIndex, queries: Rows, k: int, allow
 
 @each_index
 @pytest.mark.parametrize("seed", range(3))
-def test_an_exhaustive_search_equals_the_slow_twin_ties_and_all(kind: str, metric: Metric, seed: int) -> None:
+def test_an_exhaustive_search_equals_the_slow_twin_ties_and_all(kind: str, metric: Distance, seed: int) -> None:
     index, slow = made(kind, metric), SlowIndex(metric)
     ids, rows, queries = some_ids(300, seed), grid_rows(300, seed), grid_rows(20, seed + 100)
     index.add(ids, rows)
@@ -111,7 +116,7 @@ def test_an_exhaustive_search_equals_the_slow_twin_ties_and_all(kind: str, metri
 
 
 @each_index
-def test_faces_come_go_and_are_replaced_as_in_the_slow_twin(kind: str, metric: Metric) -> None:
+def test_faces_come_go_and_are_replaced_as_in_the_slow_twin(kind: str, metric: Distance) -> None:
     index, slow = made(kind, metric), SlowIndex(metric)
     rng = np.random.default_rng(7)
     for step in range(25):
@@ -129,7 +134,7 @@ def test_faces_come_go_and_are_replaced_as_in_the_slow_twin(kind: str, metric: M
 
 @each_index
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
-def test_only_allowed_ids_are_found(kind: str, metric: Metric, share: float) -> None:
+def test_only_allowed_ids_are_found(kind: str, metric: Distance, share: float) -> None:
     index, slow = made(kind, metric), SlowIndex(metric)
     ids, rows, queries = some_ids(300, 1), grid_rows(300, 1), grid_rows(8, 2)
     index.add(ids, rows)
@@ -140,7 +145,7 @@ def test_only_allowed_ids_are_found(kind: str, metric: Metric, share: float) -> 
 
 
 @each_index
-def test_copies_of_one_face_come_by_id_even_where_k_cuts_through_them(kind: str, metric: Metric) -> None:
+def test_copies_of_one_face_come_by_id_even_where_k_cuts_through_them(kind: str, metric: Distance) -> None:
     index = made(kind, metric)
     face = noise(1, 0)
     ids = some_ids(200, 3)
@@ -189,7 +194,7 @@ def test_ids_that_name_no_face_of_their_own_are_refused(kind: str, ids: list[int
 
 
 @each_index
-def test_a_snapshot_comes_back_bit_for_bit_and_lives_on(kind: str, metric: Metric, tmp_path: Path) -> None:
+def test_a_snapshot_comes_back_bit_for_bit_and_lives_on(kind: str, metric: Distance, tmp_path: Path) -> None:
     index = made(kind, metric)
     ids, rows, queries = some_ids(300, 5), noise(300, 5), noise(9, 6)
     index.add(ids, rows)
@@ -259,7 +264,7 @@ def test_every_index_satisfies_the_protocol(kind: str) -> None:
 
 @pytest.mark.parametrize("metric", [*METRICS, AVERAGE], ids=str)
 @pytest.mark.parametrize("cells", [1, 2, 1024])
-def test_exactly_one_index_suits_a_collection(cells: int, metric: Metric) -> None:
+def test_exactly_one_index_suits_a_collection(cells: int, metric: Distance) -> None:
     assert sum(registry.component("indexes", kind).suits(cells, metric) for kind in KINDS) == 1
 
 
@@ -272,7 +277,7 @@ def test_an_index_is_built_by_its_name_where_one_is_given() -> None:
 
 
 @each_metric
-def test_every_cell_probed_gives_what_flat_gives_to_the_bit(metric: Metric) -> None:
+def test_every_cell_probed_gives_what_flat_gives_to_the_bit(metric: Distance) -> None:
     ids, rows, queries = some_ids(3000, 0), noise(3000, 0), noise(40, 1)
     flat, ivf = FlatIndex(DIM, metric), IvfIndex(DIM, metric, p=60)
     for index in (flat, ivf):
@@ -381,7 +386,7 @@ def test_asking_for_a_gpu_where_there_is_none_says_what_to_do() -> None:
 
 @pytest.mark.cuda
 @each_metric
-def test_the_gpu_finds_what_the_cpu_finds_through_adds_and_removals(metric: Metric) -> None:
+def test_the_gpu_finds_what_the_cpu_finds_through_adds_and_removals(metric: Distance) -> None:
     if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
         pytest.skip("needs faiss-gpu and a CUDA device")
     rows, queries = grid_rows(3000, 0, levels=50), grid_rows(30, 1, levels=50)
@@ -402,7 +407,7 @@ def test_the_gpu_finds_what_the_cpu_finds_through_adds_and_removals(metric: Metr
 
 def test_reranking_finds_nearly_all_that_scoring_everybody_finds() -> None:
     rows, queries, ids = noise(4000, 1), noise(60, 2), np.arange(4000)
-    metric = Metric("average", blocks=(5, 7), shares=(0.5, 0.5), biases=(-3.0, -4.0))
+    metric = Averaged(blocks=(5, 7), shares=(0.5, 0.5), biases=(-3.0, -4.0))
     index = build(ids, rows, metric, p=16)
     every = index.search(queries, 10, m=16)
     assert every.fraction.tolist() == [1.0] * 60
@@ -421,6 +426,6 @@ def test_few_faces_are_scored_all_of_them_by_an_average() -> None:
 
 
 @pytest.mark.parametrize("metric", [EUCLIDEAN, INNER_PRODUCT, AVERAGE], ids=str)
-def test_a_reranked_index_is_for_averages_of_its_own_width(metric: Metric) -> None:
+def test_a_reranked_index_is_for_averages_of_its_own_width(metric: Distance) -> None:
     with pytest.raises(WrongShape, match="average"):
         registry.build("indexes", "reranked", dim=DIM + 1, metric=metric)

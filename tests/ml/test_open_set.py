@@ -7,6 +7,7 @@ import pytest
 
 from ml.calibration import ImpostorDistances, sample_impostors
 from ml.calibration.rate_intervals import clopper_pearson
+from ml.distances import EUCLIDEAN, INNER_PRODUCT
 from ml.errors import Corrupt, TooFewPairs, WrongShape
 from ml.identification.decision_rule import NEAREST_FACE, DecisionRule, shortlist
 from ml.identification.open_set import (
@@ -19,7 +20,6 @@ from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.tail_fit import TailFit
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.flat import FlatIndex
-from ml.metric import EUCLIDEAN, INNER_PRODUCT
 from ml.types import Ids, Rows
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ml.distances import EUCLIDEAN
 from ml.errors import WrongShape
 from ml.evaluation.open_set import OpenSetOutcomes, search_open_set, summarise_open_set
 from ml.evaluation.protocols import Protocol, open_set_people
-from ml.metric import EUCLIDEAN
 from ml.types import Ids, Rows
 
 PEOPLE, SHOTS, DIM = 700, 3, 16

@@ -18,8 +18,8 @@ from ml.calibration.rate_intervals import (
     order_statistic_interval,
     trials_needed,
 )
+from ml.distances import EUCLIDEAN
 from ml.errors import WrongShape
-from ml.metric import EUCLIDEAN
 
 WORLDS = 150
 DIM, BETWEEN = 16, 0.7
@@ -34,7 +34,7 @@ def world(seed: int, people: int = 150, pairs: int = 20_000) -> tuple[ImpostorDi
     means = draw.normal(scale=BETWEEN**0.5, size=(people, DIM))
     rows = (means[who] + draw.normal(scale=(1 - BETWEEN) ** 0.5, size=(len(who), DIM))).astype(np.float32)
     drawn = draw_impostor_pairs(who, pairs, seed)
-    distances = EUCLIDEAN.apart(rows, drawn)
+    distances = EUCLIDEAN.pair_distances(rows, drawn)
     return ImpostorDistances.of(distances, who[drawn]), ImpostorDistances.of(distances)
 
 

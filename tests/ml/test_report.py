@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from ml.distances import INNER_PRODUCT
 from ml.errors import Corrupt, WrongShape
 from ml.evaluation.curves import cells_to_try, distractor_curve, speed_accuracy
 from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
@@ -11,7 +12,6 @@ from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.verification import misses_at_fpir
 from ml.indexes.flat import FlatIndex
 from ml.indexes.ivf import IvfIndex
-from ml.metric import INNER_PRODUCT
 
 
 @pytest.fixture(scope="module")

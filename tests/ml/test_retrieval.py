@@ -8,6 +8,7 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from pytorch_metric_learning.utils.inference import CustomKNN
 from sklearn.metrics import average_precision_score
 
+from ml.distances import EUCLIDEAN, INNER_PRODUCT
 from ml.errors import WrongShape
 from ml.evaluation.intervals import bootstrap_mean, over_draws, paired_difference
 from ml.evaluation.protocols import Protocol
@@ -24,7 +25,6 @@ from ml.evaluation.retrieval import (
     rank,
     ranks_of,
 )
-from ml.metric import EUCLIDEAN, INNER_PRODUCT
 
 
 def faces(rows: object, values: object, first_id: int = 0) -> Faces:
@@ -138,7 +138,7 @@ def test_the_ids_of_impostors_are_those_of_the_faces_compared(crowd: tuple[Faces
     first, second = np.repeat(np.arange(len(queries.ids)), found.sampled), found.impostor_ids
     order = np.argsort(gallery.ids)
     places = order[np.searchsorted(gallery.ids[order], second)]
-    apart = EUCLIDEAN.paired(queries.rows[first], gallery.rows[places])
+    apart = EUCLIDEAN.paired_distances(queries.rows[first], gallery.rows[places])
     np.testing.assert_allclose(apart, found.impostor, rtol=1e-5, atol=1e-6)
     assert (queries.values[first] != gallery.values[places]).all()
 

@@ -76,7 +76,7 @@ def test_the_inner_product_with_one_negative_number_is_the_similarity(seed: int)
     alike = found["projection"].T @ found["projection"] - 2 * apart
     i, j = np.random.default_rng(seed).integers(0, len(x), (2, 50))
     f = [x[a] @ alike @ x[b] - (x[a] - x[b]) @ apart @ (x[a] - x[b]) for a, b in zip(i, j, strict=True)]
-    np.testing.assert_allclose(fitted.metric.paired(z[i], z[j]), -np.array(f), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(fitted.metric.paired_distances(z[i], z[j]), -np.array(f), rtol=1e-4, atol=1e-4)
     assert np.linalg.eigvalsh(alike).min() > -1e-3 * np.linalg.eigvalsh(alike).max()
     np.testing.assert_allclose(fitted.metric.distances(z[:5], z[5:9]).T, fitted.metric.distances(z[5:9], z[:5]), 1e-5)
 

@@ -283,7 +283,7 @@ def test_what_is_suggested_is_near_the_threshold(faces: tuple[Rows, Ids]) -> Non
     half_the_same(known, L2(), fit_nothing, 60)
     threshold = known.calibration(fit_nothing).distance(50.0)  # type: ignore[union-attr]
     suggested(known, L2(), fit_nothing, 20)
-    apart = L2().metric.apart(known.rows, known.pairs)
+    apart = L2().metric.pair_distances(known.rows, known.pairs)
     assert np.abs(apart[60:] - threshold).mean() < np.abs(apart[:60] - threshold).mean()
 
 
@@ -299,7 +299,7 @@ def test_suggestions_are_calibrated_on_people_held_out(faces: tuple[Rows, Ids]) 
     found = known.calibration(fit)
     inside = np.isin(known.pairs, taught[0]).all(axis=1)
     assert 0 < inside.sum() < 100
-    apart = L2().metric.apart(known.rows, known.pairs)
+    apart = L2().metric.pair_distances(known.rows, known.pairs)
     assert found == Calibration.fit(apart[~inside & known.same], apart[~inside & ~known.same])
 
 

@@ -12,7 +12,7 @@ from app.resources import Resources
 from app.serving.traffic import Traffic
 from app.storage.blob_store import Blobs
 from app.threads import get_threads, set_threads
-from ml.images import unpng
+from ml.images import decode_png
 from ml.model import Recipe
 from ml.types import Spec
 from tests.gallery import crops, enrol
@@ -29,7 +29,9 @@ def test_faces_are_described_in_their_order(resources: Resources) -> None:
     recipe = Recipe((Spec("lbp", {"cell": 25}), Spec("lbp", {"cell": 50})))
     told: list[tuple[int, int]] = []
     rows = describe(resources, recipe, faces, JobContext("j", "w", resources), lambda *at: told.append(at))
-    grey = [np.asarray(unpng(crops(who, who * 1000 + shot, 1.0)["grey"])) for who in range(40) for shot in range(2)]
+    grey = [
+        np.asarray(decode_png(crops(who, who * 1000 + shot, 1.0)["grey"])) for who in range(40) for shot in range(2)
+    ]
     assert np.array_equal(rows, recipe.describe({"grey": np.stack(grey)}))
     assert told[-1] == (80, 80)
     parts = list(batches(resources, recipe, faces, JobContext("j", "w", resources), size=7))

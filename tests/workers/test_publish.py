@@ -24,7 +24,7 @@ from ml.evaluation.comparisons.models import compare_rankings
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import Ranked
-from ml.images import png
+from ml.images import encode_png
 from ml.model import Model
 from ml.synthetic_faces import draw, person
 from tests.gallery import context, enrol
@@ -143,7 +143,7 @@ def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -
         for shot in range(100):
             if stop.is_set():
                 return
-            photo = look(resources, png(draw(person(50), shot)), Wish(aligned=True))
+            photo = look(resources, encode_png(draw(person(50), shot)), Wish(aligned=True))
             outcomes = take(resources, "c", [photo], prepared(resources, "c", [photo]))
             arrived.extend(face.face_id for face, _ in outcomes[0].faces)
 

@@ -12,9 +12,9 @@ from app.db.tables import Embedding, Face, Training
 from app.learning.evaluation_request import EvaluationRequest
 from app.learning.plan import Plan
 from app.learning.plan_checks import make_plan
+from ml.distances import Distance
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation.protocols import Protocol
-from ml.metric import Metric
 from ml.model import Model, Recipe
 from ml.types import Rows
 from workers.context import JobContext
@@ -33,7 +33,7 @@ class Placed:
     """Where the gallery lies under one draw's model. place: the same for other faces; seconds: what it took."""
 
     rows: Rows
-    metric: Metric
+    metric: Distance
     place: Callable[[Sequence[Entrant]], Rows]
     seconds: dict[str, float]
 

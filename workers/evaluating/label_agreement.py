@@ -51,7 +51,7 @@ def judged(said: Settled, faces: Sequence[Face], rows: Rows, generation: Model, 
     faces: those of the pairs, by pk; rows: where each lies.
     """
     at = np.searchsorted([f.pk for f in faces], said.pairs)
-    distances = generation.metric.apart(rows, at)
+    distances = generation.metric.pair_distances(rows, at)
     people = np.array([-f.pk if f.subject_pk is None else f.subject_pk for f in faces], np.int64)[at]
     calibration = generation.calibrations.get(task)
     if calibration is not None:
@@ -60,7 +60,7 @@ def judged(said: Settled, faces: Sequence[Face], rows: Rows, generation: Model, 
         accepted = distances <= best_threshold(distances, said.same)
     right = bootstrap_pairs([accepted == said.same], [people])
     sides = (
-        [Scored(generation.metric.told(distances[said.same == same]), people[said.same == same])]
+        [Scored(generation.metric.display_distance(distances[said.same == same]), people[said.same == same])]
         for same in (True, False)
     )
     told = asdict(separation(*sides))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ml import indexes
+from ml.distances import EUCLIDEAN, Distance
 from ml.evaluation.clustering import nmi_of
 from ml.evaluation.curves import distractor_curve, speed_accuracy
 from ml.evaluation.open_set import OpenSetOutcomes, search_open_set, summarise_open_set
@@ -16,7 +17,6 @@ from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import CALLS, FPIRS, rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import det, misses_at_fpir
-from ml.metric import EUCLIDEAN, Metric
 from workers.evaluating.dataset import Entrants
 from workers.evaluating.embeddings import Placed
 
@@ -33,7 +33,7 @@ def judged(
     ranked: list[Ranked] = []
     decided: list[OpenSetOutcomes] = []
     curves: dict[str, Any] = {}
-    metric: Metric = EUCLIDEAN
+    metric: Distance = EUCLIDEAN
     for i, protocol in enumerate(protocols):
         here = placed(i)
         start, metric = time.perf_counter(), here.metric
@@ -109,6 +109,6 @@ def _nmi(protocol: Protocol, here: Placed) -> dict[str, Any] | None:
     faces = faces[np.isin(protocol.people[faces], protocol.people[protocol.queries]) & (protocol.people[faces] >= 0)]
     people = protocol.people[faces]
     heaps = len(np.unique(people))
-    if here.metric.kind != "l2" or heaps < 2 or heaps * len(faces) > HEAVIEST:
+    if not here.metric.is_euclidean or heaps < 2 or heaps * len(faces) > HEAVIEST:
         return None
     return asdict(nmi_of(here.rows[faces], people)) | {"people": heaps, "faces": len(faces)}

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ml.distances import Distance
 from ml.evaluation.folds import Apart, Judge, partner, verify
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.verification import Distances
 from ml.evaluation.verification_pairs import VerificationPairs
-from ml.metric import Metric
 from ml.types import Ids
 from workers.evaluating.embeddings import Placed
 
@@ -43,7 +43,7 @@ class Learned:
         if (fold, other) not in self.told:
             here = self._fit(self.protocols[fold].narrowed(self.protocols[other].training))
             for a, b in ((fold, other), (other, fold)):
-                self.told[a, b] = here.metric.apart(here.rows, self.protocols[b].pairs.index)
+                self.told[a, b] = here.metric.pair_distances(here.rows, self.protocols[b].pairs.index)
         return self.protocols[other].pairs, self.told[fold, other]
 
     def _fit(self, protocol: Protocol) -> Placed:
@@ -59,15 +59,17 @@ def judged(
     faces, people: (N,) the pk of each photo's face, and whose it is. judge: see `ml.evaluation.folds.verify`.
     """
     seconds: list[dict[str, float]] = []
-    metric: list[Metric] = []
+    metric: list[Distance] = []
 
     def apart(fold: int) -> Apart:
         start, here = time.perf_counter(), placed(fold)
         metric.append(here.metric)
         seconds.append(here.seconds | {"place_seconds": time.perf_counter() - start})
-        return lambda pairs: here.metric.apart(here.rows, pairs)
+        return lambda pairs: here.metric.pair_distances(here.rows, pairs)
 
-    found = verify([p.pairs for p in protocols], people, apart, judge=judge, told=lambda d: metric[0].told(d))
+    found = verify(
+        [p.pairs for p in protocols], people, apart, judge=judge, told=lambda d: metric[0].display_distance(d)
+    )
     apart_by = found.separation
     folds = zip(protocols, found.accuracies, found.thresholds, seconds, strict=True)
     timed = {k: float(np.mean([s[k] for s in seconds])) for k in seconds[0]}

@@ -167,7 +167,7 @@ def _by_pairs(
 ) -> ModelComparison:
     ends = judges.facts.pairs[pairs]
     at = np.searchsorted(places, ends)
-    apart = [model.metric.apart(rows, at) for rows, model in zip(embedded, models, strict=True)]
+    apart = [model.metric.pair_distances(rows, at) for rows, model in zip(embedded, models, strict=True)]
     told = LabelledPairs(
         judges.facts.same[pairs], judges.snapshot.people[ends], [judges.labellers[int(i)] for i in pairs]
     )

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
+from ml.distances import Distance
 from ml.embedders.base import Embedder
 from ml.evaluation.comparisons.decisions import SearchDistances
 from ml.evaluation.comparisons.paired_tests import compare
@@ -14,7 +15,6 @@ from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import best_threshold
-from ml.metric import Metric
 from ml.types import Ids, Rows
 from workers.training.embedder_fit import draw_pairs
 from workers.training.face_embeddings import Bench, Contestant, Placed
@@ -45,7 +45,7 @@ class Measured:
     explicit labels. float64. impostor_people: (n, 2) numbers of the two people of each impostor pair. searches: what
     the default decision goes by, where the task is who somebody is."""
 
-    metric: Metric
+    metric: Distance
     ranked: Ranked | None
     genuine: Distances
     impostor: Distances
@@ -58,7 +58,7 @@ def measure(trial: Trial, model: Contestant) -> Measured:
     """Searches for the held-out faces among the other held-out faces and the distractors."""
     facts, metric = trial.facts, model.embedder.metric
     placed = trial.bench.embed(model, facts.task)
-    said = metric.apart(placed.faces, trial.bench.place(facts.pairs))
+    said = metric.pair_distances(placed.faces, trial.bench.place(facts.pairs))
     searched = np.flatnonzero(facts.member & trial.held & ~np.isnan(facts.truth))
     ranked = _rank(trial, placed, searched, metric)
     if ranked is None:
@@ -67,13 +67,13 @@ def measure(trial: Trial, model: Contestant) -> Measured:
         people = trial.bench.snapshot.people[facts.pairs[impostor]]
         return Measured(metric, None, said[fresh & facts.same], said[impostor], said, people)
     drawn, alike = draw_pairs(facts.truth[searched], facts.tolerance, PAIRS, np.random.default_rng(0))
-    genuine = metric.apart(placed.faces, trial.bench.place(searched[drawn[alike]]))
+    genuine = metric.pair_distances(placed.faces, trial.bench.place(searched[drawn[alike]]))
     people = _impostor_people(ranked, trial.bench.snapshot.people[searched])
     searches = _search(trial, placed, searched, metric) if facts.task == "identity" else None
     return Measured(metric, ranked, genuine, ranked.impostor.astype(np.float64), said, people, searches)
 
 
-def _search(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> SearchDistances:
+def _search(trial: Trial, placed: Placed, searched: Ids, metric: Distance) -> SearchDistances:
     people = trial.bench.snapshot.people[searched]
     rows = placed.faces[trial.bench.place(searched)]
     return SearchDistances.by_rule(rows, people, placed.distractors, choose_queries(people), metric)
@@ -89,7 +89,7 @@ def _impostor_people(ranked: Ranked, people: Ids) -> Ids:
     return np.stack([ranked.impostor_of.astype(np.int64), other], axis=1)
 
 
-def _rank(trial: Trial, placed: Placed, searched: Ids, metric: Metric) -> Ranked | None:
+def _rank(trial: Trial, placed: Placed, searched: Ids, metric: Distance) -> Ranked | None:
     facts, bench = trial.facts, trial.bench
     if len(searched) < 2:
         return None
@@ -141,7 +141,7 @@ def report(trial: Trial, now: Measured, before: Measured | None) -> dict[str, An
     return told
 
 
-def _summary(trial: Trial, ranked: Ranked, metric: Metric) -> dict[str, Any]:
+def _summary(trial: Trial, ranked: Ranked, metric: Distance) -> dict[str, Any]:
     return summarise([ranked], protocol=trial.name, task=trial.facts.task, metric=metric).to_dict()
 
 
@@ -195,5 +195,5 @@ def calibrate_on_learned(embedder: Embedder, rows: Rows, facts: Facts, people: I
     if min(same.sum(), (~same).sum()) < MIN_PAIRS_PER_CLASS:
         return None
     places, at = np.unique(pairs, return_inverse=True)
-    apart = embedder.metric.apart(embedder.embed(rows[places], facts.task), at.reshape(-1, 2))
+    apart = embedder.metric.pair_distances(embedder.embed(rows[places], facts.task), at.reshape(-1, 2))
     return Calibration.fit(apart[same], apart[~same], people[pairs[~same]])

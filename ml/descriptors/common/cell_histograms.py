@@ -41,8 +41,8 @@ class CellGrid:
         where = np.empty_like(first)
         for codes in pictures:
             np.add(first, codes, out=where)
-            found = np.bincount(where.ravel(), flat, self.rows * self.columns * bins)
-            yield found.astype(np.float32).reshape(-1, bins)
+            counts = np.bincount(where.ravel(), flat, self.rows * self.columns * bins)
+            yield counts.astype(np.float32).reshape(-1, bins)
 
     @cached_property
     def _shares(self) -> tuple[Ids, NDArray[np.float64]]:
@@ -84,12 +84,12 @@ class Celled(Descriptor):
     crop: ClassVar[CropKind] = "grey"
 
     def __post_init__(self) -> None:
-        least = (2 * self._border + 1) // 3 + 1
-        if not least <= self.cell <= WIDTH:
-            raise WrongShape("cell", f"{least} to {WIDTH} pixels", self.cell)
-        most = (WIDTH // self.cell - 1) // 2
-        if not 0 <= self.margin <= most:
-            raise WrongShape("margin", f"0 to {most} cells of {self.cell} pixels", self.margin)
+        min_cell = (2 * self._border + 1) // 3 + 1
+        if not min_cell <= self.cell <= WIDTH:
+            raise WrongShape("cell", f"{min_cell} to {WIDTH} pixels", self.cell)
+        max_margin = (WIDTH // self.cell - 1) // 2
+        if not 0 <= self.margin <= max_margin:
+            raise WrongShape("margin", f"0 to {max_margin} cells of {self.cell} pixels", self.margin)
 
     @property
     @abstractmethod
@@ -129,8 +129,8 @@ class Celled(Descriptor):
         grid, out = self.grid, self.margin * self.cell
         cut = np.ascontiguousarray(crops[:, out : out + grid.height, out : out + grid.width])
         rows = np.empty((len(crops), self.bins, grid.rows * grid.columns), np.float32)
-        for row, found in zip(rows, grid.histograms(map(self._codes, cut), self.bins), strict=True):
-            row[:] = self._normed(found).T
+        for row, histograms in zip(rows, grid.histograms(map(self._codes, cut), self.bins), strict=True):
+            row[:] = self._normed(histograms).T
         return rows.reshape(len(crops), self.dim)
 
 

@@ -86,9 +86,9 @@ class DenseSift:
         """The gradient's length, shared by the two orientations about it: (B, 8, 170, 100)."""
         by_y, by_x = torch.gradient(crops.to(self._weight.dtype), dim=(1, 2))
         turned = torch.atan2(by_y, by_x)[:, None] * (ANGLES / (2 * pi))
-        apart = (turned - self._orientations).abs_()
-        apart = torch.minimum(apart, (ANGLES - apart).abs_())
-        return (1 - apart).clamp_min_(0) * torch.hypot(by_x, by_y)[:, None]
+        difference = (turned - self._orientations).abs_()
+        difference = torch.minimum(difference, (ANGLES - difference).abs_())
+        return (1 - difference).clamp_min_(0) * torch.hypot(by_x, by_y)[:, None]
 
 
 def _triangles(side: int) -> Tensor:

@@ -42,6 +42,7 @@ class DlibReader:
         return -value if head & NEGATIVE else value
 
     def read_integers(self, count: int) -> tuple[int, ...]:
+        """Read so many integers."""
         return tuple(self.read_integer() for _ in range(count))
 
     def read_float(self) -> float:
@@ -59,6 +60,7 @@ class DlibReader:
         return flag == b"1"
 
     def read_text(self) -> str:
+        """Read a text that its length precedes. Raises Corrupt."""
         size = self.read_integer()
         if not 0 <= size < 256:
             raise Corrupt(f"dlib weights: no text at byte {self._at}")
@@ -74,17 +76,17 @@ class DlibReader:
 
     def skip_to(self, mark: bytes) -> None:
         """To the first place, from here on, where these bytes are."""
-        found = self._data.find(mark, self._at)
-        if found < 0:
+        start = self._data.find(mark, self._at)
+        if start < 0:
             raise Corrupt("dlib weights: the description of the input is missing")
-        self._at = found
+        self._at = start
 
     def _take(self, count: int) -> bytes:
-        taken = self._data[self._at : self._at + count]
-        if len(taken) != count:
+        part = self._data[self._at : self._at + count]
+        if len(part) != count:
             raise Corrupt("dlib weights: the file ends too early")
         self._at += count
-        return taken
+        return part
 
 
 @dataclass(frozen=True, eq=False)

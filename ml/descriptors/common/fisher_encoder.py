@@ -43,7 +43,7 @@ class Encoder:
         return roots.div_(torch.linalg.vector_norm(roots, dim=1, keepdim=True).clamp_min(TINY))
 
     def lifted(self, crops: Tensor) -> Tensor:
-        """What the mixture sees of each patch, beside its squares: (B, T, 2 (d + 2))."""
+        """What the mixture sees of each patch, beside its squares: (B, T, 2 (d + 2)). crops: (B, height, width)."""
         rooted, length = self.sift.patches(crops)
         d = len(self.mean)
         both = rooted.new_empty(*length.shape, 2 * (d + PLACE))

@@ -35,11 +35,11 @@ class DescriptorManifest:
         if not path.is_file():
             raise Unavailable(f"no {cls.kind} manifest at {path}; {cls.page} says how one is written")
         try:
-            found: dict[str, Any] = json.loads(path.read_bytes())
-            unknown = found.keys() - {field.name for field in fields(cls)}
+            content: dict[str, Any] = json.loads(path.read_bytes())
+            unknown = content.keys() - {field.name for field in fields(cls)}
             if unknown:
                 raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
-            return cls(**found)._checked()
+            return cls(**content)._checked()
         except (ValueError, TypeError, AttributeError) as error:
             raise Corrupt(f"the {cls.kind} manifest {path.name} is not right: {error}") from error
 
@@ -56,9 +56,9 @@ class DescriptorManifest:
         path = beside.parent / self.file
         if not path.is_file():
             raise Unavailable(f"the {self.kind} model {self.file} is not beside its manifest {beside.name}")
-        found = sha256(path) if check else self.sha256.lower()
-        if found != self.sha256.lower():
-            raise Corrupt(f"the {self.kind} model {self.file} has SHA-256 {found}, its manifest says {self.sha256}")
+        digest = sha256(path) if check else self.sha256.lower()
+        if digest != self.sha256.lower():
+            raise Corrupt(f"the {self.kind} model {self.file} has SHA-256 {digest}, its manifest says {self.sha256}")
         return path
 
     def _checked(self) -> Self:
@@ -123,7 +123,7 @@ class CnnManifest(DescriptorManifest):
     def _checked(self) -> Self:
         if not all(isinstance(text, str) for text in (self.net, self.trained)):
             raise ValueError("net and trained are texts")
-        if not all(isinstance(said, bool) for said in (self.unit, self.projected)):
+        if not all(isinstance(flag, bool) for flag in (self.unit, self.projected)):
             raise ValueError("unit and projected are true or false")
         return super()._checked()
 

@@ -80,8 +80,8 @@ class _Bottleneck(nn.Module):
         )
 
     def forward(self, maps: Tensor) -> Tensor:
-        found: Tensor = self.layers(maps)
-        return maps + found if self.same else found
+        inner: Tensor = self.layers(maps)
+        return maps + inner if self.same else inner
 
 
 NETS: dict[str, type[Casia] | type[Light]] = {"casia": Casia, "light": Light}

@@ -97,18 +97,18 @@ def _read_input_shape(session: Any, name: str) -> list[Any]:
         names = ", ".join(i.name for i in inputs)
         raise WrongShape(f"the inputs of {name}", "one picture", f"{len(inputs)} ({names}): it is not a recogniser")
     if inputs[0].type != FLOAT or len(inputs[0].shape) != 4:
-        found = f"{inputs[0].type} of shape {inputs[0].shape}"
-        raise WrongShape(f"the input of {name}", "float32 of four axes: pictures, channels, height, width", found)
+        actual = f"{inputs[0].type} of shape {inputs[0].shape}"
+        raise WrongShape(f"the input of {name}", "float32 of four axes: pictures, channels, height, width", actual)
     return list(inputs[0].shape)
 
 
 def _list_layouts(shape: Sequence[Any], name: str) -> list[Layout]:
     """The layouts that the input's shape allows, the usual one first."""
-    found = [layout for layout, axes in AXES.items() if _allows(shape[axes[0]], CHANNELS)]
-    certain = [layout for layout in found if shape[AXES[layout][0]] == CHANNELS]
-    if not found:
+    layouts = [layout for layout, axes in AXES.items() if _allows(shape[axes[0]], CHANNELS)]
+    certain = [layout for layout in layouts if shape[AXES[layout][0]] == CHANNELS]
+    if not layouts:
         raise WrongShape(f"the input of {name}", "a picture of 3 channels (RGB or BGR)", list(shape))
-    return certain or found
+    return certain or layouts
 
 
 def _read_size(
@@ -153,6 +153,6 @@ def _keep_embeddings(outputs: dict[str, float], name: str) -> dict[str, int]:
         n: int(numbers) for n, numbers in outputs.items() if numbers == int(numbers) and MIN_DIM <= numbers <= MAX_DIM
     }
     if not kept:
-        found = ", ".join(f"{n}: {numbers:g}" for n, numbers in outputs.items()) or "no float32 output"
-        raise WrongShape(f"the output of {name}", f"{MIN_DIM} to {MAX_DIM:,} numbers a picture", found)
+        actual = ", ".join(f"{n}: {numbers:g}" for n, numbers in outputs.items()) or "no float32 output"
+        raise WrongShape(f"the output of {name}", f"{MIN_DIM} to {MAX_DIM:,} numbers a picture", actual)
     return kept

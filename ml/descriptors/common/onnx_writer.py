@@ -45,7 +45,7 @@ class Graph:
     _constants: list[bytes] = field(default_factory=list)
 
     def constant(self, values: NDArray[np.float32] | NDArray[np.int64]) -> str:
-        """The name of a stored array."""
+        """The name of a stored array. values: of any shape, (n, ...)."""
         name = f"c{len(self._constants)}"
         dims = b"".join(_integer(1, size) for size in values.shape)
         kind = ELEMENT_TYPES[values.dtype]

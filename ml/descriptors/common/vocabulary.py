@@ -40,10 +40,10 @@ class Vocabulary:
         """Numbers of a Fisher vector: one a mean and one a variance."""
         return 2 * self.means.size
 
-    def write(self, folder: Path, facts: dict[str, Any]) -> Path:
+    def write(self, folder: Path, metadata: dict[str, Any]) -> Path:
         """`folder/<sha256 of the file>.safetensors`, whole or not at all. facts: kept beside the numbers."""
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
-        data = save(arrays, {"about": json.dumps(facts, sort_keys=True)})
+        data = save(arrays, {"about": json.dumps(metadata, sort_keys=True)})
         final = folder / f"{hashlib.sha256(data).hexdigest()}.safetensors"
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f".{uuid4().hex}"
@@ -72,8 +72,8 @@ class Vocabulary:
         k, wide = self.log_weights.size, len(self.axes) + PLACE
         wanted = {"axes": (wide - PLACE, NUMBERS), "mean": (NUMBERS,), "means": (k, wide), "variances": (k, wide)}
         for name, shape in (wanted | {"log_weights": (k,)}).items():
-            found = getattr(self, name)
-            if found.shape != shape or found.dtype != np.float32 or not np.isfinite(found).all():
+            tensor = getattr(self, name)
+            if tensor.shape != shape or tensor.dtype != np.float32 or not np.isfinite(tensor).all():
                 raise ValueError(f"{name} is not {shape} finite float32")
         if not (self.variances > 0).all():
             raise ValueError("a variance is not above 0")

@@ -15,13 +15,13 @@ BATCH = 16
 
 
 def learned(crops: Crops, axes: int, components: int, patches: int, seed: int) -> Vocabulary:
-    """patches: of each crop, drawn at random. Raises TooFewPairs."""
+    """patches: of each crop, drawn at random. Raises TooFewPairs. crops: (N, 170, 100) grey."""
     if len(crops) < LEAST:
         raise TooFewPairs("faces for a vocabulary", LEAST, len(crops))
-    rooted, places = _drawn(crops, patches, seed, device_of("auto"))
+    rooted, positions = _drawn(crops, patches, seed, device_of("auto"))
     mean = rooted.mean(0)
     turned = torch.linalg.eigh(torch.cov(rooted.T.double())).eigenvectors.flip(1)[:, :axes].to(rooted.dtype)
-    mixture = fit_mixture(torch.cat([(rooted - mean) @ turned, places], 1), components, seed)
+    mixture = fit_mixture(torch.cat([(rooted - mean) @ turned, positions], 1), components, seed)
     return Vocabulary(
         axes=turned.T.cpu().numpy(),
         mean=mean.cpu().numpy(),
@@ -35,11 +35,11 @@ def _drawn(crops: Crops, patches: int, seed: int, device: torch.device) -> tuple
     """Root-SIFT (N * patches, 128) and the places (N * patches, 2) of patches drawn from each crop."""
     sift, draw = DenseSift(1, device), torch.Generator().manual_seed(seed)
     centres = sift.centres().to(device, torch.float32)
-    rooted, places = [], []
+    rooted, positions = [], []
     for at in range(0, len(crops), BATCH):
-        found = sift.patches(torch.from_numpy(np.array(crops[at : at + BATCH])).to(device))
-        for numbers, length in zip(found.rooted, found.length, strict=True):
+        patches_found = sift.patches(torch.from_numpy(np.array(crops[at : at + BATCH])).to(device))
+        for numbers, length in zip(patches_found.rooted, patches_found.length, strict=True):
             chosen = torch.randperm(len(centres), generator=draw)[:patches].to(device)
             rooted.append((numbers[:, chosen] / length[chosen]).T)
-            places.append(centres[chosen])
-    return torch.cat(rooted), torch.cat(places)
+            positions.append(centres[chosen])
+    return torch.cat(rooted), torch.cat(positions)

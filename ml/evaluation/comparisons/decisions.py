@@ -2,7 +2,7 @@
 
 A search names the person whose distance is smallest, where that distance lies below a threshold. The functions here
 take one distance per person, so that they serve any rule that gives one: the person distance by which the service
-decides (`Searches.by_rule`), or the distance of a person's nearest face (`Searches.of`).
+decides (`SearchDistances.by_rule`), or the distance of a person's nearest face (`SearchDistances.of`).
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml import indexes
+from ml.distances import Distance
 from ml.errors import WrongShape
 from ml.evaluation.comparisons.paired_tests import Comparison, compare
 from ml.evaluation.intervals import Interval, Times, bootstrap
 from ml.evaluation.retrieval import Ranked
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
-from ml.metric import Metric
 from ml.types import Ids, Rows
 
 Numbers = NDArray[np.float64]
@@ -51,7 +51,7 @@ class SearchDistances:
         return cls(ranked.mate.astype(np.float64), ranked.stranger.astype(np.float64), ranked.groups)
 
     @classmethod
-    def by_rule(cls, rows: Rows, people: Ids, distractors: Rows, queries: Ids, metric: Metric) -> Self:
+    def by_rule(cls, rows: Rows, people: Ids, distractors: Rows, queries: Ids, metric: Distance) -> Self:
         """By person distance, as the service decides.
 
         rows: (N, d) embeddings; people: (N,) whose each is; distractors: (M, d) of nobody; queries: (Q,) places in rows
@@ -60,11 +60,11 @@ class SearchDistances:
         index = indexes.build(ids, np.concatenate([rows, distractors]), metric)
         nobody = np.full(len(distractors), -1)
         gallery = GalleryPeople.from_rows(ids, np.concatenate([people, nobody]), ids >= len(rows))
-        found = search_gallery(index, gallery, queries, DecisionRule())
-        first = np.isfinite(found.mate)
-        own = np.where(first, found.mate, np.finfo(np.float64).max)
-        several = gallery.face_counts[found.owners] > 1
-        return cls(np.where(several, own, np.inf), found.stranger, people[queries].astype(np.float64), first)
+        outcomes = search_gallery(index, gallery, queries, DecisionRule())
+        first = np.isfinite(outcomes.mate)
+        own = np.where(first, outcomes.mate, np.finfo(np.float64).max)
+        several = gallery.face_counts[outcomes.owners] > 1
+        return cls(np.where(several, own, np.inf), outcomes.stranger, people[queries].astype(np.float64), first)
 
     @property
     def is_first(self) -> NDArray[np.bool_]:
@@ -116,8 +116,8 @@ def rate_named_rightly(searches: SearchDistances, fpir: float = DEFAULT_FPIR, *,
     value = _mean(strangers_named(searches, fpir).named_rightly)
     people, member = np.unique(searches.people, return_inverse=True)
     shares = _shares(searches, member, fpir)
-    found = bootstrap(lambda times: shares(times)[:, None], len(people), seed=seed)[0]
-    return Interval(value, min(found.low, value), max(found.high, value))
+    interval = bootstrap(lambda times: shares(times)[:, None], len(people), seed=seed)[0]
+    return Interval(value, min(interval.low, value), max(interval.high, value))
 
 
 def compare_named_rightly(
@@ -136,8 +136,8 @@ def compare_named_rightly(
     def difference(times: Times) -> Numbers:
         return np.asarray((shares[1](times) - shares[0](times))[:, None], np.float64)
 
-    found, value = bootstrap(difference, len(people), seed=seed)[0], plain.difference.value
-    return Comparison(Interval(value, min(found.low, value), max(found.high, value)), plain.p, plain.groups)
+    interval, value = bootstrap(difference, len(people), seed=seed)[0], plain.difference.value
+    return Comparison(Interval(value, min(interval.low, value), max(interval.high, value)), plain.p, plain.groups)
 
 
 def _mean(values: Numbers) -> float:

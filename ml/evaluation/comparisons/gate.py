@@ -57,41 +57,42 @@ def _random(comparison: ModelComparison) -> Iterator[str]:
 
 
 def _shown(comparison: ModelComparison, name: str) -> Iterator[str]:
-    found = comparison.difference.get(name)
-    if found is None:
+    difference = comparison.difference.get(name)
+    if difference is None:
         return
     sign = -1 if name == STRANGERS else 1
-    worst = sign * (found.high if sign > 0 else found.low)
-    if not (math.isfinite(found.value) and math.isfinite(worst)):
+    worst = sign * (difference.high if sign > 0 else difference.low)
+    if not (math.isfinite(difference.value) and math.isfinite(worst)):
         yield f"{NAMES.get(name, name)}: not a number"
-    elif worst < 0 and sign * found.value < -TOLERANCE:
+    elif worst < 0 and sign * difference.value < -TOLERANCE:
         now, before = comparison.candidate[name].value, comparison.baseline[name].value
         yield (
-            f"{NAMES.get(name, name)} {now:.1%}, now {before:.1%}: {_points(abs(found.value))} points worse "
-            f"(95 % interval of the difference {_points(found.low)} to {_points(found.high)}, p {found.p:.2g})"
+            f"{NAMES.get(name, name)} {now:.1%}, now {before:.1%}: {_points(abs(difference.value))} points worse "
+            f"(95 % interval of the difference {_points(difference.low)} to {_points(difference.high)}, "
+            f"p {difference.p:.2g})"
         )
 
 
 def _unclear(comparison: ModelComparison, name: str) -> Iterator[str]:
-    found = comparison.difference.get(name)
-    if found is None or not math.isfinite(found.value):
+    difference = comparison.difference.get(name)
+    if difference is None or not math.isfinite(difference.value):
         return
     allowed, people = MAX_HARM[name], comparison.people
-    half = max(found.value - found.low, RULE_OF_THREE / people)
-    if found.value - half < -allowed:
+    half = max(difference.value - difference.low, RULE_OF_THREE / people)
+    if difference.value - half < -allowed:
         yield (
-            f"{NAMES.get(name, name)}: the difference is {_points(found.value)} points, and with {people} people "
-            f"a loss of {_points(half - found.value)} cannot be excluded; {_points(allowed)} is the most"
-            + _needed(found, allowed, people)
+            f"{NAMES.get(name, name)}: the difference is {_points(difference.value)} points, and with {people} people "
+            f"a loss of {_points(half - difference.value)} cannot be excluded; {_points(allowed)} is the most"
+            + _needed(difference, allowed, people)
         )
 
 
-def _needed(found: Difference, allowed: float, people: int) -> str:
+def _needed(difference: Difference, allowed: float, people: int) -> str:
     """How many people would do, if they differ as these do."""
-    room = found.value + allowed
+    room = difference.value + allowed
     if room <= 0:
         return ""
-    wide = people * ((found.value - found.low) / room) ** 2
+    wide = people * ((difference.value - difference.low) / room) ** 2
     return f"; about {math.ceil(max(wide, RULE_OF_THREE / room, people + 1))} people would do, if they go on like this"
 
 

@@ -38,6 +38,7 @@ def compare_pairs(baseline: Distances | None, candidate: Distances, pairs: Label
     habits are both learned and judged by; where one said more than half, the pairs are parted by person. Intervals
     resample people, a pair coming back as often as both of its people. Raises WrongShape unless there are pairs of
     both kinds.
+    baseline, candidate: (P,) distances, one for each pair.
     """
     if pairs.same.all() or not pairs.same.any():
         raise WrongShape("labelled pairs", "of both kinds", f"{int(pairs.same.sum())} of {len(pairs.same)} the same")
@@ -47,11 +48,11 @@ def compare_pairs(baseline: Distances | None, candidate: Distances, pairs: Label
     shares = [bootstrap_pairs([side * weights], [pairs.people]) for side in right]
     difference = {}
     if baseline is not None:
-        apart = (right[1].astype(np.float64) - right[0]) * weights
+        gains = (right[1].astype(np.float64) - right[0]) * weights
         member = np.unique(pairs.people[:, 0], return_inverse=True)[1]
-        totals = np.bincount(member, apart).astype(np.float64)
-        found = bootstrap_pairs([apart], [pairs.people])
-        difference[PAIRS] = Difference(found.value, found.low, found.high, permutation_p(totals))
+        totals = np.bincount(member, gains).astype(np.float64)
+        interval = bootstrap_pairs([gains], [pairs.people])
+        difference[PAIRS] = Difference(interval.value, interval.low, interval.high, permutation_p(totals))
     return ModelComparison(
         {} if baseline is None else {PAIRS: _share(shares[0])},
         {PAIRS: _share(shares[-1])},
@@ -62,8 +63,8 @@ def compare_pairs(baseline: Distances | None, candidate: Distances, pairs: Label
     )
 
 
-def _share(found: Interval) -> Interval:
-    return Interval(found.value, max(0.0, found.low), min(1.0, found.high))
+def _share(interval: Interval) -> Interval:
+    return Interval(interval.value, max(0.0, interval.low), min(1.0, interval.high))
 
 
 def _told_right(distances: Distances, pairs: LabelledPairs) -> NDArray[np.bool_]:
@@ -110,6 +111,6 @@ def _by_labeller(pairs: LabelledPairs, right: list[NDArray[np.bool_]]) -> dict[s
     sides = ("candidate",) if len(right) == 1 else ("baseline", "candidate")
     return {
         str(name): {"pairs": int((names == name).sum())}
-        | {side: int(told[names == name].sum()) for side, told in zip(sides, right, strict=True)}
+        | {side: int(correct[names == name].sum()) for side, correct in zip(sides, right, strict=True)}
         for name in np.unique(names)
     }

@@ -36,8 +36,9 @@ class Difference:
     p: float
 
     @classmethod
-    def of(cls, found: Comparison) -> Self:
-        return cls(**asdict(found.difference), p=found.p)
+    def of(cls, comparison: Comparison) -> Self:
+        """Take the interval and p of a comparison."""
+        return cls(**asdict(comparison.difference), p=comparison.p)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class ModelComparison:
     """labeller -> `pairs` of theirs that were judged, and how many the `baseline` and the `candidate` got right"""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as values for JSON."""
         return asdict(self)
 
     @classmethod
@@ -70,10 +72,10 @@ class ModelComparison:
         """What `to_dict` wrote, also after JSON. Raises Corrupt."""
         try:
             figures = {
-                side: {name: _interval(told) for name, told in state[side].items()}
+                side: {name: _interval(stored) for name, stored in state[side].items()}
                 for side in ("baseline", "candidate")
             }
-            difference = {name: Difference(**_numbers(told)) for name, told in state["difference"].items()}
+            difference = {name: Difference(**_numbers(stored)) for name, stored in state["difference"].items()}
             return cls(**dict(state) | figures | {"difference": difference})
         except (KeyError, TypeError, AttributeError) as error:
             raise Corrupt(f"this is not a comparison of two models: {error}") from error
@@ -114,15 +116,15 @@ def compare_rankings(
 
 
 def _figures(ranked: Ranked, searches: SearchDistances | None) -> dict[str, Interval]:
-    found = {
+    intervals = {
         MAP: bootstrap_mean(average_precisions(ranked), ranked.groups),
         FIRST: bootstrap_rate(n_call(ranked, 1), ranked.groups),
         TENTH: bootstrap_rate(n_call(ranked, 10), ranked.groups),
     }
     if searches is not None:
-        found[NAMED] = rate_named_rightly(searches)
-        found[STRANGERS] = bootstrap_rate(strangers_named(searches).stranger_named, ranked.groups)
-    return found
+        intervals[NAMED] = rate_named_rightly(searches)
+        intervals[STRANGERS] = bootstrap_rate(strangers_named(searches).stranger_named, ranked.groups)
+    return intervals
 
 
 def _differences(
@@ -131,18 +133,18 @@ def _differences(
     def of(now: Values, before: Values) -> Difference:
         return Difference.of(compare(now, before, candidate.groups))
 
-    found = {MAP: of(average_precisions(candidate), average_precisions(baseline))}
-    found |= {name: of(n_call(candidate, k), n_call(baseline, k)) for name, k in ((FIRST, 1), (TENTH, 10))}
+    differences = {MAP: of(average_precisions(candidate), average_precisions(baseline))}
+    differences |= {name: of(n_call(candidate, k), n_call(baseline, k)) for name, k in ((FIRST, 1), (TENTH, 10))}
     if before is not None and after is not None:
-        found[NAMED] = Difference.of(compare_named_rightly(before, after))
-        found[STRANGERS] = of(strangers_named(after).stranger_named, strangers_named(before).stranger_named)
-    return found
+        differences[NAMED] = Difference.of(compare_named_rightly(before, after))
+        differences[STRANGERS] = of(strangers_named(after).stranger_named, strangers_named(before).stranger_named)
+    return differences
 
 
-def _interval(told: Mapping[str, Any]) -> Interval:
-    return Interval(**_numbers(told))
+def _interval(stored: Mapping[str, Any]) -> Interval:
+    return Interval(**_numbers(stored))
 
 
-def _numbers(told: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(stored: Mapping[str, Any]) -> dict[str, float]:
     """JSON has no NaN: what is null is one."""
-    return {name: float("nan") if value is None else value for name, value in told.items()}
+    return {name: float("nan") if value is None else value for name, value in stored.items()}

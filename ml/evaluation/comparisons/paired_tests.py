@@ -51,13 +51,13 @@ def compare(a: Values, b: Values, groups: Values | None = None, *, seed: int = 0
 
     groups: (Q,) whom each belongs to; None: each to itself. Raises WrongShape.
     """
-    apart = _apart(a, b)
-    kept = np.isfinite(apart)
+    differences = _apart(a, b)
+    kept = np.isfinite(differences)
     if not kept.any():
         raise WrongShape("queries to compare", "judged under both systems", 0)
-    owners = np.arange(len(apart)) if groups is None else groups
+    owners = np.arange(len(differences)) if groups is None else groups
     member = np.unique(owners[kept], return_inverse=True)[1]
-    totals = np.bincount(member, apart[kept]).astype(np.float64)
+    totals = np.bincount(member, differences[kept]).astype(np.float64)
     return Comparison(paired_difference(a, b, groups, seed=seed), permutation_p(totals, seed=seed), len(totals))
 
 
@@ -84,13 +84,13 @@ def compare_folds(a: Values, b: Values, *, level: float = LEVEL) -> FoldComparis
     """One figure a fold, (F,), under two systems; two folds or more. Raises WrongShape."""
     from scipy.stats import wilcoxon  # most of a second to load, for one call
 
-    apart, f = _apart(a, b), len(a)
+    differences, f = _apart(a, b), len(a)
     if f < 2:
         raise WrongShape("folds to compare", "two or more", f)
-    mean, spread = float(apart.mean()), float(apart.std(ddof=1))
+    mean, spread = float(differences.mean()), float(differences.std(ddof=1))
     plain, wider = spread * (1 / f) ** 0.5, spread * (1 / f + 1 / (f - 1)) ** 0.5
     half = float(stdtrit(f - 1, (1 + level) / 2)) * wider
-    ranked = float(wilcoxon(apart).pvalue) if apart.any() else 1.0
+    ranked = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
     return FoldComparison(Interval(mean, mean - half, mean + half), _t(mean, plain, f), ranked, _t(mean, wider, f), f)
 
 

@@ -4,7 +4,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.metric import Metric
+from ml.distances import Distance
 from ml.types import Rows
 
 MAX_FLAT_FACES = 10_000
@@ -24,7 +24,7 @@ def default_cell_count(n: int) -> int:
     return 1 if n <= MAX_FLAT_FACES else 1 << round(np.log2(n) / 2)
 
 
-def fit_centroids(rows: Rows, p: int, metric: Metric, seed: int) -> Rows:
+def fit_centroids(rows: Rows, p: int, metric: Distance, seed: int) -> Rows:
     """Fit (p, d) centroids to (N, d) rows by k-means, over at most `MAX_SAMPLES_PER_CELL` rows per cell.
 
     For inner products it clusters directions (spherical k-means).
@@ -34,7 +34,7 @@ def fit_centroids(rows: Rows, p: int, metric: Metric, seed: int) -> Rows:
         p,
         niter=KMEANS_ROUNDS,
         seed=seed,
-        spherical=metric.kind == "ip",
+        spherical=metric.faiss_metric == "INNER_PRODUCT",
         min_points_per_centroid=1,
         max_points_per_centroid=MAX_SAMPLES_PER_CELL,
     )

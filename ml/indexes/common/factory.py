@@ -3,18 +3,18 @@
 from pathlib import Path
 
 from ml import registry
-from ml.errors import Corrupt
+from ml.distances import EUCLIDEAN, Distance
+from ml.errors import Corrupt, WrongShape
 from ml.indexes.base import Device, Index, IndexOptions
 from ml.indexes.common.cells import default_cell_count
 from ml.indexes.common.snapshot_file import open_snapshot
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
 
 def build(
     ids: Ids,
     rows: Rows,
-    metric: Metric = EUCLIDEAN,
+    metric: Distance = EUCLIDEAN,
     *,
     name: str | None = None,
     p: int | None = None,
@@ -27,6 +27,7 @@ def build(
     name: a component of `ml/indexes`; None: the one that suits the number of cells and the metric
     p: number of cells; None: `default_cell_count` of N, which is 1 for a small collection. For m, device and seed see
         `IndexOptions`.
+    Raises WrongShape if no index can search by this metric.
     """
     cells = p or default_cell_count(len(rows))
     several = cells > 1 and len(rows) > 0
@@ -37,9 +38,12 @@ def build(
     return index
 
 
-def _choose_name(cells: int, metric: Metric) -> str:
+def _choose_name(cells: int, metric: Distance) -> str:
     names = registry.names("indexes")
-    return next(name for name in names if registry.component("indexes", name).suits(cells, metric))
+    suitable = [name for name in names if registry.component("indexes", name).suits(cells, metric)]
+    if not suitable:
+        raise WrongShape("metric", "one that an index can search by", metric)
+    return suitable[0]
 
 
 def load(path: Path, digest: str, *, device: Device = "auto") -> Index:

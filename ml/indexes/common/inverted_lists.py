@@ -12,10 +12,10 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.distances import EUCLIDEAN, Distance, load_distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions, LocalIndex, Neighbours
 from ml.indexes.common.snapshot_file import Writer, write_snapshot
-from ml.metric import EUCLIDEAN, Metric
 from ml.types import Ids, Rows
 
 MAX_BITMAP_ID = 1 << 27
@@ -24,10 +24,10 @@ MAX_BITMAP_ID = 1 << 27
 Scan = tuple[NDArray[np.float32], Ids]
 
 
-def empty_lists(centroids: Rows, metric: Metric) -> Any:
+def empty_lists(centroids: Rows, metric: Distance) -> Any:
     """Create an empty faiss.IndexIVFFlat with these (p, d) centroids."""
     cells, dim = centroids.shape
-    kind = faiss.METRIC_L2 if metric.kind == "l2" else faiss.METRIC_INNER_PRODUCT
+    kind = faiss.METRIC_L2 if metric.faiss_metric == "L2" else faiss.METRIC_INNER_PRODUCT
     quantizer = faiss.IndexFlat(dim, kind)
     quantizer.add(centroids)
     lists = faiss.IndexIVFFlat(quantizer, dim, cells, kind)
@@ -70,20 +70,20 @@ def first_k(distances: NDArray[np.float32], ids: Ids, k: int) -> Scan:
 class InvertedListIndex(LocalIndex):
     """An index over inverted lists; a subclass decides where its cells lie. `_lists` is None while there are none."""
 
-    def __init__(self, dim: int, metric: Metric = EUCLIDEAN) -> None:
+    def __init__(self, dim: int, metric: Distance = EUCLIDEAN) -> None:
         super().__init__(dim, metric)
         self._lists: Any = None
         self._sizes: NDArray[np.int64] | None = None
 
     @classmethod
-    def create(cls, dim: int, metric: Metric, options: IndexOptions) -> Self:
+    def create(cls, dim: int, metric: Distance, options: IndexOptions) -> Self:
         """Create an empty index of vectors with `dim` numbers. See `Index.create`."""
         raise TypeError(f"{cls.__name__} does not say how it is created")
 
     @classmethod
     def restore(cls, header: dict[str, Any], body: BinaryIO, device: Device) -> Self:
         """Restore an index from its snapshot. See `Index.restore`."""
-        index = cls.create(header["dim"], Metric.from_dict(header["metric"]), IndexOptions(device=device))
+        index = cls.create(header["dim"], load_distance(header["metric"]), IndexOptions(device=device))
         index.set_state(header["state"], read_lists(header, body))
         return index
 
@@ -191,7 +191,7 @@ class InvertedListIndex(LocalIndex):
 
     def _as_distances(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         """FAISS's scores as distances: smaller is more alike."""
-        return scores if self.metric.kind == "l2" else -scores
+        return scores if self.metric.faiss_metric == "L2" else -scores
 
     def _fraction(self, cells: Ids, among: Ids | None) -> NDArray[np.float64]:
         """(Q,) distances to centroids and rows over the number of rows; with a filter, an upper bound."""

@@ -22,24 +22,24 @@ BOX_EYES, BOX_SHIFT = 0.42, 0.0
 
 
 def of_box(box: Box, eyes: float = BOX_EYES, shift: float = BOX_SHIFT) -> Matrix:
-    """Photo -> patch, as far as a box tells."""
+    """Photo -> patch, as far as a box tells. Returns (2, 3)."""
     middle = np.array([box.x + (box.width - 1) / 2, box.y + (box.height - 1) / 2 + shift * box.height])
     return scaled(EYES / (eyes * box.width), middle, np.full(2, (SIDE - 1) / 2))
 
 
 def of_points(points: Points) -> Matrix:
-    """Photo -> patch, upright, as the points tell."""
+    """Photo -> patch, upright, as the points tell. points: (5, 2). Returns (2, 3)."""
     return similarity(points, TEMPLATE)
 
 
 def widened(frame: Matrix) -> Matrix:
-    """Photo -> wide patch, from photo -> patch."""
+    """Photo -> wide patch, from photo -> patch. Both are (2, 3)."""
     linear, shift = frame[:, :2] * ROOM, (frame[:, 2] - (SIDE - 1) / 2) * ROOM + (WIDE - 1) / 2
     return np.column_stack([linear, shift])
 
 
 def look(turn: float, zoom: float, shift: tuple[float, float] = (0.0, 0.0)) -> Matrix:
-    """Wide patch -> patch: turned by degrees, zoomed, shifted by eye distances, about the middle."""
+    """Wide patch -> patch: turned by degrees, zoomed, shifted by eye distances, about the middle. Returns (2, 3)."""
     by = np.exp(1j * np.radians(turn)) * zoom / ROOM
     linear = np.array([[by.real, -by.imag], [by.imag, by.real]])
     to = np.multiply(shift, EYES) + (SIDE - 1) / 2

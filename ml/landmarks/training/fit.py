@@ -49,7 +49,7 @@ def net() -> nn.Sequential:
 
 
 def jitters(n: int, recipe: LandmarkRecipe, rng: np.random.Generator) -> list[Matrix]:
-    """Wide patch -> patch, n times, as a guess that is off would cut it."""
+    """Wide patch -> patch, n times, as a guess that is off would cut it. Each matrix is (2, 3)."""
     size = np.where(rng.random(n) < recipe.fine, 1 / 3, 1.0)
     turns, zooms = rng.normal(0, recipe.turn, n) * size, np.exp(rng.normal(0, recipe.zoom, n) * size)
     shifts = rng.normal(0, recipe.shift, (n, 2)) * size[:, None]
@@ -57,7 +57,10 @@ def jitters(n: int, recipe: LandmarkRecipe, rng: np.random.Generator) -> list[Ma
 
 
 def spoil(patch: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Blur, noise, another gamma, something in front of the face: what photos do."""
+    """Blur, noise, another gamma, something in front of the face: what photos do.
+
+    patch: (SIDE, SIDE), 0 to 255. Returns (SIDE, SIDE) in 0..1.
+    """
     kind = rng.random(4)
     grey = patch.astype(np.float32) / 255
     if kind[0] < 0.3:
@@ -123,13 +126,16 @@ def accuracy(
     recipe: LandmarkRecipe,
     within: float = 0.15,
 ) -> float:
-    """The part of the patches, jittered as the recipe says, of which one look finds all points so near."""
-    found = []
+    """The part of the patches, jittered as the recipe says, of which one look finds all points so near.
+
+    wide: (n, WIDE, WIDE); points: (n, 5, 2).
+    """
+    predicted = []
     for seen, wanted in batches(wide, points, recipe, np.random.default_rng(recipe.seed)):
         with torch.no_grad():
             off = (model(seen) - wanted).reshape(-1, 5, 2).norm(dim=2)
-        found.append((off.max(1).values < within).numpy())
-    return float(np.concatenate(found).mean())
+        predicted.append((off.max(1).values < within).numpy())
+    return float(np.concatenate(predicted).mean())
 
 
 def check_export() -> None:

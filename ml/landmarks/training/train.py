@@ -56,7 +56,10 @@ class Teacher:
         self.hog, self.median = Hog(), Median(Yunet(yunet))
 
     def lesson(self, data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.float32]] | None:
-        """A wide grey patch and its points; None where no face is seen, or not steadily."""
+        """A wide grey patch and its points; None where no face is seen, or not steadily.
+
+        The patch is (WIDE, WIDE), the points are (5, 2).
+        """
         try:
             image = read(data)
         except LikenessError:
@@ -87,35 +90,36 @@ def _lesson(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.float32]] | None
 def lessons(data: Path, yunet: Path) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """(n, WIDE, WIDE) patches and their (n, 5, 2) points; a process for each core."""
     with ProcessPoolExecutor(cpu_count(), get_context("spawn"), _start, (yunet,)) as pool:
-        found = [one for one in pool.map(_lesson, photos(data), chunksize=32) if one]
-    return np.stack([patch for patch, _ in found]), np.stack([points for _, points in found])
+        examples = [one for one in pool.map(_lesson, photos(data), chunksize=32) if one]
+    return np.stack([patch for patch, _ in examples]), np.stack([points for _, points in examples])
 
 
 def main() -> None:
+    """Make the landmark model that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m ml.landmarks.training.train", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--yunet", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=LandmarkRecipe.epochs)
     parser.add_argument("--lessons", type=Path)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     check_export()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    if asked.lessons and asked.lessons.exists():
-        kept = np.load(asked.lessons)
+    if args.lessons and args.lessons.exists():
+        kept = np.load(args.lessons)
         wide, points = kept["wide"], kept["points"]
     else:
-        wide, points = lessons(asked.data, asked.yunet)
-        if asked.lessons:
-            np.savez(asked.lessons, wide=wide, points=points)
+        wide, points = lessons(args.data, args.yunet)
+        if args.lessons:
+            np.savez(args.lessons, wide=wide, points=points)
     known = np.arange(len(wide)) % HELD_OUT != 0
     log.info("%d photos to learn from, %d to check by", known.sum(), (~known).sum())
-    recipe = LandmarkRecipe(epochs=asked.epochs)
+    recipe = LandmarkRecipe(epochs=args.epochs)
     model = fit(wide[known], points[known], recipe, lambda epoch, loss: log.info("epoch %d: %.4f", epoch, loss))
     for fine, when in ((0.0, "first"), (1.0, "second")):
         right = accuracy(model, wide[~known], points[~known], replace(recipe, fine=fine))
         log.info("%s pass, one look: all five points within 15 %% on %.1f %%", when, 100 * right)
-    export(model, asked.out)
+    export(model, args.out)
 
 
 if __name__ == "__main__":

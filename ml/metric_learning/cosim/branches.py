@@ -32,7 +32,10 @@ def compute_log_odds(z: Tensor, shares: Tensor) -> Tensor:
 
 
 def draw_dropout_mask(shape: torch.Size, dropped: float, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Factors of numbers: 0 or, so that the mean stays, 1 / (1 - dropped), to the nearest 1/256."""
+    """Factors of numbers: 0 or, so that the mean stays, 1 / (1 - dropped), to the nearest 1/256.
+
+    The mask is (n, ...), as `shape` says.
+    """
     kept, count = round(256 * (1 - dropped)), shape.numel()
     words = torch.empty(-(-count // 8), dtype=torch.int64, device=like.device)
     random_bytes = words.random_(-(2**63), None, generator=generator).view(torch.uint8)[:count].view(shape)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ml.distances import INNER_PRODUCT, Distance
 from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet, require_fitted
 from ml.errors import CannotGoOn
-from ml.metric import INNER_PRODUCT, Metric
 from ml.metric_learning.cosim.branches import Branches
 from ml.metric_learning.cosim.learner import BranchLearner, DecaySchedule, descend
 from ml.metric_learning.holdout import (
@@ -98,7 +98,7 @@ class SimilarityEmbedder(Embedder):
         return sum(axes.shape[1] for axes in self._get_learned("axes")) if self.learned else None
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Distance:
         return INNER_PRODUCT
 
     def _get_learned(self, name: str) -> list[Rows]:

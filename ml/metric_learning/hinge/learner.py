@@ -63,6 +63,7 @@ class HingeLearner:
         return loss
 
     def keep(self, improved: Tensor) -> None:
+        """Keep the parameters of these (fits,) as the best so far. See `Learner.keep`."""
         self.best = self.averaged.clone()
 
 

@@ -23,6 +23,7 @@ class Rates:
     bias: float
 
     def scale(self, factor: float) -> "Rates":
+        """Return all rates times a factor."""
         return Rates(factor * self.own, factor * self.common, factor * self.bias)
 
 
@@ -44,6 +45,7 @@ class Projections:
         return self.own[task] if self.common is None else torch.cat([self.common, self.own[task]])
 
     def clone(self) -> Self:
+        """Return a copy of all projections."""
         common = None if self.common is None else self.common.clone()
         return replace(self, common=common, own=[p.clone() for p in self.own], bias=list(self.bias), _scratch=None)
 

@@ -37,7 +37,10 @@ def spherical_loss(z: Tensor, bias: Tensor, batch: PairBatch, radius: float) -> 
 
 
 def fit_scale(z: Tensor, batch: PairBatch) -> tuple[float, float]:
-    """The scale a and bias b at which the loss with b - a |z_i - z_j|^2 is least, by damped Newton steps."""
+    """The scale a and bias b at which the loss with b - a |z_i - z_j|^2 is least, by damped Newton steps.
+
+    z: (B, d).
+    """
     unit = median_squared_distance(z)
     distances = (squared_distances(z) / unit).double().flatten()
     sign, weight = batch.sign.double().flatten(), batch.weight.double().flatten()

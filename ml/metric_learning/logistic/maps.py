@@ -35,9 +35,11 @@ class LinearMap:
         self.parameters, self.sizes = [projection], [_root_mean_square(projection)]
 
     def project(self, rows: Tensor, faces: Ids) -> Tensor:
+        """Map (B, D) rows to (B, d)."""
         return rows @ self.projection.T
 
     def gradients(self, rows: Tensor, faces: Ids, by_z: Tensor) -> list[Tensor]:
+        """Return the gradient by the (d, r) projection from the gradient by z, (B, d)."""
         proximal = self.proximal_weight * (self.projection - self.start)
         return [torch.addmm(2 * (self.shrink * self.projection + proximal), by_z.T, rows)]
 
@@ -70,6 +72,7 @@ class LocalMaps:
         return self.common + self.deviations
 
     def project(self, rows: Tensor, faces: Ids) -> Tensor:
+        """Map (B, D) rows to (B, d)."""
         q = self._select_q(faces)
         z = torch.addmm(q @ self.offsets, rows, self.common.T)
         for s, members in iterate_members(q):
@@ -77,6 +80,7 @@ class LocalMaps:
         return z
 
     def gradients(self, rows: Tensor, faces: Ids, by_z: Tensor) -> list[Tensor]:
+        """Return the gradients by all parameters from the gradient by z, (B, d)."""
         q, k = self._select_q(faces), len(self.offsets)
         mean = self.common + self.deviations.mean(0)
         deviations = (2 / k) * ((self.shrink + self.pull) * self.deviations)

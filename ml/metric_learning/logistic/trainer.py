@@ -80,6 +80,7 @@ class LogisticTrainer:
         return fit_subspace(rows, task.faces, self.options.axes, self.method.seed, start=start, widths=widths)
 
     def make_batches(self, task: TaskData, rng: np.random.Generator) -> PairBatches:
+        """Return the batches of a task that the method's options describe."""
         options = self.method.batches
         sampler: Sampler = Balanced(options.groups, options.faces, options.others)
         if not options.balanced:
@@ -87,6 +88,7 @@ class LogisticTrainer:
         return PairBatches(task, sampler, rng, options.corrections, negatives=options.negatives)
 
     def make_schedule(self, steps: int, rate: float) -> Schedule:
+        """Return a schedule with the method's averaging."""
         return Schedule(steps, rate, averaging=self.options.averaging)
 
     def fit_linear(self, steps: int, progress: Progress, *, early_stopping: bool = True) -> LinearFit:
@@ -102,12 +104,15 @@ class LogisticTrainer:
         return LinearFit(model, bias, outcome)
 
     def make_map(self, projection: Tensor, proximal_weight: float) -> LinearMap:
-        """A map with this method's regularisers, which are measured in the variance of the descriptors."""
+        """A map with this method's regularisers, which are measured in the variance of the descriptors.
+
+        projection: (d, r).
+        """
         variance = self.data.mean_squared_norm
         return LinearMap(projection, self.options.shrink * variance, proximal_weight * variance)
 
     def rescale(self, projection: Tensor) -> tuple[Tensor, float]:
-        """The map at the scale, and the bias, where the loss of a batch is least."""
+        """The map at the scale, and the bias, where the loss of a batch is least. projection: (d, r)."""
         batch = self._draw(projection)
         scale, bias = fit_scale(self.data.select(batch.faces) @ projection.T, batch)
         return projection * scale**0.5, bias
@@ -138,14 +143,17 @@ class LogisticTrainer:
 
 
 def export_linear(fitted: LinearFit, subspace: Subspace) -> dict[str, NDArray[Any]]:
-    """The arrays that an embedder of one linear map keeps."""
+    """The arrays that an embedder of one linear map keeps. The projection is (d, D)."""
     projection = subspace.lift(fitted.map.projection)
     kept = {"projection": projection, "offset": projection @ subspace.mean}
     return as_arrays(kept) | {"bias": np.array(fitted.bias, np.float32)}
 
 
 def require_linear_map(owner: Embedder, model: Embedder) -> tuple[Rows, Rows]:
-    """The model's projection and offset. Raises CannotGoOn if it is not one linear map of the row, NotFitted."""
+    """The model's projection and offset. Raises CannotGoOn if it is not one linear map of the row, NotFitted.
+
+    They are (d, D) and (d,).
+    """
     linear = model.linear_map()
     if linear is None:
         raise CannotGoOn(f"{type(owner).__name__} goes on from one linear map, which {type(model).__name__} is not")
@@ -153,7 +161,7 @@ def require_linear_map(owner: Embedder, model: Embedder) -> tuple[Rows, Rows]:
 
 
 def get_linear_map(embedder: Embedder, learned: Mapping[str, NDArray[Any]]) -> tuple[Rows, Rows]:
-    """The map that an embedder of one linear map has learned. Raises NotFitted."""
+    """The map that an embedder of one linear map has learned. Raises NotFitted. Returns (d, D) and (d,)."""
     if not learned:
         raise NotFitted(type(embedder).__name__)
     return learned["projection"], learned["offset"]

@@ -76,6 +76,7 @@ class LayerLearner:
         return self.layer.matrix.detach().clone()
 
     def step(self, step: int) -> float:
+        """Learn from one batch. See `Learner.step`; the loss is () or (fits,)."""
         left = min(1.0, 2 * (1 - (step - 1) / self.schedule.steps))
         for group, rate in zip(self.groups, self.full_rates, strict=True):
             group["lr"] = rate * left
@@ -100,6 +101,7 @@ class LayerLearner:
         return (d2 - squared_distances(start)).div(self.schedule.distance).square().mean()
 
     def keep(self, improved: Tensor) -> None:
+        """Keep the parameters of these (fits,) as the best so far. See `Learner.keep`."""
         self.best = self.matrix
 
 

@@ -61,6 +61,7 @@ class MiningBatches(FaceBatches):
         self.partner_count = np.bincount(ends[:, 0], minlength=self.face_count)
 
     def draw(self, device: torch.device) -> MiningBatch:
+        """Draw the faces of the next batch with the labels of their pairs."""
         chosen = self.draw_faces()
         faces = np.unique(np.concatenate([self.task.faces[chosen], self._draw_labelled_faces()]))
         values = torch.from_numpy(self.value[faces]).to(device)
