@@ -8,18 +8,18 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from app.labels.suggesting import ANSWERS, Answers, doubtful
+from app.learning.training_request import TrainingRequest
+from ml.active_learning import MAX_ANSWERS, MAX_SUGGESTIONS, SAMPLE_FACES, LabelledDistances, choose_pairs
 from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
 from ml.sampling.implied import implied
 from ml.types import Ids, Rows
+from workers.training.embedder_fit import IMPLIED as IMPLIED_PAIR_WEIGHT
 
-SAMPLE, AT_ONCE = 3000, 200
-"""Faces that a request for suggestions looks at, and the most pairs that it answers with (app/labels)."""
-TRIES = 50
-IMPLIED, HELD_OUT = 0.5, 0.2
-"""Weight of a pair that follows from labels, and share of the people who are held out, as a training takes them."""
+MAX_ATTEMPTS = 50
+HELD_OUT = float(TrainingRequest.model_fields["holdout"].default)
+"""Share of the people who are held out for calibration, as in a training of the service."""
 
 Fit = Callable[[TrainingSet], Embedder]
 """Raises TooFewPairs."""
@@ -53,7 +53,7 @@ class Labels:
         inside = kept[self.pairs].all(axis=1)
         said, answers = self.pairs[inside], self.same[inside]
         more, alike = implied(said, answers, self.rng)
-        weights = np.concatenate([np.ones(len(said)), np.full(len(more), IMPLIED)]).astype(np.float32)
+        weights = np.concatenate([np.ones(len(said)), np.full(len(more), IMPLIED_PAIR_WEIGHT)]).astype(np.float32)
         pairs, same = np.concatenate([said, more]), np.concatenate([answers, alike])
         nobody, unknown = np.full(n, -1, np.int64), np.full(n, np.nan)
         return TrainingSet(self.rows, (TaskData("identity", np.arange(n), unknown, nobody, 0.0, pairs, same, weights),))
@@ -116,7 +116,7 @@ def half_the_same(labels: Labels, model: Embedder, fit: Fit, count: int) -> None
 
 def _draw(labels: Labels, wanted: int, pairs: Callable[[int], Ids]) -> None:
     """Until there are so many, or there seem to be no more."""
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         if len(labels.pairs) >= wanted:
             return
         ends = pairs(2 * wanted)
@@ -129,13 +129,13 @@ def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
     calibration = labels.calibration(fit) if len(labels.pairs) else None
     wanted = len(labels.pairs) + count
     while len(labels.pairs) < wanted:
-        some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE])
+        some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE_FACES])
         asked = _within(labels.pairs, some, len(embedded))
-        most = min(AT_ONCE, wanted - len(labels.pairs))
-        heeded = labels.rng.permutation(len(labels.pairs))[:ANSWERS]
-        answers = Answers(model.metric.apart(embedded, labels.pairs[heeded]), labels.same[heeded])
+        most = min(MAX_SUGGESTIONS, wanted - len(labels.pairs))
+        heeded = labels.rng.permutation(len(labels.pairs))[:MAX_ANSWERS]
+        answers = LabelledDistances(model.metric.apart(embedded, labels.pairs[heeded]), labels.same[heeded])
         unknown = np.full(len(some), -1, np.int64)
-        pairs, _ = doubtful(embedded[some], unknown, model.metric, calibration, answers, asked, most)
+        pairs, _ = choose_pairs(embedded[some], unknown, model.metric, calibration, answers, asked, most)
         if not len(pairs):
             return
         labels.add(some[pairs], most)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.labels.suggesting import ANSWERS, RARE
+from ml.active_learning import EXPECTED_SAME_SHARE, MAX_ANSWERS
 from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.errors import TooFewPairs
 from ml.evaluation.protocols import Protocol
@@ -46,10 +46,11 @@ def labelled(fits: Fits) -> Part:
 
 def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[int]) -> Work:
     """Arrays as `ranked_arrays` has them, named by the number of labels; fact `same`: how many of them were."""
+    rule = {"held_out": HELD_OUT, "answers by chance": MAX_ANSWERS, "first": EXPECTED_SAME_SHARE}
     key = {
         "what": "labels", "way": way, "protocol": protocol, "sizes": list(sizes), "features": FEATURES,
-        "start": START.key, **method.key,
-    } | ({"held_out": HELD_OUT, "answers by chance": ANSWERS, "first": RARE} if way == SUGGESTED else {})  # fmt: skip
+        "start": START.key, **method.key, **(rule if way == SUGGESTED else {}),
+    }  # fmt: skip
 
     def fit(data: TrainingSet) -> Embedder:
         return method.build().fit(data)
