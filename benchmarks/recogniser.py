@@ -56,7 +56,7 @@ from ml.evaluation.verification_pairs import read_folds
 from ml.geometry import similarity, warp
 from ml.pipeline import default_front_end
 from ml.types import Crops, Ids, Rows
-from papers.harness.photos import ARCHIVES, Archive, Photos
+from papers.harness.photos import ARCHIVES, PhotoArchive, Photos
 
 VARIANTS = {
     "stored crop": (False, False),
@@ -110,7 +110,7 @@ def chips_of(photos: Photos, photo_set: str, own_chip: bool) -> Iterator[Crops]:
         crops = photos.crops(photo_set, "colour")
         yield from (cut_chips(np.ascontiguousarray(crops[at : at + CHUNK])) for at in range(0, len(crops), CHUNK))
         return
-    source = photos.lfw if photo_set == "lfw" else Archive(photos.data / ARCHIVES[photo_set])
+    source = photos.lfw if photo_set == "lfw" else PhotoArchive(photos.data / ARCHIVES[photo_set])
     data = [content for _, content in sorted(source.photos())]
     with ProcessPoolExecutor() as pool:
         for at in range(0, len(data), CHUNK):
