@@ -21,8 +21,8 @@ def main() -> int:
     failed = []
     for name in (*WITH_JSON, *PRINTED):
         print(f"== {name}", flush=True)
-        asked = ["--json", str(folder / f"{name}.json")] if name in WITH_JSON else []
-        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *asked], check=False).returncode:
+        json_options = ["--json", str(folder / f"{name}.json")] if name in WITH_JSON else []
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *json_options], check=False).returncode:
             failed.append(name)
     goals.show(folder)
     if failed:

@@ -51,8 +51,8 @@ def points(image: Image, way: str, yunet: Path) -> Points:
     face = MIDDLE if way == "median" else centre_face(detector.detect(image), image)
     if face is None:
         return USUAL
-    found = landmarks.locate(image, face) if landmarks else face.landmarks
-    return USUAL if found is None else found
+    located = landmarks.locate(image, face) if landmarks else face.landmarks
+    return USUAL if located is None else located
 
 
 def cut(photo: tuple[str, bytes], way: str, yunet: Path) -> tuple[str, Crops]:
@@ -68,8 +68,8 @@ def crops(way: str, data: Path, yunet: Path, cache: Path) -> tuple[list[str], Cr
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
-            found = list(pool.map(partial(cut, way=way, yunet=yunet), photos(data), chunksize=32))
-        np.savez(kept, names=np.array([name for name, _ in found]), crops=np.stack([crop for _, crop in found]))
+            cuts = list(pool.map(partial(cut, way=way, yunet=yunet), photos(data), chunksize=32))
+        np.savez(kept, names=np.array([name for name, _ in cuts]), crops=np.stack([crop for _, crop in cuts]))
     held = np.load(kept)
     return held["names"].tolist(), held["crops"]
 
@@ -77,8 +77,8 @@ def crops(way: str, data: Path, yunet: Path, cache: Path) -> tuple[list[str], Cr
 def learned(rows: Rows, protocol: Protocol) -> Rows:
     """LDML d=32 fitted on the gallery."""
     people = protocol.people[protocol.training]
-    told = TaskData("identity", protocol.training, people.astype(np.float64), people)
-    return Ldml(dim=32).fit(TrainingSet(rows, (told,))).embed(rows)
+    task = TaskData("identity", protocol.training, people.astype(np.float64), people)
+    return Ldml(dim=32).fit(TrainingSet(rows, (task,))).embed(rows)
 
 
 def main() -> None:
@@ -87,12 +87,12 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--ways", default="centre,yunet,median,ours")
     parser.add_argument("--draws", type=int, default=1)
-    asked = parser.parse_args()
-    print(f"LFW deep-funneled, LBP, closed set, {asked.draws} draw(s): mAP, 1-call@10")
-    for way in asked.ways.split(","):
-        names, faces = crops(way, asked.data, asked.yunet, asked.cache)
+    args = parser.parse_args()
+    print(f"LFW deep-funneled, LBP, closed set, {args.draws} draw(s): mAP, 1-call@10")
+    for way in args.ways.split(","):
+        names, faces = crops(way, args.data, args.yunet, args.cache)
         rows = np.concatenate([Lbp().describe(faces[i : i + 512]) for i in range(0, len(faces), 512)])
-        protocols = [read_protocol(f"queries-{k}", asked.protocol, names) for k in range(asked.draws)]
+        protocols = [read_protocol(f"queries-{k}", args.protocol, names) for k in range(args.draws)]
         plain = summarise([rank_protocol(rows, p) for p in protocols], protocol="queries")
         fitted = summarise([rank_protocol(learned(rows, p), p) for p in protocols], protocol="queries")
         for what, report in (("L2", plain), ("LDML d=32", fitted)):

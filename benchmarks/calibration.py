@@ -32,7 +32,7 @@ Pairs = tuple[Distances, Distances]
 DISTANCES = {distance.label: distance for distance in (EUCLIDEAN, INNER_PRODUCT)}
 
 
-class Space:
+class CalibrationSpace:
     """Everybody's embedding, and who was fitted on."""
 
     def __init__(self, file: Path, protocol: str, folder: Path) -> None:
@@ -81,7 +81,7 @@ def judged(calibration: Calibration, pairs: Pairs) -> dict[str, float]:
     }
 
 
-def measured(strangers: Space, known: Space) -> dict[str, dict[str, float]]:
+def measured(strangers: CalibrationSpace, known: CalibrationSpace) -> dict[str, dict[str, float]]:
     one, other = strangers.strangers()
     of_strangers = Calibration.fit(*one)
     beside = known.known()
@@ -99,12 +99,12 @@ def main() -> None:
     parser.add_argument("--known", type=Path, required=True)
     parser.add_argument("--protocols", type=Path, required=True)
     parser.add_argument("--json", type=Path)
-    told = parser.parse_args()
-    strangers = Space(told.strangers, "disjoint-0", told.protocols)
-    found = measured(strangers, Space(told.known, "queries-0", told.protocols))
-    print(json.dumps(found, indent=1))
-    if told.json:
-        told.json.write_text(json.dumps(found, indent=1))
+    args = parser.parse_args()
+    strangers = CalibrationSpace(args.strangers, "disjoint-0", args.protocols)
+    figures = measured(strangers, CalibrationSpace(args.known, "queries-0", args.protocols))
+    print(json.dumps(figures, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def timed(n: int, pairs: int, steps: int, width: int = 300, batch: int = 128) ->
     ends = torch.randint(0, pairs, (pairs, 2))
     pair_set = PairSet(ends, torch.where(same, 1.0, -1.0), torch.ones(pairs))
     schedule = DecaySchedule(steps, batch, 1e-3, 1e-3, 0.7)
-    told = {}
+    milliseconds = {}
     for form, together in (("mass", True), ("average", False)):
         net = Reference(n, width, together)
         adam = torch.optim.Adam(net.parameters(), lr=1e-3)
@@ -62,7 +62,7 @@ def timed(n: int, pairs: int, steps: int, width: int = 300, batch: int = 128) ->
             nn.functional.binary_cross_entropy(g, same[at].float()).backward()
             adam.step()
             decay.step()
-        told[f"{form}: reference, ms a step"] = 1000 * (process_time() - start) / steps
+        milliseconds[f"{form}: reference, ms a step"] = 1000 * (process_time() - start) / steps
         for fits in (1, 10):
             m = 1 if together else n
             shares = torch.full((m, fits), 1 / m)
@@ -72,8 +72,8 @@ def timed(n: int, pairs: int, steps: int, width: int = 300, batch: int = 128) ->
                 BranchLearner(model, 0.1 * x[:, None], [pair_set] * fits, None, shares, schedule, 0), ignore_progress
             )
             spent = 1000 * (process_time() - start) / steps / fits
-            told[f"{form}: {fits} at once, ms a step and fit"] = spent
-    return {name: round(value, 2) for name, value in told.items()}
+            milliseconds[f"{form}: {fits} at once, ms a step and fit"] = spent
+    return {name: round(value, 2) for name, value in milliseconds.items()}
 
 
 def main() -> None:
@@ -81,12 +81,12 @@ def main() -> None:
     parser.add_argument("--descriptors", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    report = timed(asked.descriptors, 5400, asked.steps)
+    args = parser.parse_args()
+    report = timed(args.descriptors, 5400, args.steps)
     for name, milliseconds in report.items():
         print(f"{name:42} {milliseconds}")
-    if asked.json:
-        asked.json.write_text(json.dumps(report, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ import numpy as np
 from joblib import cpu_count
 
 from benchmarks.coverage_judges import (
-    Outcome,
-    People,
-    Searches,
+    CoverageOutcome,
+    JudgedSearches,
+    PeopleSample,
     World,
     judge_halves,
     judge_searches,
@@ -59,7 +59,7 @@ SIZES = (1000, 300, 100)
 WORLD = 2000
 """People of a simulated set."""
 
-Judge = Callable[[int], list[Outcome]]
+Judge = Callable[[int], list[CoverageOutcome]]
 """What the split of a seed gives."""
 
 
@@ -82,32 +82,32 @@ class Coverage:
     pairs_covered: float | None
 
 
-def of_data(asked: argparse.Namespace) -> Iterator[Coverage]:
-    photos = Photos(asked.data, asked.cache.resolve())
-    for photo_set in asked.sets:
-        for features in asked.features:
+def of_data(args: argparse.Namespace) -> Iterator[Coverage]:
+    photos = Photos(args.data, args.cache.resolve())
+    for photo_set in args.sets:
+        for features in args.features:
             everybody = load(photos, photo_set, features)
-            yield from measure(everybody, photo_set, features, asked.splits, asked.jobs)
+            yield from measure(everybody, photo_set, features, args.splits, args.jobs)
 
 
-def load(photos: Photos, photo_set: str, features: str) -> People:
+def load(photos: Photos, photo_set: str, features: str) -> PeopleSample:
     """Everybody of a set, embedded without anything learned: cosine of a network, Euclidean distance of LBP."""
     embedder = registry.build("embedders", "l2" if features == "lbp" else "cosine")
     rows = embedder.embed(photos.rows(photo_set, features))
     _, people = np.unique([name.split("/")[0] for name in photos.names(photo_set)], return_inverse=True)
-    return capped(People(rows, people.astype(np.int64), embedder.metric))
+    return capped(PeopleSample(rows, people.astype(np.int64), embedder.metric))
 
 
-def capped(everybody: People) -> People:
+def capped(everybody: PeopleSample) -> PeopleSample:
     """With so many photos of each person at most as a calibration uses, so that both speak of the same rate."""
     chosen = choose_faces(everybody.people, np.random.default_rng(0))
-    return People(everybody.rows[chosen], everybody.people[chosen], everybody.metric)
+    return PeopleSample(everybody.rows[chosen], everybody.people[chosen], everybody.metric)
 
 
-def measure(everybody: People, data: str, features: str, splits: int, jobs: int) -> Iterator[Coverage]:
+def measure(everybody: PeopleSample, data: str, features: str, splits: int, jobs: int) -> Iterator[Coverage]:
     """By every judge, of every figure at every rate."""
     near, n = everybody.near_pairs(4 * max(RATES)), len(everybody.photos)
-    searches = Searches.of(everybody, near)
+    searches = JudgedSearches.of(everybody, near)
     judges: list[tuple[str, int, Judge]] = [
         ("halves", n // 2, partial(judge_halves, everybody, near, RATES)),
         *(("whole", size, partial(judge_whole, everybody, near, size, RATES)) for size in SIZES if size < n // 2),
@@ -127,16 +127,16 @@ def simulated(splits: int, jobs: int) -> Iterator[Coverage]:
                 yield summary("gauss", name, judge.__name__.rpartition("_")[2], WORLD // 2, outcomes)
 
 
-def _true(world: World, seed: int) -> list[Outcome]:
+def _true(world: World, seed: int) -> list[CoverageOutcome]:
     return judge_truth(world, world.draw(WORLD, seed), RATES, seed)
 
 
-def _by_halves(world: World, seed: int) -> list[Outcome]:
+def _by_halves(world: World, seed: int) -> list[CoverageOutcome]:
     everybody = world.draw(WORLD, seed)
     return judge_halves(everybody, everybody.near_pairs(4 * max(RATES)), RATES, seed)
 
 
-def _by_whole(world: World, seed: int) -> list[Outcome]:
+def _by_whole(world: World, seed: int) -> list[CoverageOutcome]:
     everybody = world.draw(WORLD, seed)
     return judge_whole(everybody, everybody.near_pairs(4 * max(RATES)), WORLD // 2, RATES, seed)
 
@@ -151,7 +151,7 @@ def uneven(draw: np.random.Generator, people: int) -> Ids:
     return np.minimum(draw.pareto(1.5, people) + 1, MAX_FACES_PER_PERSON).astype(np.int64)
 
 
-def over_seeds(judge: Judge, splits: int, jobs: int) -> list[list[Outcome]]:
+def over_seeds(judge: Judge, splits: int, jobs: int) -> list[list[CoverageOutcome]]:
     """Of each seed. The processes are forked, so that they have the data without its being sent."""
     with ProcessPoolExecutor(jobs, get_context("fork"), _keep, (judge,)) as pool:
         return list(pool.map(_run, range(splits), chunksize=4))
@@ -164,26 +164,26 @@ def _keep(judge: Judge) -> None:
     _kept[:] = [judge]
 
 
-def _run(seed: int) -> list[Outcome]:
+def _run(seed: int) -> list[CoverageOutcome]:
     return _kept[0](seed)
 
 
-def summary(data: str, features: str, judge: str, people: int, found: Sequence[Outcome]) -> Coverage:
-    below = float(np.mean([one.truth < one.low for one in found]))
-    above = float(np.mean([one.truth > one.high for one in found]))
-    of_pairs = [one.pairs_hold for one in found if one.pairs_hold is not None]
+def summary(data: str, features: str, judge: str, people: int, outcomes: Sequence[CoverageOutcome]) -> Coverage:
+    below = float(np.mean([one.truth < one.low for one in outcomes]))
+    above = float(np.mean([one.truth > one.high for one in outcomes]))
+    of_pairs = [one.pairs_hold for one in outcomes if one.pairs_hold is not None]
     return Coverage(
         data,
         features,
         judge,
         people,
-        found[0].figure,
-        found[0].rate,
-        events=float(np.mean([one.events for one in found])),
+        outcomes[0].figure,
+        outcomes[0].rate,
+        events=float(np.mean([one.events for one in outcomes])),
         covered=1 - below - above,
         below=below,
         above=above,
-        ends=float(np.median([one.ends for one in found])),
+        ends=float(np.median([one.ends for one in outcomes])),
         pairs_covered=float(np.mean(of_pairs)) if of_pairs else None,
     )
 
@@ -208,15 +208,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=cpu_count())
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    if not asked.data and not asked.simulate:
+    args = parser.parse_args()
+    if not args.data and not args.simulate:
         parser.error("give --data DIR or --simulate")
-    found = []
-    for one in simulated(asked.splits, asked.jobs) if asked.simulate else of_data(asked):
+    coverages = []
+    for one in simulated(args.splits, args.jobs) if args.simulate else of_data(args):
         show(one)
-        found.append(asdict(one))
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
+        coverages.append(asdict(one))
+    if args.json:
+        args.json.write_text(json.dumps(coverages, indent=1))
 
 
 if __name__ == "__main__":

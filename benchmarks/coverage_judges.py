@@ -23,7 +23,7 @@ PHOTOS = 4
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CoverageOutcome:
     """One interval of one split: low and high as the judge takes them, ends: high / low as stated, truth: what the
     judge saw; pairs_hold: whether the interval over pairs would have held it."""
 
@@ -46,7 +46,7 @@ class NearPairs:
 
 
 @dataclass(frozen=True, eq=False)
-class People:
+class PeopleSample:
     """rows: (N, d) embeddings; people: (N,) numbers from 0 on, none left out."""
 
     rows: Rows
@@ -79,19 +79,19 @@ class People:
     def near_pairs(self, share: float) -> NearPairs:
         """All pairs of different people up to about this share of them."""
         sample = draw_impostor_pairs(self.people, 20_000, 0)
-        most = np.quantile(self.metric.pair_distances(self.rows, sample), share)
-        parts = [self._near(at, float(most)) for at in range(0, len(self.rows), BLOCK)]
+        max_distance = np.quantile(self.metric.pair_distances(self.rows, sample), share)
+        parts = [self._near(at, float(max_distance)) for at in range(0, len(self.rows), BLOCK)]
         distances, people = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.argsort(distances, kind="stable")
         return NearPairs(distances[order], people[order])
 
-    def _near(self, start: int, most: float) -> tuple[Floats, Ids]:
-        found = self.metric.distances(self.rows[start : start + BLOCK], self.rows[start:])
-        first, second = np.nonzero(found <= most)
+    def _near(self, start: int, max_distance: float) -> tuple[Floats, Ids]:
+        distances = self.metric.distances(self.rows[start : start + BLOCK], self.rows[start:])
+        first, second = np.nonzero(distances <= max_distance)
         kept = (second > first) & (self.people[first + start] != self.people[second + start])
         first, second = first[kept], second[kept]
         ends = np.stack([self.people[first + start], self.people[second + start]], axis=1)
-        return found[first, second].astype(np.float64), ends
+        return distances[first, second].astype(np.float64), ends
 
     def rate(self, near: NearPairs, chosen: Mask, distance: float) -> tuple[float, float]:
         """The FMR among all pairs of these people at this distance, and its relative standard error."""
@@ -106,9 +106,9 @@ class People:
         return float(rate), float(np.sqrt(variance) / max(rate, 1e-12))
 
 
-def judge_halves(everybody: People, near: NearPairs, rates: Sequence[float], seed: int) -> list[Outcome]:
+def judge_halves(everybody: PeopleSample, near: NearPairs, rates: Sequence[float], seed: int) -> list[CoverageOutcome]:
     """One half calibrates, the other judges; the interval is widened by the judge's own error."""
-    chosen, found = everybody.half(seed), []
+    chosen, outcomes = everybody.half(seed), []
     impostors = everybody.calibrate(chosen, seed)
     for rate in rates:
         threshold = impostors.threshold(rate)
@@ -117,13 +117,15 @@ def judge_halves(everybody: People, near: NearPairs, rates: Sequence[float], see
         old = widened(threshold.fmr, *clopper_pearson(events, impostors.n), error)
         ends = threshold.high / max(threshold.low, 1e-12)
         low, high = widened(threshold.fmr, threshold.low, threshold.high, error)
-        found.append(Outcome("FMR", rate, events, low, high, ends, truth, old[0] <= truth <= old[1]))
-    return found
+        outcomes.append(CoverageOutcome("FMR", rate, events, low, high, ends, truth, old[0] <= truth <= old[1]))
+    return outcomes
 
 
-def judge_whole(everybody: People, near: NearPairs, n: int, rates: Sequence[float], seed: int) -> list[Outcome]:
+def judge_whole(
+    everybody: PeopleSample, near: NearPairs, n: int, rates: Sequence[float], seed: int
+) -> list[CoverageOutcome]:
     """n people calibrate; the truth is that of everybody, of whom they are a part."""
-    chosen, found = everybody.some(n, seed), []
+    chosen, outcomes = everybody.some(n, seed), []
     impostors = everybody.calibrate(chosen, seed)
     nobody_left_out, share = np.ones(len(chosen), np.bool_), n / len(chosen)
     for rate in rates:
@@ -133,8 +135,8 @@ def judge_whole(everybody: People, near: NearPairs, n: int, rates: Sequence[floa
         low, high = within_population(impostors, threshold.fmr, threshold.distance, share)
         old_low, old_high = clopper_pearson(events, impostors.n)
         ends = threshold.high / max(threshold.low, 1e-12)
-        found.append(Outcome("FMR", rate, events, low, high, ends, truth, old_low <= truth <= old_high))
-    return found
+        outcomes.append(CoverageOutcome("FMR", rate, events, low, high, ends, truth, old_low <= truth <= old_high))
+    return outcomes
 
 
 def widened(rate: float, low: float, high: float, error: float) -> tuple[float, float]:
@@ -155,7 +157,7 @@ def within_population(impostors: ImpostorDistances, rate: float, distance: float
 
 
 @dataclass(frozen=True, eq=False)
-class Searches:
+class JudgedSearches:
     """One gallery, searched by one photo of each stranger and of each person enrolled; and pairs of photos of one.
 
     stranger, mate: distances of the nearest face, and of the nearest of the person's own; genuine: of pairs of photos
@@ -169,7 +171,7 @@ class Searches:
     threshold: float
 
     @classmethod
-    def of(cls, everybody: People, near: NearPairs, seed: int = 0) -> "Searches":
+    def of(cls, everybody: PeopleSample, near: NearPairs, seed: int = 0) -> "JudgedSearches":
         """Half of the people with two photos or more are enrolled, with all but one photo."""
         draw, photos = np.random.default_rng(seed), everybody.photos
         several = draw.permutation(np.flatnonzero(photos > 1))
@@ -187,30 +189,30 @@ class Searches:
         return cls(nearest[~enrolled], own[enrolled], genuine, everybody.people[pairs[:, 0]], threshold)
 
 
-def _nearest(everybody: People, queries: Ids, gallery: Ids) -> tuple[Floats, Floats]:
+def _nearest(everybody: PeopleSample, queries: Ids, gallery: Ids) -> tuple[Floats, Floats]:
     nearest, own = np.empty(len(queries)), np.empty(len(queries))
     for start in range(0, len(queries), BLOCK):
         some = queries[start : start + BLOCK]
-        found = everybody.metric.distances(everybody.rows[some], everybody.rows[gallery]).astype(np.float64)
+        distances = everybody.metric.distances(everybody.rows[some], everybody.rows[gallery]).astype(np.float64)
         mates = everybody.people[some][:, None] == everybody.people[gallery][None]
-        nearest[start : start + BLOCK] = found.min(axis=1)
-        own[start : start + BLOCK] = np.where(mates, found, np.inf).min(axis=1)
+        nearest[start : start + BLOCK] = distances.min(axis=1)
+        own[start : start + BLOCK] = np.where(mates, distances, np.inf).min(axis=1)
     return nearest, own
 
 
 def _genuine_pairs(people: Ids, several: Ids, draw: np.random.Generator) -> list[tuple[int, int]]:
-    found, order = [], np.argsort(people, kind="stable")
+    pairs, order = [], np.argsort(people, kind="stable")
     starts = np.searchsorted(people[order], several)
     ends = np.searchsorted(people[order], several, side="right")
     for start, end in zip(starts, ends, strict=True):
-        mine = draw.permutation(order[start:end])[:PHOTOS].tolist()
-        found += [(a, b) for i, a in enumerate(mine) for b in mine[:i]]
-    return found
+        photos = draw.permutation(order[start:end])[:PHOTOS].tolist()
+        pairs += [(a, b) for i, a in enumerate(photos) for b in photos[:i]]
+    return pairs
 
 
-def judge_searches(searches: Searches, fpirs: Sequence[float], seed: int) -> list[Outcome]:
+def judge_searches(searches: JudgedSearches, fpirs: Sequence[float], seed: int) -> list[CoverageOutcome]:
     """FPIR of thresholds set by half of the strangers, FNIR there by half of the mates, FNMR by half of the owners."""
-    draw, found = np.random.default_rng(seed), []
+    draw, outcomes = np.random.default_rng(seed), []
     strangers = draw.permutation(searches.stranger)
     strangers, judges = np.sort(strangers[: len(strangers) // 2]), strangers[len(strangers) // 2 :]
     mates = draw.permutation(searches.mate)
@@ -219,9 +221,9 @@ def judge_searches(searches: Searches, fpirs: Sequence[float], seed: int) -> lis
         rank = int(fpir * len(strangers) + 1e-9)
         threshold = strangers[rank - 1] if rank else np.nextafter(strangers[0], -np.inf)
         interval = order_statistic_interval(rank, len(strangers))
-        found.append(_searched("FPIR", fpir, rank, rank / len(strangers), interval, judges <= threshold, None))
+        outcomes.append(_searched("FPIR", fpir, rank, rank / len(strangers), interval, judges <= threshold, None))
         missed = mates > threshold
-        found.append(
+        outcomes.append(
             _searched("FNIR", fpir, int(missed.sum()), missed.mean(), error_rate_interval(missed), others > threshold)
         )
     owners = np.unique(searches.owner)
@@ -230,8 +232,8 @@ def judge_searches(searches: Searches, fpirs: Sequence[float], seed: int) -> lis
     interval, events = error_rate_interval(errors[first], people[first]), int(errors[first].sum())
     old = clopper_pearson(events, int(first.sum()))
     rate = errors[first].mean()
-    found.append(_searched("FNMR", 1e-3, events, rate, interval, errors[~first], people[~first], old))
-    return found
+    outcomes.append(_searched("FNMR", 1e-3, events, rate, interval, errors[~first], people[~first], old))
+    return outcomes
 
 
 def _searched(
@@ -243,7 +245,7 @@ def _searched(
     judges: Mask,
     people: Ids | None = None,
     old: tuple[float, float] | None = None,
-) -> Outcome:
+) -> CoverageOutcome:
     truth = float(judges.mean())
     person = np.arange(len(judges)) if people is None else np.unique(people, return_inverse=True)[1]
     parts = np.bincount(person, judges - truth) / len(judges)
@@ -253,7 +255,7 @@ def _searched(
     if old is not None:
         old = widened(float(rate), *old, error)
         hold = old[0] <= truth <= old[1]
-    return Outcome(figure, at, events, low, high, interval[1] / max(interval[0], 1e-12), truth, hold)
+    return CoverageOutcome(figure, at, events, low, high, interval[1] / max(interval[0], 1e-12), truth, hold)
 
 
 @dataclass(frozen=True)
@@ -265,26 +267,26 @@ class World:
     share: float
     photos: Callable[[np.random.Generator, int], Ids]
 
-    def draw(self, n: int, seed: int) -> People:
+    def draw(self, n: int, seed: int) -> PeopleSample:
         draw = np.random.default_rng(seed)
         people = np.repeat(np.arange(n), self.photos(draw, n))
         means = draw.normal(scale=self.share**0.5, size=(n, self.dim))
         within = draw.normal(scale=(1 - self.share) ** 0.5, size=(len(people), self.dim))
-        return People((means[people] + within).astype(np.float32), people, EUCLIDEAN)
+        return PeopleSample((means[people] + within).astype(np.float32), people, EUCLIDEAN)
 
     def fmr(self, distance: float) -> float:
         return float(chi2.cdf(distance / 2, self.dim))
 
 
-def judge_truth(world: World, everybody: People, rates: Sequence[float], seed: int) -> list[Outcome]:
+def judge_truth(world: World, everybody: PeopleSample, rates: Sequence[float], seed: int) -> list[CoverageOutcome]:
     """Half of the people of a world calibrate; the truth is known."""
-    impostors, found = everybody.calibrate(everybody.half(seed), seed), []
+    impostors, outcomes = everybody.calibrate(everybody.half(seed), seed), []
     for rate in rates:
         threshold = impostors.threshold(rate)
         truth, events = world.fmr(threshold.distance), round(threshold.fmr * impostors.n)
         old = clopper_pearson(events, impostors.n)
         ends = threshold.high / max(threshold.low, 1e-12)
-        found.append(
-            Outcome("FMR", rate, events, threshold.low, threshold.high, ends, truth, old[0] <= truth <= old[1])
+        outcomes.append(
+            CoverageOutcome("FMR", rate, events, threshold.low, threshold.high, ends, truth, old[0] <= truth <= old[1])
         )
-    return found
+    return outcomes

@@ -46,7 +46,7 @@ STEPS = 300
 
 
 @dataclass(frozen=True, eq=False)
-class Lfw:
+class TaskFaces:
     """The photos, what is known of them, and the auxiliary task's own faces, if it has any."""
 
     rows: Rows
@@ -67,14 +67,14 @@ class Lfw:
         return TrainingSet(np.concatenate([self.rows[fit], self.others]), (identity, age))
 
 
-def opened(args: argparse.Namespace) -> Lfw:
+def opened(args: argparse.Namespace) -> TaskFaces:
     names = args.names.read_text().split()
-    told = {r["image"]: r["emotion"] for r in csv.DictReader((args.protocol / "lfw-expression.csv").open())}
-    kinds = {kind: float(i) for i, kind in enumerate(sorted(set(told.values())))}
-    moods = np.array([kinds.get(told.get(name.split("/")[1], ""), np.nan) for name in names])
+    emotion_of_image = {r["image"]: r["emotion"] for r in csv.DictReader((args.protocol / "lfw-expression.csv").open())}
+    kinds = {kind: float(i) for i, kind in enumerate(sorted(set(emotion_of_image.values())))}
+    moods = np.array([kinds.get(emotion_of_image.get(name.split("/")[1], ""), np.nan) for name in names])
     others = None if args.aux_rows is None else np.load(args.aux_rows)
     ages = np.empty(0) if args.aux_values is None else np.loadtxt(args.aux_values)
-    return Lfw(np.load(args.rows), names, moods, others, ages)
+    return TaskFaces(np.load(args.rows), names, moods, others, ages)
 
 
 def methods(dim: int) -> dict[str, Callable[[], HingeEmbedder]]:
@@ -89,7 +89,7 @@ def methods(dim: int) -> dict[str, Callable[[], HingeEmbedder]]:
     }
 
 
-def measured(lfw: Lfw, make: Callable[[], HingeEmbedder], protocols: list[Protocol]) -> dict[str, Any]:
+def measured(lfw: TaskFaces, make: Callable[[], HingeEmbedder], protocols: list[Protocol]) -> dict[str, Any]:
     """Tunes on people held out, fits for each draw, and keeps what every query found."""
     tried: list[HingeEmbedder] = []
     for rate in RATES:
@@ -120,7 +120,7 @@ def found(z: Rows, protocol: Protocol) -> dict[str, list[float]]:
     }
 
 
-def unlearned(lfw: Lfw, dim: int, protocols: list[Protocol]) -> dict[str, Any]:
+def unlearned(lfw: TaskFaces, dim: int, protocols: list[Protocol]) -> dict[str, Any]:
     """WPCA of the training side: where all of them start."""
     draws = []
     for protocol in protocols:

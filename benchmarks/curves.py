@@ -48,14 +48,14 @@ def curve(name: str, data: TrainingSet) -> list[Point]:
     """What the fit told of itself: (step, values)."""
     known = {o.name for o in registry.list_options("embedders", name)}
     embedder = registry.build("embedders", name, **{k: v for k, v in SETTINGS.items() if k in known})
-    told: list[Point] = []
-    embedder.fit(data, progress=lambda step, _, values: told.append((step, dict(values))))
-    return told
+    points: list[Point] = []
+    embedder.fit(data, progress=lambda step, _, values: points.append((step, dict(values))))
+    return points
 
 
-def svg(name: str, told: Sequence[Point]) -> str:
+def svg(name: str, curve_points: Sequence[Point]) -> str:
     """A picture of the curve, readable on light and dark ground."""
-    last = max((step for step, _ in told), default=1)
+    last = max((step for step, _ in curve_points), default=1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         'font-family="sans-serif" font-size="11">',
@@ -65,7 +65,7 @@ def svg(name: str, told: Sequence[Point]) -> str:
         f'<text x="{(LEFT + RIGHT) // 2}" y="{HEIGHT - 8}" text-anchor="middle" fill="#555">step, of {last:,}</text>',
     ]
     for series, side in (("loss", "left"), ("held_out", "right")):
-        points = [(step, v[series]) for step, v in told if isfinite(v.get(series, float("nan")))]
+        points = [(step, v[series]) for step, v in curve_points if isfinite(v.get(series, float("nan")))]
         if len(points) > 1:
             parts += _line(points, last, series, side)
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -80,8 +80,8 @@ def _line(points: Sequence[tuple[int, float]], last: int, series: str, side: str
         for step, value in points
     ]
     colour, anchor, x = COLOURS[series], *(("end", LEFT - 4) if side == "left" else ("start", RIGHT + 4))
-    line = " ".join(f"{a:.1f},{b:.1f}" for a, b in at)
-    yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in at)
+    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
     for value, y in ((low, BOTTOM), (high, TOP + 12)):
         yield f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{_short(value)}</text>'
     word = (LEFT + 6, "start") if side == "left" else (RIGHT - 6, "end")
@@ -97,15 +97,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/research/curves"))
     parser.add_argument("--people", type=int, default=240)
     parser.add_argument("--only", nargs="*")
-    told = parser.parse_args()
-    told.out.mkdir(parents=True, exist_ok=True)
-    one = faces(told.people, Recipe())
-    two = faces(told.people, Recipe((Spec("lbp"), Spec("sift"))))
-    for name in told.only or registry.names("embedders"):
-        found = curve(name, two if name in JOINT else one)
-        if sum(1 for _, values in found if values) > 2:
-            (told.out / f"{name}.svg").write_text(svg(name, found))
-            print(f"{name}: {len(found)} points, at the end {found[-1][1]}", flush=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    one = faces(args.people, Recipe())
+    two = faces(args.people, Recipe((Spec("lbp"), Spec("sift"))))
+    for name in args.only or registry.names("embedders"):
+        points = curve(name, two if name in JOINT else one)
+        if sum(1 for _, values in points if values) > 2:
+            (args.out / f"{name}.svg").write_text(svg(name, points))
+            print(f"{name}: {len(points)} points, at the end {points[-1][1]}", flush=True)
 
 
 if __name__ == "__main__":

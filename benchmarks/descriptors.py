@@ -76,7 +76,7 @@ def accuracy(rows: Rows, protocol: Protocol, dim: int) -> tuple[float, float]:
     return 100 * float(average_precisions(ranked).mean()), 100 * float(n_call(ranked, 10).mean())
 
 
-def measured(name: str, told: argparse.Namespace, options: Options, crops: Mapping[CropKind, Crops]) -> dict[str, Any]:
+def measured(name: str, args: argparse.Namespace, options: Options, crops: Mapping[CropKind, Crops]) -> dict[str, Any]:
     parts = name.split("+")
     wanted = [option for part in parts for option in missing(part, options)]
     if wanted:
@@ -85,12 +85,12 @@ def measured(name: str, told: argparse.Namespace, options: Options, crops: Mappi
     unlearned = [part for part, descriptor in zip(parts, how.built, strict=True) if not descriptor.is_ready]
     if unlearned:
         return {"skipped": f"without what {' and '.join(unlearned)} learns from crops first, as an --option"}
-    found: dict[str, Any] = {"numbers": how.dim, "ms": cost(how, crops)}
-    if told.protocol and all(kind in crops for kind in how.crops):
-        names, rows = told.names.read_text().split(), described(how, crops)
+    figures: dict[str, Any] = {"numbers": how.dim, "ms": cost(how, crops)}
+    if args.protocol and all(kind in crops for kind in how.crops):
+        names, rows = args.names.read_text().split(), described(how, crops)
         for kind in KINDS:
-            found[kind] = accuracy(rows, read(f"{kind}-{told.draw}", told.protocol, names), told.dim)
-    return found
+            figures[kind] = accuracy(rows, read(f"{kind}-{args.draw}", args.protocol, names), args.dim)
+    return figures
 
 
 def asked() -> argparse.Namespace:
@@ -116,20 +116,20 @@ def show(results: Mapping[str, dict[str, Any]], title: str) -> None:
 
 
 def main() -> None:
-    told = asked()
+    args = asked()
     options: dict[str, dict[str, Any]] = defaultdict(dict)
-    for option in told.option:
+    for option in args.option:
         (path, _, value) = option.partition("=")
         name, _, key = path.partition(".")
         options[name][key] = json.loads(value)
-    given: dict[CropKind, Path | None] = {"grey": told.grey, "colour": told.colour}
+    given: dict[CropKind, Path | None] = {"grey": args.grey, "colour": args.colour}
     crops = {kind: np.load(path, mmap_mode="r") for kind, path in given.items() if path}
     cv2.setNumThreads(1)
     with threadpool_limits(1):
-        results = {name: measured(name, told, options, crops) for name in told.only.split(",")}
-    show(results, f"descriptors, one thread; WPCA-cosine d = {told.dim}, draw {told.draw}")
-    if told.json:
-        told.json.write_text(json.dumps(results, indent=1))
+        results = {name: measured(name, args, options, crops) for name in args.only.split(",")}
+    show(results, f"descriptors, one thread; WPCA-cosine d = {args.dim}, draw {args.draw}")
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

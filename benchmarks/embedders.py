@@ -33,16 +33,16 @@ def main() -> None:
     parser.add_argument("--option", action="append", default=[], help="name=JSON")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--only", choices=["queries", "disjoint"])
-    told = parser.parse_args()
-    options = {n: json.loads(v) for n, _, v in (o.partition("=") for o in told.option)}
-    rows, names = np.load(told.rows), told.names.read_text().split()
-    for kind in [told.only] if told.only else ["queries", "disjoint"]:
+    args = parser.parse_args()
+    options = {n: json.loads(v) for n, _, v in (o.partition("=") for o in args.option)}
+    rows, names = np.load(args.rows), args.names.read_text().split()
+    for kind in [args.only] if args.only else ["queries", "disjoint"]:
         draws = []
-        for draw in range(told.draws):
-            embedder = build("embedders", told.method, **options)
-            draws.append(measured(embedder, rows, read(f"{kind}-{draw}", told.protocol, names)))
+        for draw in range(args.draws):
+            embedder = build("embedders", args.method, **options)
+            draws.append(measured(embedder, rows, read(f"{kind}-{draw}", args.protocol, names)))
         means = {name: round(float(np.mean([d[name] for d in draws])), 3) for name in draws[0]}
-        print(json.dumps({"protocol": kind, "draws": told.draws, "method": told.method, **options, **means}))
+        print(json.dumps({"protocol": kind, "draws": args.draws, "method": args.method, **options, **means}))
 
 
 def measured(embedder: Embedder, rows: Rows, protocol: Protocol) -> dict[str, Any]:

@@ -66,12 +66,12 @@ class PhotoSets:
         """
         rng = np.random.default_rng(seed)
         able = [i for i, photos in enumerate(self._people) if len(photos) >= MIN_PHOTOS_PER_PERSON]
-        drawn = rng.permutation(able)[: size.people].tolist()
-        searched = set(rng.permutation(drawn)[: size.queries].tolist())
-        others = rng.permutation(np.setdiff1d(np.arange(len(self._people)), drawn)).tolist()
+        chosen = rng.permutation(able)[: size.people].tolist()
+        searched = set(rng.permutation(chosen)[: size.queries].tolist())
+        others = rng.permutation(np.setdiff1d(np.arange(len(self._people)), chosen)).tolist()
         gallery: list[Photo] = []
         queries: list[Photo] = []
-        for number, person in enumerate(drawn):
+        for number, person in enumerate(chosen):
             photos = [self._people[person][i] for i in rng.permutation(len(self._people[person]))]
             if person in searched:
                 queries.append(Photo(_label(number), photos.pop()))
@@ -80,10 +80,10 @@ class PhotoSets:
         strangers, rest = others[: size.lfw_strangers], others[size.lfw_strangers :]
         lfw_strangers = [Photo("", self._people[i][int(rng.integers(len(self._people[i])))]) for i in strangers]
         if everybody:
-            for number, person in enumerate(rest, len(drawn)):
+            for number, person in enumerate(rest, len(chosen)):
                 gallery += [Photo(_label(number), photo) for photo in self._people[person]]
-        chosen = rng.permutation(len(self._distractors))[: size.distractors].tolist()
-        return Draw(gallery, queries, lfw_strangers, [Photo("", self._distractors[i]) for i in chosen])
+        distractors = rng.permutation(len(self._distractors))[: size.distractors].tolist()
+        return Draw(gallery, queries, lfw_strangers, [Photo("", self._distractors[i]) for i in distractors])
 
 
 def _label(number: int) -> str:

@@ -18,7 +18,7 @@ REACHED, STRETCH, MISSED, NOT_MEASURED = "reached", "stretch reached", "MISSED",
 
 
 @dataclass(frozen=True)
-class Goal:
+class PhaseGoal:
     """A figure and its limits. Rates are 0 to 1. more: greater is better. before: what it was when the goal was set."""
 
     what: str
@@ -31,14 +31,16 @@ class Goal:
 
 
 RATES = (
-    Goal("default installation, right person first", "seed/default", "right_first", "41 %", 0.97, 0.98, True),
-    Goal("default decision: strangers named", "seed/default", "strangers_named", "80 %", 0.02, 0.01, False),
-    Goal("default decision: queries named rightly", "seed/default", "named_rightly", "39 %", 0.84, 0.91, True),
-    Goal("with the ONNX file: strangers named", "seed/onnx", "strangers_named", "71 %", 0.015, 0.01, False),
-    Goal("with the ONNX file: queries named rightly", "seed/onnx", "named_rightly", "99 %", 0.96, 0.98, True),
-    Goal("all of LFW, default: strangers named", "large/default", "strangers_named", "-", 0.02, 0.01, False),
-    Goal("all of LFW, with the ONNX file: strangers named", "large/onnx", "strangers_named", "99 %", 0.02, 0.01, False),
-    Goal("LBP alone: strangers named", "seed/lbp", "strangers_named", "27 to 80 %", 0.02, None, False),
+    PhaseGoal("default installation, right person first", "seed/default", "right_first", "41 %", 0.97, 0.98, True),
+    PhaseGoal("default decision: strangers named", "seed/default", "strangers_named", "80 %", 0.02, 0.01, False),
+    PhaseGoal("default decision: queries named rightly", "seed/default", "named_rightly", "39 %", 0.84, 0.91, True),
+    PhaseGoal("with the ONNX file: strangers named", "seed/onnx", "strangers_named", "71 %", 0.015, 0.01, False),
+    PhaseGoal("with the ONNX file: queries named rightly", "seed/onnx", "named_rightly", "99 %", 0.96, 0.98, True),
+    PhaseGoal("all of LFW, default: strangers named", "large/default", "strangers_named", "-", 0.02, 0.01, False),
+    PhaseGoal(
+        "all of LFW, with the ONNX file: strangers named", "large/onnx", "strangers_named", "99 %", 0.02, 0.01, False
+    ),
+    PhaseGoal("LBP alone: strangers named", "seed/lbp", "strangers_named", "27 to 80 %", 0.02, None, False),
 )
 BESIDE = (
     ("right_first", "right person first"),
@@ -52,7 +54,7 @@ BESIDE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class PhaseRow:
     """A line of the table; low, high: Student's 95 % interval over seeds, None where there is one seed or none."""
 
     what: str
@@ -66,7 +68,7 @@ class Row:
     verdict: str
 
 
-def rows(results: Results) -> Iterator[Row]:
+def rows(results: Results) -> Iterator[PhaseRow]:
     """Every goal, measured or not."""
     for goal in RATES:
         values = select(results, goal.phase, goal.figure)
@@ -74,23 +76,23 @@ def rows(results: Results) -> Iterator[Row]:
         limits = f"{sign} {100 * goal.at_least:g} %" + (f", {100 * goal.stretch:g} %" if goal.stretch else "")
         yield make_row(goal.what, goal.before, limits, values, rate, judge(goal, values))
     commands = [float(len(result["commands"])) for result in phases(results, "seed/onnx")]
-    verdict = judge(Goal("", "", "", "", 2, 1, False), commands)
+    verdict = judge(PhaseGoal("", "", "", "", 2, 1, False), commands)
     yield make_row("commands from an ONNX file to serving it", "8 steps", "at most 2, 1", commands, "", verdict)
     actions = [float(results["user"]["actions"])] if "user" in results else []
-    verdict = judge(Goal("", "", "", "", 5, None, False), actions)
+    verdict = judge(PhaseGoal("", "", "", "", 5, None, False), actions)
     yield make_row("a new user's actions to the first right match", "114 s + 3", "at most 5", actions, "", verdict)
 
 
-def make_row(what: str, before: str, goal: str, values: list[float], unit: str, verdict: str) -> Row:
+def make_row(what: str, before: str, goal: str, values: list[float], unit: str, verdict: str) -> PhaseRow:
     if not values:
-        return Row(what, before, goal, None, None, None, 0, unit, verdict)
+        return PhaseRow(what, before, goal, None, None, None, 0, unit, verdict)
     interval = over_draws(np.array(values))
     several = len(values) > 1
-    return Row(what, before, goal, interval.value, interval.low if several else None,
+    return PhaseRow(what, before, goal, interval.value, interval.low if several else None,
                interval.high if several else None, len(values), unit, verdict)  # fmt: skip
 
 
-def judge(goal: Goal, values: list[float]) -> str:
+def judge(goal: PhaseGoal, values: list[float]) -> str:
     """By the mean over seeds."""
     if not values:
         return NOT_MEASURED
@@ -103,8 +105,8 @@ def judge(goal: Goal, values: list[float]) -> str:
 def phases(results: Results, kind: str) -> list[dict[str, Any]]:
     """Of `seed/onnx`: what the phase `onnx` gave for every seed."""
     start, end = kind.split("/")
-    found = [name for name in results if name.startswith(f"{start}-") and name.endswith(f"/{end}")]
-    return [results[name] for name in sorted(found)]
+    names = [name for name in results if name.startswith(f"{start}-") and name.endswith(f"/{end}")]
+    return [results[name] for name in sorted(names)]
 
 
 def select(results: Results, kind: str, figure: str) -> list[float]:
@@ -121,15 +123,15 @@ def within_stated(results: Results, kind: str) -> tuple[int, int]:
 def show(results: Results, size: Size, json_file: Path | None, markdown: Path | None) -> None:
     """Print the table; write it, with every phase, where files are given."""
     table = Table("", "before", "goal: at least, stretch", "found", "seeds", "", title=describe(size))
-    found = list(rows(results))
-    for row in found:
+    table_rows = list(rows(results))
+    for row in table_rows:
         table.add_row(row.what, row.before, row.goal, tell_row(row), str(row.seeds), row.verdict)
     Console().print(table)
     if json_file is not None:
-        body = {"size": asdict(size), "table": [asdict(row) for row in found], "phases": results}
+        body = {"size": asdict(size), "table": [asdict(row) for row in table_rows], "phases": results}
         json_file.write_text(json.dumps(body, indent=1) + "\n")
     if markdown is not None:
-        markdown.write_text(write_markdown(results, found, size))
+        markdown.write_text(write_markdown(results, table_rows, size))
 
 
 def describe(size: Size) -> str:
@@ -139,21 +141,22 @@ def describe(size: Size) -> str:
     )
 
 
-def tell_row(row: Row) -> str:
+def tell_row(row: PhaseRow) -> str:
     if row.found is None:
         return "-"
-    scale, places = (100, 1) if row.unit else (1, 0)
+    scale, decimals = (100, 1) if row.unit else (1, 0)
     interval = "" if row.low is None or row.high is None or not row.unit else (
         f" [{scale * row.low:.1f}, {scale * row.high:.1f}]")  # fmt: skip
-    return f"{scale * row.found:.{places}f}{interval} {row.unit}".rstrip()
+    return f"{scale * row.found:.{decimals}f}{interval} {row.unit}".rstrip()
 
 
-def write_markdown(results: Results, found: list[Row], size: Size) -> str:
+def write_markdown(results: Results, table_rows: list[PhaseRow], size: Size) -> str:
     """The goal table, and a second one with what else was counted, a column a service."""
     lines = [f"{describe(size)}; mean of the seeds [95 % interval over seeds]", "",
              "| | before | goal: at least, stretch | found | seeds | |", "|---|---|---|---|---|---|"]  # fmt: skip
     lines += [
-        f"| {row.what} | {row.before} | {row.goal} | {tell_row(row)} | {row.seeds} | {row.verdict} |" for row in found
+        f"| {row.what} | {row.before} | {row.goal} | {tell_row(row)} | {row.seeds} | {row.verdict} |"
+        for row in table_rows
     ]
     kinds = [kind for kind in ("seed/default", "seed/onnx", "seed/lbp", "large/default", "large/onnx")
              if phases(results, kind)]  # fmt: skip

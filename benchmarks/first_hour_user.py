@@ -78,20 +78,20 @@ def read_key(process: subprocess.Popen[str]) -> str:
     while time.monotonic() < until:
         if not select.select([process.stdout], [], [], 1)[0]:
             continue
-        line = process.stdout.readline()
-        if not line:
+        output = process.stdout.readline()
+        if not output:
             break
-        printed += line
-        found = KEY.search(line)
-        key = found[1] if found else key
-        if key and "listens on" in line:
-            wait_until_listening(line)
+        printed += output
+        match = KEY.search(output)
+        key = match[1] if match else key
+        if key and "listens on" in output:
+            wait_until_listening(output)
             return key
     raise RuntimeError(f"no key was printed: {printed[-2000:]}")
 
 
-def wait_until_listening(line: str) -> None:
-    port = int(re.findall(r":(\d+)", line)[0])
+def wait_until_listening(output: str) -> None:
+    port = int(re.findall(r":(\d+)", output)[0])
     until = time.monotonic() + 60
     while time.monotonic() < until:
         with socket.socket() as probe:

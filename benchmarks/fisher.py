@@ -47,9 +47,9 @@ def milliseconds(run: Callable[[], object]) -> float:
     return (process_time() - start) * 1000
 
 
-def projected(rooted: Floats, words: Vocabulary, places: Floats) -> Floats:
+def projected(rooted: Floats, words: Vocabulary, positions: Floats) -> Floats:
     """(T, 128) root-SIFT -> (T, 66)."""
-    return np.concatenate([(rooted - words.mean) @ words.axes.T, places], 1)
+    return np.concatenate([(rooted - words.mean) @ words.axes.T, positions], 1)
 
 
 def scikit_image(words: Vocabulary) -> Callable[[Floats], Floats]:
@@ -58,9 +58,9 @@ def scikit_image(words: Vocabulary) -> Callable[[Floats], Floats]:
     mixture.covariances_, mixture.precisions_cholesky_ = words.variances, words.variances**-0.5
 
     def run(seen: Floats) -> Floats:
-        found = fisher_vector(seen, mixture, improved=True)[len(words.means) :]
-        found[found.size // 2 :] *= -1
-        return found / np.linalg.norm(found)
+        vector = fisher_vector(seen, mixture, improved=True)[len(words.means) :]
+        vector[vector.size // 2 :] *= -1
+        return vector / np.linalg.norm(vector)
 
     return run
 
@@ -84,30 +84,30 @@ def kornias_sift() -> Run | None:
 
     def run(crop: Crops) -> Floats:
         with torch.inference_mode():
-            found = sift(torch.from_numpy(crop.astype(np.float32))[None, None] / 255)
-        return found[0, :, 3:150, 3:80].reshape(128, -1).T.numpy()
+            descriptors = sift(torch.from_numpy(crop.astype(np.float32))[None, None] / 255)
+        return descriptors[0, :, 3:150, 3:80].reshape(128, -1).T.numpy()
 
     return run
 
 
-def references(words: Vocabulary, places: Floats) -> tuple[dict[str, Run], list[str]]:
+def references(words: Vocabulary, positions: Floats) -> tuple[dict[str, Run], list[str]]:
     """What there is to compare with, and what is missing."""
     theirs, kornia, vl = scikit_image(words), kornias_sift(), vlfeat.library()
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     missing = []
     if kornia:
-        found["kornia DenseSIFT + scikit-image"] = lambda crop: theirs(projected(kornia(crop), words, places))
+        runs["kornia DenseSIFT + scikit-image"] = lambda crop: theirs(projected(kornia(crop), words, positions))
     else:
         missing.append("kornia (pip install kornia)")
     if vl:
         sift, weights = vlfeats_sift(vl), np.exp(words.log_weights)
-        found["vl_dsift + scikit-image"] = lambda crop: theirs(projected(sift(crop), words, places))
-        found["vl_dsift + vl_fisher_encode (all C)"] = lambda crop: vlfeat.fisher_vector(
-            vl, words.means, words.variances, weights, projected(sift(crop), words, places)
+        runs["vl_dsift + scikit-image"] = lambda crop: theirs(projected(sift(crop), words, positions))
+        runs["vl_dsift + vl_fisher_encode (all C)"] = lambda crop: vlfeat.fisher_vector(
+            vl, words.means, words.variances, weights, projected(sift(crop), words, positions)
         )
     else:
         missing.append("VLFeat (Debian: libvlfeat1)")
-    return found, missing
+    return runs, missing
 
 
 def stages(encoder: Encoder, crop: Crops) -> dict[str, Callable[[], object]]:

@@ -34,9 +34,9 @@ REST = 1e-4
 Floats = NDArray[np.float32]
 
 
-def drawn(apart: float, n: int = 10_000, d: int = 32) -> Floats:
+def drawn(separation: float, n: int = 10_000, d: int = 32) -> Floats:
     draw = np.random.default_rng(0)
-    centres, widths = apart * draw.normal(size=(K, d)), draw.uniform(0.5, 1.5, (K, d))
+    centres, widths = separation * draw.normal(size=(K, d)), draw.uniform(0.5, 1.5, (K, d))
     which = draw.integers(0, K, n)
     return (centres[which] + widths[which] * draw.normal(size=(n, d))).astype(np.float32)
 
@@ -50,19 +50,19 @@ def ours(rows: Floats, seed: int) -> float:
 def theirs(rows: Floats, seed: int) -> float:
     with catch_warnings():
         simplefilter("ignore", ConvergenceWarning)
-        found = GaussianMixture(K, covariance_type="diag", tol=REST, max_iter=100, random_state=seed).fit(rows)
-    return float(found.score(rows))
+        mixture = GaussianMixture(K, covariance_type="diag", tol=REST, max_iter=100, random_state=seed).fit(rows)
+    return float(mixture.score(rows))
 
 
 def timed(rows: Floats, seed: int) -> dict[str, float]:
     start = process_time()
-    mine = ours(rows, seed)
+    fitted = ours(rows, seed)
     between = process_time()
     other = theirs(rows, seed)
     return {
         "ours_s": between - start,
         "scikit_learn_s": process_time() - between,
-        "ours": mine,
+        "ours": fitted,
         "scikit_learn": other,
     }
 
@@ -87,9 +87,9 @@ def main() -> None:
     with threadpool_limits(1):
         figures = {name: measured(rows) for name, rows in given.items()}
     table = Table("", "", "CPU s (median)", "log likelihood (mean)", title=f"GMM, k = {K}, {SEEDS} seeds, one thread")
-    for name, found in figures.items():
-        table.add_row(name, "ours", f"{found['ours_s']:.3f}", f"{found['ours']:.3f}")
-        table.add_row("", "scikit-learn", f"{found['scikit_learn_s']:.3f}", f"{found['scikit_learn']:.3f}")
+    for name, values in figures.items():
+        table.add_row(name, "ours", f"{values['ours_s']:.3f}", f"{values['ours']:.3f}")
+        table.add_row("", "scikit-learn", f"{values['scikit_learn_s']:.3f}", f"{values['scikit_learn']:.3f}")
     Console().print(table)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))

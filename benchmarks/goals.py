@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 @dataclass(frozen=True)
-class Goal:
+class SpeedGoal:
     """found is None where what it is compared with is not installed; reached: at most `most` is wanted."""
 
     what: str
@@ -30,47 +30,47 @@ class Goal:
 Figures = Any
 
 
-def lbp(found: Figures) -> Iterator[Goal]:
-    ms, over = found["ms"], found["over_ours"]
-    yield Goal("LBP", ms["ours"], 0.4, "ms a face", f"scikit-image {ms['scikit_image']:.2f} ms")
+def lbp(figures: Figures) -> Iterator[SpeedGoal]:
+    ms, over = figures["ms"], figures["over_ours"]
+    yield SpeedGoal("LBP", ms["ours"], 0.4, "ms a face", f"scikit-image {ms['scikit_image']:.2f} ms")
     beside = 1 / over["vlfeat"] if "vlfeat" in over else None
-    yield Goal("LBP beside VLFeat's C", beside, 1.3, "times its time", "" if beside else "libvlfeat1 is not here")
+    yield SpeedGoal("LBP beside VLFeat's C", beside, 1.3, "times its time", "" if beside else "libvlfeat1 is not here")
 
 
-def fisher(found: Figures) -> Iterator[Goal]:
-    ms = found["milliseconds"]
-    yield Goal("dense SIFT and Fisher vector", ms["ours"], 55, "ms a face")
+def fisher(figures: Figures) -> Iterator[SpeedGoal]:
+    ms = figures["milliseconds"]
+    yield SpeedGoal("dense SIFT and Fisher vector", ms["ours"], 55, "ms a face")
     for name, value in ms.items():
         if name != "ours":
-            yield Goal(f"the same, beside {name}", ms["ours"] / value, 0.5, "of its time", f"{value:.0f} ms")
-    for name in found["missing"]:
-        yield Goal(f"the same, beside {name}", None, 0.5, "of its time", "not installed")
+            yield SpeedGoal(f"the same, beside {name}", ms["ours"] / value, 0.5, "of its time", f"{value:.0f} ms")
+    for name in figures["missing"]:
+        yield SpeedGoal(f"the same, beside {name}", None, 0.5, "of its time", "not installed")
 
 
-def gmm(found: Figures) -> Iterator[Goal]:
-    for name, row in found.items():
-        yield Goal(f"GMM, {name}", row["ours_s"], 0.5, "s", f"scikit-learn {row['scikit_learn_s']:.2f} s")
+def gmm(figures: Figures) -> Iterator[SpeedGoal]:
+    for name, row in figures.items():
+        yield SpeedGoal(f"GMM, {name}", row["ours_s"], 0.5, "s", f"scikit-learn {row['scikit_learn_s']:.2f} s")
 
 
-def manifolds(found: Figures) -> Iterator[Goal]:
-    for row in found:
+def manifolds(figures: Figures) -> Iterator[SpeedGoal]:
+    for row in figures:
         for layer in ("qconv", "stiefel"):
             what = f"{layer} over the plain layer: {row['of']}, batch {row['batch']}"
-            yield Goal(what, row[layer], 3, "% more")
+            yield SpeedGoal(what, row[layer], 3, "% more")
 
 
-def learning(found: Figures) -> Iterator[Goal]:
-    alone = f"pair by pair, a step at each, {found['pair_by_pair_s'] / 60:.0f} min"
-    what = f"CP-mtML, {found['updates']:,} pairs, {found['numbers']:,} -> 64"
-    yield Goal(what, found["cpmtml_s"] / 60, 2 * found["updates"] / 1_000_000, "min", alone)
-    yield Goal("CP-mtML over stML", found["cpmtml_s"] / found["stml_s"], 2, "times its time")
-    yield Goal("LDML d=32", found["ldml_s"], 60, "s")
-    yield Goal("CLML k=16, d=32", found["clml_s"] / 60, 5, "min")
-    yield Goal("CLML, one query", found["clml_query_ms"], 2, "ms")
-    yield Goal("CLML, a face of 1,000", found["clml_batch_ms"], 0.3, "ms")
+def learning(figures: Figures) -> Iterator[SpeedGoal]:
+    alone = f"pair by pair, a step at each, {figures['pair_by_pair_s'] / 60:.0f} min"
+    what = f"CP-mtML, {figures['updates']:,} pairs, {figures['numbers']:,} -> 64"
+    yield SpeedGoal(what, figures["cpmtml_s"] / 60, 2 * figures["updates"] / 1_000_000, "min", alone)
+    yield SpeedGoal("CP-mtML over stML", figures["cpmtml_s"] / figures["stml_s"], 2, "times its time")
+    yield SpeedGoal("LDML d=32", figures["ldml_s"], 60, "s")
+    yield SpeedGoal("CLML k=16, d=32", figures["clml_s"] / 60, 5, "min")
+    yield SpeedGoal("CLML, one query", figures["clml_query_ms"], 2, "ms")
+    yield SpeedGoal("CLML, a face of 1,000", figures["clml_batch_ms"], 0.3, "ms")
 
 
-READERS: dict[str, Callable[[Figures], Iterator[Goal]]] = {
+READERS: dict[str, Callable[[Figures], Iterator[SpeedGoal]]] = {
     "lbp": lbp, "fisher": fisher, "gmm": gmm, "manifolds": manifolds, "learning": learning,
 }  # fmt: skip
 
@@ -86,5 +86,5 @@ def show(folder: Path) -> None:
         shown = "-" if goal.found is None else f"{goal.found:.3g}"
         table.add_row(goal.what, shown, f"{goal.most:g} {goal.unit}", goal.verdict, goal.beside)
     Console().print(table)
-    told = [vars(goal) | {"verdict": goal.verdict} for goal in goals]
-    (folder / "goals.json").write_text(json.dumps(told, indent=1))
+    records = [vars(goal) | {"verdict": goal.verdict} for goal in goals]
+    (folder / "goals.json").write_text(json.dumps(records, indent=1))

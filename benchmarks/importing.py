@@ -42,17 +42,17 @@ def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
     entries, _ = share
     front_end, model = default_front_end(), choose_default(Settings.from_env(os.environ)).generation
     [kind] = model.recipe.crops
-    found = 0
+    embedded = 0
     for start in range(0, len(entries), CHUNK):
         crops = []
         for path, entry in entries[start : start + CHUNK]:
             image = images.read(open_archive(path).read(entry, 2**25))
             seen = front_end.detector.detect(image)[:1]
-            faces = [front_end.align(image, each) for each in seen]
+            faces = [front_end.align(image, face) for face in seen]
             crops += [face.crops[kind] for face in faces if face is not None]
         if crops:
-            found += len(model.embed(model.describe({kind: np.stack(crops)})))
-    return found
+            embedded += len(model.embed(model.describe({kind: np.stack(crops)})))
+    return embedded
 
 
 def bare_rate(paths: list[Path], processes: int) -> dict[str, float]:
@@ -103,14 +103,14 @@ def service_rate(paths: list[Path], processes: int, first_model: bool) -> dict[s
 
 
 def _made(_: object, likeness: list[str], environment: dict[str, str]) -> str:
-    told = subprocess.run(
+    process = subprocess.run(
         [*likeness, "keys", "create", "--new", "--role", "admin"],
         env=environment,
         check=True,
         capture_output=True,
         text=True,
     )
-    return told.stdout.strip()
+    return process.stdout.strip()
 
 
 def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str,
             time.sleep(0.5)
         ended.append(shown)
     seconds = time.perf_counter() - began
-    each = {"api" if p == server else f"worker {p}": t - spent.get(p, 0) for p, t in cpu_of_each(server).items()}
+    seconds_of = {"api" if p == server else f"worker {p}": t - spent.get(p, 0) for p, t in cpu_of_each(server).items()}
     reasons = Counter(r for job in jobs for i in _refused(client, job) for r in i["reasons"])
     done, failed = (sum(job["progress"][k] for job in ended) for k in ("done", "failed"))
     states = sorted(job["state"] for job in ended)
@@ -152,8 +152,8 @@ def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str,
         "seconds": seconds,
         "sent": sent,
         "rate": (done + failed) / seconds,
-        "cpu": sum(each.values()) / (done + failed),
-        "cpu_of_each": each,
+        "cpu": sum(seconds_of.values()) / (done + failed),
+        "cpu_of_each": seconds_of,
         "states": states,
         "reasons": dict(reasons),
         "collection": client.get("/v1/collections/lfw").json(),

@@ -52,7 +52,7 @@ def photos(data: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @dataclass(frozen=True)
-class Way:
+class LandmarkPipeline:
     """A detector, and a landmarker or else the detector's own points."""
 
     detector: Detector
@@ -62,16 +62,20 @@ class Way:
         face = centre_face(self.detector.detect(image), image)
         if face is None:
             return NOWHERE
-        found = self.landmarks.locate(image, face) if self.landmarks else face.landmarks
-        return NOWHERE if found is None else found
+        located = self.landmarks.locate(image, face) if self.landmarks else face.landmarks
+        return NOWHERE if located is None else located
 
 
 @lru_cache(1)
-def ways(yunet: Path) -> tuple[dict[str, Way], Median]:
+def ways(yunet: Path) -> tuple[dict[str, LandmarkPipeline], Median]:
     cv2.setNumThreads(1)
     net, ours = Yunet(yunet), Regressor()
-    found = {"hog, regressor": Way(Hog(), ours), "yunet, regressor": Way(net, ours), "yunet, once": Way(net, None)}
-    return found, Median(net)
+    by_name = {
+        "hog, regressor": LandmarkPipeline(Hog(), ours),
+        "yunet, regressor": LandmarkPipeline(net, ours),
+        "yunet, once": LandmarkPipeline(net, None),
+    }
+    return by_name, Median(net)
 
 
 def look(task: tuple[bytes, Path]) -> tuple[Points, dict[str, tuple[Points, Points]]]:
@@ -85,8 +89,8 @@ def look(task: tuple[bytes, Path]) -> tuple[Points, dict[str, tuple[Points, Poin
     def back(points: Points) -> Points:
         return np.column_stack([image.shape[1] - 1 - points[:, 0], points[:, 1]])[MIRRORED]
 
-    found = {name: (way.points(image), back(way.points(flipped))) for name, way in known.items()}
-    return (NOWHERE if truth is None else truth), found
+    points_of = {name: (way.points(image), back(way.points(flipped))) for name, way in known.items()}
+    return (NOWHERE if truth is None else truth), points_of
 
 
 def worst(a: NDArray[np.float32], b: NDArray[np.float32], truth: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -104,15 +108,15 @@ def accuracy(data: Path, yunet: Path, every: int) -> dict[str, dict[str, float]]
     truth = np.array([t for t, _ in looks])
     table = {}
     for name in looks[0][1]:
-        plain, mirrored = (np.array([found[name][side] for _, found in looks]) for side in (0, 1))
-        off, apart = worst(plain, truth, truth), worst(plain, mirrored, truth)
+        plain, mirrored = (np.array([points_of[name][side] for _, points_of in looks]) for side in (0, 1))
+        off, flip_error = worst(plain, truth, truth), worst(plain, mirrored, truth)
         table[name] = {
             "faces": float(len(looks)),
             "without a consensus": float(np.isnan(truth[:, 0, 0]).sum()),
             "detected": 100 * float(np.isfinite(plain[:, 0, 0]).mean()),
             "within 15 %": 100 * float((off < 0.15).mean()),
             "within 10 %": 100 * float((off < 0.10).mean()),
-            "mirror within 10 %": 100 * float((apart < 0.10).mean()),
+            "mirror within 10 %": 100 * float((flip_error < 0.10).mean()),
             "median off, %": 100 * float(np.median(off)),
         }
     return table
@@ -146,16 +150,16 @@ def main() -> None:
     parser.add_argument("--yunet", type=Path, required=True)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    times = speed(asked.data)
+    args = parser.parse_args()
+    times = speed(args.data)
     print("ms a photo, one thread: " + ", ".join(f"{step} {ms:.2f}" for step, ms in times.items()))
-    table = accuracy(asked.data, asked.yunet, asked.every)
+    table = accuracy(args.data, args.yunet, args.every)
     columns = list(next(iter(table.values())))
     print(f"{'LFW deep-funneled, centre face':32}" + "".join(f"{name:>21}" for name in columns))
     for way, row in table.items():
         print(f"{way:32}" + "".join(f"{row[name]:21.1f}" for name in columns))
-    if asked.json:
-        asked.json.write_text(json.dumps({"ms": times, "ways": table}, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps({"ms": times, "ways": table}, indent=1))
 
 
 if __name__ == "__main__":

@@ -52,12 +52,12 @@ def theirs(crops: Crops) -> Rows:
     """Uniform patterns and one histogram a cell, in one count for all cells; hard cells, so with less work to do."""
     rows, columns = np.arange(170) // CELL, np.arange(100) // CELL
     first = (rows[:, None] * 10 + columns) * BINS
-    found = []
+    results = []
     for crop in crops:
         patterns = local_binary_pattern(crop, 8, 1, method="nri_uniform").astype(np.int64)
         counts = np.bincount((first + patterns).ravel(), minlength=170 * BINS).reshape(170, BINS)
-        found.append(np.sqrt(counts / CELL**2).ravel())
-    return np.array(found, np.float32)
+        results.append(np.sqrt(counts / CELL**2).ravel())
+    return np.array(results, np.float32)
 
 
 class Vlfeat:
@@ -82,11 +82,11 @@ class Vlfeat:
 def vlfeat(crops: Crops) -> Vlfeat | None:
     """None where it is not installed; what it computes is what ours does."""
     try:
-        found = Vlfeat()
+        library = Vlfeat()
     except OSError:
         return None
-    assert np.abs(found(crops[:5]) - ours(crops[:5])).max() < 1e-5
-    return found
+    assert np.abs(library(crops[:5]) - ours(crops[:5])).max() < 1e-5
+    return library
 
 
 def milliseconds(run: Callable[[Crops], Rows], crops: Crops) -> float:
@@ -114,8 +114,8 @@ def main() -> None:
     data = options.faces.name if options.faces else "drawn"
     table = Table("", "CPU ms a face", "over ours", title=f"LBP, {len(crops)} faces ({data}), one thread")
     for name, what in SHOWN.items():
-        told = (f"{ms[name]:.3f}", f"{over[name]:.2f}") if name in ms else ("skipped: no libvl", "")
-        table.add_row(what, *told)
+        cells = (f"{ms[name]:.3f}", f"{over[name]:.2f}") if name in ms else ("skipped: no libvl", "")
+        table.add_row(what, *cells)
     Console().print(table)
     if options.json:
         machine = platform.processor() or platform.machine()

@@ -74,17 +74,17 @@ def pair_by_pair(rows: Rows) -> float:
 
 def measured(data: TrainingSet, updates: int) -> dict[str, Any]:
     hinge = {"dim": 64, "steps": updates // BATCH, "batch": BATCH, "held_out": 0.0}
-    found: dict[str, Any] = {"numbers": data.rows.shape[1], "pair_by_pair_s": updates * pair_by_pair(data.rows)}
+    figures: dict[str, Any] = {"numbers": data.rows.shape[1], "pair_by_pair_s": updates * pair_by_pair(data.rows)}
     alone = replace(data, tasks=data.tasks[:1])
-    found["stml_s"] = seconds("stml", alone, **hinge)[0]
-    found["cpmtml_s"] = seconds("cpmtml", data, **hinge)[0]
-    found["ldml_s"] = seconds("ldml", alone, dim=32)[0]
-    found["clml_s"], clml = seconds("clml", alone, dim=32, k=16)
+    figures["stml_s"] = seconds("stml", alone, **hinge)[0]
+    figures["cpmtml_s"] = seconds("cpmtml", data, **hinge)[0]
+    figures["ldml_s"] = seconds("ldml", alone, dim=32)[0]
+    figures["clml_s"], clml = seconds("clml", alone, dim=32, k=16)
     start = perf_counter()
     clml.embed(data.rows[:1000])
-    found["clml_batch_ms"] = perf_counter() - start
-    found["clml_query_ms"] = 1e3 * median(embedded(clml, data.rows[i : i + 1]) for i in range(50))
-    return found
+    figures["clml_batch_ms"] = perf_counter() - start
+    figures["clml_query_ms"] = 1e3 * median(embedded(clml, data.rows[i : i + 1]) for i in range(50))
+    return figures
 
 
 def embedded(embedder: Embedder, rows: Rows) -> float:
@@ -99,15 +99,15 @@ def main() -> None:
     parser.add_argument("--names", type=Path)
     parser.add_argument("--updates", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path)
-    told = parser.parse_args()
+    args = parser.parse_args()
     set_threads(os.cpu_count() or 1)
-    figures = measured(given(told.rows, told.names), told.updates)
-    figures |= {"updates": told.updates, "data": told.rows.name if told.rows else "drawn"}
+    figures = measured(given(args.rows, args.names), args.updates)
+    figures |= {"updates": args.updates, "data": args.rows.name if args.rows else "drawn"}
     figures["pair_by_pair_steps_at"] = "every pair"
     figures |= {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     print(json.dumps(figures, indent=1))
-    if told.json:
-        told.json.write_text(json.dumps(figures, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -31,13 +31,13 @@ def main() -> None:
     parser.add_argument("--method", default="ldml")
     parser.add_argument("--dim", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=300)
-    told = parser.parse_args()
-    with service(told.home) as client:
-        print(json.dumps(measured(client, told), indent=1))
+    args = parser.parse_args()
+    with service(args.home) as client:
+        print(json.dumps(measured(client, args), indent=1))
 
 
-def measured(client: httpx.Client, told: argparse.Namespace) -> dict[str, Any]:
-    path, photo = f"/v1/collections/{told.collection}", told.photo.read_bytes()
+def measured(client: httpx.Client, args: argparse.Namespace) -> dict[str, Any]:
+    path, photo = f"/v1/collections/{args.collection}", args.photo.read_bytes()
     task = f"{path}/deployments/identity"
     faces = client.get(path).raise_for_status().json()["face_count"]
 
@@ -46,10 +46,10 @@ def measured(client: httpx.Client, told: argparse.Namespace) -> dict[str, Any]:
         client.post(f"{path}/search", files={"file": photo}).raise_for_status()
         return 1000 * (time.perf_counter() - began)
 
-    for _ in range(told.rounds):
+    for _ in range(args.rounds):
         search()
-    quiet = [search() for _ in range(told.rounds)]
-    body = {"collection": told.collection, "method": told.method, "descriptor": "lbp", "dim": told.dim}
+    quiet = [search() for _ in range(args.rounds)]
+    body = {"collection": args.collection, "method": args.method, "descriptor": "lbp", "dim": args.dim}
     began = time.perf_counter()
     training = client.post("/v1/trainings", json=body).raise_for_status().headers["Location"]
     beside: list[float] = []
@@ -68,7 +68,7 @@ def measured(client: httpx.Client, told: argparse.Namespace) -> dict[str, Any]:
         began = time.perf_counter()
         done(client, client.post(f"{task}:rollback"))
         back.append(time.perf_counter() - began)
-    index = 4 * faces * told.dim / 2**20
+    index = 4 * faces * args.dim / 2**20
     return {
         "faces": faces,
         "search by photo, quiet, ms": shown(quiet),

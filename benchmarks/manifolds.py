@@ -35,30 +35,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batches", default="64,100,128,256")
     parser.add_argument("--json", type=Path)
-    told = parser.parse_args()
-    torch.set_num_threads(told.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     figures = []
-    for batch in map(int, told.batches.split(",")):
-        alone = cost(list, 784, 20, batch, (784,), 20, told.rounds)
-        behind = cost(convolutions, 512, 100, batch, (1, 64, 64), 1, told.rounds)
+    for batch in map(int, args.batches.split(",")):
+        alone = cost(list, 784, 20, batch, (784,), 20, args.rounds)
+        behind = cost(convolutions, 512, 100, batch, (1, 64, 64), 1, args.rounds)
         figures += [{"of": "digits", "batch": batch, **alone}, {"of": "network", "batch": batch, **behind}]
         print(json.dumps(figures[-2]), json.dumps(figures[-1]), sep="\n", flush=True)
-    if told.json:
-        told.json.write_text(json.dumps(figures, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1))
 
 
 def head(name: str, n: int, p: int, seed: int = 0) -> Layer:
     kind, _, metric = name.partition(" ")
-    told = {"manifold": QuotientManifold(descends="metric")} if metric else {}
-    made: Layer = build("layers", kind, start=random_start(n, p, seed), **told)
+    options = {"manifold": QuotientManifold(descends="metric")} if metric else {}
+    made: Layer = build("layers", kind, start=random_start(n, p, seed), **options)
     return made
 
 
 def convolutions() -> list[nn.Module]:
-    widths, found = (1, 32, 64, 128), list[nn.Module]()
+    widths, modules = (1, 32, 64, 128), list[nn.Module]()
     for before, after in pairwise(widths):
-        found += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return [*found, nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+        modules += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return [*modules, nn.AdaptiveAvgPool2d(2), nn.Flatten()]
 
 
 def stepper(layer: Layer, before: list[nn.Module], rate: float, decay: float = 1.0) -> Callable[[Tensor, Tensor], None]:
@@ -74,8 +74,8 @@ def stepper(layer: Layer, before: list[nn.Module], rate: float, decay: float = 1
     def step(pixels: Tensor, labels: Tensor) -> None:
         d2 = squared_distances(network(pixels))
         alike = labels[:, None] == labels
-        apart = ~alike
-        triplets = miner(d2.detach(), alike.fill_diagonal_(False), apart, chance)
+        different = ~alike
+        triplets = miner(d2.detach(), alike.fill_diagonal_(False), different, chance)
         for optimiser in both:
             optimiser.zero_grad()
         triplet(d2, triplets).backward()

@@ -90,8 +90,8 @@ def tables(key: str, result: dict[str, Any], adopted: str) -> Iterable[str]:
 def cell(figure: dict[str, float | None]) -> str:
     mean, deviation = figure["mean"], figure["sd"]
     assert mean is not None
-    places = 1 if mean > 0.1 else 2
-    return f"{100 * mean:.{places}f}" + ("" if deviation is None else f" ({100 * deviation:.{places}f})")
+    decimals = 1 if mean > 0.1 else 2
+    return f"{100 * mean:.{decimals}f}" + ("" if deviation is None else f" ({100 * deviation:.{decimals}f})")
 
 
 def size_table(key: str, result: dict[str, Any]) -> Iterable[str]:
@@ -103,8 +103,8 @@ def size_table(key: str, result: dict[str, Any]) -> Iterable[str]:
     yield "| measured at, people | " + " | ".join(f"used at {column}" for column in columns) + " |"
     yield "|---" * (len(columns) + 1) + "|"
     for size in columns:
-        found = [rows[f"{size} -> {column}"] for column in columns]
-        cells = [f"{100 * row['strangers']:.2f} / {100 * row['distractors']:.2f}" for row in found]
+        cells = [rows[f"{size} -> {column}"] for column in columns]
+        cells = [f"{100 * row['strangers']:.2f} / {100 * row['distractors']:.2f}" for row in cells]
         yield f"| {size} | " + " | ".join(cells) + " |"
     pairs = [f"{100 * rows[f'pairs, {column}']['distractors']:.2f}" for column in columns]
     yield "| pairs, 1 - (1 - fmr)^N; distractors | " + " | ".join(pairs) + " |"

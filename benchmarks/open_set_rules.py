@@ -23,14 +23,14 @@ from app.storage.recognisers.catalogue import DLIB_OPTIONS, DLIB_RESNET
 from benchmarks import open_set_pages, open_set_sizes
 from benchmarks.open_set_scores import (
     ADOPTED,
-    Found,
+    ScoredSearches,
     measure_cohorts,
     order_threshold,
     score,
     share_within,
     tail_threshold,
 )
-from benchmarks.open_set_trial import Plan, Trial, draw_trial
+from benchmarks.open_set_trial import OpenSetTrial, TrialSizes, draw_trial
 from ml.evaluation.protocols import people_of
 from ml.model import Recipe
 from ml.types import Ids, Rows, Spec
@@ -38,7 +38,7 @@ from papers.harness.photos import Photos
 
 FPIR = 0.01
 RECOGNISERS = ("dlib_resnet", "mobilefacenet", "lbp")
-LFW, CELEBA = Plan(), Plan(min_photos=2)
+LFW, CELEBA = TrialSizes(), TrialSizes(min_photos=2)
 PLANS = {
     "lfw, 500 people": ("lfw", LFW),
     "celeba, 500 people": ("celeba", CELEBA),
@@ -106,7 +106,7 @@ class FaceSets:
         return unit, people
 
 
-def draws(sets: FaceSets, recogniser: str, name: str, seeds: int) -> Iterator[tuple[int, Trial]]:
+def draws(sets: FaceSets, recogniser: str, name: str, seeds: int) -> Iterator[tuple[int, OpenSetTrial]]:
     photo_set, plan = PLANS[name]
     rows, people = sets.embed(photo_set, recogniser)
     distractors = sets.embed("distractors", recogniser)[0]
@@ -114,16 +114,16 @@ def draws(sets: FaceSets, recogniser: str, name: str, seeds: int) -> Iterator[tu
         yield seed, draw_trial(rows, people, distractors, plan, seed)
 
 
-def judge(trial: Trial, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
+def judge(trial: OpenSetTrial, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
     """Every rule at thresholds from searches that left their own person out, in rates (0 to 1)."""
     cohorts = measure_cohorts(trial, seed)
     searches = (trial.left_out, trial.queries, trial.strangers, trial.distractors)
-    left_out, queries, strangers, distractors = [score(trial, each, cohorts) for each in searches]
+    left_out, queries, strangers, distractors = [score(trial, search_set, cohorts) for search_set in searches]
     for rule in queries:
-        found, own, others = queries[rule], strangers[rule].scores, distractors[rule].scores
-        right = found.people == trial.whose
+        scored, own, others = queries[rule], strangers[rule].scores, distractors[rule].scores
+        right = scored.people == trial.query_people
         threshold = tail_threshold(left_out[rule].scores, FPIR)
-        named = found.scores <= threshold
+        named = scored.scores <= threshold
         known = order_threshold(own, FPIR)
         yield (
             rule,
@@ -134,7 +134,7 @@ def judge(trial: Trial, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
                 "named_wrongly": float((~right & named).mean()),
                 "strangers_named": share_within(own, threshold),
                 "distractors_named": share_within(others, threshold),
-                "named_rightly_at_known_threshold": float((right & (found.scores <= known)).mean()),
+                "named_rightly_at_known_threshold": float((right & (scored.scores <= known)).mean()),
             },
         )
     yield from judge_thresholds(trial, seed, left_out[ADOPTED].scores, queries[ADOPTED], strangers[ADOPTED].scores,
@@ -142,17 +142,17 @@ def judge(trial: Trial, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def judge_thresholds(
-    trial: Trial, seed: int, left_out: Any, found: Found, own: Any, others: Any
+    trial: OpenSetTrial, seed: int, left_out: Any, scored: ScoredSearches, own: Any, others: Any
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """The adopted rule at thresholds made in two ways, from fewer and fewer searches."""
-    rng, right = np.random.default_rng((seed, 1)), found.people == trial.whose
+    rng, right = np.random.default_rng((seed, 1)), scored.people == trial.query_people
     for count in SAMPLES:
         for name, make in THRESHOLDS.items():
             several = [left_out] if count >= len(left_out) else [
                 rng.choice(left_out, count, replace=False) for _ in range(REPEATS)]  # fmt: skip
             made = [make(scores, FPIR) for scores in several]
             figures = {
-                "named_rightly": [float((right & (found.scores <= t)).mean()) for t in made],
+                "named_rightly": [float((right & (scored.scores <= t)).mean()) for t in made],
                 "strangers_named": [share_within(own, t) for t in made],
                 "distractors_named": [share_within(others, t) for t in made],
             }

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from benchmarks.open_set_trial import (
     EMPTY,
     NEAREST_OF_COHORT,
-    Gallery,
+    OpenSetTrial,
     PersonDistances,
     Scores,
-    Searches,
-    Trial,
+    SearchSet,
+    TrialGallery,
     nearest_people,
     person_distances,
 )
@@ -28,7 +28,7 @@ NAMES = {0.0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1.0: "1"}
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class ScoredSearches:
     """people: (S,) the nearest person by a rule; scores: (S,) smaller is more alike."""
 
     people: Ids
@@ -45,14 +45,14 @@ class Cohorts:
     of: dict[str, tuple[Scores, Scores]]
 
 
-def score(trial: Trial, searches: Searches, cohorts: Cohorts | None) -> dict[str, Found]:
+def score(trial: OpenSetTrial, searches: SearchSet, cohorts: Cohorts | None) -> dict[str, ScoredSearches]:
     """Every rule. cohorts: None leaves out what is normalised by them."""
-    blocks: list[dict[str, Found]] = []
+    blocks: list[dict[str, ScoredSearches]] = []
     for distances in person_distances(trial.gallery, searches):
         blocks.append(dict(_linear(trial.gallery, distances)) | dict(_by_other_people(distances)))
         if cohorts is not None:
             blocks[-1] |= dict(_by_cohort(base_distance(distances), cohorts))
-    return {rule: Found(np.concatenate([b[rule].people for b in blocks]),
+    return {rule: ScoredSearches(np.concatenate([b[rule].people for b in blocks]),
                         np.concatenate([b[rule].scores for b in blocks])) for rule in blocks[0]}  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def _weigh(nearest: Scores, template: Scores, share: float) -> Scores:
     return (1 - share) * nearest + share * template
 
 
-def _linear(gallery: Gallery, distances: PersonDistances) -> Iterator[tuple[str, Found]]:
+def _linear(gallery: TrialGallery, distances: PersonDistances) -> Iterator[tuple[str, ScoredSearches]]:
     """A distance of each person less a share of the lead over the next one."""
     several = gallery.within_variance * (1 - 1 / gallery.counts)
     bases: dict[str, tuple[Scores, tuple[float, ...]]] = {
@@ -84,22 +84,25 @@ def _linear(gallery: Gallery, distances: PersonDistances) -> Iterator[tuple[str,
     for name, (base, margins) in bases.items():
         people, near = nearest_people(base, 2)
         for margin in margins:
-            yield f"{name}, margin {NAMES[margin]}", Found(people, near[:, 0] - margin * (near[:, 1] - near[:, 0]))
+            yield (
+                f"{name}, margin {NAMES[margin]}",
+                ScoredSearches(people, near[:, 0] - margin * (near[:, 1] - near[:, 0])),
+            )
 
 
-def _by_other_people(distances: PersonDistances) -> Iterator[tuple[str, Found]]:
+def _by_other_people(distances: PersonDistances) -> Iterator[tuple[str, ScoredSearches]]:
     """What the distances to the next people, who are strangers to the query, say of the nearest."""
     people, near = nearest_people(base_distance(distances), PEOPLE_OF_A_TAIL + 1)
     first, rest = near[:, 0], near[:, 1:]
     for count in (3, 10):
         lead = rest[:, :count].mean(1) - first
-        yield f"template 2/3, margin 1/2 to the next {count}", Found(people, first - 0.5 * lead)
+        yield f"template 2/3, margin 1/2 to the next {count}", ScoredSearches(people, first - 0.5 * lead)
     for count in (10, PEOPLE_OF_A_TAIL):
         mean, spread = rest[:, :count].mean(1), np.maximum(rest[:, :count].std(1), 1e-6)
-        yield f"t-norm, {count} next people", Found(people, (first - mean) / spread)
+        yield f"t-norm, {count} next people", ScoredSearches(people, (first - mean) / spread)
     excess = np.maximum(rest[:, -1] - rest.mean(1), 1e-6)
-    yield "exponential tail of the next 50 people", Found(people, (first - rest[:, 0]) / excess)
-    yield "generalised Pareto tail of the next 50 people", Found(people, _pareto(first, rest))
+    yield "exponential tail of the next 50 people", ScoredSearches(people, (first - rest[:, 0]) / excess)
+    yield "generalised Pareto tail of the next 50 people", ScoredSearches(people, _pareto(first, rest))
 
 
 def _pareto(first: Scores, rest: Scores) -> Scores:
@@ -115,7 +118,7 @@ def _pareto(first: Scores, rest: Scores) -> Scores:
     return np.where(inside <= 1e-300, -600 - beyond, np.maximum(share, -600.0))
 
 
-def _by_cohort(base: Scores, cohorts: Cohorts) -> Iterator[tuple[str, Found]]:
+def _by_cohort(base: Scores, cohorts: Cohorts) -> Iterator[tuple[str, ScoredSearches]]:
     """Adaptive score normalisation: of each person by a cohort's nearest, and of the query by the next people."""
     _, near = nearest_people(base, 11)
     mean, spread = near[:, 1:].mean(1)[:, None], np.maximum(near[:, 1:].std(1), 1e-6)[:, None]
@@ -127,18 +130,18 @@ def _by_cohort(base: Scores, cohorts: Cohorts) -> Iterator[tuple[str, Found]]:
             (f"s-norm by {kind}", (normed + (base - mean) / spread) / 2),
         ):
             people, values = nearest_people(scored, 1)
-            yield name, Found(people, values[:, 0])
+            yield name, ScoredSearches(people, values[:, 0])
 
 
-def measure_cohorts(trial: Trial, seed: int) -> Cohorts:
+def measure_cohorts(trial: OpenSetTrial, seed: int) -> Cohorts:
     """The gallery's own faces, and distractors that no search is made for."""
     rng = np.random.default_rng(seed)
-    places = rng.permutation(len(trial.gallery.rows))[: len(trial.cohort)]
-    own = Searches(trial.gallery.rows[places], trial.gallery.owners[places])
-    return Cohorts({"gallery": _nearest_of(trial, own), "distractors": _nearest_of(trial, Searches(trial.cohort))})
+    indices = rng.permutation(len(trial.gallery.rows))[: len(trial.cohort)]
+    own = SearchSet(trial.gallery.rows[indices], trial.gallery.owners[indices])
+    return Cohorts({"gallery": _nearest_of(trial, own), "distractors": _nearest_of(trial, SearchSet(trial.cohort))})
 
 
-def _nearest_of(trial: Trial, searches: Searches) -> tuple[Scores, Scores]:
+def _nearest_of(trial: OpenSetTrial, searches: SearchSet) -> tuple[Scores, Scores]:
     base = np.concatenate([base_distance(block) for block in person_distances(trial.gallery, searches)])
     near = np.sort(np.where(np.isfinite(base), base, EMPTY), axis=0)[:NEAREST_OF_COHORT]
     return near.mean(0), np.maximum(near.std(0), 1e-3)
@@ -155,8 +158,8 @@ def tail_threshold(scores: Scores, fpir: float, low: float = 0.03, high: float =
     share, extended to `fpir`. What lies below `low`, people enrolled under two names among it, is not looked at."""
     ordered = np.sort(scores)
     first = max(1, int(low * len(ordered)))
-    places = np.arange(first, max(int(high * len(ordered)), first + 3))
-    slope, intercept = np.polyfit(np.log((places + 0.5) / len(ordered)), ordered[places], 1)
+    indices = np.arange(first, max(int(high * len(ordered)), first + 3))
+    slope, intercept = np.polyfit(np.log((indices + 0.5) / len(ordered)), ordered[indices], 1)
     return float(intercept + slope * np.log(fpir))
 
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.open_set_scores import ADOPTED, Found, score, share_within, tail_threshold
-from benchmarks.open_set_trial import Gallery, Plan, Searches, Trial, draw_trial, one_face_each_first
+from benchmarks.open_set_scores import ADOPTED, ScoredSearches, score, share_within, tail_threshold
+from benchmarks.open_set_trial import OpenSetTrial, SearchSet, TrialGallery, TrialSizes, draw_trial, one_face_each_first
 from ml.types import Ids, Rows
 
 FPIR = 0.01
 SIZES = (250, 500, 1000, 2000, 4500)
 SEARCHES, PAIRS = 2000, 400_000
 MAX_FITTED_RATE = 0.2
-PLAN = Plan(people=200, queries=100, strangers=1000, everybody=True)
+PLAN = TrialSizes(people=200, queries=100, strangers=1000, everybody=True)
 
 
 def compare(rows: Rows, people: Ids, distractors: Rows, seeds: int) -> dict[str, Any]:
@@ -25,13 +25,13 @@ def compare(rows: Rows, people: Ids, distractors: Rows, seeds: int) -> dict[str,
         order = rng.permutation(len(trial.gallery.counts))
         measured = {size: _measure(trial, np.sort(order[:size]), rng) for size in SIZES}
         for size, (faces, left_out, _) in measured.items():
-            for other, (now, _, found) in measured.items():
+            for other, (now, _, scored) in measured.items():
                 rate = 1 - (1 - FPIR) ** (faces / now)
                 threshold = (
                     tail_threshold(left_out, rate) if rate <= MAX_FITTED_RATE else float(np.quantile(left_out, rate))
                 )
                 row = table.setdefault(f"{size} -> {other}", {})
-                for name, scores in found.items():
+                for name, scores in scored.items():
                     row.setdefault(name, []).append(share_within(scores, threshold))
         for size in SIZES:
             table.setdefault(f"pairs, {size}", {}).setdefault("distractors", []).append(
@@ -41,32 +41,34 @@ def compare(rows: Rows, people: Ids, distractors: Rows, seeds: int) -> dict[str,
                                       for k, r in table.items()}}  # fmt: skip
 
 
-def _measure(trial: Trial, chosen: Ids, rng: np.random.Generator) -> tuple[int, Any, dict[str, Any]]:
+def _measure(trial: OpenSetTrial, chosen: Ids, rng: np.random.Generator) -> tuple[int, Any, dict[str, Any]]:
     """Faces of a smaller gallery; scores of its searches that leave their own out; scores of strangers."""
     gallery = _choose(trial.gallery, chosen)
-    places = one_face_each_first(gallery.owners, rng)[:SEARCHES]
-    left_out = Searches(gallery.rows[places], gallery.owners[places])
-    smaller = Trial(gallery, trial.queries, trial.whose, trial.strangers, trial.distractors, left_out, trial.cohort)
-    found: dict[str, Found] = {
+    indices = one_face_each_first(gallery.owners, rng)[:SEARCHES]
+    left_out = SearchSet(gallery.rows[indices], gallery.owners[indices])
+    smaller = OpenSetTrial(
+        gallery, trial.queries, trial.query_people, trial.strangers, trial.distractors, left_out, trial.cohort
+    )
+    scored: dict[str, ScoredSearches] = {
         "left out": score(smaller, left_out, None)[ADOPTED],
         "strangers": score(smaller, trial.strangers, None)[ADOPTED],
         "distractors": score(smaller, trial.distractors, None)[ADOPTED],
     }
-    scores = {name: each.scores for name, each in found.items()}
+    scores = {name: part.scores for name, part in scored.items()}
     return len(gallery.rows), scores.pop("left out"), scores
 
 
-def _choose(gallery: Gallery, chosen: Ids) -> Gallery:
+def _choose(gallery: TrialGallery, chosen: Ids) -> TrialGallery:
     kept = np.isin(gallery.owners, chosen)
-    return Gallery(gallery.rows[kept], np.searchsorted(chosen, gallery.owners[kept]))
+    return TrialGallery(gallery.rows[kept], np.searchsorted(chosen, gallery.owners[kept]))
 
 
-def _by_pairs(trial: Trial, chosen: Ids, rng: np.random.Generator) -> float:
+def _by_pairs(trial: OpenSetTrial, chosen: Ids, rng: np.random.Generator) -> float:
     """The share of distractors named where pairs of different people say how near a face may be."""
     gallery = _choose(trial.gallery, chosen)
     first, second = rng.integers(len(gallery.rows), size=(2, PAIRS))
-    apart = gallery.owners[first] != gallery.owners[second]
-    distances = 2 - 2 * np.einsum("ij,ij->i", gallery.rows[first[apart]], gallery.rows[second[apart]])
+    different = gallery.owners[first] != gallery.owners[second]
+    distances = 2 - 2 * np.einsum("ij,ij->i", gallery.rows[first[different]], gallery.rows[second[different]])
     rate = 1 - (1 - FPIR) ** (1 / len(gallery.rows))
     count = max(1, int(rate * len(distances)))
     threshold = float(np.partition(distances, count - 1)[count - 1])

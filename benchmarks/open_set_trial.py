@@ -20,7 +20,7 @@ EMPTY = 99.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrialSizes:
     """How a gallery is drawn. everybody: all other people but the strangers are enrolled as well."""
 
     people: int = 500
@@ -34,7 +34,7 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Searches:
+class SearchSet:
     """rows: (S, d). hidden: (S,) people whose faces are left out of the gallery, None: nobody's."""
 
     rows: Rows
@@ -42,7 +42,7 @@ class Searches:
 
 
 @dataclass(frozen=True, eq=False)
-class Gallery:
+class TrialGallery:
     """rows: (N, d) in order of (N,) owners, numbers from 0 on."""
 
     rows: Rows
@@ -70,19 +70,19 @@ class Gallery:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """whose: (Q,) person of each query. cohort: strangers of another set that no search is made for."""
+class OpenSetTrial:
+    """query_people: (Q,) person of each query. cohort: strangers of another set that no search is made for."""
 
-    gallery: Gallery
-    queries: Searches
-    whose: Ids
-    strangers: Searches
-    distractors: Searches
-    left_out: Searches
+    gallery: TrialGallery
+    queries: SearchSet
+    query_people: Ids
+    strangers: SearchSet
+    distractors: SearchSet
+    left_out: SearchSet
     cohort: Rows
 
 
-def draw_trial(rows: Rows, people: Ids, distractors: Rows, plan: Plan, seed: int) -> Trial:
+def draw_trial(rows: Rows, people: Ids, distractors: Rows, plan: TrialSizes, seed: int) -> OpenSetTrial:
     """rows: (N, d) of (N,) people, numbers from 0 on; distractors: (M, d) strangers to all of them.
 
     left_out: one face of each enrolled person, then second ones, to `plan.searches`; each without its own person.
@@ -90,13 +90,13 @@ def draw_trial(rows: Rows, people: Ids, distractors: Rows, plan: Plan, seed: int
     rng = np.random.default_rng(seed)
     counts = np.bincount(people)
     able = np.flatnonzero(counts >= plan.min_photos)
-    drawn = rng.permutation(able)[: plan.people]
-    searched = np.isin(drawn, rng.permutation(drawn)[: plan.queries])
-    others = rng.permutation(np.setdiff1d(np.flatnonzero(counts), drawn))
+    chosen = rng.permutation(able)[: plan.people]
+    searched = np.isin(chosen, rng.permutation(chosen)[: plan.queries])
+    others = rng.permutation(np.setdiff1d(np.flatnonzero(counts), chosen))
     strangers, rest = others[: plan.strangers], others[plan.strangers :]
     enrolled: list[Ids] = []
     queries: list[int] = []
-    for person, is_searched in zip(drawn.tolist(), searched.tolist(), strict=True):
+    for person, is_searched in zip(chosen.tolist(), searched.tolist(), strict=True):
         photos = rng.permutation(np.flatnonzero(people == person))
         if is_searched:
             queries.append(int(photos[0]))
@@ -104,13 +104,15 @@ def draw_trial(rows: Rows, people: Ids, distractors: Rows, plan: Plan, seed: int
         enrolled.append(photos if plan.everybody else photos[: plan.max_enrolled])
     if plan.everybody:
         enrolled += [np.flatnonzero(people == person) for person in rest.tolist()]
-    gallery = Gallery(rows[np.concatenate(enrolled)], np.repeat(np.arange(len(enrolled)), [len(e) for e in enrolled]))
+    gallery = TrialGallery(
+        rows[np.concatenate(enrolled)], np.repeat(np.arange(len(enrolled)), [len(e) for e in enrolled])
+    )
     one_each = [int(rng.choice(np.flatnonzero(people == person))) for person in strangers.tolist()]
     order = rng.permutation(len(distractors))
-    places = one_face_each_first(gallery.owners, rng)[: plan.searches]
-    return Trial(
-        gallery, Searches(rows[queries]), np.flatnonzero(searched), Searches(rows[one_each]),
-        Searches(distractors[order[: plan.distractors]]), Searches(gallery.rows[places], gallery.owners[places]),
+    indices = one_face_each_first(gallery.owners, rng)[: plan.searches]
+    return OpenSetTrial(
+        gallery, SearchSet(rows[queries]), np.flatnonzero(searched), SearchSet(rows[one_each]),
+        SearchSet(distractors[order[: plan.distractors]]), SearchSet(gallery.rows[indices], gallery.owners[indices]),
         distractors[order[plan.distractors : plan.distractors + COHORT]],
     )  # fmt: skip
 
@@ -138,7 +140,7 @@ class PersonDistances:
     average: Scores
 
 
-def person_distances(gallery: Gallery, searches: Searches) -> Iterator[PersonDistances]:
+def person_distances(gallery: TrialGallery, searches: SearchSet) -> Iterator[PersonDistances]:
     """A block of searches at a time."""
     norms = np.linalg.norm(gallery.means, axis=1)
     several = np.flatnonzero(gallery.counts > 1)
@@ -152,17 +154,17 @@ def person_distances(gallery: Gallery, searches: Searches) -> Iterator[PersonDis
             own = faces[:, gallery.starts[person] : gallery.starts[person] + gallery.counts[person]]
             second[:, person] = np.partition(own, 1, axis=1)[:, :2].mean(1)
         parts = [nearest, second, 1 + norms**2 - 2 * product, 2 - 2 * product / norms, 2 - 2 * product]
-        found = [part.astype(np.float64) for part in parts]
+        distances = [part.astype(np.float64) for part in parts]
         if searches.hidden is not None:
-            for part in found:
+            for part in distances:
                 part[np.arange(len(rows)), searches.hidden[at : at + BLOCK]] = np.inf
-        yield PersonDistances(found[0], found[1], found[2], found[3], found[4])
+        yield PersonDistances(distances[0], distances[1], distances[2], distances[3], distances[4])
 
 
 def nearest_people(base: Scores, count: int) -> tuple[Ids, Scores]:
     """(S, P) -> (S,) the nearest person and (S, count) the nearest people's distances, rising."""
     count = min(count, base.shape[1] - 1)
-    places = np.argpartition(base, count - 1, axis=1)[:, :count]
-    values = np.take_along_axis(base, places, 1)
+    indices = np.argpartition(base, count - 1, axis=1)[:, :count]
+    values = np.take_along_axis(base, indices, 1)
     order = np.argsort(values, axis=1, kind="stable")
-    return np.take_along_axis(places, order, 1)[:, 0], np.take_along_axis(values, order, 1)
+    return np.take_along_axis(indices, order, 1)[:, 0], np.take_along_axis(values, order, 1)

@@ -56,7 +56,7 @@ from ml.evaluation.verification_pairs import read_folds
 from ml.geometry import similarity, warp
 from ml.pipeline import default_front_end
 from ml.types import Crops, Ids, Rows
-from papers.harness.photos import ARCHIVES, Archive, Photos
+from papers.harness.photos import ARCHIVES, PhotoArchive, Photos
 
 VARIANTS = {
     "stored crop": (False, False),
@@ -110,7 +110,7 @@ def chips_of(photos: Photos, photo_set: str, own_chip: bool) -> Iterator[Crops]:
         crops = photos.crops(photo_set, "colour")
         yield from (cut_chips(np.ascontiguousarray(crops[at : at + CHUNK])) for at in range(0, len(crops), CHUNK))
         return
-    source = photos.lfw if photo_set == "lfw" else Archive(photos.data / ARCHIVES[photo_set])
+    source = photos.lfw if photo_set == "lfw" else PhotoArchive(photos.data / ARCHIVES[photo_set])
     data = [content for _, content in sorted(source.photos())]
     with ProcessPoolExecutor() as pool:
         for at in range(0, len(data), CHUNK):
@@ -122,8 +122,8 @@ def rows_of(photos: Photos, photo_set: str, own_chip: bool, mirrored: bool) -> R
     kept = photos.cache / photo_set / f"recogniser-{'chip' if own_chip else 'crop'}.npy"
     if not kept.exists():
         with ProcessPoolExecutor() as pool:
-            found = list(pool.map(describe, chips_of(photos, photo_set, own_chip)))
-        np.save(kept, np.stack([np.concatenate(side) for side in zip(*found, strict=True)]))
+            described = list(pool.map(describe, chips_of(photos, photo_set, own_chip)))
+        np.save(kept, np.stack([np.concatenate(side) for side in zip(*described, strict=True)]))
     rows: Rows = np.load(kept)[int(mirrored)]
     return rows
 
@@ -132,12 +132,12 @@ def figures(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[
     """In percent, in the order that the table names them."""
     rows, names = rows_of(photos, "lfw", own_chip, mirrored), photos.names("lfw")
     distractors = rows_of(photos, "distractors", own_chip, mirrored)
-    found = []
+    values = []
     for kind in ("queries", "disjoint"):
         ranked = [rank_protocol(rows, read(f"{kind}-{k}", photos.lfw.protocol, names)) for k in range(draws)]
         report = summarise(ranked, protocol=kind)
-        found += [report.mean_average_precision.value, report.ncall["1"].value, report.ncall["10"].value]
-    return [100 * f for f in (*found, verified(rows, names, photos), *open_set(rows, people_of(names), distractors))]
+        values += [report.mean_average_precision.value, report.ncall["1"].value, report.ncall["10"].value]
+    return [100 * f for f in (*values, verified(rows, names, photos), *open_set(rows, people_of(names), distractors))]
 
 
 def verified(rows: Rows, names: list[str], photos: Photos) -> float:
@@ -169,14 +169,14 @@ def _trial(rows: Rows, people: Ids, distractors: Rows, draw: np.random.Generator
     strangers = np.concatenate([rows[others], distractors[draw.choice(len(distractors), STRANGERS, replace=False)]])
     nearest = [np.stack([(x @ own.T).max(1) for own in enrolled], 1) for x in (queries, strangers)]
     means = unit(np.stack([own.mean(0) for own in enrolled]))
-    mixed = [(found + x @ means.T) / 2 for found, x in zip(nearest, (queries, strangers), strict=True)]
+    mixed = [(distances + x @ means.T) / 2 for distances, x in zip(nearest, (queries, strangers), strict=True)]
     right = float((nearest[0].argmax(1) == held).mean())
     return right, _named(*nearest, held), _named(*mixed, held)
 
 
-def _named(found: Rows, strangers: Rows, held: Ids) -> float:
+def _named(distances: Rows, strangers: Rows, held: Ids) -> float:
     threshold = np.quantile(strangers.max(1), 1 - FPIR)
-    return float(((found.argmax(1) == held) & (found.max(1) > threshold)).mean())
+    return float(((distances.argmax(1) == held) & (distances.max(1) > threshold)).mean())
 
 
 def show_accuracy(photos: Photos, draws: int) -> None:
@@ -192,9 +192,9 @@ def show_speed(photos: Photos) -> None:
         for name, model in {"float32": None, **quantised(Path(folder), chips)}.items():
             session.cache_clear()
             run = session(model).run
-            found = unit(np.concatenate([run(None, {INPUT: chips[at : at + 16]})[0] for at in range(0, 256, 16)]))
+            embedded = unit(np.concatenate([run(None, {INPUT: chips[at : at + 16]})[0] for at in range(0, 256, 16)]))
             took = [median_ms(lambda n=n, run=run: run(None, {INPUT: chips[:n]})) / n for n in (1, 16)]
-            cosine = (found * plain).sum(1)
+            cosine = (embedded * plain).sum(1)
             print(
                 f"{name:16} one {took[0]:5.2f}, of 16 {took[1]:5.2f} ms a face; cosine to float32 {cosine.mean():.4f}"
             )
@@ -205,7 +205,7 @@ def quantised(folder: Path, chips: Crops) -> dict[str, str]:
     """Files of the same network in 8 bits; static: ranges from 200 of these chips."""
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class ChipReader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             self.parts = iter(np.split(chips[:200], 10))
 
@@ -215,7 +215,7 @@ def quantised(folder: Path, chips: Crops) -> dict[str, str]:
     plain = folder / "plain.onnx"
     plain.write_bytes(build_model(read_network(read_weights(find_weights()))))
     made = {name: str(folder / f"{name}.onnx") for name in ("int8 static", "int8 dynamic")}
-    quantize_static(str(plain), made["int8 static"], Reader(), per_channel=True, weight_type=QuantType.QInt8)
+    quantize_static(str(plain), made["int8 static"], ChipReader(), per_channel=True, weight_type=QuantType.QInt8)
     quantize_dynamic(str(plain), made["int8 dynamic"], weight_type=QuantType.QUInt8)
     return made
 
@@ -286,8 +286,8 @@ def _time_searches(client: httpx.Client, recogniser: str) -> None:
 
     def search() -> None:
         sent = {"file": ("q.jpg", buffer.getvalue())}
-        found = client.post("/v1/collections/c/search", files=sent).raise_for_status()
-        assert found.json()["faces"], "the face was not found"
+        answer = client.post("/v1/collections/c/search", files=sent).raise_for_status()
+        assert answer.json()["faces"], "the face was not found"
 
     for _ in range(10):
         search()

@@ -58,8 +58,8 @@ def effective_numbers(rows: Rows, people: Ids, impostors: ImpostorDistances) -> 
     wanted = np.minimum(np.array(impostors.counts) / impostors.n, rate[-1])
     tail = np.maximum(rate[0] / wanted, 1) ** TAIL_EXPONENT
     relative = np.interp(np.log(wanted), np.log(rate), spread) * tail
-    found = 1 / (1 / impostors.n + relative * wanted / (1 - wanted))
-    return tuple(found.round(1).tolist())
+    numbers = 1 / (1 / impostors.n + relative * wanted / (1 - wanted))
+    return tuple(numbers.round(1).tolist())
 
 
 def impostor_distances(rows: Rows, people: Ids) -> NDArray[np.float64]:

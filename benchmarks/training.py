@@ -47,19 +47,19 @@ def main() -> None:
     parser.add_argument("--holdout", type=float, default=0.2)
     parser.add_argument("--limit", type=int, help="only the first so many faces")
     parser.add_argument("--threads", type=int, default=2)
-    told = parser.parse_args()
+    args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
-    set_threads(told.threads)
-    options = {"dim": told.dim} | {n: json.loads(v) for n, _, v in (o.partition("=") for o in told.option)}
+    set_threads(args.threads)
+    options = {"dim": args.dim} | {n: json.loads(v) for n, _, v in (o.partition("=") for o in args.option)}
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder))
         upgrade(settings.database)
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
                 ensure_first(session, resources.generations)
-            names = told.names.read_text().splitlines()[: told.limit]
-            fill(resources, np.load(told.crops, mmap_mode="r")[: told.limit], names)
-            print(json.dumps(trained(resources, told.method, options, told.holdout), indent=1))
+            names = args.names.read_text().splitlines()[: args.limit]
+            fill(resources, np.load(args.crops, mmap_mode="r")[: args.limit], names)
+            print(json.dumps(trained(resources, args.method, options, args.holdout), indent=1))
 
 
 def fill(resources: Resources, crops: Any, names: Sequence[str]) -> None:
@@ -111,14 +111,14 @@ def trained(resources: Resources, method: str, options: dict[str, Any], holdout:
         if report[which]
     }
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    asked = {
+    request = {
         "method": method,
         "options": options,
         "faces": report["faces"],
         "held_out_people": report["held_out_people"],
     }
     return (
-        asked
+        request
         | {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "peak_memory_gib": round(memory, 2)}
         | figures
     )

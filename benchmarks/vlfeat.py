@@ -52,9 +52,9 @@ def dense_sift(vl: CDLL, crop: Crops) -> Floats:
     vl._vl_dsift_update_buffers(handle)
     pixels = np.ascontiguousarray(crop, np.float32)
     vl.vl_dsift_process(handle, pixels.ctypes.data_as(POINTER(c_float)))
-    found = np.ctypeslib.as_array(dsift.descriptors, (dsift.frames_count, dsift.size)).copy()
+    descriptors = np.ctypeslib.as_array(dsift.descriptors, (dsift.frames_count, dsift.size)).copy()
     vl.vl_dsift_delete(handle)
-    return found
+    return descriptors
 
 
 def fisher_vector(
@@ -62,8 +62,8 @@ def fisher_vector(
 ) -> Floats:
     """By the means, then by the deviations: (k, d), (k, d), (k,), (T, d) -> (2 k d,)."""
     k, d = means.shape
-    found = np.empty(2 * k * d, np.float32)
+    vector = np.empty(2 * k * d, np.float32)
     given = [np.ascontiguousarray(a, np.float32) for a in (means, variances, weights, patches)]
     m, v, w, z = (a.ctypes.data for a in given)
-    vl.vl_fisher_encode(found.ctypes.data, FLOAT, m, d, k, v, w, z, len(patches), flags)
-    return found
+    vl.vl_fisher_encode(vector.ctypes.data, FLOAT, m, d, k, v, w, z, len(patches), flags)
+    return vector

@@ -11,11 +11,11 @@ from joblib import cpu_count
 
 from app.cli.client import console
 from app.threads import set_threads
-from papers.harness import pages, run, summary, writing
-from papers.harness.lab import Lab
+from papers.harness import page_writer, pages, runner, summary
+from papers.harness.lab_fits import Lab
 from papers.harness.photos import Photos
-from papers.harness.plan import Chapter, Scope
-from papers.harness.store import NotThere, Store
+from papers.harness.result_store import ResultMissing, ResultStore
+from papers.harness.table_types import Chapter, Scope
 
 
 class Paper(StrEnum):
@@ -35,7 +35,9 @@ def reproduce(
     paper: Annotated[Paper, typer.Argument(help="whose tables; beyond: what none of the papers tested")],
     data: Annotated[Path | None, typer.Option(exists=True, file_okay=False, help="folder of the data sets")] = None,
     draws: Annotated[int, typer.Option(min=1, max=10, help="of the queries, LBP at d = 32")] = 10,
-    few: Annotated[int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")] = 3,
+    few_draws: Annotated[
+        int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")
+    ] = 3,
     quick: Annotated[bool, typer.Option(help="one draw and fewer settings: a look in minutes")] = False,
     page: Annotated[bool, typer.Option(help="compute nothing, write the tables of what is there")] = False,
     from_json: Annotated[
@@ -50,32 +52,34 @@ def reproduce(
 ) -> None:
     """Compute the papers' tables and write each figure beside the paper's own. Stop it when you like: it goes on where
     it was."""
-    asked = list(PACKAGES) if paper is Paper.all else [paper]
+    papers = list(PACKAGES) if paper is Paper.all else [paper]
     folder = out or (RESULTS / "quick" if quick else RESULTS)
     if from_json:
-        _rewrite_pages(asked, folder)
+        _rewrite_pages(papers, folder)
         return
     if data is None:
         raise typer.BadParameter("give the folder of the data sets, or --from-json", param_hint="--data")
     set_threads(threads or cpu_count())
     cuda = _cuda()
-    scope = Scope(1, 1, True) if quick else Scope(draws, draws if cuda else min(few, draws))
-    lab = Lab(Photos(data, cache), Store(cache / "results"), scope)
-    chapters = {one: _chapter(one)(lab) for one in asked}
-    run.announce(list(chapters.values()), lab.store)
+    scope = Scope(1, 1, True) if quick else Scope(draws, draws if cuda else min(few_draws, draws))
+    lab = Lab(Photos(data, cache), ResultStore(cache / "results"), scope)
+    chapters = {one: _chapter(one)(lab) for one in papers}
+    runner.print_cost(list(chapters.values()), lab.store)
     if cost:
         return
-    told = f"likeness reproduce {paper} --data DATA" + (" --quick" if quick else f" --draws {draws} --few {few}")
+    command = f"likeness reproduce {paper} --data DATA" + (
+        " --quick" if quick else f" --draws {draws} --few {few_draws}"
+    )
     for one, chapter in chapters.items():
         if not page:
-            run.carry_out([chapter], lab.store)
-        missing = run.missing(chapter, lab.store)
+            runner.compute_missing([chapter], lab.store)
+        missing = runner.count_missing(chapter, lab.store)
         try:
-            written = writing.write(
-                folder, chapter.name, chapter.title, told, chapter.tables(), lab.store, missing, quick=quick
+            written = page_writer.write_chapter(
+                folder, chapter.name, chapter.title, command, chapter.tables(), lab.store, missing, quick=quick
             )
             console.print(f"{one}: {written}" + (f", {missing} results missing" if missing else ""), soft_wrap=True)
-        except NotThere as error:
+        except ResultMissing as error:
             console.print(f"{one}: no page, {missing} results missing, among them that {error}", soft_wrap=True)
     summary.write_figures(folder)
 

@@ -4,6 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
 from app.db.field_types import CollectionName, Note, TaskName, Word
+from ml.active_learning import MAX_SUGGESTIONS
 
 FACES: dict[str, Any] = {"face_a": examples.FACE, "face_b": examples.OTHER_FACE}
 IN: dict[str, Any] = FACES | {"same": True}
@@ -92,7 +93,7 @@ class SuggestIn(BaseModel):
     )
     collection: CollectionName
     task: TaskName = "identity"
-    limit: int = Field(20, ge=1, le=200)
+    limit: int = Field(20, ge=1, le=MAX_SUGGESTIONS)
 
 
 class SuggestedPair(BaseModel):

@@ -4,8 +4,8 @@ import numpy as np
 
 from app.cli.export import training_set
 from ml.embedders.base import TaskData, TrainingSet
-from papers.harness.lab import Lab
-from papers.manifolds.people import ALIKE, sides
+from papers.harness.lab_fits import Lab
+from papers.manifolds.people_split import ALIKE, split_people
 
 ABOUT = {"fitted on": "celeba", "without": f"look-alikes from {ALIKE}"}
 LEAST = 2
@@ -18,7 +18,7 @@ def there(lab: Lab) -> bool:
 
 def people(lab: Lab, features: str) -> TrainingSet:
     """By its identities; nobody of whom a face looks like one of LFW."""
-    kept, names = sides(lab.photos, LEAST).taught, lab.photos.names("celeba")
+    kept, names = split_people(lab.photos, LEAST).taught, lab.photos.names("celeba")
     made = training_set(lab.photos.rows("celeba", features)[kept], [names[i] for i in kept])
     return TrainingSet(made.rows, made.tasks, lab.photos.blocks(features))
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from papers.beyond.across import across
-from papers.beyond.choice import choices as choices_of_cnn
-from papers.beyond.cnn import smaller
-from papers.beyond.fused import fused
-from papers.beyond.labels import labelled
-from papers.beyond.strangers import strangers
-from papers.clml.choice import Case, Choices, possible
-from papers.clml.fits import Fits, Options
+from papers.beyond.cnn_choice import choices as choices_of_cnn
+from papers.beyond.cnn_compression import smaller
+from papers.beyond.fused_descriptors import fused
+from papers.beyond.label_counts import labelled
+from papers.beyond.transfer import across
+from papers.beyond.unseen_people import strangers
+from papers.clml.fits import ClmlFits, Options
 from papers.clml.grids import GRIDS, START
-from papers.clml.rows import Part, side_by_side
-from papers.harness import writing
-from papers.harness.lab import Lab
-from papers.harness.plan import Chapter, Table, Work
+from papers.clml.option_choice import Case, Choices, possible
+from papers.clml.table_rows import TableWorks, order_works
+from papers.harness import page_writer
+from papers.harness.lab_fits import Lab
+from papers.harness.table_types import Chapter, Table, Work
 
 PARTS = (smaller, strangers, across, labelled, fused)
 
@@ -23,12 +23,12 @@ def chapter(lab: Lab, start: Mapping[Case, Options] = START) -> Chapter:
     """The options of LDML and CLML are those that 003's tables choose; start: before that, and in a quick look."""
     choices = Choices(lab, possible(lab, GRIDS), start)
 
-    def parts() -> list[Part]:
-        fits = Fits(lab, {case: choices.of(case).options for case in start})
+    def parts() -> list[TableWorks]:
+        fits = ClmlFits(lab, {case: choices.of(case).options for case in start})
         return [part for make in PARTS if (part := make(fits))]
 
     def rest() -> list[Work]:
-        return side_by_side([work for part in parts() for work in part.works])
+        return order_works([work for part in parts() for work in part.works])
 
     def done() -> bool:
         return choices.done and all(lab.store.has(work) for work in choices_of_cnn(lab))
@@ -42,6 +42,6 @@ def chapter(lab: Lab, start: Mapping[Case, Options] = START) -> Chapter:
         return [] if done() else [work for work in rest() if not lab.store.has(work)]
 
     def tables() -> Sequence[Table]:
-        return writing.those_there(*(part.table for part in parts()))
+        return page_writer.make_available_tables(*(part.table for part in parts()))
 
     return Chapter("beyond", "Past the papers", works, tables, guessed)

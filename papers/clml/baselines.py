@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from papers.clml.fits import DIM, Fits, K
-from papers.clml.rows import Part, altered
-from papers.harness.lab import Lab, Method
+from papers.clml.fits import DIM, ClmlFits, K
+from papers.clml.table_rows import TableWorks, describe_alterations
+from papers.harness.lab_fits import Lab, Method
 from papers.harness.pictures import line_plot
-from papers.harness.plan import Curves, Row, Table, Work
 from papers.harness.results import ALONE, CROWD, Queries, difference, figures, percent
+from papers.harness.table_types import Curves, Row, Table, Work
 
 CALLS = (1, 10, 20, 50, 100)
 GAIN = "1@10 less LDML's"
@@ -24,7 +24,7 @@ APART = {"wall": 4.0}
 """Where maps give unit length, this puts all of a query's own cell before the rest."""
 
 
-def baselines(fits: Fits) -> Part:
+def baselines(fits: ClmlFits) -> TableWorks:
     """Figure 4."""
     sides = _methods(fits)
 
@@ -38,8 +38,9 @@ def baselines(fits: Fits) -> Part:
         columns = [*(f"1@{n}" for n in CALLS), "mAP", GAIN]
         header = (
             "LFW, LBP, d = 32 (SCML: 128), 1-call@n and mAP in percent, LFW's gallery alone and with all UTKFace "
-            f"distractors (in place of the paper's 100,000); CLML and LDML {fits.told('lbp')}, the others "
-            f"{fits.told('lbp', sweep=True)}. The paper prints curves: of CLML over 70 at 10, of Bhattarai's own "
+            f"distractors (in place of the paper's 100,000); CLML and LDML {fits.name_protocols('lbp')}, the others "
+            f"{fits.name_protocols('lbp', sweep=True)}. The paper prints curves: of CLML over 70 at 10, of "
+            f"Bhattarai's own "
             "results under 40. **Not tuned alike:** the options of CLML and LDML were chosen on an inner split; the "
             "flat and hierarchical metrics take LDML's, and PCCA and SCML are at defaults."
         )
@@ -50,10 +51,10 @@ def baselines(fits: Fits) -> Part:
         plot = line_plot("clml-figure-4", alt, Curves(_curves(fits.lab, sides), "n", "1-call@n, percent"))
         return Table("figure-4", "Figure 4: 1-call@n beside other local metrics", header, columns, rows, [plot])
 
-    return Part([w for works in sides.values() for w in works], table)
+    return TableWorks([w for works in sides.values() for w in works], table)
 
 
-def _methods(fits: Fits) -> dict[str, Sequence[Work]]:
+def _methods(fits: ClmlFits) -> dict[str, Sequence[Work]]:
     options = fits.options("lbp")
     learned = dict(options.ldml)
     loose = learned | {"shrink": 0.0, "stay": 0.0}
@@ -71,22 +72,22 @@ def _methods(fits: Fits) -> dict[str, Sequence[Work]]:
     return made | {name: fits.works(m, "lbp", sweep=True) for name, m in others.items()}
 
 
-def _has(fits: Fits, works: Sequence[Work], where: str) -> bool:
+def _has(fits: ClmlFits, works: Sequence[Work], where: str) -> bool:
     return f"{where}_ranks" in fits.lab.result(works[0]).arrays
 
 
 def _calls_row(lab: Lab, sides: Mapping[str, Sequence[Work]], name: str, where: str) -> Row:
     """Beside LDML. What was not tuned as LDML was gets no verdict but that no difference is shown."""
     works, results = sides[name], lab.results(sides[name])
-    found = figures(results, [*(f"1@{n}" for n in CALLS), "mAP"], where)
+    shown = figures(results, [*(f"1@{n}" for n in CALLS), "mAP"], where)
     called = name + (", with distractors" if where == CROWD else "")
     paper = {"1@10": PRINTED[name]} if name in PRINTED and where == ALONE else {}
-    changed = altered(str(works[0].key["method"]), works[0].key["options"])
+    changed = describe_alterations(str(works[0].key["method"]), works[0].key["options"])
     if name == "LDML":
-        return Row(called, found, paper, works=works)
-    apart = difference(results, lab.results(sides["LDML"])[: len(results)], "1@10", where)
-    found[GAIN] = percent(apart.difference, draws=len(results))
-    row = Row(called, found, paper, cause=f"p {apart.p:.2g}", works=works, differences=(GAIN,), altered=changed)
+        return Row(called, shown, paper, works=works)
+    gap = difference(results, lab.results(sides["LDML"])[: len(results)], "1@10", where)
+    shown[GAIN] = percent(gap.difference, draws=len(results))
+    row = Row(called, shown, paper, cause=f"p {gap.p:.2g}", works=works, differences=(GAIN,), altered=changed)
     return row if name.startswith("CLML") else replace(row, verdict="ours", cause=f"{row.cause}; {UNFAIR}")
 
 
@@ -96,9 +97,9 @@ def _curves(lab: Lab, sides: Mapping[str, Sequence[Work]]) -> dict[str, dict[str
     panels: dict[str, dict[str, list[float]]] = {}
     for where, title in PANELS.items():
         for name, works in sides.items():
-            found = lab.results(works)
-            if f"{where}_ranks" in found[0].arrays:
-                first = np.concatenate([[r[0] for r in Queries.of(one, where).ranks if len(r)] for one in found])
+            results = lab.results(works)
+            if f"{where}_ranks" in results[0].arrays:
+                first = np.concatenate([[r[0] for r in Queries.of(one, where).ranks if len(r)] for one in results])
                 shares = 100 * (first[:, None] <= n).mean(0)
                 panels.setdefault(title, {})[name] = [round(float(share), 4) for share in shares]
     return panels

@@ -15,29 +15,30 @@ from ml.evaluation.intervals import bootstrap_mean
 from ml.evaluation.protocols import Protocol
 from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL, fit_centroids
 from ml.types import Ids, Rows
-from papers.clml.fits import NAMES, Fits, K
-from papers.clml.rows import Part
-from papers.harness.lab import Lab
-from papers.harness.plan import Figure, Found, Plot, Result, Row, Table, Work
+from papers.clml.fits import NAMES, ClmlFits, K
+from papers.clml.table_rows import TableWorks
+from papers.harness.lab_fits import Lab
 from papers.harness.results import percent
+from papers.harness.table_types import Figure, Plot, Result, Row, Table, Work, WorkOutput
 
 LOST = 0.5
 """Points of mAP that a faster search may cost."""
 COLUMNS = ("exhaustive mAP", "m = 1: mAP", "m = 1: times fewer", f"within {LOST}: m", f"within {LOST}: times fewer")
 
 
-def cells(fits: Fits) -> Part:
+def cells(fits: ClmlFits) -> TableWorks:
     features = fits.best
     of = fits.clml(features, K)
-    works = [assigned(fits.lab, work, fits.sizes.cells) for work in of]
+    works = [make_assignment_work(fits.lab, work, fits.sizes.cells) for work in of]
 
     def table() -> Table:
-        found = fits.lab.results(works)
-        rows = [_row(found, name, works) for name in found[0].facts["curves"]]
-        faces = found[0].facts["faces"]
+        results = fits.lab.results(works)
+        rows = [_row(results, name, works) for name in results[0].record["curves"]]
+        faces = results[0].record["faces"]
         header = (
             f"LFW with all UTKFace distractors ({faces:,} faces; for the paper's million see the next table), "
-            f"{NAMES[features]}, CLML, d = 32, k = {K}, {fits.told(features)}; mAP in percent; times fewer: distances "
+            f"{NAMES[features]}, CLML, d = 32, k = {K}, {fits.name_protocols(features)}; mAP in percent; times "
+            f"fewer: distances "
             "of an exhaustive search over those computed, centroids counted."
         )
         notes = [
@@ -47,30 +48,30 @@ def cells(fits: Fits) -> Part:
         plot = Plot(
             "clml-figure-5",
             "mAP against the fraction of distances computed, a curve a number of cells",
-            partial(_draw, found),
+            partial(_draw, results),
         )
         return Table("figure-5", "Figure 5: multiple assignment", header, COLUMNS, rows, [plot], notes)
 
-    return Part([*of, *works], table)
+    return TableWorks([*of, *works], table)
 
 
-def assigned(lab: Lab, of: Work, ps: Sequence[int]) -> Work:
+def make_assignment_work(lab: Lab, of: Work, ps: Sequence[int]) -> Work:
     """Facts: `curves`, by name [[m, fraction of distances], ...]; arrays: `<name>` (M, Q), each query's AP."""
 
-    def run(folder: Path, progress: Progress) -> Found:
-        found, asked = lab.result(of), lab.protocol(str(of.key["protocol"]))
-        parts = [part for part in ("lfw", "distractors") if part in found.arrays]
-        rows = np.concatenate([found.arrays[part] for part in parts])
-        shares = np.concatenate([found.arrays[f"{part}_shares"] for part in parts])
-        search = Search.of(rows, asked)
+    def run(folder: Path, progress: Progress) -> WorkOutput:
+        fitted, split = lab.result(of), lab.protocol(str(of.key["protocol"]))
+        parts = [part for part in ("lfw", "distractors") if part in fitted.arrays]
+        rows = np.concatenate([fitted.arrays[part] for part in parts])
+        shares = np.concatenate([fitted.arrays[f"{part}_shares"] for part in parts])
+        search = SortedGallery.of(rows, split)
         curves, arrays = dict[str, Any](), dict[str, NDArray[Any]]()
         for p in (p for p in ps if p < len(search.gallery)):
             near, member = search.means(rows, p)
             curves[f"k-means, p = {p}"], arrays[f"k-means, p = {p}"] = search.curve(near, member)
-        near, member = np.argsort(-shares[asked.queries], axis=1, kind="stable"), shares[search.gallery].argmax(1)
+        near, member = np.argsort(-shares[split.queries], axis=1, kind="stable"), shares[search.gallery].argmax(1)
         name = f"GMM, p = {shares.shape[1]}"
         curves[name], arrays[name] = search.curve(near, member)
-        return {"curves": curves, "faces": len(rows)}, arrays | {"people": asked.people[asked.queries].astype(float)}
+        return {"curves": curves, "faces": len(rows)}, arrays | {"people": split.people[split.queries].astype(float)}
 
     key = {
         "what": "multiple assignment",
@@ -81,19 +82,19 @@ def assigned(lab: Lab, of: Work, ps: Sequence[int]) -> Work:
     return Work(f"{of.name}, multiple assignment", key, 40.0, run)
 
 
-class Search:
+class SortedGallery:
     """A protocol's queries among its gallery and all distractors, each line sorted once."""
 
     def __init__(self, queries: Ids, gallery: Ids, order: Ids, relevant: NDArray[np.bool_]) -> None:
         self.queries, self.gallery, self.order, self.relevant = queries, gallery, order, relevant
 
     @classmethod
-    def of(cls, rows: Rows, asked: Protocol) -> "Search":
-        gallery = np.concatenate([asked.gallery, np.arange(len(asked.people), len(rows))])
-        order = np.argsort(EUCLIDEAN.distances(rows[asked.queries], rows[gallery]), axis=1, kind="stable")
-        people = np.concatenate([asked.people, np.full(len(rows) - len(asked.people), -2)])
-        relevant = people[gallery[order]] == people[asked.queries][:, None]
-        return cls(asked.queries, gallery, order.astype(np.int32), relevant)
+    def of(cls, rows: Rows, split: Protocol) -> "SortedGallery":
+        gallery = np.concatenate([split.gallery, np.arange(len(split.people), len(rows))])
+        order = np.argsort(EUCLIDEAN.distances(rows[split.queries], rows[gallery]), axis=1, kind="stable")
+        people = np.concatenate([split.people, np.full(len(rows) - len(split.people), -2)])
+        relevant = people[gallery[order]] == people[split.queries][:, None]
+        return cls(split.queries, gallery, order.astype(np.int32), relevant)
 
     def means(self, rows: Rows, p: int) -> tuple[Ids, Ids]:
         """Cells by k-means, as the service's index finds them: (Q, p) of each query, nearest first, (N,) the faces'."""
@@ -104,9 +105,9 @@ class Search:
     def curve(self, near: Ids, member: Ids) -> tuple[list[list[float]], NDArray[np.float64]]:
         """near: (Q, p) cells, nearest first; member: (N,) each face's. [[m, fraction], ...] and (M, Q) AP."""
         p = near.shape[1]
-        place = np.empty_like(near)
-        np.put_along_axis(place, near, np.arange(p)[None], axis=1)
-        reached = np.take_along_axis(place, member[self.order], axis=1)
+        rank_of_cell = np.empty_like(near)
+        np.put_along_axis(rank_of_cell, near, np.arange(p)[None], axis=1)
+        reached = np.take_along_axis(rank_of_cell, member[self.order], axis=1)
         ms = [*(1 << power for power in range(p.bit_length()) if 1 << power < p), p]
         points, precisions = [], []
         for m in ms:
@@ -119,28 +120,28 @@ class Search:
         """(Q,) AP where only what is inside is ranked."""
         hit = inside & self.relevant
         rank = np.cumsum(inside, axis=1, dtype=np.int32)
-        told = np.where(hit, np.cumsum(hit, axis=1, dtype=np.int32) / np.maximum(rank, 1), 0.0).sum(1)
-        return np.asarray(told / np.maximum(self.relevant.sum(1), 1), np.float64)
+        precision = np.where(hit, np.cumsum(hit, axis=1, dtype=np.int32) / np.maximum(rank, 1), 0.0).sum(1)
+        return np.asarray(precision / np.maximum(self.relevant.sum(1), 1), np.float64)
 
 
-def _row(found: Sequence[Result], name: str, works: Sequence[Work]) -> Row:
+def _row(results: Sequence[Result], name: str, works: Sequence[Work]) -> Row:
     """m: the smallest that costs at most LOST; beside the paper's claim that k-means cells are better."""
-    times, precision = _mean_curve(found, name)
-    place = kept(precision.mean(1))
-    m = found[0].facts["curves"][name][place][0]
-    people = np.concatenate([r.arrays["people"] for r in found])
-    whole, first = (percent(bootstrap_mean(precision[at], people), draws=len(found)) for at in (-1, 0))
-    values = (whole, first, Figure(times[0]), Figure(m), Figure(times[place]))
+    times, precision = _mean_curve(results, name)
+    at_m = kept(precision.mean(1))
+    m = results[0].record["curves"][name][at_m][0]
+    people = np.concatenate([r.arrays["people"] for r in results])
+    whole, first = (percent(bootstrap_mean(precision[at], people), draws=len(results)) for at in (-1, 0))
+    values = (whole, first, Figure(times[0]), Figure(m), Figure(times[at_m]))
     row = Row(
         name,
         dict(zip(COLUMNS, values, strict=True)),
         works=works,
-        about={"curves": [r.facts["curves"][name] for r in found]},
+        about={"curves": [r.record["curves"][name] for r in results]},
     )
-    rival = next((n for n in found[0].facts["curves"] if n == f"k-means, p = {K}"), None)
+    rival = next((n for n in results[0].record["curves"] if n == f"k-means, p = {K}"), None)
     if not name.startswith("GMM") or rival is None:
         return row
-    other_times, other = _mean_curve(found, rival)
+    other_times, other = _mean_curve(results, rival)
     sign = int(other.mean(1)[0] >= precision.mean(1)[0]) + int(other_times[0] >= times[0])
     better = ("in neither", "in one", "in both")[sign]
     cause = f"k-means cells are better {better} of mAP and speed at m = 1 (paper: in both)"
@@ -153,24 +154,24 @@ def kept(means: NDArray[np.float64]) -> int:
     return int(len(good) - np.argmin(good[::-1])) if not good.all() else 0
 
 
-def _mean_curve(found: Sequence[Result], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _mean_curve(results: Sequence[Result], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(M,) how many times fewer distances, and (M, all queries) AP."""
-    fractions = np.mean([[f for _, f in r.facts["curves"][name]] for r in found], axis=0)
-    return 1 / fractions, np.concatenate([r.arrays[name] for r in found], axis=1)
+    fractions = np.mean([[f for _, f in r.record["curves"][name]] for r in results], axis=0)
+    return 1 / fractions, np.concatenate([r.arrays[name] for r in results], axis=1)
 
 
-def best(found: Sequence[Result]) -> tuple[str, float]:
+def best(results: Sequence[Result]) -> tuple[str, float]:
     """The cells that save most within LOST points, and how many times fewer distances that is."""
     saved = {}
-    for name in found[0].facts["curves"]:
-        times, precision = _mean_curve(found, name)
+    for name in results[0].record["curves"]:
+        times, precision = _mean_curve(results, name)
         saved[name] = float(times[kept(precision.mean(1))])
     return max(saved.items(), key=lambda one: one[1])
 
 
-def _draw(found: Sequence[Result], axes: Any) -> None:
-    for name in found[0].facts["curves"]:
-        times, precision = _mean_curve(found, name)
+def _draw(results: Sequence[Result], axes: Any) -> None:
+    for name in results[0].record["curves"]:
+        times, precision = _mean_curve(results, name)
         axes.plot(1 / times, 100 * precision.mean(1), "--" if "GMM" in name else "-", marker=".", label=name)
     axes.set(xlabel="distances computed, share of all", ylabel="mAP, percent", xscale="log")
     axes.legend()

@@ -4,21 +4,21 @@ from collections.abc import Mapping, Sequence
 
 from papers.clml.baselines import baselines
 from papers.clml.cells import cells
-from papers.clml.choice import Case, Choices, possible
-from papers.clml.crowd import crowds
-from papers.clml.fits import Fits, Options, Sizes
+from papers.clml.dimensions import widths
+from papers.clml.distractors import crowds
+from papers.clml.fits import ClmlFits, Options, Sizes
 from papers.clml.goals import goals
 from papers.clml.grids import GRIDS, START
-from papers.clml.local import numbers, spaces
-from papers.clml.map import plane
-from papers.clml.million import million
-from papers.clml.rows import Part, side_by_side
-from papers.clml.strangers import strangers
+from papers.clml.local_maps import numbers, spaces
+from papers.clml.option_choice import Case, Choices, possible
+from papers.clml.person_map import plane
+from papers.clml.search_speed import million
+from papers.clml.table_rows import TableWorks, order_works
+from papers.clml.unseen_people import strangers
 from papers.clml.verification import verification
-from papers.clml.widths import widths
-from papers.harness import writing
-from papers.harness.lab import Lab
-from papers.harness.plan import Chapter, Table, Work
+from papers.harness import page_writer
+from papers.harness.lab_fits import Lab
+from papers.harness.table_types import Chapter, Table, Work
 
 PARTS = (goals, spaces, numbers, widths, crowds, baselines, cells, million, verification, plane, strangers)
 
@@ -27,12 +27,12 @@ def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Size
     """start: the options before anything was chosen, and all there is in a quick look."""
     choices = Choices(lab, possible(lab, GRIDS), start)
 
-    def parts() -> list[Part]:
-        fits = Fits(lab, {case: choices.of(case).options for case in start}, sizes)
+    def parts() -> list[TableWorks]:
+        fits = ClmlFits(lab, {case: choices.of(case).options for case in start}, sizes)
         return [part(fits) for part in PARTS]
 
     def rest() -> list[Work]:
-        return side_by_side([work for part in parts() for work in part.works])
+        return order_works([work for part in parts() for work in part.works])
 
     def works() -> list[Work]:
         """Those by which options are chosen come first; with what they choose, the others can be named."""
@@ -44,6 +44,6 @@ def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Size
 
     def tables() -> Sequence[Table]:
         goal, *others = (part.table for part in parts())
-        return writing.those_there(goal, *([] if lab.scope.quick else [choices.table]), *others)
+        return page_writer.make_available_tables(goal, *([] if lab.scope.quick else [choices.table]), *others)
 
     return Chapter("clml", "CLML (003)", works, tables, guessed)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from papers.harness.lab import Lab, Method
+from papers.harness.lab_fits import Lab, Method
 from papers.harness.photos import MIRRORED, MODEL
-from papers.harness.plan import Work
+from papers.harness.table_types import Work
 
 NAMES = {"lbp": "LBP", "fisher": "FV", "mobilefacenet": "CNN (MobileFaceNet)"}
 WIDTH = {"lbp": 9860, "fisher": 16896, "mobilefacenet": 128}
@@ -17,12 +17,12 @@ KS = (2, 4, 8, 16, 32, 64)
 DIMS = (16, 32, 64, 128, 256)
 
 
-def has(lab: Lab, features: str) -> bool:
+def is_available(lab: Lab, features: str) -> bool:
     """Whether it can be computed: the network may not be there."""
     return features != MODEL or lab.photos.has_model
 
 
-def called(features: str) -> str:
+def name_features(features: str) -> str:
     """As tables name it."""
     name = NAMES[features.removesuffix(MIRRORED)]
     return f"{name}, both sides" if features.endswith(MIRRORED) else name
@@ -53,7 +53,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, eq=False)
-class Fits:
+class ClmlFits:
     """chosen: by (feature, "queries" or "disjoint")."""
 
     lab: Lab
@@ -63,7 +63,7 @@ class Fits:
     @property
     def features(self) -> list[str]:
         """All that are to be had but those that a quick look has no time for."""
-        return ["lbp"] if self.lab.scope.quick else [f for f in NAMES if has(self.lab, f)]
+        return ["lbp"] if self.lab.scope.quick else [f for f in NAMES if is_available(self.lab, f)]
 
     @property
     def best(self) -> str:
@@ -82,7 +82,7 @@ class Fits:
         cheap = features.removesuffix(MIRRORED) == "lbp"
         return self.lab.scope.seeds if cheap and dim == DIM and not sweep else self.lab.scope.few_seeds
 
-    def told(self, features: str, dim: int = DIM, sweep: bool = False, kind: str = "queries") -> str:
+    def name_protocols(self, features: str, dim: int = DIM, sweep: bool = False, kind: str = "queries") -> str:
         """Which protocol files: `queries-0..9`."""
         last = len(self.draws(features, dim, sweep)) - 1
         return f"`{kind}-0" + (f"..{last}`" if last else "`")

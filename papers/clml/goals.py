@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from papers.clml.cells import assigned, best
-from papers.clml.fits import BOTH_SIDES, DIM, Fits, K, called
-from papers.clml.million import DRAWN, PAPERS, drawn, recall
-from papers.clml.rows import Part, altered
+from papers.clml.cells import best, make_assignment_work
+from papers.clml.fits import BOTH_SIDES, DIM, ClmlFits, K, name_features
+from papers.clml.search_speed import DRAWN, PAPERS, make_drawn_vectors_work, recall
+from papers.clml.table_rows import TableWorks, describe_alterations
 from papers.clml.verification import verification_of
-from papers.harness.plan import Figure, Row, Table, Work
-from papers.harness.results import difference, figures, told
+from papers.harness.results import describe_difference, difference, figures
+from papers.harness.table_types import Figure, Row, Table, Work
 
 TIMES = "times fewer distances"
 COLUMNS = ("mAP", "1@10", "accuracy", TIMES, "recall@10")
@@ -21,26 +21,26 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Goal:
+class AccuracyGoal:
     """least, stretch, paper: by column. read: the figures, once the works are done; more: what else is to be said."""
 
     name: str
     works: Sequence[Work]
     read: Callable[[], Mapping[str, Figure]]
-    least: Mapping[str, float]
+    minimum: Mapping[str, float]
     stretch: Mapping[str, float] = field(default_factory=dict)
     paper: Mapping[str, float] = field(default_factory=dict)
     more: Callable[[], str] = str
     altered: str = ""
 
 
-def goals(fits: Fits) -> Part:
+def goals(fits: ClmlFits) -> TableWorks:
     quick = fits.lab.scope.quick
-    asked = _lbp(fits, "lbp") + _strangers(fits, "lbp")
+    wanted = _lbp(fits, "lbp") + _strangers(fits, "lbp")
     if not quick:
-        asked += _lbp(fits, BOTH_SIDES["lbp"]) + _strangers(fits, BOTH_SIDES["lbp"])
-        asked += _fisher(fits, "fisher") + _fisher(fits, BOTH_SIDES["fisher"])
-    asked += _search(fits)
+        wanted += _lbp(fits, BOTH_SIDES["lbp"]) + _strangers(fits, BOTH_SIDES["lbp"])
+        wanted += _fisher(fits, "fisher") + _fisher(fits, BOTH_SIDES["fisher"])
+    wanted += _search(fits)
 
     def table() -> Table:
         header = (
@@ -48,115 +48,126 @@ def goals(fits: Fits) -> Part:
             "sides: the mean of a descriptor over the crop and its mirror image, which the paper does not do; options "
             "are those that were chosen for the plain one."
         )
-        return Table("goals", "What was asked for", header, COLUMNS, [_row(goal) for goal in asked])
+        return Table("goals", "What was asked for", header, COLUMNS, [_row(goal) for goal in wanted])
 
-    return Part([w for goal in asked for w in goal.works], table)
+    return TableWorks([w for goal in wanted for w in goal.works], table)
 
 
-def _row(goal: Goal) -> Row:
-    found = goal.read()
-    told = [
-        t for t in (reached(found, goal.least, "at least"), reached(found, goal.stretch, "stretch"), goal.more()) if t
+def _row(goal: AccuracyGoal) -> Row:
+    figures_read = goal.read()
+    statements = [
+        t
+        for t in (
+            describe_goal(figures_read, goal.minimum, "at least"),
+            describe_goal(figures_read, goal.stretch, "stretch"),
+            goal.more(),
+        )
+        if t
     ]
-    about = {"at least": dict(goal.least), "stretch": dict(goal.stretch)}
-    cause = "; ".join(told)
-    return Row(goal.name, found, goal.paper, cause=cause, about=about, works=goal.works, altered=goal.altered)
+    about = {"at least": dict(goal.minimum), "stretch": dict(goal.stretch)}
+    cause = "; ".join(statements)
+    return Row(goal.name, figures_read, goal.paper, cause=cause, about=about, works=goal.works, altered=goal.altered)
 
 
-def reached(found: Mapping[str, Figure], wanted: Mapping[str, float], name: str) -> str:
+def describe_goal(reached_figures: Mapping[str, Figure], wanted: Mapping[str, float], name: str) -> str:
     """`at least 51 mAP, 71 1@10: reached`, or by how much not."""
     if not wanted:
         return ""
     short = [
-        f"{column} by {value - found[column].value:.1f}"
+        f"{column} by {value - reached_figures[column].value:.1f}"
         for column, value in wanted.items()
-        if found[column].value < value - ROUNDING
+        if reached_figures[column].value < value - ROUNDING
     ]
-    told = ", ".join(f"{value:g} {column}" for column, value in wanted.items())
-    return f"{name} {told}: " + ("missed, " + ", ".join(short) if short else "reached")
+    goal_text = ", ".join(f"{value:g} {column}" for column, value in wanted.items())
+    return f"{name} {goal_text}: " + ("missed, " + ", ".join(short) if short else "reached")
 
 
-def _retrieval(fits: Fits, name: str, works: Sequence[Work], *wanted: Mapping[str, float]) -> Goal:
+def _retrieval(fits: ClmlFits, name: str, works: Sequence[Work], *wanted: Mapping[str, float]) -> AccuracyGoal:
     def read() -> Mapping[str, Figure]:
         return figures(fits.lab.results(works), CALLS)
 
     features = str(works[0].key["features"])
-    paper, least, stretch = wanted
-    return Goal(name, works, read, least, stretch, paper, altered=_altered(works, features) if paper else "")
+    paper, minimum, stretch = wanted
+    return AccuracyGoal(name, works, read, minimum, stretch, paper, altered=_altered(works, features) if paper else "")
 
 
 def _altered(works: Sequence[Work], features: str) -> str:
     """Of fits on one descriptor: the options, and the mirror image."""
     both = ["both sides of the face"] if features in BOTH_SIDES.values() else []
-    return ", ".join([*both, altered(str(works[0].key["method"]), works[0].key["options"])])
+    return ", ".join([*both, describe_alterations(str(works[0].key["method"]), works[0].key["options"])])
 
 
 def _both(m: float, call: float) -> dict[str, float]:
     return {"mAP": m, "1@10": call}
 
 
-def _lbp(fits: Fits, features: str) -> list[Goal]:
-    wanted, name = (_both(51, 71), _both(60, 80)), called(features)
-    found = [
+def _lbp(fits: ClmlFits, features: str) -> list[AccuracyGoal]:
+    wanted, name = (_both(51, 71), _both(60, 80)), name_features(features)
+    rows = [
         _retrieval(fits, f"{name}, LDML, d = 32", fits.ldml(features), {"mAP": 36.95}, {"mAP": 41}, {"mAP": 46}),
         _retrieval(fits, f"{name}, CLML, k = 16, d = 32", fits.clml(features, K), _both(49.0, 70), *wanted),
         _retrieval(fits, f"{name}, CLML, k chosen, d = 32", fits.clml(features), {"mAP": 49.9}, *wanted),
     ]
     if not fits.lab.scope.quick:
-        asked = {"mAP": 61.6}, {"mAP": 62}, {"mAP": 70}
-        found.append(_retrieval(fits, f"{name}, CLML, d = 128", fits.clml(features, dim=128), *asked))
-    return found
+        figures_of_128 = {"mAP": 61.6}, {"mAP": 62}, {"mAP": 70}
+        rows.append(_retrieval(fits, f"{name}, CLML, d = 128", fits.clml(features, dim=128), *figures_of_128))
+    return rows
 
 
-def _fisher(fits: Fits, features: str) -> list[Goal]:
-    name, wide = called(features), fits.clml(features, dim=128)
-    found = [
+def _fisher(fits: ClmlFits, features: str) -> list[AccuracyGoal]:
+    name, wide = name_features(features), fits.clml(features, dim=128)
+    rows = [
         _retrieval(fits, f"{name}, LDML, d = 32", fits.ldml(features), {"mAP": 68.1}, {"mAP": 66}, {"mAP": 72}),
         _retrieval(fits, f"{name}, CLML, d = 32", fits.clml(features), {"mAP": 76.2}, {"mAP": 74}, {"mAP": 79}),
         _retrieval(fits, f"{name}, CLML, d = 128", wide, {"mAP": 82.2}, {"mAP": 80}, {"mAP": 85}),
     ]
-    for method, printed, least in (("LDML, d = 128", 92.1, 91.5), ("CLML, d = 128 (k = 6)", 92.8, 92.3)):
+    for method, printed, minimum in (("LDML, d = 128", 92.1, 91.5), ("CLML, d = 128 (k = 6)", 92.8, 92.3)):
         works, read = verification_of(fits, features, method)
-        asked, stretch, paper = ({"accuracy": value} for value in (least, 93.5, printed))
+        wanted, stretch, paper = ({"accuracy": value} for value in (minimum, 93.5, printed))
         changed = _altered(works, features)
-        found.append(Goal(f"{name}, {method}, verification", works, read, asked, stretch, paper, altered=changed))
-    return found
+        rows.append(
+            AccuracyGoal(f"{name}, {method}, verification", works, read, wanted, stretch, paper, altered=changed)
+        )
+    return rows
 
 
-def _strangers(fits: Fits, features: str) -> list[Goal]:
+def _strangers(fits: ClmlFits, features: str) -> list[AccuracyGoal]:
     ldml, clml = (make(features, kind="disjoint") for make in (fits.ldml, fits.clml))
 
     def paired() -> str:
-        apart = difference(fits.lab.results(clml), fits.lab.results(ldml), "mAP")
-        return f"mAP less LDML's {told(apart)}"
+        gap = difference(fits.lab.results(clml), fits.lab.results(ldml), "mAP")
+        return f"mAP less LDML's {describe_difference(gap)}"
 
-    told_as = f"people never seen, {called(features)}"
+    told_as = f"people never seen, {name_features(features)}"
     goal = _retrieval(fits, f"{told_as}, CLML, d = {DIM}", clml, {}, {}, _both(30, 80))
     return [
         _retrieval(fits, f"{told_as}, LDML, d = {DIM}", ldml, {}, _both(23, 71), {}),
-        Goal(goal.name, clml, goal.read, {}, goal.stretch, {}, paired),
+        AccuracyGoal(goal.name, clml, goal.read, {}, goal.stretch, {}, paired),
     ]
 
 
-def _search(fits: Fits) -> list[Goal]:
+def _search(fits: ClmlFits) -> list[AccuracyGoal]:
     of = fits.clml(fits.best, K)
-    cells = [assigned(fits.lab, work, fits.sizes.cells) for work in of]
+    cells = [make_assignment_work(fits.lab, work, fits.sizes.cells) for work in of]
 
     def fewer() -> Mapping[str, Figure]:
         return {TIMES: Figure(best(fits.lab.results(cells))[1])}
 
     name = "multiple assignment on all faces, within 0.5 mAP, best p"
-    whole = Goal(name, cells, fewer, {TIMES: 10}, {TIMES: 14}, {TIMES: 14}, altered=FEWER)
+    whole = AccuracyGoal(name, cells, fewer, {TIMES: 10}, {TIMES: 14}, {TIMES: 14}, altered=FEWER)
     return [whole, *(_drawn(fits, of[0], *wanted) for wanted in ((64, 14.0, 98.0), (8, 100.0, 85.0)))]
 
 
-def _drawn(fits: Fits, of: Work, m: int, least: float, found: float) -> Goal:
-    """Of so many cells searched among drawn vectors. least: times fewer distances; found: recall in percent."""
-    work = drawn(fits.lab, of, fits.many, fits.sizes.cells_of_many)
+def _drawn(fits: ClmlFits, of: Work, m: int, fewer_times: float, min_recall: float) -> AccuracyGoal:
+    """The goal of a search of m cells among drawn vectors.
+
+    fewer_times: times fewer distances; min_recall: percent
+    """
+    work = make_drawn_vectors_work(fits.lab, of, fits.many, fits.sizes.cells_of_many)
 
     def point() -> dict[str, Any]:
-        [told] = [p for p in fits.lab.result(work).facts["points"] if p["m"] == m]
-        return dict(told)
+        [point_of_m] = [p for p in fits.lab.result(work).record["points"] if p["m"] == m]
+        return dict(point_of_m)
 
     def read() -> Mapping[str, Figure]:
         return {TIMES: Figure(1 / point()["fraction"]), "recall@10": recall(point())}
@@ -168,5 +179,7 @@ def _drawn(fits: Fits, of: Work, m: int, least: float, found: float) -> Goal:
 
     name = f"{fits.many:,} drawn vectors, p = {fits.sizes.cells_of_many}, m = {m}"
     if fits.many != PAPERS:
-        return Goal(name, [of, work], read, {}, more=clock)
-    return Goal(name, [of, work], read, {TIMES: least, "recall@10": found}, {}, {TIMES: least}, clock, DRAWN)
+        return AccuracyGoal(name, [of, work], read, {}, more=clock)
+    return AccuracyGoal(
+        name, [of, work], read, {TIMES: fewer_times, "recall@10": min_recall}, {}, {TIMES: fewer_times}, clock, DRAWN
+    )

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.evaluation.comparisons.paired_tests import compare_folds
-from papers.clml.fits import BOTH_SIDES, Fits, called, has
-from papers.clml.rows import OTHER_NETWORK, Part, altered
-from papers.harness.lab import FOLDS, Lab, Method
-from papers.harness.plan import Figure, Row, Table, Work
+from papers.clml.fits import BOTH_SIDES, ClmlFits, is_available, name_features
+from papers.clml.table_rows import OTHER_NETWORK, TableWorks, describe_alterations
+from papers.harness.lab_fits import FOLDS, Lab, Method
 from papers.harness.results import accuracy, verified
+from papers.harness.table_types import Figure, Row, Table, Work
 from papers.harness.verdicts import NO_DIFFERENCE, compare_with_paper
 
 TIGHT = "threshold of pairs learned from"
@@ -39,7 +39,7 @@ PAIRED = (
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class FoldFits:
     """folds: a fit a fold. judges: see `Lab.judges`; none where nothing is learned."""
 
     lab: Lab
@@ -58,11 +58,11 @@ class Side:
         return accuracy(self.lab.results(self.folds), *_sides(self.lab))
 
     def by_fold(self) -> NDArray[np.float64]:
-        found = verified(self.lab.results(self.folds), *_sides(self.lab), self.lab.results(self.judges))
-        return np.array(found.accuracies)
+        verification = verified(self.lab.results(self.folds), *_sides(self.lab), self.lab.results(self.judges))
+        return np.array(verification.accuracies)
 
 
-def verification(fits: Fits) -> Part:
+def verification(fits: ClmlFits) -> TableWorks:
     """Table 3. Options as chosen for people never seen; k as the paper's own, so that the sizes are equal."""
     sides = {(f, name): _side(fits, f, method) for f, name, method in _methods(fits)}
 
@@ -81,20 +81,20 @@ def verification(fits: Fits) -> Part:
         notes.append("quoted by the paper for others, 12,000 photos of LFW: Guillaumin 87.5, Chen 93.2, Simonyan 93.0")
         return Table("table-3", "Table 3: verification", header, COLUMNS, rows, notes=notes)
 
-    return Part([w for side in sides.values() for w in side.works], table)
+    return TableWorks([w for side in sides.values() for w in side.works], table)
 
 
-def _side(fits: Fits, features: str, method: Method) -> Side:
+def _side(fits: ClmlFits, features: str, method: Method) -> FoldFits:
     judges = fits.lab.judges(method, features) if method.dim else []
-    return Side(fits.lab, fits.lab.verification(method, features), judges)
+    return FoldFits(fits.lab, fits.lab.verification(method, features), judges)
 
 
-def _methods(fits: Fits) -> list[tuple[str, str, Method]]:
+def _methods(fits: ClmlFits) -> list[tuple[str, str, Method]]:
     if fits.lab.scope.quick:
         return [("lbp", "L2", Method("l2"))]
     fv, cnn = (fits.options(f, "disjoint") for f in ("fisher", "mobilefacenet"))
     both = BOTH_SIDES["fisher"]
-    found = [
+    methods = [
         ("fisher", "L2", Method("l2")),
         *(("fisher", f"LDML, d = {d}", fv.of_ldml(d)) for d in (32, 128, 768)),
         *(("fisher", f"CLML, d = {d} (k = {k})", fv.of_clml(k, d)) for d, k in ((32, 4), (128, 6))),
@@ -105,10 +105,10 @@ def _methods(fits: Fits) -> list[tuple[str, str, Method]]:
         ("mobilefacenet", "LDML, d = 128", cnn.of_ldml(128)),
         ("mobilefacenet", "CLML, d = 128 (k = 2)", cnn.of_clml(2, 128)),
     ]
-    return [one for one in found if has(fits.lab, one[0])]
+    return [one for one in methods if is_available(fits.lab, one[0])]
 
 
-def verification_of(fits: Fits, features: str, name: str) -> tuple[list[Work], Callable[[], dict[str, Figure]]]:
+def verification_of(fits: ClmlFits, features: str, name: str) -> tuple[list[Work], Callable[[], dict[str, Figure]]]:
     """The works of a row of Table 3, and what reads its figure."""
     [side] = [_side(fits, f, m) for f, n, m in _methods(fits) if (f, n) == (features, name)]
     return side.works, lambda: {"accuracy": side.accuracy()}
@@ -119,29 +119,29 @@ def _sides(lab: Lab) -> tuple[list[Any], Any]:
     return [s.pairs for s in sides], sides[0].people
 
 
-def _row(fits: Fits, features: str, name: str, side: Side) -> Row:
-    found = {"accuracy": side.accuracy()} | ({TIGHT: side.tight()} if side.judges else {})
+def _row(fits: ClmlFits, features: str, name: str, side: FoldFits) -> Row:
+    figures = {"accuracy": side.accuracy()} | ({TIGHT: side.tight()} if side.judges else {})
     paper = {"accuracy": PRINTED[features, name]} if (features, name) in PRINTED else {}
-    parameters = fits.lab.results(side.folds)[0].facts["parameters"]
+    parameters = fits.lab.results(side.folds)[0].record["parameters"]
     key = side.folds[0].key
     about = {"parameters": parameters, "options": key["options"]}
-    changed = altered(str(key["method"]), key["options"]) if paper else ""
-    row = Row(f"{called(features)}, {name}", found, paper, about=about, works=side.works, altered=changed)
+    changed = describe_alterations(str(key["method"]), key["options"]) if paper else ""
+    row = Row(f"{name_features(features)}, {name}", figures, paper, about=about, works=side.works, altered=changed)
     if features == "mobilefacenet":
         return replace(row, verdict="not possible here", cause=OTHER_NETWORK)
     if set(compare_with_paper(row).values()) != {-1}:
         return row
     plain = _side(fits, features, Method("l2")).accuracy().value
     printed = PRINTED[features, "L2"]
-    weaker, told = plain < printed - 1, f"(L2 {plain:.1f} for {printed})"
-    learning = f"the descriptor itself is as good {told}, so it is the learning: no option was tuned on these pairs"
-    return replace(row, cause=f"the descriptor itself is weaker here {told}" if weaker else learning)
+    weaker, l2_text = plain < printed - 1, f"(L2 {plain:.1f} for {printed})"
+    learning = f"the descriptor itself is as good {l2_text}, so it is the learning: no option was tuned on these pairs"
+    return replace(row, cause=f"the descriptor itself is weaker here {l2_text}" if weaker else learning)
 
 
-def _paired(features: str, a: str, b: str, sides: Mapping[tuple[str, str], Side]) -> str:
+def _paired(features: str, a: str, b: str, sides: Mapping[tuple[str, str], FoldFits]) -> str:
     """Fold by fold, with the interval that heeds that training sides overlap."""
-    found = compare_folds(sides[features, a].by_fold(), sides[features, b].by_fold())
-    d = found.difference
-    told = f"{100 * d.value:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}], p {found.corrected:.2g} (corrected t)"
-    told += "" if d.low > 0 or d.high < 0 else f", {NO_DIFFERENCE}"
-    return f"{called(features)}, {a} less {b}: {told}"
+    comparison = compare_folds(sides[features, a].by_fold(), sides[features, b].by_fold())
+    d = comparison.difference
+    text = f"{100 * d.value:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}], p {comparison.corrected:.2g} (corrected t)"
+    text += "" if d.low > 0 or d.high < 0 else f", {NO_DIFFERENCE}"
+    return f"{name_features(features)}, {a} less {b}: {text}"

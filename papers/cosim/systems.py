@@ -14,8 +14,8 @@ from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.evaluation.restricted import Round, said
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids, Rows
-from papers.harness.lab import FOLDS, WIDTHS, Lab, Method
-from papers.harness.plan import Found, Work
+from papers.harness.lab_fits import FOLDS, WIDTHS, Lab, Method
+from papers.harness.table_types import Work, WorkOutput
 
 WIDE = 500
 """Principal components that stand for a descriptor, of the faces learned from; 000 begins from 300."""
@@ -62,7 +62,7 @@ class View2:
         """Array `rows` (N, WIDE): the descriptors in the principal axes of the faces that this fold learns from."""
         key = {"narrow": WIDE, "features": feature, "protocol": "view2 restricted", "fold": fold}
 
-        def run(folder: Path, progress: Progress) -> Found:
+        def run(folder: Path, progress: Progress) -> WorkOutput:
             rows = self.lab.photos.rows("lfw", feature)[self.photos]
             faces = np.unique(VerificationPairs.of([p for i, p in enumerate(self.folds) if i != fold]).index)
             options = {"dim": min(WIDE, rows.shape[1], len(faces) - 1), "whiten": False, "sample": len(faces)}
@@ -85,13 +85,13 @@ class View2:
             "stops": system.stops, "fold": fold,
         }  # fmt: skip
 
-        def run(folder: Path, progress: Progress) -> Found:
+        def run(folder: Path, progress: Progress) -> WorkOutput:
             parts = self.rows(system.features, fold)
-            asked = Round.of(parts, self.folds, fold)
-            fitted, curve = _fitted(system, asked, progress)
-            told = said(fitted, asked, np.concatenate(parts, axis=1))
-            facts = {"judge": asked.judge, "notes": dict(fitted.notes), **_size(fitted, system)}
-            return facts, {"judges": told.judges, "test": told.test, "curve": np.array(curve).reshape(-1, 2)}
+            round = Round.of(parts, self.folds, fold)
+            fitted, curve = _fitted(system, round, progress)
+            scores = said(fitted, round, np.concatenate(parts, axis=1))
+            record = {"judge": round.judge, "notes": dict(fitted.notes), **_size(fitted, system)}
+            return record, {"judges": scores.judges, "test": scores.test, "curve": np.array(curve).reshape(-1, 2)}
 
         return Work(f"{system.name} fold {fold}", key, _guess(system), run)
 
@@ -103,22 +103,22 @@ class View2:
 
 
 def _guess(system: System) -> float:
-    told, parts = system.method.options, len(system.features.split("+"))
-    return 3.0 + 0.0015 * float(told.get("steps", 0)) * parts * float(told.get("inner", 300)) / 300
+    options, parts = system.method.options, len(system.features.split("+"))
+    return 3.0 + 0.0015 * float(options.get("steps", 0)) * parts * float(options.get("inner", 300)) / 300
 
 
-def _fitted(system: System, asked: Round, progress: Progress) -> tuple[Embedder, Curve]:
+def _fitted(system: System, round: Round, progress: Progress) -> tuple[Embedder, Curve]:
     curve: Curve = []
 
-    def told(step: int, steps: int, values: dict[str, float]) -> None:
+    def report(step: int, steps: int, values: dict[str, float]) -> None:
         seen = values.get("held_out")
         if seen is not None and (not curve or curve[-1][1] != seen):
             curve.append((step, seen))
         progress(step, steps, values)
 
-    options = {**system.method.options} | ({"held_out": asked.share} if system.stops else {})
+    options = {**system.method.options} | ({"held_out": round.share} if system.stops else {})
     embedder = Method(system.method.name, system.method.dim, options).build()
-    return embedder.fit(asked.data if system.stops else asked.learners, progress=told), curve
+    return embedder.fit(round.data if system.stops else round.learners, progress=report), curve
 
 
 def _size(fitted: Embedder, system: System) -> dict[str, Any]:

@@ -10,13 +10,13 @@ import numpy as np
 from ml.embedders.base import Progress, TrainingSet
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
-from papers.cpmtml.fits import BESIDES, Fits, longest, tried, tuned
+from papers.cpmtml.fits import BESIDES, CpmtmlFits, choose_method, count_steps_tried, make_choice_works
 from papers.cpmtml.learners import ONE, WHITENED, Learner, Setting
-from papers.cpmtml.paper import CPMTML, UTML
+from papers.cpmtml.printed_figures import CPMTML, UTML
 from papers.cpmtml.tasks import AGE, PAIRS, ages_first
-from papers.harness.lab import Method, ranked_arrays
-from papers.harness.plan import Found, Result, Work
+from papers.harness.lab_fits import Method, ranked_arrays
 from papers.harness.results import ALONE
+from papers.harness.table_types import Result, Work, WorkOutput
 
 DIM, SPLITS, IDENTITIES = 32, 5, 30_000
 OTHER = "identity"
@@ -39,10 +39,10 @@ def split(names: Sequence[str], number: int) -> Protocol:
 
 
 @dataclass(frozen=True, eq=False)
-class Ages:
+class AgeFits:
     """Fits and rankings of faces of known age."""
 
-    fits: Fits
+    fits: CpmtmlFits
 
     @property
     def splits(self) -> range:
@@ -51,23 +51,23 @@ class Ages:
 
     def settings(self, features: str) -> list[Setting]:
         """stML with twice the numbers among them."""
-        asked = LEARNERS if not self.fits.lab.scope.quick else (WHITENED, ONE, PRINTED)
-        both = [Setting(one, features, DIM, PAIRS, IDENTITIES) for one in asked]
+        learners = LEARNERS if not self.fits.lab.scope.quick else (WHITENED, ONE, PRINTED)
+        both = [Setting(one, features, DIM, PAIRS, IDENTITIES) for one in learners]
         return [*both, Setting(ONE, features, 2 * DIM, PAIRS, IDENTITIES)]
 
     def choices(self, setting: Setting) -> list[Work]:
         if self.fits.lab.scope.quick or not setting.learner.learns:
             return []
         at = Setting(setting.learner, setting.features, DIM, setting.pairs, setting.auxiliary)
-        return tried(at, partial(self._data, at, 0), protocol="age-0")
+        return make_choice_works(at, partial(self._data, at, 0), protocol="age-0")
 
     def works(self, setting: Setting) -> list[Work]:
         """One a split; none as long as the rate is not chosen."""
-        method = tuned(self.fits.lab, setting, self.choices(setting))
+        method = choose_method(self.fits.lab, setting, self.choices(setting))
         return [] if method is None else [self._work(setting, method, number) for number in self.splits]
 
     def guessed(self, setting: Setting) -> list[Work]:
-        method = setting.with_options(steps=longest(setting) // 2)
+        method = setting.with_options(steps=count_steps_tried(setting) // 2)
         return [self._work(setting, method, number) for number in self.splits]
 
     def results(self, setting: Setting) -> list[Result]:
@@ -83,11 +83,11 @@ class Ages:
     def _work(self, setting: Setting, method: Method, number: int) -> Work:
         key = {**method.key, "features": setting.features, "task": AGE, "protocol": f"age-{number}"}
 
-        def run(folder: Path, progress: Progress) -> Found:
-            asked = self._split(number)
+        def run(folder: Path, progress: Progress) -> WorkOutput:
+            protocol = self._split(number)
             embedder = method.build().fit(self._data(setting, number), progress=progress)
             rows = self.fits.lab.photos.rows("age", setting.features)
-            ranked = rank_protocol(embedder.embed(rows, AGE), asked)
+            ranked = rank_protocol(embedder.embed(rows, AGE), protocol)
             return {"notes": dict(embedder.notes)}, ranked_arrays(ranked, ALONE)
 
         seconds = BESIDES + method.options.get("steps", 0) * setting.step_seconds

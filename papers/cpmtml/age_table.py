@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from papers.cpmtml.age import DIM, IDENTITIES, PRINTED, Ages
+from papers.cpmtml.age import DIM, IDENTITIES, PRINTED, AgeFits
 from papers.cpmtml.learners import ONE, Setting
 from papers.cpmtml.tasks import ALIKE, PAIRS
-from papers.harness.plan import Plot, Result, Row, Sign, Table, Work
 from papers.harness.results import Queries, difference, figures, percent
+from papers.harness.table_types import Plot, Result, Row, Sign, Table, Work
 
 CALLS = (1, 2, 5, 10, 20)
 COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
@@ -21,7 +21,7 @@ SHOWN = {"lbp": "LBP", "mobilefacenet": "CNN"}
 class AgeTable:
     """Of these descriptors."""
 
-    ages: Ages
+    ages: AgeFits
     features: Sequence[str]
 
     def table(self) -> Table:
@@ -53,15 +53,15 @@ class AgeTable:
         return list(self.ages.works(self._setting(learner, features)))
 
     def _statements(self) -> list[Row]:
-        asked = {f"{SHOWN[f]}: CP-mtML less stML": ((PRINTED, f), (ONE, f), f == "lbp") for f in self.features}
+        claims = {f"{SHOWN[f]}: CP-mtML less stML": ((PRINTED, f), (ONE, f), f == "lbp") for f in self.features}
         if len(self.features) > 1:
-            asked["stML: LBP less CNN"] = ((ONE, "lbp"), (ONE, "mobilefacenet"), True)
+            claims["stML: LBP less CNN"] = ((ONE, "lbp"), (ONE, "mobilefacenet"), True)
         made = []
-        for name, (a, b, above) in asked.items():
-            found = {c: difference(self._results(*a), self._results(*b), c) for c in COLUMNS}
-            shown = {c: percent(one.difference, draws=len(self.ages.splits)) for c, one in found.items()}
+        for name, (a, b, above) in claims.items():
+            comparisons = {c: difference(self._results(*a), self._results(*b), c) for c in COLUMNS}
+            shown = {c: percent(one.difference, draws=len(self.ages.splits)) for c, one in comparisons.items()}
             works = [w for one in (a, b) for w in self._works(*one)]
-            says = f"the paper: {'above' if above else 'below'} 0; 1-call@10: p {found['1@10'].p:.2g}"
+            says = f"the paper: {'above' if above else 'below'} 0; 1-call@10: p {comparisons['1@10'].p:.2g}"
             sign: Sign = "above" if above else "below"
             made.append(Row(name, shown, cause=says, differences=("1@10",), claim=sign, works=works))
         return made
@@ -73,11 +73,11 @@ class AgeTable:
         }
 
         def draw(axes: Any) -> None:
-            for place, (features, lines) in zip(np.atleast_1d(axes), curves.items(), strict=True):
-                for name, line in lines.items():
-                    place.plot(range(1, len(line) + 1), line, label=name)
-                place.set(title=SHOWN[features], xlabel="K", ylabel="1-call@K, percent")
-                place.legend(fontsize=7, loc="lower right")
+            for panel, (features, lines) in zip(np.atleast_1d(axes), curves.items(), strict=True):
+                for name, curve in lines.items():
+                    panel.plot(range(1, len(curve) + 1), curve, label=name)
+                panel.set(title=SHOWN[features], xlabel="K", ylabel="1-call@K, percent")
+                panel.legend(fontsize=7, loc="lower right")
 
         alt = f"1-call@K of the same age by K, {' and '.join(SHOWN[f] for f in self.features)}"
         return Plot("cpmtml-age", alt, draw, columns=len(self.features))

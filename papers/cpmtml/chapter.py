@@ -2,21 +2,27 @@
 
 from collections.abc import Sequence
 
-from papers.cpmtml.age import DIM, Ages
+from papers.cpmtml.age import DIM, AgeFits
 from papers.cpmtml.age_table import AgeTable
-from papers.cpmtml.course import Course
-from papers.cpmtml.fits import TUNED_AT, Fits
-from papers.cpmtml.identity import Identity
-from papers.cpmtml.projections import Parts
-from papers.cpmtml.speed import Speed
+from papers.cpmtml.convergence import ConvergenceTable
+from papers.cpmtml.fits import TUNED_AT, CpmtmlFits
+from papers.cpmtml.identity import IdentityTables
+from papers.cpmtml.projections import ProjectionTable
+from papers.cpmtml.speed import SpeedTable
 from papers.cpmtml.tasks import PAIRS
-from papers.harness.lab import Lab
-from papers.harness.plan import Chapter, Table, Work
+from papers.harness.lab_fits import Lab
+from papers.harness.table_types import Chapter, Table, Work
 
 
 def chapter(lab: Lab) -> Chapter:
-    fits = Fits(lab)
-    identity, parts, ages, course, speed = Identity(fits), Parts(fits), Ages(fits), Course(fits), Speed(fits)
+    fits = CpmtmlFits(lab)
+    identity, parts, ages, course, speed = (
+        IdentityTables(fits),
+        ProjectionTable(fits),
+        AgeFits(fits),
+        ConvergenceTable(fits),
+        SpeedTable(fits),
+    )
     aged = [s for f in identity.features for s in ages.settings(f)] if lab.photos.has("age") else []
 
     def works() -> list[Work]:
@@ -27,7 +33,7 @@ def chapter(lab: Lab) -> Chapter:
         return [*chosen, *fitted, *parts.works(), *course.works(), *speed.works()]
 
     def tables() -> Sequence[Table]:
-        made = [parts.table(identity.header(["lbp"], few=True)), *identity.tables()]
+        made = [parts.table(identity.header(["lbp"], few_draws_only=True)), *identity.tables()]
         made += [AgeTable(ages, identity.features).table()] if aged else []
         return [*made, course.table(), speed.table()]
 

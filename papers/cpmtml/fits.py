@@ -8,9 +8,9 @@ from typing import Any
 
 from ml.embedders.base import Progress, TrainingSet
 from papers.cpmtml.learners import ONE, WHITENED, Setting
-from papers.cpmtml.tasks import FER, MOOD, PAIRS, beside, possible
-from papers.harness.lab import Lab, Method
-from papers.harness.plan import Found, Result, Work
+from papers.cpmtml.tasks import FER, MOOD, PAIRS, make_training_set, possible
+from papers.harness.lab_fits import Lab, Method
+from papers.harness.table_types import Result, Work, WorkOutput
 
 RATES = (0.12, 0.24)
 STEPS = 300
@@ -23,17 +23,17 @@ BESIDES = 8.0
 PROTOCOL = "queries-0"
 
 
-def longest(setting: Setting) -> int:
+def count_steps_tried(setting: Setting) -> int:
     """So many steps are tried, all tasks together."""
     return setting.learner.tasks * STEPS
 
 
-def tried(setting: Setting, data: Callable[[], TrainingSet], **key: Any) -> list[Work]:
+def make_choice_works(setting: Setting, data: Callable[[], TrainingSet], **key: Any) -> list[Work]:
     """A work for each rate: how well people held out are found, and after how many steps best."""
-    steps = longest(setting)
+    steps = count_steps_tried(setting)
     methods = [setting.with_options(rate=rate, steps=steps, held_out=HELD_OUT, refit=False) for rate in RATES]
 
-    def run(method: Method, folder: Path, progress: Progress) -> Found:
+    def run(method: Method, folder: Path, progress: Progress) -> WorkOutput:
         notes = method.build().fit(data(), progress=progress).notes
         return {"rate": method.options["rate"], **notes}, {}
 
@@ -43,19 +43,19 @@ def tried(setting: Setting, data: Callable[[], TrainingSet], **key: Any) -> list
     return [Work(name, {**method.key, **named}, seconds, partial(run, method)) for method in methods]
 
 
-def tuned(lab: Lab, setting: Setting, choice: Sequence[Work]) -> Method | None:
+def choose_method(lab: Lab, setting: Setting, choice: Sequence[Work]) -> Method | None:
     """With the rate and the steps that were best, more of them for more pairs; None as long as they are not chosen."""
     if not all(lab.store.has(work) for work in choice):
         return None
-    facts = (lab.result(work).facts for work in choice)
-    best = max(facts, key=lambda told: told["held_out"] or 0.0, default=None)
+    records = (lab.result(work).record for work in choice)
+    best = max(records, key=lambda record: record["held_out"] or 0.0, default=None)
     if best is None:
         return setting.method
     return setting.with_options(rate=best["rate"], steps=best["steps"] * setting.pairs // PAIRS)
 
 
 @dataclass(frozen=True, eq=False)
-class Fits:
+class CpmtmlFits:
     """Works of one learner each, a draw each."""
 
     lab: Lab
@@ -71,17 +71,17 @@ class Fits:
         if self.lab.scope.quick or not setting.learner.learns:
             return []
         at = replace(setting, dim=TUNED_AT, pairs=PAIRS)
-        return tried(at, partial(self.data, at, PROTOCOL), protocol=PROTOCOL, **self._about(at))
+        return make_choice_works(at, partial(self.data, at, PROTOCOL), protocol=PROTOCOL, **self._about(at))
 
     def method(self, setting: Setting) -> Method | None:
-        if setting not in self.known and (found := tuned(self.lab, setting, self.choices(setting))):
-            self.known[setting] = found
+        if setting not in self.known and (method := choose_method(self.lab, setting, self.choices(setting))):
+            self.known[setting] = method
         return self.known.get(setting)
 
     def data(self, setting: Setting, protocol: str) -> TrainingSet:
         """What a setting learns from."""
-        asked, train = self.lab.protocol(protocol), beside(self.lab, setting.features, setting.learner.aux)
-        return train(asked) if train else self.lab.identities(setting.features, asked)
+        split, train = self.lab.protocol(protocol), make_training_set(self.lab, setting.features, setting.learner.aux)
+        return train(split) if train else self.lab.identities(setting.features, split)
 
     def works(self, setting: Setting) -> list[Work]:
         """One a draw; none as long as its rate is not chosen."""
@@ -97,7 +97,9 @@ class Fits:
 
     def guessed(self, setting: Setting) -> list[Work]:
         """As many works as there will be, told before anything is chosen."""
-        return self._draws(setting, setting.with_options(steps=longest(setting) * setting.pairs // PAIRS // 2))
+        return self._draws(
+            setting, setting.with_options(steps=count_steps_tried(setting) * setting.pairs // PAIRS // 2)
+        )
 
     def seeds(self, setting: Setting) -> range:
         """All draws for LBP at d = 32, and at d = 64 for what 002 is about; fewer for the rest."""
@@ -112,7 +114,7 @@ class Fits:
         # Table 1 takes these apart
         keep = one.coupled and one.aux in (MOOD, FER) and (features, setting.dim, setting.pairs) == ("lbp", 64, PAIRS)
         fit = partial(
-            self.lab.retrieval, method, features, train=beside(self.lab, features, one.aux),
+            self.lab.retrieval, method, features, train=make_training_set(self.lab, features, one.aux),
             about=self._about(setting), seconds=seconds, keep=keep,
         )  # fmt: skip
         return [fit(f"queries-{draw}") for draw in self.seeds(setting)]

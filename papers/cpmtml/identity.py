@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from papers.cpmtml.fits import HELD_OUT, TUNED_AT, Fits
+from papers.cpmtml.fits import HELD_OUT, TUNED_AT, CpmtmlFits
 from papers.cpmtml.learners import COUPLED, NEXT, ONE, QUICK_STEPS, WHITENED, Setting, lines, rivals
-from papers.cpmtml.paper import BOOSTED, CALLS, DIMS, calls, gap, printed
-from papers.cpmtml.rows import NO_NETWORK, Reader
+from papers.cpmtml.printed_figures import BOOSTED, CALLS, DIMS, calls, gap, printed
+from papers.cpmtml.row_builder import NO_NETWORK, RowBuilder
 from papers.cpmtml.tasks import AGE, AUXILIARY, MOOD, MORE, PAIRS, STAND_INS
-from papers.harness.plan import Row, Table
 from papers.harness.results import ALONE, CROWD, percent
+from papers.harness.table_types import Row, Table
 
 COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
 AMONG = "1@10 among distractors"
@@ -24,10 +24,10 @@ BOOST = "another group's boosted system, from 32,000 pairs: quoted"
 
 
 @dataclass(frozen=True, eq=False)
-class Identity:
+class IdentityTables:
     """The tables of one run, and the settings that they need."""
 
-    fits: Fits
+    fits: CpmtmlFits
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -51,10 +51,10 @@ class Identity:
         return list(dict.fromkeys([*shown, *self._boosted()]))
 
     def tables(self) -> list[Table]:
-        places = [(f, where) for f in self.features for where in self._wheres]
-        made = [self._by_k(*place) for place in places]
+        galleries = [(f, where) for f in self.features for where in self._wheres]
+        made = [self._by_k(*gallery) for gallery in galleries]
         if not self.fits.lab.scope.quick:
-            made += [*(self._by_d(*place) for place in places), *(self._table_5(w) for w in self._wheres)]
+            made += [*(self._by_d(*gallery) for gallery in galleries), *(self._table_5(w) for w in self._wheres)]
         return [*made, self._differences()]
 
     def _lines(self, features: str, dim: int) -> list[Setting]:
@@ -71,7 +71,7 @@ class Identity:
 
     def _by_k(self, features: str, where: str) -> Table:
         name, title = NUMBERS[features]
-        crowd, reader = where == CROWD, Reader(self.fits)
+        crowd, reader = where == CROWD, RowBuilder(self.fits)
         made = [
             reader.row(s, COLUMNS, printed(features, s.learner.printed, s.dim, crowd), where)
             for s in self._lines(features, 64)
@@ -88,7 +88,7 @@ class Identity:
             for s in self._lines(features, dim):
                 name = s.learner.title if s.dim == dim else f"{s.learner.title} of 2d"
                 by_row.setdefault(name, {})[dim] = s
-        rows = [Reader(self.fits).by_dim(name, s, where) for name, s in by_row.items() if len(s) > 1]
+        rows = [RowBuilder(self.fits).by_dim(name, s, where) for name, s in by_row.items() if len(s) > 1]
         kind, crowd = KINDS[features], where == CROWD
         title = f"Table 4, {kind}: 1-call@10 by d{_among(crowd)}"
         columns = [f"d={d}" for d in self.dims]
@@ -97,7 +97,7 @@ class Identity:
 
     def _notes(self, features: str) -> list[str]:
         """Where the descriptor is not the paper's."""
-        start = Reader(self.fits).start(Setting(WHITENED, features, 64))
+        start = RowBuilder(self.fits).start(Setting(WHITENED, features, 64))
         if start is None or features == "lbp":
             return []
         return [
@@ -105,13 +105,13 @@ class Identity:
         ]
 
     def _table_5(self, where: str) -> Table:
-        columns, reader, crowd = ("1@10", "1@20", "mAP"), Reader(self.fits), where == CROWD
+        columns, reader, crowd = ("1@10", "1@20", "mAP"), RowBuilder(self.fits), where == CROWD
         made = [Row("MLBoost", {}, calls(BOOSTED["MLBoost", ""][crowd]), "not possible here", BOOST)]
         for s in self._boosted():
             paper = BOOSTED.get(s.learner.printed)
             made.append(reader.row(s, columns, calls(paper[crowd]) if paper else {}, where))
         title = f"Table 5: d = 32, {MORE:,} identity pairs{_among(crowd)}"
-        return Table(f"table-5{_tail(crowd)}", title, self.header(["lbp"], MORE, few=True), columns, made)
+        return Table(f"table-5{_tail(crowd)}", title, self.header(["lbp"], MORE, few_draws_only=True), columns, made)
 
     def _differences(self) -> Table:
         """CP-mtML less stML, of the same d and of the same stored size."""
@@ -127,27 +127,27 @@ class Identity:
         return Table("differences", title, self.header(self.features), ("1@10", "mAP", AMONG), made, notes=notes)
 
     def _less(self, a: Setting, b: Setting) -> Row:
-        reader = Reader(self.fits)
-        asked = {"1@10": ("1@10", ALONE), "mAP": ("mAP", ALONE)} | ({AMONG: ("1@10", CROWD)} if self.crowded else {})
-        found = {name: reader.less(a, b, *what) for name, what in asked.items()}
+        reader = RowBuilder(self.fits)
+        columns = {"1@10": ("1@10", ALONE), "mAP": ("mAP", ALONE)} | ({AMONG: ("1@10", CROWD)} if self.crowded else {})
+        comparisons = {name: reader.less(a, b, *what) for name, what in columns.items()}
         works = [*self.fits.works(a), *self.fits.works(b)]
         draws = min(len(self.fits.works(s)) for s in (a, b))
         size = f"the same d ({b.dim})" if a.dim == b.dim else f"the same stored size (d = {b.dim})"
         name = f"{KINDS[a.features]}, d = {a.dim}: {a.learner.title} less stML of {size}"
-        shown = {column: percent(c.difference, draws=draws) for column, c in found.items()}
+        shown = {column: percent(c.difference, draws=draws) for column, c in comparisons.items()}
         paper = gap(a.features, a.learner.printed, a.dim, b.dim)
-        cause = f"p {found['1@10'].p:.2g}"
+        cause = f"p {comparisons['1@10'].p:.2g}"
         row = Row(name, shown, paper, cause=cause, works=works, differences=("1@10",), altered=a.learner.altered)
         return row if a.features == "lbp" else replace(row, verdict="not possible here", cause=f"{cause}; {NO_NETWORK}")
 
-    def header(self, features: Sequence[str], pairs: int = PAIRS, *, few: bool = False) -> str:
-        """Of every table of identities. few: it has the few draws alone."""
+    def header(self, features: Sequence[str], pairs: int = PAIRS, *, few_draws_only: bool = False) -> str:
+        """Of every table of identities. few_draws_only: it has the few draws alone."""
         scope, lab = self.fits.lab.scope, self.fits.lab
-        least = len(scope.few_seeds)
-        many = least if few else scope.draws
+        fewest_draws = len(scope.few_seeds)
+        many = fewest_draws if few_draws_only else scope.draws
         draws = f"{many} draws of the queries (queries-0..{many - 1}.txt)"
-        if least < many:
-            draws += f" for LBP at d = 32 and for WPCA, stML and CP-mtML at d = 64, {least} for the rest"
+        if fewest_draws < many:
+            draws += f" for LBP at d = 32 and for WPCA, stML and CP-mtML at d = 64, {fewest_draws} for the rest"
         chosen = f"untuned, {QUICK_STEPS} batches of 256 pairs for each task"
         if not scope.quick:
             share = f"{HELD_OUT:.0%} of the people of draw 0's training side"

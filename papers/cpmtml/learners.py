@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from papers.cpmtml.paper import CPMTML, MTLMCA, STML, UTML, WPCA, Name
+from papers.cpmtml.printed_figures import CPMTML, MTLMCA, STML, UTML, WPCA, Name
 from papers.cpmtml.tasks import AGE, AUXILIARY, FER, MOOD, PAIRS
-from papers.harness.lab import WIDTHS, Method
+from papers.harness.lab_fits import WIDTHS, Method
 
 QUICK_STEPS, QUICK_RATE = 100, 0.12
 """Batches for each task in a quick look, which chooses nothing."""
@@ -81,8 +81,8 @@ class Setting:
         if not one.learns:
             return Method("wpca", self.dim, one.options)
         many = {"auxiliary_pairs": self.auxiliary} if one.aux else {}
-        told = {"pairs": self.pairs, **many, "rate": QUICK_RATE, "steps": one.tasks * QUICK_STEPS, "held_out": 0.0}
-        return Method(one.method, self.dim, {**one.options, **told})
+        options = {"pairs": self.pairs, **many, "rate": QUICK_RATE, "steps": one.tasks * QUICK_STEPS, "held_out": 0.0}
+        return Method(one.method, self.dim, {**one.options, **options})
 
     def with_options(self, **options: Any) -> Method:
         return replace(self.method, options={**self.method.options, **options})
@@ -111,10 +111,10 @@ def lines(features: str, dim: int, *, every: bool) -> list[Setting]:
 
     every: all that Table 6 has, and FER. Of a descriptor that is good already, what starts from plain PCA too.
     """
-    asked = [WHITENED, ONE, *UNION, *TURNED, TURNED_EYE, *COUPLED, *NEXT]
+    learners = [WHITENED, ONE, *UNION, *TURNED, TURNED_EYE, *COUPLED, *NEXT]
     if features != "lbp":
-        asked += [PCA, ONE_PLAIN, *NEXT_PLAIN]
-    kept = [one for one in asked if every or (one.aux != FER and one.method != "mtlmca")]
+        learners += [PCA, ONE_PLAIN, *NEXT_PLAIN]
+    kept = [one for one in learners if every or (one.aux != FER and one.method != "mtlmca")]
     return [s for one in kept for s in _sizes(one, features, dim) if s.possible]
 
 

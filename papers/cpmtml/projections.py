@@ -6,14 +6,14 @@ from pathlib import Path
 from ml.embedders.base import Progress
 from ml.embedders.cpmtml import Cpmtml
 from ml.evaluation.report import rank_protocol
-from papers.cpmtml.fits import Fits
+from papers.cpmtml.fits import CpmtmlFits
 from papers.cpmtml.learners import COUPLED, NEXT, Setting
-from papers.cpmtml.paper import CALLS, PARTS, calls
+from papers.cpmtml.printed_figures import CALLS, PARTS, calls
 from papers.cpmtml.tasks import FER, MOOD
-from papers.harness.lab import ranked_arrays
-from papers.harness.plan import Found, Row, Table, Work
+from papers.harness.lab_fits import ranked_arrays
 from papers.harness.results import figures
-from papers.harness.verdicts import judged
+from papers.harness.table_types import Row, Table, Work, WorkOutput
+from papers.harness.verdicts import get_verdict
 
 COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
 DIM = 64
@@ -25,20 +25,20 @@ NOTE = (
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class ProjectionTable:
     """Read off the fits of Table 2."""
 
-    fits: Fits
+    fits: CpmtmlFits
 
     def works(self) -> list[Work]:
         return [work for setting in self.settings() for work in self._of(setting)]
 
     def settings(self) -> list[Setting]:
         """CP-mtML with expression beside."""
-        asked = [
+        learners = [
             one for one in (*COUPLED, *NEXT) if one.aux == MOOD or (one.aux == FER and not self.fits.lab.scope.quick)
         ]
-        return self.fits.possible([Setting(one, "lbp", DIM) for one in asked])
+        return self.fits.possible([Setting(one, "lbp", DIM) for one in learners])
 
     def table(self, header: str) -> Table:
         rows = [row for setting in self.settings() for row in self._rows(setting)]
@@ -47,19 +47,19 @@ class Parts:
 
     def _of(self, setting: Setting) -> list[Work]:
         """One a draw, of a few, each after the fit of its draw."""
-        few = len(self.fits.lab.scope.few_seeds)
-        return [self._work(setting, fit, draw) for draw, fit in enumerate(self.fits.works(setting)[:few])]
+        count = len(self.fits.lab.scope.few_seeds)
+        return [self._work(setting, fit, draw) for draw, fit in enumerate(self.fits.works(setting)[:count])]
 
     def _work(self, setting: Setting, fit: Work, draw: int) -> Work:
-        def run(folder: Path, progress: Progress) -> Found:
+        def run(folder: Path, progress: Progress) -> WorkOutput:
             lab = self.fits.lab
-            found = lab.result(fit)
-            whole, rows = found.arrays["lfw"], lab.photos.rows("lfw", setting.features)
-            other = Cpmtml.load(found.folder / "embedder").embed(rows, setting.learner.aux)
+            fitted = lab.result(fit)
+            whole, rows = fitted.arrays["lfw"], lab.photos.rows("lfw", setting.features)
+            other = Cpmtml.load(fitted.folder / "embedder").embed(rows, setting.learner.aux)
             shared, own = whole[:, :DIM], whole[:, DIM:]
-            asked = lab.protocol(f"queries-{draw}")
+            split = lab.protocol(f"queries-{draw}")
             parts = {"L0": shared, "L1": own, "L2": other[:, DIM:], WHOLE: whole}
-            ranked = [ranked_arrays(rank_protocol(z, asked), name) for name, z in parts.items()]
+            ranked = [ranked_arrays(rank_protocol(z, split), name) for name, z in parts.items()]
             return {}, {name: array for one in ranked for name, array in one.items()}
 
         return Work(f"projections of {fit.name}", {"projections of": dict(fit.key)}, 12.0, run)
@@ -67,7 +67,7 @@ class Parts:
     def _rows(self, setting: Setting) -> list[Row]:
         works = self._of(setting)
         results = self.fits.lab.results(works)
-        paper = {name: calls(found) if setting.learner.aux == MOOD else {} for name, found in PARTS.items()}
+        paper = {name: calls(printed) if setting.learner.aux == MOOD else {} for name, printed in PARTS.items()}
         rows = [
             Row(
                 f"{name}, {setting.learner.title}",
@@ -78,8 +78,8 @@ class Parts:
             )
             for name in PARTS
         ]
-        whole = judged(rows[-1])
-        return [row if judged(row) != "worse" else replace(row, cause=_cause(row, whole)) for row in rows]
+        whole = get_verdict(rows[-1])
+        return [row if get_verdict(row) != "worse" else replace(row, cause=_cause(row, whole)) for row in rows]
 
 
 def _cause(row: Row, whole: str) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from ml.embedders.base import Embedder, Progress, TrainingSet
-from papers.cpmtml.fits import PROTOCOL, Fits
+from papers.cpmtml.fits import PROTOCOL, CpmtmlFits
 from papers.cpmtml.learners import COUPLED, ONE, TURNED, Learner, Setting
-from papers.harness.plan import Figure, Found, Row, Table, Work
 from papers.harness.results import Values
+from papers.harness.table_types import Figure, Row, Table, Work, WorkOutput
 
 DIM, BATCH, UPDATES, PEOPLE = 64, 256, 1e6, 7e9
 LEARNERS = (ONE, COUPLED[0], TURNED[0])
@@ -21,16 +21,16 @@ TWICE = "the paper counts d numbers; CP-mtML compares [L0 x; L1 x], 2d of them"
 
 
 @dataclass(frozen=True, eq=False)
-class Speed:
+class SpeedTable:
     """Learners in turn, so that what slows the machine slows all of them."""
 
-    fits: Fits
+    fits: CpmtmlFits
 
     def works(self) -> list[Work]:
         steps = QUICK if self.fits.lab.scope.quick else STEPS
         settings = [Setting(one, "lbp", DIM) for one in LEARNERS]
 
-        def run(folder: Path, progress: Progress) -> Found:
+        def run(folder: Path, progress: Progress) -> WorkOutput:
             data = self.fits.data(settings[-1], PROTOCOL)
             rounds: list[list[float]] = []
             for number in range(ROUNDS):
@@ -48,7 +48,7 @@ class Speed:
         [result] = self.fits.lab.results(works)
         took = result.arrays["seconds"]
         rows = [_row(one, took[:, i], took[:, LEARNERS.index(ONE)], works) for i, one in enumerate(LEARNERS)]
-        threads, steps = result.facts["threads"], result.facts["steps"]
+        threads, steps = result.record["threads"], result.record["steps"]
         header = (
             f"LFW, LBP, 9,860 to {DIM} numbers, expression beside. Processor time of {threads} threads together, the "
             f"median of {ROUNDS} rounds of {steps} batches of {BATCH} pairs, in brackets the least and the most; lower "

@@ -10,7 +10,7 @@ from app.cli.export import training_set
 from ml.embedders.base import TaskData, TrainingSet
 from ml.evaluation.protocols import Protocol
 from ml.types import Ids
-from papers.harness.lab import Lab, Train
+from papers.harness.lab_fits import Lab, Train
 
 PAIRS, AUXILIARY = 10_000, 40_000
 MORE = 25_000
@@ -31,33 +31,35 @@ def possible(lab: Lab, aux: str) -> bool:
     return aux not in SETS or lab.photos.has(SETS[aux])
 
 
-def beside(lab: Lab, features: str, aux: str) -> Train | None:
+def make_training_set(lab: Lab, features: str, aux: str) -> Train | None:
     """Identities of the protocol's training side, and the second task; None where there is no second one."""
     if not aux:
         return None
 
-    def made(asked: Protocol) -> TrainingSet:
-        main = lab.identities(features, asked)
+    def made(split: Protocol) -> TrainingSet:
+        main = lab.identities(features, split)
         if aux == MOOD:
-            mood = TaskData(MOOD, main.tasks[0].faces, moods(lab)[asked.training], main.tasks[0].people)
+            mood = TaskData(MOOD, main.tasks[0].faces, load_expressions(lab)[split.training], main.tasks[0].people)
             return replace(main, tasks=(main.tasks[0], mood))
-        return _joined(main, second(lab, features, aux))
+        return _joined(main, load_second_task(lab, features, aux))
 
     return made
 
 
-def second(lab: Lab, features: str, aux: str) -> TrainingSet:
+def load_second_task(lab: Lab, features: str, aux: str) -> TrainingSet:
     """Faces that are not LFW's, each of a person of its own."""
-    told = [name.split("/")[0] for name in lab.photos.names(SETS[aux])]
-    values = np.array(told, np.float64) if aux == AGE else np.unique(told, return_inverse=True)[1].astype(np.float64)
-    faces = np.arange(len(told))
+    labels = [name.split("/")[0] for name in lab.photos.names(SETS[aux])]
+    values = (
+        np.array(labels, np.float64) if aux == AGE else np.unique(labels, return_inverse=True)[1].astype(np.float64)
+    )
+    faces = np.arange(len(labels))
     task = TaskData(aux, faces, values, faces, tolerance=ALIKE if aux == AGE else 0.0)
     return TrainingSet(lab.photos.rows(SETS[aux], features), (task,), lab.photos.blocks(features))
 
 
 def ages_first(lab: Lab, features: str, chosen: Ids, *, both: bool) -> TrainingSet:
     """These faces of known age and, if both, the identities of all of LFW beside them."""
-    aged, faces = second(lab, features, AGE), np.arange(len(chosen))
+    aged, faces = load_second_task(lab, features, AGE), np.arange(len(chosen))
     task = replace(aged.tasks[0], faces=faces, values=aged.tasks[0].values[chosen], people=faces)
     main = TrainingSet(aged.rows[chosen], (task,), aged.blocks)
     if not both:
@@ -65,12 +67,14 @@ def ages_first(lab: Lab, features: str, chosen: Ids, *, both: bool) -> TrainingS
     return _joined(main, training_set(lab.photos.rows("lfw", features), lab.photos.names("lfw")))
 
 
-def moods(lab: Lab) -> NDArray[np.float64]:
+def load_expressions(lab: Lab) -> NDArray[np.float64]:
     """(N,) the number of each LFW photo's expression, NaN where nobody told."""
     with (lab.photos.lfw.protocol / "lfw-expression.csv").open() as file:
-        told = {row["image"]: row["emotion"] for row in csv.DictReader(file)}
-    kinds = {kind: float(i) for i, kind in enumerate(sorted(set(told.values())))}
-    return np.array([kinds.get(told.get(name.split("/")[-1], ""), np.nan) for name in lab.photos.names("lfw")])
+        emotion_of_image = {row["image"]: row["emotion"] for row in csv.DictReader(file)}
+    kinds = {kind: float(i) for i, kind in enumerate(sorted(set(emotion_of_image.values())))}
+    return np.array(
+        [kinds.get(emotion_of_image.get(name.split("/")[-1], ""), np.nan) for name in lab.photos.names("lfw")]
+    )
 
 
 def _joined(main: TrainingSet, other: TrainingSet) -> TrainingSet:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from papers.harness.pictures import draw, line_plot
-from papers.harness.plan import Curves, Figure, Row
+from papers.harness.table_types import Curves, Figure, Row
 from papers.harness.verdicts import fit_steps, judge
 
 Json = dict[str, Any]
@@ -26,10 +26,10 @@ def verdict_fields(row: Row) -> Json:
     """What the JSON keeps of a row so that it can be judged again: `judged_by`, `fit_steps`, `verdict`, `reason`."""
     fields = {name: getattr(row, name) for name in DEFAULTS}
     fields = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-    found = judge(row)
+    judgement = judge(row)
     return {
-        "verdict": found.verdict,
-        "reason": found.reason,
+        "verdict": judgement.verdict,
+        "reason": judgement.reason,
         "cause": row.cause,
         "judged_by": {name: value for name, value in fields.items() if value != DEFAULTS[name]},
         "fit_steps": fit_steps(row),
@@ -117,10 +117,10 @@ def _figure(kept: Json) -> Figure:
     return Figure(**numbers)
 
 
-def _without_nan(found: Any) -> Any:
+def _without_nan(content: Any) -> Any:
     """JSON has no NaN."""
-    if isinstance(found, dict):
-        return {k: _without_nan(v) for k, v in found.items()}
-    if isinstance(found, list | tuple):
-        return [_without_nan(v) for v in found]
-    return None if isinstance(found, float) and not math.isfinite(found) else found
+    if isinstance(content, dict):
+        return {k: _without_nan(v) for k, v in content.items()}
+    if isinstance(content, list | tuple):
+        return [_without_nan(v) for v in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

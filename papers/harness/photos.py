@@ -28,7 +28,7 @@ MOBILEFACENET = "models/mobilefacenet_112_128d.onnx"
 
 
 @dataclass(frozen=True)
-class Archive:
+class PhotoArchive:
     """A tar of photos; the first folder of a name is what is known of it."""
 
     path: Path
@@ -82,26 +82,26 @@ class Photos:
     def recipe(self, feature: str) -> Recipe:
         """Raises typer.BadParameter where what it needs is not there."""
         name = feature.removesuffix(MIRRORED)
-        told: dict[str, object] = {} if name == feature else {"mirrored": True}
+        options: dict[str, object] = {} if name == feature else {"mirrored": True}
         if name == MODEL:
-            return Recipe((Spec("onnx", {"manifest": str(self._manifest()), **told}),))
+            return Recipe((Spec("onnx", {"manifest": str(self._manifest()), **options}),))
         if name == "fisher":
-            return Recipe((Spec("fisher", {**self._vocabulary(), **told}),))
-        return Recipe((Spec(name, told),))
+            return Recipe((Spec("fisher", {**self._vocabulary(), **options}),))
+        return Recipe((Spec(name, options),))
 
     @cached_property
     def known(self) -> Ids:
         """(N,) places of LFW photos that no list of queries and no pair names: for what is learned without labels."""
         files = [*self.lfw.protocol.glob("queries-*.txt"), *self.lfw.protocol.glob("disjoint-*.txt")]
-        lines = {line.strip().removeprefix("query ") for f in files for line in f.read_text().splitlines()}
+        named = {text.strip().removeprefix("query ") for f in files for text in f.read_text().splitlines()}
         from ml.evaluation.verification_pairs import read_folds
 
         names = self.names("lfw")
         judged = {n for fold in read_folds(self.lfw.protocol / "pairs.txt", names) for n in fold.named}
-        return np.array([i for i, n in enumerate(names) if n not in lines and n not in judged], np.int64)
+        return np.array([i for i, n in enumerate(names) if n not in named and n not in judged], np.int64)
 
     def _cut(self, photo_set: str) -> tuple[list[str], dict[CropKind, Crops]]:
-        source = self.lfw if photo_set == "lfw" else Archive(self.data / ARCHIVES[photo_set])
+        source = self.lfw if photo_set == "lfw" else PhotoArchive(self.data / ARCHIVES[photo_set])
         return lfw.crops(source, self.cache / photo_set)
 
     def feature(self, photo_set: str, feature: str) -> Rows:
@@ -120,12 +120,12 @@ class Photos:
         return features.learned("fisher", self.crops("lfw", "grey"), self.known, self.cache / "vocabulary.json")
 
     def _manifest(self) -> Path:
-        model, told = self.data / MOBILEFACENET, self.cache / "mobilefacenet.json"
+        model, path = self.data / MOBILEFACENET, self.cache / "mobilefacenet.json"
         if not model.exists():
             raise typer.BadParameter(f"there is no {MOBILEFACENET}", param_hint="--data")
-        with alone(told.with_suffix(".lock")):
-            if not told.exists():
-                facts = {
+        with alone(path.with_suffix(".lock")):
+            if not path.exists():
+                manifest = {
                     "file": str(model.resolve()),
                     "sha256": sha256(model.read_bytes()).hexdigest(),
                     "size": [112, 112],
@@ -136,10 +136,10 @@ class Photos:
                     "normalise": True,
                     "licence": "unknown",
                 }
-                part = told.with_suffix(".part")
-                part.write_text(json.dumps(facts))
-                part.rename(told)
-        return told
+                part = path.with_suffix(".part")
+                part.write_text(json.dumps(manifest))
+                part.rename(path)
+        return path
 
 
 @lru_cache(maxsize=3)

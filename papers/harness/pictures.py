@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.harness.plan import Curves, Plot
+from papers.harness.table_types import Curves, Plot
 
 
 def draw(plot: Plot, path: Path) -> None:
@@ -27,11 +27,11 @@ def line_plot(name: str, alt: str, lines: Curves) -> Plot:
     """A plot of curves that the JSON keeps, a panel beside the other; the legend stands in the first."""
 
     def draw_lines(axes: Any) -> None:
-        places = np.atleast_1d(axes)
-        for place, (title, curves) in zip(places, lines.panels.items(), strict=True):
+        panels = np.atleast_1d(axes)
+        for panel, (title, curves) in zip(panels, lines.panels.items(), strict=True):
             for label, values in curves.items():
-                place.plot(range(1, len(values) + 1), values, label=label)
-            place.set(xlabel=lines.xlabel, ylabel=lines.ylabel, title=title)
-        places[0].legend(fontsize=7)
+                panel.plot(range(1, len(values) + 1), values, label=label)
+            panel.set(xlabel=lines.xlabel, ylabel=lines.ylabel, title=title)
+        panels[0].legend(fontsize=7)
 
     return Plot(name, alt, draw_lines, columns=len(lines.panels), lines=lines)

@@ -13,7 +13,7 @@ from ml.evaluation.retrieval import average_precision
 from ml.evaluation.verification import Distances
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids
-from papers.harness.plan import Figure, Result
+from papers.harness.table_types import Figure, Result
 from papers.harness.verdicts import NO_DIFFERENCE, side_of_zero
 
 Values = NDArray[np.float64]
@@ -46,17 +46,17 @@ def figure(results: Sequence[Result], column: str, where: str = ALONE) -> Figure
     """Of one system over its draws: the mean, the interval by bootstrap over people, all draws of one together."""
     draws = [Queries.of(r, where) for r in results]
     values = [d.values(column) for d in draws]
-    found = bootstrap_mean(np.concatenate(values), np.concatenate([d.people for d in draws]))
+    mean = bootstrap_mean(np.concatenate(values), np.concatenate([d.people for d in draws]))
     means = [float(np.nanmean(v)) for v in values]
-    return percent(found, float(np.std(means, ddof=1)) if len(means) > 1 else float("nan"), len(means))
+    return percent(mean, float(np.std(means, ddof=1)) if len(means) > 1 else float("nan"), len(means))
 
 
 def figures(results: Sequence[Result], columns: Sequence[str], where: str = ALONE) -> dict[str, Figure]:
     return {column: figure(results, column, where) for column in columns}
 
 
-def percent(found: Interval, sd: float = float("nan"), draws: int = 1) -> Figure:
-    return Figure(100 * found.value, 100 * found.low, 100 * found.high, 100 * sd, draws)
+def percent(interval: Interval, sd: float = float("nan"), draws: int = 1) -> Figure:
+    return Figure(100 * interval.value, 100 * interval.low, 100 * interval.high, 100 * sd, draws)
 
 
 def difference(a: Sequence[Result], b: Sequence[Result], column: str, where: str = ALONE) -> Comparison:
@@ -66,11 +66,11 @@ def difference(a: Sequence[Result], b: Sequence[Result], column: str, where: str
     return compare(x, y, np.concatenate([q.people for q in first]))
 
 
-def told(found: Comparison) -> str:
+def describe_difference(comparison: Comparison) -> str:
     """`+1.2 [+0.3, +2.1], p 0.01`, in points; with `, no difference shown` where the interval covers 0."""
-    one = found.difference
+    one = comparison.difference
     unclear = "" if side_of_zero(percent(one)) else f", {NO_DIFFERENCE}"
-    return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {found.p:.2g}{unclear}"
+    return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {comparison.p:.2g}{unclear}"
 
 
 def verified(
@@ -82,11 +82,11 @@ def verified(
     threshold; without them it is the one that is best on the other nine, under the fold's own model.
     """
     every = np.cumsum([0, *(len(p.same) for p in pairs)])
-    place = {tuple(pair): i for i, pair in enumerate(np.concatenate([p.index for p in pairs]).tolist())}
+    position = {tuple(pair): i for i, pair in enumerate(np.concatenate([p.index for p in pairs]).tolist())}
 
     def apart(fold: int):  # type: ignore[no-untyped-def]
         kept = folds[fold].arrays["distances"]
-        return lambda index: kept[[place[tuple(pair)] for pair in index.tolist()]]
+        return lambda index: kept[[position[tuple(pair)] for pair in index.tolist()]]
 
     def judge(fold: int) -> tuple[VerificationPairs, Distances]:
         other = partner(fold, len(pairs))
@@ -100,7 +100,11 @@ def accuracy(
     folds: Sequence[Result], pairs: Sequence[VerificationPairs], people: Ids, judges: Sequence[Result] = ()
 ) -> Figure:
     """Of `verified`. The interval resamples people; sd is over folds."""
-    found = verified(folds, pairs, people, judges)
+    verification = verified(folds, pairs, people, judges)
     return Figure(
-        100 * found.accuracy.mean, 100 * found.people.low, 100 * found.people.high, 100 * found.accuracy.sd, len(folds)
+        100 * verification.accuracy.mean,
+        100 * verification.people.low,
+        100 * verification.people.high,
+        100 * verification.accuracy.sd,
+        len(folds),
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from papers.harness.pages import shown
-from papers.harness.plan import Figure
 from papers.harness.summary_rows import SECTIONS, FigureRef, SummaryRow, SummarySection
+from papers.harness.table_types import Figure
 
 BEGIN, END = "<!-- figures: begin, written by likeness reproduce --from-json -->", "<!-- figures: end -->"
 NOT_MEASURED = "not measured"
@@ -100,13 +100,13 @@ def _section(chapters: Chapters, section: SummarySection) -> str:
         "|---|---|---|---|",
     ]
     for row in section.rows:
-        found = compare(chapters, row)
-        beside = f"{_plain(found.unlearned)} ({row.baseline})" if found else row.baseline or NOT_MEASURED
-        cells = [row.name, _plain(read(chapters, row.learned)), beside, str(found) if found else NOT_MEASURED]
+        gap = compare(chapters, row)
+        beside = f"{_plain(gap.unlearned)} ({row.baseline})" if gap else row.baseline or NOT_MEASURED
+        cells = [row.name, _plain(read(chapters, row.learned)), beside, str(gap) if gap else NOT_MEASURED]
         lines.append("| " + " | ".join(cells) + " |")
     if section.whole:
-        told = [f"{name} {_plain(read(chapters, ref))}" for name, ref in section.whole.items()]
-        lines.append(f"\nUnlearned and whole: {'; '.join(told)}.")
+        whole = [f"{name} {_plain(read(chapters, ref))}" for name, ref in section.whole.items()]
+        lines.append(f"\nUnlearned and whole: {'; '.join(whole)}.")
     return "\n".join(lines) + "\n"
 
 

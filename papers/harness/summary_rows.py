@@ -92,8 +92,8 @@ def _two_sides(descriptor: str) -> SummaryRow:
 def _pairs(size: str, way: str) -> SummaryRow:
     """With 1,000 pairs of any two faces or fewer nothing can be learned, so that way is the unlearned baseline."""
     base = FigureRef("beyond", "labels", "no labels: WPCA-cosine of the first 2,000 faces, d = 128")
-    few = way == "suggested" and size in ("200", "1,000")
-    note, part = ("Suggested less any two faces, mAP, paired:", size) if few else ("", "")
+    nothing_learned = way == "suggested" and size in ("200", "1,000")
+    note, part = ("Suggested less any two faces, mAP, paired:", size) if nothing_learned else ("", "")
     learned = FigureRef("beyond", "labels", f"{size} pairs, {way}")
     return SummaryRow(f"{size} pairs, {way}", learned, base, "WPCA-128, no labels", note, part)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from papers.harness.plan import Figure, Row
+from papers.harness.table_types import Figure, Row
 
 Verdict = Literal[
     "nothing learned", "not possible here", "no difference shown", "ours", "altered", "reproduced", "same sign",
@@ -30,31 +30,31 @@ SIDES = {1: "above", 0: "at", -1: "below"}
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ReasonedVerdict:
     """verdict, and in words why; the reason is empty where the verdict says it all."""
 
     verdict: Verdict
     reason: str = ""
 
 
-def judge(row: Row) -> Judgement:
+def judge(row: Row) -> ReasonedVerdict:
     """The verdict of a row by the rule of this module."""
     if 0 in fit_steps(row):
-        return Judgement("nothing learned", NO_STEP)
+        return ReasonedVerdict("nothing learned", NO_STEP)
     unclear = [column for column in row.differences if side_of_zero(row.figures[column]) == 0]
     if unclear:
         where = "" if len(unclear) == len(row.differences) else f"in {', '.join(unclear)}"
-        return Judgement(NO_DIFFERENCE, _joined(where, row.altered and f"altered: {row.altered}"))
+        return ReasonedVerdict(NO_DIFFERENCE, _joined(where, row.altered and f"altered: {row.altered}"))
     if row.verdict is not None:
-        return Judgement(row.verdict)
+        return ReasonedVerdict(row.verdict)
     if row.differences:
         return _judge_difference(row)
     if row.altered:
-        return Judgement("altered", _joined(row.altered, _beside_paper(row)))
+        return ReasonedVerdict("altered", _joined(row.altered, _beside_paper(row)))
     return _judge_figures(row, compare_with_paper(row))
 
 
-def judged(row: Row) -> Verdict:
+def get_verdict(row: Row) -> Verdict:
     """The verdict alone."""
     return judge(row).verdict
 
@@ -90,38 +90,40 @@ def _steps_in(key: Any) -> list[int]:
     return []
 
 
-def _judge_difference(row: Row) -> Judgement:
+def _judge_difference(row: Row) -> ReasonedVerdict:
     """Of differences all of whose intervals are clear of 0."""
     sides = {side_of_zero(row.figures[column]) for column in row.differences}
     if len(sides) > 1:
-        return Judgement("mixed", "not of one sign")
+        return ReasonedVerdict("mixed", "not of one sign")
     [side] = sides
     here = f"{SIDES[side]} 0"
     if row.altered:
-        return Judgement("altered", _joined(row.altered, here))
+        return ReasonedVerdict("altered", _joined(row.altered, here))
     printed = [(row.figures[c], row.paper[c]) for c in row.differences if c in row.paper]
     if not printed:
         if not row.claim:
-            return Judgement("ours", here)
-        return Judgement("same sign" if SIDES[side] == row.claim else "other sign", f"{here}, the paper: {row.claim} 0")
+            return ReasonedVerdict("ours", here)
+        return ReasonedVerdict(
+            "same sign" if SIDES[side] == row.claim else "other sign", f"{here}, the paper: {row.claim} 0"
+        )
     if all(figure.low <= paper <= figure.high for figure, paper in printed):
-        return Judgement("reproduced")
+        return ReasonedVerdict("reproduced")
     if all(np.sign(paper) == side for _, paper in printed):
         less = all(abs(figure.value) < abs(paper) for figure, paper in printed)
-        return Judgement("same sign", f"{here}, by {'less' if less else 'more'} than printed")
-    return Judgement("other sign", here)
+        return ReasonedVerdict("same sign", f"{here}, by {'less' if less else 'more'} than printed")
+    return ReasonedVerdict("other sign", here)
 
 
-def _judge_figures(row: Row, signs: Mapping[str, int]) -> Judgement:
+def _judge_figures(row: Row, signs: Mapping[str, int]) -> ReasonedVerdict:
     if not signs:
-        return Judgement("ours")
-    found = set(signs.values())
-    if len(found) > 1:
-        return Judgement(
-            "mixed", "; ".join(f"{name} at {_columns(signs, s)}" for s, name in NAMES.items() if s in found)
+        return ReasonedVerdict("ours")
+    distinct = set(signs.values())
+    if len(distinct) > 1:
+        return ReasonedVerdict(
+            "mixed", "; ".join(f"{name} at {_columns(signs, s)}" for s, name in NAMES.items() if s in distinct)
         )
-    [sign] = found
-    return Judgement(NAMES[sign])
+    [sign] = distinct
+    return ReasonedVerdict(NAMES[sign])
 
 
 NAMES: Mapping[int, Literal["better", "reproduced", "worse"]] = {1: "better", 0: "reproduced", -1: "worse"}
@@ -139,11 +141,11 @@ def _sign(row: Row, figure: Figure, paper: float, lower_is_better: bool) -> int:
 
 def _beside_paper(row: Row) -> str:
     """On which side of the printed figures an altered method's lie: for orientation, not a verdict."""
-    found = set(compare_with_paper(replace(row, lower_is_better=())).values())
-    if not found:
+    signs = set(compare_with_paper(replace(row, lower_is_better=())).values())
+    if not signs:
         return ""
     words = {1: "above", 0: "level with", -1: "below"}
-    return f"{words[found.pop()] if len(found) == 1 else 'partly level with'} the printed figure"
+    return f"{words[signs.pop()] if len(signs) == 1 else 'partly level with'} the printed figure"
 
 
 def _joined(*parts: str) -> str:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from papers.harness.lab import Lab
-from papers.harness.plan import Chapter, Table, Work
-from papers.manifolds.compared import Trial
-from papers.manifolds.digits_table import Digits
-from papers.manifolds.faces_table import Frozen
-from papers.manifolds.network_table import Network
-from papers.manifolds.part import Part
-from papers.manifolds.whole_table import Whole, quoted
+from papers.harness.lab_fits import Lab
+from papers.harness.table_types import Chapter, Table, Work
+from papers.manifolds.digits_table import DigitExperiment
+from papers.manifolds.end_to_end_table import EndToEndExperiment, quoted
+from papers.manifolds.experiment import Experiment
+from papers.manifolds.five_layers_table import FiveLayerExperiment
+from papers.manifolds.frozen_network_table import FrozenNetworkExperiment
+from papers.manifolds.head_comparison import HeadComparison
 
 COMPARED = ("qconv", "qconv-inverse", "stiefel")
 HEADER = (
@@ -20,26 +20,26 @@ HEADER = (
 
 
 def chapter(lab: Lab) -> Chapter:
-    parts: list[Part] = [Digits(lab), Network(lab)]
+    parts: list[Experiment] = [DigitExperiment(lab), FiveLayerExperiment(lab)]
     if lab.photos.has("celeba") and not lab.scope.quick:
-        parts += [Frozen(lab), Whole(lab)]
+        parts += [FrozenNetworkExperiment(lab), EndToEndExperiment(lab)]
 
     def works() -> list[Work]:
         return [work for part in parts for work in part.works()]
 
     def tables() -> Sequence[Table]:
-        found = [table for part in parts for table in part.tables()]
+        made = [table for part in parts for table in part.tables()]
         return [
             gains([trial for part in parts for trial in part.trials()], lab.scope.quick),
-            *found[:2],
+            *made[:2],
             quoted(),
-            *found[2:],
+            *made[2:],
         ]
 
     return Chapter("manifolds", "Two manifolds (001)", works, tables)
 
 
-def gains(trials: Sequence[Trial], quick: bool) -> Table:
+def gains(trials: Sequence[HeadComparison], quick: bool) -> Table:
     rows = [trial.row(head) for trial in trials for head in COMPARED]
     notes = ["A quick look leaves out unseen people (tables 3 to 5): their photos alone take minutes."] if quick else []
     return Table("manifolds-gains", "The geometries against the plain layer", HEADER, ("gain",), rows, notes=notes)

@@ -1,7 +1,6 @@
 """001, Table 2 and Figure 1: one layer 784 -> 20 on digits, judged by the nearest neighbour."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,44 @@ from torch import Tensor, nn
 
 from ml.embedders.base import Progress
 from ml.layers.base import random_start
-from papers.harness.lab import Lab
-from papers.harness.plan import Found, Work
-from papers.manifolds.descent import Lesson, Step, overheads, sound, stepper, swept, teach
-from papers.manifolds.heads import HEADS, RATES, Plan, flattened, shape
-from papers.manifolds.mnist import BATCH, DIM, PIXELS, Digits, auto_encoder, read, sides, unlearned
+from papers.harness.lab_fits import Lab
+from papers.harness.table_types import Work, WorkOutput
+from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, flattened, shape
+from papers.manifolds.head_training import (
+    HeadTrainingData,
+    Step,
+    check_converged,
+    make_step,
+    measure_overheads,
+    sweep_rates,
+    train_head,
+)
+from papers.manifolds.mnist import BATCH, DIM, PIXELS, DigitSet, auto_encoder, read, split_digits, unlearned
 
 
-def plan(head: str, rate: float, epochs: int, taught: int, seed: int = 0) -> Plan:
-    return Plan(head, rate, epochs * (taught // BATCH), margin=1.0, batch=BATCH, seed=seed)
+def plan(head: str, rate: float, epochs: int, taught: int, seed: int = 0) -> HeadTraining:
+    return HeadTraining(head, rate, epochs * (taught // BATCH), margin=1.0, batch=BATCH, seed=seed)
 
 
-def lesson(digits: Digits, taught: Tensor) -> Lesson:
-    return Lesson(digits.values[taught.numpy()], lambda places, _: digits.pixels[taught[torch.from_numpy(places)]])
+def lesson(digits: DigitSet, taught: Tensor) -> HeadTrainingData:
+    return HeadTrainingData(
+        digits.values[taught.numpy()], lambda rows, _: digits.pixels[taught[torch.from_numpy(rows)]]
+    )
 
 
 def choice(lab: Lab, head: str, epochs: int) -> Work:
     """Facts: `errors` by rate, on an inner split of split 0."""
 
-    def run(folder: Path, progress: Progress) -> Found:
+    def run(folder: Path, progress: Progress) -> WorkOutput:
         digits = read(lab.photos.data)
-        taught, asked = sides(len(digits.values), 0, True)
+        taught, tested = split_digits(len(digits.values), 0, True)
 
         def error(rate: float) -> float:
-            matrix, facts = _learned(digits, taught, plan(head, rate, epochs, len(taught)), progress)
-            sound(facts)
-            return float(digits.wrong(digits.pixels @ matrix, taught, asked).mean())
+            matrix, record = _learned(digits, taught, plan(head, rate, epochs, len(taught)), progress)
+            check_converged(record)
+            return float(digits.wrong(digits.pixels @ matrix, taught, tested).mean())
 
-        return {"errors": swept(head, error)}, {}
+        return {"errors": sweep_rates(head, error)}, {}
 
     key = {"paper": "001", "what": "digits, inner", "head": head, "rates": list(RATES[head]), "epochs": epochs}
     return Work(f"digits, the rate of {head}", key, 0.08 * epochs * len(RATES[head]), run)
@@ -49,26 +58,26 @@ def learned(lab: Lab, head: str, rate: float, epochs: int, seed: int) -> Work:
     """Facts: axes, scale, loss. Arrays: `wrong` (Q,), `wrong_flat` with all axes of one weight, `asked` (Q,) which
     digits these are, `matrix` (784, 20)."""
 
-    def run(folder: Path, progress: Progress) -> Found:
+    def run(folder: Path, progress: Progress) -> WorkOutput:
         digits = read(lab.photos.data)
-        taught, asked = sides(len(digits.values), seed, False)
-        matrix, facts = _learned(digits, taught, plan(head, rate, epochs, len(taught), seed), progress)
-        return facts, _judged(digits, matrix, taught, asked)
+        taught, tested = split_digits(len(digits.values), seed, False)
+        matrix, record = _learned(digits, taught, plan(head, rate, epochs, len(taught), seed), progress)
+        return record, _judged(digits, matrix, taught, tested)
 
-    key = {"paper": "001", "what": "digits", "epochs": epochs, "plan": asdict(plan(head, rate, 0, 0, seed))}
+    key = {"paper": "001", "what": "digits", "epochs": epochs, "plan": plan(head, rate, 0, 0, seed).key}
     return Work(f"digits, {head}, split {seed}", key, 0.15 * epochs, run)
 
 
 def baseline(lab: Lab, name: str, epochs: int, seed: int) -> Work:
     """Without labels: principal components, an auto-encoder, the pixels as they are, or where the layers start."""
 
-    def run(folder: Path, progress: Progress) -> Found:
+    def run(folder: Path, progress: Progress) -> WorkOutput:
         digits = read(lab.photos.data)
-        taught, asked = sides(len(digits.values), seed, False)
+        taught, tested = split_digits(len(digits.values), seed, False)
         if name == "pixels":
-            return {}, {"wrong": digits.wrong(digits.pixels, taught, asked), "asked": asked.numpy()}
+            return {}, {"wrong": digits.wrong(digits.pixels, taught, tested), "asked": tested.numpy()}
         matrix = unlearned(name, digits, taught, epochs, seed)
-        return shape(matrix), _judged(digits, matrix, taught, asked)
+        return shape(matrix), _judged(digits, matrix, taught, tested)
 
     key = {"paper": "001", "what": "digits", "head": name, "epochs": epochs if name == "ae" else 0, "seed": seed}
     return Work(f"digits, {name}, split {seed}", key, 0.1 * epochs if name == "ae" else 2.0, run)
@@ -77,16 +86,16 @@ def baseline(lab: Lab, name: str, epochs: int, seed: int) -> Work:
 def epoch_times(lab: Lab, rates: Mapping[str, float], rounds: int) -> Work:
     """Facts: `ratios`, the CPU time of an epoch over that of the plain layer, one a round, of each head and of "ae"."""
 
-    def run(folder: Path, progress: Progress) -> Found:
+    def run(folder: Path, progress: Progress) -> WorkOutput:
         digits = read(lab.photos.data)
-        taught = sides(len(digits.values), 0, False)[0]
-        start, told = random_start(PIXELS, DIM), lesson(digits, taught)
+        taught = split_digits(len(digits.values), 0, False)[0]
+        start, data = random_start(PIXELS, DIM), lesson(digits, taught)
         steps: dict[str, Step] = {
-            name: stepper(told, nn.Identity(), HEADS[name].make(start), plan(name, rate, 1, len(taught)))
+            name: make_step(data, nn.Identity(), HEADS[name].make(start), plan(name, rate, 1, len(taught)))
             for name, rate in rates.items()
         }
         steps["ae"] = auto_encoder(digits.pixels[taught], 0)[1]
-        return {"ratios": overheads(steps, "plain", len(taught) // BATCH, rounds)}, {}
+        return {"ratios": measure_overheads(steps, "plain", len(taught) // BATCH, rounds)}, {}
 
     key = {"paper": "001", "what": "digits, epochs' times", "rates": dict(rates), "rounds": rounds}
     return Work("digits, epochs' times", key, 0.7 * (rounds + 1), run)
@@ -95,14 +104,14 @@ def epoch_times(lab: Lab, rates: Mapping[str, float], rounds: int) -> Work:
 def scatter(lab: Lab, kept: Mapping[str, Work], points: int) -> Work:
     """t-SNE (scikit-learn) of tested digits of one split. Arrays: (points, 2) by name, `values` (points,)."""
 
-    def run(folder: Path, progress: Progress) -> Found:
+    def run(folder: Path, progress: Progress) -> WorkOutput:
         from sklearn.manifold import TSNE  # a second to load, for one picture
 
         digits, maps, values = read(lab.photos.data), {}, np.empty(0, np.int64)
         for at, (name, work) in enumerate(kept.items()):
-            found = lab.result(work).arrays
-            some = found["asked"][:points]
-            z = digits.pixels[some] @ torch.from_numpy(found["matrix"])
+            arrays = lab.result(work).arrays
+            some = arrays["asked"][:points]
+            z = digits.pixels[some] @ torch.from_numpy(arrays["matrix"])
             maps[name] = TSNE(2, init="pca", random_state=0).fit_transform(z.numpy()).astype(np.float32)
             values = digits.values[some]
             progress(at + 1, len(kept), {})
@@ -112,12 +121,16 @@ def scatter(lab: Lab, kept: Mapping[str, Work], points: int) -> Work:
     return Work("t-SNE of the digits", key, 0.006 * points * len(kept), run)
 
 
-def _learned(digits: Digits, taught: Tensor, asked: Plan, progress: Progress) -> tuple[Tensor, dict[str, Any]]:
-    layer, facts = teach(lesson(digits, taught), nn.Identity(), random_start(PIXELS, DIM, asked.seed), asked, progress)
-    return layer.matrix.detach(), facts
+def _learned(
+    digits: DigitSet, taught: Tensor, training: HeadTraining, progress: Progress
+) -> tuple[Tensor, dict[str, Any]]:
+    layer, record = train_head(
+        lesson(digits, taught), nn.Identity(), random_start(PIXELS, DIM, training.seed), training, progress
+    )
+    return layer.matrix.detach(), record
 
 
-def _judged(digits: Digits, matrix: Tensor, taught: Tensor, asked: Tensor) -> dict[str, NDArray[Any]]:
-    found = {"wrong": matrix, "wrong_flat": flattened(matrix)}
-    judged = {name: digits.wrong(digits.pixels @ one, taught, asked) for name, one in found.items()}
-    return {**judged, "asked": asked.numpy(), "matrix": matrix.numpy()}
+def _judged(digits: DigitSet, matrix: Tensor, taught: Tensor, tested: Tensor) -> dict[str, NDArray[Any]]:
+    matrices = {"wrong": matrix, "wrong_flat": flattened(matrix)}
+    judged = {name: digits.wrong(digits.pixels @ one, taught, tested) for name, one in matrices.items()}
+    return {**judged, "asked": tested.numpy(), "matrix": matrix.numpy()}

@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.harness.lab import Lab
-from papers.harness.plan import Declared, Plot, Row, Table, Work
+from papers.harness.lab_fits import Lab
 from papers.harness.results import percent
-from papers.manifolds import compared, digits
-from papers.manifolds.compared import Judged, Trial, right, right_flat
-from papers.manifolds.heads import HEADS
-from papers.manifolds.part import SAME, Part, flat
+from papers.harness.table_types import Declared, Plot, Row, Table, Work
+from papers.manifolds import digits, head_comparison
+from papers.manifolds.experiment import SAME, Experiment, flat
+from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
+from papers.manifolds.head_layers import HEADS
 
 COLUMNS = ("error", "less than Conv's", "error, axes alike", "axes", "epoch")
 ERRORS = {"ae": 11.13, "plain": 14.84, "qconv": 9.93, "stiefel": 9.75}
@@ -35,7 +35,7 @@ INVERSE = (
 )
 
 
-class Digits(Part):
+class DigitExperiment(Experiment):
     """Table 2 and Figure 1.
 
     sizes: epochs, rounds in which they are timed, points of the picture
@@ -58,11 +58,21 @@ class Digits(Part):
         plots = [self._scattered(), self._curves()]
         return [Table("manifolds-table-2", "Table 2: one layer on digits", header, COLUMNS, rows, plots, self._notes())]
 
-    def trials(self) -> Sequence[Trial]:
+    def trials(self) -> Sequence[HeadComparison]:
         works = self._learned
-        found = {head: self.lab.results(works[head]) for head in HEADS}
-        own, alike = (compared.of_heads(found, one, "asked") for one in (right, right_flat))
-        return [Trial("digits", own, compared.likeness(found), works, alike, GAINS, compared.apart(found, "qconv"))]
+        results = {head: self.lab.results(works[head]) for head in HEADS}
+        own, alike = (head_comparison.of_heads(results, one, "asked") for one in (right, right_flat))
+        return [
+            HeadComparison(
+                "digits",
+                own,
+                head_comparison.likeness(results),
+                works,
+                alike,
+                GAINS,
+                head_comparison.measure_matrix_gap(results, "qconv"),
+            )
+        ]
 
     @property
     def choices(self) -> dict[str, Work]:
@@ -92,16 +102,18 @@ class Digits(Part):
 
     def _row(self, name: str, title: str, works: Mapping[str, Sequence[Work]]) -> Row:
         results, conv = self.lab.results(works[name]), self.lab.results(self._learned["plain"])
-        own = Judged.of(results, right, "asked")
-        figures = {"error": compared.reversed_figure(own.figure)}
+        own = PairedScores.of(results, right, "asked")
+        figures = {"error": head_comparison.reversed_figure(own.figure)}
         if name != "plain":
-            figures["less than Conv's"] = percent(own.over(Judged.of(conv, right, "asked")).difference)
+            figures["less than Conv's"] = percent(own.over(PairedScores.of(conv, right, "asked")).difference)
         if name != "pixels":
-            figures["error, axes alike"] = compared.reversed_figure(Judged.of(results, right_flat, "asked").figure)
-            figures["axes"] = compared.mean_axes(results)
-        ratios = self.lab.result(self._times).facts["ratios"].get(name)
+            figures["error, axes alike"] = head_comparison.reversed_figure(
+                PairedScores.of(results, right_flat, "asked").figure
+            )
+            figures["axes"] = head_comparison.mean_axes(results)
+        ratios = self.lab.result(self._times).record["ratios"].get(name)
         if ratios:
-            figures["epoch"] = compared.middle(ratios)
+            figures["epoch"] = head_comparison.middle(ratios)
         paper = (
             {"error": ERRORS[name], "epoch": round(100 * SECONDS[name] / SECONDS["plain"], 1)} if name in ERRORS else {}
         )
@@ -116,7 +128,7 @@ class Digits(Part):
         means = {name: self._error(works) for name, works in {**self._baselines, **self._learned}.items()}
         first = min(HEADS, key=lambda head: means[head])
         return [
-            f"{self.told()}; of Stiefel's S, by RMSProp, {fine:g}.",
+            f"{self.describe_rates()}; of Stiefel's S, by RMSProp, {fine:g}.",
             SAME,
             INVERSE,
             f"PCA-20 needs no label and errs in {means['pca']:.1f} %, {HEADS[first].title}, the best of the layers, in "
@@ -124,14 +136,14 @@ class Digits(Part):
         ]
 
     def _error(self, works: Sequence[Work]) -> float:
-        return 100 - 100 * float(Judged.of(self.lab.results(works), right, "asked").means.mean())
+        return 100 - 100 * float(PairedScores.of(self.lab.results(works), right, "asked").means.mean())
 
     def _scattered(self) -> Plot:
-        found = self.lab.result(self._scatter).arrays
+        arrays = self.lab.result(self._scatter).arrays
 
         def draw(axes: Any) -> None:
             for at, name in zip(axes.flat, SHOWN, strict=True):
-                at.scatter(*found[name].T, c=found["values"], cmap="tab10", s=4)
+                at.scatter(*arrays[name].T, c=arrays["values"], cmap="tab10", s=4)
                 at.set_title(TITLES.get(name) or HEADS[name].title)
                 at.set_axis_off()
 
@@ -141,7 +153,7 @@ class Digits(Part):
         """Why heads differ: the spectrum of M; and whether the rate is the reason, where several were tried."""
         spectra = {h: self._spectrum(self._learned[h][0]) for h in HEADS}
         choices = {} if self.quick else self.choices
-        tried = {h: self.lab.result(w).facts["errors"] for h, w in choices.items() if h != "rmsprop"}
+        tried = {h: self.lab.result(w).record["errors"] for h, w in choices.items() if h != "rmsprop"}
 
         def draw(axes: Any) -> None:
             for head, share in spectra.items():
@@ -161,4 +173,4 @@ class Digits(Part):
 
 
 def _of(works: Mapping[str, Sequence[Work]]) -> list[Work]:
-    return [work for each in works.values() for work in each]
+    return [work for group in works.values() for work in group]

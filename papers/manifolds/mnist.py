@@ -15,27 +15,27 @@ from torch.nn.functional import mse_loss, normalize
 from ml.cnn_training.batches import evenly
 from ml.layers.base import random_start
 from ml.metric_learning.principal_axes import fit_principal_axes
-from papers.manifolds.descent import Step
+from papers.manifolds.head_training import Step
 
 PIXELS, DIM, BATCH = 784, 20, 100
 AE_RATE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Digits:
+class DigitSet:
     """pixels: (N, 784), each digit of unit length; values: (N,) which digit."""
 
     pixels: Tensor
     values: NDArray[np.int64]
 
-    def wrong(self, z: Tensor, taught: Tensor, asked: Tensor) -> NDArray[np.bool_]:
-        """(Q,) whether the nearest taught digit is another. z: (N, d); taught, asked: places."""
-        nearest = torch.cat([torch.cdist(part, z[taught]).argmin(1) for part in torch.split(z[asked], 500)])
-        return np.asarray(self.values[taught[nearest]] != self.values[asked])
+    def wrong(self, z: Tensor, taught: Tensor, tested: Tensor) -> NDArray[np.bool_]:
+        """(Q,) whether the nearest taught digit is another. z: (N, d); taught, tested: places."""
+        nearest = torch.cat([torch.cdist(part, z[taught]).argmin(1) for part in torch.split(z[tested], 500)])
+        return np.asarray(self.values[taught[nearest]] != self.values[tested])
 
 
 @lru_cache(maxsize=1)
-def read(data: Path) -> Digits:
+def read(data: Path) -> DigitSet:
     """MNIST's t10k files in `data`/mnist, plain or gzipped. Raises typer.BadParameter where they are not there."""
 
     def unpacked(pattern: str, skip: int) -> NDArray[np.uint8]:
@@ -46,16 +46,16 @@ def read(data: Path) -> Digits:
         return np.frombuffer(gzip.decompress(packed) if file.suffix == ".gz" else packed, np.uint8, offset=skip)
 
     pixels = torch.from_numpy(unpacked("t10k-images*", 16).reshape(-1, PIXELS).astype(np.float32))
-    return Digits(normalize(pixels), unpacked("t10k-labels*", 8).astype(np.int64))
+    return DigitSet(normalize(pixels), unpacked("t10k-labels*", 8).astype(np.int64))
 
 
-def sides(count: int, seed: int, inner: bool) -> tuple[Tensor, Tensor]:
+def split_digits(count: int, seed: int, inner: bool) -> tuple[Tensor, Tensor]:
     """Half of the digits teach, half are tested; inner: the same of those that teach."""
     order = torch.from_numpy(np.random.default_rng(seed).permutation(count))[: count // 2 if inner else count]
     return order[: len(order) // 2], order[len(order) // 2 :]
 
 
-def unlearned(name: str, digits: Digits, taught: Tensor, epochs: int, seed: int) -> Tensor:
+def unlearned(name: str, digits: DigitSet, taught: Tensor, epochs: int, seed: int) -> Tensor:
     if name == "start":
         return random_start(PIXELS, DIM, seed)
     if name == "pca":

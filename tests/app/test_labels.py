@@ -1,20 +1,16 @@
 """Labels over HTTP: what is kept, what is refused, what they settle."""
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import Face
 from app.labels import suggesting
-from app.labels.suggesting import Answers, doubtful
 from app.learning.label_consensus import Rule, decide, settle, standing
-from ml.calibration import Calibration
-from ml.distances import EUCLIDEAN
+from ml.active_learning import LabelledDistances, choose_pairs
 from tests.gallery import enrol
 from tests.service import Service
 
@@ -172,17 +168,17 @@ def test_answers_are_heeded_wherever_their_faces_lie(service: Service, monkeypat
     service.client.post("/v1/labels", json={"labels": said})
     service.client.post("/v1/labels", json={"labels": [pair(there[4], there[5]) | {"by": "mallory"}]})
     service.client.delete("/v1/labels", params={"by": "mallory"})
-    heard, real = list[Answers](), doubtful
+    heard, real = list[LabelledDistances](), choose_pairs
 
     def listening(*told: Any) -> Any:
         heard.append(told[4])
         return real(*told)
 
-    monkeypatch.setattr(suggesting, "SAMPLE", 2)
-    monkeypatch.setattr(suggesting, "doubtful", listening)
+    monkeypatch.setattr(suggesting, "SAMPLE_FACES", 2)
+    monkeypatch.setattr(suggesting, "choose_pairs", listening)
     assert service.client.post("/v1/labels:suggest", json={"collection": "far"}).status_code == 200
     assert sorted(heard[0].same.tolist()) == [False, False, True]
-    assert (heard[0].apart > 0).all()
+    assert (heard[0].distances > 0).all()
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -190,29 +186,6 @@ def test_of_fewer_than_two_faces_nothing_is_suggested(service: Service, count: i
     enrol(service.resources, f"c{count}", range(count), shots=1)
     found = service.client.post("/v1/labels:suggest", json={"collection": f"c{count}"})
     assert (found.status_code, found.json()["pairs"]) == (200, [])
-
-
-def test_where_few_turn_out_the_same_nearer_pairs_are_asked_for() -> None:
-    rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2  # neighbours at ever larger distances
-    known = Calibration.fit(np.linspace(0, 0.004, 200), np.linspace(0.001, 0.01, 200))
-
-    def asked(calibration: Calibration | None, same: Sequence[bool]) -> float:
-        answers = Answers(np.zeros(len(same)), np.array(same, np.bool_))
-        return float(np.mean(doubtful(rows, np.full(60, -1), EUCLIDEAN, calibration, answers, set(), 10)[1]))
-
-    seldom, often = asked(known, [False] * 18 + [True] * 2), asked(known, [False] * 2 + [True] * 18)
-    assert seldom < asked(known, []) < often
-
-
-def test_before_any_calibration_answers_tell_where_to_ask() -> None:
-    rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None] ** 2
-    edge = float(EUCLIDEAN.pair_distances(rows, np.array([[29, 31]]))[0])
-    spread = edge * np.linspace(0.5, 1.5, 20)
-    told, silence = Answers(spread, spread < edge), Answers(np.empty(0), np.empty(0, np.bool_))
-    apart, before = (
-        doubtful(rows, np.full(60, -1), EUCLIDEAN, None, answers, set(), 10)[1] for answers in (told, silence)
-    )
-    assert np.abs(apart - edge).max() < np.abs(before - edge).min()
 
 
 def test_weights_and_a_quorum_keep_one_voice_from_ruling() -> None:

@@ -10,17 +10,25 @@ from benchmarks.open_set_pages import MARKER, write
 from benchmarks.open_set_rules import judge, summarise
 from benchmarks.open_set_scores import ADOPTED, order_threshold, score, tail_threshold
 from benchmarks.open_set_sizes import SIZES
-from benchmarks.open_set_trial import Gallery, Plan, Searches, Trial, draw_trial, one_face_each_first, person_distances
+from benchmarks.open_set_trial import (
+    OpenSetTrial,
+    SearchSet,
+    TrialGallery,
+    TrialSizes,
+    draw_trial,
+    one_face_each_first,
+    person_distances,
+)
 
 DIM = 12
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
-def draw(people: int = 80, shots: int = 4, seed: int = 0, plan: Plan | None = None) -> Trial:
+def draw(people: int = 80, shots: int = 4, seed: int = 0, plan: TrialSizes | None = None) -> OpenSetTrial:
     rng = np.random.default_rng(seed)
     rows = np.repeat(rng.normal(size=(people, DIM)), shots, axis=0) + 0.2 * rng.normal(size=(people * shots, DIM))
     strangers = rng.normal(size=(200, DIM))
-    plan = plan or Plan(people=50, queries=20, strangers=25, distractors=40, searches=120)
+    plan = plan or TrialSizes(people=50, queries=20, strangers=25, distractors=40, searches=120)
     unit = [(x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32) for x in (rows, strangers)]
     return draw_trial(unit[0], np.repeat(np.arange(people), shots), unit[1], plan, seed)
 
@@ -35,7 +43,7 @@ def test_a_draw_enrols_nobody_who_is_a_stranger_and_no_query() -> None:
 
 
 def test_with_everybody_all_but_the_strangers_are_enrolled() -> None:
-    trial = draw(plan=Plan(people=50, queries=20, strangers=10, distractors=40, searches=120, everybody=True))
+    trial = draw(plan=TrialSizes(people=50, queries=20, strangers=10, distractors=40, searches=120, everybody=True))
     assert len(trial.gallery.counts) == 70
 
 
@@ -61,7 +69,7 @@ def test_distances_to_people_are_those_computed_face_by_face() -> None:
     query, person = trial.queries.rows[3].astype(np.float64), 7
     own = trial.gallery.rows[trial.gallery.owners == person].astype(np.float64)
     apart = ((own - query) ** 2).sum(1)
-    [distances] = person_distances(trial.gallery, Searches(trial.queries.rows))
+    [distances] = person_distances(trial.gallery, SearchSet(trial.queries.rows))
     mean = own.mean(0)
     expected = (apart.min(), np.sort(apart)[:2].mean(), ((query - mean) ** 2).sum(),
                 2 - 2 * query @ mean / np.linalg.norm(mean), apart.mean())  # fmt: skip
@@ -71,7 +79,7 @@ def test_distances_to_people_are_those_computed_face_by_face() -> None:
 
 def test_the_spread_within_people_is_pooled_over_those_with_several_faces() -> None:
     rows = np.array([[0.0, 1.0], [0.0, 3.0], [5.0, 5.0]], np.float32)
-    assert Gallery(rows, np.array([0, 0, 1])).within_variance == pytest.approx(2.0)
+    assert TrialGallery(rows, np.array([0, 0, 1])).within_variance == pytest.approx(2.0)
 
 
 def test_the_order_threshold_names_no_more_than_asked_for() -> None:

@@ -12,20 +12,20 @@ from ml.embedders.base import Embedder, TrainingSet
 from ml.embedders.l2 import L2
 from ml.evaluation.report import rank_protocol, summarise
 from ml.types import Ids, Rows
-from papers.beyond import celeba, choice, cnn, fused, labels
+from papers.beyond import celeba, cnn_choice, cnn_compression, fused_descriptors, label_counts
 from papers.beyond import chapter as beyond
-from papers.beyond import strangers as never_seen
-from papers.beyond.across import across
+from papers.beyond import unseen_people as never_seen
 from papers.beyond.chapter import chapter
-from papers.beyond.labelling import WAYS, Labels, half_the_same, suggested
-from papers.clml.fits import Fits, Options
+from papers.beyond.pair_selection import WAYS, Labels, half_the_same, suggested
+from papers.beyond.transfer import across
+from papers.clml.fits import ClmlFits, Options
 from papers.clml.grids import START
-from papers.harness import run, writing
-from papers.harness.lab import Lab, Method
+from papers.harness import page_writer, runner
+from papers.harness.lab_fits import Lab, Method
 from papers.harness.photos import MODEL, Photos
-from papers.harness.plan import Chapter, Result, Scope
+from papers.harness.result_store import ResultMissing, ResultStore
 from papers.harness.results import figure
-from papers.harness.store import NotThere, Store
+from papers.harness.table_types import Chapter, Result, Scope
 
 PEOPLE, SHOTS = 60, 5
 WIDTHS = {"lbp": 160, "fisher": 180, "sift": 40, MODEL: 128}
@@ -36,7 +36,7 @@ CANDIDATES = (("ldml", QUICK), ("clml", QUICK | {"first": 8, "k": 2}), ("ldml", 
 FAST = {case: Options(QUICK, {"first": 8}, 2) for case in START}
 
 
-class Drawn(Photos):
+class DirectionPhotos(Photos):
     """People who are a direction in each descriptor, LBP a hundred times as large; one of CelebA10k is in LFW too."""
 
     def has(self, photo_set: str) -> bool:
@@ -64,7 +64,7 @@ class Drawn(Photos):
         return np.asarray(unit * (100 if feature == "lbp" else 1), np.float32)
 
 
-class Without(Drawn):
+class PhotosWithoutNetwork(DirectionPhotos):
     """The same without the network."""
 
     @property
@@ -75,7 +75,7 @@ class Without(Drawn):
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Photos:
     root = tmp_path_factory.mktemp("world")
-    drawn, lists = Drawn(root / "data", root / "cache"), root / "data" / "lfw-protocol"
+    drawn, lists = DirectionPhotos(root / "data", root / "cache"), root / "data" / "lfw-protocol"
     lists.mkdir(parents=True)
     names = np.array(drawn.names("lfw")).reshape(PEOPLE, SHOTS)
     for i in range(2):
@@ -87,18 +87,18 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Photos:
 
 def small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(beyond, "GRIDS", {})
-    patch.setattr(labels, "SIZES", (20, 60))
-    for module in (never_seen, fused):
+    patch.setattr(label_counts, "SIZES", (20, 60))
+    for module in (never_seen, fused_descriptors):
         patch.setattr(module, "DIMS", (32,))
-    for module in (choice, cnn):
+    for module in (cnn_choice, cnn_compression):
         patch.setattr(module, "SIZES", (8,))
-    patch.setattr(choice, "CANDIDATES", CANDIDATES)
+    patch.setattr(cnn_choice, "CANDIDATES", CANDIDATES)
     for name, value in {"CURVE": (4, 8), "LEAST": {8: 1.0}, "STRETCH": {8: 101.0}}.items():
-        patch.setattr(cnn, name, value)
+        patch.setattr(cnn_compression, name, value)
 
 
 def made(photos: Photos, scope: Scope) -> tuple[Lab, Chapter]:
-    lab = Lab(photos, Store(photos.cache / "results"), scope)
+    lab = Lab(photos, ResultStore(photos.cache / "results"), scope)
     return lab, chapter(lab, FAST)
 
 
@@ -109,8 +109,10 @@ def told(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
         lab, past = made(photos, WHOLE)
-        run.carry_out([past], lab.store)
-        page = writing.write(out, past.name, past.title, "likeness reproduce beyond", past.tables(), lab.store)
+        runner.compute_missing([past], lab.store)
+        page = page_writer.write_chapter(
+            out, past.name, past.title, "likeness reproduce beyond", past.tables(), lab.store
+        )
     tables = json.loads((out / "beyond.json").read_text())["tables"]
     return {t["name"]: t for t in tables} | {"page": page.read_text(), "out": out}
 
@@ -152,9 +154,9 @@ def test_what_was_fitted_elsewhere_is_judged_by_each_draw(photos: Photos, told: 
 
 
 def test_columns_of_one_row_differ_by_data_alone(photos: Photos) -> None:
-    lab = Lab(photos, Store(photos.cache / "results"), WHOLE)
+    lab = Lab(photos, ResultStore(photos.cache / "results"), WHOLE)
     by_kind = {"queries": Options(QUICK, {"first": 8}, 3), "disjoint": Options(QUICK, {"first": 8}, 2)}
-    part = across(Fits(lab, {case: by_kind[case[1]] for case in START}))
+    part = across(ClmlFits(lab, {case: by_kind[case[1]] for case in START}))
     assert part is not None
     assert {w.key["options"]["k"] for w in part.works if w.key["method"] == "clml"} == {2}
 
@@ -177,7 +179,7 @@ def test_rows_say_of_which_draws_they_are(told: dict[str, Any]) -> None:
 
 def test_without_the_network_nothing_is_asked_of_it_or_of_celeba(photos: Photos, tmp_path: Path) -> None:
     """For who in CelebA10k looks like somebody in LFW cannot be told."""
-    lab = Lab(Without(photos.data, photos.cache), Store(tmp_path), WHOLE)
+    lab = Lab(PhotosWithoutNetwork(photos.data, photos.cache), ResultStore(tmp_path), WHOLE)
     past = chapter(lab, FAST)
     asked = [*past.works(), *past.guessed()]
     assert {"lbp", "fisher"} <= {w.key["features"] for w in asked}
@@ -185,17 +187,17 @@ def test_without_the_network_nothing_is_asked_of_it_or_of_celeba(photos: Photos,
 
 
 def test_what_is_chosen_is_not_told_before(photos: Photos, tmp_path: Path) -> None:
-    lab = Lab(photos, Store(tmp_path), WHOLE)
+    lab = Lab(photos, ResultStore(tmp_path), WHOLE)
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        with pytest.raises(NotThere, match="others are chosen"):
-            choice.told(lab)
+        with pytest.raises(ResultMissing, match="others are chosen"):
+            cnn_choice.describe_choices(lab)
 
 
 def test_pairs_that_were_too_few_are_told_with_their_draws(photos: Photos, tmp_path: Path) -> None:
     facts = ({"20": False, "60": False}, {"20": True, "60": False}, {"20": True, "60": True})
-    found = {labels.SUGGESTED: [Result({"learned": one}, {}, tmp_path) for one in facts]}
-    [note] = labels._notes(found, (20, 60))
+    found = {label_counts.SUGGESTED: [Result({"learned": one}, {}, tmp_path) for one in facts]}
+    [note] = label_counts._notes(found, (20, 60))
     assert "at 20 (1 of 3 draws), 60 (2 of 3 draws);" in note
 
 
@@ -212,9 +214,9 @@ def test_people_who_look_alike_teach_nothing(photos: Photos) -> None:
 def test_fewer_bits_lose_little_and_then_more(photos: Photos, told: dict[str, Any]) -> None:
     rows = photos.rows("lfw", MODEL)
     known = np.arange(0, len(rows), 2)
-    apart = {bits: np.abs(cnn.rounded(rows, known, bits)[known] - rows[known]).mean() for bits in (8, 4)}
+    apart = {bits: np.abs(cnn_compression.rounded(rows, known, bits)[known] - rows[known]).mean() for bits in (8, 4)}
     assert apart[8] < apart[4] / 8
-    assert len(np.unique(cnn.rounded(rows, known, 4)[:, 0])) <= 16
+    assert len(np.unique(cnn_compression.rounded(rows, known, 4)[:, 0])) <= 16
     assert row_of(told["cnn"], "cosine, 128 numbers of 4 bits")["figures"]["bytes a face"]["value"] == 64
 
 
@@ -222,10 +224,10 @@ def test_the_best_of_the_candidates_is_taken(photos: Photos, told: dict[str, Any
     lab, _ = made(photos, WHOLE)
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        tried = choice.tried(lab, 8, "disjoint")
+        tried = cnn_choice.tried(lab, 8, "disjoint")
         scores = [figure([lab.result(work)], "mAP").value for work in tried]
-        taken = choice.chosen(lab, 8, "disjoint")
-        assert taken == choice.candidates(8)[int(np.argmax(scores))] != choice.candidates(8)[0]
+        taken = cnn_choice.chosen(lab, 8, "disjoint")
+        assert taken == cnn_choice.candidates(8)[int(np.argmax(scores))] != cnn_choice.candidates(8)[0]
     assert {w.key["protocol"] for w in tried} == {"inner-disjoint-0"}
     closed = lab.protocol("queries-0")
     assert set(lab.protocol("inner-queries-0").queries) <= set(closed.training)
@@ -238,7 +240,7 @@ def test_the_best_of_the_candidates_is_taken(photos: Photos, told: dict[str, Any
 def test_options_are_chosen_before_anything_is_fitted_with_them(photos: Photos, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        past = chapter(Lab(photos, Store(tmp_path), WHOLE), FAST)
+        past = chapter(Lab(photos, ResultStore(tmp_path), WHOLE), FAST)
         assert {w.key["protocol"] for w in past.works()} == {"inner-queries-0", "inner-disjoint-0"}
         assert any(w.key["protocol"] == "disjoint-1" for w in past.guessed())
 
@@ -246,7 +248,7 @@ def test_options_are_chosen_before_anything_is_fitted_with_them(photos: Photos, 
 @pytest.mark.parametrize("method", [Method("ldml", 8, QUICK | {"axes": 60}), Method("stiefel", 8, SHORT)])
 def test_a_fit_within_the_axes_is_the_fit_itself(method: Method, photos: Photos) -> None:
     """Of descriptors in a row too: the axes weigh them as the embedder would."""
-    lab, many = Lab(photos, Store(photos.cache / "axes"), WHOLE), "lbp+fisher"
+    lab, many = Lab(photos, ResultStore(photos.cache / "axes"), WHOLE), "lbp+fisher"
     kept = lab.store.do(lab.retrieval(method, many, "disjoint-0")).arrays["lfw"]
     whole = method.build().fit(lab.identities(many, lab.protocol("disjoint-0"))).embed(photos.rows("lfw", many))
     np.testing.assert_allclose(kept @ kept.T, whole @ whole.T, atol=2e-3 * float((whole**2).sum(1).max()))
@@ -317,7 +319,7 @@ def test_a_quick_look_says_that_nothing_is_chosen(photos: Photos) -> None:
     lab, _ = made(photos, Scope(1, 1, True))
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        part = cnn.smaller(Fits(lab, FAST))
+        part = cnn_compression.smaller(ClmlFits(lab, FAST))
         assert part is not None
         for work in part.works:
             lab.store.do(work)

@@ -9,22 +9,22 @@ import pytest
 
 from ml.evaluation.report import rank_protocol, summarise
 from ml.indexes.ivf import IvfIndex
-from papers.clml.cells import Search, kept
+from papers.clml.cells import SortedGallery, kept
 from papers.clml.chapter import START, chapter
-from papers.clml.choice import Choices, Grid
-from papers.clml.crowd import fewer
-from papers.clml.fits import Fits, Options, Sizes
-from papers.clml.goals import reached
-from papers.clml.map import neighbours, on_plane
-from papers.clml.million import vectors
-from papers.clml.rows import retrieved
+from papers.clml.distractors import make_fewer_distractors_work
+from papers.clml.fits import ClmlFits, Options, Sizes
+from papers.clml.goals import describe_goal
+from papers.clml.option_choice import Choices, OptionGrid
+from papers.clml.person_map import neighbours, on_plane
+from papers.clml.search_speed import vectors
+from papers.clml.table_rows import make_retrieval_row
 from papers.clml.verification import verification
-from papers.harness import run, writing
-from papers.harness.lab import Lab, Method
-from papers.harness.plan import Figure, Scope
+from papers.harness import page_writer, runner
+from papers.harness.feature_view import FeatureView, view_features
+from papers.harness.lab_fits import Lab, Method
+from papers.harness.result_store import ResultStore
 from papers.harness.results import Queries, figure
-from papers.harness.seen import Seen, seen
-from papers.harness.store import Store
+from papers.harness.table_types import Figure, Scope
 from tests.papers import world
 
 LDML = {"steps": 10, "groups": 8, "others": 8}
@@ -41,9 +41,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 def told(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All tables by name, as their JSON has them, and the page."""
     made, out = chapter(lab, FAST, SMALL), tmp_path_factory.mktemp("out")
-    run.carry_out([made], lab.store)
+    runner.compute_missing([made], lab.store)
     command = "likeness reproduce clml --quick"
-    page = writing.write(out, made.name, made.title, command, made.tables(), lab.store, quick=True)
+    page = page_writer.write_chapter(out, made.name, made.title, command, made.tables(), lab.store, quick=True)
     tables = json.loads((out / "clml.json").read_text())["tables"]
     return {t["name"]: t for t in tables} | {"page": page.read_text(), "out": out}
 
@@ -64,7 +64,7 @@ def test_every_table_is_there_and_names_no_one(told: dict[str, Any]) -> None:
 
 
 def test_a_row_is_what_the_protocol_says_of_its_embeddings(lab: Lab, told: dict[str, Any]) -> None:
-    [work] = Fits(lab, FAST).clml("lbp", 16)
+    [work] = ClmlFits(lab, FAST).clml("lbp", 16)
     ranked = rank_protocol(lab.result(work).arrays["lfw"], lab.protocol("queries-0"))
     report = summarise([ranked], protocol="queries-0")
     row = rows_of(told["table-2"])["LBP, CLML, k = 16"]
@@ -74,11 +74,11 @@ def test_a_row_is_what_the_protocol_says_of_its_embeddings(lab: Lab, told: dict[
 
 
 def test_fewer_distractors_are_some_of_all(lab: Lab) -> None:
-    [work] = Fits(lab, FAST).ldml("lbp")
+    [work] = ClmlFits(lab, FAST).ldml("lbp")
     lab.store.do(work)
-    found = lab.store.do(fewer(lab, work))
-    assert found.facts["all"] == world.STRANGERS
-    means = [figure([found], "mAP", f"crowd{size}").value for size in found.facts["sizes"]]
+    found = lab.store.do(make_fewer_distractors_work(lab, work))
+    assert found.record["all"] == world.STRANGERS
+    means = [figure([found], "mAP", f"crowd{size}").value for size in found.record["sizes"]]
     assert figure([lab.result(work)], "mAP").value >= max(means)
     assert min(means) >= figure([lab.result(work)], "mAP", "crowd").value
 
@@ -86,7 +86,7 @@ def test_fewer_distractors_are_some_of_all(lab: Lab) -> None:
 def test_cells_find_what_the_index_finds(lab: Lab) -> None:
     rows = np.random.default_rng(0).normal(size=(112, 8)).astype(np.float32)
     asked = lab.protocol("queries-0")
-    search = Search.of(rows, asked)
+    search = SortedGallery.of(rows, asked)
     index = IvfIndex(8, p=4, device="cpu").train(rows[search.gallery])
     index.add(search.gallery, rows[search.gallery])
     near, member = search.means(rows, 4)
@@ -118,7 +118,7 @@ def test_drawn_vectors_are_like_those_they_stand_for() -> None:
 
 def test_options_are_taken_by_the_best_figure_and_then_frozen(lab: Lab) -> None:
     case = ("lbp", "queries")
-    grid = Grid([LDML, {**LDML, "ridge": 10.0}], [{"first": 10}], (2, 3))
+    grid = OptionGrid([LDML, {**LDML, "ridge": 10.0}], [{"first": 10}], (2, 3))
     choices = Choices(Lab(lab.photos, lab.store, Scope(2, 1)), {case: grid}, FAST)
     seen_works: list[int] = []
     while not choices.of(case).done:
@@ -139,7 +139,9 @@ def test_candidates_that_are_the_same_fit_are_tried_once(lab: Lab, tmp_path: Pat
     case, clml = ("lbp", "queries"), [{"first": 10}, {"first": 10, "spherical": 0.0}]
     for ldml, count in ((LDML, 1), ({**LDML, "spherical": 0.7}, 2)):
         choices = Choices(
-            Lab(lab.photos, Store(tmp_path / str(count)), Scope(2, 1)), {case: Grid([ldml], clml, (2,))}, FAST
+            Lab(lab.photos, ResultStore(tmp_path / str(count)), Scope(2, 1)),
+            {case: OptionGrid([ldml], clml, (2,))},
+            FAST,
         )
         choices.lab.store.do(choices.works()[0])
         tried = [o.clml for name, o, _ in choices.of(case).tried if name == "clml"]
@@ -147,7 +149,7 @@ def test_candidates_that_are_the_same_fit_are_tried_once(lab: Lab, tmp_path: Pat
 
 
 def test_without_the_network_nothing_is_asked_of_it(lab: Lab, tmp_path: Path) -> None:
-    made = chapter(Lab(lab.photos, Store(tmp_path), Scope(2, 1)), FAST, SMALL)
+    made = chapter(Lab(lab.photos, ResultStore(tmp_path), Scope(2, 1)), FAST, SMALL)
     asked = [*made.works(), *made.guessed()]
     assert {"lbp", "fisher"} <= {w.key.get("features") for w in asked}
     assert not [w.name for w in asked if "mobilefacenet" in str(w.key)]
@@ -155,11 +157,11 @@ def test_without_the_network_nothing_is_asked_of_it(lab: Lab, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("more", "held"), [({}, True), ({"shrink": 0.0}, False)])
 def test_a_regulariser_is_a_cause_where_there_is_one(lab: Lab, more: dict[str, float], held: bool) -> None:
-    fits = Fits(lab, FAST)
+    fits = ClmlFits(lab, FAST)
     works = fits.works(Method("ldml", 32, {**LDML, **more}), "lbp")
     for work in (*works, *fits.l2("lbp")):
         lab.store.do(work)
-    cause = retrieved(fits, "lbp", "LDML", works, {"mAP": 200.0}).cause
+    cause = make_retrieval_row(fits, "lbp", "LDML", works, {"mAP": 200.0}).cause
     assert "it is the learning" in cause
     assert ("regulariser" in cause) is held
 
@@ -176,17 +178,17 @@ def test_inner_splits_hold_no_query(lab: Lab) -> None:
 
 def test_within_the_axes_a_fit_is_what_it_is_outside(lab: Lab) -> None:
     asked, method = lab.protocol("queries-0"), Method("clml", 8, {**LDML, "first": 10, "k": 2})
-    inside, whole = seen(lab.photos, "lbp", asked.training, method.build()), Seen(lab.photos, "lbp")
+    inside, whole = view_features(lab.photos, "lbp", asked.training, method.build()), FeatureView(lab.photos, "lbp")
     fits = [method.build().fit(lab.identities("lbp", asked, view)) for view in (inside, whole)]
     a, b = (fit.embed(view.rows("lfw")) for fit, view in zip(fits, (inside, whole), strict=True))
     assert a @ a.T == pytest.approx(b @ b.T, abs=0.02)
     numbers = [view.numbers(fit.learned) for fit, view in zip(fits, (inside, whole), strict=True)]
     assert numbers[0] == numbers[1]
-    assert seen(lab.photos, "lbp", asked.training, Method("l2").build()).axes is None
+    assert view_features(lab.photos, "lbp", asked.training, Method("l2").build()).axes is None
 
 
 def test_verification_reads_all_folds(lab: Lab) -> None:
-    part = verification(Fits(lab, FAST))
+    part = verification(ClmlFits(lab, FAST))
     for work in part.works:
         lab.store.do(work)
     [row] = part.table().rows
@@ -206,10 +208,12 @@ def test_points_on_the_plane() -> None:
 
 def test_a_goal_is_reached_or_missed_by_so_much() -> None:
     found = {"mAP": Figure(50.0), "1@10": Figure(72.0)}
-    assert reached(found, {"mAP": 51, "1@10": 71}, "at least") == "at least 51 mAP, 71 1@10: missed, mAP by 1.0"
-    assert reached(found, {"mAP": 50}, "at least").endswith("reached")
-    assert reached(found, {}, "stretch") == ""
-    assert reached({"accuracy": Figure(100 * np.mean([0.923] * 10))}, {"accuracy": 92.3}, "at least").endswith(
+    assert describe_goal(found, {"mAP": 51, "1@10": 71}, "at least") == "at least 51 mAP, 71 1@10: missed, mAP by 1.0"
+    assert describe_goal(found, {"mAP": 50}, "at least").endswith("reached")
+    assert describe_goal(found, {}, "stretch") == ""
+    assert describe_goal({"accuracy": Figure(100 * np.mean([0.923] * 10))}, {"accuracy": 92.3}, "at least").endswith(
         "reached"
     )
-    assert reached({"accuracy": Figure(92.29)}, {"accuracy": 92.3}, "at least").endswith("missed, accuracy by 0.0")
+    assert describe_goal({"accuracy": Figure(92.29)}, {"accuracy": 92.3}, "at least").endswith(
+        "missed, accuracy by 0.0"
+    )

@@ -9,23 +9,23 @@ import pytest
 
 from ml.evaluation.verification import best_threshold
 from ml.types import Rows
-from papers.cosim import cast
 from papers.cosim import chapter as cosim
-from papers.cosim.cast import Cast
-from papers.cosim.learning import POINTS, eta
-from papers.cosim.read import Reader
+from papers.cosim import system_catalogue
+from papers.cosim.learning_curves import POINTS, eta
+from papers.cosim.pair_scores import PairScoreReader
+from papers.cosim.system_catalogue import SystemCatalogue
 from papers.cosim.systems import View2
-from papers.harness import run, writing
-from papers.harness.lab import Lab
+from papers.harness import page_writer, runner
+from papers.harness.lab_fits import Lab
 from papers.harness.photos import Photos
-from papers.harness.plan import Scope, Table
-from papers.harness.store import Store
-from papers.harness.verdicts import judged
+from papers.harness.result_store import ResultStore
+from papers.harness.table_types import Scope, Table
+from papers.harness.verdicts import get_verdict
 from tests.papers import world
 
 NAMED = 4
 """Photos of each person that pairs name; the others teach the vocabulary."""
-SMALL = Cast(True, steps=12, inner=10, dim=6)
+SMALL = SystemCatalogue(True, steps=12, inner=10, dim=6)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 @pytest.fixture(scope="module")
 def quick(lab: Lab) -> list[Table]:
     chapter = cosim.chapter(lab, SMALL)
-    run.announce([chapter], lab.store)
-    run.carry_out([chapter], lab.store)
+    runner.print_cost([chapter], lab.store)
+    runner.compute_missing([chapter], lab.store)
     return list(chapter.tables())
 
 
@@ -54,7 +54,7 @@ def named(tables: list[Table], name: str) -> Table:
 
 
 def test_a_quick_run_has_every_table_but_for_fisher_vectors(lab: Lab, quick: list[Table], tmp_path: Path) -> None:
-    page = writing.write(tmp_path, "cosim", "CoSiM", "likeness reproduce cosim --quick", quick, lab.store)
+    page = page_writer.write_chapter(tmp_path, "cosim", "CoSiM", "likeness reproduce cosim --quick", quick, lab.store)
     told = json.loads((tmp_path / "cosim.json").read_text())
     names = [t["name"] for t in told["tables"]]
     assert names == ["table-5", "table-5-paired", "table-4", "figure-10", "table-6", "figure-5", "figure-4"]
@@ -74,8 +74,8 @@ def test_an_accuracy_is_the_share_of_pairs_on_the_right_side(lab: Lab, quick: li
     right = []
     for fold in range(2):
         result = lab.result(view.fit(system, fold))
-        judges, test = view.folds[result.facts["judge"]], view.folds[fold]
-        assert result.facts["judge"] != fold
+        judges, test = view.folds[result.record["judge"]], view.folds[fold]
+        assert result.record["judge"] != fold
         threshold = best_threshold(-result.arrays["judges"], judges.same)
         right.append(np.mean((-result.arrays["test"] <= threshold) == test.same))
     row = next(r for r in named(quick, "table-5").rows if r.name == "CoSiM-m")
@@ -86,7 +86,7 @@ def test_an_accuracy_is_the_share_of_pairs_on_the_right_side(lab: Lab, quick: li
 
 def test_distances_are_the_complement_of_what_the_network_says(lab: Lab, quick: list[Table]) -> None:
     view = View2(lab)
-    reader, cast = Reader(view, range(2)), SMALL.networks() | SMALL.others()
+    reader, cast = PairScoreReader(view, range(2)), SMALL.networks() | SMALL.others()
     for name in ("SML-L", "CoSiM-a"):
         heard = reader.system(cast[name])
         for apart, said in zip(reader.strange(heard), heard.folds, strict=True):
@@ -98,7 +98,7 @@ def test_distances_are_the_complement_of_what_the_network_says(lab: Lab, quick: 
     )
     assert 0 < friends < foes < 130
     rows, pairs = view.rows("lbp", 0)[0], view.folds[0]
-    white = Reader(view, [0]).system(cast["LBP, Euclidean"]).folds[0].test
+    white = PairScoreReader(view, [0]).system(cast["LBP, Euclidean"]).folds[0].test
     assert np.corrcoef(-white, ((rows[pairs.index[:, 0]] - rows[pairs.index[:, 1]]) ** 2).sum(1))[0, 1] > 0.2
 
 
@@ -116,7 +116,7 @@ def test_what_a_fold_is_learns_nothing_from_it(lab: Lab, monkeypatch: pytest.Mon
         return rows
 
     monkeypatch.setattr(Photos, "rows", noisy)
-    other = View2(Lab(lab.photos, Store(tmp_path), lab.scope))
+    other = View2(Lab(lab.photos, ResultStore(tmp_path), lab.scope))
     after = [other.lab.store.do(other.narrow("lbp", fold)), other.lab.store.do(other.fit(system, fold))]
     kept = ~np.isin(view.photos, mine)
     np.testing.assert_array_equal(after[0].arrays["rows"][kept], before[0].arrays["rows"][kept])
@@ -126,12 +126,12 @@ def test_what_a_fold_is_learns_nothing_from_it(lab: Lab, monkeypatch: pytest.Mon
 
 def test_the_whole_chapter_with_fisher_vectors(lab: Lab, quick: list[Table], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cosim, "FOLDS", range(2))
-    monkeypatch.setattr(cast, "INNERS", (4,))
-    monkeypatch.setattr(cast, "LONG", {"ours": 14, "as printed": 16})
-    monkeypatch.setattr(cast, "PRINTED_STEPS", 15)
+    monkeypatch.setattr(system_catalogue, "INNERS", (4,))
+    monkeypatch.setattr(system_catalogue, "LONG", {"ours": 14, "as printed": 16})
+    monkeypatch.setattr(system_catalogue, "PRINTED_STEPS", 15)
     whole = Lab(lab.photos, lab.store, Scope(1, 1))
-    chapter = cosim.chapter(whole, Cast(False, steps=12, inner=10, dim=6))
-    run.carry_out([chapter], whole.store)
+    chapter = cosim.chapter(whole, SystemCatalogue(False, steps=12, inner=10, dim=6))
+    runner.compute_missing([chapter], whole.store)
     tables = list(chapter.tables())
     rows = {r.name: r for r in named(tables, "table-5").rows}
     assert {
@@ -149,14 +149,14 @@ def test_the_whole_chapter_with_fisher_vectors(lab: Lab, quick: list[Table], mon
     assert all(50 < r.figures["best AUC"].value <= 100 for r in watched.values())
     paired = {r.name: r for r in named(tables, "table-5-paired").rows}
     assert paired["CoSiM-a less SML-S ⊕ SML-L"].paper["difference"] == pytest.approx(0.35)
-    assert not {judged(r) for r in paired.values()} & {"better", "worse", "mixed"}
+    assert not {get_verdict(r) for r in paired.values()} & {"better", "worse", "mixed"}
     assert all(r.differences == ("difference",) for r in paired.values())
     joint = [r for name, r in paired.items() if "JSML" in name and r.paper]
-    assert {judged(r) for r in joint} <= {"altered", "no difference shown"}
+    assert {get_verdict(r) for r in joint} <= {"altered", "no difference shown"}
     for form, figure in (("m", 86.9), ("a", 87.01)):
         assert rows[f"CoSiM-{form}, as printed"].paper == {"accuracy": figure}
-        assert judged(rows[f"CoSiM-{form}, as printed"]) in ("reproduced", "better", "worse")
-        assert judged(rows[f"CoSiM-{form}"]) == "altered"
+        assert get_verdict(rows[f"CoSiM-{form}, as printed"]) in ("reproduced", "better", "worse")
+        assert get_verdict(rows[f"CoSiM-{form}"]) == "altered"
 
 
 @pytest.mark.parametrize(("f1", "f2"), POINTS)

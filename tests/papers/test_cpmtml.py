@@ -13,20 +13,20 @@ from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions, n_call
 from ml.types import Rows
 from papers.cpmtml import chapter as cpmtml
-from papers.cpmtml import course, identity, learners, speed
+from papers.cpmtml import convergence, identity, learners, speed
 from papers.cpmtml import fits as fitting
 from papers.cpmtml.age import split
-from papers.cpmtml.fits import Fits
+from papers.cpmtml.fits import CpmtmlFits
 from papers.cpmtml.learners import COUPLED, NEXT, ONE, Setting, lines
-from papers.cpmtml.paper import gap, printed
-from papers.cpmtml.rows import Reader
-from papers.cpmtml.tasks import AGE, MOOD, MORE, beside
-from papers.harness import run, writing
-from papers.harness.lab import Lab
+from papers.cpmtml.printed_figures import gap, printed
+from papers.cpmtml.row_builder import RowBuilder
+from papers.cpmtml.tasks import AGE, MOOD, MORE, make_training_set
+from papers.harness import page_writer, runner
+from papers.harness.lab_fits import Lab
 from papers.harness.photos import Photos
-from papers.harness.plan import Chapter, Row, Scope, Table
-from papers.harness.store import Store
-from papers.harness.verdicts import judged
+from papers.harness.result_store import ResultStore
+from papers.harness.table_types import Chapter, Row, Scope, Table
+from papers.harness.verdicts import get_verdict
 
 PEOPLE, SHOTS, AGES, STRANGERS = 60, 8, 300, 40
 MOODS = ("neutral", "happiness", "sadness", "")
@@ -34,7 +34,7 @@ WIDE = {"lbp": 300, "mobilefacenet": 128}
 
 
 @dataclass(frozen=True)
-class Numbers(Photos):
+class NoisyPhotos(Photos):
     """Rows drawn for each photo: whose it is, its age and its mood show in some of the numbers."""
 
     def names(self, photo_set: str) -> list[str]:
@@ -60,7 +60,7 @@ class Numbers(Photos):
 def write(data: Path) -> Path:
     lists = data / "lfw-protocol"
     lists.mkdir(parents=True)
-    names = Numbers(data, data).names("lfw")
+    names = NoisyPhotos(data, data).names("lfw")
     for number in range(2):
         (lists / f"queries-{number}.txt").write_text("\n".join(names[number::SHOTS]) + "\n")
     told = [f"{name.split('/')[1]},{MOODS[i % len(MOODS)]}" for i, name in enumerate(names) if MOODS[i % len(MOODS)]]
@@ -69,11 +69,11 @@ def write(data: Path) -> Path:
 
 
 def world(data: Path, scope: Scope) -> Lab:
-    return Lab(Numbers(data, data.parent / "cache"), Store(data.parent / "cache" / "results"), scope)
+    return Lab(NoisyPhotos(data, data.parent / "cache"), ResultStore(data.parent / "cache" / "results"), scope)
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedRun:
     lab: Lab
     chapter: Chapter
     tables: dict[str, Table]
@@ -83,23 +83,23 @@ class Done:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
     """The whole chapter, two draws of some and one of the rest, with a few steps each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "STEPS", 4)
         patch.setattr(fitting, "RATES", (0.12,))
         patch.setattr(identity, "DIMS", (32, 64))
-        patch.setattr(course, "LONG", 40)
+        patch.setattr(convergence, "LONG", 40)
         patch.setattr(speed, "STEPS", 10)
         lab = world(write(tmp_path_factory.mktemp("numbers") / "data"), Scope(2, 1))
         chapter = cpmtml.chapter(lab)
-        run.announce([chapter], lab.store)
-        run.carry_out([chapter], lab.store)
-        yield Done(lab, chapter, {t.name: t for t in chapter.tables()})
+        runner.print_cost([chapter], lab.store)
+        runner.compute_missing([chapter], lab.store)
+        yield FinishedRun(lab, chapter, {t.name: t for t in chapter.tables()})
 
 
-def test_all_tables_are_there_and_can_be_read(done: Done, tmp_path: Path) -> None:
-    page = writing.write(
+def test_all_tables_are_there_and_can_be_read(done: FinishedRun, tmp_path: Path) -> None:
+    page = page_writer.write_chapter(
         tmp_path, done.chapter.name, done.chapter.title, "likeness", [*done.tables.values()], done.lab.store
     )
     told = json.loads((tmp_path / "cp-mtml.json").read_text())
@@ -119,10 +119,10 @@ def test_all_tables_are_there_and_can_be_read(done: Done, tmp_path: Path) -> Non
 def test_the_rate_is_the_one_that_finds_people_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "STEPS", 10)
     lab = world(write(tmp_path / "data"), Scope(2, 1))
-    fits, setting = Fits(lab), Setting(ONE, "lbp", 32)
+    fits, setting = CpmtmlFits(lab), Setting(ONE, "lbp", 32)
     assert fits.method(setting) is None
     assert len(fits.guessed(setting)) == 2
-    found = [lab.store.do(work).facts for work in fits.choices(setting)]
+    found = [lab.store.do(work).record for work in fits.choices(setting)]
     best = max(found, key=lambda facts: facts["held_out"])
     method = fits.method(setting)
     assert method is not None
@@ -135,15 +135,15 @@ def test_the_rate_is_the_one_that_finds_people_held_out(tmp_path: Path, monkeypa
 
 def fitted(lab: Lab, setting: Setting) -> tuple[Cpmtml, Rows]:
     """What the chapter's first draw must have found, done by hand."""
-    method = Fits(lab).method(setting)
+    method = CpmtmlFits(lab).method(setting)
     assert method is not None
-    train = beside(lab, setting.features, setting.learner.aux)
+    train = make_training_set(lab, setting.features, setting.learner.aux)
     assert train is not None
     embedder = Cpmtml(dim=setting.dim, **method.options).fit(train(lab.protocol("queries-0")))
     return embedder, lab.photos.rows("lfw", setting.features)
 
 
-def test_a_row_is_what_its_fit_finds(done: Done) -> None:
+def test_a_row_is_what_its_fit_finds(done: FinishedRun) -> None:
     setting = Setting(COUPLED[2], "lbp", 64)
     embedder, rows = fitted(done.lab, setting)
     ranked = rank_protocol(embedder.embed(rows), done.lab.protocol("queries-0"))
@@ -155,7 +155,7 @@ def test_a_row_is_what_its_fit_finds(done: Done) -> None:
     assert crowd.figures["mAP"].value <= row.figures["mAP"].value
 
 
-def test_a_projection_is_judged_by_its_own_numbers(done: Done) -> None:
+def test_a_projection_is_judged_by_its_own_numbers(done: FinishedRun) -> None:
     setting = Setting(COUPLED[2], "lbp", 64)
     embedder, rows = fitted(done.lab, setting)
     own, other = (embedder.embed(rows, task)[:, 64:] for task in ("identity", setting.learner.aux))
@@ -165,8 +165,8 @@ def test_a_projection_is_judged_by_its_own_numbers(done: Done) -> None:
         assert found.value == pytest.approx(100 * n_call(ranked, 10).mean())
 
 
-def test_a_difference_is_of_the_same_queries(done: Done) -> None:
-    reader = Reader(Fits(done.lab))
+def test_a_difference_is_of_the_same_queries(done: FinishedRun) -> None:
+    reader = RowBuilder(CpmtmlFits(done.lab))
     a, b = Setting(NEXT[1], "lbp", 64), Setting(ONE, "lbp", 128)
     name = f"LBP, d = 64: {NEXT[1].title} less stML of the same stored size (d = 128)"
     told = done.row("differences", name)
@@ -175,11 +175,13 @@ def test_a_difference_is_of_the_same_queries(done: Done) -> None:
     assert told.figures["mAP"].draws == 2
     assert told.paper == {"1@10": pytest.approx(63.4 - 63.6)}
     unclear = told.figures["1@10"].low <= 0 <= told.figures["1@10"].high
-    assert judged(told) in (("no difference shown", "nothing learned") if unclear else ("altered", "nothing learned"))
+    assert get_verdict(told) in (
+        ("no difference shown", "nothing learned") if unclear else ("altered", "nothing learned")
+    )
     assert reader.less(a, a).difference.value == 0
 
 
-def test_no_face_of_an_age_is_learned_from_and_searched_for(done: Done) -> None:
+def test_no_face_of_an_age_is_learned_from_and_searched_for(done: FinishedRun) -> None:
     names = done.lab.photos.names("age")
     side = split(names, 1)
     assert not set(side.training) & {*side.queries, *side.gallery}
@@ -189,10 +191,10 @@ def test_no_face_of_an_age_is_learned_from_and_searched_for(done: Done) -> None:
     assert done.row("figure-3", f"LBP, {ONE.name}, 64 numbers a face").figures["1@10"].draws == 2
 
 
-def test_a_second_task_is_of_the_training_side_alone(done: Done) -> None:
+def test_a_second_task_is_of_the_training_side_alone(done: FinishedRun) -> None:
     asked = done.lab.protocol("queries-0")
     for aux in (MOOD, AGE):
-        train = beside(done.lab, "lbp", aux)
+        train = make_training_set(done.lab, "lbp", aux)
         assert train is not None
         made = train(asked)
         main, second = made.tasks
@@ -221,21 +223,25 @@ def test_the_paper_is_quoted_where_it_prints_something() -> None:
     assert gap("lbp", ("CP-mtML", "age"), 128, 256) == {}
 
 
-def test_what_is_worse_says_why_and_distractors_are_not_compared(done: Done) -> None:
+def test_what_is_worse_says_why_and_distractors_are_not_compared(done: FinishedRun) -> None:
     rows = [(name, row) for name, table in done.tables.items() for row in table.rows]
-    assert all(row.cause for _, row in rows if judged(row) == "worse")
+    assert all(row.cause for _, row in rows if get_verdict(row) == "worse")
     among = [row for name, row in rows if name.endswith("distractors") and row.paper]
-    assert {judged(row) for row in among} <= {"not possible here", "nothing learned"}
-    assert not {judged(row) for _, row in rows if "L0 from the next" in row.name} & {"better", "reproduced", "worse"}
+    assert {get_verdict(row) for row in among} <= {"not possible here", "nothing learned"}
+    assert not {get_verdict(row) for _, row in rows if "L0 from the next" in row.name} & {
+        "better",
+        "reproduced",
+        "worse",
+    }
 
 
 def test_a_quick_look_chooses_nothing_and_has_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "QUICK_STEPS", 2)
-    monkeypatch.setattr(course, "SHORT", 20)
+    monkeypatch.setattr(convergence, "SHORT", 20)
     monkeypatch.setattr(speed, "QUICK", 5)
     lab = world(write(tmp_path / "data"), Scope(1, 1, True))
     chapter = cpmtml.chapter(lab)
     assert not chapter.guessed()
     assert len(chapter.works()) < 30
-    run.carry_out([chapter], lab.store)
+    runner.compute_missing([chapter], lab.store)
     assert {"table-1", "tables-2-6", "differences", "figure-3", "timing"} <= {t.name for t in chapter.tables()}

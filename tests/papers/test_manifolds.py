@@ -11,28 +11,28 @@ from numpy.typing import NDArray
 
 from ml.layers.base import random_start
 from ml.types import CropKind, Crops, Rows
-from papers.harness import run, writing
-from papers.harness.lab import Lab
+from papers.harness import page_writer, runner
+from papers.harness.lab_fits import Lab
 from papers.harness.photos import Photos
-from papers.harness.plan import Scope
-from papers.harness.store import Store
-from papers.manifolds import digits, faces, faces_table, network, whole
+from papers.harness.result_store import ResultStore
+from papers.harness.table_types import Scope
+from papers.manifolds import digits, end_to_end, five_layers, frozen_network, frozen_network_table
 from papers.manifolds.chapter import chapter
-from papers.manifolds.compared import Judged, right
-from papers.manifolds.descent import Astray, Lesson, overheads, sound, teach
-from papers.manifolds.digits_table import Digits
-from papers.manifolds.faces_table import Frozen
-from papers.manifolds.heads import HEADS, RATES, Plan, best, flattened, shape
-from papers.manifolds.mnist import read, sides
-from papers.manifolds.network_table import Network
-from papers.manifolds.people import sides as people_sides
-from papers.manifolds.whole_table import Whole
+from papers.manifolds.digits_table import DigitExperiment
+from papers.manifolds.end_to_end_table import EndToEndExperiment
+from papers.manifolds.five_layers_table import FiveLayerExperiment
+from papers.manifolds.frozen_network_table import FrozenNetworkExperiment
+from papers.manifolds.head_comparison import PairedScores, right
+from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, best, flattened, shape
+from papers.manifolds.head_training import Diverged, HeadTrainingData, check_converged, measure_overheads, train_head
+from papers.manifolds.mnist import read, split_digits
+from papers.manifolds.people_split import split_people as people_sides
 
 PEOPLE = {"lfw": (4, 20), "celeba": (14, 3)}
 """How many, with how many photos each."""
 
 
-class Drawn(Photos):
+class ColourPhotos(Photos):
     """People who are a colour and a direction; nobody is in both sets but one."""
 
     def has(self, photo_set: str) -> bool:
@@ -75,20 +75,20 @@ def write_digits(folder: Path) -> None:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     root = tmp_path_factory.mktemp("world")
     write_digits(root / "data" / "mnist")
-    return Lab(Drawn(root / "data", root), Store(root / "results"), Scope(1, 1))
+    return Lab(ColourPhotos(root / "data", root), ResultStore(root / "results"), Scope(1, 1))
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (whole, network):
+    for module in (end_to_end, five_layers):
         monkeypatch.setattr(module, "BATCH", 10)
-    for part, size in ((Digits, (3, 1, 60)), (Network, (3, 1))):
+    for part, size in ((DigitExperiment, (3, 1, 60)), (FiveLayerExperiment, (3, 1))):
         monkeypatch.setattr(part, "sizes", dict.fromkeys((True, False), size))
-    for name, value in {"steps": 30, "least": 10, "options": {"steps": 10}}.items():
-        monkeypatch.setattr(Frozen, name, value)
-    monkeypatch.setattr(faces_table, "DIMS", (32,))
-    monkeypatch.setattr(Whole, "first", 2)
-    monkeypatch.setattr(Whole, "steps", 2)
+    for name, value in {"steps": 30, "min_photos": 10, "options": {"steps": 10}}.items():
+        monkeypatch.setattr(FrozenNetworkExperiment, name, value)
+    monkeypatch.setattr(frozen_network_table, "DIMS", (32,))
+    monkeypatch.setattr(EndToEndExperiment, "first", 2)
+    monkeypatch.setattr(EndToEndExperiment, "steps", 2)
     for head in HEADS:
         monkeypatch.setitem(RATES, head, RATES[head][1:3])
 
@@ -97,7 +97,7 @@ def test_a_quick_look_takes_rates_as_they_come_and_leaves_unseen_people_out(lab:
     made = chapter(Lab(lab.photos, lab.store, Scope(1, 1, True)))
     kinds = {str(work.key["what"]) for work in made.works()}
     assert not [kind for kind in kinds if "inner" in kind or "faces" in kind]
-    run.carry_out([made], lab.store)
+    runner.compute_missing([made], lab.store)
     assert [t.name for t in made.tables()] == [
         "manifolds-gains", "manifolds-table-2", "manifolds-stl10", "manifolds-quoted",
     ]  # fmt: skip
@@ -105,9 +105,9 @@ def test_a_quick_look_takes_rates_as_they_come_and_leaves_unseen_people_out(lab:
 
 def test_the_chapter_goes_from_works_to_a_page(lab: Lab, tmp_path: Path) -> None:
     made = chapter(lab)
-    run.carry_out([made], lab.store)
+    runner.compute_missing([made], lab.store)
     tables = made.tables()
-    page = writing.write(tmp_path, made.name, made.title, "likeness reproduce manifolds", tables, lab.store)
+    page = page_writer.write_chapter(tmp_path, made.name, made.title, "likeness reproduce manifolds", tables, lab.store)
     told = json.loads((tmp_path / "manifolds.json").read_text())
     assert [t["name"] for t in told["tables"]] == [
         "manifolds-gains", "manifolds-table-2", "manifolds-stl10", "manifolds-quoted", "manifolds-frozen",
@@ -143,15 +143,15 @@ def test_all_heads_but_the_one_that_begins_elsewhere_start_with_the_same_distanc
 
 @pytest.mark.parametrize("inner", [True, False])
 def test_no_digit_is_asked_for_that_teaches_and_the_inner_split_lies_inside(inner: bool) -> None:
-    taught, asked = sides(400, 5, inner)
+    taught, asked = split_digits(400, 5, inner)
     assert not set(taught.tolist()) & set(asked.tolist())
     assert len(taught) == len(asked) == (100 if inner else 200)
-    assert set(taught.tolist()) <= set(sides(400, 5, False)[0].tolist())
+    assert set(taught.tolist()) <= set(split_digits(400, 5, False)[0].tolist())
 
 
 def test_the_nearest_digit_is_found_among_those_that_teach(lab: Lab) -> None:
     found = read(lab.photos.data)
-    taught, asked = sides(len(found.values), 0, False)
+    taught, asked = split_digits(len(found.values), 0, False)
     far = [
         min(taught.tolist(), key=lambda t: float((found.pixels[a] - found.pixels[t]).norm())) for a in asked.tolist()
     ]
@@ -159,17 +159,17 @@ def test_the_nearest_digit_is_found_among_those_that_teach(lab: Lab) -> None:
 
 
 def test_a_rate_is_chosen_by_the_least_error_and_going_astray_is_no_error(lab: Lab) -> None:
-    errors = lab.store.do(digits.choice(lab, "qconv-own", 2)).facts["errors"]
+    errors = lab.store.do(digits.choice(lab, "qconv-own", 2)).record["errors"]
     assert errors.keys() == {"0.01", "0.03"}
     assert best({"0.1": 0.3, "0.3": None, "0.01": 0.2, "0.03": 0.2}) == 0.01
     rows = read(lab.photos.data)
-    lesson = Lesson(rows.values, lambda places, _: rows.pixels[torch.from_numpy(places)])
+    lesson = HeadTrainingData(rows.values, lambda places, _: rows.pixels[torch.from_numpy(places)])
     start = random_start(784, 20)
-    layer, facts = teach(lesson, torch.nn.Identity(), start, Plan("plain", 1e60, 3, 1.0), lambda *_: None)
+    layer, facts = train_head(lesson, torch.nn.Identity(), start, HeadTraining("plain", 1e60, 3, 1.0), lambda *_: None)
     assert facts["astray"] > 0
     assert torch.equal(layer.matrix.detach(), start), "it is as it was when all was well"
-    with pytest.raises(Astray):
-        sound(facts)
+    with pytest.raises(Diverged):
+        check_converged(facts)
 
 
 def test_axes_count_what_distances_are_made_of() -> None:
@@ -184,36 +184,36 @@ def test_times_are_ratios_of_what_was_run_in_turns() -> None:
     def work(size: int) -> float:
         return float(np.linalg.svd(np.ones((size, size)))[1][0])
 
-    found = overheads({"base": lambda _: work(60), "more": lambda _: work(60) + work(60)}, "base", 20, 5)
+    found = measure_overheads({"base": lambda _: work(60), "more": lambda _: work(60) + work(60)}, "base", 20, 5)
     assert found["base"] == [1.0] * 5
     assert 1.2 < np.median(found["more"]) < 4
 
 
 def test_photos_of_a_person_are_halved_and_only_people_with_enough_are_classes(lab: Lab) -> None:
-    told = network.classes(lab.photos, "celeba", 3)
+    told = five_layers.classes(lab.photos, "celeba", 3)
     taught, asked = told.sides(0)
     assert np.bincount(told.people[taught]).tolist() == [2] * 14
     assert np.bincount(told.people[asked]).tolist() == [1] * 14
-    assert tuple(network.five_layers(0)(told.pictures[:2]).shape) == (2, network.WIDTH)
+    assert tuple(five_layers.five_layers(0)(told.pictures[:2]).shape) == (2, five_layers.WIDTH)
     with pytest.raises(ValueError, match="need at least one array"):
-        network.classes(lab.photos, "celeba", 4)
+        five_layers.classes(lab.photos, "celeba", 4)
 
 
 def test_who_is_in_both_sets_teaches_nothing(lab: Lab) -> None:
     told = people_sides(lab.photos, 10)
     assert told.alike == 1
     assert told.taught.min() == PEOPLE["celeba"][1]
-    assert len(told.asked) == 80
+    assert len(told.queries) == 80
 
 
 def test_a_choice_on_faces_leaves_out_whom_it_judges_by(lab: Lab) -> None:
-    errors = lab.store.do(faces.choice(lab, "stiefel", 8, 20, 10)).facts["errors"]
+    errors = lab.store.do(frozen_network.choice(lab, "stiefel", 8, 20, 10)).record["errors"]
     assert all(0 <= error <= 1 for error in errors.values())
 
 
 def test_pairs_are_compared_within_their_own_split(lab: Lab) -> None:
     both = [lab.store.do(digits.baseline(lab, name, 1, 0)) for name in ("pca", "start")]
-    first, second = (Judged.of([one], right, "asked") for one in both)
+    first, second = (PairedScores.of([one], right, "asked") for one in both)
     gain = first.over(second).difference
     assert gain.value == pytest.approx(float((both[1].arrays["wrong"] * 1.0 - both[0].arrays["wrong"]).mean()))
     assert first.over(first).p == 1

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from papers.clml.rows import altered
+from papers.clml.table_rows import describe_alterations
 from papers.harness import pages, summary
-from papers.harness.plan import Curves
 from papers.harness.summary_rows import SECTIONS, FigureRef, SummaryRow
+from papers.harness.table_types import Curves
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 CHAPTERS = ("beyond", "clml", "cosim", "cp-mtml", "manifolds")
@@ -116,7 +116,7 @@ def test_ldml_and_clml_are_named_as_altered_by_their_options() -> None:
     ]  # fmt: skip
     assert len(kept) > 40
     for row in kept:
-        wanted = altered(row["works"]["method"], row["works"]["options"])
+        wanted = describe_alterations(row["works"]["method"], row["works"]["options"])
         assert (
             row["judged_by"]["altered"].endswith(wanted or "drawn vectors, not a million faces")
             or "drawn" in row["name"]

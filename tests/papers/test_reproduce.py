@@ -16,16 +16,16 @@ from ml.embedders.base import Progress
 from ml.evaluation import protocols
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.verification import best_threshold
-from papers.harness import results, run, writing
-from papers.harness.lab import Lab, Method
-from papers.harness.plan import Chapter, Figure, Found, Plot, Row, Table, Work
-from papers.harness.store import NotThere, Store
-from papers.harness.verdicts import judged
+from papers.harness import page_writer, results, runner
+from papers.harness.lab_fits import Lab, Method
+from papers.harness.result_store import ResultMissing, ResultStore
+from papers.harness.table_types import Chapter, Figure, Plot, Row, Table, Work, WorkOutput
+from papers.harness.verdicts import get_verdict
 from tests.papers import world
 
 
 def counted(key: dict[str, Any], done: list[int]) -> Work:
-    def compute(folder: Path, progress: Progress) -> Found:
+    def compute(folder: Path, progress: Progress) -> WorkOutput:
         done.append(1)
         (folder / "more").write_text("kept")
         return {"n": 3}, {"x": np.arange(3)}
@@ -35,66 +35,66 @@ def counted(key: dict[str, Any], done: list[int]) -> Work:
 
 def test_a_work_is_done_once_for_whoever_asks_with_the_same_key(tmp_path: Path) -> None:
     done: list[int] = []
-    first = Store(tmp_path).do(counted({"a": 1}, done))
-    again = Store(tmp_path).do(counted({"a": 1}, done))
-    assert (len(done), again.facts["n"], again.arrays["x"].tolist()) == (1, 3, [0, 1, 2])
+    first = ResultStore(tmp_path).do(counted({"a": 1}, done))
+    again = ResultStore(tmp_path).do(counted({"a": 1}, done))
+    assert (len(done), again.record["n"], again.arrays["x"].tolist()) == (1, 3, [0, 1, 2])
     assert (first.folder / "more").read_text() == "kept"
-    Store(tmp_path).do(counted({"a": 2}, done))
+    ResultStore(tmp_path).do(counted({"a": 2}, done))
     assert len(done) == 2
-    assert Store(tmp_path).seconds(counted({"a": 1}, done)) is not None
+    assert ResultStore(tmp_path).seconds(counted({"a": 1}, done)) is not None
 
 
 def test_of_a_work_that_fails_nothing_is_left(tmp_path: Path) -> None:
-    def fails(folder: Path, progress: Progress) -> Found:
+    def fails(folder: Path, progress: Progress) -> WorkOutput:
         (folder / "half").write_text("half")
         raise KeyboardInterrupt
 
     work = Work("fails", {"a": 1}, 1.0, fails)
     with pytest.raises(KeyboardInterrupt):
-        Store(tmp_path).do(work)
+        ResultStore(tmp_path).do(work)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(NotThere, match="was not computed"):
-        Store(tmp_path).get(work)
+    with pytest.raises(ResultMissing, match="was not computed"):
+        ResultStore(tmp_path).get(work)
 
 
 def test_what_one_work_decides_may_bring_another(tmp_path: Path) -> None:
-    store, done = Store(tmp_path), list[int]()
+    store, done = ResultStore(tmp_path), list[int]()
     choice = counted({"choice": 1}, done)
 
     def works() -> list[Work]:
-        return [choice] + ([counted({"chosen": store.get(choice).facts["n"]}, done)] if store.has(choice) else [])
+        return [choice] + ([counted({"chosen": store.get(choice).record["n"]}, done)] if store.has(choice) else [])
 
     chapter = Chapter("c", "C", works, list)
-    run.announce([chapter], store)
-    run.carry_out([chapter], store)
+    runner.print_cost([chapter], store)
+    runner.compute_missing([chapter], store)
     assert len(done) == 2
-    run.carry_out([chapter], store)
+    runner.compute_missing([chapter], store)
     assert len(done) == 2
 
 
 def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
-    store, done = Store(tmp_path), list[int]()
+    store, done = ResultStore(tmp_path), list[int]()
     works = [counted({"features": "lbp", "protocol": p, "n": n}, done) for p in ("a", "b") for n in range(2)]
     with ThreadPoolExecutor() as pool:
         with store.claim(works[0]):  # a lock of one file handle keeps out every other
-            running = pool.submit(run.carry_out, [Chapter("c", "C", lambda: works, list)], store)
+            running = pool.submit(runner.compute_missing, [Chapter("c", "C", lambda: works, list)], store)
             while not all(store.has(w) for w in works[2:]):
                 time.sleep(0.01)
-            Store(tmp_path).do(works[0])
+            ResultStore(tmp_path).do(works[0])
         running.result()
     assert len(done) == 4
     assert all(store.has(w) for w in works)
 
 
 def test_what_a_work_needs_and_nobody_computes_is_named(tmp_path: Path) -> None:
-    store, done = Store(tmp_path), list[int]()
+    store, done = ResultStore(tmp_path), list[int]()
 
-    def needs(folder: Path, progress: Progress) -> Found:
-        return {"n": store.get(counted({"never": 1}, done)).facts["n"]}, {}
+    def needs(folder: Path, progress: Progress) -> WorkOutput:
+        return {"n": store.get(counted({"never": 1}, done)).record["n"]}, {}
 
     works = [Work("needs", {"what": "needs"}, 1.0, needs), counted({"other": 1}, done)]
-    with pytest.raises(NotThere, match="was not computed"):
-        run.carry_out([Chapter("c", "C", lambda: works, list)], store)
+    with pytest.raises(ResultMissing, match="was not computed"):
+        runner.compute_missing([Chapter("c", "C", lambda: works, list)], store)
     assert done == [1]
 
 
@@ -108,12 +108,14 @@ def test_what_a_work_needs_and_nobody_computes_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_verdict_heeds_the_interval(figure: Figure, paper: float, verdict: str) -> None:
-    assert judged(Row("row", {"mAP": figure}, {"mAP": paper})) == verdict
+    assert get_verdict(Row("row", {"mAP": figure}, {"mAP": paper})) == verdict
 
 
 def test_what_the_paper_does_not_print_is_ours() -> None:
-    assert judged(Row("row", {"mAP": Figure(1.0)})) == "ours"
-    assert judged(Row("row", {}, {"mAP": 3.0}, verdict="not possible here", cause="no data")) == "not possible here"
+    assert get_verdict(Row("row", {"mAP": Figure(1.0)})) == "ours"
+    assert (
+        get_verdict(Row("row", {}, {"mAP": 3.0}, verdict="not possible here", cause="no data")) == "not possible here"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +154,7 @@ def test_folds_are_judged_each_under_its_own_model(lab: Lab) -> None:
     found = results.accuracy(folds, [s.pairs for s in sides], sides[0].people)
     assert 50 < found.value <= 100
     assert found.draws == 10
-    assert folds[0].facts["parameters"] >= 4 * 9860
+    assert folds[0].record["parameters"] >= 4 * 9860
 
 
 def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(lab: Lab) -> None:
@@ -161,7 +163,7 @@ def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(lab: Lab) -> N
     judges, folds = ([lab.store.do(w) for w in some] for some in (works, lab.verification(Method("wpca", 4), "lbp")))
     sides = [lab.protocol(f"view2:{f}") for f in range(10)]
     neither = np.intersect1d(sides[2].training, sides[3].training)
-    assert judges[1].facts["faces"] == len(neither) < len(sides[2].training)
+    assert judges[1].record["faces"] == len(neither) < len(sides[2].training)
     pairs = [s.pairs for s in sides]
     found = results.verified(folds, pairs, sides[0].people, judges)
     first = sum(len(p.same) for p in pairs[:3])
@@ -177,7 +179,7 @@ def test_a_page_its_figures_and_its_pictures(tmp_path: Path, lab: Lab) -> None:
     table = Table(
         "t", "Table 2", "drawn people", ["mAP"], [row, Row("none", {}, {"mAP": 1.0}, "not possible here")], [plot]
     )
-    page = writing.write(tmp_path / "out", "clml", "CLML", "likeness reproduce clml", [table], lab.store)
+    page = page_writer.write_chapter(tmp_path / "out", "clml", "CLML", "likeness reproduce clml", [table], lab.store)
     text = page.read_text()
     assert re.search(r"\| L2 \| [\d.]+ \[[\d.]+, [\d.]+\] \(13.24\) \| (better|worse|reproduced) \|", text)
     assert "![a rising line](curve.svg)" in text

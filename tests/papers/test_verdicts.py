@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from ml.embedders.base import Progress
-from papers.clml.rows import altered
+from papers.clml.table_rows import describe_alterations
 from papers.harness import pages, summary
-from papers.harness.plan import Declared, Figure, Found, Row, Work
-from papers.harness.verdicts import fit_steps, judge, judged
+from papers.harness.table_types import Declared, Figure, Row, Work, WorkOutput
+from papers.harness.verdicts import fit_steps, get_verdict, judge
 
 
 def work(key: dict[str, Any]) -> Work:
-    def run(folder: Path, progress: Progress) -> Found:
+    def run(folder: Path, progress: Progress) -> WorkOutput:
         raise AssertionError("nothing is computed here")
 
     return Work("work", key, 1.0, run)
@@ -42,9 +42,9 @@ def test_a_fit_without_a_step_learned_nothing_whatever_its_figure() -> None:
         difference(0.0, 0.0, 0.0, works=[untaught]),
         absolute(99.0, 98.0, 100.0, 70.0, works=[work({"projections of": {"options": {"steps": 0}}})]),
     ):
-        assert judged(row) == "nothing learned"
+        assert get_verdict(row) == "nothing learned"
     taught = absolute(99.0, 98.0, 100.0, 70.0, works=[work({"options": {"steps": 30}, "plan": {"steps": 0}})])
-    assert (judged(taught), fit_steps(taught)) == ("better", [30])
+    assert (get_verdict(taught), fit_steps(taught)) == ("better", [30])
     assert fit_steps(absolute(1.0, 0.0, 2.0, 1.0, works=[work({"method": "l2", "options": {}})])) == []
 
 
@@ -57,7 +57,7 @@ def test_a_difference_that_may_be_none_is_neither_better_nor_reproduced(
 ) -> None:
     fields: list[dict[str, Any]] = [{}, {"altered": "another start"}, {"claim": "above"}, {"verdict": "ours"}]
     for more in fields:
-        assert judged(difference(*interval, paper, **more)) == "no difference shown"
+        assert get_verdict(difference(*interval, paper, **more)) == "no difference shown"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_difference_that_may_be_none_is_neither_better_nor_reproduced(
     ],
 )
 def test_a_difference_that_is_shown(row: Row, verdict: str) -> None:
-    assert judged(row) == verdict
+    assert get_verdict(row) == verdict
 
 
 def test_several_differences_are_judged_together() -> None:
@@ -83,7 +83,7 @@ def test_several_differences_are_judged_together() -> None:
     found = judge(Row("row", both, differences=("a", "b"), claim="above"))
     assert (found.verdict, found.reason) == ("no difference shown", "in b")
     apart = {"a": Figure(2.0, 1.0, 3.0), "b": Figure(-2.0, -3.0, -1.0)}
-    assert judged(Row("row", apart, differences=("a", "b"), claim="above")) == "mixed"
+    assert get_verdict(Row("row", apart, differences=("a", "b"), claim="above")) == "mixed"
 
 
 def test_an_altered_method_reproduces_nothing() -> None:
@@ -98,14 +98,14 @@ def test_an_altered_method_reproduces_nothing() -> None:
 def test_columns_that_disagree_are_named() -> None:
     row = Row("row", {"x": Figure(50.0), "y": Figure(60.0), "z": Figure(5.0)}, {"x": 50.0, "y": 50.0, "z": 9.0})
     assert judge(row).reason == "better at y; reproduced at x; worse at z"
-    assert judged(replace(row, compared=("y",))) == "better"
-    assert judged(replace(row, compared=("y",), lower_is_better=("y",))) == "worse"
-    assert judged(replace(row, compared=("y",), tolerance=11.0)) == "reproduced"
+    assert get_verdict(replace(row, compared=("y",))) == "better"
+    assert get_verdict(replace(row, compared=("y",), lower_is_better=("y",))) == "worse"
+    assert get_verdict(replace(row, compared=("y",), tolerance=11.0)) == "reproduced"
 
 
 @pytest.mark.parametrize("verdict", ["ours", "not possible here"])
 def test_a_table_can_say_only_that_nothing_is_compared(verdict: Declared) -> None:
-    assert judged(absolute(90.0, 89.0, 91.0, 50.0, verdict=verdict)) == verdict
+    assert get_verdict(absolute(90.0, 89.0, 91.0, 50.0, verdict=verdict)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_table_can_say_only_that_nothing_is_compared(verdict: Declared) -> Non
     ],
 )
 def test_ldml_and_clml_say_what_the_paper_does_not_do(method: str, options: dict[str, Any], differs: str) -> None:
-    assert altered(method, options) == differs
+    assert describe_alterations(method, options) == differs
 
 
 def content(row: Row) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from PIL import Image
 
 from ml.synthetic_faces import draw, person
-from papers.harness.lab import Lab
+from papers.harness.lab_fits import Lab
 from papers.harness.photos import ARCHIVES, Photos
-from papers.harness.plan import Scope
-from papers.harness.store import Store
+from papers.harness.result_store import ResultStore
+from papers.harness.table_types import Scope
 
 PEOPLE, SHOTS, STRANGERS, FOLDS, JUDGED = 20, 5, 12, 10, 3
 QUICK = Scope(1, 1, True)
@@ -63,4 +63,4 @@ def _pairs() -> list[str]:
 
 def lab(data: Path, scope: Scope = QUICK) -> Lab:
     cache = data.parent / "cache"
-    return Lab(Photos(data, cache), Store(cache / "results"), scope)
+    return Lab(Photos(data, cache), ResultStore(cache / "results"), scope)

@@ -1,0 +1,145 @@
+"""How many labels it takes: accuracy on people without any, against how many pairs were labelled and which."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ml.active_learning import EXPECTED_SAME_SHARE, MAX_ANSWERS
+from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.errors import TooFewPairs
+from ml.evaluation.protocols import Protocol
+from ml.evaluation.report import rank_protocol
+from papers.beyond.pair_selection import HELD_OUT, WAYS, Labels
+from papers.clml.fits import ClmlFits
+from papers.clml.table_rows import TableWorks
+from papers.harness.feature_view import view_features
+from papers.harness.lab_fits import Lab, Method, ranked_arrays
+from papers.harness.results import describe_difference, difference, figure, figures
+from papers.harness.table_types import Figure, Plot, Result, Row, Table, Work, WorkOutput
+
+SIZES, QUICK = (50, 200, 1000, 5000, 20_000, 50_000), (1000,)
+FIRST = 2000
+"""Faces that the service's first model is fitted to."""
+FEATURES = "lbp"
+DIM = 128
+START = Method("wpca", DIM, {"unit": True})
+SUGGESTED = "suggested"
+WHAT, SAME = ("mAP", "1@10"), "the same"
+COLUMNS = (*WHAT, SAME)
+SECONDS = 12.0
+
+
+def labelled(fits: ClmlFits) -> TableWorks:
+    lab, sizes = fits.lab, QUICK if fits.lab.scope.quick else SIZES
+    chosen = fits.options(FEATURES, "disjoint").of_ldml(DIM)
+    curves = {
+        way: [_curve(lab, chosen, way, f"disjoint-{i}", sizes) for i in lab.scope.few_seeds]
+        for way in (list(WAYS)[1:] if lab.scope.quick else WAYS)
+    }
+    named = [lab.retrieval(chosen, FEATURES, f"disjoint-{i}") for i in lab.scope.few_seeds]
+    works = [*named, *(work for draws in curves.values() for work in draws)]
+    return TableWorks(works, lambda: _table(lab, curves, named, sizes))
+
+
+def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[int]) -> Work:
+    """Arrays as `ranked_arrays` has them, named by the number of labels; fact `same`: how many of them were."""
+    rule = {"held_out": HELD_OUT, "answers by chance": MAX_ANSWERS, "first": EXPECTED_SAME_SHARE}
+    key = {
+        "what": "labels", "way": way, "protocol": protocol, "sizes": list(sizes), "features": FEATURES,
+        "start": START.key, **method.key, **(rule if way == SUGGESTED else {}),
+    }  # fmt: skip
+
+    def fit(data: TrainingSet) -> Embedder:
+        return method.build().fit(data)
+
+    def run(folder: Path, progress: Progress) -> WorkOutput:
+        split = lab.protocol(protocol)
+        rows = view_features(lab.photos, FEATURES, split.training, method.build()).rows("lfw")
+        labels = Labels(rows[split.training], split.people[split.training], np.random.default_rng(0))
+        model = START.build().fit(TrainingSet(labels.rows[:FIRST], ()))
+        arrays = _searched(split, model.embed(rows), model, 0)
+        same, learned = {0: 0}, dict[int, bool]()
+        for done, size in enumerate(sizes):
+            WAYS[way](labels, model, fit, size - len(labels.pairs))
+            learned[size] = True
+            try:
+                model = fit(labels.training_set())
+            except TooFewPairs:  # then the model before goes on serving
+                learned[size] = False
+            same[size] = int(labels.same.sum())
+            arrays |= _searched(split, model.embed(rows), model, size)
+            progress(done + 1, len(sizes), {})
+        return {"same": same, "learned": learned, "faces": len(labels.rows)}, arrays
+
+    return Work(f"labels, {way}, {protocol}", key, SECONDS * len(sizes), run)
+
+
+def _searched(split: Protocol, embedded: Any, model: Embedder, size: int) -> dict[str, Any]:
+    return ranked_arrays(rank_protocol(embedded, split, metric=model.metric), str(size))
+
+
+def _table(lab: Lab, curves: Mapping[str, list[Work]], named: list[Work], sizes: Sequence[int]) -> Table:
+    results = {way: lab.results(works) for way, works in curves.items()}
+    one = next(iter(curves))
+    unlabelled = f"no labels: WPCA-cosine of the first {FIRST:,} faces, d = {DIM}"
+    rows = [Row(unlabelled, _figures(results[one], 0), works=curves[one])]
+    rows += [_row(results[way], way, size, works) for size in sizes for way, works in curves.items()]
+    whole = lab.results(named)
+    rows.append(Row("everybody named, no pairs", figures(whole, WHAT), works=named))
+    header = (
+        f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are asked of the half of the people that may be learned "
+        f"from, none of whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
+        f"(and what follows from them), in percent. The model of one row suggests the pairs of the next, as the "
+        f"service does: those of which it is least sure, by what a fit without a fifth of the people makes of these "
+        f"and by how many of its questions were about the same person so far. {SAME}: how many of the pairs."
+    )
+    alt = "mAP on people without labels against the number of labelled pairs, a line for each way of choosing them"
+    plot = Plot(
+        "beyond-labels", alt, partial(_draw, results_by_way=results, named=figure(whole, "mAP").value, sizes=sizes)
+    )
+    return Table("labels", "How many labels it takes", header, COLUMNS, rows, [plot], _notes(results, sizes))
+
+
+def _row(results: Sequence[Result], way: str, size: int, works: Sequence[Work]) -> Row:
+    """Where no draw has enough pairs of either kind nothing is learned, and the model before serves on."""
+    untaught = sum(not r.record["learned"][str(size)] for r in results)
+    cause = f"too few pairs of either kind in {untaught} of {len(results)} draws" if untaught else ""
+    steps = (0,) if untaught == len(results) else None
+    return Row(f"{size:,} pairs, {way}", _figures(results, size), cause=cause, works=works, fit_steps=steps)
+
+
+def _figures(results: Sequence[Result], size: int) -> dict[str, Figure]:
+    counts = [float(r.record["same"][str(size)]) for r in results]
+    return figures(results, WHAT, str(size)) | {SAME: Figure(float(np.mean(counts)), draws=len(counts))}
+
+
+def _notes(results_by_way: Mapping[str, list[Result]], sizes: Sequence[int]) -> list[str]:
+    notes = []
+    for other in (way for way in results_by_way if way != SUGGESTED):
+        gaps = [
+            f"{size:,}: "
+            f"{describe_difference(difference(results_by_way[SUGGESTED], results_by_way[other], 'mAP', str(size)))}"
+            for size in sizes
+        ]
+        notes.append(f"Suggested less {other}, mAP, paired: " + "; ".join(gaps))
+    for way, results in results_by_way.items():
+        missed = {int(n): sum(not r.record["learned"][n] for r in results) for n in results[0].record["learned"]}
+        told_of = ", ".join(f"{n:,} ({draws} of {len(results)} draws)" for n, draws in missed.items() if draws)
+        if told_of:
+            notes.append(f"{way}: too few pairs of either kind to learn from at {told_of}; the model before serves on")
+    return notes
+
+
+def _draw(axes: Any, *, results_by_way: Mapping[str, list[Result]], named: float, sizes: Sequence[int]) -> None:
+    for way, results in results_by_way.items():
+        curve = [figure(results, "mAP", str(n)) for n in sizes]
+        axes.plot(sizes, [f.value for f in curve], marker="o", label=way)
+        axes.fill_between(sizes, [f.low for f in curve], [f.high for f in curve], alpha=0.15)
+    start = figure(next(iter(results_by_way.values())), "mAP", "0").value
+    axes.axhline(start, color="grey", linestyle=":", label="no labels")
+    axes.axhline(named, color="grey", linestyle="--", label="everybody named")
+    axes.set(xscale="log", xlabel="labelled pairs", ylabel="mAP, people without labels")
+    axes.legend(loc="center left")

@@ -1,0 +1,163 @@
+"""A gallery in which nobody is named, and three ways to choose the pairs that somebody is asked about."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from app.learning.training_request import TrainingRequest
+from ml.active_learning import MAX_ANSWERS, MAX_SUGGESTIONS, SAMPLE_FACES, LabelledDistances, choose_pairs
+from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
+from ml.embedders.base import Embedder, TaskData, TrainingSet
+from ml.errors import TooFewPairs
+from ml.sampling.implied import implied
+from ml.types import Ids, Rows
+from workers.training.embedder_fit import IMPLIED as IMPLIED_PAIR_WEIGHT
+
+MAX_ATTEMPTS = 50
+HELD_OUT = float(TrainingRequest.model_fields["holdout"].default)
+"""Share of the people who are held out for calibration, as in a training of the service."""
+
+Fit = Callable[[TrainingSet], Embedder]
+"""Raises TooFewPairs."""
+
+
+@dataclass(eq=False)
+class Labels:
+    """What was asked and answered so far. rows: (N, D) of the gallery; people: (N,), whom only an answer tells."""
+
+    rows: Rows
+    people: Ids
+    rng: np.random.Generator
+    pairs: Ids = field(default_factory=lambda: np.empty((0, 2), np.int64))
+
+    @property
+    def same(self) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = self.people[self.pairs[:, 0]] == self.people[self.pairs[:, 1]]
+        return same
+
+    def add(self, pairs: Ids, limit: int) -> None:
+        """The first so many of these that were not asked before."""
+        self.pairs = np.concatenate([self.pairs, self._fresh(np.sort(pairs, axis=1))[:limit]])
+
+    def training_set(self, without: NDArray[np.bool_] | None = None) -> TrainingSet:
+        """Of explicit pairs alone, with those that follow from them, as a training has it.
+
+        without: (N,) faces of whom nothing may be learned
+        """
+        n = len(self.rows)
+        kept = ~np.zeros(n, np.bool_) if without is None else ~without
+        inside = kept[self.pairs].all(axis=1)
+        labelled, answers = self.pairs[inside], self.same[inside]
+        more, alike = implied(labelled, answers, self.rng)
+        weights = np.concatenate([np.ones(len(labelled)), np.full(len(more), IMPLIED_PAIR_WEIGHT)]).astype(np.float32)
+        pairs, same = np.concatenate([labelled, more]), np.concatenate([answers, alike])
+        nobody, unknown = np.full(n, -1, np.int64), np.full(n, np.nan)
+        return TrainingSet(self.rows, (TaskData("identity", np.arange(n), unknown, nobody, 0.0, pairs, same, weights),))
+
+    def calibration(self, fit: Fit) -> Calibration | None:
+        """As a training has it: by a fit without a fifth of the people, from the answers about these. None where that
+        is too few to learn from, or these are."""
+        held = self._held_out()
+        try:
+            model, judged = fit(self.training_set(without=held)), held[self.pairs].any(axis=1)
+        except TooFewPairs:
+            return None
+        pairs, same = self.pairs[judged], self.same[judged]
+        if min(same.sum(), (~same).sum()) < MIN_PAIRS_PER_CLASS:
+            return None
+        faces, at = np.unique(pairs, return_inverse=True)
+        distances = model.metric.pair_distances(model.embed(self.rows[faces]), at.reshape(-1, 2))
+        return Calibration.fit(distances[same], distances[~same])
+
+    def _held_out(self) -> NDArray[np.bool_]:
+        """(N,) faces of a fifth of those who are told apart so far: who is joined by an answer is one person."""
+        n, (first, second) = len(self.rows), self.pairs[self.same].T
+        graph = coo_array((np.ones(len(first)), (first, second)), shape=(n, n))
+        count, person = connected_components(graph, directed=False)
+        held_out: NDArray[np.bool_] = np.random.default_rng(2).random(count)[person] < HELD_OUT
+        return held_out
+
+    def _fresh(self, pairs: Ids) -> Ids:
+        """Without what was asked, and without repetitions; in the order given."""
+        n = len(self.rows)
+        codes = pairs[:, 0] * n + pairs[:, 1]
+        first = np.sort(np.unique(codes, return_index=True)[1])
+        first = first[~np.isin(codes[first], self.pairs[:, 0] * n + self.pairs[:, 1])]
+        fresh: Ids = pairs[first]
+        return fresh
+
+
+Ask = Callable[[Labels, Embedder, Fit, int], None]
+"""Asks for so many more pairs, under the model that serves, which was fitted so."""
+
+
+def by_chance(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
+    """Any two faces."""
+    _draw(labels, len(labels.pairs) + count, lambda n: labels.rng.integers(0, len(labels.rows), (n, 2)))
+
+
+def half_the_same(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
+    """Half of them a person and two of theirs, by somebody who knows who is in the gallery; half any two people."""
+    people, rng, asked_before = labels.people, labels.rng, len(labels.pairs)
+    several = np.flatnonzero(np.bincount(people) > 1)
+
+    def strangers(n: int) -> Ids:
+        ends = rng.integers(0, len(people), (n, 2))
+        different: Ids = ends[people[ends[:, 0]] != people[ends[:, 1]]]
+        return different
+
+    _draw(labels, asked_before + count // 2, lambda n: _two_of(rng.choice(several, n), people, rng))
+    _draw(labels, asked_before + count, strangers)
+
+
+def _draw(labels: Labels, wanted: int, pairs: Callable[[int], Ids]) -> None:
+    """Until there are so many, or there seem to be no more."""
+    for _ in range(MAX_ATTEMPTS):
+        if len(labels.pairs) >= wanted:
+            return
+        ends = pairs(2 * wanted)
+        labels.add(ends[ends[:, 0] != ends[:, 1]], wanted - len(labels.pairs))
+
+
+def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
+    """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
+    embedded = model.embed(labels.rows)
+    calibration = labels.calibration(fit) if len(labels.pairs) else None
+    wanted = len(labels.pairs) + count
+    while len(labels.pairs) < wanted:
+        some = np.sort(labels.rng.permutation(len(embedded))[:SAMPLE_FACES])
+        labelled = _within(labels.pairs, some, len(embedded))
+        limit = min(MAX_SUGGESTIONS, wanted - len(labels.pairs))
+        heeded = labels.rng.permutation(len(labels.pairs))[:MAX_ANSWERS]
+        answers = LabelledDistances(model.metric.pair_distances(embedded, labels.pairs[heeded]), labels.same[heeded])
+        unknown = np.full(len(some), -1, np.int64)
+        pairs, _ = choose_pairs(embedded[some], unknown, model.metric, calibration, answers, labelled, limit)
+        if not len(pairs):
+            return
+        labels.add(some[pairs], limit)
+
+
+def _two_of(person: Ids, people: Ids, rng: np.random.Generator) -> Ids:
+    """Two different photos of each of these people. Returns (P, 2)."""
+    order = np.argsort(people, kind="stable")
+    first = np.searchsorted(people[order], person, "left")
+    photos = np.searchsorted(people[order], person, "right") - first
+    one = rng.integers(0, photos)
+    other = (one + rng.integers(1, photos)) % photos
+    pairs: Ids = np.stack([order[first + one], order[first + other]], axis=1)
+    return pairs
+
+
+def _within(pairs: Ids, some: Ids, n: int) -> set[tuple[int, int]]:
+    """Those of the pairs whose faces are both among some, as places in it."""
+    position = np.full(n, -1, np.int64)
+    position[some] = np.arange(len(some))
+    at = position[pairs]
+    return {(a, b) for a, b in at[(at >= 0).all(axis=1)].tolist()}
+
+
+WAYS: dict[str, Ask] = {"any two faces": by_chance, "half the same": half_the_same, "suggested": suggested}

@@ -1,0 +1,58 @@
+"""Past 003: people whom nothing was learned from (`disjoint-*`), which the paper never tested."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from papers.clml.fits import BOTH_SIDES, DIM, ClmlFits, name_features
+from papers.clml.table_rows import COLUMNS, TableWorks, describe_gain
+from papers.harness.lab_fits import Method
+from papers.harness.results import difference, figures, percent
+from papers.harness.table_types import Row, Table, Work
+
+GAIN = "mAP less LDML's"
+WPCA = Method("wpca", DIM, {"unit": True})
+
+
+def strangers(fits: ClmlFits) -> TableWorks:
+    shown = [*fits.features, *([] if fits.lab.scope.quick else BOTH_SIDES.values())]
+    sides = {(f, name): works for f in shown for name, works in _methods(fits, f).items()}
+
+    def table() -> Table:
+        rows = [_row(fits, f, name, sides) for f, name in sides]
+        notes = [
+            describe_gain(fits, f"{name_features(f)}, {name} less LDML, {c}", sides[f, name], sides[f, "LDML"], c)
+            for f, name in sides
+            if name.startswith("CLML")
+            for c in COLUMNS
+        ]
+        draws = " ".join(f"{name_features(f)}: {fits.name_protocols(f, kind='disjoint')}." for f in shown)
+        header = (
+            f"LFW, d = {DIM}, percent. Half of the people are learned from; one photo of each other person with five "
+            f"or more is searched for among all photos of the people not learned from. {draws}"
+        )
+        notes.append("compare within this table alone: mAP depends on the size of the gallery")
+        return Table("never-seen", "People never seen", header, (*COLUMNS, GAIN), rows, notes=notes)
+
+    return TableWorks([w for works in sides.values() for w in works], table)
+
+
+def _methods(fits: ClmlFits, features: str) -> dict[str, Sequence[Work]]:
+    k = fits.options(features, "disjoint").k
+    plain = Method("cosine") if features == "mobilefacenet" else WPCA
+    return {
+        "cosine of 128" if features == "mobilefacenet" else "WPCA-cosine": fits.works(plain, features, "disjoint"),
+        "LDML": fits.ldml(features, kind="disjoint"),
+        f"CLML, k chosen ({k})": fits.clml(features, kind="disjoint"),
+    }
+
+
+def _row(fits: ClmlFits, features: str, name: str, sides: dict[tuple[str, str], Sequence[Work]]) -> Row:
+    works = sides[features, name]
+    results = fits.lab.results(works)
+    row = Row(f"{name_features(features)}, {name}", figures(results, COLUMNS), works=works)
+    if not name.startswith("CLML"):
+        return row
+    base = fits.lab.results(sides[features, "LDML"])
+    gain = difference(results, base, "mAP")
+    shown = {**row.figures, GAIN: percent(gain.difference, draws=len(results))}
+    return replace(row, figures=shown, differences=(GAIN,), cause=f"p {gain.p:.2g}")

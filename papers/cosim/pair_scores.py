@@ -1,0 +1,99 @@
+"""CoSiM's chapter: from what systems said of the pairs to accuracies, paired differences and distances."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from ml.evaluation.comparisons.paired_tests import FoldComparison, compare_folds
+from ml.evaluation.intervals import bootstrap_pairs
+from ml.evaluation.restricted import Said, Scores, fused, right
+from ml.evaluation.verification_pairs import VerificationPairs
+from ml.fusion.normalise import Normalise
+from papers.cosim.systems import System, View2
+from papers.harness.table_types import Figure, Result, Work
+
+Right = NDArray[np.bool_]
+ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True, eq=False)
+class SystemScores:
+    """One system, or several fused, in each of the folds.
+
+    works: what it comes from, fold after fold and then the next member's; results: theirs
+    """
+
+    name: str
+    folds: tuple[Said, ...]
+    works: tuple[Work, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Learned from pairs, in each fold alike; of a fusion those of its members."""
+        return sum(int(r.record["parameters"]) for r in self.results[:: len(self.folds)])
+
+
+@dataclass(frozen=True, eq=False)
+class PairScoreReader:
+    """Of works that are done. numbers: of the folds"""
+
+    view: View2
+    numbers: Sequence[int]
+
+    def scores(self, name: str, works: Sequence[Work]) -> SystemScores:
+        results = tuple(self.view.lab.results(works))
+        return SystemScores(
+            name, tuple(Said(r.arrays["judges"], r.arrays["test"]) for r in results), tuple(works), results
+        )
+
+    def system(self, system: System) -> SystemScores:
+        return self.scores(system.name, [self.view.fit(system, fold) for fold in self.numbers])
+
+    def fused(self, name: str, members: Sequence[SystemScores]) -> SystemScores:
+        """Late fusion."""
+        judges = self._judges(members[0])
+        folds = tuple(fused([m.folds[i] for m in members], judges[i]) for i in range(len(self.numbers)))
+        works = tuple(w for m in members for w in m.works)
+        return SystemScores(name, folds, works, tuple(r for m in members for r in m.results))
+
+    def right(self, heard: SystemScores) -> list[Right]:
+        """Of each fold's pairs."""
+        every = zip(heard.folds, self._judges(heard), self.tests, strict=True)
+        return [right(scores, judges, test) for scores, judges, test in every]
+
+    def accuracy(self, heard: SystemScores) -> Figure:
+        """Percent; the interval resamples people, sd is over folds."""
+        correct = self.right(heard)
+        owners = [self.view.people[test.index] for test in self.tests]
+        mean = bootstrap_pairs(correct, owners)
+        sd = float(np.std([r.mean() for r in correct], ddof=1)) if len(correct) > 1 else float("nan")
+        return Figure(100 * mean.value, 100 * mean.low, 100 * mean.high, 100 * sd, len(correct))
+
+    def difference(self, a: SystemScores, b: SystemScores) -> FoldComparison:
+        """a less b in percent, fold by fold."""
+        x, y = (np.array([100 * r.mean() for r in self.right(one)]) for one in (a, b))
+        return compare_folds(x, y)
+
+    def strange(self, heard: SystemScores) -> list[Scores]:
+        """1 - P(same) of each fold's pairs (000, equations 31 and 32), P as the network itself says it."""
+        every = zip(heard.folds, heard.results, strict=True)
+        return [np.asarray(expit(-scores.test - result.record["bias"])) for scores, result in every]
+
+    def calibrated(self, heard: SystemScores) -> list[Scores]:
+        """1 - P(same), P by the judges: for a fusion, whose score is no probability."""
+        distances = []
+        for scores, judges in zip(heard.folds, self._judges(heard), strict=True):
+            odds = Normalise().fit(scores.judges[:, None], judges.same)
+            distances.append(np.asarray(expit(-odds(scores.test[:, None])[:, 0])))
+        return distances
+
+    @property
+    def tests(self) -> list[VerificationPairs]:
+        return [self.view.folds[fold] for fold in self.numbers]
+
+    def _judges(self, heard: SystemScores) -> list[VerificationPairs]:
+        return [self.view.folds[heard.results[i].record["judge"]] for i in range(len(self.numbers))]

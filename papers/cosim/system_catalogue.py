@@ -1,0 +1,88 @@
+"""CoSiM's chapter: which systems there are, by the names of 000's Table 3."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from papers.cosim.systems import System
+from papers.harness.lab_fits import Method
+
+PRINTED: dict[str, Any] = {"whitening": "all", "unit": False, "reach": 0.0, "rate": 1e-3}
+"""000's own network (section 2.7): whitened by how all faces vary, from W = I and b near 0, Adam at 0.001."""
+OURS = "whitened within people, unit length, another step"
+ALTERED = {
+    "LDML": "LDML with our start, unit length and regulariser", "SML-S": OURS, "SML-L": OURS, "CoSiM-m": OURS,
+    "CoSiM-a": OURS, "JSML": f"its members are {OURS}",
+}  # fmt: skip
+"""Systems that the paper prints and that are fitted otherwise here."""
+STEPS, QUICK_STEPS, PRINTED_STEPS = 1500, 300, 3000
+LONG = {"ours": 6000, "as printed": 12000}
+INNERS = (25, 50, 100, 200, 500)
+SUB = "Sub-SML"
+SINGLE, JOINT = ("SML-S", "SML-L"), ("CoSiM-m", "CoSiM-a")
+Systems = dict[str, System]
+
+
+@dataclass(frozen=True)
+class SystemCatalogue:
+    """quick: without Fisher vectors, sweeps and long runs; steps: minibatches of CoSiM's networks at most; inner: r,
+    what each descriptor is whitened to; dim: of LDML"""
+
+    quick: bool
+    steps: int = STEPS
+    inner: int = 300
+    dim: int = 64
+
+    def networks(self) -> Systems:
+        """SML on each descriptor, and both joined by either form."""
+        systems = [
+            self._network("SML-S", "sml", "sift"),
+            self._network("SML-L", "sml", "lbp"),
+            *self._joint("lbp+sift"),
+        ]
+        return {one.name: one for one in systems}
+
+    def others(self) -> Systems:
+        """What Tables 4 to 6 need besides."""
+        systems = {"LDML": System("LDML", Method("ldml", self.dim, {"needed": 2}), "sift", stops=False)}
+        systems |= {f"{SUB}, SIFT": self._sub("sift"), f"{SUB}, LBP": self._sub("lbp")}
+        for feature in ("sift", "lbp", "fplbp"):
+            systems |= {f"{feature.upper()}, {name}": self._plain(feature, name) for name in ("Euclidean", "cosine")}
+        systems["FPLBP, SML"] = self._network("SML-F", "sml", "fplbp")
+        systems |= {f"both, {one.name}": one for one in self._joint("lbp+fplbp")}
+        return systems if self.quick else systems | self._dear()
+
+    def long(self) -> Systems:
+        """Of Figure 5, by `<system>, <panel>`."""
+        if self.quick:
+            return {f"{name}, ours": one for name, one in self.networks().items()}
+        ours = {f"{n}, ours": one.with_options(n, steps=LONG["ours"]) for n, one in self.networks().items()}
+        return ours | {f"{n}, as printed": _printed(one, LONG["as printed"]) for n, one in self.networks().items()}
+
+    def sweeps(self) -> dict[str, list[tuple[int, System]]]:
+        """Of Figure 10, by r."""
+        inners = [] if self.quick else sorted({*INNERS, self.inner})
+        wide = {name: one for name, one in self.networks().items() if name != "SML-S"}
+        return {n: [(r, one.with_options(n, inner=r)) for r in inners] for n, one in wide.items() if inners}
+
+    def _dear(self) -> Systems:
+        systems = {"SML, FV": self._network("SML, FV", "sml", "fisher"), f"{SUB}, FV": self._sub("fisher")}
+        systems |= {f"{one.name}, LBP, SIFT, FV": one for one in self._joint("lbp+sift+fisher")}
+        return systems | {f"{one.name}, as printed": _printed(one, PRINTED_STEPS) for one in self._joint("lbp+sift")}
+
+    def _network(self, name: str, method: str, features: str) -> System:
+        return System(name, Method(method, 0, {"steps": self.steps, "needed": 2, "inner": self.inner}), features)
+
+    def _joint(self, features: str) -> list[System]:
+        methods = ("cosim_mass", "cosim_average")
+        return [self._network(name, method, features) for name, method in zip(JOINT, methods, strict=True)]
+
+    def _sub(self, features: str) -> System:
+        return System(SUB, Method("subsml", 0, {"needed": 2, "inner": self.inner}), features, stops=False)
+
+    def _plain(self, features: str, name: str) -> System:
+        """000's equations 17 and 30 of what the networks take in, which is learned without a label."""
+        return System(name, Method("wpca", self.inner, {"unit": name == "cosine"}), features, stops=False)
+
+
+def _printed(system: System, steps: int) -> System:
+    return system.with_options(f"{system.name}, as printed", steps=steps, **PRINTED)

@@ -1,0 +1,106 @@
+"""From the fits of 002 to rows: figures, the paper's, and why what is worse is worse, as far as the figures tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ml.evaluation.comparisons.paired_tests import Comparison
+from papers.cpmtml.fits import CpmtmlFits
+from papers.cpmtml.learners import COUPLED, NEXT, ONE, TURNED, TURNED_EYE, UNION, WHITENED, Setting
+from papers.cpmtml.printed_figures import WPCA, printed
+from papers.harness.results import ALONE, CROWD, describe_difference, difference, figure, figures
+from papers.harness.table_types import Figure, Row, Work
+from papers.harness.verdicts import get_verdict
+
+NO_NETWORK = "the paper's network (AlexNet, 4,096 numbers) cannot be had; MobileFaceNet's figures are its own"
+FEWER = "{n:,} distractors here, a million in the paper"
+
+
+@dataclass(frozen=True, eq=False)
+class RowBuilder:
+    """Reads rows off the fits of settings, all of which are there."""
+
+    fits: CpmtmlFits
+
+    def row(self, setting: Setting, columns: Sequence[str], paper: Mapping[str, float], where: str = ALONE) -> Row:
+        """The figures of one setting."""
+        works = self.fits.works(setting)
+        row = Row(setting.title, figures(self.fits.lab.results(works), columns, where), paper, works=works)
+        return self.add_verdict(row, [setting], where)
+
+    def by_dim(self, name: str, settings: Mapping[int, Setting], where: str = ALONE) -> Row:
+        """1-call@10 of one learner by the d of the table, which is half of its own for stML of 2d."""
+        shown: dict[str, Figure] = {}
+        paper: dict[str, float] = {}
+        works: list[Work] = []
+        for dim, s in settings.items():
+            here = self.fits.works(s)
+            shown[f"d={dim}"] = figure(self.fits.lab.results(here), "1@10", where)
+            known = printed(s.features, s.learner.printed, s.dim, where == CROWD)
+            paper |= {f"d={dim}": known["1@10"]} if known else {}
+            works += here
+        return self.add_verdict(Row(name, shown, paper, works=works), list(settings.values()), where)
+
+    def add_verdict(self, row: Row, settings: Sequence[Setting], where: str) -> Row:
+        """With its verdict. settings: whose figures they are, one or several d of one learner."""
+        row = replace(row, altered=settings[0].learner.altered)
+        if where == CROWD:
+            return self._apart(row)
+        if settings[0].features != "lbp" and row.paper:
+            return replace(row, verdict="not possible here", cause=NO_NETWORK)
+        return replace(row, cause=self._cause(row, settings)) if get_verdict(row) == "worse" else row
+
+    def _apart(self, row: Row) -> Row:
+        """Beside figures that cannot be compared."""
+        if not row.paper:
+            return row
+        n = len(self.fits.lab.photos.names("distractors"))
+        return replace(row, verdict="not possible here", cause=FEWER.format(n=n))
+
+    def _cause(self, row: Row, settings: Sequence[Setting]) -> str:
+        short = _gap(row.figures, row.paper)
+        starts = [self.start(s) for s in settings]
+        start = float(np.mean([s for s in starts if s is not None] or [0.0]))
+        if not settings[0].learner.learns:
+            return f"{short:+.1f} before anything is learned: other alignment, other faces as queries"
+        whole = f"{short:+.1f}: {start:+.1f} where it starts (WPCA), {short - start:+.1f} in what is learned"
+        return "; ".join([whole, *self._reason(settings[0])])
+
+    def start(self, setting: Setting) -> float | None:
+        """How far WPCA of the same d stands from the paper's."""
+        paper = printed(setting.features, WPCA, setting.dim)
+        own = replace(setting, learner=WHITENED)
+        if not paper or not self.fits.done(own):
+            return None
+        return _gap(figures(self.fits.results(own), list(paper)), paper)
+
+    def _reason(self, setting: Setting) -> list[str]:
+        """What would have been better, where it was tried and is."""
+        one = setting.learner
+        if one in COUPLED:
+            better, why = NEXT[COUPLED.index(one)], "L0 begins as a copy of L1: begun at the next components it has"
+        elif one is TURNED_EYE:
+            better, why = TURNED[0], "L0 begins with the first d numbers of the descriptor: begun at WPCA it has"
+        elif one in UNION or one in TURNED:
+            better, why = ONE, "the other task's pairs move the one projection: without them stML has"
+        else:
+            return []
+        other = replace(setting, learner=better)
+        if not other.possible or not self.fits.done(other):
+            return []
+        gain = self.less(other, setting)
+        return [f"{why} {describe_difference(gain)} at 10"] if gain.difference.low > 0 else []
+
+    def less(self, a: Setting, b: Setting, column: str = "1@10", where: str = ALONE) -> Comparison:
+        """a less b on the draws that both have."""
+        first, second = self.fits.works(a), self.fits.works(b)
+        n = min(len(first), len(second))
+        one, other = (self.fits.lab.results(side[:n]) for side in (first, second))
+        return difference(one, other, column, where)
+
+
+def _gap(shown: Mapping[str, Figure], paper: Mapping[str, float]) -> float:
+    """Here less the paper, the mean over the columns that both have; 0 without any."""
+    both = [shown[c].value - value for c, value in paper.items() if c in shown]
+    return float(np.mean(both)) if both else 0.0

@@ -1,0 +1,76 @@
+"""Descriptors as a fit meets them: whole, or within the principal axes that its maps are sought in anyway.
+
+Most of a fit's time goes into those axes, and all fits of one protocol have the same, so they are found once for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.embedders.base import Embedder
+from ml.types import Ids, Rows
+from papers.harness.photos import Photos
+
+BLOCK = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureView:
+    """axes: (r, D) orthonormal, several descriptors weighted so that they vary alike; None where they are met as they
+    are. origin: (r,) where the mean of the sample lies on the axes, from which coordinates are told."""
+
+    photos: Photos
+    features: str
+    axes: Rows | None = None
+    origin: Rows = field(default_factory=lambda: np.zeros(1, np.float32))
+    kept: dict[str, Rows] = field(default_factory=dict)
+
+    def rows(self, photo_set: str) -> Rows:
+        """(N, D), or (N, r) coordinates, of all photos of a set."""
+        if self.axes is None:
+            return self.photos.rows(photo_set, self.features)
+        if photo_set not in self.kept:
+            self.kept[photo_set] = self._inside(self.photos.rows(photo_set, self.features), self.axes, self.origin)
+        return self.kept[photo_set]
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return self.photos.blocks(self.features) if self.axes is None else ()
+
+    def numbers(self, learned: Mapping[str, NDArray[Any]]) -> int:
+        """How many numbers were learned, counted as they act on whole descriptors."""
+        inside, whole = (1, 1) if self.axes is None else self.axes.shape
+        return sum(a.size * whole // inside if a.shape[-1:] == (inside,) else a.size for a in learned.values())
+
+    def _inside(self, rows: Rows, axes: Rows, origin: Rows) -> Rows:
+        coordinates = np.empty((len(rows), len(axes)), np.float32)
+        for at in range(0, len(rows), BLOCK):
+            coordinates[at : at + BLOCK] = rows[at : at + BLOCK] @ axes.T - origin
+        return coordinates
+
+
+def view_features(photos: Photos, features: str, training: Ids, embedder: Embedder) -> FeatureView:
+    """For a fit on these places of LFW. Maps of directions need the length of the whole descriptor."""
+    options = embedder.options()
+    axes = options.get("axes")
+    plain = not options.get("held_out") and options.get("start") != "learned" and not embedder.normalises_rows
+    if axes is None or not plain or axes >= sum(photos.blocks(features)):
+        return FeatureView(photos, features)
+    return _within(photos, features, training.tobytes(), axes, embedder.seed)
+
+
+@lru_cache(maxsize=1)
+def _within(photos: Photos, features: str, training: bytes, axes: int, seed: int) -> FeatureView:
+    import torch
+
+    from ml.metric_learning.subspace import fit_subspace
+
+    rows = torch.from_numpy(photos.rows("lfw", features))
+    faces = np.frombuffer(training, np.int64).copy()
+    space = fit_subspace(rows, faces, axes, seed, widths=photos.blocks(features))
+    assert space.axes is not None
+    return FeatureView(photos, features, space.axes.numpy(), (space.axes @ space.mean).numpy())

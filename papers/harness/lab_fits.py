@@ -1,0 +1,238 @@
+"""Fits that many tables share: embedders on one photo set's features under one protocol, and what they say of it."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cli.export import training_set
+from ml import registry
+from ml.distances import Distance
+from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.evaluation import protocols
+from ml.evaluation.protocols import Protocol
+from ml.evaluation.report import rank_protocol
+from ml.evaluation.retrieval import Ranked
+from ml.types import Rows
+from papers.harness.feature_view import FeatureView, view_features
+from papers.harness.photos import MIRRORED, Photos
+from papers.harness.result_store import ResultStore
+from papers.harness.table_types import Result, Scope, Work, WorkOutput
+
+FOLDS = range(10)
+WIDTHS = {"lbp": 9860, "fisher": 16896, "sift": 3456, "fplbp": 500, "cslbp": 2720, "mobilefacenet": 128}
+WIDEST = 1024
+"""Embeddings of more numbers are ranked and not kept."""
+PHOTOS = 4
+"""Of a person, of whom some are searched for where options are chosen."""
+Train = Callable[[Protocol], TrainingSet]
+
+
+@dataclass(frozen=True)
+class Method:
+    """An embedder with its options, as tables name it. dim 0: it has none."""
+
+    name: str
+    dim: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, seed: int = 0) -> Embedder:
+        size = {"dim": self.dim} if self.dim else {}
+        built: Embedder = registry.build("embedders", self.name, seed=seed, **size, **self.options)
+        return built
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return {"method": self.name, "dim": self.dim, "options": dict(self.options)}
+
+
+@dataclass(frozen=True, eq=False)
+class Lab:
+    """photos: where all features come from; store: where results are kept; scope: how much is asked for."""
+
+    photos: Photos
+    store: ResultStore
+    scope: Scope
+
+    def result(self, work: Work) -> Result:
+        return self.store.get(work)
+
+    def results(self, works: Sequence[Work]) -> list[Result]:
+        return [self.store.get(work) for work in works]
+
+    def protocol(self, name: str) -> Protocol:
+        """Of LFW: `queries-0`, `disjoint-0`, `view2:0`; or a split of one's training side, on which options are chosen:
+        `inner-0` and `inner-disjoint-0`, people held out; `inner-queries-0`, one more photo of each who has four."""
+        return _protocol(self.photos, name)
+
+    def retrieval(
+        self,
+        method: Method,
+        features: str,
+        protocol: str,
+        *,
+        train: Train | None = None,
+        about: Mapping[str, Any] | None = None,
+        task: str = "identity",
+        seconds: float | None = None,
+        keep: bool = False,
+    ) -> Work:
+        """Fits on the protocol's training side and ranks its gallery, alone and with all distractors behind it.
+
+        train: makes the training set of the protocol, `about` naming it in the key; identities of LFW's training side
+        without. keep: the fitted embedder is saved in the result's folder.
+        Arrays: see `ranked_arrays`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the
+        embeddings; of a mixture of maps `lfw_shares` (N, k) and `distractors_shares`, p(s | x).
+        """
+        key = {**method.key, "features": features, "protocol": protocol, "task": task, "keep": keep, **(about or {})}
+
+        def run(folder: Path, progress: Progress) -> WorkOutput:
+            split = self.protocol(protocol)
+            whole = FeatureView(self.photos, features) if train or keep else None
+            embedder, view, record = self._fitted(method, features, split, train, progress, whole)
+            if keep:
+                embedder.save(folder / "embedder")
+            sets = [name for name in ("lfw", "distractors") if self.photos.has(name)]
+            embedded = {name: embedder.embed(view.rows(name), task) for name in sets}
+            shares = {f"{name}_shares": _shares(embedder, view.rows(name)) for name in sets if _mixes(embedder)}
+            return record, _collect_arrays(split, embedded, embedder.metric) | shares
+
+        guess = estimate_seconds(method, features) if seconds is None else seconds
+        return Work(f"{method.name} {method.dim or ''} {features} {protocol}", key, guess, run)
+
+    def verification(
+        self,
+        method: Method,
+        features: str,
+        *,
+        seconds: float | None = None,
+        train: Train | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> list[Work]:
+        """Ten works, one a fold of LFW's view 2: array `distances` (6000,) of all pairs under the fold's own model,
+        `told` the same as dispersion tells them; fact `parameters`, how many numbers were learned."""
+        return [self._fold(method, features, (fold,), seconds, train, about or {}) for fold in FOLDS]
+
+    def judges(self, method: Method, features: str) -> list[Work]:
+        """Five works as those of `verification`, the first of a fit that saw neither fold 0 nor 1, and so on: from them
+        `results.verified` has the thresholds of what was learned."""
+        return [self._fold(method, features, (fold, fold + 1), None, None, {}) for fold in FOLDS[::2]]
+
+    def _fold(
+        self, method: Method, features: str, unseen: tuple[int, ...], seconds: float | None, train: Train | None,
+        about: Mapping[str, Any],
+    ) -> Work:  # fmt: skip
+        folds_text = " and ".join(str(fold) for fold in unseen)
+        fold = unseen[0] if len(unseen) == 1 else [*unseen]
+        key = {**method.key, "features": features, "protocol": "view2", "fold": fold, **about}
+
+        def run(folder: Path, progress: Progress) -> WorkOutput:
+            first, *others = (self.protocol(f"view2:{fold}") for fold in unseen)
+            split = reduce(lambda kept, other: kept.narrowed(other.training), others, first)
+            whole = FeatureView(self.photos, features) if train else None
+            embedder, view, record = self._fitted(method, features, split, train, progress, whole)
+            rows, pairs = view.rows("lfw"), self.pairs()
+            named, positions = np.unique(pairs, return_inverse=True)
+            embedded = embedder.embed(rows[named])
+            distances = embedder.metric.pair_distances(embedded, positions.reshape(pairs.shape))
+            record["parameters"] = view.numbers(embedder.learned)
+            return record, {"distances": distances, "told": embedder.metric.display_distance(distances)}
+
+        guess = estimate_seconds(method, features) if seconds is None else seconds
+        return Work(f"{method.name} {method.dim or ''} {features} fold {folds_text}", key, guess, run)
+
+    def pairs(self) -> NDArray[np.int64]:
+        """(6000, 2) places of the photos of LFW's pairs, fold after fold."""
+        return np.concatenate([self.protocol(f"view2:{fold}").pairs.index for fold in FOLDS])
+
+    def _fitted(
+        self, method: Method, features: str, split: Protocol, train: Train | None, progress: Progress,
+        whole: FeatureView | None,
+    ) -> tuple[Embedder, FeatureView, dict[str, Any]]:  # fmt: skip
+        embedder = method.build()
+        view = whole or view_features(self.photos, features, split.training, embedder)
+        if view.axes is not None and "axes" in embedder.options():
+            embedder = embedder.with_options(axes=0)  # the rows are those coordinates already
+        made = train(split) if train else self.identities(features, split, view)
+        started = time.monotonic()
+        embedder.fit(made, progress=progress)
+        took = time.monotonic() - started
+        return embedder, view, {"fit_seconds": took, "notes": dict(embedder.notes), "faces": len(made.rows)}
+
+    def identities(self, features: str, split: Protocol, view: FeatureView | None = None) -> TrainingSet:
+        """The training side of a protocol of LFW, by its descriptors or as they are seen."""
+        names, view = self.photos.names("lfw"), view or FeatureView(self.photos, features)
+        made = training_set(view.rows("lfw")[split.training], [names[i] for i in split.training])
+        return TrainingSet(made.rows, made.tasks, view.blocks)
+
+
+@lru_cache(maxsize=64)
+def _protocol(photos: Photos, name: str) -> Protocol:
+    names = photos.names("lfw")
+    if not name.startswith("inner-"):
+        return protocols.read(name, photos.lfw.protocol, names)
+    outer_name = name.removeprefix("inner-")
+    outer = protocols.read(outer_name if "-" in outer_name else f"queries-{outer_name}", photos.lfw.protocol, names)
+    split = _hold_out_photos if outer_name.startswith("queries") else _hold_out_people
+    return replace(split(outer), name=name)
+
+
+def _hold_out_people(outer: Protocol) -> Protocol:
+    """A fifth of the people held out, of those who have four photos or more."""
+    people = np.where(outer.training_mask, outer.people, -1)
+    inner = protocols.held_out_people(people, 0.2, photos=PHOTOS)
+    return replace(inner, training=np.intersect1d(inner.training, outer.training))
+
+
+def _hold_out_photos(outer: Protocol) -> Protocol:
+    """Of everybody with four photos or more, one is searched for; all others are gallery and training side."""
+    people, counts = np.unique(outer.people[outer.training], return_counts=True)
+    draw = np.random.default_rng(0)
+    faces_of_person = [outer.training[outer.people[outer.training] == p] for p in people[counts >= PHOTOS]]
+    queries = np.sort([draw.choice(faces) for faces in faces_of_person])
+    rest = np.setdiff1d(outer.training, queries)
+    return replace(outer, training=rest, queries=queries, gallery=rest)
+
+
+def estimate_seconds(method: Method, features: str) -> float:
+    """Seconds that a fit takes, by rule of thumb until one was done here (machine: docs/research/measurements.md)."""
+    width = sum(WIDTHS.get(one.removesuffix(MIRRORED), 2000) for one in features.split("+")) / WIDTHS["lbp"]
+    plain = {"l2": 0.0, "cosine": 0.0, "wpca": 10.0 * width, "ldml": 8.0, "clml": 18.0}
+    maps = 0.8 + float(method.options.get("k", 16)) / 80 if method.name == "clml" else 1.0
+    return 3.0 + 2.0 * width + plain.get(method.name, 60.0 * width) * maps * (0.7 + 0.3 * max(method.dim, 32) / 32)
+
+
+def _collect_arrays(split: Protocol, embedded: Mapping[str, Rows], metric: Distance) -> dict[str, NDArray[Any]]:
+    lfw, others = embedded["lfw"], embedded.get("distractors")
+    arrays = ranked_arrays(rank_protocol(lfw, split, metric=metric), "alone")
+    if others is not None:
+        arrays |= ranked_arrays(rank_protocol(lfw, split, metric=metric, distractors=others), "crowd")
+    return arrays | (dict(embedded) if lfw.shape[1] <= WIDEST else {})
+
+
+def _mixes(embedder: Embedder) -> bool:
+    return hasattr(embedder, "assignments")
+
+
+def _shares(embedder: Any, rows: Rows) -> Rows:
+    """p(s | x) before what is faint is cut off, so that components far away still come in an order."""
+    whole = embedder.with_options(threshold=0.0)
+    whole.learned = embedder.learned
+    shares: Rows = whole.assignments(rows)
+    return shares
+
+
+def ranked_arrays(ranked: Ranked, name: str) -> dict[str, NDArray[Any]]:
+    """`<name>_ranks`: the ranks of every query's relevant faces, one query after the other; `<name>_counts`: (Q,) how
+    many each has; `<name>_people`: (Q,) whose each is."""
+    empty = np.empty(0, np.int64)
+    return {
+        f"{name}_ranks": np.concatenate([*ranked.ranks, empty]).astype(np.int32),
+        f"{name}_counts": np.array([len(r) for r in ranked.ranks], np.int32),
+        f"{name}_people": ranked.groups,
+    }

@@ -1,0 +1,139 @@
+"""What was computed, kept under the hash of what it was computed from: an interrupted run goes on where it was."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cli.locks import alone
+from ml.embedders.base import Progress, ignore_progress
+from ml.errors import Corrupt
+from papers.harness.table_types import Result, Work
+
+FACTS, ARRAYS, TIMES, LOCKS = "facts.json", "arrays.npz", "times.json", "locks"
+
+
+class ResultMissing(Corrupt):
+    """A result that was asked for before it was computed."""
+
+
+class ResultArrays(Mapping[str, NDArray[Any]]):
+    """Those of a result, each read when it is asked for: a table of ranks needs none of the embeddings."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with np.load(path) as kept:
+            self._names = tuple(kept.files)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        with np.load(self._path) as kept:
+            array: NDArray[Any] = kept[name]
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class ResultStore:
+    """A folder of results, one folder each, whole or not there. The folder can be deleted at any time.
+
+    Several processes may fill it at once.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def has(self, work: Work) -> bool:
+        return (self._at(work) / FACTS).exists()
+
+    def get(self, work: Work) -> Result:
+        """Raises NotThere, and Corrupt where it cannot be read."""
+        folder = self._at(work)
+        if not self.has(work):
+            raise ResultMissing(f"{work.name} was not computed, or its result was deleted")
+        try:
+            record = json.loads((folder / FACTS).read_text())
+            return Result(record, ResultArrays(folder / ARRAYS), folder)
+        except (OSError, ValueError) as error:
+            raise Corrupt(f"the result of {work.name} cannot be read ({error}); delete {folder.name}") from error
+
+    def do(self, work: Work, progress: Progress = ignore_progress) -> Result:
+        """Computes it, unless it is there."""
+        if not self.has(work):
+            part = self.folder / f".{uuid4().hex}"
+            part.mkdir()
+            try:
+                self._compute(work, part, progress)
+                part.rename(self._at(work))
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+        return self.get(work)
+
+    def claim(self, work: Work) -> AbstractContextManager[bool]:
+        """Whether the works of its group are this process's now; not while another one holds them."""
+        return alone(self.folder / LOCKS / _digest(work.group), wait=False)
+
+    def seconds(self, work: Work) -> float | None:
+        """How long a work of its kind took here, the last time."""
+        times = self.folder / TIMES
+        seconds = json.loads(times.read_text()).get(_digest(work.kind)) if times.exists() else None
+        return None if seconds is None else float(seconds)
+
+    def _compute(self, work: Work, part: Path, progress: Progress) -> None:
+        started, cpu = time.monotonic(), time.process_time()
+        record, arrays = work.run(part, progress)
+        took = time.monotonic() - started
+        stamped = {"seconds": took, "cpu_seconds": time.process_time() - cpu, **stamp()}
+        np.savez(part / ARRAYS, **arrays)  # type: ignore[arg-type]
+        (part / FACTS).write_text(json.dumps({**record, **stamped, "key": work.key}, indent=1, default=float))
+        self._remember(work, took)
+
+    def _remember(self, work: Work, seconds: float) -> None:
+        path = self.folder / TIMES
+        times = json.loads(path.read_text()) if path.exists() else {}
+        new = path.with_suffix(f".{uuid4().hex}")
+        new.write_text(json.dumps(times | {_digest(work.kind): round(seconds, 2)}))
+        new.rename(path)
+
+    def _at(self, work: Work) -> Path:
+        return self.folder / _digest(work.key)
+
+
+def _digest(key: str | Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True, default=float).encode()).hexdigest()[:24]
+
+
+def stamp() -> dict[str, str]:
+    """When, by which code, on what a result was made."""
+    return {"date": datetime.now(UTC).date().isoformat(), "commit": _commit(), "machine": _machine()}
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((text.split(":")[1].strip() for text in lines if text.startswith("model name")), platform.processor())
+    return f"{os.cpu_count()} x {model or platform.machine()}"

@@ -1,0 +1,86 @@
+"""001, Tables 3 to 5 end to end: a small network that has learned a little goes on with a head behind it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ml.cnn_training.augmentation import augmented
+from ml.cnn_training.crops import LabelledCrops
+from ml.cnn_training.export import MANIFEST, read
+from ml.cnn_training.process_group import ProcessGroup
+from ml.cnn_training.recipe import CnnRecipe
+from ml.cnn_training.train import train
+from ml.descriptors.common.networks import NETS, features, pictures
+from ml.embedders.base import Progress
+from ml.types import Crops, Ids
+from papers.harness.lab_fits import Lab
+from papers.harness.table_types import Work, WorkOutput
+from papers.manifolds.frozen_network import find_principal_axes
+from papers.manifolds.head_layers import HeadTraining
+from papers.manifolds.head_training import HeadTrainingData, train_head
+from papers.manifolds.people_split import PeopleSplit, measure_separation, split_people
+
+NET, DIM = "light", 64
+MARGIN, BATCH, EACH, FINE = 0.5, 64, 2, 1e-4
+SEEN = 1000
+"""Photos whose features' axes a head starts with."""
+
+
+def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
+    return HeadTraining(head, rate, steps, MARGIN, FINE, BATCH, EACH, seed)
+
+
+def begun(lab: Lab, steps: int, min_photos: int) -> Work:
+    """A light net taught by pairs: where all heads start end to end. Its folder holds the net; judged as it is."""
+
+    def run(folder: Path, progress: Progress) -> WorkOutput:
+        split = split_people(lab.photos, min_photos)
+        photographs = LabelledCrops(lab.photos.crops("celeba", "colour")[split.taught], split.people)
+        recipe = CnnRecipe(NET, "pairs", hours=0, steps=steps, batch=BATCH, every=1e6)
+        group = ProcessGroup(0, 1, torch.device("cpu"))
+        train(
+            photographs, recipe, folder, group, licence="CelebA: non-commercial research",
+            trained="for measuring alone",
+            tell=lambda report: progress(report.stand.step, steps, {"loss": report.stand.loss}),
+        )  # fmt: skip
+        return measure_separation(features(_net(folder), _load_query_crops(lab, split)).numpy(), split)
+
+    key = {**_key("begun", min_photos), "net": NET, "head": "pairs", "steps": steps}
+    return Work("a light net begins", key, 40 + 0.8 * steps, run)
+
+
+def end_to_end(lab: Lab, first: Work, training: HeadTraining, min_photos: int) -> Work:
+    """The net of `begun` goes on with a head behind it."""
+
+    def run(folder: Path, progress: Progress) -> WorkOutput:
+        split, net = split_people(lab.photos, min_photos), _net(lab.result(first).folder)
+        crops = lab.photos.crops("celeba", "colour")
+
+        def look(indices: Ids, draw: torch.Generator) -> Tensor:
+            return augmented(pictures(torch.from_numpy(np.array(crops[split.taught[indices]]))), draw)
+
+        axes = find_principal_axes(features(net, crops[split.taught[:: max(1, len(split.taught) // SEEN)]]), DIM)
+        layer, like = train_head(HeadTrainingData(split.people, look), net, axes, training, progress)
+        rows = features(net, _load_query_crops(lab, split)) @ layer.matrix.detach()
+        record, arrays = measure_separation(rows.numpy(), split)
+        return record | like, arrays
+
+    key = {**_key("end to end", min_photos), "first": dict(first.key), "dim": DIM, "plan": training.key}
+    return Work(f"end to end, {training.head}, seed {training.seed}", key, 60 + 0.9 * training.steps, run)
+
+
+def _key(what: str, min_photos: int) -> dict[str, Any]:
+    return {"paper": "001", "what": f"faces, {what}", "least": min_photos}
+
+
+def _net(folder: Path) -> nn.Module:
+    net = NETS[NET]()
+    net.load_state_dict(read(folder / MANIFEST, NET))
+    return net.train(False)
+
+
+def _load_query_crops(lab: Lab, split: PeopleSplit) -> Crops:
+    return np.asarray(lab.photos.crops("lfw", "colour")[split.queries])

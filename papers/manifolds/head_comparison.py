@@ -1,0 +1,155 @@
+"""Heads judged by the same digits, photos or queries: figures, paired differences, and what they come from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.evaluation.comparisons.paired_tests import Comparison, compare
+from ml.evaluation.intervals import bootstrap_mean
+from papers.harness.results import percent
+from papers.harness.table_types import Figure, Result, Row, Work
+from papers.manifolds.head_layers import HEADS
+
+Values = NDArray[np.float64]
+ALTERED = {"qconv-inverse": "the inverse metric, which the paper does not try"}
+MORE = 1.1
+"""Times Conv's loss from which a head is said not to have learned as far."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairedScores:
+    """values: (Q,) 0..1, higher is better, of all fits one after the other; groups: (Q,) what is resampled together;
+    means: (S,) one a fit."""
+
+    values: Values
+    groups: Values
+    means: Values
+
+    @classmethod
+    def of(cls, results: Sequence[Result], value: Callable[[Result], Values], group: str) -> "PairedScores":
+        """group: the array that says whom, or which digit, a value is of."""
+        per_fit = [np.asarray(value(r), np.float64) for r in results]
+        groups = np.concatenate([r.arrays[group] for r in results]).astype(np.float64)
+        return cls(np.concatenate(per_fit), groups, np.array([v.mean() for v in per_fit]))
+
+    @property
+    def figure(self) -> Figure:
+        """Percent; the interval by bootstrap over groups, sd over fits."""
+        sd = float(np.std(self.means, ddof=1)) if len(self.means) > 1 else float("nan")
+        return percent(bootstrap_mean(self.values, self.groups), sd, len(self.means))
+
+    def over(self, other: "PairedScores") -> Comparison:
+        return compare(self.values, other.values, self.groups)
+
+
+def right(result: Result) -> Values:
+    return 1.0 - result.arrays["wrong"]
+
+
+def right_flat(result: Result) -> Values:
+    return 1.0 - result.arrays["wrong_flat"]
+
+
+def within(k: int) -> Callable[[Result], Values]:
+    """Recall@k of every query."""
+    return lambda result: np.asarray(result.arrays["first"] <= k, np.float64)
+
+
+def reversed_figure(figure: Figure) -> Figure:
+    """An error from what was right, and the other way about."""
+    return Figure(100 - figure.value, 100 - figure.high, 100 - figure.low, figure.sd, figure.draws)
+
+
+def middle(ratios: Sequence[float]) -> Figure:
+    """The median and the quartiles, in percent."""
+    median, low, high = (100 * float(q) for q in np.quantile(ratios, [0.5, 0.25, 0.75]))
+    return Figure(median, low, high)
+
+
+def of_heads(
+    results: Mapping[str, Sequence[Result]], value: Callable[[Result], Values], group: str
+) -> dict[str, PairedScores]:
+    return {head: PairedScores.of(fits, value, group) for head, fits in results.items()}
+
+
+def likeness(results: Mapping[str, Sequence[Result]]) -> dict[str, dict[str, float]]:
+    """By head `axes`, how many its distances are made of, `scale`, the trace of M, and `loss`: means over its fits."""
+    names = ("axes", "scale", "loss")
+    return {head: {k: float(np.mean([r.record[k] for r in fits])) for k in names} for head, fits in results.items()}
+
+
+def mean_axes(results: Sequence[Result]) -> Figure:
+    return Figure(float(np.mean([r.record["axes"] for r in results])), draws=len(results))
+
+
+def measure_matrix_gap(results: Mapping[str, Sequence[Result]], head: str) -> float:
+    """|M - M_Conv| / |M_Conv| in percent, the mean over fits of one seed."""
+    both = zip(results[head], results["plain"], strict=True)
+    return 100 * float(np.mean([_apart(a.arrays["matrix"], b.arrays["matrix"]) for a, b in both]))
+
+
+def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    """Of M = L L^T, from the small products alone."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    own, other, mixed = (float(np.square(x.T @ y).sum()) for x, y in ((a, a), (b, b), (a, b)))
+    return float(np.sqrt(max(own + other - 2 * mixed, 0.0) / other))
+
+
+@dataclass(frozen=True, eq=False)
+class HeadComparison:
+    """One experiment in which the heads compete. By head; higher is better.
+
+    judged: with their axes as learned; flat: with all axes of one weight, where that was judged; like: see `likeness`;
+    paper: its gain
+    matrix_gap: how far the M of qConv as printed ends from Conv's, percent, NaN where their networks differ as well
+    """
+
+    title: str
+    judged: Mapping[str, PairedScores]
+    like: Mapping[str, Mapping[str, float]]
+    works: Mapping[str, Sequence[Work]]
+    flat: Mapping[str, PairedScores] = field(default_factory=dict)
+    paper: Mapping[str, float] = field(default_factory=dict)
+    matrix_gap: float = float("nan")
+
+    def row(self, head: str) -> Row:
+        """The gain over Conv, in points."""
+        gain = self.judged[head].over(self.judged["plain"])
+        figure = percent(gain.difference, draws=len(self.judged[head].means))
+        paper = {"gain": self.paper[head]} if head in self.paper else {}
+        works = [*self.works[head], *self.works["plain"]]
+        name, cause = f"{self.title}: {HEADS[head].title}", _joined(gain, self._cause(head, figure))
+        return Row(
+            name, {"gain": figure}, paper, cause=cause, works=works, differences=("gain",), claim="above",
+            altered=ALTERED.get(head, ""),
+        )  # fmt: skip
+
+    def _cause(self, head: str, gain: Figure) -> str:
+        if gain.low <= 0 <= gain.high:
+            return self._alike(head)
+        own, conv = self.like[head], self.like["plain"]
+        if gain.high < 0 and own["loss"] > MORE * conv["loss"]:
+            loss, scale = (
+                f"{own[k]:{form}} against {conv[k]:{form}}" for k, form in (("loss", ".2f"), ("scale", ".0f"))
+            )
+            return f"it has not learned as far as Conv: loss {loss}, trace of M {scale}"
+        axes_text = f"its distances are made of {own['axes']:.0f} axes, Conv's of {conv['axes']:.0f}"
+        if not self.flat:
+            return axes_text
+        alone = 100 * float(self.flat["plain"].means.mean() - self.judged["plain"].means.mean())
+        left = 100 * float(self.flat[head].means.mean() - self.flat["plain"].means.mean())
+        return (
+            f"{axes_text}; all axes of one weight alone would give Conv {alone:+.1f}, and then this head is {left:+.1f}"
+        )
+
+    def _alike(self, head: str) -> str:
+        if head != "qconv":
+            return ""
+        end = "" if np.isnan(self.matrix_gap) else f"; its M ends {self.matrix_gap:.1f} % from Conv's"
+        return "as printed a step leaves plain descent at second order only" + end
+
+
+def _joined(gain: Comparison, cause: str) -> str:
+    return f"p {gain.p:.2g}" + (f"; {cause}" if cause else "")

@@ -1,0 +1,85 @@
+"""The last layers of 001, and what each is taught with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ml.layers.base import Layer
+from ml.layers.plain import PlainLayer
+from ml.layers.qconv import QConv
+from ml.layers.stiefel import StiefelLayer
+from ml.manifolds.flat import FlatManifold
+from ml.manifolds.quotient import QuotientManifold
+
+
+@dataclass(frozen=True)
+class HeadLayer:
+    """title: as tables name it; make: from its start (n, p), which is the same for all of one seed."""
+
+    title: str
+    make: Callable[[Tensor], Layer]
+
+
+HEADS: dict[str, HeadLayer] = {
+    "rmsprop": HeadLayer("Conv, by RMSProp", PlainLayer),
+    "plain": HeadLayer("Conv", lambda start: PlainLayer(start, manifold=FlatManifold())),
+    "qconv": HeadLayer("qConv", QConv),
+    "qconv-own": HeadLayer(
+        "qConv, gradient of equation 1", lambda s: QConv(s, manifold=QuotientManifold(descends="metric"))
+    ),
+    "qconv-inverse": HeadLayer(
+        "qConv, inverse metric", lambda s: QConv(s, manifold=QuotientManifold("inverse", "metric"))
+    ),
+    "stiefel": HeadLayer("Stiefel", StiefelLayer),
+}
+RATES = {"rmsprop": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)} | dict.fromkeys([*HEADS][1:], (0.003, 0.01, 0.03, 0.1, 0.3))
+"""What is tried on an inner split: as many for each head. Of RMSProp its own rate, of all others eta of rSGD-M."""
+QUICK = {"rmsprop": 1e-3} | dict.fromkeys([*HEADS][1:], 0.03)
+
+
+@dataclass(frozen=True)
+class HeadTraining:
+    """head: of HEADS, with its rate; fine: RMSProp's of all else; margin: tau; steps, batch: N.
+
+    photos_per_person: that stand side by side in a batch; 0: all photos in turn
+    """
+
+    head: str
+    rate: float
+    steps: int
+    margin: float
+    fine: float = 1e-3
+    batch: int = 100
+    photos_per_person: int = 0
+    seed: int = 0
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The fields by the names under which results are kept."""
+        fields = asdict(self)
+        fields["each"] = fields.pop("photos_per_person")
+        return fields
+
+
+def best(errors: Mapping[str, float | None]) -> float:
+    """The rate of the least error, the smallest of equals."""
+    known = {float(rate): error for rate, error in errors.items() if error is not None}
+    return min(known, key=lambda rate: (known[rate], rate))
+
+
+def shape(matrix: Tensor) -> dict[str, float]:
+    """axes: exp of the entropy of the shares of M's eigenvalues, the number of axes that distances are made of, 1..p;
+    scale: the trace of M."""
+    strength = torch.linalg.svdvals(matrix).square()
+    shares = strength / strength.sum()
+    entropy = -(shares * shares.clamp_min(1e-12).log()).sum()
+    return {"axes": float(entropy.exp()), "scale": float(strength.sum())}
+
+
+def flattened(matrix: Tensor) -> Tensor:
+    """The same directions, all of one weight: U of L = U S V^T."""
+    directions: Tensor = torch.linalg.svd(matrix, full_matrices=False)[0]
+    return directions

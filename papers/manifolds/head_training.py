@@ -1,0 +1,126 @@
+"""The descent that all experiments of 001 share: triplets, rSGD-M for what is curved, RMSProp for the rest."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ml.cnn_training.batches import evenly, grouped
+from ml.cnn_training.heads import NetworkWithHead, TripletHead
+from ml.embedders.base import Progress
+from ml.layers.base import Layer, optimisers
+from ml.types import Ids
+from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, shape
+
+MOMENTUM = 0.9
+LATE = 50
+"""Steps at the end over which the loss is told."""
+Look = Callable[[Ids, torch.Generator], Tensor]
+"""look(places, draw): what the network is shown of them."""
+Step = Callable[[int], float]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadTrainingData:
+    """people: (N,) int64, whose each is, or which digit."""
+
+    people: Ids
+    look: Look
+
+
+def make_step(lesson: HeadTrainingData, net: nn.Module, layer: Layer, plan: HeadTraining) -> Step:
+    """step(number) -> loss; the number alone tells which photos meet."""
+    taught = NetworkWithHead(net, TripletHead(layer, plan.margin)).train()
+    fine = plan.rate if plan.head == "rmsprop" else plan.fine
+    both = optimisers(taught, plan.rate, MOMENTUM, fine)
+    draw, people = torch.Generator().manual_seed(plan.seed), torch.from_numpy(lesson.people)
+    taught.head.ready(0.0, draw)
+
+    def step(number: int) -> float:
+        if plan.photos_per_person:
+            batch = grouped(lesson.people, plan.batch, plan.photos_per_person, seed=plan.seed, step=number)
+        else:
+            batch = evenly(len(people), plan.batch, seed=plan.seed, step=number)
+        loss: Tensor = taught(lesson.look(batch, draw), people[batch])
+        for optimiser in both:
+            optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimiser in both:
+            optimiser.step()
+        return loss.item()
+
+    return step
+
+
+class Diverged(ArithmeticError):
+    """The descent left all bounds: its rate is too large."""
+
+
+def train_head(
+    lesson: HeadTrainingData, net: nn.Module, start: Tensor, plan: HeadTraining, progress: Progress
+) -> tuple[Layer, dict[str, Any]]:
+    """The layer behind the network, both taught, and what it is like. A descent that leaves all bounds ends LATE steps
+    or less before; then the fact `astray` is the step."""
+    layer = HEADS[plan.head].make(start)
+    step, losses, astray = make_step(lesson, net, layer, plan), list[float](), dict[str, int]()
+    both = (net, layer)
+    for number in range(plan.steps + 1):
+        if number % LATE == 0 or number == plan.steps:
+            if not torch.isfinite(layer.matrix).all():
+                astray = {"astray": number}
+                break
+            kept = [deepcopy(one.state_dict()) for one in both]
+            progress(number, plan.steps, {"loss": losses[-1] if losses else float("nan")})
+        if number < plan.steps:
+            try:
+                losses.append(step(number))
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                astray = {"astray": number}
+                break
+    if astray:
+        for one, state in zip(both, kept, strict=True):
+            one.load_state_dict(state)
+    net.train(False)
+    return layer, {"loss": float(np.mean(losses[-LATE:])), **shape(layer.matrix.detach()), **astray}
+
+
+def check_converged(record: Mapping[str, Any]) -> None:
+    """Raises Astray where `train_head` says that it went so."""
+    if "astray" in record:
+        raise Diverged(f"at step {record['astray']}")
+
+
+def sweep_rates(head: str, error: Callable[[float], float]) -> dict[str, float | None]:
+    """The error by each of the head's rates, None where it goes astray."""
+    errors: dict[str, float | None] = {}
+    for rate in RATES[head]:
+        try:
+            errors[str(rate)] = error(rate)
+        except Diverged:
+            errors[str(rate)] = None
+    return errors
+
+
+def measure_overheads(
+    steps: Mapping[str, Step], base: str, steps_per_round: int, rounds: int
+) -> dict[str, list[float]]:
+    """CPU time of each over that of `base`, `each` steps of all in turn, one ratio a round, the first round not told:
+    a busy machine slows all of them alike."""
+    ratios: dict[str, list[float]] = {name: [] for name in steps}
+    for r in range(rounds + 1):
+        took = {name: _timed(step, r * steps_per_round, steps_per_round) for name, step in steps.items()}
+        for name, seconds in took.items():
+            ratios[name] += [seconds / took[base]] * (r > 0)
+    return ratios
+
+
+def _timed(step: Step, first: int, many: int) -> float:
+    started = process_time()
+    for number in range(first, first + many):
+        step(number)
+    return process_time() - started

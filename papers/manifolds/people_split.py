@@ -1,0 +1,68 @@
+"""Who teaches and who is asked for in 001's tables of unseen classes: CelebA10k teaches, LFW is tested."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.evaluation.clustering import heaps, nmi
+from ml.evaluation.protocols import people_of
+from ml.evaluation.retrieval import Faces, rank
+from ml.types import Ids, Rows
+from papers.harness.photos import Photos
+from papers.harness.table_types import WorkOutput
+
+ALIKE = 0.5
+"""Cosine of MobileFaceNet from which somebody in CelebA10k may be somebody in LFW, and teaches nothing."""
+BLOCK = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class PeopleSplit:
+    """taught: (T,) places in CelebA10k, people: (T,) whose each is, from 0; alike: people left out because they look
+    like one of LFW; queries: (Q,) places in LFW of all photos of people with enough of them, query_people: (Q,)."""
+
+    taught: Ids
+    people: Ids
+    alike: int
+    queries: Ids
+    query_people: Ids
+
+
+@lru_cache(maxsize=4)
+def split_people(photos: Photos, min_photos: int) -> PeopleSplit:
+    """min_photos: photos that somebody must have in LFW to be tested."""
+    teachers, tested = (people_of(photos.names(one)) for one in ("celeba", "lfw"))
+    known = _known(photos.rows("celeba", "mobilefacenet"), photos.rows("lfw", "mobilefacenet"))
+    out = np.isin(teachers, teachers[known])
+    taught = np.flatnonzero(~out)
+    tested_faces = np.flatnonzero(np.bincount(tested)[tested] >= min_photos)
+    return PeopleSplit(
+        taught,
+        _numbered(teachers[taught]),
+        len(np.unique(teachers[out])),
+        tested_faces,
+        _numbered(tested[tested_faces]),
+    )
+
+
+def _known(rows: Rows, others: Rows) -> NDArray[np.bool_]:
+    """(N,) whether a row is nearer than ALIKE to one of the others; both of unit length."""
+    parts = [(rows[at : at + BLOCK] @ others.T).max(1) >= ALIKE for at in range(0, len(rows), BLOCK)]
+    return np.concatenate(parts)
+
+
+def _numbered(people: Ids) -> Ids:
+    return np.unique(people, return_inverse=True)[1].astype(np.int64)
+
+
+def measure_separation(embedded: Rows, split: PeopleSplit) -> WorkOutput:
+    """embedded: (Q, d) of `queries`. Facts: `nmi`. Arrays: `first` (Q,), the rank of the nearest photo of the same
+    person among all others; `whose` (Q,)."""
+    faces = Faces(embedded, split.query_people.astype(np.float64), split.queries)
+    record: dict[str, Any] = {
+        "nmi": nmi(split.query_people, heaps(embedded, int(split.query_people.max()) + 1), resamples=1).value
+    }
+    return record, {"first": rank(faces, faces, impostors=0).first, "whose": split.query_people}
