@@ -1,37 +1,50 @@
-"""The options of a component that a client may give, checked against what it has."""
+"""Check the options that a client gives for a component against the options that it has."""
 
-from dataclasses import fields
-from typing import Any, get_type_hints
+from collections.abc import Mapping
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from app.errors import Invalid
 from ml import registry
+from ml.options import Option
 
-INNER = {"device", "threads", "manifest", "vocabulary", "pin"}
-"""Options that are the machine's affair, or name files of the server, and so are not the client's."""
-
-
-def known(kind: str, name: str) -> type[BaseModel]:
-    """The options with their types and defaults, as the component's dataclass fields say."""
-    made = registry.component(kind, name)
-    hints = get_type_hints(made)
-    told: dict[str, Any] = {f.name: (hints[f.name], f.default) for f in fields(made) if f.name not in INNER}
-    return create_model(name, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **told)
+SERVER_ONLY = {"device", "threads", "manifest", "vocabulary", "pin"}
+"""Options of components that do not say themselves whether a client may set them."""
 
 
-def checked(kind: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """All options, those not given at their defaults. Raises Invalid with the list of them."""
-    model = known(kind, name)
-    listed = {n: f"{field.annotation} = {field.default!r}" for n, field in model.model_fields.items()}
+def list_client_options(kind: str, name: str) -> tuple[Option, ...]:
+    """The options of a component that a client may set: none that names a device or a file of the server."""
+    options = registry.list_options(kind, name)
+    return tuple(o for o in options if not (o.server_only or o.name in SERVER_ONLY))
+
+
+def make_options_model(kind: str, name: str) -> type[BaseModel]:
+    """A schema of the component's options, with their types, defaults and ranges."""
+    fields: dict[str, Any] = {o.name: (o.type, Field(o.default, **_range(o))) for o in list_client_options(kind, name)}
+    return create_model(name, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
+
+
+def _range(option: Option) -> dict[str, float]:
+    """The bounds of a number; one whose component states no range is not negative."""
+    if option.type not in (int, float):
+        return {}
+    low = 0 if option.low is None else option.low
+    return {"ge": low} | ({} if option.high is None else {"le": option.high})
+
+
+def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All options, with defaults for those not given. An option's earlier name is accepted.
+
+    Raises Invalid with the list of options.
+    """
+    model = make_options_model(kind, name)
+    current = {o.formerly: o.name for o in list_client_options(kind, name) if o.formerly}
     try:
-        options = model.model_validate(given).model_dump()
+        return model.model_validate({current.get(n, n): value for n, value in given.items()}).model_dump()
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         wrong = ".".join(str(part) for part in first["loc"])
-        has = ", ".join(model.model_fields) or "none"
-        raise Invalid(f"option {wrong!r} of {name}: {first['msg']}; it has: {has}", options=listed) from error
-    negative = [n for n, v in options.items() if isinstance(v, int | float) and v < 0]
-    if negative or not options.get("dim", 1) or not options.get("steps", 1):
-        raise Invalid(f"option {(negative or ['dim and steps'])[0]!r} of {name} is too small", options=listed)
-    return options
+        known = ", ".join(model.model_fields) or "none"
+        listed = {n: f"{field.annotation} = {field.default!r}" for n, field in model.model_fields.items()}
+        raise Invalid(f"option {wrong!r} of {name}: {first['msg']}; it has: {known}", options=listed) from error

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from app.config import Settings
 from app.db.tables import Deployment, Generation
 from app.errors import Invalid
-from app.learning.component_options import checked
+from app.learning.component_options import check_options
 from app.learning.plan import Named
 from app.learning.training_request import TrainingRequest
 from app.storage.recognisers.manifests import list_registered
@@ -46,5 +46,5 @@ def _named(settings: Settings, asked: Named) -> Named:
             code="UnknownComponent",
             descriptors=sorted(known),
         )
-    options = checked("descriptors", asked.name, asked.options)
+    options = check_options("descriptors", asked.name, asked.options)
     return Named(name=asked.name, options={name: options[name] for name in asked.options})

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.config import Settings
 from app.db.tables import Collection, Face, Task
 from app.errors import Invalid, NotFound
-from app.learning.component_options import checked, known
+from app.learning.component_options import check_options, make_options_model
 from app.learning.descriptor_choice import descriptors
 from app.learning.plan import Plan, Source
 from app.learning.training_request import TrainingRequest
@@ -49,10 +49,10 @@ def _options(request: TrainingRequest) -> dict[str, Any]:
             code="UnknownComponent",
             methods=methods,
         )
-    if request.dim is not None and "dim" not in known("embedders", request.method).model_fields:
+    if request.dim is not None and "dim" not in make_options_model("embedders", request.method).model_fields:
         raise Invalid(f"the method {request.method} has no dim: it keeps the descriptor's width")
     given = {"seed": request.seed} | ({} if request.dim is None else {"dim": request.dim}) | request.options
-    return checked("embedders", request.method, given)
+    return check_options("embedders", request.method, given)
 
 
 def _check_tasks(session: Session, tasks: Iterable[str]) -> None:

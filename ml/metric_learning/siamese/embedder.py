@@ -44,7 +44,7 @@ HELD_OUT_FOR_START = 0.2
 
 @dataclass
 class SiameseEmbedder(Embedder):
-    """z = the layer's map of x / |x|, compared by squared distance. Learns the first task by triplets (equation 12)."""
+    """z = the layer's map of x / |x|, compared by squared distance. Learns the first task (equation 12)."""
 
     dim: int = option(128, "numbers of an embedding", low=1, unit="numbers")
     steps: int = option(300, "batches at most", low=1, unit="steps")
