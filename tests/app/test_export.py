@@ -179,7 +179,7 @@ def test_what_is_not_there_is_refused_with_what_is(home: Path) -> None:
     assert "cslbp" in refused(home, "--method", "l2", "--descriptor", "none")
     assert "manifest" in refused(home, "--method", "l2", "--descriptor", "onnx")
     assert "is not a manifest" in refused(home, "--method", "l2", "--descriptor", "none.json")
-    assert "unexpected keyword" in refused(home, "--method", "cosine", "--dim", "5")
+    assert "has no option" in refused(home, "--method", "cosine", "--dim", "5")
 
 
 def test_a_signed_product_that_is_no_term_of_each_face_alone_is_told() -> None:
