@@ -21,16 +21,14 @@ def list_client_options(kind: str, name: str) -> tuple[Option, ...]:
 
 def make_options_model(kind: str, name: str) -> type[BaseModel]:
     """A schema of the component's options, with their types, defaults and ranges."""
-    fields: dict[str, Any] = {o.name: (o.type, Field(o.default, **_range(o))) for o in list_client_options(kind, name)}
+    fields: dict[str, Any] = {o.name: (o.type, _make_field(o)) for o in list_client_options(kind, name)}
     return create_model(name, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
 
 
-def _range(option: Option) -> dict[str, float]:
-    """The bounds of a number; one whose component states no range is not negative."""
-    if option.type not in (int, float):
-        return {}
-    low = 0 if option.low is None else option.low
-    return {"ge": low} | ({} if option.high is None else {"le": option.high})
+def _make_field(option: Option) -> Any:
+    """A field with the option's range; a number whose component states none must not be negative."""
+    low = 0 if option.low is None and option.type in (int, float) else option.low
+    return Field(option.default, ge=low, le=option.high, description=option.help)
 
 
 def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ml.metric_learning.holdout import split_training_set
 from ml.metric_learning.initial_maps import fit_discriminant
 from ml.metric_learning.logistic.loss import logistic_loss, spherical_loss
 from ml.metric_learning.logistic.maps import LinearMap
-from ml.metric_learning.pair_batches import PairBatch, PairBatches
+from ml.metric_learning.logistic.pair_batches import PairBatch, PairBatches
 from ml.metric_learning.subspace import fit_subspace
 from ml.metric_learning.tensors import squared_distances
 from ml.sampling.balanced import Balanced

@@ -10,7 +10,7 @@ from ml.metric_learning.fit_data import FitData
 from ml.metric_learning.held_out_score import Score
 from ml.metric_learning.logistic.loss import spherical_loss
 from ml.metric_learning.logistic.maps import LearnableMap
-from ml.metric_learning.pair_batches import PairBatches
+from ml.metric_learning.logistic.pair_batches import PairBatches
 from ml.metric_learning.training_loop import Outcome, TrainingLoop, averaging_pace
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ml.metric_learning.pair_batches import PairBatch
+from ml.metric_learning.logistic.pair_batches import PairBatch
 from ml.metric_learning.tensors import median_squared_distance, squared_distances
 
 NEWTON_ROUNDS = 40

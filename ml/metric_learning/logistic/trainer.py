@@ -18,7 +18,7 @@ from ml.metric_learning.logistic.learner import Schedule, descend
 from ml.metric_learning.logistic.loss import fit_scale
 from ml.metric_learning.logistic.maps import LinearMap
 from ml.metric_learning.logistic.options import BatchOptions, MapOptions
-from ml.metric_learning.pair_batches import PairBatch, PairBatches
+from ml.metric_learning.logistic.pair_batches import PairBatch, PairBatches
 from ml.metric_learning.subspace import StartMap, Subspace, fit_subspace
 from ml.metric_learning.tensors import as_arrays, as_tensor, select_device
 from ml.metric_learning.training_loop import Outcome
