@@ -78,7 +78,7 @@ def list_items(
 def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep) -> StreamingResponse:
     """Server-sent events: `data: {job}` at each change, until it has ended."""
     service.get(session, job_id)
-    return StreamingResponse(events.of(resources, job_id), media_type="text/event-stream")
+    return StreamingResponse(events.stream_job(resources, job_id), media_type="text/event-stream")
 
 
 @router.post("/{job_id}:cancel", summary="Cancel a job", openapi_extra={**OPERATOR, **refuses((409, "ResourceInUse"))})

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from sqlalchemy import func, select
 
 from app.db.session import reading, writing
@@ -42,13 +43,16 @@ def test_parts_of_an_import_let_all_others_go_first(resources: Resources) -> Non
     assert [take(resources), take(resources), take(resources)] == [whole, later, part]
 
 
-def test_a_rolled_back_cause_leaves_no_job(resources: Resources) -> None:
-    try:
-        with writing(resources.database) as session:
-            jobs.enqueue(session, Sweep())
-            raise RuntimeError
-    except RuntimeError:
-        assert take(resources) is None
+def enqueue_and_fail(resources: Resources) -> None:
+    with writing(resources.database) as session:
+        jobs.enqueue(session, Sweep())
+        raise RuntimeError
+
+
+def test_a_transaction_that_is_rolled_back_leaves_no_job(resources: Resources) -> None:
+    with pytest.raises(RuntimeError):
+        enqueue_and_fail(resources)
+    assert take(resources) is None
 
 
 def test_many_workers_never_get_the_same_job(resources: Resources) -> None:
