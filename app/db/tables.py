@@ -173,8 +173,8 @@ class Label(Base):
 class Training(Base):
     """A run: what was asked, its live curve, and its candidate.
 
-    snapshot: what it learns from: {"changes": {collection: number}, "labels": [pk]}; taken once, so that a run that
-    is begun again learns the same.
+    snapshot: what it learns from: {"changes": {collection: number}, "collections_created_at": {collection: seconds},
+    "labels": {task: [pk]}}; taken once, so that a run that is begun again learns the same.
     """
 
     __tablename__ = "trainings"

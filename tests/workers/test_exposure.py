@@ -42,7 +42,7 @@ def learn(
     """A model that was fitted on the collection as it is, and its holdout model."""
     taken = read(resources, collection)
     asked = plan(collection, holdout=holdout, start_from=facts.pop("start_from", None))
-    told = {"changes": taken.taken["changes"], "labels": {}, "plan": asked.model_dump(mode="json", by_alias=True)}
+    told = {**taken.taken, "labels": {}, "plan": asked.model_dump(mode="json", by_alias=True)}
     model = replace(generation(name), facts=told | facts)
     held = embedder_fit.held_out(taken, holdout)
     if holdout:
@@ -155,3 +155,22 @@ def test_of_a_collection_that_was_made_anew_nobody_is_taken_for_new(resources: R
         for face in session.scalars(select(Face)):
             face.created_at += 10**6
     assert known(resources, "m1")[1] == EVERYBODY
+
+
+def test_a_collection_recreated_while_a_model_was_trained_is_another_one(resources: Resources) -> None:
+    enrol(resources, "c", range(PEOPLE), shots=SHOTS)
+    learn(resources, "m1", holdout=0.0)
+    enrol(resources, "c", range(50, 55), shots=SHOTS)
+    assert known(resources, "m1")[1] == EVERYBODY
+    with writing(resources.database) as session:
+        session.get_one(Collection, "c").created_at -= 1.0  # still before the model was kept
+    assert known(resources, "m1")[1] == EVERYBODY | {f"p{i}" for i in range(50, 55)}
+
+
+def test_a_training_reads_no_faces_of_a_later_collection_of_the_same_id(resources: Resources) -> None:
+    enrol(resources, "c", range(PEOPLE), shots=SHOTS)
+    with writing(resources.database) as session:
+        snapshot = training_data.taken(session, Training(snapshot={}), plan())
+        assert len(training_data.read(session, plan(), snapshot).faces) == PEOPLE * SHOTS
+        session.get_one(Collection, "c").created_at += 1.0
+        assert training_data.read(session, plan(), snapshot).faces == []

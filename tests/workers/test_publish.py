@@ -196,6 +196,23 @@ def test_a_report_counts_only_for_what_served_and_was_enrolled_when_it_was_made(
         assert refused.value.code == "NotMeasured"
 
 
+@on_sqlite
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
+def test_a_report_does_not_count_for_a_later_collection_of_the_same_id(resources: Resources, recorded: bool) -> None:
+    enrol(resources, "c", range(4), shots=3)
+    report = trained(candidate=0.5, current=3.0)
+    with reading(resources.database) as session:
+        created_at = session.get_one(Collection, "c").created_at
+    if recorded:
+        report["tasks"]["identity"]["comparison"]["collection_created_at"] = created_at
+    keep(resources, generation("m1"), report)
+    with writing(resources.database) as session:
+        session.get_one(Collection, "c").created_at += 60.0
+    with pytest.raises(Conflict) as refused:
+        run(resources, "m1")
+    assert refused.value.code == "NotMeasured"
+
+
 def test_a_job_whose_deployment_has_moved_before_it_runs_is_stale(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2"):

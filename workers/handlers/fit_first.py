@@ -40,9 +40,11 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
         name = _name(collection)
         if session.get(Generation, name) is not None:
             return {"model": name}
-        at = {"changes": {collection.id: collection.change}, "labels": {}}
+        versions = training_data.collection_versions([collection])
         plan, version = _plan(collection.id), deployment.version
-        taken = training_data.read(session, plan, at, max(FACES, resources.settings.wpca_after_faces))
+        taken = training_data.read(
+            session, plan, {**versions, "labels": {}}, max(FACES, resources.settings.wpca_after_faces)
+        )
     if len(taken.faces) < FEWEST:
         return {"model": None, "why": f"{len(taken.faces)} faces are too few"}
     plan = plan.model_copy(update={"options": {"dim": min(WIDEST, len(taken.faces) // 4), "unit": True}})
@@ -52,7 +54,7 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
     refusal = why_not_better(report)
     if refusal is not None:
         return {"model": None, "why": refusal, "report": report}
-    made = replace(candidate.generation, facts={**candidate.generation.facts, "changes": at["changes"]})
+    made = replace(candidate.generation, facts={**candidate.generation.facts, **versions})
     if candidate.twin is not None:
         save_model(candidate.twin, resources.generations.folder)
     reason = f"the first {len(taken.faces)} faces: measured to be better than {FIRST}"

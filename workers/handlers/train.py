@@ -65,8 +65,7 @@ def _keep(context: JobContext, training_id: str, at: dict[str, Any], candidate: 
     Raises Interrupted where another worker has the job by now: what is kept is that one's.
     """
     resources, report = context.resources, plain(candidate.report)
-    facts = {"training": training_id, "changes": at["changes"], "labels": at["labels"]}
-    made = replace(candidate.generation, facts={**candidate.generation.facts, **facts})
+    made = replace(candidate.generation, facts={**candidate.generation.facts, "training": training_id, **at})
     if candidate.twin is not None:
         save_model(candidate.twin, resources.generations.folder)
     with writing(resources.database) as session:

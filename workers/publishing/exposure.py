@@ -28,7 +28,8 @@ HELD_OUT_FACES = "held_out_faces"
 class Fit:
     """One fit on a collection: on all faces up to `last_face` (a pk), but for those held out.
 
-    holdout: the share of people held out, 0 where the fit is on everybody; change: the collection's, when it was read
+    holdout: the share of people held out, 0 where the fit is on everybody; change: the collection's, when it was read,
+    -1 where it was an earlier collection of the same id, whose people may have been enrolled again
     """
 
     collection: str
@@ -116,29 +117,42 @@ def _lineage(
 def _fit(session: Session, generations: Generations, model: Model, collection: str, as_holdout: bool) -> Fit:
     row = session.get(GenerationRow, model.id)
     made_at = row.created_at if row is not None else np.inf
+    holdout = holdout_model(generations, model.id) if as_holdout else None
+    share = float(holdout.facts["holdout"]) if holdout is not None else 0.0
+    if _is_recreated(session, model, collection, made_at):
+        return Fit(collection, 0, frozenset(), share, change=-1)
     older = select(func.max(Face.pk)).where(Face.collection_id == collection, Face.created_at <= made_at)
     last, change = session.scalar(older) or 0, int(model.facts["changes"][collection])
-    born = session.scalar(select(Collection.created_at).where(Collection.id == collection))
-    if born is not None and born > made_at:
-        change = -1  # an earlier collection of this name was learned from: anybody may be there again
-    twin = holdout_model(generations, model.id) if as_holdout else None
-    if twin is None:
-        return Fit(collection, last, frozenset(), 0.0, change)
-    held = twin.facts.get(HELD_OUT_FACES)
-    faces = frozenset(held) if held is not None else _recomputed(session, model.facts)
-    return Fit(collection, last, faces, float(twin.facts["holdout"]), change)
+    if holdout is None:
+        return Fit(collection, last, frozenset(), share, change)
+    pks = holdout.facts.get(HELD_OUT_FACES)
+    faces = frozenset(pks) if pks is not None else _recomputed(session, model.facts)
+    return Fit(collection, last, faces, share, change)
+
+
+def _is_recreated(session: Session, model: Generation, collection: str, made_at: float) -> bool:
+    """Whether the collection is another one than the model has learned from, of the same id.
+
+    A model made before creation times were recorded is compared by its own creation time.
+    """
+    row = session.get(Collection, collection)
+    learned_from = model.facts.get(training_data.CREATED_AT, {}).get(collection)
+    if row is None:
+        return False
+    return row.created_at > made_at if learned_from is None else row.created_at != learned_from
 
 
 def _recomputed(session: Session, facts: Any) -> frozenset[int]:
     """The faces held out of a training whose holdout model does not list them: as the training chose them."""
     plan = Plan.model_validate(facts["plan"])
-    taken = training_data.read(session, plan, {"changes": facts["changes"], "labels": facts.get("labels", {})})
+    at = {name: facts.get(name, {}) for name in ("changes", training_data.CREATED_AT, "labels")}
+    taken = training_data.read(session, plan, at)
     held = embedder_fit.held_out(taken, plan.holdout)
     return frozenset(face.pk for face, out in zip(taken.faces, held, strict=True) if out)
 
 
 def _erased_since(session: Session, fit: Fit) -> bool:
-    if fit.change < 0:
+    if fit.change < 0:  # all faces that the fit was on
         return True
     gone = select(Removal.pk).where(Removal.collection_id == fit.collection, Removal.change > fit.change)
     return session.scalar(gone.limit(1)) is not None

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading
-from app.db.tables import Deployment, Face, Generation, Job
+from app.db.tables import Collection, Deployment, Face, Generation, Job
 from app.errors import AppError, Busy, Conflict
 from app.queue.jobs import LIVE
 from app.queue.messages import ImportArchive, Publish
@@ -139,16 +139,33 @@ def _import_runs(session: Session, collection: str) -> bool:
 
 
 def _reported(session: Session, message: Publish, task: str, champion: str | None) -> ModelComparison | None:
-    """What the report of the model's training says, if it is of this collection and champion and of such faces as are
-    there now."""
+    """Return the comparison in the report of the model's training, or None where it does not apply.
+
+    It applies to the same collection (not a later one of the same id) and the same champion, if the collection has
+    about as many faces as it had then.
+    """
     model = session.get(Generation, message.model)
-    told = model.report.get("tasks", {}).get(task, {}).get("comparison") if model else None
-    if not told or (told["collection"], told["champion"]) != (message.collection, champion):
+    reported = model.report.get("tasks", {}).get(task, {}).get("comparison") if model else None
+    if (
+        model is None
+        or not reported
+        or (reported["collection"], reported["champion"]) != (message.collection, champion)
+    ):
+        return None
+    if not _is_same_collection(session, message.collection, model, reported.get("collection_created_at")):
         return None
     faces = _gallery_faces(session, message.collection)
-    if abs(faces - told["faces"]) > CHANGED * told["faces"]:
+    if abs(faces - reported["faces"]) > CHANGED * reported["faces"]:
         return None
-    return ModelComparison.from_dict(told["comparison"])
+    return ModelComparison.from_dict(reported["comparison"])
+
+
+def _is_same_collection(session: Session, collection: str, model: Generation, created_at: float | None) -> bool:
+    """Whether the collection is the one that the model was measured on, created at that time (None: not recorded)."""
+    row = session.get(Collection, collection)
+    if row is None:
+        return False
+    return row.created_at == created_at if created_at is not None else row.created_at <= model.created_at
 
 
 def _gallery_faces(session: Session, collection: str) -> int:

@@ -26,7 +26,7 @@ from workers.training.candidate_report import Measured, Trial
 from workers.training.face_embeddings import Bench, Contestant
 from workers.training.progress import Telling
 from workers.training.stranger_searches import measure_held_out_strangers
-from workers.training.training_data import Facts, Snapshot, Told
+from workers.training.training_data import CREATED_AT, Facts, Snapshot, Told
 
 HELD_OUT = HOLDOUT_SUFFIX
 """Ends the name of a model's twin, which is kept beside it: the same, learned without the people held out. The next
@@ -186,6 +186,7 @@ def _comparison(
     )
     return {
         "collection": plan.collection,
+        "collection_created_at": taken.taken[CREATED_AT][plan.collection],
         "champion": serving.model if serving else None,
         "faces": len(taken.faces),
         "comparison": found.to_dict(),

@@ -19,6 +19,8 @@ from ml.types import Ids, Rows
 
 DISTRACTORS = 3000
 """Of each collection, the first so many: enough to make a report's search realistically hard."""
+CREATED_AT = "collections_created_at"
+"""The fact of a model, beside `changes`, that says when each collection it has learned from was created."""
 
 
 @dataclass(frozen=True)
@@ -79,19 +81,34 @@ class Snapshot:
 
 
 def taken(session: Session, training: Training, plan: Plan) -> dict[str, Any]:
-    """The change numbers and the labels that count, kept with the training the first time that it is asked."""
+    """The change numbers and the labels that count, kept with the training the first time that it is asked.
+
+    {"changes": {collection: number}, CREATED_AT: {collection: seconds}, "labels": {task: [pk]}}
+    """
     if not training.snapshot:
-        found = select(Collection.id, Collection.change).where(Collection.id.in_(plan.collections))
+        chosen = select(Collection).where(Collection.id.in_(plan.collections))
         labelled = {s.task for s in plan.sources if s.origin == "labels"}
         training.snapshot = {
-            "changes": dict(session.execute(found).all()),
+            **collection_versions(session.scalars(chosen)),
             "labels": {task: label_consensus.standing(session, task) for task in sorted(labelled)},
         }
     return training.snapshot
 
 
+def collection_versions(collections: Iterable[Collection]) -> dict[str, dict[str, Any]]:
+    """Return what identifies the state of each collection: its change number, and when the collection was created.
+
+    The creation time tells a collection from an earlier one of the same id, whose change numbers began at 0 too.
+    """
+    rows = list(collections)
+    return {"changes": {row.id: row.change for row in rows}, CREATED_AT: {row.id: row.created_at for row in rows}}
+
+
 def read(session: Session, plan: Plan, at: dict[str, Any], limit: int | None = None) -> Snapshot:
-    """The faces up to these change numbers, less those removed since; of each collection at most `limit`."""
+    """The faces up to these change numbers, less those removed since; of each collection at most `limit`.
+
+    Of a collection that was deleted and created again since, all faces have been removed.
+    """
     faces = list(_faces(session, at, "gallery", limit))
     distractors = list(_faces(session, at, "distractor", DISTRACTORS))
     place = {face.pk: i for i, face in enumerate(faces)}
@@ -102,6 +119,10 @@ def read(session: Session, plan: Plan, at: dict[str, Any], limit: int | None = N
 
 def _faces(session: Session, at: dict[str, Any], role: str, limit: int | None) -> Iterator[Told]:
     for collection, change in sorted(at["changes"].items()):
+        created_at = at.get(CREATED_AT, {}).get(collection)
+        row = session.get(Collection, collection)
+        if row is None or created_at not in (None, row.created_at):
+            continue
         chosen = (
             select(Face, Subject).outerjoin(Subject, Subject.pk == Face.subject_pk).execution_options(yield_per=2000)
         )
