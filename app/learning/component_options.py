@@ -25,7 +25,7 @@ def make_options_model(kind: str, name: str) -> type[BaseModel]:
     return create_model(name, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
 
 
-def _range(option: Option) -> dict[str, float]:
+def _range(option: Option) -> dict[str, Any]:
     """The bounds of a number; one whose component states no range is not negative."""
     if option.type not in (int, float):
         return {}
