@@ -23,7 +23,7 @@ from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Face, Subject, Training
-from app.learning.plan import Named, Plan, Source
+from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import Train
 from app.resources import Resources, open_resources
@@ -88,7 +88,7 @@ def fill(resources: Resources, crops: Any, names: Sequence[str]) -> None:
 
 def trained(resources: Resources, method: str, options: dict[str, Any], holdout: float) -> dict[str, Any]:
     plan = Plan(
-        collection="c", method=method, descriptors=(Named(name="lbp"),), options=options, holdout=holdout,
+        collection="c", method=method, descriptors=(ComponentChoice(name="lbp"),), options=options, holdout=holdout,
         sources=(Source(origin="subjects"), Source(origin="labels")),
     )  # fmt: skip
     with writing(resources.database) as session:
@@ -99,7 +99,7 @@ def trained(resources: Resources, method: str, options: dict[str, Any], holdout:
         job = enqueue(session, message)
         job.worker = "benchmark"
     began, worked = time.perf_counter(), time.process_time()
-    report = train.run(message, JobContext(job.id, "benchmark", resources))["report"]
+    report = train.train_model(message, JobContext(job.id, "benchmark", resources))["report"]
     seconds, cpu = time.perf_counter() - began, time.process_time() - worked
     figures = {
         which: {

@@ -69,7 +69,7 @@ class Crew:
         raise AssertionError(f"not ready: {last}\n{(self.home / 'log').read_text()[-3000:]}")
 
     def part(self, name: str) -> list[psutil.Process]:
-        """`api`, `work`, `train`, or `all` of them."""
+        """The processes of a part: `api`, a queue (`default` or `training`), or `all`."""
         assert self.process is not None
         parent = psutil.Process(self.process.pid)
         if name == "api":

@@ -18,7 +18,7 @@ from ml.images import encode_png
 from ml.synthetic_faces import person, photograph
 from ml.types import CropKind
 from workers.context import JobContext
-from workers.description import describe
+from workers.description import describe_faces
 
 NOWHERE = {"x": 0.0, "y": 0.0, "width": 0.0, "height": 0.0}
 
@@ -92,7 +92,7 @@ def _subject(session: Session, name: str, subject_id: str) -> Subject:
 
 def _embed(resources: Resources, session: Session, faces: list[Face]) -> None:
     first = resources.generations.get(FIRST)
-    rows = describe(resources, first.recipe, faces, JobContext("none", "test", resources))
+    rows = describe_faces(resources, first.recipe, faces, JobContext("none", "test", resources))
     vectors = first.embed(rows).astype("<f4")
     session.add_all(
         Embedding(generation_id=FIRST, task="identity", face_pk=face.pk, vector=np.ascontiguousarray(row).tobytes())

@@ -48,11 +48,11 @@ class Service:
 
 @contextmanager
 def running(settings: Settings) -> Iterator[Service]:
-    """API and one worker of each lane, as threads of this process."""
+    """API and one worker of each queue, as threads of this process."""
     settings.home.mkdir(parents=True, exist_ok=True)
     upgrade(settings.database)
     with open_resources(settings) as resources, serving(settings) as url:
-        workers = [Worker(resources, lane) for lane in ("work", "train")]
+        workers = [Worker(resources, queue) for queue in ("default", "training")]
         threads = [threading.Thread(target=w.run, daemon=True) for w in workers]
         for thread in threads:
             thread.start()

@@ -1,4 +1,4 @@
-"""What a handler is given: the way to tell how far it is, and to hear that it should stop."""
+"""What a handler gets besides its message: the service's resources, progress reports, and interruption."""
 
 import threading
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from app.resources import Resources
 
 
 class Later(Exception):
-    """Nothing to do yet: put the job back for so many seconds."""
+    """Put the job back into its queue for so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"again in {seconds} s")
@@ -33,12 +33,12 @@ class JobContext:
     interrupted: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
-        """Between two steps. Raises Interrupted."""
+        """Raise Interrupted if the handler must stop. Handlers call it between two steps."""
         if self.interrupted.is_set():
             raise Interrupted
 
     def progress(self, done: int, total: int | None = None, failed: int = 0) -> None:
-        """Shown at `GET /v1/jobs/{id}`. Raises Interrupted."""
+        """Store the progress, which `GET /v1/jobs/{id}` shows. Raises Interrupted."""
         self.check()
         values: dict[str, Any] = {"done": done, "failed": failed} | ({} if total is None else {"total": total})
         with writing(self.resources.database) as session:

@@ -1,4 +1,4 @@
-"""A worker: claims the jobs of its lane, one at a time, and keeps their lease alive."""
+"""A worker process: it claims the jobs of its queue, one at a time, and renews their leases while they run."""
 
 import argparse
 import logging
@@ -24,58 +24,59 @@ from workers.schedule import Schedule
 
 log = logging.getLogger("likeness.worker")
 GRACE_SECONDS = 5.0
-PARENT_SECONDS = 0.5
+PARENT_POLL_SECONDS = 0.5
+RETRY_SECONDS = 1.0
+TRAINING_NICENESS = 15
 
 
 class Worker:
-    """One process, one job at a time."""
+    """Run the jobs of one queue, one at a time."""
 
-    def __init__(self, resources: Resources, lane: str) -> None:
-        self.resources, self.lane = resources, lane
+    def __init__(self, resources: Resources, queue: str) -> None:
+        self.resources, self.queue = resources, queue
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.stopping = threading.Event()
         self.current: JobContext | None = None
-        self.promised = 0.0  # when a job that it has put off wants its turn, by the monotonic clock
+        self.wake_at = 0.0  # on the monotonic clock: when a job that this worker put back is due
 
     def run(self) -> None:
-        """Until `stop`. The database may go away and come back."""
+        """Run jobs until `stop`. A database that is away is tried again every second."""
         schedule = Schedule(self.resources)
         while not self.stopping.is_set():
             try:
-                if self.lane == "work":
+                if self.queue == "default":
                     schedule.tick()
                 if not self.step():
-                    self.resources.bell.wait("jobs", self._rest())
+                    self.resources.bell.wait("jobs", self._seconds_to_wait())
             except (OperationalError, Busy) as error:
                 log.warning("database.away error=%s", error)
-                self.stopping.wait(1)
+                self.stopping.wait(RETRY_SECONDS)
 
     def step(self) -> bool:
-        """Does one job, if there is one that may be done now."""
+        """Run one job; False where none is due."""
         lease = self.resources.settings.lease_seconds
         with writing(self.resources.database) as session:
-            job = jobs.claim(session, lane=self.lane, worker=self.name, lease=lease)
+            job = jobs.claim(session, queue=self.queue, worker=self.name, lease=lease)
         if job is None:
             return False
         self.current = context = JobContext(job.id, self.name, self.resources)
         ended = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(context, ended), name="lease", daemon=True)
-        keeper.start()
+        renewer = threading.Thread(target=self._renew_lease, args=(context, ended), name="lease", daemon=True)
+        renewer.start()
         try:
-            self._do(job, context)
+            self._handle(job, context)
         finally:
             ended.set()
-            keeper.join()
+            renewer.join()
             self.current = None
         return True
 
-    def _rest(self) -> float:
-        """Seconds until it looks again by itself: no longer than it has promised."""
-        left, poll = self.promised - time.monotonic(), self.resources.settings.poll_seconds
+    def _seconds_to_wait(self) -> float:
+        left, poll = self.wake_at - time.monotonic(), self.resources.settings.poll_seconds
         return min(left, poll) if left > 0 else poll
 
     def stop(self, *_: object) -> None:
-        """Its job goes back at its next step, and another worker goes on with it."""
+        """Stop at the job's next step, which puts it back for another worker; after GRACE_SECONDS exit anyway."""
         self.stopping.set()
         if self.current is not None:
             self.current.interrupted.set()
@@ -83,7 +84,7 @@ class Worker:
         killer.daemon = True
         killer.start()
 
-    def _keep(self, context: JobContext, ended: threading.Event) -> None:
+    def _renew_lease(self, context: JobContext, ended: threading.Event) -> None:
         lease = self.resources.settings.lease_seconds
         while not ended.wait(lease / 4):
             try:
@@ -93,22 +94,22 @@ class Worker:
             except (OperationalError, Busy) as error:
                 log.warning("lease.not_renewed job_id=%s error=%s", context.job_id, error)
 
-    def _do(self, job: Job, context: JobContext) -> None:
-        message = jobs.read(job)
-        level = logging.DEBUG if job.result else logging.INFO  # an import that waits comes by five times a second
+    def _handle(self, job: Job, context: JobContext) -> None:
+        message = jobs.read_message(job)
+        level = logging.DEBUG if job.result else logging.INFO  # an import that waits is run five times a second
         log.log(level, "job.started job_id=%s kind=%s try=%d", job.id, job.kind, job.tries)
         try:
             result = HANDLERS[type(message)](message, context)
         except Later as later:
             self._put_back(job.id, delay=later.seconds)
-            self.promised = time.monotonic() + later.seconds
+            self.wake_at = time.monotonic() + later.seconds
         except Interrupted:
-            self._interrupted(job.id)
+            self._end_interrupted(job.id)
         except (OperationalError, Busy) as error:
             log.warning("job.postponed job_id=%s error=%s", job.id, error)
-            self._put_back(job.id, delay=1.0)
+            self._put_back(job.id, delay=RETRY_SECONDS)
         except Exception as error:
-            self._failed(job.id, error)
+            self._end_failed(job.id, error)
         else:
             self._end(job.id, "succeeded", result=result or {})
 
@@ -116,7 +117,7 @@ class Worker:
         with writing(self.resources.database) as session:
             jobs.put_back(session, job_id, worker=self.name, delay=delay)
 
-    def _interrupted(self, job_id: str) -> None:
+    def _end_interrupted(self, job_id: str) -> None:
         with writing(self.resources.database) as session:
             job = session.get(Job, job_id)
             if job is not None and job.cancel:
@@ -124,7 +125,7 @@ class Worker:
             else:
                 jobs.put_back(session, job_id, worker=self.name)
 
-    def _failed(self, job_id: str, error: Exception) -> None:
+    def _end_failed(self, job_id: str, error: Exception) -> None:
         body = problem(error, job_id)
         if body["status"] == 500:
             log.exception("job.failed job_id=%s", job_id)
@@ -137,31 +138,33 @@ class Worker:
         log.info("job.%s job_id=%s", state, job_id)
 
 
-def watch(parent: int, stop: Callable[[], None]) -> None:
-    """A worker whose server was killed stops too, also where that happened before it was up itself."""
+def watch_parent(parent: int, stop: Callable[[], None]) -> None:
+    """Stop the worker when its server is gone, even if that happened before the worker was up."""
     while os.getppid() == parent:
-        time.sleep(PARENT_SECONDS)
+        time.sleep(PARENT_POLL_SECONDS)
     log.warning("worker.parent_gone pid=%d", parent)
     stop()
 
 
 def main() -> None:
-    """`python -m workers.main --lane work` (imports, publishing) or `--lane train` (fits, evaluations)."""
+    """`python -m workers.main --queue default` (imports, publishing) or `--queue training` (fits, evaluations)."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--lane", choices=("work", "train"), default="work")
+    parser.add_argument("--queue", choices=("default", "training"), default="default")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--parent", type=int, help="stop when this process, which started it, is gone")
+    parser.add_argument("--parent", type=int, help="stop when this process, which started the worker, is gone")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    if arguments.lane == "train":
-        os.nice(15)
+    if arguments.queue == "training":
+        os.nice(TRAINING_NICENESS)
     set_threads(arguments.threads)
     with open_resources(Settings.from_env(os.environ)) as resources:
-        worker = Worker(resources, arguments.lane)
+        worker = Worker(resources, arguments.queue)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, worker.stop)
         if arguments.parent:
-            threading.Thread(target=watch, args=(arguments.parent, worker.stop), name="parent", daemon=True).start()
+            watcher = threading.Thread(target=watch_parent, args=(arguments.parent, worker.stop), name="parent")
+            watcher.daemon = True
+            watcher.start()
         worker.run()
 
 

@@ -1,4 +1,4 @@
-"""What is done by the clock: freeing what dead workers held, and a sweep once in a while."""
+"""Periodic work: free the jobs of dead workers, and enqueue a sweep from time to time."""
 
 from sqlalchemy import select
 
@@ -13,13 +13,14 @@ SWEEP_SECONDS = 600.0
 
 
 class Schedule:
-    """Every worker of the lane "work" has one; doing it twice does no harm."""
+    """Every worker of the default queue runs one; it does no harm that several do the same."""
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self.freed_at = 0.0
 
     def tick(self) -> None:
+        """Do what is due."""
         if now() - self.freed_at < FREE_SECONDS:
             return
         self.freed_at = now()

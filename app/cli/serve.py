@@ -37,12 +37,14 @@ def _migrate(settings: Settings) -> None:
 
 
 def worker(
-    lane: Annotated[str, typer.Option(help="work (imports, publishing) or train (fits, evaluations)")] = "work",
+    queue: Annotated[
+        str, typer.Option(help="default (imports, publishing) or training (fits, evaluations)")
+    ] = "default",
     threads: Annotated[int, typer.Option(help="library threads of this process")] = 1,
 ) -> None:
     """Run one worker in the foreground. Refuses where the service's home holds no database."""
     require_database(Settings.from_env(os.environ))
-    os.execv(sys.executable, [sys.executable, "-m", "workers.main", "--lane", lane, "--threads", str(threads)])
+    os.execv(sys.executable, [sys.executable, "-m", "workers.main", "--queue", queue, "--threads", str(threads)])
 
 
 def serve(
@@ -83,10 +85,9 @@ class Crew:
 
     def __init__(self, settings: Settings) -> None:
         python = [sys.executable, "-m", "workers.main", "--parent", str(os.getpid())]
-        lanes = [["--lane", "work"]] * (settings.workers or cpu_count()) + [
-            ["--lane", "train", "--threads", str(cpu_count())]
-        ]
-        self._commands = [python + lane for lane in lanes]
+        default = ["--queue", "default"]
+        training = ["--queue", "training", "--threads", str(cpu_count())]
+        self._commands = [python + options for options in [default] * (settings.workers or cpu_count()) + [training]]
         self._running = [subprocess.Popen(c) for c in self._commands]
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="crew", daemon=True)

@@ -173,8 +173,8 @@ class Label(Base):
 class Training(Base):
     """A run: what was asked, its live curve, and its candidate.
 
-    snapshot: what it learns from: {"changes": {collection: number}, "labels": [pk]}; taken once, so that a run that
-    is begun again learns the same.
+    snapshot: what it learns from: {"changes": {collection: number}, "collections_created_at": {collection: seconds},
+    "labels": {task: [pk]}}; taken once, so that a run that is begun again learns the same.
     """
 
     __tablename__ = "trainings"
@@ -203,11 +203,11 @@ class Job(Base):
     """Something to be done; this row is the truth. `lease_until` belongs to the worker that runs it."""
 
     __tablename__ = "jobs"
-    __table_args__ = (Index("jobs_to_claim", "lane", "state", "not_before"),)
+    __table_args__ = (Index("jobs_to_claim", "queue", "state", "not_before"),)
     id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
     kind: Mapped[str] = mapped_column(String(32))
     body: Mapped[dict[str, Any]]
-    lane: Mapped[str] = mapped_column(String(16), default="work")  # or train
+    queue: Mapped[str] = mapped_column(String(16), default="default")  # or training
     state: Mapped[str] = mapped_column(String(16), default="queued")
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     lock: Mapped[str | None] = mapped_column(String(300), index=True)  # waits for earlier jobs of the same lock

@@ -29,7 +29,7 @@ def start_evaluation(
 
     With `training`, a model is fitted for each draw, on that draw's training side alone; nothing of it is kept.
     """
-    job, started = service.start(session, resources.settings, caller, body)
+    job, started = service.start_evaluation(session, resources.settings, caller, body)
     accepted(response, job)
     return started
 
@@ -43,11 +43,11 @@ def list_evaluations(
     next_token: NextToken = None,
 ) -> EvaluationsOut:
     """Oldest first, without reports."""
-    evaluations, token = service.listed(session, caller, collection, limit, next_token)
+    evaluations, token = service.list_evaluations(session, caller, collection, limit, next_token)
     return EvaluationsOut(evaluations=evaluations, next_token=token)
 
 
 @router.get("/{evaluation_id}", summary="Look at an evaluation", openapi_extra=OPERATOR)
 def get_evaluation(evaluation_id: EvaluationId, session: ReadDep, caller: CallerDep) -> WholeEvaluationOut:
     """Its report, once there is one: also the result of its job."""
-    return service.get(session, caller, evaluation_id)
+    return service.get_evaluation(session, caller, evaluation_id)

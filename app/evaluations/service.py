@@ -14,20 +14,22 @@ from app.queue.messages import Evaluate
 POINTERS = ("champion", "challenger", "previous")
 
 
-def start(session: Session, settings: Settings, caller: Caller, told: EvaluationIn) -> tuple[Job, EvaluationStarted]:
-    """Raises Forbidden, NotFound, Invalid, ml.UnknownComponent."""
-    caller.check(told.collection)
-    if session.get(Collection, told.collection) is None:
-        raise NotFound(f"no collection {told.collection!r}")
-    if told.training is None:
-        told = told.model_copy(update={"model": _model(session, told)})
+def start_evaluation(
+    session: Session, settings: Settings, caller: Caller, request: EvaluationIn
+) -> tuple[Job, EvaluationStarted]:
+    """Store the evaluation and enqueue its job. Raises Forbidden, NotFound, Invalid, ml.UnknownComponent."""
+    caller.check(request.collection)
+    if session.get(Collection, request.collection) is None:
+        raise NotFound(f"no collection {request.collection!r}")
+    if request.training is None:
+        request = request.model_copy(update={"model": _resolve_model(session, request)})
     else:
-        for source in told.training.sources:
-            caller.check(source.collection or told.collection)
-        make_plan(session, settings, told.training_request())
-    if told.against:
-        _comparable(session, caller, told)
-    evaluation = Evaluation(request=told.model_dump(mode="json", by_alias=True))
+        for source in request.training.sources:
+            caller.check(source.collection or request.collection)
+        make_plan(session, settings, request.training_request())
+    if request.against:
+        _check_comparable(session, caller, request)
+    evaluation = Evaluation(request=request.model_dump(mode="json", by_alias=True))
     session.add(evaluation)
     session.flush()
     job = enqueue(session, Evaluate(evaluation=evaluation.id))
@@ -35,7 +37,7 @@ def start(session: Session, settings: Settings, caller: Caller, told: Evaluation
     return job, EvaluationStarted(**JobOut.of(job).model_dump(), evaluation=evaluation.id)
 
 
-def get(session: Session, caller: Caller, evaluation: str) -> WholeEvaluationOut:
+def get_evaluation(session: Session, caller: Caller, evaluation: str) -> WholeEvaluationOut:
     row = session.get(Evaluation, evaluation)
     if row is None:
         raise NotFound(f"no evaluation {evaluation!r}")
@@ -43,39 +45,41 @@ def get(session: Session, caller: Caller, evaluation: str) -> WholeEvaluationOut
     return WholeEvaluationOut.of(row, runs.job_of(session, row))
 
 
-def listed(
+def list_evaluations(
     session: Session, caller: Caller, collection: str | None, limit: int, next_token: str | None
 ) -> tuple[list[EvaluationOut], str | None]:
-    """Oldest first; a bound key sees those of its collections alone."""
-    found, token = runs.listed(session, Evaluation, caller, collection, limit, next_token)
-    return [EvaluationOut.of(*each) for each in found], token
+    """List evaluations, the oldest first; a key that is bound to collections sees only theirs."""
+    rows, token = runs.listed(session, Evaluation, caller, collection, limit, next_token)
+    return [EvaluationOut.of(*pair) for pair in rows], token
 
 
-def _model(session: Session, told: EvaluationIn) -> str:
-    """The id that is meant now, of a model that serves the task."""
-    named = told.model or "champion"
-    deployment = session.get(Deployment, (told.collection, told.task))
+def _resolve_model(session: Session, request: EvaluationIn) -> str:
+    """Return the id of the model that the request names, which must serve the task. Raises NotFound, Invalid."""
+    named = request.model or "champion"
+    deployment = session.get(Deployment, (request.collection, request.task))
     if named in POINTERS:
-        found = getattr(deployment, named) if deployment else None
-        if found is None:
-            raise NotFound(f"the task {told.task!r} of {told.collection!r} has no {named}")
-        named = found
+        model_id = getattr(deployment, named) if deployment else None
+        if model_id is None:
+            raise NotFound(f"the task {request.task!r} of {request.collection!r} has no {named}")
+        named = model_id
     model = session.get(Generation, named)
     if model is None:
         raise NotFound(f"no model {named!r}")
-    if told.task not in model.manifest["tasks"]:
-        raise Invalid(f"model {named} serves {', '.join(model.manifest['tasks'])}, not {told.task}", code="UnknownTask")
+    if request.task not in model.manifest["tasks"]:
+        raise Invalid(
+            f"model {named} serves {', '.join(model.manifest['tasks'])}, not {request.task}", code="UnknownTask"
+        )
     return model.id
 
 
-def _comparable(session: Session, caller: Caller, told: EvaluationIn) -> None:
-    """What a look can tell; the job sees whether the same queries were searched for."""
-    row = session.get(Evaluation, told.against)
+def _check_comparable(session: Session, caller: Caller, request: EvaluationIn) -> None:
+    """Check that both evaluations are of the same kind; the job checks whether they have the same queries."""
+    row = session.get(Evaluation, request.against)
     if row is None:
-        raise NotFound(f"no evaluation {told.against!r} to compare with")
+        raise NotFound(f"no evaluation {request.against!r} to compare with")
     caller.check(row.request["collection"])
     if not row.report:
-        raise Invalid(f"evaluation {told.against} has no report to compare with")
+        raise Invalid(f"evaluation {request.against} has no report to compare with")
     for name in ("collection", "task", "protocol", "by", "tolerance"):
-        if row.request.get(name) != getattr(told, name):
-            raise Invalid(f"evaluation {told.against} was of another {name}: {row.request.get(name)}")
+        if row.request.get(name) != getattr(request, name):
+            raise Invalid(f"evaluation {request.against} was of another {name}: {row.request.get(name)}")

@@ -1,74 +1,103 @@
-"""Server-sent events: one poller a process looks for all who watch."""
+"""Server-sent events of jobs: one poller per process reads every watched job in one query."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import select
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import OperationalError
 
 from app.db.session import reading
 from app.db.tables import Job
 from app.deps.job_response import JobOut
 from app.resources import Resources
 
-LOOK_SECONDS = 0.3
+log = logging.getLogger("likeness.jobs")
+
+POLL_SECONDS = 0.3
+RETRY_SECONDS = 1.0
+KEEP_ALIVE_SECONDS = 15.0
+KEEP_ALIVE = ": waiting for the database\n\n"
+"""A comment, which clients of server-sent events ignore."""
 ENDED = ("succeeded", "failed", "cancelled")
 
 
 class Poller:
-    """Reads all watched jobs in one query, as long as anybody watches."""
+    """Read all watched jobs in one query, for as long as anybody watches one.
 
-    def __init__(self, resources: Resources) -> None:
-        self.resources = resources
-        self.watched: dict[str, int] = {}
-        self.seen: dict[str, JobOut] = {}
-        self.looked = asyncio.Condition()
+    latest: each watched job as the last query returned it, None where the job was removed; a job that no query has
+    asked for yet is not in it.
+    """
+
+    def __init__(self, database: Engine) -> None:
+        self.database = database
+        self.watchers: dict[str, int] = {}
+        self.latest: dict[str, JobOut | None] = {}
+        self.polled = asyncio.Condition()
         self.task: asyncio.Task[None] | None = None
 
     def watch(self, job_id: str) -> None:
-        self.watched[job_id] = self.watched.get(job_id, 0) + 1
+        """Add a watcher of the job, and start polling if nobody watched a job until now."""
+        self.watchers[job_id] = self.watchers.get(job_id, 0) + 1
         if self.task is None or self.task.done():
             self.task = asyncio.create_task(self._poll())
 
     def leave(self, job_id: str) -> None:
-        self.watched[job_id] -= 1
-        if not self.watched[job_id]:
-            del self.watched[job_id]
-            self.seen.pop(job_id, None)
+        """Remove a watcher of the job."""
+        self.watchers[job_id] -= 1
+        if not self.watchers[job_id]:
+            del self.watchers[job_id]
+            self.latest.pop(job_id, None)
 
     async def _poll(self) -> None:
-        while self.watched:
-            found = await asyncio.to_thread(self._look, list(self.watched))
-            async with self.looked:
-                self.seen.update(found)
-                self.looked.notify_all()
-            await asyncio.sleep(LOOK_SECONDS)
+        while self.watchers:
+            try:
+                jobs = await asyncio.to_thread(self._read_jobs, list(self.watchers))
+            except OperationalError as error:
+                log.warning("jobs.poll_failed error=%s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            async with self.polled:
+                self.latest.update((job_id, job) for job_id, job in jobs.items() if job_id in self.watchers)
+                self.polled.notify_all()
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _look(self, job_ids: list[str]) -> dict[str, JobOut]:
-        with reading(self.resources.database) as session:
-            return {j.id: JobOut.of(j) for j in session.scalars(select(Job).where(Job.id.in_(job_ids)))}
+    def _read_jobs(self, job_ids: list[str]) -> dict[str, JobOut | None]:
+        with reading(self.database) as session:
+            jobs = {job.id: JobOut.of(job) for job in session.scalars(select(Job).where(Job.id.in_(job_ids)))}
+        return {job_id: jobs.get(job_id) for job_id in job_ids}
 
 
 POLLERS: WeakKeyDictionary[Any, Poller] = WeakKeyDictionary()
 
 
-async def of(resources: Resources, job_id: str) -> AsyncIterator[str]:
-    """The job as often as it changes, until it has ended or was removed."""
-    poller = POLLERS.setdefault(resources, Poller(resources))
+async def stream_job(resources: Resources, job_id: str) -> AsyncIterator[str]:
+    """Yield the job each time it changes, until it has ended or was removed.
+
+    While the database is away, the stream stays open and yields a comment every KEEP_ALIVE_SECONDS.
+    """
+    poller = POLLERS.setdefault(resources, Poller(resources.database))
     poller.watch(job_id)
-    last = ""
+    last_event = ""
     try:
         while True:
-            async with poller.looked:
-                await asyncio.wait_for(poller.looked.wait(), timeout=15)
-            job = poller.seen.get(job_id)
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS), poller.polled:
+                    await poller.polled.wait()
+            except TimeoutError:
+                yield KEEP_ALIVE
+                continue
+            if job_id not in poller.latest:
+                continue  # this query began before the job was watched
+            job = poller.latest[job_id]
             if job is None:
                 return
-            told = job.model_dump_json()
-            if told != last:
-                last = told
-                yield f"data: {told}\n\n"
+            event = job.model_dump_json()
+            if event != last_event:
+                last_event = event
+                yield f"data: {event}\n\n"
             if job.state in ENDED:
                 return
     finally:

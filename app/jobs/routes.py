@@ -1,4 +1,4 @@
-"""Jobs: looked at, listed, watched, cancelled."""
+"""Jobs: list, read, watch, cancel."""
 
 import json
 from collections.abc import Sequence
@@ -46,15 +46,15 @@ def list_jobs(
 ) -> JobsOut:  # fmt: skip
     """Newest first, without their results, which `GET /v1/jobs/{id}` has. The parts of an import are not listed. A key
     that is bound to collections sees the jobs of these alone."""
-    wanted = service.Wanted(collection, kind, tuple(state), order)
-    rows, token = service.listed(session, caller, wanted, limit, next_token)
+    job_filter = service.JobFilter(collection, kind, tuple(state), order)
+    rows, token = service.list_jobs(session, caller, job_filter, limit, next_token)
     return JobsOut(jobs=[JobEntry.of(r) for r in rows], next_token=token)
 
 
 @router.get("/{job_id}", summary="Look at a job", openapi_extra=READER)
 def get_job(job_id: JobId, session: ReadDep) -> JobOut:
     """State, progress, rate and time left; the result or the problem at the end."""
-    return JobOut.of(service.get(session, job_id))
+    return JobOut.of(service.get_job(session, job_id))
 
 
 @router.get("/{job_id}/items", summary="The items of a job", openapi_extra=READER)
@@ -62,7 +62,7 @@ def list_items(
     job_id: JobId, session: ReadDep, limit: Limit = 100, next_token: NextToken = None, state: State = None
 ) -> ItemsOut:
     """For imports: each photo, with the faces it gave or the reasons why it gave none."""
-    service.get(session, job_id)
+    service.get_job(session, job_id)
     where = [JobItem.job_id == job_id, *([JobItem.state == state] if state else [])]
     rows, token = page(session, JobItem, JobItem.number, limit, next_token, *where)
     return ItemsOut(items=[ItemOut.of(r) for r in rows], next_token=token)
@@ -77,11 +77,11 @@ def list_items(
 )
 def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep) -> StreamingResponse:
     """Server-sent events: `data: {job}` at each change, until it has ended."""
-    service.get(session, job_id)
-    return StreamingResponse(events.of(resources, job_id), media_type="text/event-stream")
+    service.get_job(session, job_id)
+    return StreamingResponse(events.stream_job(resources, job_id), media_type="text/event-stream")
 
 
 @router.post("/{job_id}:cancel", summary="Cancel a job", openapi_extra={**OPERATOR, **refuses((409, "ResourceInUse"))})
 def cancel_job(job_id: JobId, session: WriteDep) -> JobOut:
     """A queued job ends at once, a running one at its next step; what it has done stays done."""
-    return JobOut.of(service.cancel(session, job_id))
+    return JobOut.of(service.cancel_job(session, job_id))

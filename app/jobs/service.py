@@ -12,8 +12,8 @@ from app.errors import Conflict, NotFound
 from app.queue import jobs
 
 
-class Wanted(NamedTuple):
-    """Which jobs are listed, and in what order. states: empty means all."""
+class JobFilter(NamedTuple):
+    """Which jobs to list, and in which order. states: empty means all."""
 
     collection: str | None = None
     kind: str | None = None
@@ -21,31 +21,31 @@ class Wanted(NamedTuple):
     order: Literal["oldest", "newest"] = "newest"
 
 
-def listed(
-    session: Session, caller: Caller, wanted: Wanted, limit: int, next_token: str | None
+def list_jobs(
+    session: Session, caller: Caller, job_filter: JobFilter, limit: int, next_token: str | None
 ) -> tuple[list[Job], str | None]:
-    """One page of the jobs that are no parts of others; a bound key sees those of its collections alone.
+    """List one page of the jobs that are not parts of others, without their results. Raises Invalid.
 
-    Their results are not read. Raises Invalid.
+    A key that is bound to collections sees only theirs.
     """
-    where = [Job.parent_id.is_(None), *_conditions(caller, wanted)]
-    return page(session, Job, Job.id, limit, next_token, *where, order=wanted.order, options=[defer(Job.result)])
+    where = [Job.parent_id.is_(None), *_conditions(caller, job_filter)]
+    return page(session, Job, Job.id, limit, next_token, *where, order=job_filter.order, options=[defer(Job.result)])
 
 
-def _conditions(caller: Caller, wanted: Wanted) -> Iterator[ColumnElement[bool]]:
+def _conditions(caller: Caller, job_filter: JobFilter) -> Iterator[ColumnElement[bool]]:
     collection = Job.body["collection"].as_string()
     if caller.collections:
         yield collection.in_(caller.collections)
-    if wanted.collection:
-        yield collection == wanted.collection
-    if wanted.kind:
-        yield Job.kind == wanted.kind
-    if wanted.states:
-        yield or_(*(_is_in(state) for state in wanted.states))
+    if job_filter.collection:
+        yield collection == job_filter.collection
+    if job_filter.kind:
+        yield Job.kind == job_filter.kind
+    if job_filter.states:
+        yield or_(*(_is_in(state) for state in job_filter.states))
 
 
 def _is_in(state: State) -> ColumnElement[bool]:
-    """As answers show it: a job that was put back after its start counts as running."""
+    """Compare with the state that answers show: a job that was put back after its start counts as running."""
     put_back = and_(Job.state == "queued", Job.started_at.is_not(None))
     if state == "running":
         return or_(Job.state == "running", put_back)
@@ -54,19 +54,19 @@ def _is_in(state: State) -> ColumnElement[bool]:
     return Job.state == state
 
 
-def get(session: Session, job_id: str) -> Job:
+def get_job(session: Session, job_id: str) -> Job:
     job = session.get(Job, job_id)
     if job is None:
         raise NotFound(f"no job {job_id}")
     return job
 
 
-def cancel(session: Session, job_id: str) -> Job:
-    """Raises Conflict where it has ended already."""
-    job = get(session, job_id)
-    if job.state not in jobs.LIVE:
+def cancel_job(session: Session, job_id: str) -> Job:
+    """Cancel a job. Raises NotFound, Conflict where it has ended already."""
+    job = get_job(session, job_id)
+    if job.state not in jobs.LIVE_STATES:
         raise Conflict(f"the job has {job.state}; only a queued or running one can be cancelled")
     jobs.cancel(session, job)
-    session.flush()  # a refresh would forget what is not written yet
+    session.flush()  # otherwise the refresh would discard the changes
     session.refresh(job)
     return job

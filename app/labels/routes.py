@@ -1,4 +1,4 @@
-"""Labels: who said what of which pair."""
+"""Labels: what people say about pairs of faces."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.problems import refuses
 from app.deps.roles import OPERATOR
-from app.labels import reading, service, suggesting
+from app.labels import bulk_labels, service, suggesting
 from app.labels.schemas import AddedOut, LabelsIn, LabelsOut, SuggestIn, SuggestionsOut, WithdrawnOut
 
 router = APIRouter(prefix="/v1/labels", tags=["labels"])
@@ -47,14 +47,14 @@ Contradicting = Annotated[bool, Query(description="only pairs on which labellers
 def add_labels(body: LabelsIn, session: WriteDep, caller: CallerDep) -> AddedOut:
     """Appends. A later label by the same person supersedes their earlier one; among several people the majority
     counts, and a tie counts for nothing. Those that cannot be kept are listed; 422 where none can."""
-    return service.add(session, caller, list(enumerate(body.labels)))
+    return service.add_labels(session, caller, list(enumerate(body.labels)))
 
 
 @router.post(":import", summary="Label pairs in bulk", openapi_extra=BULK)
 def import_labels(request: Request, session: WriteDep, caller: CallerDep) -> AddedOut:
     """CSV with a header, or one JSON object a line, as the body or as a multipart file. `index` is the number of the
     record, from 0."""
-    return service.add(session, caller, *reading.parse(reading.body(request)))
+    return service.add_labels(session, caller, *bulk_labels.parse_labels(bulk_labels.read_body(request)))
 
 
 @router.get("", summary="List labels", openapi_extra=OPERATOR)
@@ -63,15 +63,15 @@ def list_labels(
     contradicting: Contradicting = False, limit: Limit = 100, next_token: NextToken = None,
 ) -> LabelsOut:  # fmt: skip
     """All that was said, in its order, superseded and withdrawn labels too."""
-    wanted = service.Wanted(task, by, face, contradicting)
-    labels, token = service.listed(session, caller, wanted, limit, next_token)
+    label_filter = service.LabelFilter(task, by, face, contradicting)
+    labels, token = service.list_labels(session, caller, label_filter, limit, next_token)
     return LabelsOut(labels=labels, next_token=token)
 
 
 @router.delete("", summary="Take back all labels of one labeller", openapi_extra=OPERATOR)
 def withdraw_labels(session: WriteDep, caller: CallerDep, by: Labeller) -> WithdrawnOut:
     """They stay on record with `withdrawn_at`, and count for nothing in any training that starts from now on."""
-    return WithdrawnOut(withdrawn=service.withdraw(session, caller, by))
+    return WithdrawnOut(withdrawn=service.withdraw_labels(session, caller, by))
 
 
 @router.post(":suggest", summary="Which pairs to label next", openapi_extra=SUGGESTS)

@@ -1,4 +1,4 @@
-"""Labels: added, listed, taken back. Never edited."""
+"""Add, list and withdraw labels. A label is never edited."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -13,50 +13,53 @@ from app.errors import Invalid
 from app.labels.schemas import AddedOut, LabelIn, LabelOut, Refused
 from app.learning import label_consensus
 
-CHUNK = 10_000
+ROWS_PER_STATEMENT = 10_000
 
 
-class Known(NamedTuple):
+class LabelledFace(NamedTuple):
     pk: int
     collection: str
 
 
-def add(
-    session: Session, caller: Caller, told: Sequence[tuple[int, LabelIn]], wrong: Sequence[Refused] = ()
+def add_labels(
+    session: Session, caller: Caller, labels: Sequence[tuple[int, LabelIn]], wrong: Sequence[Refused] = ()
 ) -> AddedOut:
-    """Keeps what can be kept; the rest is refused one by one. `wrong` could not even be read.
+    """Store the valid labels and refuse the others one by one.
 
-    Raises Forbidden where the key does not cover both faces' collections, Invalid where nothing could be kept.
+    labels: each with the number of its record; wrong: the records that could not be parsed
+
+    Raises Forbidden where the key does not cover both faces' collections, Invalid where no label is valid.
     """
-    faces = _faces(session, {f for _, label in told for f in (label.face_a, label.face_b)})
+    faces = _lock_faces(session, {f for _, label in labels for f in (label.face_a, label.face_b)})
     for collection in {face.collection for face in faces.values()}:
         caller.check(collection)
     tasks = dict(session.execute(select(Task.name, Task.enabled)).all())
     refused, rows = list(wrong), []
-    for index, label in told:
-        against = _against(label, faces, tasks)
-        if against:
-            refused.append(Refused(index=index, code=against[0], detail=against[1]))
+    for index, label in labels:
+        problem = _find_problem(label, faces, tasks)
+        if problem:
+            refused.append(Refused(index=index, code=problem[0], detail=problem[1]))
         else:
-            rows.append(_row(label, faces, caller))
+            rows.append(_make_row(label, faces, caller))
     if not rows:
-        raise _nothing_kept(refused)
-    for start in range(0, len(rows), CHUNK):
-        session.execute(insert(Label), rows[start : start + CHUNK])
+        raise _make_refusal(refused)
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        session.execute(insert(Label), rows[start : start + ROWS_PER_STATEMENT])
     return AddedOut(accepted=len(rows), refused=sorted(refused, key=lambda r: r.index))
 
 
-def _faces(session: Session, face_ids: Iterable[str]) -> dict[str, Known]:
-    """Held until the transaction ends, so that none is removed before its label is kept."""
-    ids, found = sorted(face_ids), {}
-    for start in range(0, len(ids), CHUNK):
-        chosen = select(Face.face_id, Face.pk, Face.collection_id).where(Face.face_id.in_(ids[start : start + CHUNK]))
+def _lock_faces(session: Session, face_ids: Iterable[str]) -> dict[str, LabelledFace]:
+    """Read the faces and lock them until the transaction ends, so that none is removed before its label is stored."""
+    ids, by_id = sorted(face_ids), {}
+    for start in range(0, len(ids), ROWS_PER_STATEMENT):
+        chunk = Face.face_id.in_(ids[start : start + ROWS_PER_STATEMENT])
+        chosen = select(Face.face_id, Face.pk, Face.collection_id).where(chunk)
         for face_id, pk, collection in session.execute(chosen.with_for_update(read=True, key_share=True)):
-            found[face_id] = Known(pk, collection)
-    return found
+            by_id[face_id] = LabelledFace(pk, collection)
+    return by_id
 
 
-def _against(label: LabelIn, faces: dict[str, Known], tasks: dict[str, bool]) -> tuple[str, str] | None:
+def _find_problem(label: LabelIn, faces: dict[str, LabelledFace], tasks: dict[str, bool]) -> tuple[str, str] | None:
     if label.face_a == label.face_b:
         return "SameFace", f"face {label.face_a} cannot be compared with itself"
     unknown = [f for f in (label.face_a, label.face_b) if f not in faces]
@@ -69,7 +72,7 @@ def _against(label: LabelIn, faces: dict[str, Known], tasks: dict[str, bool]) ->
     return None
 
 
-def _row(label: LabelIn, faces: dict[str, Known], caller: Caller) -> dict[str, object]:
+def _make_row(label: LabelIn, faces: dict[str, LabelledFace], caller: Caller) -> dict[str, object]:
     first, second = sorted((faces[label.face_a].pk, faces[label.face_b].pk))
     by = label.by or caller.signature
     return {
@@ -77,14 +80,14 @@ def _row(label: LabelIn, faces: dict[str, Known], caller: Caller) -> dict[str, o
     }  # fmt: skip
 
 
-def _nothing_kept(refused: Sequence[Refused]) -> Invalid:
+def _make_refusal(refused: Sequence[Refused]) -> Invalid:
     first = refused[0] if refused else Refused(index=0, code="InvalidParameter", detail="there is no label in it")
     detail = first.detail if len(refused) < 2 else f"none of the {len(refused)} labels can be kept; {first.detail}"
     return Invalid(detail, code=first.code, accepted=0, refused=[r.model_dump() for r in refused[:1000]])
 
 
-class Wanted(NamedTuple):
-    """Which labels are listed."""
+class LabelFilter(NamedTuple):
+    """Which labels to list."""
 
     task: str | None
     by: str | None
@@ -92,36 +95,37 @@ class Wanted(NamedTuple):
     contradicting: bool
 
 
-def listed(
-    session: Session, caller: Caller, wanted: Wanted, limit: int, next_token: str | None
+def list_labels(
+    session: Session, caller: Caller, label_filter: LabelFilter, limit: int, next_token: str | None
 ) -> tuple[list[LabelOut], str | None]:
-    """In the order in which they were given; a bound key sees those of its collections alone."""
-    rows, token = page(session, Label, Label.pk, limit, next_token, *_where(wanted), *_covered(caller))
+    """List labels in the order in which they were given; a key that is bound to collections sees only theirs."""
+    where = [*_conditions(label_filter), *_within_collections(caller)]
+    rows, token = page(session, Label, Label.pk, limit, next_token, *where)
     ids = {pk for row in rows for pk in (row.face_a, row.face_b)}
     names = dict(session.execute(select(Face.pk, Face.face_id).where(Face.pk.in_(ids))).all())
-    return [_shown(row, names) for row in rows], token
+    return [_make_answer(row, names) for row in rows], token
 
 
-def _where(wanted: Wanted) -> Iterable[ColumnElement[bool]]:
-    if wanted.task:
-        yield Label.task == wanted.task
-    if wanted.by:
-        yield Label.by == wanted.by
-    if wanted.face:
-        face = select(Face.pk).where(Face.face_id == wanted.face).scalar_subquery()
+def _conditions(label_filter: LabelFilter) -> Iterable[ColumnElement[bool]]:
+    if label_filter.task:
+        yield Label.task == label_filter.task
+    if label_filter.by:
+        yield Label.by == label_filter.by
+    if label_filter.face:
+        face = select(Face.pk).where(Face.face_id == label_filter.face).scalar_subquery()
         yield or_(Label.face_a == face, Label.face_b == face)
-    if wanted.contradicting:
-        yield Label.pk.in_(select(label_consensus.latest().c.pk))
-        yield tuple_(Label.task, Label.face_a, Label.face_b).in_(label_consensus.contradicted())
+    if label_filter.contradicting:
+        yield Label.pk.in_(select(label_consensus.select_standing_labels().c.pk))
+        yield tuple_(Label.task, Label.face_a, Label.face_b).in_(label_consensus.select_contradicted_pairs())
 
 
-def _covered(caller: Caller) -> Iterable[ColumnElement[bool]]:
+def _within_collections(caller: Caller) -> Iterable[ColumnElement[bool]]:
     if caller.collections:
-        mine = select(Face.pk).where(Face.collection_id.in_(caller.collections))
-        yield and_(Label.face_a.in_(mine), Label.face_b.in_(mine))
+        faces = select(Face.pk).where(Face.collection_id.in_(caller.collections))
+        yield and_(Label.face_a.in_(faces), Label.face_b.in_(faces))
 
 
-def _shown(row: Label, names: dict[int, str]) -> LabelOut:
+def _make_answer(row: Label, names: dict[int, str]) -> LabelOut:
     return LabelOut(
         id=row.pk,
         face_a=names[row.face_a],
@@ -135,7 +139,7 @@ def _shown(row: Label, names: dict[int, str]) -> LabelOut:
     )
 
 
-def withdraw(session: Session, caller: Caller, by: str) -> int:
-    """All that this labeller said counts for nothing from now on, and stays on record; how many labels that were."""
-    mine = update(Label).where(Label.by == by, Label.withdrawn_at.is_(None), *_covered(caller))
-    return len(session.scalars(mine.values(withdrawn_at=now()).returning(Label.pk)).all())
+def withdraw_labels(session: Session, caller: Caller, by: str) -> int:
+    """Withdraw all labels of a labeller: they stay on record but no longer count. Returns how many they are."""
+    labels = update(Label).where(Label.by == by, Label.withdrawn_at.is_(None), *_within_collections(caller))
+    return len(session.scalars(labels.values(withdrawn_at=now()).returning(Label.pk)).all())

@@ -1,4 +1,4 @@
-"""By what the faces of a training are described."""
+"""Resolve the descriptors that a training will use."""
 
 from collections.abc import Iterable
 
@@ -8,43 +8,48 @@ from app.config import Settings
 from app.db.tables import Deployment, Generation
 from app.errors import Invalid
 from app.learning.component_options import check_options
-from app.learning.plan import Named
+from app.learning.plan import ComponentChoice
 from app.learning.training_request import TrainingRequest
 from app.storage.recognisers.manifests import list_registered
 from ml import registry
 from ml.descriptors.common.file_backed import manifest_types
 
 
-def descriptors(session: Session, settings: Settings, request: TrainingRequest, task: str) -> Iterable[Named]:
-    """As asked for; else those of the model that serves. Raises Invalid."""
+def choose_descriptors(
+    session: Session, settings: Settings, request: TrainingRequest, task: str
+) -> Iterable[ComponentChoice]:
+    """Return the requested descriptors, by default those of the serving model. Raises Invalid."""
     if request.descriptor and request.descriptors:
         raise Invalid("send descriptor or descriptors, not both")
-    asked = request.descriptors or ([request.descriptor] if request.descriptor else [])
-    if not asked:
-        return _serving(session, request.collection, task)
-    return [_named(settings, Named(name=one) if isinstance(one, str) else one) for one in asked]
+    requested = request.descriptors or ([request.descriptor] if request.descriptor else [])
+    if not requested:
+        return _read_serving(session, request.collection, task)
+    choices = (ComponentChoice(name=one) if isinstance(one, str) else one for one in requested)
+    return [_resolve(settings, choice) for choice in choices]
 
 
-def _serving(session: Session, collection: str, task: str) -> list[Named]:
-    """What the champion is described by, so that retraining changes the metric alone."""
+def _read_serving(session: Session, collection: str, task: str) -> list[ComponentChoice]:
+    """Return the champion's descriptors, so that training anew changes the metric alone."""
     deployment = session.get(Deployment, (collection, task)) or session.get(Deployment, (collection, "identity"))
     champion = session.get(Generation, deployment.champion) if deployment else None
-    return [Named(**d) for d in champion.manifest["descriptors"]] if champion else [Named(name="lbp")]
+    descriptors = champion.manifest["descriptors"] if champion else [{"name": "lbp"}]
+    return [ComponentChoice(**descriptor) for descriptor in descriptors]
 
 
-def _named(settings: Settings, asked: Named) -> Named:
+def _resolve(settings: Settings, choice: ComponentChoice) -> ComponentChoice:
+    """Replace the name of a registered recogniser by its component, and check the options of any other descriptor."""
     registered = list_registered(settings)
-    if asked.name in registered:
-        recogniser = registered[asked.name]
-        if asked.options:
-            raise Invalid(f"{asked.name} is what its manifest says and takes no options")
-        return Named(name=recogniser.component, options={"manifest": str(recogniser.manifest)})
-    known = registered.keys() | set(registry.names("descriptors")) - manifest_types().keys()
-    if asked.name not in known:
+    if choice.name in registered:
+        recogniser = registered[choice.name]
+        if choice.options:
+            raise Invalid(f"{choice.name} is what its manifest says and takes no options")
+        return ComponentChoice(name=recogniser.component, options={"manifest": str(recogniser.manifest)})
+    names = registered.keys() | set(registry.names("descriptors")) - manifest_types().keys()
+    if choice.name not in names:
         raise Invalid(
-            f"no descriptor is named {asked.name!r}; there are: {', '.join(sorted(known))}",
+            f"no descriptor is named {choice.name!r}; there are: {', '.join(sorted(names))}",
             code="UnknownComponent",
-            descriptors=sorted(known),
+            descriptors=sorted(names),
         )
-    options = check_options("descriptors", asked.name, asked.options)
-    return Named(name=asked.name, options={name: options[name] for name in asked.options})
+    options = check_options("descriptors", choice.name, choice.options)
+    return ComponentChoice(name=choice.name, options={name: options[name] for name in choice.options})

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from app.db.field_types import NO_NUL, CollectionName, Metadata, Note, TaskName
-from app.learning.plan import Described, Source
+from app.learning.plan import DescriptorChoice, Source
 from app.learning.training_request import TrainingRequest
 
 By = Annotated[str, StringConstraints(pattern=r"^(subjects|metadata\.[^\x00]{1,255})$")]
@@ -30,8 +30,8 @@ class TrainingSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     method: str = Field(max_length=64)
-    descriptor: Described | None = Field(None, description="by name, or name and options, as for a training")
-    descriptors: list[Described] = Field([], max_length=8)
+    descriptor: DescriptorChoice | None = Field(None, description="by name, or name and options, as for a training")
+    descriptors: list[DescriptorChoice] = Field([], max_length=8)
     dim: int | None = Field(None, ge=1, le=4096)
     options: Metadata = {}
     seed: int = Field(0, ge=0, lt=2**31)

@@ -1,6 +1,6 @@
-"""What the labels say together, by a stated rule: each labeller's latest word, then the majority among labellers.
+"""What several labellers agree on: each one's latest word on a pair, then a weighted majority.
 
-A tie settles nothing, and so does a majority of fewer labellers than the quorum. Contradictions are kept in the table.
+A tie decides nothing, and neither does a majority of fewer labellers than the quorum. Every label stays in the table.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -14,22 +14,27 @@ from sqlalchemy.orm import Session
 from app.db.tables import Label
 from ml.types import Ids, Rows
 
-CHUNK = 10_000
+LABELS_PER_QUERY = 10_000
+
+Votes = Mapping[tuple[int, int], Mapping[str, bool]]
+"""Pair of face pks, the smaller first -> labeller -> whether they are the same."""
 
 
 @dataclass(frozen=True)
-class Rule:
-    """weights: labeller -> how much their word counts, 1 where not named; quorum: labellers that a majority needs."""
+class ConsensusRule:
+    """weights: labeller -> weight of their vote, 1 by default; quorum: labellers that a majority needs."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
     quorum: int = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Settled:
-    """pairs: (P, 2) face pks, the smaller first, rising; same: (P,); weights: (P,) in 0..1, the mean signed vote.
+class LabelConsensus:
+    """The pairs that are decided.
 
-    unsettled: pairs that were labelled and are not here.
+    pairs: (P, 2) face pks, the smaller first, in rising order
+    same: (P,); weights: (P,) in 0..1, the absolute mean of the signed votes
+    unsettled: how many labelled pairs are not decided
     """
 
     pairs: Ids
@@ -41,49 +46,49 @@ class Settled:
         return len(self.pairs)
 
 
-def latest() -> Subquery:
-    """(pk, task, face_a, face_b) of every label that stands: each labeller's last word on a pair, not withdrawn."""
+def select_standing_labels() -> Subquery:
+    """Select (pk, task, face_a, face_b) of each labeller's latest label of a pair that is not withdrawn."""
     grouped = (Label.task, Label.face_a, Label.face_b)
-    standing = select(func.max(Label.pk).label("pk"), *grouped).where(Label.withdrawn_at.is_(None))
-    return standing.group_by(*grouped, Label.by).subquery()
+    latest = select(func.max(Label.pk).label("pk"), *grouped).where(Label.withdrawn_at.is_(None))
+    return latest.group_by(*grouped, Label.by).subquery()
 
 
-def contradicted() -> Select[tuple[str, int, int]]:
-    """(task, face_a, face_b) of the pairs of which labellers say different things."""
-    last = latest()
-    told = select(last.c.task, last.c.face_a, last.c.face_b).join(Label, Label.pk == last.c.pk)
-    return told.group_by(last.c.task, last.c.face_a, last.c.face_b).having(func.count(Label.same.distinct()) > 1)
+def select_contradicted_pairs() -> Select[tuple[str, int, int]]:
+    """Select (task, face_a, face_b) of the pairs on which labellers disagree."""
+    latest = select_standing_labels()
+    pair = (latest.c.task, latest.c.face_a, latest.c.face_b)
+    labels = select(*pair).join(Label, Label.pk == latest.c.pk)
+    return labels.group_by(*pair).having(func.count(Label.same.distinct()) > 1)
 
 
-def standing(session: Session, task: str) -> list[int]:
-    """The pks of a task's labels that stand now, rising."""
-    last = latest()
-    return list(session.scalars(select(last.c.pk).where(last.c.task == task).order_by(last.c.pk)))
+def list_standing_labels(session: Session, task: str) -> list[int]:
+    """List the pks of a task's labels that count now, in rising order."""
+    latest = select_standing_labels()
+    return list(session.scalars(select(latest.c.pk).where(latest.c.task == task).order_by(latest.c.pk)))
 
 
-def settle(session: Session, label_pks: Collection[int], rule: Rule = Rule()) -> Settled:
-    """The pairs that these labels of one task settle. Of one labeller's words on a pair the last counts.
+def read_consensus(
+    session: Session, label_pks: Collection[int], rule: ConsensusRule = ConsensusRule()
+) -> LabelConsensus:
+    """Decide the pairs of these labels, which are all of one task.
 
-    A label that was withdrawn or removed since is left out.
+    A labeller's last label of a pair counts. Labels that were withdrawn or removed since are left out.
     """
-    votes: dict[tuple[int, int], dict[str, bool]] = {}
-    for face_a, face_b, by, same in _told(session, sorted(label_pks)):
-        votes.setdefault((face_a, face_b), {})[by] = same
-    return decide(votes, rule)
+    return decide_consensus(_read_votes(session, label_pks), rule)
 
 
-def decide(votes: Mapping[tuple[int, int], Mapping[str, bool]], rule: Rule = Rule()) -> Settled:
-    """The rule itself, on pair -> labeller -> same."""
+def decide_consensus(votes: Votes, rule: ConsensusRule = ConsensusRule()) -> LabelConsensus:
+    """Apply the rule to the votes."""
     pairs, same, weights = [], [], []
     for pair in sorted(votes):
-        signed = [(rule.weights.get(by, 1.0) * (1 if said else -1), said) for by, said in votes[pair].items()]
+        signed = [(rule.weights.get(by, 1.0) * (1 if is_same else -1), is_same) for by, is_same in votes[pair].items()]
         vote = sum(weight for weight, _ in signed) / len(signed)
-        backing = sum(1 for _, said in signed if said == (vote > 0))
+        backing = sum(1 for _, is_same in signed if is_same == (vote > 0))
         if vote and backing >= rule.quorum:
             pairs.append(pair)
             same.append(vote > 0)
             weights.append(abs(vote))
-    return Settled(
+    return LabelConsensus(
         np.array(pairs, np.int64).reshape(-1, 2),
         np.array(same, np.bool_),
         np.array(weights, np.float32),
@@ -91,20 +96,30 @@ def decide(votes: Mapping[tuple[int, int], Mapping[str, bool]], rule: Rule = Rul
     )
 
 
-def labellers(session: Session, label_pks: Collection[int], pairs: Ids, same: NDArray[np.bool_]) -> list[str]:
-    """(P,) of each settled pair of face pks, the first by name of those whose last word on it is what was settled."""
-    said: dict[tuple[int, int], dict[str, bool]] = {}
-    for face_a, face_b, by, alike in _told(session, sorted(label_pks)):
-        said.setdefault((face_a, face_b), {})[by] = alike
-    found = []
-    for (a, b), alike in zip(pairs.tolist(), same.tolist(), strict=True):
-        votes = said.get((min(a, b), max(a, b)), {})
-        found.append(min((by for by, vote in votes.items() if vote == alike), default=""))
-    return found
+def list_agreeing_labellers(
+    session: Session, label_pks: Collection[int], pairs: Ids, same: NDArray[np.bool_]
+) -> list[str]:
+    """List for each decided pair the first labeller, by name, who voted as it was decided; empty where nobody did.
+
+    pairs: (P, 2) face pks; same: (P,)
+    """
+    votes = _read_votes(session, label_pks)
+    labellers = []
+    for (a, b), decision in zip(pairs.tolist(), same.tolist(), strict=True):
+        of_pair = votes.get((min(a, b), max(a, b)), {})
+        labellers.append(min((by for by, vote in of_pair.items() if vote == decision), default=""))
+    return labellers
 
 
-def _told(session: Session, pks: list[int]) -> Iterable[tuple[int, int, str, bool]]:
-    for start in range(0, len(pks), CHUNK):
-        part = Label.pk.in_(pks[start : start + CHUNK])
-        chosen = select(Label.face_a, Label.face_b, Label.by, Label.same).where(part, Label.withdrawn_at.is_(None))
-        yield from session.execute(chosen.order_by(Label.pk))
+def _read_votes(session: Session, label_pks: Collection[int]) -> Votes:
+    votes: dict[tuple[int, int], dict[str, bool]] = {}
+    for face_a, face_b, by, same in _iterate_labels(session, sorted(label_pks)):
+        votes.setdefault((face_a, face_b), {})[by] = same
+    return votes
+
+
+def _iterate_labels(session: Session, pks: list[int]) -> Iterable[tuple[int, int, str, bool]]:
+    for start in range(0, len(pks), LABELS_PER_QUERY):
+        chunk = Label.pk.in_(pks[start : start + LABELS_PER_QUERY])
+        rows = select(Label.face_a, Label.face_b, Label.by, Label.same).where(chunk, Label.withdrawn_at.is_(None))
+        yield from session.execute(rows.order_by(Label.pk))

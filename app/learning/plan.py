@@ -1,25 +1,25 @@
-"""What a training was asked to do, checked: stored with its row, and read again by the worker."""
+"""The plan of a training: a request with everything resolved, stored with the training and read by the worker."""
 
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db.field_types import CollectionName, Metadata, TaskName, Word
-from app.learning.label_consensus import Rule
+from app.learning.label_consensus import ConsensusRule
 from ml import registry
 from ml.model import Recipe
 from ml.types import Spec
 
-FROM = r"^(labels|subjects|metadata\.[^\x00]{1,255})$"
+SOURCE_PATTERN = r"^(labels|subjects|metadata\.[^\x00]{1,255})$"
 
 
 class Source(BaseModel):
-    """Where a task's "same" and "not the same" come from."""
+    """What says for a task which faces are the same: labels, subjects, or a metadata field."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
     task: TaskName = "identity"
     collection: CollectionName | None = Field(None, description="without it, the training's own")
-    origin: str = Field(alias="from", pattern=FROM, description="labels, subjects, or metadata.<key>")
+    origin: str = Field(alias="from", pattern=SOURCE_PATTERN, description="labels, subjects, or metadata.<key>")
     tolerance: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="numbers that differ by at most this are the same"
     )
@@ -32,36 +32,37 @@ class Source(BaseModel):
         return self.origin.removeprefix("metadata.") if self.origin.startswith("metadata.") else None
 
     @property
-    def rule(self) -> Rule:
-        return Rule(self.labellers, self.quorum)
+    def rule(self) -> ConsensusRule:
+        return ConsensusRule(self.labellers, self.quorum)
 
 
-class Named(BaseModel):
-    """A component with its options."""
+class ComponentChoice(BaseModel):
+    """A component by name, with its options."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(min_length=1, max_length=255)
     options: Metadata = {}
 
     @property
-    def unlearned(self) -> bool:
-        """A descriptor that must learn from crops first, and is named without what it has learned."""
+    def needs_vocabulary(self) -> bool:
+        """Whether this is a descriptor that must learn a vocabulary from crops before it can be used."""
         return not registry.build("descriptors", self.name, **self.options).is_ready
 
 
-Described = Annotated[str, Field(min_length=1, max_length=255)] | Named
-"""A descriptor by its name alone, or with options."""
+DescriptorChoice = Annotated[str, Field(min_length=1, max_length=255)] | ComponentChoice
+"""A descriptor by its name alone, or with its options."""
 
 
 class Plan(BaseModel):
-    """`options` are complete: every option of the method, with `dim` and `seed` among them where it has them.
+    """What a training does.
 
-    start_from: the model that the fit goes on from
+    options: every option of the method, `dim` and `seed` among them where it has them
+    start_from: the model that the fit continues from
     """
 
     collection: str
     method: str
-    descriptors: tuple[Named, ...]
+    descriptors: tuple[ComponentChoice, ...]
     options: dict[str, Any]
     sources: tuple[Source, ...]
     holdout: float
@@ -77,12 +78,14 @@ class Plan(BaseModel):
 
     @property
     def collections(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([self.collection, *(self.of(s) for s in self.sources)]))
+        """The collections it reads from, its own first."""
+        return tuple(dict.fromkeys([self.collection, *(self.collection_of(s) for s in self.sources)]))
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The main one first."""
+        """The tasks it learns, the main one first."""
         return tuple(dict.fromkeys(s.task for s in self.sources))
 
-    def of(self, source: Source) -> str:
+    def collection_of(self, source: Source) -> str:
+        """Return the collection that a source reads from."""
         return source.collection or self.collection

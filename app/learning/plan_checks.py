@@ -1,4 +1,4 @@
-"""Resolve a training request into a plan, and refuse at once whatever can be known to be wrong."""
+"""Resolve the request for a training into a plan, and refuse what cannot work before any job starts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,38 +10,41 @@ from app.config import Settings
 from app.db.tables import Collection, Face, Task
 from app.errors import Invalid, NotFound
 from app.learning.component_options import check_options, make_options_model
-from app.learning.descriptor_choice import descriptors
+from app.learning.descriptor_choice import choose_descriptors
 from app.learning.plan import Plan, Source
 from app.learning.training_request import TrainingRequest
-from app.learning.warm_start import going_on
+from app.learning.warm_start import continue_from_model
 from ml import registry
+
+MIN_FACES_PER_DIM = 4
+"""Where a request states no `dim`, the embedding gets at most one dimension for so many faces."""
 
 
 def make_plan(session: Session, settings: Settings, request: TrainingRequest) -> Plan:
     """Resolve descriptors, options and sources. Raises NotFound (a collection), Invalid with the list of what exists.
 
-    Whether the caller may use the plan's collections is for the API to check.
+    The API checks whether the caller may use the plan's collections.
     """
     sources = request.sources or [Source(origin="subjects"), Source(origin="labels")]
-    made = Plan(
+    plan = Plan(
         collection=request.collection,
         method=request.method,
-        descriptors=tuple(descriptors(session, settings, request, sources[0].task)),
-        options=_options(request),
+        descriptors=tuple(choose_descriptors(session, settings, request, sources[0].task)),
+        options=_resolve_options(request),
         sources=tuple(sources),
         holdout=request.holdout,
     )
     if request.start_from is not None:
-        made = going_on(session, made, request)
-    for collection in made.collections:
+        plan = continue_from_model(session, plan, request)
+    for collection in plan.collections:
         if session.get(Collection, collection) is None:
             raise NotFound(f"no collection {collection!r}")
-    _check_tasks(session, made.tasks)
-    _check_sources(made)
-    return _sized(session, made, request)
+    _check_tasks(session, plan.tasks)
+    _check_sources(plan)
+    return _limit_dim(session, plan, request)
 
 
-def _options(request: TrainingRequest) -> dict[str, Any]:
+def _resolve_options(request: TrainingRequest) -> dict[str, Any]:
     methods = registry.names("embedders")
     if request.method not in methods:
         raise Invalid(
@@ -56,34 +59,37 @@ def _options(request: TrainingRequest) -> dict[str, Any]:
 
 
 def _check_tasks(session: Session, tasks: Iterable[str]) -> None:
-    known = dict(session.execute(select(Task.name, Task.enabled)).all())
+    enabled = dict(session.execute(select(Task.name, Task.enabled)).all())
     for task in tasks:
-        if task not in known:
-            raise Invalid(f"no task {task!r}; there are: {', '.join(sorted(known))}", code="UnknownTask")
-        if not known[task]:
+        if task not in enabled:
+            raise Invalid(f"no task {task!r}; there are: {', '.join(sorted(enabled))}", code="UnknownTask")
+        if not enabled[task]:
             raise Invalid(f"the task {task!r} is off; an administrator may switch it on", code="TaskDisabled")
 
 
 def _check_sources(plan: Plan) -> None:
     for task in plan.tasks:
-        mine = [s for s in plan.sources if s.task == task]
-        derived = {(s.origin, s.tolerance) for s in mine if s.origin != "labels"}
-        if len(derived) > 1:
+        sources = [s for s in plan.sources if s.task == task]
+        values = {(s.origin, s.tolerance) for s in sources if s.origin != "labels"}
+        if len(values) > 1:
             raise Invalid(f"task {task!r}: all its sources must be subjects, or one metadata field with one tolerance")
-        if len({(plan.of(s), s.origin) for s in mine}) < len(mine):
+        if len({(plan.collection_of(s), s.origin) for s in sources}) < len(sources):
             raise Invalid(f"task {task!r}: a source is named twice")
-        if any(s.tolerance is not None and s.metadata is None for s in mine):
+        if any(s.tolerance is not None and s.metadata is None for s in sources):
             raise Invalid(f"task {task!r}: tolerance is for metadata; labels and subjects have none")
 
 
-def _sized(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
-    """A learned space is no wider than what it is learned from; where no width was asked for, it has four faces an
-    axis too. Raises ml.Unavailable where a file is missing."""
+def _limit_dim(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
+    """Limit the embedding's size to the descriptors' and, unless the request states it, by the number of faces.
+
+    Raises Invalid where the request states more than the descriptors have, ml.Unavailable where a file is missing.
+    """
     width, dim = plan.recipe.dim, plan.options.get("dim", 1)
-    given = request.dim is not None or "dim" in request.options or plan.start_from is not None
-    if "dim" in plan.options and not given:
+    is_stated = request.dim is not None or "dim" in request.options or plan.start_from is not None
+    if "dim" in plan.options and not is_stated:
         faces = session.scalar(select(func.count()).where(Face.collection_id.in_(plan.collections))) or 0
-        return plan.model_copy(update={"options": plan.options | {"dim": max(2, min(dim, width, faces // 4))}})
+        dim = max(2, min(dim, width, faces // MIN_FACES_PER_DIM))
+        return plan.model_copy(update={"options": plan.options | {"dim": dim}})
     if dim > width:
         raise Invalid(f"dim must be at most {width}, the width of the descriptors, not {dim}")
     return plan

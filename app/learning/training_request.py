@@ -1,19 +1,19 @@
-"""What a training can be asked for."""
+"""The request for a training."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db.field_types import CollectionName, Metadata
-from app.learning.plan import Described, Source
+from app.learning.plan import DescriptorChoice, Source
 
 
 class TrainingRequest(BaseModel):
-    """A training as a client asks for it; `plan_checks.make_plan` resolves it."""
+    """A training as a client requests it; `plan_checks.make_plan` resolves it into a plan."""
 
     model_config = ConfigDict(extra="forbid")
     collection: CollectionName
     method: str = Field("ldml", max_length=64, description="how the metric is learned")
-    descriptor: Described | None = Field(None, description="without it, that of the serving model")
-    descriptors: list[Described] = Field([], max_length=8, description="several, one after the other in a row")
+    descriptor: DescriptorChoice | None = Field(None, description="without it, that of the serving model")
+    descriptors: list[DescriptorChoice] = Field([], max_length=8, description="several, one after the other in a row")
     dim: int | None = Field(None, ge=1, le=4096)
     options: Metadata = Field({}, description="of the method; a wrong one is answered with the list of them")
     seed: int = Field(0, ge=0, lt=2**31)

@@ -1,10 +1,10 @@
-"""A training that goes on from a model, rather than anew."""
+"""A training that continues from a model instead of starting anew."""
 
 from sqlalchemy.orm import Session
 
 from app.db.tables import Deployment, Generation
 from app.errors import Invalid, NotFound
-from app.learning.plan import Named, Plan
+from app.learning.plan import ComponentChoice, Plan
 from app.learning.training_request import TrainingRequest
 from ml import registry
 from ml.embedders.base import Embedder
@@ -12,27 +12,27 @@ from ml.embedders.base import Embedder
 SERVING = "serving"
 
 
-def going_on(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
-    """With the descriptors and the dim of the model to start from. Raises NotFound, Invalid."""
-    able = [n for n in registry.names("embedders") if _goes_on(n)]
-    if plan.method not in able:
-        raise Invalid(f"the method {plan.method} always learns anew; these go on from a model: {', '.join(able)}")
-    named = request.start_from
-    if named == SERVING:
+def continue_from_model(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
+    """Return the plan with the descriptors and the dim of the model to continue from. Raises NotFound, Invalid."""
+    methods = [name for name in registry.names("embedders") if _can_continue(name)]
+    if plan.method not in methods:
+        raise Invalid(f"the method {plan.method} always learns anew; these go on from a model: {', '.join(methods)}")
+    model_id = request.start_from
+    if model_id == SERVING:
         deployment = session.get(Deployment, (request.collection, plan.tasks[0]))
-        named = deployment.champion if deployment else None
-    model = session.get(Generation, named) if named else None
+        model_id = deployment.champion if deployment else None
+    model = session.get(Generation, model_id) if model_id else None
     if model is None:
         raise NotFound(f"no model {request.start_from!r} to go on from")
     dim = model.manifest["embedder"]["options"].get("dim")
-    asked = request.dim if request.dim is not None else request.options.get("dim", dim)
-    if request.descriptor or request.descriptors or asked != dim:
+    requested_dim = request.dim if request.dim is not None else request.options.get("dim", dim)
+    if request.descriptor or request.descriptors or requested_dim != dim:
         raise Invalid(f"leave out dim and descriptors: those of {model.id} are taken, dim {dim}")
-    described = tuple(Named(**d) for d in model.manifest["descriptors"])
+    descriptors = tuple(ComponentChoice(**d) for d in model.manifest["descriptors"])
     options = plan.options | ({} if dim is None else {"dim": dim})
-    return plan.model_copy(update={"descriptors": described, "options": options, "start_from": model.id})
+    return plan.model_copy(update={"descriptors": descriptors, "options": options, "start_from": model.id})
 
 
-def _goes_on(method: str) -> bool:
-    found: type[Embedder] = registry.component("embedders", method)
-    return found.start_from is not Embedder.start_from
+def _can_continue(method: str) -> bool:
+    embedder: type[Embedder] = registry.component("embedders", method)
+    return embedder.start_from is not Embedder.start_from

@@ -1,21 +1,21 @@
-"""The jobs that there are. A message holds ids, never rows: the worker reads the truth afresh."""
+"""The kinds of jobs. A message holds ids, never rows: the worker reads the current rows."""
 
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel
 
-Lane = Literal["work", "train"]
+QueueName = Literal["default", "training"]
 
 
 class Message(BaseModel, frozen=True, extra="forbid"):
-    """A small frozen object that names a job to do."""
+    """The parameters of a job."""
 
     kind: ClassVar[str]
-    lane: ClassVar[Lane] = "work"
+    queue: ClassVar[QueueName] = "default"
 
     @property
     def lock(self) -> str | None:
-        """Jobs of one lock are done one after the other."""
+        """Jobs with the same lock run one after the other, in the order of their creation."""
         return None
 
 
@@ -40,9 +40,9 @@ class IngestBatch(Message):
 
 
 class FitFirst(Message):
-    """Fit a WPCA on the first faces of a collection and publish it: the first model that was learned.
+    """Fit a WPCA on the first faces of a collection and publish it: the collection's first learned model.
 
-    Seconds of work, after which each further face costs less: not left to the trainer, which yields to all others.
+    It takes seconds and makes each further face cheaper, so it does not wait in the training queue.
     """
 
     kind: ClassVar[str] = "fit-first"
@@ -54,10 +54,10 @@ class FitFirst(Message):
 
 
 class Train(Message):
-    """Fit, calibrate and measure a candidate."""
+    """Fit, calibrate and measure a candidate model."""
 
     kind: ClassVar[str] = "train"
-    lane: ClassVar[Lane] = "train"
+    queue: ClassVar[QueueName] = "training"
     training: str
     collection: str
 
@@ -67,7 +67,7 @@ class Train(Message):
 
 
 class Publish(Message):
-    """Judge, re-embed beside the live index, and move the pointers of these tasks."""
+    """Run the gate, re-embed beside the live index, and move the pointers of these tasks."""
 
     kind: ClassVar[str] = "publish"
     collection: str
@@ -88,7 +88,7 @@ class Evaluate(Message):
     """Measure a model on a protocol."""
 
     kind: ClassVar[str] = "evaluate"
-    lane: ClassVar[Lane] = "train"
+    queue: ClassVar[QueueName] = "training"
     evaluation: str
 
 
@@ -96,7 +96,7 @@ class Compare(Message):
     """Measure two models side by side on a collection."""
 
     kind: ClassVar[str] = "compare"
-    lane: ClassVar[Lane] = "train"
+    queue: ClassVar[QueueName] = "training"
     collection: str
     task: str
     models: tuple[str, str]
@@ -112,7 +112,7 @@ class Erase(Message):
 
 
 class Sweep(Message):
-    """Tidy: orphaned files older than an hour, dead followers, embeddings of unreferenced generations, old answers."""
+    """Remove orphaned files older than an hour, dead followers, embeddings of unreferenced models, and old answers."""
 
     kind: ClassVar[str] = "sweep"
 

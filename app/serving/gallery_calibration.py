@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, aliased
 from app.db.session import snapshot, writing
 from app.db.tables import Collection, Deployment, Face, Job, now
 from app.errors import NotFound
-from app.queue.jobs import LIVE
+from app.queue.jobs import LIVE_STATES
 from app.queue.messages import IngestBatch
 from app.resources import Resources
 from app.serving import index_builder
@@ -51,7 +51,7 @@ def importing(session: Session, collection: str) -> bool:
     """Whether photos of an import are still being enrolled."""
     parent = aliased(Job)
     parts = select(Job.id).join(parent, Job.parent_id == parent.id)
-    live = parts.where(Job.kind == IngestBatch.kind, Job.state.in_(LIVE))
+    live = parts.where(Job.kind == IngestBatch.kind, Job.state.in_(LIVE_STATES))
     return session.scalar(live.where(parent.body["collection"].as_string() == collection).limit(1)) is not None
 
 

@@ -1,4 +1,4 @@
-"""Tasks: the criteria of likeness."""
+"""Tasks: what "the same" means, for example the same person or the same age."""
 
 from typing import Annotated
 
@@ -18,13 +18,13 @@ Name = Annotated[TaskName, Path(description="identity, age, expression, or one o
 @router.get("", summary="List tasks", openapi_extra=READER)
 def list_tasks(session: ReadDep) -> TasksOut:
     """By name; switched on or not."""
-    return TasksOut(tasks=[TaskOut.model_validate(t) for t in service.every(session)])
+    return TasksOut(tasks=[TaskOut.model_validate(t) for t in service.list_tasks(session)])
 
 
 @router.get("/{name}", summary="Look at a task", openapi_extra=READER)
 def get_task(name: Name, session: ReadDep) -> TaskOut:
     """What "same" means for it, and whether it is switched on."""
-    return TaskOut.model_validate(service.get(session, name))
+    return TaskOut.model_validate(service.get_task(session, name))
 
 
 @router.put(
@@ -36,6 +36,6 @@ def get_task(name: Name, session: ReadDep) -> TaskOut:
 )
 def put_task(name: Name, body: TaskIn, session: WriteDep, response: Response) -> TaskOut:
     """201 where it is new, 200 where it was there. Age and expression are off until somebody switches them on."""
-    task, new = service.put(session, name, body)
+    task, new = service.put_task(session, name, body)
     response.status_code = 201 if new else 200
     return TaskOut.model_validate(task)

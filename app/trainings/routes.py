@@ -1,4 +1,4 @@
-"""Trainings: a metric learned from labels, subjects and metadata."""
+"""Trainings: learn a metric from labels, subjects and metadata."""
 
 from typing import Annotated
 
@@ -35,7 +35,7 @@ def start_training(
 ) -> TrainingStarted:
     """A job that learns from what is known now, measures the result on people held out, and learns once more from
     everybody: a candidate, which serves nobody until it is published. Cancel it by its job."""
-    job, started = service.start(session, resources.settings, caller, body)
+    job, started = service.start_training(session, resources.settings, caller, body)
     accepted(response, job)
     return started
 
@@ -50,11 +50,11 @@ def list_trainings(
     next_token: NextToken = None,
 ) -> TrainingsOut:
     """Oldest first, or the newest, without curves and reports."""
-    trainings, token = service.listed(session, caller, collection, limit, next_token, order)
+    trainings, token = service.list_trainings(session, caller, collection, limit, next_token, order)
     return TrainingsOut(trainings=trainings, next_token=token)
 
 
 @router.get("/{training_id}", summary="Look at a training", openapi_extra=OPERATOR)
 def get_training(training_id: TrainingId, session: ReadDep, caller: CallerDep) -> WholeTrainingOut:
     """Its curve as far as it has come; its report and its candidate at the end."""
-    return service.get(session, caller, training_id)
+    return service.get_training(session, caller, training_id)

@@ -14,8 +14,10 @@ from app.queue.messages import Train
 from app.trainings.schemas import TrainingIn, TrainingOut, TrainingStarted, WholeTrainingOut
 
 
-def start(session: Session, settings: Settings, caller: Caller, request: TrainingIn) -> tuple[Job, TrainingStarted]:
-    """The training and its job; of one collection, a second waits until the first has ended."""
+def start_training(
+    session: Session, settings: Settings, caller: Caller, request: TrainingIn
+) -> tuple[Job, TrainingStarted]:
+    """Store the training and enqueue its job. Trainings of one collection run one after the other."""
     for collection in {request.collection, *(s.collection for s in request.sources if s.collection)}:
         caller.check(collection)
     plan = make_plan(session, settings, request)
@@ -27,7 +29,7 @@ def start(session: Session, settings: Settings, caller: Caller, request: Trainin
     return job, TrainingStarted(**JobOut.of(job).model_dump(), training=training.id)
 
 
-def get(session: Session, caller: Caller, training_id: str) -> WholeTrainingOut:
+def get_training(session: Session, caller: Caller, training_id: str) -> WholeTrainingOut:
     training = session.get(Training, training_id)
     if training is None:
         raise NotFound(f"no training {training_id}")
@@ -35,7 +37,7 @@ def get(session: Session, caller: Caller, training_id: str) -> WholeTrainingOut:
     return WholeTrainingOut.of(training, runs.job_of(session, training))
 
 
-def listed(
+def list_trainings(
     session: Session,
     caller: Caller,
     collection: str | None,
@@ -43,6 +45,6 @@ def listed(
     next_token: str | None,
     order: Literal["oldest", "newest"],
 ) -> tuple[list[TrainingOut], str | None]:
-    """A bound key sees those of its collections alone."""
-    found, token = runs.listed(session, Training, caller, collection, limit, next_token, order)
-    return [TrainingOut.of(*each) for each in found], token
+    """List trainings; a key that is bound to collections sees only theirs."""
+    rows, token = runs.listed(session, Training, caller, collection, limit, next_token, order)
+    return [TrainingOut.of(*pair) for pair in rows], token

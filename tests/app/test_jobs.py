@@ -1,10 +1,16 @@
 """Jobs over HTTP: the list, its order, its filters, and what it leaves out."""
 
+import json
+import time
+from collections.abc import Iterator
+
 import httpx
 import pytest
+from sqlalchemy import text
 
 from app.db.session import writing
 from app.db.tables import Collection, Job, now
+from app.jobs import events
 from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate, ImportArchive, Publish
 from tests.service import Service
@@ -94,3 +100,42 @@ def test_a_bound_key_sees_the_jobs_of_its_collections(service: Service, jobs: li
     with httpx.Client(base_url=service.url, headers=service.key("reader", "guests")) as guest:
         assert ids(guest.get("/v1/jobs")) == [jobs[2]]
         assert ids(guest.get("/v1/jobs", params={"collection": "staff"})) == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_event_stream_survives_a_database_that_is_away(
+    service: Service, jobs: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with service.client.stream("GET", f"/v1/jobs/{jobs[2]}/events") as answer:
+        states = _states(answer.iter_lines())
+        assert next(states) == "running"
+        _rename_jobs(service, "jobs", "jobs_away")
+        until = time.monotonic() + 10
+        while "jobs.poll_failed" not in caplog.text and time.monotonic() < until:
+            time.sleep(events.POLL_SECONDS)
+        assert "jobs.poll_failed" in caplog.text
+        _rename_jobs(service, "jobs_away", "jobs")
+        with writing(service.resources.database) as session:
+            _end(session.get_one(Job, jobs[2]), "succeeded")
+        assert list(states) == ["succeeded"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_event_stream_ends_when_its_job_is_removed(service: Service, jobs: list[str]) -> None:
+    with service.client.stream("GET", f"/v1/jobs/{jobs[3]}/events") as answer:
+        states = _states(answer.iter_lines())
+        assert next(states) == "queued"
+        with writing(service.resources.database) as session:
+            session.delete(session.get_one(Job, jobs[3]))
+        assert list(states) == []
+
+
+def _states(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))["state"]
+
+
+def _rename_jobs(service: Service, old: str, new: str) -> None:
+    with service.resources.database.begin() as connection:
+        connection.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))

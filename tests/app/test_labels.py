@@ -9,7 +9,7 @@ from sqlalchemy import select
 from app.db.session import reading
 from app.db.tables import Face
 from app.labels import suggesting
-from app.learning.label_consensus import Rule, decide, settle, standing
+from app.learning.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
 from ml.active_learning import LabelledDistances, choose_pairs
 from tests.gallery import enrol
 from tests.service import Service
@@ -98,7 +98,7 @@ def test_a_later_label_supersedes_and_the_majority_settles(service: Service, fac
     ]  # fmt: skip
     assert service.client.post("/v1/labels", json={"labels": said}).json()["accepted"] == 7
     with reading(service.resources.database) as session:
-        settled = settle(session, standing(session, "identity"))
+        settled = read_consensus(session, list_standing_labels(session, "identity"))
     assert settled.pairs.tolist() == [[a.pk, b.pk], [a.pk, d.pk]]
     assert settled.same.tolist() == [False, True]
     assert settled.weights.tolist() == pytest.approx([1, 1 / 3])
@@ -119,7 +119,7 @@ def test_all_labels_of_one_labeller_are_taken_back_at_once(service: Service, fac
     assert service.client.delete("/v1/labels", params={"by": "mallory"}).json() == {"withdrawn": 7}
     assert service.client.delete("/v1/labels", params={"by": "mallory"}).json() == {"withdrawn": 0}
     with reading(service.resources.database) as session:
-        settled = settle(session, standing(session, "identity"))
+        settled = read_consensus(session, list_standing_labels(session, "identity"))
     assert settled.same.tolist() == [False]
     kept = service.client.get("/v1/labels", params={"by": "mallory"}).json()["labels"]
     assert all(k["withdrawn_at"] for k in kept)
@@ -190,8 +190,8 @@ def test_of_fewer_than_two_faces_nothing_is_suggested(service: Service, count: i
 
 def test_weights_and_a_quorum_keep_one_voice_from_ruling() -> None:
     votes = {(1, 2): {"ana": True, "mallory": False}, (3, 4): {"mallory": True}}
-    trusted = decide(votes, Rule(weights={"mallory": 0.1}))
+    trusted = decide_consensus(votes, ConsensusRule(weights={"mallory": 0.1}))
     assert trusted.same.tolist() == [True, True]
     assert trusted.weights.tolist() == pytest.approx([0.45, 0.1])
-    assert len(decide(votes, Rule(quorum=2))) == 0
-    assert decide(votes, Rule(weights={"mallory": 0.0})).pairs.tolist() == [[1, 2]]
+    assert len(decide_consensus(votes, ConsensusRule(quorum=2))) == 0
+    assert decide_consensus(votes, ConsensusRule(weights={"mallory": 0.0})).pairs.tolist() == [[1, 2]]

@@ -24,8 +24,19 @@ def test_a_database_with_data_goes_up_and_keeps_it(tmp_path: Path) -> None:
                 "values ('c', 'identity', 'm', 3, '{}', '[]', 1)"
             )
         )
+        for job, lane in (("j1", "work"), ("j2", "train")):
+            connection.execute(
+                text(
+                    "insert into jobs "
+                    "(id, kind, body, lane, state, tries, not_before, cancel, done, failed, created_at) "
+                    f"values ('{job}', 'sweep', '{{}}', '{lane}', 'queued', 0, 0, false, 0, 0, 1)"
+                )
+            )
     upgrade(url)
     with database.begin() as connection:
+        assert connection.execute(text("select id, queue from jobs order by id")).all() == [
+            ("j1", "default"), ("j2", "training"),
+        ]  # fmt: skip
         assert connection.execute(text("select champion, version, default_fpir from deployments")).all() == [
             ("m", 3, pytest.approx(0.01))
         ]
@@ -33,3 +44,4 @@ def test_a_database_with_data_goes_up_and_keeps_it(tmp_path: Path) -> None:
     assert "default_fpir" not in {c["name"] for c in inspect(create_engine(url)).get_columns("deployments")}
     with create_engine(url).begin() as connection:
         assert connection.execute(text("select version from deployments")).scalar() == 3
+        assert connection.execute(text("select lane from jobs order by id")).scalars().all() == ["work", "train"]

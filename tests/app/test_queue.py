@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from sqlalchemy import func, select
 
 from app.db.session import reading, writing
@@ -16,9 +17,9 @@ def add(resources: Resources, *messages: object, **options: object) -> list[str]
         return [jobs.enqueue(session, m, **options).id for m in messages]  # type: ignore[arg-type]
 
 
-def take(resources: Resources, worker: str = "w", lane: str = "work", lease: float = 10) -> str | None:
+def take(resources: Resources, worker: str = "w", queue: str = "default", lease: float = 10) -> str | None:
     with writing(resources.database) as session:
-        job = jobs.claim(session, lane=lane, worker=worker, lease=lease)
+        job = jobs.claim(session, queue=queue, worker=worker, lease=lease)
         return job and job.id
 
 
@@ -27,11 +28,11 @@ def state(resources: Resources, job_id: str) -> str:
         return session.get_one(Job, job_id).state
 
 
-def test_jobs_are_taken_oldest_first_and_only_of_the_own_lane(resources: Resources) -> None:
+def test_jobs_are_taken_oldest_first_and_only_of_their_own_queue(resources: Resources) -> None:
     first, second = add(resources, Sweep(), Sweep())
     [fit] = add(resources, Train(training="t", collection="a"))
     assert [take(resources), take(resources), take(resources)] == [first, second, None]
-    assert take(resources, lane="train") == fit
+    assert take(resources, queue="training") == fit
 
 
 def test_parts_of_an_import_let_all_others_go_first(resources: Resources) -> None:
@@ -42,13 +43,16 @@ def test_parts_of_an_import_let_all_others_go_first(resources: Resources) -> Non
     assert [take(resources), take(resources), take(resources)] == [whole, later, part]
 
 
-def test_a_rolled_back_cause_leaves_no_job(resources: Resources) -> None:
-    try:
-        with writing(resources.database) as session:
-            jobs.enqueue(session, Sweep())
-            raise RuntimeError
-    except RuntimeError:
-        assert take(resources) is None
+def enqueue_and_fail(resources: Resources) -> None:
+    with writing(resources.database) as session:
+        jobs.enqueue(session, Sweep())
+        raise RuntimeError
+
+
+def test_a_transaction_that_is_rolled_back_leaves_no_job(resources: Resources) -> None:
+    with pytest.raises(RuntimeError):
+        enqueue_and_fail(resources)
+    assert take(resources) is None
 
 
 def test_many_workers_never_get_the_same_job(resources: Resources) -> None:
@@ -69,12 +73,12 @@ def test_many_workers_never_get_the_same_job(resources: Resources) -> None:
 
 def test_a_job_waits_for_an_earlier_one_of_its_lock(resources: Resources) -> None:
     first, second, other = add(resources, *[Train(training="t", collection=c) for c in ("a", "a", "b")])
-    assert take(resources, lane="train") == first
-    assert take(resources, lane="train") == other
-    assert take(resources, lane="train") is None
+    assert take(resources, queue="training") == first
+    assert take(resources, queue="training") == other
+    assert take(resources, queue="training") is None
     with writing(resources.database) as session:
         assert jobs.end(session, first, "succeeded", worker="w")
-    assert take(resources, lane="train") == second
+    assert take(resources, queue="training") == second
 
 
 def test_what_a_dead_worker_held_is_freed_and_fails_after_too_many_tries(resources: Resources) -> None:

@@ -122,7 +122,9 @@ def test_nothing_accepted_is_lost_or_doubled_whoever_is_killed(crew: Crew, numbe
     look(crew.ended(path))
     for trial in range(number, TRIALS, CREWS):
         kind = chance.choice(["ingest", "train", "publish", "publish"])
-        victim = chance.choice(["work", "train", "api", "all"] if kind == "train" else ["work", "work", "api", "all"])
+        victim = chance.choice(
+            ["default", "training", "api", "all"] if kind == "train" else ["default", "default", "api", "all"]
+        )
         log.info("trial %d: %s, kill %s", trial, kind, victim)
         path, look = getattr(trials, kind)()
         time.sleep(chance.choice([0.0, 0.05, 0.2, 0.5, 1.0, 2.0]) * chance.random())

@@ -52,7 +52,7 @@ def context(resources: Resources) -> JobContext:
 
 
 def work(resources: Resources) -> None:
-    worker = Worker(resources, "work")
+    worker = Worker(resources, "default")
     while worker.step():
         continue
 
@@ -78,7 +78,7 @@ def test_a_face_takes_rows_and_files_along(staff: Resources) -> None:
     assert len(files(staff)) == 9
     assert not any(image in name for name in files(staff))
     again = Erase(collection="staff", images=(image,))
-    assert erase.run(again, context(staff)) == {"files": 0}
+    assert erase.erase_files(again, context(staff)) == {"files": 0}
 
 
 def test_of_a_photo_of_two_faces_one_crop_goes(staff: Resources) -> None:
@@ -88,7 +88,7 @@ def test_of_a_photo_of_two_faces_one_crop_goes(staff: Resources) -> None:
         image = face.image_id
     crops = [(Blobs.crop(image, 1, kind), b"crop") for kind in ("grey", "colour")]
     staff.blobs.put("staff", crops)  # type: ignore[arg-type]
-    assert erase.run(Erase(collection="staff", images=(image,)), context(staff)) == {"files": 2}
+    assert erase.erase_files(Erase(collection="staff", images=(image,)), context(staff)) == {"files": 2}
     assert len(files(staff)) == 12
 
 
@@ -98,7 +98,7 @@ def test_an_upload_and_an_erasing_of_one_photo_leave_row_and_files_together(staf
     def remove(_: int) -> None:
         with writing(staff.database) as session:
             subjects.erase(session, pointers.locked(session, "staff"), Face.image_id == image)
-        erase.run(Erase(collection="staff", images=(image,)), context(staff))
+        erase.erase_files(Erase(collection="staff", images=(image,)), context(staff))
 
     with ThreadPoolExecutor(4) as pool:
         for _ in range(10):
@@ -121,7 +121,7 @@ def test_a_deleted_collection_leaves_no_file(staff: Resources) -> None:
 
 
 def test_a_collection_made_anew_keeps_its_files(staff: Resources) -> None:
-    assert erase.run(Erase(collection="staff", whole=True), context(staff)) is not None
+    assert erase.erase_files(Erase(collection="staff", whole=True), context(staff)) is not None
     assert len(files(staff)) == 12
 
 
@@ -136,11 +136,11 @@ def test_a_sweep_removes_old_orphans_and_nothing_else(staff: Resources) -> None:
         age(staff, name, 4_000)
     (staff.blobs.root / "trash-1").mkdir()
     staff.blobs.put("gone", [(Blobs.photo(orphan), b"x")])
-    result = sweep.run(Sweep(), context(staff))
+    result = sweep.sweep_all(Sweep(), context(staff))
     assert result["files"] == 3
     assert len(files(staff)) == 13
     assert [p.name for p in staff.blobs.root.iterdir()] == ["c-staff"]
-    assert sweep.run(Sweep(), context(staff))["files"] == 0
+    assert sweep.sweep_all(Sweep(), context(staff))["files"] == 0
 
 
 def test_a_sweep_removes_what_is_out_of_date(staff: Resources) -> None:
@@ -157,7 +157,7 @@ def test_a_sweep_removes_what_is_out_of_date(staff: Resources) -> None:
         session.add(Job(kind="ingest", body={}, state="succeeded", finished_at=yesterday, parent_id=parent.id))
         session.add(Job(kind="sweep", body={}, state="succeeded", finished_at=yesterday))
         kept = parent.id
-    assert sweep.run(Sweep(), context(staff))["rows"] == 4
+    assert sweep.sweep_all(Sweep(), context(staff))["rows"] == 4
     with reading(staff.database) as session:
         assert session.scalars(select(Follower.process)).all() == ["alive"]
         assert session.scalars(select(Answer.idempotency_key)).all() == ["b"]
@@ -171,7 +171,7 @@ def test_a_sweep_keeps_the_archives_of_living_imports(staff: Resources) -> None:
         os.utime(staff.uploads / name, (0, 0))
     with writing(staff.database) as session:
         jobs.enqueue(session, ImportArchive(collection="staff", path=str(staff.uploads / "alive")))
-    assert sweep.run(Sweep(), context(staff))["uploads"] == 1
+    assert sweep.sweep_all(Sweep(), context(staff))["uploads"] == 1
     assert sorted(p.name for p in staff.uploads.iterdir()) == ["alive", "young"]
 
 
@@ -183,9 +183,9 @@ def test_a_sweep_removes_embeddings_that_no_pointer_names(staff: Resources) -> N
     assert count(staff, Embedding) == 4
     with writing(staff.database) as session:
         job = jobs.enqueue(session, FitFirst(collection="staff"))
-    assert sweep.run(Sweep(), context(staff))["embeddings"] == 0
+    assert sweep.sweep_all(Sweep(), context(staff))["embeddings"] == 0
     with writing(staff.database) as session:
         session.execute(delete(Job).where(Job.id == job.id))
-    assert sweep.run(Sweep(), context(staff))["embeddings"] == 4
+    assert sweep.sweep_all(Sweep(), context(staff))["embeddings"] == 4
     with reading(staff.database) as session:
         assert session.scalar(select(func.count()).select_from(Embedding)) == 0

@@ -24,7 +24,7 @@ from ml.indexes import build
 from ml.types import Rows
 from tests.gallery import context, enrol
 from tests.rows import generation
-from workers.description import crops
+from workers.description import load_crops
 from workers.handlers import evaluate
 from workers.publishing import reembedding
 from workers.training import embedder_fit
@@ -43,17 +43,17 @@ def stocked(resources: Resources, **options: Any) -> list[Face]:
     return faces
 
 
-def run(resources: Resources, times: int = 1, **asked: Any) -> dict[str, Any]:
-    told = EvaluationRequest(collection="c", **asked).model_dump(mode="json")
+def run(resources: Resources, times: int = 1, **fields: Any) -> dict[str, Any]:
+    request = EvaluationRequest(collection="c", **fields).model_dump(mode="json")
     with writing(resources.database) as session:
-        row = Evaluation(request=told)
+        row = Evaluation(request=request)
         session.add(row)
         session.flush()
         message = Evaluate(evaluation=row.id)
         job = enqueue(session, message)
         job.state, job.worker = "running", "test"
     for _ in range(times):
-        result = evaluate.run(message, context(resources, job))
+        result = evaluate.run_evaluation(message, context(resources, job))
     with reading(resources.database) as session:
         row = session.get_one(Evaluation, message.evaluation)
         assert public_report(row.report) == result["report"]
@@ -104,7 +104,7 @@ def test_the_figures_are_those_of_the_book_and_of_a_search_of_every_cell(resourc
     with writing(resources.database) as session:
         resources.generations.keep(session, model)
         job = enqueue(session, Evaluate(evaluation="none"))
-    rows = reembedding.embedded(context(resources, job), model, ["identity"], faces)["identity"]
+    rows = reembedding.embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
     queries = [i * SHOTS + i % SHOTS for i in range(PEOPLE)]
     gallery = [i for i in range(len(faces)) if i not in queries]
     report = run(resources, files=[queries_file([*queries, 500])], model="m1")
@@ -134,16 +134,16 @@ def test_a_descriptor_that_must_learn_first_describes_by_what_it_learned(
 ) -> None:
     monkeypatch.setattr(vocabulary_fit, "fit_mixture", lambda z, k, seed: fit_mixture(z, 4, seed))
     faces = stocked(resources)
-    asked = {"method": "l2", "descriptor": {"name": "fisher", "options": {"stride": 9}}}
-    report = run(resources, files=[queries_file(range(0, len(faces), SHOTS))], training=asked)
-    told = json.loads((resources.settings.home / "vocabularies" / "fisher.json").read_text())
-    assert told["faces"] == len(faces)
-    vocabulary = Fisher(**told["options"], stride=9)
+    fields = {"method": "l2", "descriptor": {"name": "fisher", "options": {"stride": 9}}}
+    report = run(resources, files=[queries_file(range(0, len(faces), SHOTS))], training=fields)
+    request = json.loads((resources.settings.home / "vocabularies" / "fisher.json").read_text())
+    assert request["faces"] == len(faces)
+    vocabulary = Fisher(**request["options"], stride=9)
     assert vocabulary.dim == 2 * 4 * 66
-    rows = vocabulary.describe(crops(resources.blobs, faces, ["grey"])["grey"])
+    rows = vocabulary.describe(load_crops(resources.blobs, faces, ["grey"])["grey"])
     gallery = [i for i in range(len(faces)) if i % SHOTS]
-    found = [precision(rows, q, gallery) for q in range(0, len(faces), SHOTS)]
-    assert report["mean"]["map"] == pytest.approx(np.mean(found), abs=1e-6)
+    distances = [precision(rows, q, gallery) for q in range(0, len(faces), SHOTS)]
+    assert report["mean"]["map"] == pytest.approx(np.mean(distances), abs=1e-6)
 
 
 @on_sqlite
@@ -220,21 +220,23 @@ def test_pairs_are_judged_fold_by_fold(resources: Resources) -> None:
     with writing(resources.database) as session:
         resources.generations.keep(session, model)
         job = enqueue(session, Evaluate(evaluation="none"))
-    rows = reembedding.embedded(context(resources, job), model, ["identity"], faces)["identity"]
+    rows = reembedding.embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
     report = run(resources, protocol="verification", files=[pairs_file()], model="m1")
     assert [(d["name"], d["pairs"], d["missing"]) for d in report["draws"]] == [(f"view2:{f}", 8, 0) for f in range(3)]
     assert report["mean"]["accuracy"] == pytest.approx(np.mean([d["accuracy"] for d in report["draws"]]))
     assert report["sd"]["accuracy"] == pytest.approx(report["se"]["accuracy"] * 3**0.5)
     assert report["accuracy"]["low"] <= report["mean"]["accuracy"] <= report["accuracy"]["high"]
-    found = []
+    distances = []
     for first in range(0, PEOPLE, 4):
         near = [(SHOTS * w, SHOTS * w + 1) for w in range(first, first + 4)]
         far = [(SHOTS * (first + w) + 2, SHOTS * (first + (w + 1) % 4) + 3) for w in range(4)]
-        found.append([((rows[a] - rows[b]) ** 2).sum() for a, b in near + far])
+        distances.append([((rows[a] - rows[b]) ** 2).sum() for a, b in near + far])
     truth = np.repeat([1, 0], 4)
-    assert report["auc"]["value"] == pytest.approx(np.mean([roc_auc_score(truth, [-d for d in one]) for one in found]))
+    assert report["auc"]["value"] == pytest.approx(
+        np.mean([roc_auc_score(truth, [-d for d in one]) for one in distances])
+    )
     assert report["dispersion"]["friends"]["value"] == pytest.approx(
-        np.mean([np.sqrt(one[:4]) for one in found]), rel=1e-5
+        np.mean([np.sqrt(one[:4]) for one in distances]), rel=1e-5
     )
 
 
@@ -244,13 +246,13 @@ BY_FOLDS = {"protocol": "verification", "training": {"method": "wpca", "descript
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What every fit from now on learns from."""
     fits: list[Any] = []
-    fit = embedder_fit.fit
+    fit = embedder_fit.fit_embedder
 
     def watch(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
         fits.append(data)
         return fit(plan, data, *more, **named)
 
-    monkeypatch.setattr(embedder_fit, "fit", watch)
+    monkeypatch.setattr(embedder_fit, "fit_embedder", watch)
     return fits
 
 
@@ -261,21 +263,21 @@ def test_what_a_fold_says_teaches_nothing_of_its_own_model(
 ) -> None:
     """Fold 1 poisoned: what its own model is fitted on stays the same to the bit, and so does its threshold."""
     as_lfw_names_them(resources)
-    fits, asked = watched(monkeypatch), BY_FOLDS | {"setting": setting}
-    runs = [run(resources, files=[pairs_file(turned=turned)], **asked) for turned in (None, 1)]
+    fits, fields = watched(monkeypatch), BY_FOLDS | {"setting": setting}
+    runs = [run(resources, files=[pairs_file(turned=turned)], **fields) for turned in (None, 1)]
     clean, poisoned = fits[:3], fits[3:]
     assert [len(data.rows) for data in clean] == ([32] * 3 if setting == "restricted" else [40] * 3)
     assert np.array_equal(clean[1].rows, poisoned[1].rows)
     assert np.array_equal(clean[1].tasks[0].pairs, poisoned[1].tasks[0].pairs)
     thresholds = [report["draws"][1]["threshold"] for report in runs]
     assert thresholds[0] == thresholds[1]
-    told = clean[0].tasks[0]
+    request = clean[0].tasks[0]
     if setting == "restricted":
-        assert np.isnan(told.values).all()
-        assert (len(told.pairs), told.same.sum(), len(np.unique(told.people))) == (16, 8, 16)
+        assert np.isnan(request.values).all()
+        assert (len(request.pairs), request.same.sum(), len(np.unique(request.people))) == (16, 8, 16)
         assert not np.array_equal(clean[0].tasks[0].pairs, poisoned[0].tasks[0].pairs)
     else:
-        assert (np.unique(told.people, return_counts=True)[1] == SHOTS).all()
+        assert (np.unique(request.people, return_counts=True)[1] == SHOTS).all()
 
 
 @on_sqlite
@@ -284,8 +286,8 @@ def test_what_was_learned_has_its_threshold_from_a_fit_that_saw_neither_fold(
     resources: Resources, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_lfw_names_them(resources)
-    fits, asked = watched(monkeypatch), BY_FOLDS | {"setting": setting}
-    clean, poisoned = (run(resources, files=[pairs_file(4, 3, turned=turned)], **asked) for turned in (None, 1))
+    fits, fields = watched(monkeypatch), BY_FOLDS | {"setting": setting}
+    clean, poisoned = (run(resources, files=[pairs_file(4, 3, turned=turned)], **fields) for turned in (None, 1))
     sizes = [len(data.rows) for data in fits[:6]]
     both, one = (24, 36) if setting == "restricted" else (30, 45)
     assert sorted(sizes) == [both] * 2 + [one] * 4
@@ -299,10 +301,10 @@ def test_a_model_is_compared_with_an_earlier_evaluation_of_the_same(resources: R
     as_lfw_names_them(resources)
     first = run(resources, draws=2, model=FIRST)
     again = run(resources, draws=2, training={"method": "l2", "descriptor": "lbp"}, against=first["id"])
-    told = again["against"]["difference"]
+    request = again["against"]["difference"]
     assert again["against"]["evaluation"] == first["id"]
-    assert set(told) == {"map", "1-call@1", "1-call@10"}
-    assert {k: told["map"][k] for k in ("value", "low", "high", "p", "groups")} == {
+    assert set(request) == {"map", "1-call@1", "1-call@10"}
+    assert {k: request["map"][k] for k in ("value", "low", "high", "p", "groups")} == {
         "value": 0, "low": 0, "high": 0, "p": 1, "groups": 12,
     }  # fmt: skip
     other = run(resources, draws=2, training={"method": "wpca", "descriptor": "lbp", "dim": 1}, against=first["id"])
@@ -336,9 +338,9 @@ def test_strangers_of_an_open_set_are_not_enrolled(resources: Resources) -> None
 @on_sqlite
 def test_what_cannot_be_measured_says_why(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    for asked in ({"model": FIRST}, {"files": [{"name": "q.txt", "text": "Nobody/1.jpg\n"}], "model": FIRST}):
+    for fields in ({"model": FIRST}, {"files": [{"name": "q.txt", "text": "Nobody/1.jpg\n"}], "model": FIRST}):
         with pytest.raises(Invalid) as refused:
-            run(resources, **asked)
+            run(resources, **fields)
         assert refused.value.code == "NothingToEvaluate"
     with pytest.raises(Invalid, match="labelled") as refused:
         run(resources, protocol="labels", model=FIRST)

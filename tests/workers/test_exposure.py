@@ -8,14 +8,14 @@ from sqlalchemy import select
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Label, Removal, Training
-from app.learning.plan import Named, Plan, Source
+from app.learning.plan import ComponentChoice, Plan, Source
 from app.resources import Resources
 from app.storage.model_cache import FIRST
 from ml.embedders.cosine import Cosine
 from ml.model import Model, Recipe, save_model
 from tests.gallery import enrol
 from tests.rows import generation
-from workers.publishing.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX, exposure, learned_from
+from workers.publishing.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX, find_learned_faces, trace_exposure
 from workers.training import embedder_fit, training_data
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -24,29 +24,31 @@ PEOPLE, SHOTS = 20, 2
 
 def plan(collection: str = "c", **more: Any) -> Plan:
     given = {
-        "collection": collection, "method": "wpca", "descriptors": (Named(name="lbp"),), "options": {},
+        "collection": collection, "method": "wpca", "descriptors": (ComponentChoice(name="lbp"),), "options": {},
         "sources": (Source(origin="subjects"), Source(origin="labels")), "holdout": 0.3,
     }  # fmt: skip
     return Plan(**given | more)
 
 
-def read(resources: Resources, collection: str = "c") -> training_data.Snapshot:
+def read(resources: Resources, collection: str = "c") -> training_data.TrainingData:
     with reading(resources.database) as session:
-        asked = plan(collection)
-        return training_data.read(session, asked, training_data.taken(session, Training(snapshot={}), asked))
+        training_plan = plan(collection)
+        return training_data.read_training_data(
+            session, training_plan, training_data.record_snapshot(session, Training(snapshot={}), training_plan)
+        )
 
 
 def learn(
-    resources: Resources, name: str, collection: str = "c", *, holdout: float = 0.3, listed: bool = True, **facts: Any
+    resources: Resources, name: str, collection: str = "c", *, holdout: float = 0.3, listed: bool = True, **more: Any
 ) -> Model:
     """A model that was fitted on the collection as it is, and its holdout model."""
-    taken = read(resources, collection)
-    asked = plan(collection, holdout=holdout, start_from=facts.pop("start_from", None))
-    told = {"changes": taken.taken["changes"], "labels": {}, "plan": asked.model_dump(mode="json", by_alias=True)}
-    model = replace(generation(name), facts=told | facts)
-    held = embedder_fit.held_out(taken, holdout)
+    data = read(resources, collection)
+    training_plan = plan(collection, holdout=holdout, start_from=more.pop("start_from", None))
+    model_facts = {**data.snapshot, "labels": {}, "plan": training_plan.model_dump(mode="json", by_alias=True)}
+    model = replace(generation(name), facts=model_facts | more)
+    held = embedder_fit.choose_held_out_faces(data, holdout)
     if holdout:
-        pks = [face.pk for face, out in zip(taken.faces, held, strict=True) if out]
+        pks = [face.pk for face, out in zip(data.faces, held, strict=True) if out]
         left_out = {"holdout": holdout} | ({HELD_OUT_FACES: pks} if listed else {})
         save_model(replace(generation(name + HOLDOUT_SUFFIX), facts=left_out), resources.generations.folder)
     with writing(resources.database) as session:
@@ -56,17 +58,17 @@ def learn(
 
 def known(resources: Resources, model: str, collection: str = "c") -> tuple[str, set[str]]:
     """What is measured in the model's stead, and the people that it may have learned from."""
-    taken = read(resources, collection)
+    data = read(resources, collection)
     with reading(resources.database) as session:
-        exposed = exposure(session, resources.generations, model, [collection])
-        seen = learned_from(session, exposed, taken)
-    return exposed.measured_as.id, {face.subject_id or "" for face, s in zip(taken.faces, seen, strict=True) if s}
+        exposure = trace_exposure(session, resources.generations, model, [collection])
+        seen = find_learned_faces(session, exposure, data)
+    return exposure.measured_as.id, {face.subject_id or "" for face, s in zip(data.faces, seen, strict=True) if s}
 
 
 def held_out(resources: Resources, share: float = 0.3) -> set[str]:
-    taken = read(resources)
-    out = embedder_fit.held_out(taken, share)
-    return {face.subject_id or "" for face, o in zip(taken.faces, out, strict=True) if o}
+    data = read(resources)
+    out = embedder_fit.choose_held_out_faces(data, share)
+    return {face.subject_id or "" for face, o in zip(data.faces, out, strict=True) if o}
 
 
 EVERYBODY = {f"p{i}" for i in range(PEOPLE)}
@@ -155,3 +157,22 @@ def test_of_a_collection_that_was_made_anew_nobody_is_taken_for_new(resources: R
         for face in session.scalars(select(Face)):
             face.created_at += 10**6
     assert known(resources, "m1")[1] == EVERYBODY
+
+
+def test_a_collection_recreated_while_a_model_was_trained_is_another_one(resources: Resources) -> None:
+    enrol(resources, "c", range(PEOPLE), shots=SHOTS)
+    learn(resources, "m1", holdout=0.0)
+    enrol(resources, "c", range(50, 55), shots=SHOTS)
+    assert known(resources, "m1")[1] == EVERYBODY
+    with writing(resources.database) as session:
+        session.get_one(Collection, "c").created_at -= 1.0  # still before the model was kept
+    assert known(resources, "m1")[1] == EVERYBODY | {f"p{i}" for i in range(50, 55)}
+
+
+def test_a_training_reads_no_faces_of_a_later_collection_of_the_same_id(resources: Resources) -> None:
+    enrol(resources, "c", range(PEOPLE), shots=SHOTS)
+    with writing(resources.database) as session:
+        snapshot = training_data.record_snapshot(session, Training(snapshot={}), plan())
+        assert len(training_data.read_training_data(session, plan(), snapshot).faces) == PEOPLE * SHOTS
+        session.get_one(Collection, "c").created_at += 1.0
+        assert training_data.read_training_data(session, plan(), snapshot).faces == []

@@ -39,12 +39,12 @@ def test_a_better_first_model_is_fitted_once_and_its_publication_written_down_on
 ) -> None:
     monkeypatch.setattr(fit_first, "why_not_better", lambda report: None)
     enrol(resources, "c", range(20), shots=3)
-    result = fit_first.run(FitFirst(collection="c"), begin(resources))
+    result = fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))
     made = resources.generations.get(result["model"])
     assert made.embedder.learned["projection"].shape == (15, 9860)
     assert made.calibrations["identity"].slope > 0
     assert result["report"]["current"]["protocol"] == "held-out-0.2"
-    assert fit_first.run(FitFirst(collection="c"), begin(resources)) == {"model": result["model"]}
+    assert fit_first.fit_first_model(FitFirst(collection="c"), begin(resources)) == {"model": result["model"]}
     [publish] = published(resources)
     assert (publish["model"], publish["by"]) == (result["model"], "service")
     assert publish["reason"] == "the first 60 faces: measured to be better than lbp-l2"
@@ -53,7 +53,7 @@ def test_a_better_first_model_is_fitted_once_and_its_publication_written_down_on
 
 def test_a_first_model_that_is_not_measured_to_be_better_is_not_kept(resources: Resources) -> None:
     enrol(resources, "c", range(20), shots=3)
-    result = fit_first.run(FitFirst(collection="c"), begin(resources))
+    result = fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))
     assert result["model"] is None
     assert "not measured to be better than lbp-l2" in result["why"]
     assert result["report"]["tasks"]["identity"]["current_model"] == "lbp-l2"
@@ -63,7 +63,7 @@ def test_a_first_model_that_is_not_measured_to_be_better_is_not_kept(resources: 
 
 def test_without_names_nothing_is_measured_and_nothing_published(resources: Resources) -> None:
     enrol(resources, "c", range(20), shots=1, named=False)
-    result = fit_first.run(FitFirst(collection="c"), begin(resources))
+    result = fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))
     assert result["model"] is None
     assert result["why"].startswith("it could not be measured")
     assert kept(resources) == ["lbp-l2"]
@@ -75,7 +75,7 @@ def report_of(gain: float, low: float, first: float, people: int = 100) -> dict[
         "mAP": {"value": gain, "low": low, "high": 2 * gain - low, "p": 0.5},
         "1-call@1": {"value": first, "low": first - 0.04, "high": first + 0.04, "p": 0.5},
     }
-    gains = {name: Difference(**told) for name, told in difference.items()}
+    gains = {name: Difference(**report) for name, report in difference.items()}
     share = {name: Interval(0.5, 0.4, 0.6) for name in difference}
     comparison = {"comparison": ModelComparison(share, share, gains, people=people).to_dict()}
     return {"tasks": {"identity": {"difference": difference, "current_model": "lbp-l2", "comparison": comparison}}}
@@ -100,9 +100,9 @@ def test_better_is_a_gain_beyond_chance_that_loses_no_first_place(
 
 def test_one_that_the_gate_would_not_let_pass_is_not_published() -> None:
     assert "people to measure on" in str(fit_first.why_not_better(report_of(0.05, 0.01, 0.02, people=9)))
-    told = report_of(0.05, 0.01, 0.02)
-    told["tasks"]["identity"]["comparison"] = None
-    assert fit_first.why_not_better(told) is not None
+    report = report_of(0.05, 0.01, 0.02)
+    report["tasks"]["identity"]["comparison"] = None
+    assert fit_first.why_not_better(report) is not None
 
 
 def test_a_report_without_a_comparison_shows_nothing() -> None:
@@ -112,12 +112,12 @@ def test_a_report_without_a_comparison_shows_nothing() -> None:
 
 def test_it_does_nothing_where_something_else_serves(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=1)
-    assert fit_first.run(FitFirst(collection="c"), begin(resources))["model"] is None, "too few faces"
+    assert fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))["model"] is None, "too few faces"
     enrol(resources, "c", range(10, 30), shots=1)
     with writing(resources.database) as session:
         session.add(Generation(id="other", manifest={}))
         session.flush()
         session.get_one(Deployment, ("c", "identity")).champion = "other"
-    assert fit_first.run(FitFirst(collection="c"), begin(resources))["model"] is None
-    assert fit_first.run(FitFirst(collection="gone"), begin(resources))["model"] is None
+    assert fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))["model"] is None
+    assert fit_first.fit_first_model(FitFirst(collection="gone"), begin(resources))["model"] is None
     assert published(resources) == []

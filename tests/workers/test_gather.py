@@ -18,8 +18,8 @@ from ml.types import Spec
 from tests.gallery import crops, enrol
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext
-from workers.description import batches, describe
-from workers.training.progress import telling
+from workers.description import describe_faces, describe_in_batches
+from workers.training.progress import report_progress
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -27,16 +27,16 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_faces_are_described_in_their_order(resources: Resources) -> None:
     faces = enrol(resources, "c", range(40), shots=2)
     recipe = Recipe((Spec("lbp", {"cell": 25}), Spec("lbp", {"cell": 50})))
-    told: list[tuple[int, int]] = []
-    rows = describe(resources, recipe, faces, JobContext("j", "w", resources), lambda *at: told.append(at))
+    steps: list[tuple[int, int]] = []
+    rows = describe_faces(resources, recipe, faces, JobContext("j", "w", resources), lambda *at: steps.append(at))
     grey = [
         np.asarray(decode_png(crops(who, who * 1000 + shot, 1.0)["grey"])) for who in range(40) for shot in range(2)
     ]
     assert np.array_equal(rows, recipe.describe({"grey": np.stack(grey)}))
-    assert told[-1] == (80, 80)
-    parts = list(batches(resources, recipe, faces, JobContext("j", "w", resources), size=7))
+    assert steps[-1] == (80, 80)
+    parts = list(describe_in_batches(resources, recipe, faces, JobContext("j", "w", resources), size=7))
     assert np.array_equal(np.concatenate(parts), rows)
-    assert describe(resources, recipe, [], JobContext("j", "w", resources)).shape == (0, recipe.dim)
+    assert describe_faces(resources, recipe, [], JobContext("j", "w", resources)).shape == (0, recipe.dim)
 
 
 def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None:
@@ -44,10 +44,10 @@ def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None
     context = JobContext("j", "w", resources)
     resources.blobs.remove("c", [Blobs.crop(faces[1].image_id, 0, "grey")])
     with pytest.raises(NotFound):
-        describe(resources, Recipe(), faces, context)
+        describe_faces(resources, Recipe(), faces, context)
     context.interrupted.set()
     with pytest.raises(Interrupted):
-        describe(resources, Recipe(), faces, context)
+        describe_faces(resources, Recipe(), faces, context)
 
 
 def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resources) -> None:
@@ -56,12 +56,12 @@ def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resour
     assert traffic.idle_seconds() == float("inf")
     set_threads(2)
     try:
-        with telling(JobContext("j", "w", resources)) as told:
-            told.share_cores()
+        with report_progress(JobContext("j", "w", resources)) as reporter:
+            reporter.share_cores()
             assert torch.get_num_threads() == 2
             traffic.stamp()
             assert traffic.idle_seconds() < 5
-            told.share_cores()
+            reporter.share_cores()
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2, "the next job begins with all that the process was given"
     finally:
@@ -80,12 +80,12 @@ def test_what_a_dear_descriptor_said_is_kept_and_goes_with_its_face(resources: R
     faces = enrol(resources, "c", range(6), shots=1)
     recipe = Recipe((Spec("lbp", {"cell": 50}), Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))})))
     context = JobContext("j", "w", resources)
-    first = describe(resources, recipe, faces[:4], context)
+    first = describe_faces(resources, recipe, faces[:4], context)
     for face in faces[:4]:
         resources.blobs.remove("c", [Blobs.crop(face.image_id, 0, "colour")])
-    again = describe(resources, recipe, faces[:4], context)
+    again = describe_faces(resources, recipe, faces[:4], context)
     np.testing.assert_array_equal(again, first)
-    mixed = describe(resources, recipe, faces[2:], context)
+    mixed = describe_faces(resources, recipe, faces[2:], context)
     np.testing.assert_array_equal(mixed[:2], first[2:])
     there = resources.blobs.of("c", faces[0].image_id)
     assert [name.rsplit(".", 1)[1] for name in sorted(there)[:2]] == ["f16", "png"]
@@ -98,19 +98,19 @@ def test_a_file_of_another_size_than_the_numbers_take_is_made_anew(
 ) -> None:
     faces = enrol(resources, "c", range(3), shots=1)
     recipe, context = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))}),)), JobContext("j", "w", resources)
-    first = describe(resources, recipe, faces, context)
+    first = describe_faces(resources, recipe, faces, context)
     broken = resources.blobs.root / "c-c" / Blobs.described(faces[1].image_id, 0, recipe.keys[0])
     assert broken.stat().st_size == 10
     broken.write_bytes(bytes(size))
-    np.testing.assert_array_equal(describe(resources, recipe, faces, context), first)
+    np.testing.assert_array_equal(describe_faces(resources, recipe, faces, context), first)
     assert broken.stat().st_size == 10
 
 
 def test_another_model_of_the_same_name_is_asked_itself(resources: Resources, tmp_path: Path) -> None:
     [face] = enrol(resources, "c", [1], shots=1)
     context = JobContext("j", "w", resources)
-    found = []
+    rows_read = []
     for output in ("code", "minus"):
         recipe = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path, output=output))}),))
-        found.append(describe(resources, recipe, [face], context))
-    np.testing.assert_array_equal(found[0], -found[1])
+        rows_read.append(describe_faces(resources, recipe, [face], context))
+    np.testing.assert_array_equal(rows_read[0], -rows_read[1])

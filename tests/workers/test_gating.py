@@ -8,21 +8,21 @@ import pytest
 from app.db.session import writing
 from app.db.tables import Deployment, Face, Label, Task
 from app.errors import Conflict
-from app.learning.plan import Named, Plan, Source
+from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive, Publish
 from app.resources import Resources
 from app.storage.model_cache import FIRST
 from tests.gallery import context, enrol
 from tests.rows import generation
-from workers.publishing.gate import judged
-from workers.publishing.model_comparison import measure
+from workers.publishing.gate import judge_publication
+from workers.publishing.model_comparison import measure_models
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def keep(resources: Resources, name: str, dim: int, tasks: tuple[str, ...] = ("identity",), **facts: Any) -> str:
-    model = replace(generation(name, dim=dim), facts=facts)
+def keep(resources: Resources, name: str, dim: int, tasks: tuple[str, ...] = ("identity",), **model_facts: Any) -> str:
+    model = replace(generation(name, dim=dim), facts=model_facts)
     model.embedder.tasks = tasks
     with writing(resources.database) as session:
         resources.generations.keep(session, model)
@@ -34,7 +34,7 @@ def judge(resources: Resources, model: str, champion: str | None = FIRST, **wish
     message = Publish(collection="c", tasks=(task,), model=model, **wish)
     with writing(resources.database) as session:
         job = enqueue(session, message)
-    return judged(context(resources, job), message, {task: champion})
+    return judge_publication(context(resources, job), message, {task: champion})
 
 
 def refusal(resources: Resources, model: str, champion: str | None = FIRST, **wish: Any) -> Conflict:
@@ -89,7 +89,7 @@ def test_a_champion_that_cannot_be_run_is_not_measured_against_and_an_override_g
 def by_group(name: str) -> dict[str, Any]:
     """Facts of a model that learned `age` elsewhere from the metadata field `group`."""
     plan = Plan(
-        collection="elsewhere", method="wpca", descriptors=(Named(name="lbp"),), options={}, holdout=0.2,
+        collection="elsewhere", method="wpca", descriptors=(ComponentChoice(name="lbp"),), options={}, holdout=0.2,
         sources=(Source(task="age", origin="metadata.group"),),
     )  # fmt: skip
     return {"plan": plan.model_dump(mode="json", by_alias=True), "changes": {"elsewhere": 7}}
@@ -134,21 +134,21 @@ def test_a_face_erased_while_it_is_measured_is_left_out(resources: Resources, mo
     faces = enrol(resources, "c", range(12), shots=2)
     keep(resources, "m1", 8)
     resources.blobs.remove("c", [n for n in resources.blobs.names("c") if faces[0].image_id in n])
-    read, calls = measure.__globals__["read_judges"], []
+    read, calls = measure_models.__globals__["read_measurable_faces"], []
 
     def erasing(*given: Any) -> Any:
-        found = read(*given)
+        result = read(*given)
         if not calls:
             with writing(resources.database) as session:
                 session.delete(session.get_one(Face, faces[0].pk))
         calls.append(given)
-        return found
+        return result
 
-    monkeypatch.setitem(measure.__globals__, "read_judges", erasing)
+    monkeypatch.setitem(measure_models.__globals__, "read_measurable_faces", erasing)
     with writing(resources.database) as session:
         job = enqueue(session, Publish(collection="c", tasks=("identity",), model="m1"))
-    found = measure(context(resources, job), "c", "identity", [FIRST, "m1"])
+    result = measure_models(context(resources, job), "c", "identity", [FIRST, "m1"])
     assert len(calls) == 2
-    assert found.evidence["faces"] == 23
-    assert found.comparison is not None
-    assert found.comparison.people == 11
+    assert result.evidence["faces"] == 23
+    assert result.comparison is not None
+    assert result.comparison.people == 11

@@ -33,7 +33,7 @@ from ml.types import Spec
 from tests.gallery import collection
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext, Later
-from workers.description import crops, describe
+from workers.description import describe_faces, load_crops
 from workers.handlers import HANDLERS, importing, ingest, listing, sweep
 from workers.main import Worker
 
@@ -75,7 +75,7 @@ def asked(resources: Resources, path: Path, **options: Any) -> str:
 
 def drain(resources: Resources, until: str) -> Job:
     """One worker does what there is to do until that job has ended."""
-    worker = Worker(resources, "work")
+    worker = Worker(resources, "default")
     for _ in range(500):
         worker.step()
         with reading(resources.database) as session:
@@ -148,9 +148,9 @@ def test_a_table_in_the_archive_overrides_the_folders(staff: Resources) -> None:
     files = {"manifest.csv": table.encode(), **{f"x/{n}.png": picture(n) for n in range(3)}}
     job = drain(staff, asked(staff, uploaded(staff, files)))
     assert (job.done, job.failed) == (2, 2)
-    found = items(staff, job.id)
-    assert found["x/2.png"] == ("failed", {"reasons": ["NOT_IN_MANIFEST"]})
-    assert found["x/9.png"] == ("failed", {"reasons": ["FILE_MISSING"]})
+    items_now = items(staff, job.id)
+    assert items_now["x/2.png"] == ("failed", {"reasons": ["NOT_IN_MANIFEST"]})
+    assert items_now["x/9.png"] == ("failed", {"reasons": ["FILE_MISSING"]})
     with reading(staff.database) as session:
         [ada] = session.scalars(select(Subject))
         faces = {f.external_image_id: f for f in session.scalars(select(Face))}
@@ -160,20 +160,20 @@ def test_a_table_in_the_archive_overrides_the_folders(staff: Resources) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "phrase"),
     [
         ({**PEOPLE, "../evil.png": b"x"}, "leads out"),
         ({"__MACOSX/x": b""}, "no file"),
         ({**PEOPLE, "manifest.csv": b"file\na\na\n"}, "second time"),
     ],
 )
-def test_of_a_hostile_archive_nothing_is_kept(staff: Resources, files: dict[str, bytes], told: str) -> None:
+def test_of_a_hostile_archive_nothing_is_kept(staff: Resources, files: dict[str, bytes], phrase: str) -> None:
     path = uploaded(staff, files)
     job = drain(staff, asked(staff, path))
     assert job.state == "failed"
     assert job.problem is not None
     assert job.problem["code"] == "InvalidArchive"
-    assert told in job.problem["detail"]
+    assert phrase in job.problem["detail"]
     assert (count(staff, Face), count(staff, JobItem), path.exists()) == (0, 0, False)
     assert not list(staff.blobs.names("staff"))
 
@@ -201,14 +201,16 @@ def test_parts_cover_every_photo_once_and_grow_smaller_towards_the_end(resources
 
 def test_a_part_that_is_done_twice_changes_nothing(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
-    worker = Worker(staff, "work")
+    worker = Worker(staff, "default")
     worker.step()
     with writing(staff.database) as session:
         part = session.scalars(select(Job).where(Job.parent_id == job).order_by(Job.id)).first()
         assert part is not None
-        message = jobs.read(part)
+        message = jobs.read_message(part)
     assert isinstance(message, IngestBatch)
-    threads = [threading.Thread(target=ingest.run, args=(message, JobContext(part.id, "w", staff))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=ingest.ingest_batch, args=(message, JobContext(part.id, "w", staff))) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -226,12 +228,12 @@ def wait(resources: Resources, job: str, until: float) -> None:
 
 def test_an_import_goes_on_where_its_worker_died(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
-    worker = Worker(staff, "work")
+    worker = Worker(staff, "default")
     worker.step()
     wait(staff, job, now() + 3600)  # a slow test is to lose parts alone, not the import, whose tries run out
     for _ in range(3):
         with writing(staff.database) as session:
-            part = jobs.claim(session, lane="work", worker="dead", lease=-1)
+            part = jobs.claim(session, queue="default", worker="dead", lease=-1)
             assert part is not None
             assert part.parent_id == job
         with writing(staff.database) as session:
@@ -243,7 +245,7 @@ def test_an_import_goes_on_where_its_worker_died(staff: Resources) -> None:
 
 def test_a_photo_that_kills_its_worker_again_and_again_is_refused_alone(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
-    Worker(staff, "work").step()
+    Worker(staff, "default").step()
     with writing(staff.database) as session:
         killer = session.get_one(JobItem, (job, 3))
         killer.detail = killer.detail | {"tried": ingest.TRIES}
@@ -255,7 +257,7 @@ def test_a_photo_that_kills_its_worker_again_and_again_is_refused_alone(staff: R
 
 def test_a_part_that_was_given_up_is_taken_up_again(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
-    Worker(staff, "work").step()
+    Worker(staff, "default").step()
     with writing(staff.database) as session:
         lost = update(Job).where(Job.parent_id == job)
         session.execute(lost.values(state="failed", problem={"code": "WorkerLost"}, finished_at=now()))
@@ -265,7 +267,7 @@ def test_a_part_that_was_given_up_is_taken_up_again(staff: Resources) -> None:
 
 def test_a_part_that_cannot_be_done_is_refused_and_the_import_ends(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
-    Worker(staff, "work").step()
+    Worker(staff, "default").step()
     with writing(staff.database) as session:
         part = session.scalars(select(Job).where(Job.parent_id == job).order_by(Job.id)).first()
         assert part is not None
@@ -276,7 +278,7 @@ def test_a_part_that_cannot_be_done_is_refused_and_the_import_ends(staff: Resour
 
 def test_a_cancelled_import_stops(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
-    worker = Worker(staff, "work")
+    worker = Worker(staff, "default")
     worker.step()
     worker.step()
     with writing(staff.database) as session:
@@ -294,7 +296,7 @@ def test_it_ends_when_the_serving_indexes_hold_what_it_brought(staff: Resources)
         values = {"task": "identity", "generation_id": FIRST, "vectors": 0}
         session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 60, **values))
         session.add(Follower(process="dead", collection_id="staff", change=0, seen_at=now() - 60, **values))
-    worker = Worker(staff, "work")
+    worker = Worker(staff, "default")
     for _ in range(30):
         worker.step()
         staff.bell.wait("jobs", 0.02)
@@ -350,9 +352,9 @@ def test_what_a_dear_descriptor_says_of_an_import_is_kept_once(staff: Resources,
         faces = list(session.scalars(select(Face)))
     [key] = recipe.keys
     assert kept(staff) == {Blobs.described(f.image_id, 0, key) for f in faces}
-    fresh = recipe.describe(crops(staff.blobs, faces, recipe.crops))
+    fresh = recipe.describe(load_crops(staff.blobs, faces, recipe.crops))
     staff.blobs.remove("staff", [Blobs.crop(f.image_id, 0, "colour") for f in faces])
-    read = describe(staff, recipe, faces, JobContext("j", "w", staff))
+    read = describe_faces(staff, recipe, faces, JobContext("j", "w", staff))
     np.testing.assert_allclose(read, fresh, rtol=2e-3)
     written = {name: (staff.blobs.root / "c-staff" / name).stat().st_ino for name in kept(staff)}
     others = {f"another/{n}.png": picture(n) for n in range(9)}
@@ -370,7 +372,7 @@ def test_a_photo_that_could_not_be_taken_leaves_nothing_of_a_dear_descriptor(sta
     assert len(kept(staff)) == 1
     for name in [*staff.blobs.names("staff")]:
         os.utime(staff.blobs.root / "c-staff" / name, (0, 0))
-    sweep.run(Sweep(), JobContext("j", "w", staff))
+    sweep.sweep_all(Sweep(), JobContext("j", "w", staff))
     assert not [*staff.blobs.names("staff")]
 
 
@@ -420,7 +422,7 @@ def test_a_job_that_was_put_off_is_taken_up_when_it_said(resources: Resources, m
 
     monkeypatch.setattr("workers.main.HANDLERS", HANDLERS | {FitFirst: put_off})
     slow = resources.settings.model_copy(update={"poll_seconds": 20.0})
-    worker = Worker(replace(resources, settings=slow), "work")
+    worker = Worker(replace(resources, settings=slow), "default")
     with writing(resources.database) as session:
         jobs.enqueue(session, FitFirst(collection="staff"))
     worker.run()
@@ -435,7 +437,7 @@ def test_a_listing_that_is_interrupted_starts_again(staff: Resources) -> None:
     context.interrupted.set()
     message = ImportArchive(collection="staff", path=str(staff.uploads / "archive"), aligned=True)
     with pytest.raises(Interrupted):
-        importing.run(message, context)
+        importing.import_archive(message, context)
     done = drain(staff, job)
     assert (done.done, done.total) == (40, 40)
     assert json.dumps(sorted(items(staff, job))) == json.dumps(sorted(PEOPLE))

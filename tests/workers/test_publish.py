@@ -51,14 +51,14 @@ def job(resources: Resources, model: str, **wish: Any) -> tuple[Publish, Job]:
 
 def run(resources: Resources, model: str, **wish: Any) -> dict[str, Any]:
     message, row = job(resources, model, **wish)
-    return publish.run(message, context(resources, row))
+    return publish.publish_model(message, context(resources, row))
 
 
 def deployment(resources: Resources, task: str = "identity") -> Deployment:
     with reading(resources.database) as session:
-        found = session.get_one(Deployment, ("c", task))
-        session.expunge(found)
-        return found
+        row = session.get_one(Deployment, ("c", task))
+        session.expunge(row)
+        return row
 
 
 def counted(resources: Resources, model: str, task: str = "identity") -> int:
@@ -84,8 +84,8 @@ def ranked(spread: float) -> Ranked:
 def trained(candidate: float, current: float, against: str = FIRST, faces: int = 12) -> dict[str, Any]:
     """A training's report, of a collection `c` of so many faces."""
     comparison = compare_rankings(ranked(current), ranked(candidate)).to_dict()
-    told = {"collection": "c", "champion": against, "faces": faces, "comparison": comparison}
-    return {"tasks": {"identity": {"comparison": told}}}
+    reported = {"collection": "c", "champion": against, "faces": faces, "comparison": comparison}
+    return {"tasks": {"identity": {"comparison": reported}}}
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -94,7 +94,7 @@ def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resou
     model, before = keep(resources, generation("m1")), change(resources)
     message, row = job(resources, model.id)
     for _ in range(times):
-        result = publish.run(message, context(resources, row))
+        result = publish.publish_model(message, context(resources, row))
     too_few = {"unmeasured": "the collection has 9 faces, too few to measure anything or to serve anybody"}
     assert result == {
         "model": "m1", "tasks": ["identity"], "version": 2, "served": True,
@@ -114,7 +114,7 @@ def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -
     model = keep(resources, generation("m1"))
     marked = np.ones((5, 8), np.float32)
     with writing(resources.database) as session:
-        reembedding.keep(session, "m1", {"identity": marked}, [f.pk for f in faces[:5]])
+        reembedding.store_embeddings(session, "m1", {"identity": marked}, [f.pk for f in faces[:5]])
     run(resources, model.id, **INSISTED)
     with reading(resources.database) as session:
         rows = session.execute(select(Embedding.face_pk, Embedding.vector).where(Embedding.generation_id == "m1"))
@@ -129,7 +129,7 @@ def test_a_place_is_not_kept_for_a_face_that_was_removed_meanwhile(resources: Re
     with writing(resources.database) as session:
         session.delete(session.get_one(Face, faces[0].pk))
     with writing(resources.database) as session:
-        reembedding.keep(session, "m1", {"identity": np.ones((2, 8), np.float32)}, [f.pk for f in faces])
+        reembedding.store_embeddings(session, "m1", {"identity": np.ones((2, 8), np.float32)}, [f.pk for f in faces])
     assert counted(resources, "m1") == 1
 
 
@@ -196,6 +196,23 @@ def test_a_report_counts_only_for_what_served_and_was_enrolled_when_it_was_made(
         assert refused.value.code == "NotMeasured"
 
 
+@on_sqlite
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
+def test_a_report_does_not_count_for_a_later_collection_of_the_same_id(resources: Resources, recorded: bool) -> None:
+    enrol(resources, "c", range(4), shots=3)
+    report = trained(candidate=0.5, current=3.0)
+    with reading(resources.database) as session:
+        created_at = session.get_one(Collection, "c").created_at
+    if recorded:
+        report["tasks"]["identity"]["comparison"]["collection_created_at"] = created_at
+    keep(resources, generation("m1"), report)
+    with writing(resources.database) as session:
+        session.get_one(Collection, "c").created_at += 60.0
+    with pytest.raises(Conflict) as refused:
+        run(resources, "m1")
+    assert refused.value.code == "NotMeasured"
+
+
 def test_a_job_whose_deployment_has_moved_before_it_runs_is_stale(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2"):
@@ -203,7 +220,7 @@ def test_a_job_whose_deployment_has_moved_before_it_runs_is_stale(resources: Res
     message, row = job(resources, "m2", version=1)
     run(resources, "m1")
     with pytest.raises(Stale):
-        publish.run(message, context(resources, row))
+        publish.publish_model(message, context(resources, row))
     assert deployment(resources).champion == "m1"
 
 
@@ -219,16 +236,16 @@ def test_an_archived_model_is_not_published(resources: Resources) -> None:
 def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     model = keep(resources, generation("m1"))
-    place = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
+    follower = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
     with writing(resources.database) as session:
-        session.add(Follower(**place, generation_id=FIRST, change=1, seen_at=now() + 60))
-        session.add(Follower(**place | {"process": "dead"}, generation_id=FIRST, change=1, seen_at=now() - 60))
+        session.add(Follower(**follower, generation_id=FIRST, change=1, seen_at=now() + 60))
+        session.add(Follower(**follower | {"process": "dead"}, generation_id=FIRST, change=1, seen_at=now() - 60))
     message, row = job(resources, model.id)
     with pytest.raises(Later):
-        publish.run(message, context(resources, row))
+        publish.publish_model(message, context(resources, row))
     with writing(resources.database) as session:
-        session.merge(Follower(**place, generation_id="m1", change=change(resources), seen_at=now()))
-    assert publish.run(message, context(resources, row))["served"]
+        session.merge(Follower(**follower, generation_id="m1", change=change(resources), seen_at=now()))
+    assert publish.publish_model(message, context(resources, row))["served"]
     assert deployment(resources).version == 2
 
 
@@ -237,10 +254,10 @@ def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resource
     enrol(resources, "c", range(3), shots=2)
     model = keep(resources, generation("m1"))
     message, row = job(resources, model.id)
-    publish.run(message, context(resources, row))
+    publish.publish_model(message, context(resources, row))
     with writing(resources.database) as session:
         pointers.roll_back(session, pointers.locked(session, "c"), "identity", Why("bob"))
-    publish.run(message, context(resources, row))
+    publish.publish_model(message, context(resources, row))
     assert deployment(resources).champion == FIRST
 
 
@@ -252,9 +269,9 @@ def test_an_interrupted_run_leaves_the_pointers_and_another_goes_on(resources: R
     stopped = context(resources, row)
     stopped.interrupted.set()
     with pytest.raises(Interrupted):
-        publish.run(message, stopped)
+        publish.publish_model(message, stopped)
     assert deployment(resources).champion == FIRST
-    publish.run(message, context(resources, row))
+    publish.publish_model(message, context(resources, row))
     assert deployment(resources).champion == "m1"
 
 

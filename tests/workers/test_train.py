@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Face, Generation, Job, Label, Training
 from app.errors import NotFound
-from app.learning.plan import Named, Plan, Source
+from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import cancel, enqueue
 from app.queue.messages import Train
 from app.resources import Resources
@@ -22,8 +22,8 @@ from ml.evaluation.records import EvaluationReport
 from tests.gallery import context, enrol
 from workers.context import Interrupted
 from workers.handlers import train
+from workers.publishing.exposure import HOLDOUT_SUFFIX
 from workers.training import training_data
-from workers.training.candidate import HELD_OUT
 
 LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "min_pairs": 10}
 FAMILIES = {
@@ -35,11 +35,12 @@ FAMILIES = {
 OURS = (Source(origin="subjects"), Source(origin="labels"))
 
 
-def begin(resources: Resources, **asked: Any) -> tuple[Job, Train]:
+def begin(resources: Resources, **options: Any) -> tuple[Job, Train]:
     plan = Plan(**{
-        "collection": "c", "method": "ldml", "descriptors": (Named(name="lbp"),), "options": LDML, "sources": OURS,
+        "collection": "c", "method": "ldml",
+        "descriptors": (ComponentChoice(name="lbp"),), "options": LDML, "sources": OURS,
         "holdout": 0.3,
-    } | asked)  # fmt: skip
+    } | options)  # fmt: skip
     with writing(resources.database) as session:
         training = Training(request=plan.model_dump(mode="json", by_alias=True))
         session.add(training)
@@ -62,7 +63,7 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     enrol(resources, "c", range(24), shots=4)
     enrol(resources, "c", range(100, 106), shots=1, named=False, role="distractor")
     job, message = begin(resources)
-    result = train.run(message, context(resources, job))
+    result = train.train_model(message, context(resources, job))
     training = of(resources, message)
     assert training.model == result["model"]
     report = result["report"]
@@ -80,26 +81,26 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     assert report["tasks"]["identity"]["current_has_seen"] == 0
     assert {p["phase"] for p in training.curve} == {"fit", "refit"}
     made = resources.generations.get(result["model"])
-    assert made.embedder.notes["steps"] == resources.generations.get(made.id + HELD_OUT).embedder.notes["steps"]
+    assert made.embedder.notes["steps"] == resources.generations.get(made.id + HOLDOUT_SUFFIX).embedder.notes["steps"]
     assert made.calibrations["identity"].slope > 0
     impostors = made.calibrations["identity"].impostors
     assert len(impostors.effective) == len(impostors.distances)
     assert min(impostors.effective) < impostors.n / 10  # few people are in all of its pairs
-    listed = resources.generations.get(made.id + HELD_OUT).facts["held_out_faces"]
+    listed = resources.generations.get(made.id + HOLDOUT_SUFFIX).facts["held_out_faces"]
     assert len(listed) == 4 * report["held_out_people"]
 
 
 def test_run_twice_it_ends_with_the_same_model(resources: Resources) -> None:
     enrol(resources, "c", range(12))
     job, message = begin(resources)
-    first = train.run(message, context(resources, job))
-    assert train.run(message, context(resources, job)) == first
+    first = train.train_model(message, context(resources, job))
+    assert train.train_model(message, context(resources, job)) == first
     with writing(resources.database) as session:
         training = session.get_one(Training, message.training)
         training.model = None  # as if it had been killed before its last transaction
         session.delete(session.get_one(Generation, first["model"]))
     enrol(resources, "c", range(50, 60))  # what arrived meanwhile is not learned from
-    again = train.run(message, context(resources, job))
+    again = train.train_model(message, context(resources, job))
     assert again["model"] == first["model"]
     assert again["report"]["faces"] == first["report"]["faces"] == 48
     assert again["report"]["candidate"]["mean_average_precision"] == pytest.approx(
@@ -116,7 +117,7 @@ def test_too_few_labels_say_how_many_are_missing(resources: Resources) -> None:
             session.add(Label(task="identity", face_a=faces[a].pk, face_b=faces[b].pk, same=same, by="ana"))
     job, message = begin(resources, holdout=0.0)
     with pytest.raises(TooFewPairs) as refused:
-        train.run(message, context(resources, job))
+        train.train_model(message, context(resources, job))
     assert refused.value.missing == 8
 
 
@@ -130,10 +131,10 @@ def test_labels_teach_where_nobody_is_named(resources: Resources) -> None:
                 first, second = sorted((a.pk, faces[(3 * who + step) % 60].pk))
                 session.add(Label(task="identity", face_a=first, face_b=second, same=False, by="ana"))
     job, message = begin(resources, holdout=0.3)
-    report = train.run(message, context(resources, job))["report"]
-    told = report["tasks"]["identity"]["labels"]
-    assert told["unseen"]["pairs"] > 0
-    assert told["unseen"]["pairs"] + told["learned"]["pairs"] == 80
+    report = train.train_model(message, context(resources, job))["report"]
+    task_report = report["tasks"]["identity"]["labels"]
+    assert task_report["unseen"]["pairs"] > 0
+    assert task_report["unseen"]["pairs"] + task_report["learned"]["pairs"] == 80
     assert report["candidate"] is None
 
 
@@ -146,7 +147,7 @@ def test_what_labels_alone_taught_is_judged_by_the_people_who_are_named(resource
                 session.add(Label(task="identity", face_a=pair[0], face_b=pair[1], same=same, by="ana"))
     labels = (Source(origin="labels"),)
     job, message = begin(resources, holdout=0.3, sources=labels, options=LDML | {"min_pairs": 4})
-    report = train.run(message, context(resources, job))["report"]
+    report = train.train_model(message, context(resources, job))["report"]
     assert report["candidate"]["queries"] == report["current"]["queries"] == 3 * report["held_out_people"] > 6
     assert set(report["tasks"]["identity"]["difference"]) == {"mAP", "1-call@1", "1-call@10"}
 
@@ -154,7 +155,7 @@ def test_what_labels_alone_taught_is_judged_by_the_people_who_are_named(resource
 def test_principal_components_need_neither_labels_nor_names(resources: Resources) -> None:
     enrol(resources, "c", range(10), shots=2, named=False)
     job, message = begin(resources, method="wpca", options={"dim": 6})
-    result = train.run(message, context(resources, job))
+    result = train.train_model(message, context(resources, job))
     made = resources.generations.get(result["model"])
     assert made.embedder.learned["projection"].shape == (6, 9860)
     assert not made.calibrations
@@ -164,15 +165,17 @@ def test_principal_components_need_neither_labels_nor_names(resources: Resources
 def test_a_second_training_is_compared_with_what_has_not_seen_the_held_out(resources: Resources) -> None:
     enrol(resources, "c", range(16))
     job, message = begin(resources)
-    first = train.run(message, context(resources, job))
+    first = train.train_model(message, context(resources, job))
     with writing(resources.database) as session:
         session.get_one(Deployment, ("c", "identity")).champion = first["model"]
     job, message = begin(resources)
-    second = train.run(message, context(resources, job))
-    told = second["report"]["tasks"]["identity"]
-    assert told["current_model"] == first["model"]
-    assert told["current_has_seen"] == 0
-    assert told["difference"]["mAP"]["value"] == pytest.approx(0, abs=0.01), "learned from the same, it is as good"
+    second = train.train_model(message, context(resources, job))
+    task_report = second["report"]["tasks"]["identity"]
+    assert task_report["current_model"] == first["model"]
+    assert task_report["current_has_seen"] == 0
+    assert task_report["difference"]["mAP"]["value"] == pytest.approx(0, abs=0.01), (
+        "learned from the same, it is as good"
+    )
 
 
 def test_a_cancel_is_heard_soon(resources: Resources) -> None:
@@ -182,7 +185,7 @@ def test_a_cancel_is_heard_soon(resources: Resources) -> None:
 
     def work() -> None:
         with pytest.raises(Interrupted):
-            train.run(message, context(resources, job))
+            train.train_model(message, context(resources, job))
         ended.append(time.monotonic())
 
     worker = threading.Thread(target=work, daemon=True)
@@ -191,10 +194,10 @@ def test_a_cancel_is_heard_soon(resources: Resources) -> None:
         time.sleep(0.05)
     with writing(resources.database) as session:
         cancel(session, session.get_one(Job, job.id))
-    asked = time.monotonic()
+    options = time.monotonic()
     worker.join(20)
     assert ended
-    assert ended[0] - asked < 2
+    assert ended[0] - options < 2
     assert of(resources, message).model is None
 
 
@@ -203,7 +206,7 @@ def test_metadata_defines_a_task_of_its_own(resources: Resources) -> None:
     enrol(resources, "c", range(20), shots=2, metadata=ages)
     sources = (Source(task="age", origin="metadata.age", tolerance=2),)
     job, message = begin(resources, sources=sources)
-    report = train.run(message, context(resources, job))["report"]
+    report = train.train_model(message, context(resources, job))["report"]
     assert report["task"] == "age"
     assert report["candidate"]["task"] == "age"
     assert np.isfinite(report["candidate"]["mean_average_precision"]["value"])
@@ -219,7 +222,7 @@ def test_several_tasks_of_several_collections_share_one_model(resources: Resourc
     )
     options = {"dim": 4, "steps": 60, "batch": 16, "pairs": 300, "auxiliary_pairs": 300}
     job, message = begin(resources, method="cpmtml", options=options, sources=sources)
-    result = train.run(message, context(resources, job))
+    result = train.train_model(message, context(resources, job))
     made = resources.generations.get(result["model"])
     assert made.tasks == ("identity", "age")
     assert made.calibrations.keys() == {"identity", "age"}
@@ -235,13 +238,13 @@ def test_a_face_that_is_erased_meanwhile_is_done_without(resources: Resources) -
     job, message = begin(resources)
     with writing(resources.database) as session:
         training = session.get_one(Training, message.training)
-        training_data.taken(session, training, Plan.model_validate(training.request))
+        training_data.record_snapshot(session, training, Plan.model_validate(training.request))
     resources.blobs.remove("c", [Blobs.crop(faces[0].image_id, 0, "grey")])
     with pytest.raises(NotFound):
-        train.run(message, context(resources, job))
+        train.train_model(message, context(resources, job))
     with writing(resources.database) as session:
         session.delete(session.get_one(Face, faces[0].pk))
-    assert train.run(message, context(resources, job))["report"]["faces"] == 35
+    assert train.train_model(message, context(resources, job))["report"]["faces"] == 35
 
 
 @pytest.mark.parametrize("method", ["ldml", "stml", "qconv", "cosim_mass"])
@@ -249,16 +252,16 @@ def test_a_training_goes_on_from_a_model_and_its_twin(resources: Resources, meth
     enrol(resources, "c", range(24), shots=4)
     options = FAMILIES[method]
     job, message = begin(resources, method=method, options=options)
-    first = train.run(message, context(resources, job))
+    first = train.train_model(message, context(resources, job))
     still = options | {"steps": 1, "rate": 1e-9}
     job, message = begin(resources, method=method, options=still, start_from=first["model"])
-    again = train.run(message, context(resources, job))
+    again = train.train_model(message, context(resources, job))
     assert again["model"] != first["model"]
     rows = np.random.default_rng(0).random((40, 9860), np.float32)
-    for ending in ("", HELD_OUT):
+    for ending in ("", HOLDOUT_SUFFIX):
         before, after = (resources.generations.get(r["model"] + ending) for r in (first, again))
-        apart = [g.embedder.metric.distances(g.embed(rows), g.embed(rows)) for g in (before, after)]
-        np.testing.assert_allclose(apart[1], apart[0], atol=4e-3)
+        distances = [g.embedder.metric.distances(g.embed(rows), g.embed(rows)) for g in (before, after)]
+        np.testing.assert_allclose(distances[1], distances[0], atol=4e-3)
 
 
 @pytest.mark.parametrize("method", ["ldml", "stml", "qconv", "cosim_mass"])
@@ -266,4 +269,4 @@ def test_a_method_says_what_it_cannot_go_on_from(resources: Resources, method: s
     enrol(resources, "c", range(12), shots=3)
     job, message = begin(resources, method=method, options=FAMILIES[method], start_from="lbp-l2")
     with pytest.raises(CannotGoOn, match="L2"):
-        train.run(message, context(resources, job))
+        train.train_model(message, context(resources, job))

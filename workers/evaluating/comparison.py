@@ -9,52 +9,64 @@ from numpy.typing import NDArray
 from app.errors import Invalid
 from ml.evaluation.comparisons.paired_tests import compare, compare_folds
 
-CALLS = (1, 10)
+CALL_RANKS = (1, 10)
 
 
-def compared(now: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+def compare_reports(now: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     """Now less then, of two reports: of each figure its value, interval, p and groups. Raises Invalid unless both were
     measured on the same."""
-    return _by_query(now["outcomes"], then.get("outcomes", [])) if "outcomes" in now else _by_fold(now, then)
+    return (
+        _compare_queries(now["outcomes"], earlier.get("outcomes", []))
+        if "outcomes" in now
+        else _compare_folds_of(now, earlier)
+    )
 
 
-def _by_query(now: list[dict[str, Any]], then: list[dict[str, Any]]) -> dict[str, Any]:
-    if [_asked(d) for d in now] != [_asked(d) for d in then]:
-        raise _other("the same queries of the same draws, in a gallery of the same size")
-    people = _all(now, "people")
-    figures = {"map": (_all(now, "map"), _all(then, "map"))}
-    for k in CALLS:
-        figures[f"1-call@{k}"] = (_within(_all(now, "first"), k), _within(_all(then, "first"), k))
-    told = {}
+def _compare_queries(now: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> dict[str, Any]:
+    if [_identify_queries(d) for d in now] != [_identify_queries(d) for d in earlier]:
+        raise _make_incomparable("the same queries of the same draws, in a gallery of the same size")
+    people = _join_draws(now, "people")
+    figures = {"map": (_join_draws(now, "map"), _join_draws(earlier, "map"))}
+    for k in CALL_RANKS:
+        figures[f"1-call@{k}"] = (
+            _is_within(_join_draws(now, "first"), k),
+            _is_within(_join_draws(earlier, "first"), k),
+        )
+    differences = {}
     for name, (a, b) in figures.items():
-        found = compare(a, b, people)
-        told[name] = asdict(found.difference) | {"p": found.p, "groups": found.groups}
-    return told
+        comparison = compare(a, b, people)
+        differences[name] = asdict(comparison.difference) | {"p": comparison.p, "groups": comparison.groups}
+    return differences
 
 
-def _by_fold(now: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+def _compare_folds_of(now: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     """p: folds swapped whole, exactly; the interval and the other tests: see
     `ml.evaluation.comparisons.paired_tests`."""
-    ours, theirs = now["draws"], then.get("draws", [])
-    if [d["fingerprint"] for d in ours] != [d.get("fingerprint") for d in theirs]:
-        raise _other("the same pairs of the same folds")
-    a, b = (np.array([d["accuracy"] for d in draws]) for draws in (ours, theirs))
-    found = compare_folds(a, b)
-    tests = {"p": compare(a, b).p, "t": found.t, "wilcoxon": found.wilcoxon, "corrected_t": found.corrected}
-    return {"accuracy": asdict(found.difference) | tests | {"groups": found.folds}}
+    draws, earlier_draws = now["draws"], earlier.get("draws", [])
+    if [d["fingerprint"] for d in draws] != [d.get("fingerprint") for d in earlier_draws]:
+        raise _make_incomparable("the same pairs of the same folds")
+    a, b = (np.array([d["accuracy"] for d in draws]) for draws in (draws, earlier_draws))
+    comparison = compare_folds(a, b)
+    tests = {
+        "p": compare(a, b).p,
+        "t": comparison.t,
+        "wilcoxon": comparison.wilcoxon,
+        "corrected_t": comparison.corrected,
+    }
+    return {"accuracy": asdict(comparison.difference) | tests | {"groups": comparison.folds}}
 
 
-def _asked(draw: dict[str, Any]) -> tuple[Any, ...]:
+def _identify_queries(draw: dict[str, Any]) -> tuple[Any, ...]:
     return draw["name"], draw["gallery"], draw["faces"]
 
 
-def _all(draws: list[dict[str, Any]], name: str) -> NDArray[np.float64]:
+def _join_draws(draws: list[dict[str, Any]], name: str) -> NDArray[np.float64]:
     return np.array([np.nan if v is None else v for draw in draws for v in draw[name]], np.float64)
 
 
-def _within(first: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+def _is_within(first: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     return np.where(np.isfinite(first), first <= k, np.nan)
 
 
-def _other(what: str) -> Invalid:
+def _make_incomparable(what: str) -> Invalid:
     return Invalid(f"`against` was not measured on {what}: measure both anew", code="NothingToEvaluate")

@@ -19,13 +19,13 @@ from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
 from ml.evaluation.verification_pairs import read_folds
 from ml.types import Ids
 
-PHOTOS = 5  # a person is searched for with so many: 423 people of LFW, as 002 and 003 count them
-OPEN = 0.4  # held out of training; half of them are enrolled
-SHARES = {"disjoint": (0.5, PHOTOS), "holdout": (0.2, 2)}
+MIN_QUERY_PHOTOS = 5  # a person is searched for with so many: 423 people of LFW, as 002 and 003 count them
+OPEN_SET_HOLDOUT = 0.4  # held out of training; half of them are enrolled
+HOLDOUT_RULES = {"disjoint": (0.5, MIN_QUERY_PHOTOS), "holdout": (0.2, 2)}
 
 
 @dataclass(frozen=True)
-class Entrant:
+class EvaluationFace:
     """A face with the name of its photo, `Name/Name_0001.jpg`: the last two parts of its external_image_id."""
 
     pk: int
@@ -34,18 +34,18 @@ class Entrant:
     number: int
     photo: str
     person: int  # the subject's pk, -1 unknown
-    said: object  # what its metadata says under the key asked for
+    value: object  # what its metadata says under the key asked for
 
 
 @dataclass(frozen=True, eq=False)
-class Entrants:
+class EvaluationSet:
     """gallery: in order of pk; distractors: faces of nobody.
 
     values: (N,) what counts as the same, None: the person; tolerance: see `ml.evaluation.retrieval.rank`.
     """
 
-    gallery: list[Entrant]
-    distractors: list[Entrant]
+    gallery: list[EvaluationFace]
+    distractors: list[EvaluationFace]
     values: NDArray[np.float64] | None
     tolerance: float
 
@@ -58,37 +58,37 @@ class Entrants:
         return np.array([e.person for e in self.gallery], np.int64)
 
 
-def read(session: Session, asked: EvaluationRequest) -> Entrants:
+def read_evaluation_set(session: Session, request: EvaluationRequest) -> EvaluationSet:
     """With protocol files one face a photo, the largest; else all. Raises Invalid where there is none."""
-    key = asked.by.removeprefix("metadata.") if asked.by != "subjects" else None
-    gallery = list(_faces(session, asked.collection, "gallery", key))
-    if asked.files:
+    key = request.by.removeprefix("metadata.") if request.by != "subjects" else None
+    gallery = list(_iterate_faces(session, request.collection, "gallery", key))
+    if request.files:
         first = {e.photo: e for e in sorted(gallery, key=lambda e: -e.number)}
         gallery = sorted(first.values(), key=lambda e: e.pk)
     if not gallery:
-        raise Invalid(f"collection {asked.collection!r} has no gallery faces to rank", code="NothingToEvaluate")
-    distractors = list(_faces(session, asked.collection, "distractor", None))
-    values = None if key is None else _values([e.said for e in gallery], asked.tolerance)
-    return Entrants(gallery, distractors, values, asked.tolerance)
+        raise Invalid(f"collection {request.collection!r} has no gallery faces to rank", code="NothingToEvaluate")
+    distractors = list(_iterate_faces(session, request.collection, "distractor", None))
+    values = None if key is None else _read_values([e.value for e in gallery], request.tolerance)
+    return EvaluationSet(gallery, distractors, values, request.tolerance)
 
 
-def drawn(asked: EvaluationRequest, entrants: Entrants) -> list[Protocol]:
+def make_protocols(request: EvaluationRequest, evaluation_set: EvaluationSet) -> list[Protocol]:
     """One protocol a file, or a draw. Raises Invalid where it names nothing that is here."""
     try:
-        if asked.protocol == "verification":
-            return _folds(asked.files[0], [e.photo for e in entrants.gallery], entrants.people)
-        if asked.files:
-            photos = [e.photo for e in entrants.gallery]
-            return [_from_file(file, photos) for file in asked.files]
-        return [_draw(asked.protocol, entrants.people, asked.seed + i) for i in range(asked.draws)]
+        if request.protocol == "verification":
+            return _read_folds(request.files[0], [e.photo for e in evaluation_set.gallery], evaluation_set.people)
+        if request.files:
+            photos = [e.photo for e in evaluation_set.gallery]
+            return [_read_file(file, photos) for file in request.files]
+        return [_draw_protocol(request.protocol, evaluation_set.people, request.seed + i) for i in range(request.draws)]
     except (Corrupt, WrongShape) as error:
         raise Invalid(str(error), code="NothingToEvaluate") from error
 
 
-def closed_set(people: Ids, seed: int) -> Protocol:
+def draw_closed_set(people: Ids, seed: int) -> Protocol:
     """One random photo of everybody with five or more is a query; all others are gallery and training (002, 003)."""
     numbers, counts = np.unique(people[people >= 0], return_counts=True)
-    eligible = numbers[counts >= PHOTOS]
+    eligible = numbers[counts >= MIN_QUERY_PHOTOS]
     if not len(eligible):
         raise WrongShape("people with five photos or more", "some", 0)
     draw = np.random.default_rng(seed)
@@ -97,38 +97,38 @@ def closed_set(people: Ids, seed: int) -> Protocol:
     return Protocol(f"retrieval-{seed}", people, training=others, queries=queries, gallery=others)
 
 
-def _draw(kind: str, people: Ids, seed: int) -> Protocol:
+def _draw_protocol(kind: str, people: Ids, seed: int) -> Protocol:
     if kind == "retrieval":
-        return closed_set(people, seed)
+        return draw_closed_set(people, seed)
     if kind == "openset":
-        return open_set_people(people, OPEN, seed=seed)
-    share, photos = SHARES[kind]
+        return open_set_people(people, OPEN_SET_HOLDOUT, seed=seed)
+    share, photos = HOLDOUT_RULES[kind]
     return held_out_people(people, share, seed=seed, photos=photos)
 
 
-def _folds(file: ProtocolFile, photos: Sequence[str], people: Ids) -> list[Protocol]:
+def _read_folds(file: ProtocolFile, photos: Sequence[str], people: Ids) -> list[Protocol]:
     """Everybody whom a fold does not name may be fitted on for it. Whose a photo is, the collection says."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "pairs.txt"
         path.write_text(file.text, "utf-8")
         count = len(read_folds(path, photos))
-        return [_apart(protocols.read(f"view2:{f}", Path(folder), photos), people) for f in range(count)]
+        return [_without_judged(protocols.read(f"view2:{f}", Path(folder), photos), people) for f in range(count)]
 
 
-def _apart(fold: Protocol, people: Ids) -> Protocol:
+def _without_judged(fold: Protocol, people: Ids) -> Protocol:
     """Nobody whom the collection knows under another name than the file is fitted on and judged."""
     judged = np.isin(people, people[fold.pairs.index]) & (people >= 0)
     return replace(fold.narrowed(np.flatnonzero(~judged)), people=people)
 
 
-def _from_file(file: ProtocolFile, photos: Sequence[str]) -> Protocol:
+def _read_file(file: ProtocolFile, photos: Sequence[str]) -> Protocol:
     with TemporaryDirectory() as folder:
         name = file.name.removesuffix(".txt")
         (Path(folder) / f"{name}.txt").write_text(file.text, "utf-8")
         return protocols.read(name, Path(folder), photos)
 
 
-def _faces(session: Session, collection: str, role: str, key: str | None) -> Iterator[Entrant]:
+def _iterate_faces(session: Session, collection: str, role: str, key: str | None) -> Iterator[EvaluationFace]:
     chosen = select(
         Face.pk, Face.collection_id, Face.image_id, Face.number, Face.external_image_id, Face.subject_pk,
         Face.attributes, Subject.attributes,
@@ -136,14 +136,14 @@ def _faces(session: Session, collection: str, role: str, key: str | None) -> Ite
     here = chosen.where(Face.collection_id == collection, Face.role == role).order_by(Face.pk)
     for pk, own, image, number, photo, subject, *metadata in session.execute(here):
         name = "/".join((photo or f"{image}-{number}").split("/")[-2:])
-        said = {**(metadata[1] or {}), **(metadata[0] or {})}.get(key) if key else None
-        yield Entrant(pk, own, image, number, name, -1 if subject is None else subject, said)
+        value = {**(metadata[1] or {}), **(metadata[0] or {})}.get(key) if key else None
+        yield EvaluationFace(pk, own, image, number, name, -1 if subject is None else subject, value)
 
 
-def _values(said: Sequence[object], tolerance: float) -> NDArray[np.float64]:
+def _read_values(value: Sequence[object], tolerance: float) -> NDArray[np.float64]:
     """Numbers where there is a tolerance, else the number of the word; NaN where nothing is said."""
     if tolerance:
-        told = [float(s) if isinstance(s, int | float) else np.nan for s in said]
-        return np.array(told, np.float64)
-    words = {w: i for i, w in enumerate(sorted({str(s) for s in said if s is not None}))}
-    return np.array([np.nan if s is None else words[str(s)] for s in said], np.float64)
+        numbers = [float(s) if isinstance(s, int | float) else np.nan for s in value]
+        return np.array(numbers, np.float64)
+    words = {w: i for i, w in enumerate(sorted({str(s) for s in value if s is not None}))}
+    return np.array([np.nan if s is None else words[str(s)] for s in value], np.float64)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.db.tables import Face
 from app.errors import Invalid
 from app.learning import label_consensus
-from app.learning.label_consensus import Settled
+from app.learning.label_consensus import LabelConsensus
 from ml.evaluation.intervals import bootstrap_pairs
 from ml.evaluation.separation import Scored, separation
 from ml.evaluation.verification import best_threshold
@@ -22,12 +22,12 @@ CHUNK = 5000
 PRIOR = 0.5
 
 
-def settled_here(session: Session, collection: str, task: str) -> Settled:
+def read_collection_consensus(session: Session, collection: str, task: str) -> LabelConsensus:
     """The settled pairs whose faces both lie in the collection. Raises Invalid without both kinds of them."""
-    said = label_consensus.settle(session, label_consensus.standing(session, task))
-    mine = set(session.scalars(select(Face.pk).where(Face.collection_id == collection)))
-    here = np.array([int(a) in mine and int(b) in mine for a, b in said.pairs], np.bool_)
-    kept = Settled(said.pairs[here], said.same[here], said.weights[here], said.unsettled)
+    consensus = label_consensus.read_consensus(session, label_consensus.list_standing_labels(session, task))
+    pks = set(session.scalars(select(Face.pk).where(Face.collection_id == collection)))
+    here = np.array([int(a) in pks and int(b) in pks for a, b in consensus.pairs], np.bool_)
+    kept = LabelConsensus(consensus.pairs[here], consensus.same[here], consensus.weights[here], consensus.unsettled)
     if not kept.same.any() or kept.same.all():
         same = int(kept.same.sum())
         raise Invalid(
@@ -37,39 +37,41 @@ def settled_here(session: Session, collection: str, task: str) -> Settled:
     return kept
 
 
-def faces_of(session: Session, said: Settled) -> list[Face]:
+def list_faces(session: Session, consensus: LabelConsensus) -> list[Face]:
     """The faces of these pairs, by pk."""
-    pks = np.unique(said.pairs).tolist()
+    pks = np.unique(consensus.pairs).tolist()
     parts = (pks[i : i + CHUNK] for i in range(0, len(pks), CHUNK))
     return [f for part in parts for f in session.scalars(select(Face).where(Face.pk.in_(part)).order_by(Face.pk))]
 
 
-def judged(said: Settled, faces: Sequence[Face], rows: Rows, generation: Model, task: str) -> dict[str, Any]:
+def measure_label_agreement(
+    consensus: LabelConsensus, faces: Sequence[Face], rows: Rows, model: Model, task: str
+) -> dict[str, Any]:
     """auc, eer, ...: see `ml.evaluation.separation`. accuracy: at probability 1/2 of the model's own calibration,
     without one at the best threshold of these pairs. Intervals resample the people whose faces were labelled.
 
     faces: those of the pairs, by pk; rows: where each lies.
     """
-    at = np.searchsorted([f.pk for f in faces], said.pairs)
-    distances = generation.metric.pair_distances(rows, at)
+    at = np.searchsorted([f.pk for f in faces], consensus.pairs)
+    distances = model.metric.pair_distances(rows, at)
     people = np.array([-f.pk if f.subject_pk is None else f.subject_pk for f in faces], np.int64)[at]
-    calibration = generation.calibrations.get(task)
+    calibration = model.calibrations.get(task)
     if calibration is not None:
         accepted = calibration.probability(distances) >= PRIOR
     else:
-        accepted = distances <= best_threshold(distances, said.same)
-    right = bootstrap_pairs([accepted == said.same], [people])
+        accepted = distances <= best_threshold(distances, consensus.same)
+    right = bootstrap_pairs([accepted == consensus.same], [people])
     sides = (
-        [Scored(generation.metric.display_distance(distances[said.same == same]), people[said.same == same])]
+        [Scored(model.metric.display_distance(distances[consensus.same == same]), people[consensus.same == same])]
         for same in (True, False)
     )
-    told = asdict(separation(*sides))
+    figures = asdict(separation(*sides))
     return {
-        "pairs": len(said),
-        "same": int(said.same.sum()),
-        "unsettled": said.unsettled,
+        "pairs": len(consensus),
+        "same": int(consensus.same.sum()),
+        "unsettled": consensus.unsettled,
         "threshold": "calibration" if calibration is not None else "best on these pairs",
         "accuracy": asdict(right),
-        **told,
-        "mean": {"accuracy": right.value, "auc": told["auc"]["value"], "eer": told["eer"]["value"]},
+        **figures,
+        "mean": {"accuracy": right.value, "auc": figures["auc"]["value"], "eer": figures["eer"]["value"]},
     }

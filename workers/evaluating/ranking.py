@@ -17,16 +17,19 @@ from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import CALLS, FPIRS, rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import det, misses_at_fpir
-from workers.evaluating.dataset import Entrants
-from workers.evaluating.embeddings import Placed
+from workers.evaluating.dataset import EvaluationSet
+from workers.evaluating.embeddings import GalleryEmbeddings
 
-WIDEST = 2048  # wider embeddings are searched flat in practice, and k-means over them takes minutes
-SHOWN = 100
-HEAVIEST = 10_000_000  # people times faces: half a minute of k-means
+MAX_SEARCH_DIM = 2048  # wider embeddings are searched flat in practice, and k-means over them takes minutes
+MAX_MISSING_SHOWN = 100
+MAX_CLUSTERING_WORK = 10_000_000  # people times faces: half a minute of k-means
 
 
-def judged(
-    task: str, entrants: Entrants, protocols: Sequence[Protocol], placed: Callable[[int], Placed]
+def measure_ranking(
+    task: str,
+    evaluation_set: EvaluationSet,
+    protocols: Sequence[Protocol],
+    embed_draw: Callable[[int], GalleryEmbeddings],
 ) -> dict[str, Any]:
     """The report: see `docs/use/publishing.md`. `placed(i)` is asked for one draw after the other, and none is held."""
     draws: list[dict[str, Any]] = []
@@ -35,16 +38,22 @@ def judged(
     curves: dict[str, Any] = {}
     metric: Distance = EUCLIDEAN
     for i, protocol in enumerate(protocols):
-        here = placed(i)
-        start, metric = time.perf_counter(), here.metric
+        embeddings = embed_draw(i)
+        start, metric = time.perf_counter(), embeddings.metric
         ranked.append(
-            rank_protocol(here.rows, protocol, metric=metric, values=entrants.values, tolerance=entrants.tolerance)
+            rank_protocol(
+                embeddings.rows,
+                protocol,
+                metric=metric,
+                values=evaluation_set.values,
+                tolerance=evaluation_set.tolerance,
+            )
         )
-        seconds = here.seconds | {"rank_seconds": time.perf_counter() - start}
-        draws.append(_draw(protocol, ranked[-1]) | seconds)
-        curves = curves or _curves(entrants, protocol, here)
-        if protocol.open_set and entrants.values is None:
-            decided.append(search_open_set(here.rows, protocol, metric))
+        seconds = embeddings.seconds | {"rank_seconds": time.perf_counter() - start}
+        draws.append(_summarise_draw(protocol, ranked[-1]) | seconds)
+        curves = curves or _measure_curves(evaluation_set, protocol, embeddings)
+        if protocol.open_set and evaluation_set.values is None:
+            decided.append(search_open_set(embeddings.rows, protocol, metric))
     pooled = summarise(ranked, protocol=protocols[0].name, task=task, metric=metric)
     figures = [k for k, v in draws[0].items() if isinstance(v, float)]
     values = {k: [d[k] for d in draws] for k in figures}
@@ -53,32 +62,32 @@ def judged(
         "sd": {k: float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for k, v in values.items()},
         "draws": draws,
         "pooled": pooled.to_dict(),
-        "outcomes": [_outcomes(entrants, p, r) for p, r in zip(protocols, ranked, strict=True)],
+        "outcomes": [_list_outcomes(evaluation_set, p, r) for p, r in zip(protocols, ranked, strict=True)],
         **curves,
         **({"open_set": summarise_open_set(decided)} if decided else {}),
     }
 
 
-def _outcomes(entrants: Entrants, protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
+def _list_outcomes(evaluation_set: EvaluationSet, protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
     """What came of each query, to compare another model with: AP and the rank of the nearest relevant face, or None."""
     return {
         "name": protocol.name,
         "gallery": ranked.gallery,
-        "faces": [entrants.gallery[q].pk for q in protocol.queries],
+        "faces": [evaluation_set.gallery[q].pk for q in protocol.queries],
         "people": ranked.groups.tolist(),
         "map": np.round(average_precisions(ranked), 6).tolist(),
         "first": ranked.first.tolist(),
     }
 
 
-def _draw(protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
+def _summarise_draw(protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
     misses = {f"fnir@{f:g}": misses_at_fpir(ranked.mate, ranked.stranger[ranked.strangers], f) for f in FPIRS}
     return {
         "name": protocol.name,
         "queries": int(ranked.mated.sum()),
         "gallery": ranked.gallery,
         "missing": len(protocol.missing),
-        "missing_queries": list(protocol.missing[:SHOWN]),
+        "missing_queries": list(protocol.missing[:MAX_MISSING_SHOWN]),
         "map": float(np.nanmean(average_precisions(ranked))),
         **{f"1-call@{k}": float(np.nanmean(n_call(ranked, k))) for k in CALLS},
         **{name: float(np.nanmean(missed)) for name, missed in misses.items()},
@@ -86,29 +95,31 @@ def _draw(protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
     }
 
 
-def _curves(entrants: Entrants, protocol: Protocol, here: Placed) -> dict[str, Any]:
+def _measure_curves(evaluation_set: EvaluationSet, protocol: Protocol, embeddings: GalleryEmbeddings) -> dict[str, Any]:
     """Speed against accuracy over m, retrieval over distractors, NMI: on the first draw."""
-    told: dict[str, Any] = {"curve": [], "distractor_curve": [], "nmi": None}
-    if here.rows.shape[1] <= WIDEST:
-        told["nmi"] = _nmi(protocol, here)
-        index = indexes.build(protocol.gallery, here.rows[protocol.gallery], here.metric)
+    curves: dict[str, Any] = {"curve": [], "distractor_curve": [], "nmi": None}
+    if embeddings.rows.shape[1] <= MAX_SEARCH_DIM:
+        curves["nmi"] = _measure_nmi(protocol, embeddings)
+        index = indexes.build(protocol.gallery, embeddings.rows[protocol.gallery], embeddings.metric)
         people = protocol.people.astype(np.float64)
         value_of = dict(zip(protocol.gallery.tolist(), people[protocol.gallery].tolist(), strict=True))
-        points = speed_accuracy(index, here.rows[protocol.queries], values=people[protocol.queries], value_of=value_of)
-        told["curve"] = [asdict(p) for p in points]
-    if entrants.distractors:
-        others = here.place(entrants.distractors)
-        points_over_n = distractor_curve(here.rows, protocol, others, metric=here.metric)
-        told["distractor_curve"] = [asdict(p) for p in points_over_n]
-    return told
+        points = speed_accuracy(
+            index, embeddings.rows[protocol.queries], values=people[protocol.queries], value_of=value_of
+        )
+        curves["curve"] = [asdict(p) for p in points]
+    if evaluation_set.distractors:
+        others = embeddings.embed(evaluation_set.distractors)
+        points_over_n = distractor_curve(embeddings.rows, protocol, others, metric=embeddings.metric)
+        curves["distractor_curve"] = [asdict(p) for p in points_over_n]
+    return curves
 
 
-def _nmi(protocol: Protocol, here: Placed) -> dict[str, Any] | None:
+def _measure_nmi(protocol: Protocol, embeddings: GalleryEmbeddings) -> dict[str, Any] | None:
     """Of all faces of the people searched for; None for inner products, that have no means, or where it takes long."""
     faces = np.concatenate([protocol.queries, protocol.gallery])
     faces = faces[np.isin(protocol.people[faces], protocol.people[protocol.queries]) & (protocol.people[faces] >= 0)]
     people = protocol.people[faces]
-    heaps = len(np.unique(people))
-    if not here.metric.is_euclidean or heaps < 2 or heaps * len(faces) > HEAVIEST:
+    clusters = len(np.unique(people))
+    if not embeddings.metric.is_euclidean or clusters < 2 or clusters * len(faces) > MAX_CLUSTERING_WORK:
         return None
-    return asdict(nmi_of(here.rows[faces], people)) | {"people": heaps, "faces": len(faces)}
+    return asdict(nmi_of(embeddings.rows[faces], people)) | {"people": clusters, "faces": len(faces)}

@@ -14,45 +14,51 @@ from ml.evaluation.protocols import Protocol
 from ml.evaluation.verification import Distances
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids
-from workers.evaluating.embeddings import Placed
+from workers.evaluating.embeddings import GalleryEmbeddings
 
-ENOUGH = 4
+MIN_FOLDS_FOR_PAIRING = 4
 """Folds of which two may be left out."""
-Fitted = Callable[[Protocol, int, int], Placed]
+FitProtocol = Callable[[Protocol, int, int], GalleryEmbeddings]
 """Where all lie under a fit on a protocol's training side, which is the so-manieth of so many."""
 
 
-class Learned:
+class FoldFits:
     """A model fitted for each fold, and, from four folds on, for each two that give each other their thresholds."""
 
-    def __init__(self, protocols: Sequence[Protocol], fitted: Fitted) -> None:
+    def __init__(self, protocols: Sequence[Protocol], fitted: FitProtocol) -> None:
         self.protocols, self.fitted, self.done = protocols, fitted, 0
         count = len(protocols)
-        self.twos = {frozenset((f, partner(f, count))) for f in range(count)} if count >= ENOUGH else set()
+        self.twos = (
+            {frozenset((f, partner(f, count))) for f in range(count)} if count >= MIN_FOLDS_FOR_PAIRING else set()
+        )
         self.told: dict[tuple[int, int], Distances] = {}
 
     @property
     def judge(self) -> Judge | None:
         return self._threshold_of if self.twos else None
 
-    def placed(self, fold: int) -> Placed:
+    def embed_fold(self, fold: int) -> GalleryEmbeddings:
         return self._fit(self.protocols[fold])
 
     def _threshold_of(self, fold: int) -> tuple[VerificationPairs, Distances]:
         other = partner(fold, len(self.protocols))
         if (fold, other) not in self.told:
-            here = self._fit(self.protocols[fold].narrowed(self.protocols[other].training))
+            embeddings = self._fit(self.protocols[fold].narrowed(self.protocols[other].training))
             for a, b in ((fold, other), (other, fold)):
-                self.told[a, b] = here.metric.pair_distances(here.rows, self.protocols[b].pairs.index)
+                self.told[a, b] = embeddings.metric.pair_distances(embeddings.rows, self.protocols[b].pairs.index)
         return self.protocols[other].pairs, self.told[fold, other]
 
-    def _fit(self, protocol: Protocol) -> Placed:
+    def _fit(self, protocol: Protocol) -> GalleryEmbeddings:
         self.done += 1
         return self.fitted(protocol, self.done - 1, len(self.protocols) + len(self.twos))
 
 
-def judged(
-    faces: Ids, people: Ids, protocols: Sequence[Protocol], placed: Callable[[int], Placed], judge: Judge | None
+def measure_verification(
+    faces: Ids,
+    people: Ids,
+    protocols: Sequence[Protocol],
+    embed_fold: Callable[[int], GalleryEmbeddings],
+    judge: Judge | None,
 ) -> dict[str, Any]:
     """The report: see `docs/use/publishing.md`. `placed(f)` is asked for one fold after the other, and none is held.
 
@@ -61,26 +67,26 @@ def judged(
     seconds: list[dict[str, float]] = []
     metric: list[Distance] = []
 
-    def apart(fold: int) -> Apart:
-        start, here = time.perf_counter(), placed(fold)
-        metric.append(here.metric)
-        seconds.append(here.seconds | {"place_seconds": time.perf_counter() - start})
-        return lambda pairs: here.metric.pair_distances(here.rows, pairs)
+    def make_distances(fold: int) -> Apart:
+        start, embeddings = time.perf_counter(), embed_fold(fold)
+        metric.append(embeddings.metric)
+        seconds.append(embeddings.seconds | {"place_seconds": time.perf_counter() - start})
+        return lambda pairs: embeddings.metric.pair_distances(embeddings.rows, pairs)
 
-    found = verify(
-        [p.pairs for p in protocols], people, apart, judge=judge, told=lambda d: metric[0].display_distance(d)
+    verification = verify(
+        [p.pairs for p in protocols], people, make_distances, judge=judge, told=lambda d: metric[0].display_distance(d)
     )
-    apart_by = found.separation
-    folds = zip(protocols, found.accuracies, found.thresholds, seconds, strict=True)
+    apart_by = verification.separation
+    folds = zip(protocols, verification.accuracies, verification.thresholds, seconds, strict=True)
     timed = {k: float(np.mean([s[k] for s in seconds])) for k in seconds[0]}
     return {
-        "mean": {"accuracy": found.accuracy.mean, "auc": apart_by.auc.value, "eer": apart_by.eer.value} | timed,
-        "sd": {"accuracy": found.accuracy.sd},
-        "se": {"accuracy": found.accuracy.se},
-        "draws": [_draw(*each, faces) for each in folds],
-        "pairs": found.pairs,
-        "accuracy": asdict(found.people),
-        "accuracy_over_folds": asdict(found.student),
+        "mean": {"accuracy": verification.accuracy.mean, "auc": apart_by.auc.value, "eer": apart_by.eer.value} | timed,
+        "sd": {"accuracy": verification.accuracy.sd},
+        "se": {"accuracy": verification.accuracy.se},
+        "draws": [_draw(*fold, faces) for fold in folds],
+        "pairs": verification.pairs,
+        "accuracy": asdict(verification.people),
+        "accuracy_over_folds": asdict(verification.student),
         **asdict(apart_by),
     }
 

@@ -1,4 +1,4 @@
-"""The table of contents of all that is done in the background."""
+"""The handlers of all kinds of jobs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,27 +16,27 @@ from app.queue.messages import (
     Train,
 )
 from workers.context import JobContext
-from workers.handlers.compare import run as run_compare
-from workers.handlers.erase import run as run_erase
-from workers.handlers.evaluate import run as run_evaluate
-from workers.handlers.fit_first import run as run_fit_first
-from workers.handlers.importing import run as run_importing
-from workers.handlers.ingest import run as run_ingest
-from workers.handlers.publish import run as run_publish
-from workers.handlers.sweep import run as run_sweep
-from workers.handlers.train import run as run_train
+from workers.handlers.compare import compare_models
+from workers.handlers.erase import erase_files
+from workers.handlers.evaluate import run_evaluation
+from workers.handlers.fit_first import fit_first_model
+from workers.handlers.importing import import_archive
+from workers.handlers.ingest import ingest_batch
+from workers.handlers.publish import publish_model
+from workers.handlers.sweep import sweep_all
+from workers.handlers.train import train_model
 
 Handler = Callable[[Any, JobContext], dict[str, Any] | None]
-"""handler(message, context) -> the job's result. It may be run twice, and must then change nothing more."""
+"""handler(message, context) -> the job's result. A job may be run twice, so a second run must change nothing more."""
 
 HANDLERS: dict[type[Message], Handler] = {
-    ImportArchive: run_importing,
-    IngestBatch: run_ingest,
-    FitFirst: run_fit_first,
-    Train: run_train,
-    Publish: run_publish,
-    Evaluate: run_evaluate,
-    Compare: run_compare,
-    Erase: run_erase,
-    Sweep: run_sweep,
+    ImportArchive: import_archive,
+    IngestBatch: ingest_batch,
+    FitFirst: fit_first_model,
+    Train: train_model,
+    Publish: publish_model,
+    Evaluate: run_evaluation,
+    Compare: compare_models,
+    Erase: erase_files,
+    Sweep: sweep_all,
 }

@@ -7,40 +7,44 @@ from app.queue.messages import Compare
 from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import METRICS, ModelComparison
 from workers.context import JobContext
-from workers.publishing.gate import not_measured
-from workers.publishing.model_comparison import Measurement, measure
-from workers.training.progress import plain
+from workers.publishing.gate import make_not_measured
+from workers.publishing.model_comparison import ModelMeasurement, measure_models
+from workers.training.progress import to_json_values
 
 
-def run(message: Compare, context: JobContext) -> dict[str, Any]:
+def compare_models(message: Compare, context: JobContext) -> dict[str, Any]:
     """{"collection", "task", "models", "difference", "labellers", "measured_on", "gate"}; it writes nothing.
 
     Raises Conflict (NotMeasured), NotFound (a model), ml.Corrupt, ml.Unavailable, Interrupted.
     """
-    found = measure(context, message.collection, message.task, message.models, seen_too=True)
-    if found.comparison is None:
-        raise not_measured(f"{message.models[0]} and {message.models[1]} cannot be compared", found.evidence)
-    comparison = found.comparison
+    measurement = measure_models(context, message.collection, message.task, message.models, seen_too=True)
+    if measurement.comparison is None:
+        raise make_not_measured(f"{message.models[0]} and {message.models[1]} cannot be compared", measurement.evidence)
+    comparison = measurement.comparison
     verdict = judge(comparison)
-    fair = found.evidence["unseen_by_both"]
+    fair = measurement.evidence["unseen_by_both"]
     gate = {"passed": verdict.passed, "reasons": list(verdict.reasons), "unclear": list(verdict.unclear)}
     return {
         "collection": message.collection,
         "task": message.task,
-        "models": [_shown(message, found, comparison, side) for side in (0, 1)],
-        "difference": plain({n: asdict(comparison.difference[n]) for n in METRICS if n in comparison.difference}),
+        "models": [_make_figures(message, measurement, comparison, side) for side in (0, 1)],
+        "difference": to_json_values(
+            {n: asdict(comparison.difference[n]) for n in METRICS if n in comparison.difference}
+        ),
         "labellers": dict(comparison.labellers),
-        "measured_on": found.evidence | _counts(comparison),
+        "measured_on": measurement.evidence | _count_measured(comparison),
         "gate": gate if fair else None,
     }
 
 
-def _shown(message: Compare, found: Measurement, comparison: ModelComparison, side: int) -> dict[str, Any]:
+def _make_figures(
+    message: Compare, measurement: ModelMeasurement, comparison: ModelComparison, side: int
+) -> dict[str, Any]:
     figures = (comparison.baseline, comparison.candidate)[side]
     shown = {name: asdict(figures[name]) for name in METRICS if name in figures}
-    return plain({"model": message.models[side], "measured_as": found.models[side]} | shown)  # type: ignore[no-any-return]
+    return to_json_values({"model": message.models[side], "measured_as": measurement.models[side]} | shown)  # type: ignore[no-any-return]
 
 
-def _counts(comparison: ModelComparison) -> dict[str, int]:
+def _count_measured(comparison: ModelComparison) -> dict[str, int]:
     counts = ("people", "searches", "gallery", "pairs")
     return {f"{name}_measured": getattr(comparison, name) for name in counts}

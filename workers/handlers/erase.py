@@ -17,7 +17,7 @@ from workers.context import JobContext
 STEP = 200
 
 
-def run(message: Erase, context: JobContext) -> dict[str, Any]:
+def erase_files(message: Erase, context: JobContext) -> dict[str, Any]:
     """Removes what no row names any more; run twice, it finds nothing."""
     removed = 0
     if message.whole and not whole(context.resources, message.collection):

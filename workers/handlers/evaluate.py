@@ -10,70 +10,89 @@ from app.queue.messages import Evaluate
 from ml.evaluation.protocols import Protocol
 from workers.context import JobContext
 from workers.evaluating import comparison, dataset, embeddings, label_agreement, ranking, verification
-from workers.evaluating.dataset import Entrants
-from workers.evaluating.embeddings import Placed
-from workers.training.progress import WHOLE, Telling, plain, telling
+from workers.evaluating.dataset import EvaluationSet
+from workers.evaluating.embeddings import GalleryEmbeddings
+from workers.training.progress import PROGRESS_STEPS, ProgressReporter, report_progress, to_json_values
 
 
-def run(message: Evaluate, context: JobContext) -> dict[str, Any]:
+def run_evaluation(message: Evaluate, context: JobContext) -> dict[str, Any]:
     """The result: {"evaluation", "report"}. Run again after its end, it only says so.
 
     Raises Invalid, NotFound, TooFewPairs, Interrupted.
     """
     with reading(context.resources.database) as session:
         row = session.get_one(Evaluation, message.evaluation)
-        report, asked = row.report, EvaluationRequest.model_validate(row.request)
+        report, request = row.report, EvaluationRequest.model_validate(row.request)
     if not report:
-        with telling(context) as told:
-            made = _by_labels(context, asked) if asked.protocol == "labels" else _by_faces(context, asked, told)
-            told.phase("done", WHOLE, WHOLE)(1, 1, {})
-        report = plain({"protocol": asked.protocol, "task": asked.task, "model": asked.model} | made)
+        with report_progress(context) as reporter:
+            report_part = (
+                _measure_by_labels(context, request)
+                if request.protocol == "labels"
+                else _measure_by_faces(context, request, reporter)
+            )
+            reporter.phase("done", PROGRESS_STEPS, PROGRESS_STEPS)(1, 1, {})
+        report = to_json_values(
+            {"protocol": request.protocol, "task": request.task, "model": request.model} | report_part
+        )
         with writing(context.resources.database) as session:
             session.get_one(Evaluation, message.evaluation).report = report
     return {"evaluation": message.evaluation, "report": public_report(report)}
 
 
-def _by_labels(context: JobContext, asked: EvaluationRequest) -> dict[str, Any]:
-    generation = context.resources.generations.get(str(asked.model))
+def _measure_by_labels(context: JobContext, request: EvaluationRequest) -> dict[str, Any]:
+    model = context.resources.generations.get(str(request.model))
     with snapshot(context.resources.database) as session:
-        said = label_agreement.settled_here(session, asked.collection, asked.task)
-        faces = label_agreement.faces_of(session, said)
+        consensus = label_agreement.read_collection_consensus(session, request.collection, request.task)
+        faces = label_agreement.list_faces(session, consensus)
         session.expunge_all()
-    rows = embeddings.stored(context, generation, asked.task, faces)
-    return label_agreement.judged(said, faces, rows, generation, asked.task)
+    rows = embeddings.read_embeddings(context, model, request.task, faces)
+    return label_agreement.measure_label_agreement(consensus, faces, rows, model, request.task)
 
 
-def _by_faces(context: JobContext, asked: EvaluationRequest, told: Telling) -> dict[str, Any]:
+def _measure_by_faces(context: JobContext, request: EvaluationRequest, reporter: ProgressReporter) -> dict[str, Any]:
     with snapshot(context.resources.database) as session:
-        taking_part = dataset.read(session, asked)
-        against = session.get_one(Evaluation, asked.against).report if asked.against else None
-    protocols = dataset.drawn(asked, taking_part)
-    if asked.protocol == "verification":
-        made = _by_pairs(context, asked, taking_part, protocols, told)
+        evaluation_set = dataset.read_evaluation_set(session, request)
+        against = session.get_one(Evaluation, request.against).report if request.against else None
+    protocols = dataset.make_protocols(request, evaluation_set)
+    if request.protocol == "verification":
+        report_part = _measure_by_pairs(context, request, evaluation_set, protocols, reporter)
     else:
-        made = ranking.judged(asked.task, taking_part, protocols, _placed(context, asked, taking_part, protocols, told))
+        report_part = ranking.measure_ranking(
+            request.task, evaluation_set, protocols, _embed_draws(context, request, evaluation_set, protocols, reporter)
+        )
     if against is not None:
-        made["against"] = {"evaluation": asked.against, "difference": comparison.compared(made, against)}
-    return made | {"faces": len(taking_part.gallery), "distractors": len(taking_part.distractors)}
+        report_part["against"] = {
+            "evaluation": request.against,
+            "difference": comparison.compare_reports(report_part, against),
+        }
+    return report_part | {"faces": len(evaluation_set.gallery), "distractors": len(evaluation_set.distractors)}
 
 
-def _by_pairs(
-    context: JobContext, asked: EvaluationRequest, taking_part: Entrants, protocols: Sequence[Protocol], told: Telling
+def _measure_by_pairs(
+    context: JobContext,
+    request: EvaluationRequest,
+    evaluation_set: EvaluationSet,
+    protocols: Sequence[Protocol],
+    reporter: ProgressReporter,
 ) -> dict[str, Any]:
-    faces, people = taking_part.faces, taking_part.people
-    if asked.training is None:
-        once = embeddings.of_model(context, asked, taking_part)
-        return verification.judged(faces, people, protocols, lambda fold: once, None)
-    learned = verification.Learned(protocols, embeddings.Bench(context, asked, taking_part, told).fitted)
-    return verification.judged(faces, people, protocols, learned.placed, learned.judge)
+    faces, people = evaluation_set.faces, evaluation_set.people
+    if request.training is None:
+        once = embeddings.embed_with_model(context, request, evaluation_set)
+        return verification.measure_verification(faces, people, protocols, lambda fold: once, None)
+    learned = verification.FoldFits(protocols, embeddings.DrawFitter(context, request, evaluation_set, reporter).fitted)
+    return verification.measure_verification(faces, people, protocols, learned.embed_fold, learned.judge)
 
 
-def _placed(
-    context: JobContext, asked: EvaluationRequest, taking_part: Entrants, protocols: Sequence[Protocol], told: Telling
-) -> Callable[[int], Placed]:
+def _embed_draws(
+    context: JobContext,
+    request: EvaluationRequest,
+    evaluation_set: EvaluationSet,
+    protocols: Sequence[Protocol],
+    reporter: ProgressReporter,
+) -> Callable[[int], GalleryEmbeddings]:
     """Where the faces lie in each draw: once for all under a model that there is, else as its training side teaches."""
-    if asked.training is None:
-        once = embeddings.of_model(context, asked, taking_part)
+    if request.training is None:
+        once = embeddings.embed_with_model(context, request, evaluation_set)
         return lambda draw: once
-    bench = embeddings.Bench(context, asked, taking_part, told)
+    bench = embeddings.DrawFitter(context, request, evaluation_set, reporter)
     return lambda draw: bench.fitted(protocols[draw], draw, len(protocols))

@@ -8,25 +8,26 @@ from typing import Any
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Generation
-from app.learning.plan import Named, Plan, Source
+from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
+from app.resources import Resources
 from app.storage.model_cache import FIRST
 from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import ModelComparison
 from ml.model import save_model
 from workers.context import JobContext
-from workers.training import training_data
-from workers.training.candidate import learn
-from workers.training.progress import plain, telling
+from workers.training.candidate import Candidate, make_candidate
+from workers.training.progress import report_progress, to_json_values
+from workers.training.training_data import list_collection_versions, read_training_data
 
-WIDEST = 128
-FACES = 2000
-FEWEST = 8
+MAX_DIM = 128
+MIN_FACES, MAX_FACES = 8, 2000
+FACES_PER_DIM = 4
 
 
-def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
-    """Keeps the model and writes down its publication, if it is better than what serves on people held out of it.
+def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
+    """Keep the model and enqueue its publication, if it is better than the serving model on held-out people.
 
     Does nothing where something else than LBP serves by now, or where it was done already. A model that could not be
     measured, or is not better, is not kept.
@@ -37,57 +38,65 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
         deployment = session.get(Deployment, (message.collection, "identity"))
         if collection is None or deployment is None or deployment.champion != FIRST:
             return {"model": None, "why": "the collection is gone, or is served by something else by now"}
-        name = _name(collection)
+        name = _make_name(collection)
         if session.get(Generation, name) is not None:
             return {"model": name}
-        at = {"changes": {collection.id: collection.change}, "labels": {}}
-        plan, version = _plan(collection.id), deployment.version
-        taken = training_data.read(session, plan, at, max(FACES, resources.settings.wpca_after_faces))
-    if len(taken.faces) < FEWEST:
-        return {"model": None, "why": f"{len(taken.faces)} faces are too few"}
-    plan = plan.model_copy(update={"options": {"dim": min(WIDEST, len(taken.faces) // 4), "unit": True}})
-    with telling(context) as told:
-        candidate = learn(context, plan, taken, name, told)
-    report = plain(candidate.report)
+        versions = list_collection_versions([collection])
+        plan, version = _make_plan(collection.id), deployment.version
+        limit = max(MAX_FACES, resources.settings.wpca_after_faces)
+        data = read_training_data(session, plan, {**versions, "labels": {}}, limit)
+    if len(data.faces) < MIN_FACES:
+        return {"model": None, "why": f"{len(data.faces)} faces are too few"}
+    options = {"dim": min(MAX_DIM, len(data.faces) // FACES_PER_DIM), "unit": True}
+    with report_progress(context) as reporter:
+        candidate = make_candidate(context, plan.model_copy(update={"options": options}), data, name, reporter)
+    report = to_json_values(candidate.report)
     refusal = why_not_better(report)
     if refusal is not None:
         return {"model": None, "why": refusal, "report": report}
-    made = replace(candidate.generation, facts={**candidate.generation.facts, "changes": at["changes"]})
-    if candidate.twin is not None:
-        save_model(candidate.twin, resources.generations.folder)
-    reason = f"the first {len(taken.faces)} faces: measured to be better than {FIRST}"
-    publish = Publish(  # not where somebody chose a recogniser meanwhile: the version tells
+    reason = f"the first {len(data.faces)} faces: measured to be better than {FIRST}"
+    publish = Publish(  # the version keeps it from replacing a recogniser that somebody has chosen meanwhile
         collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason, version=version
     )
-    with writing(resources.database) as session:
-        resources.generations.keep(session, made, report=report)
-        session.flush()
-        enqueue(session, publish)
-    resources.bell.ring("jobs")
+    _keep(resources, candidate, versions, report, publish)
     return {"model": name, "report": report}
 
 
+def _keep(
+    resources: Resources, candidate: Candidate, versions: dict[str, Any], report: dict[str, Any], publish: Publish
+) -> None:
+    """Save the model and its holdout model, and enqueue the publication."""
+    model = replace(candidate.model, facts={**candidate.model.facts, **versions})
+    if candidate.holdout_model is not None:
+        save_model(candidate.holdout_model, resources.generations.folder)
+    with writing(resources.database) as session:
+        resources.generations.keep(session, model, report=report)
+        session.flush()
+        enqueue(session, publish)
+    resources.bell.ring("jobs")
+
+
 def why_not_better(report: Mapping[str, Any]) -> str | None:
-    """Why a candidate's report does not show that it is better than what serves; None where it does.
+    """Say why a candidate's report does not show that it is better than the serving model; None where it does.
 
     It does where the interval of the gain in mean average precision, over the people held out, lies above 0, the right
     person is not first in fewer searches, and the gate would let it pass.
     """
-    told = report["tasks"].get("identity", {})
-    difference = told.get("difference")
+    task = report["tasks"].get("identity", {})
+    difference = task.get("difference")
     if difference is None:
         return f"it could not be measured: {report.get('why_unmeasured') or 'too few people have several faces'}"
     gain, first = difference["mAP"], difference["1-call@1"]
     if gain["low"] > 0 and first["value"] >= 0:
-        return _refused(told.get("comparison"))
+        return _explain_refusal(task.get("comparison"))
     return (
-        f"it is not measured to be better than {told.get('current_model')}: mean average precision "
+        f"it is not measured to be better than {task.get('current_model')}: mean average precision "
         f"{gain['value']:+.3f} (95 % interval {gain['low']:+.3f} to {gain['high']:+.3f}), "
         f"right person first {first['value']:+.3f}"
     )
 
 
-def _refused(measured: Mapping[str, Any] | None) -> str | None:
+def _explain_refusal(measured: Mapping[str, Any] | None) -> str | None:
     """What the gate will say of the candidate; None where it lets it pass."""
     if measured is None:
         return "the gate cannot judge by its report"
@@ -95,18 +104,18 @@ def _refused(measured: Mapping[str, Any] | None) -> str | None:
     return "; ".join([*verdict.reasons, *verdict.unclear]) or None
 
 
-def _name(collection: Collection) -> str:
-    """One for each collection, and another for one of the same id that was made anew."""
-    told = f"{collection.id}\0{collection.created_at!r}"
-    return f"first-{hashlib.sha256(told.encode()).hexdigest()[:20]}"
+def _make_name(collection: Collection) -> str:
+    """Make a name that depends on the collection's id and creation time."""
+    identity = f"{collection.id}\0{collection.created_at!r}"
+    return f"first-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
 
 
-def _plan(collection: str) -> Plan:
-    """Principal components; the subjects, where there are any, serve to measure and calibrate."""
+def _make_plan(collection: str) -> Plan:
+    """Plan a fit of principal components; subjects, where there are any, serve to measure and calibrate."""
     return Plan(
         collection=collection,
         method="wpca",
-        descriptors=(Named(name="lbp"),),
+        descriptors=(ComponentChoice(name="lbp"),),
         options={},
         sources=(Source(origin="subjects"),),
         holdout=0.2,

@@ -26,7 +26,7 @@ RECENT = 15.0  # seconds within which a follower that lives was seen
 ROWS = 2_000
 
 
-def run(message: ImportArchive, context: JobContext) -> dict[str, Any]:
+def import_archive(message: ImportArchive, context: JobContext) -> dict[str, Any]:
     """Goes on wherever an earlier run of it stopped. Raises Invalid, TooLarge, NotFound; nothing is kept then."""
     try:
         with reading(context.resources.database) as session:
@@ -96,7 +96,7 @@ def _parts(session: Session, job: Job) -> bool:
     lost = update(Job).where(children, Job.state == "failed")
     lost = lost.where(Job.problem["code"].as_string() == "WorkerLost")
     session.execute(lost.values(state="queued", tries=1, worker=None, problem=None, finished_at=None))
-    live = session.scalar(select(func.count()).where(children, Job.state.in_(jobs.LIVE))) or 0
+    live = session.scalar(select(func.count()).where(children, Job.state.in_(jobs.LIVE_STATES))) or 0
     first = session.scalar(select(func.max(Job.body["last"].as_integer())).where(children)) or 0
     while live < WAITING and first < (job.total or 0):
         last = _last(first, job.total or 0)
@@ -128,7 +128,7 @@ def _settled(session: Session, collection: str, closed_at: float) -> bool:
     serving = Follower.seen_at > now() - RECENT, Follower.collection_id == collection
     if now() - closed_at > SETTLING or session.scalar(select(Follower.process).where(*serving).limit(1)) is None:
         return True
-    coming = select(Job.id).where(Job.kind.in_((FitFirst.kind, Publish.kind)), Job.state.in_(jobs.LIVE))
+    coming = select(Job.id).where(Job.kind.in_((FitFirst.kind, Publish.kind)), Job.state.in_(jobs.LIVE_STATES))
     if session.scalar(coming.where(Job.body["collection"].as_string() == collection).limit(1)) is not None:
         return False
     faces = session.scalar(select(func.count()).where(Face.collection_id == collection)) or 0

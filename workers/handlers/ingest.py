@@ -15,7 +15,7 @@ from app.enrolment.archives import Archive, Entry, open_archive
 from app.enrolment.photo_analysis import Looked, Wish, look
 from app.enrolment.preparation import Prepared, prepared
 from app.enrolment.store import Outcome, enrol
-from app.queue.jobs import LIVE, read
+from app.queue.jobs import LIVE_STATES, read_message
 from app.queue.messages import ImportArchive, IngestBatch
 from ml.errors import Unreadable
 from workers.context import JobContext
@@ -34,13 +34,13 @@ class Seen:
     reasons: tuple[str, ...] = ()
 
 
-def run(message: IngestBatch, context: JobContext) -> dict[str, Any] | None:
+def ingest_batch(message: IngestBatch, context: JobContext) -> dict[str, Any] | None:
     """Enrols those items that are still queued; run twice, it finds nothing more to do."""
     with reading(context.resources.database) as session:
         parent = session.get(Job, message.job)
-        if parent is None or parent.state not in LIVE or parent.cancel:
+        if parent is None or parent.state not in LIVE_STATES or parent.cancel:
             return None
-        order = read(parent)
+        order = read_message(parent)
         assert isinstance(order, ImportArchive)
         died = session.get_one(Job, context.job_id).tries > 1
         within = (JobItem.job_id == message.job, JobItem.number >= message.first, JobItem.number < message.last)
@@ -134,10 +134,10 @@ def _record(session: Session, job: str, batch: str, seen: list[Seen], outcomes: 
     """The items' ends and the import's progress, in the transaction of the faces; each item counts once."""
     numbers = [s.number for s in seen]
     queued = select(JobItem.number).where(JobItem.job_id == job, JobItem.number.in_(numbers), JobItem.state == "queued")
-    mine = set(session.scalars(queued.with_for_update()))
+    queued_numbers = set(session.scalars(queued.with_for_update()))
     by_photo = iter(outcomes)
     ends = [_end(s, next(by_photo) if s.photo is not None else None) for s in seen]
-    rows = [_key(job, s.number) | end for s, end in zip(seen, ends, strict=True) if s.number in mine]
+    rows = [_key(job, s.number) | end for s, end in zip(seen, ends, strict=True) if s.number in queued_numbers]
     if rows:
         session.execute(update(JobItem), rows)
     done = sum(row["state"] == "done" for row in rows)

@@ -26,15 +26,15 @@ def items(path: Path, context: JobContext) -> Iterator[Row]:
     if is_gzip(path):
         unpack_gzip(path, limits)
     archive = open_archive(path)
-    table, few, count = None, [], 0
+    table, first_entries, count = None, [], 0
     for count, entry in enumerate(checked(archive.entries(), limits), 1):
         if count % 1_000 == 1:
             context.check()
         if entry.name in NAMES:
             table = entry
         if count <= FEW:
-            few.append(entry)
-    entries = iter(few) if count <= FEW else checked(archive.entries(), limits)
+            first_entries.append(entry)
+    entries = iter(first_entries) if count <= FEW else checked(archive.entries(), limits)
     return map(_by_folder, entries) if table is None else _by_manifest(archive, table, entries)
 
 
@@ -58,13 +58,13 @@ def _by_manifest(archive: Archive, table: Entry, entries: Iterator[Entry]) -> It
         for entry in entries:
             if entry.name == table.name:
                 continue
-            line = manifest.take(entry.name)
-            said = {"refused": "NOT_IN_MANIFEST"} if line is None else line.model_dump(exclude={"file"})
-            yield _row(entry, **said)
+            row = manifest.take(entry.name)
+            fields = {"refused": "NOT_IN_MANIFEST"} if row is None else row.model_dump(exclude={"file"})
+            yield _row(entry, **fields)
         for name in manifest.left():
             yield _row(Entry(name[:1024], 0, 0), refused="FILE_MISSING")
 
 
-def _row(entry: Entry, **said: Any) -> Row:
-    kept = {k: v for k, v in said.items() if v not in (None, {})}
+def _row(entry: Entry, **fields: Any) -> Row:
+    kept = {k: v for k, v in fields.items() if v not in (None, {})}
     return {"name": entry.name, "detail": {"place": list(entry.place), "size": entry.size, **kept}}

@@ -27,7 +27,7 @@ Moved = Mapping[str, Any]
 """The entry that the move left in the history of a deployment."""
 
 
-def run(message: Publish, context: JobContext) -> dict[str, Any]:
+def publish_model(message: Publish, context: JobContext) -> dict[str, Any]:
     """Goes on wherever an earlier run stopped; once the pointers have moved, it only waits until they are served.
 
     Raises NotFound, Conflict (archived; GateRefused or NotMeasured with their reasons), Stale.
@@ -35,8 +35,8 @@ def run(message: Publish, context: JobContext) -> dict[str, Any]:
     moved = _moved(message, context) or _publish(message, context)
     context.resources.bell.ring("changes")
     served = _wait(message, moved, context)
-    told = {"model": message.model, "tasks": list(message.tasks), "version": moved["version"]}
-    return told | {"verdict": moved["verdict"], "served": served}
+    result = {"model": message.model, "tasks": list(message.tasks), "version": moved["version"]}
+    return result | {"verdict": moved["verdict"], "served": served}
 
 
 def _moved(message: Publish, context: JobContext) -> Moved | None:
@@ -52,16 +52,16 @@ def _publish(message: Publish, context: JobContext) -> Moved:
         pointers.expect(session, message.collection, message.tasks[0], message.version)
         pointers.usable(session, message.model)
         champions = _champions(session, message)
-    verdict = gate.judged(context, message, champions)
-    generation = context.resources.generations.get(message.model)
+    verdict = gate.judge_publication(context, message, champions)
+    model_to_serve = context.resources.generations.get(message.model)
     why = Why(message.by, message.reason, message.override and not verdict["passed"], context.job_id, verdict)
     measured: dict[str, dict[str, Any]] = {}
     for left in range(ROUNDS, -1, -1):
-        reembedding.embed_all(context, message.collection, generation, message.tasks)
+        reembedding.reembed_collection(context, message.collection, model_to_serve, message.tasks)
         for task in message.tasks if not measured else ():
             context.check()
-            measured[task] = gallery_calibration.measure(context.resources, message.collection, task, generation)
-        moved = _move(message, context, generation, measured, champions, why, FEW if left else None)
+            measured[task] = gallery_calibration.measure(context.resources, message.collection, task, model_to_serve)
+        moved = _move(message, context, model_to_serve, measured, champions, why, FEW if left else None)
         if moved is not None:
             return moved
     raise Later(AGAIN_SECONDS)
@@ -75,26 +75,28 @@ def _champions(session: Session, message: Publish) -> dict[str, str | None]:
 def _move(
     message: Publish,
     context: JobContext,
-    generation: Model,
+    model_to_serve: Model,
     measured: Mapping[str, dict[str, Any]],
     champions: Mapping[str, str | None],
     why: Why,
-    few: int | None,
+    max_new_faces: int | None,
 ) -> Moved | None:
     """The pointers, under the lock, with the faces that arrived meanwhile. None where those are more than a few."""
-    model, tasks = generation.id, message.tasks
+    model, tasks = model_to_serve.id, message.tasks
     with writing(context.resources.database) as session:
         collection = pointers.locked(session, message.collection)
         pointers.expect(session, collection.id, tasks[0], message.version)
         pointers.usable(session, model)
         if _champions(session, message) != champions:
             raise Later(0.0)  # rolled back meanwhile: the gate has judged against another
-        arrived = list(session.scalars(pointers.lacking(collection.id, model, tasks).limit(few and few + 1)))
-        if few is not None and len(arrived) > few:
+        arrived = list(
+            session.scalars(pointers.lacking(collection.id, model, tasks).limit(max_new_faces and max_new_faces + 1))
+        )
+        if max_new_faces is not None and len(arrived) > max_new_faces:
             return None
         if arrived:
-            vectors = reembedding.embedded(context, generation, tasks, arrived)
-            reembedding.keep(session, model, vectors, [f.pk for f in arrived])
+            vectors = reembedding.embed_batch(context, model_to_serve, tasks, arrived)
+            reembedding.store_embeddings(session, model, vectors, [f.pk for f in arrived])
         if not pointers.complete(session, collection.id, model, tasks):
             return None
         if message.pointer == "challenger":

@@ -1,4 +1,4 @@
-"""A training: what is known at one moment is taken, learned from, measured, and kept as a candidate."""
+"""Train a candidate model: read the data, fit, measure and refit, then keep the model with its report."""
 
 import shutil
 from dataclasses import replace
@@ -13,72 +13,74 @@ from app.queue.messages import Train
 from app.resources import Resources
 from ml.model import save_model
 from workers.context import Interrupted, JobContext, Later
-from workers.training import training_data
-from workers.training.candidate import HELD_OUT, Candidate, learn
-from workers.training.progress import plain, telling
+from workers.publishing.exposure import HOLDOUT_SUFFIX
+from workers.training.candidate import Candidate, make_candidate
+from workers.training.progress import report_progress, to_json_values
+from workers.training.training_data import TrainingData, read_training_data, record_snapshot
 
 
-def run(message: Train, context: JobContext) -> dict[str, Any]:
-    """The result: {"model", "training", "report"}. Run again, it ends with the same model.
+def train_model(message: Train, context: JobContext) -> dict[str, Any]:
+    """Return {"model", "training", "report"}. A second run ends with the same model.
 
-    Raises TooFewPairs (says how many are missing), Interrupted, Later.
+    Raises TooFewPairs (with how many are missing), Interrupted, Later.
     """
     with writing(context.resources.database) as session:
         training = session.get(Training, message.training)
         if training is None:
             raise NotFound(f"no training {message.training}")
         if training.model:
-            return _result(training.model, training.id, training.report)
+            return _make_result(training.model, training.id, training.report)
         plan = Plan.model_validate(training.request)
-        at = training_data.taken(session, training, plan)
-    with at_one_moment(context.resources.database) as session:
-        taken = training_data.read(session, plan, at)
+        snapshot = record_snapshot(session, training, plan)
+    data = _read_data(context, plan, snapshot)
     name = f"m-{training.id}"
-    _forget_half_made(context.resources, name)
-    with telling(context, training.id) as told:
+    _remove_unfinished(context.resources, name)
+    with report_progress(context, training.id) as reporter:
         try:
-            candidate = learn(context, plan, taken, name, told)
-        except NotFound as gone:
-            raise _again_if_erased(context, plan, taken, at) from gone
-    return _keep(context, training.id, at, candidate)
+            candidate = make_candidate(context, plan, data, name, reporter)
+        except NotFound as error:
+            raise _explain_missing_crop(data, _read_data(context, plan, snapshot)) from error
+    return _keep(context, training.id, snapshot, candidate)
 
 
-def _forget_half_made(resources: Resources, name: str) -> None:
-    """What a run that was killed has left: no row names it, and this run makes it anew."""
+def _read_data(context: JobContext, plan: Plan, snapshot: dict[str, Any]) -> TrainingData:
+    with at_one_moment(context.resources.database) as session:
+        return read_training_data(session, plan, snapshot)
+
+
+def _remove_unfinished(resources: Resources, name: str) -> None:
+    """Remove the folders of a run that was killed before its model had a row."""
     with at_one_moment(resources.database) as session:
         if session.get(Generation, name) is None:
-            for folder in (name, name + HELD_OUT):
+            for folder in (name, name + HOLDOUT_SUFFIX):
                 shutil.rmtree(resources.generations.folder / folder, ignore_errors=True)
 
 
-def _again_if_erased(context: JobContext, plan: Plan, taken: training_data.Snapshot, at: dict[str, Any]) -> Exception:
-    """A crop is gone: of a face that was erased meanwhile, then without it once more; else something is broken."""
-    with at_one_moment(context.resources.database) as session:
-        now = training_data.read(session, plan, at)
-    erased = {f.pk for f in (*taken.faces, *taken.distractors)} - {f.pk for f in (*now.faces, *now.distractors)}
+def _explain_missing_crop(before: TrainingData, now: TrainingData) -> Exception:
+    """Return Later if faces were erased meanwhile, to train without them; NotFound if the store has lost a crop."""
+    erased = {f.pk for f in (*before.faces, *before.distractors)} - {f.pk for f in (*now.faces, *now.distractors)}
     return Later(0.1) if erased else NotFound("the crop of an enrolled face is missing from the store")
 
 
-def _keep(context: JobContext, training_id: str, at: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
-    """The twin's folder, the model's folder, then the rows: at the last of these it is there.
+def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
+    """Save the holdout model, the model and then the rows, which make the model exist.
 
-    Raises Interrupted where another worker has the job by now: what is kept is that one's.
+    Raises Interrupted where another worker has taken the job over: that one's model is kept.
     """
-    resources, report = context.resources, plain(candidate.report)
-    facts = {"training": training_id, "changes": at["changes"], "labels": at["labels"]}
-    made = replace(candidate.generation, facts={**candidate.generation.facts, **facts})
-    if candidate.twin is not None:
-        save_model(candidate.twin, resources.generations.folder)
+    resources, report = context.resources, to_json_values(candidate.report)
+    model = replace(candidate.model, facts={**candidate.model.facts, "training": training_id, **snapshot})
+    if candidate.holdout_model is not None:
+        save_model(candidate.holdout_model, resources.generations.folder)
     with writing(resources.database) as session:
         job = session.get(Job, context.job_id, with_for_update=True)
         if job is None or job.worker != context.worker:
             raise Interrupted
-        resources.generations.keep(session, made, training_id=training_id, report=report)
+        resources.generations.keep(session, model, training_id=training_id, report=report)
         session.flush()
         training = session.get_one(Training, training_id)
-        training.model, training.report = made.id, report
-    return _result(made.id, training_id, report)
+        training.model, training.report = model.id, report
+    return _make_result(model.id, training_id, report)
 
 
-def _result(model: str, training_id: str, report: dict[str, Any]) -> dict[str, Any]:
+def _make_result(model: str, training_id: str, report: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "training": training_id, "report": report}

@@ -1,6 +1,6 @@
 """Which people of a collection a model has learned from, so that it can be measured on the others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from app.learning.plan import Plan
 from app.storage.model_cache import Generations
 from ml.model import Model
 from workers.training import embedder_fit, training_data
-from workers.training.training_data import Snapshot, Told
+from workers.training.training_data import FaceRecord, TrainingData
 
 HOLDOUT_SUFFIX = "-held-out"
 """Ends the name of a holdout model: the same fit as the model's, without the people held out of it."""
@@ -25,10 +25,11 @@ HELD_OUT_FACES = "held_out_faces"
 
 
 @dataclass(frozen=True)
-class Fit:
+class CollectionFit:
     """One fit on a collection: on all faces up to `last_face` (a pk), but for those held out.
 
-    holdout: the share of people held out, 0 where the fit is on everybody; change: the collection's, when it was read
+    holdout: the share of people held out, 0 where the fit is on everybody; change: the collection's, when it was read,
+    -1 where it was an earlier collection of the same id, whose people may have been enrolled again
     """
 
     collection: str
@@ -47,23 +48,23 @@ class Exposure:
     """
 
     measured_as: Model
-    fits: tuple[Fit, ...]
+    fits: tuple[CollectionFit, ...]
     elsewhere: tuple[str, ...]
 
 
-def exposure(session: Session, generations: Generations, model: str, collections: Sequence[str]) -> Exposure:
+def trace_exposure(session: Session, generations: Generations, model: str, collections: Sequence[str]) -> Exposure:
     """Of a model to collections. Raises NotFound, ml.Corrupt, ml.Unavailable."""
     own = generations.get(model)
-    lineage = list(_lineage(session, generations, own, collections, as_holdout=False))
-    twin = holdout_model(generations, model)
-    if twin is not None and any(isinstance(part, Fit) for part in lineage):
-        lineage = list(_lineage(session, generations, own, collections, as_holdout=True))
-        own = twin
-    fits = tuple(part for part in lineage if isinstance(part, Fit))
+    lineage = list(_trace_lineage(session, generations, own, collections, as_holdout=False))
+    holdout = load_holdout_model(generations, model)
+    if holdout is not None and any(isinstance(part, CollectionFit) for part in lineage):
+        lineage = list(_trace_lineage(session, generations, own, collections, as_holdout=True))
+        own = holdout
+    fits = tuple(part for part in lineage if isinstance(part, CollectionFit))
     return Exposure(own, fits, tuple(dict.fromkeys(part for part in lineage if isinstance(part, str))))
 
 
-def holdout_model(generations: Generations, model: str) -> Model | None:
+def load_holdout_model(generations: Generations, model: str) -> Model | None:
     """The model's holdout model, None where nobody was held out."""
     try:
         return generations.get(model + HOLDOUT_SUFFIX)
@@ -71,80 +72,95 @@ def holdout_model(generations: Generations, model: str) -> Model | None:
         return None
 
 
-def learned_from(session: Session, exposed: Exposure, taken: Snapshot) -> NDArray[np.bool_]:
+def find_learned_faces(session: Session, exposure: Exposure, data: TrainingData) -> NDArray[np.bool_]:
     """(N,) faces of the snapshot whose person the measured model may have learned from.
 
     A person is whoever the snapshot joins. People enrolled after the model was made are new to it; where faces were
     erased since, they might be the same people again, and only those count as new who would have been held out. A photo
     that is also enrolled in another collection that the model learned from is not new to it either.
     """
-    pks = np.array([face.pk for face in taken.faces], np.int64)
-    collections = np.array([face.collection_id for face in taken.faces], np.str_)
+    pks = np.array([face.pk for face in data.faces], np.int64)
+    collections = np.array([face.collection_id for face in data.faces], np.str_)
     seen = np.zeros(len(pks), np.bool_)
-    for fit in exposed.fits:
+    for fit in exposure.fits:
         here = collections == fit.collection
         held = np.isin(pks, np.fromiter(fit.held_out, np.int64, len(fit.held_out)))
         seen |= here & (pks <= fit.last_face) & ~held
-        if _erased_since(session, fit):
-            seen |= here & (pks > fit.last_face) & (taken.chance >= fit.holdout)
-    if exposed.elsewhere:
-        shared = _shared_photos(session, np.unique(collections).tolist(), exposed.elsewhere)
-        seen |= np.array([_known(face, exposed.elsewhere, shared) for face in taken.faces], np.bool_)
-    known: NDArray[np.bool_] = np.isin(taken.people, taken.people[seen])
+        if _was_erased_since(session, fit):
+            seen |= here & (pks > fit.last_face) & (data.holdout_draw >= fit.holdout)
+    if exposure.elsewhere:
+        shared = _list_shared_photos(session, np.unique(collections).tolist(), exposure.elsewhere)
+        seen |= np.array([_is_known(face, exposure.elsewhere, shared) for face in data.faces], np.bool_)
+    known: NDArray[np.bool_] = np.isin(data.people, data.people[seen])
     return known
 
 
-def _known(face: Told, elsewhere: tuple[str, ...], shared: set[str]) -> bool:
+def _is_known(face: FaceRecord, elsewhere: tuple[str, ...], shared: set[str]) -> bool:
     return face.collection_id in elsewhere or face.image_id in shared
 
 
-def _lineage(
+def _trace_lineage(
     session: Session, generations: Generations, model: Model, collections: Sequence[str], *, as_holdout: bool
-) -> Iterator[Fit | str]:
+) -> Iterator[CollectionFit | str]:
     """Its own fit and those it went on from: on the collections, or the names of others."""
     if not model.embedder.needs_fit:
         return
-    facts = model.facts
-    for name in facts.get("changes", {}):
-        yield _fit(session, generations, model, name, as_holdout) if name in collections else name
-    start = (facts.get("plan") or {}).get("start_from")
+    changes = model.facts.get("changes", {})
+    for name in changes:
+        yield _read_fit(session, generations, model, name, as_holdout) if name in collections else name
+    start = (model.facts.get("plan") or {}).get("start_from")
     if start:
-        further = as_holdout and holdout_model(generations, start) is not None
-        yield from _lineage(session, generations, generations.get(start), collections, as_holdout=further)
+        further = as_holdout and load_holdout_model(generations, start) is not None
+        yield from _trace_lineage(session, generations, generations.get(start), collections, as_holdout=further)
 
 
-def _fit(session: Session, generations: Generations, model: Model, collection: str, as_holdout: bool) -> Fit:
+def _read_fit(
+    session: Session, generations: Generations, model: Model, collection: str, as_holdout: bool
+) -> CollectionFit:
     row = session.get(GenerationRow, model.id)
     made_at = row.created_at if row is not None else np.inf
+    holdout = load_holdout_model(generations, model.id) if as_holdout else None
+    share = float(holdout.facts["holdout"]) if holdout is not None else 0.0
+    if _is_recreated(session, model, collection, made_at):
+        return CollectionFit(collection, 0, frozenset(), share, change=-1)
     older = select(func.max(Face.pk)).where(Face.collection_id == collection, Face.created_at <= made_at)
     last, change = session.scalar(older) or 0, int(model.facts["changes"][collection])
-    born = session.scalar(select(Collection.created_at).where(Collection.id == collection))
-    if born is not None and born > made_at:
-        change = -1  # an earlier collection of this name was learned from: anybody may be there again
-    twin = holdout_model(generations, model.id) if as_holdout else None
-    if twin is None:
-        return Fit(collection, last, frozenset(), 0.0, change)
-    held = twin.facts.get(HELD_OUT_FACES)
-    faces = frozenset(held) if held is not None else _recomputed(session, model.facts)
-    return Fit(collection, last, faces, float(twin.facts["holdout"]), change)
+    if holdout is None:
+        return CollectionFit(collection, last, frozenset(), share, change)
+    pks = holdout.facts.get(HELD_OUT_FACES)
+    faces = frozenset(pks) if pks is not None else _recompute_held_out(session, model.facts)
+    return CollectionFit(collection, last, faces, share, change)
 
 
-def _recomputed(session: Session, facts: Any) -> frozenset[int]:
+def _is_recreated(session: Session, model: Model, collection: str, made_at: float) -> bool:
+    """Whether the collection is another one than the model has learned from, of the same id.
+
+    A model made before creation times were recorded is compared by its own creation time.
+    """
+    row = session.get(Collection, collection)
+    learned_at = model.facts.get(training_data.COLLECTIONS_CREATED_AT, {}).get(collection)
+    if row is None:
+        return False
+    return row.created_at > made_at if learned_at is None else row.created_at != learned_at
+
+
+def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> frozenset[int]:
     """The faces held out of a training whose holdout model does not list them: as the training chose them."""
-    plan = Plan.model_validate(facts["plan"])
-    taken = training_data.read(session, plan, {"changes": facts["changes"], "labels": facts.get("labels", {})})
-    held = embedder_fit.held_out(taken, plan.holdout)
-    return frozenset(face.pk for face, out in zip(taken.faces, held, strict=True) if out)
+    plan = Plan.model_validate(model_facts["plan"])
+    at = {name: model_facts.get(name, {}) for name in ("changes", training_data.COLLECTIONS_CREATED_AT, "labels")}
+    data = training_data.read_training_data(session, plan, at)
+    held = embedder_fit.choose_held_out_faces(data, plan.holdout)
+    return frozenset(face.pk for face, out in zip(data.faces, held, strict=True) if out)
 
 
-def _erased_since(session: Session, fit: Fit) -> bool:
-    if fit.change < 0:
+def _was_erased_since(session: Session, fit: CollectionFit) -> bool:
+    if fit.change < 0:  # all faces that the fit was on
         return True
     gone = select(Removal.pk).where(Removal.collection_id == fit.collection, Removal.change > fit.change)
     return session.scalar(gone.limit(1)) is not None
 
 
-def _shared_photos(session: Session, collections: Sequence[str], elsewhere: tuple[str, ...]) -> set[str]:
+def _list_shared_photos(session: Session, collections: Sequence[str], elsewhere: tuple[str, ...]) -> set[str]:
     others = select(Face.image_id).where(Face.collection_id.in_(elsewhere))
     here = select(Face.image_id).where(Face.collection_id.in_(collections), Face.image_id.in_(others))
     return set(session.scalars(here))

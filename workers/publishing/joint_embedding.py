@@ -13,8 +13,8 @@ from app.serving import index_builder
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
-from workers.description import describe
-from workers.training.training_data import Told
+from workers.description import describe_faces
+from workers.training.training_data import FaceRecord
 
 CHUNK = 512
 
@@ -28,7 +28,7 @@ Stored = dict[int, bytes]
 """Face pk -> its embedding, as the tables hold it."""
 
 
-def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: Sequence[Told]) -> list[Rows]:
+def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: Sequence[FaceRecord]) -> list[Rows]:
     """One (N, d) for each model: from the tables where they hold it, else from the crops. Shown as the job's progress.
 
     Raises CropGone, Interrupted.
@@ -40,25 +40,25 @@ def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: 
         with reading(context.resources.database) as session:
             stored = [_stored(session, m.id, task, part) for m in models]
         described = _described(context, models, part, stored)
-        for model, held, out in zip(models, stored, rows, strict=True):
-            out[start : start + len(part)] = _embedded(model, task, part, held, *described[model.recipe.keys])
+        for model, known, out in zip(models, stored, rows, strict=True):
+            out[start : start + len(part)] = _embedded(model, task, part, known, *described[model.recipe.keys])
     context.progress(len(faces), len(faces))
     return rows
 
 
 def _embedded(
-    model: Model, task: str, faces: Sequence[Told], held: Stored, fresh: Rows, row_of: dict[int, int]
+    model: Model, task: str, faces: Sequence[FaceRecord], known: Stored, fresh: Rows, row_of: dict[int, int]
 ) -> Rows:
-    found = np.empty((len(faces), index_builder.width(model, task)), np.float32)
-    missing = [i for i, face in enumerate(faces) if face.pk not in held]
-    found[missing] = model.embed(fresh[[row_of[i] for i in missing]], task)
+    result = np.empty((len(faces), index_builder.width(model, task)), np.float32)
+    missing = [i for i, face in enumerate(faces) if face.pk not in known]
+    result[missing] = model.embed(fresh[[row_of[i] for i in missing]], task)
     for i, face in enumerate(faces):
-        if face.pk in held:
-            found[i] = np.frombuffer(held[face.pk], "<f4")
-    return found
+        if face.pk in known:
+            result[i] = np.frombuffer(known[face.pk], "<f4")
+    return result
 
 
-def _stored(session: Session, model: str, task: str, faces: Sequence[Told]) -> Stored:
+def _stored(session: Session, model: str, task: str, faces: Sequence[FaceRecord]) -> Stored:
     here = Embedding.generation_id == model, Embedding.task == task, Embedding.face_pk.in_([f.pk for f in faces])
     return {
         row.face_pk: row.vector for row in session.execute(select(Embedding.face_pk, Embedding.vector).where(*here))
@@ -66,21 +66,21 @@ def _stored(session: Session, model: str, task: str, faces: Sequence[Told]) -> S
 
 
 def _described(
-    context: JobContext, models: Sequence[Model], faces: Sequence[Told], stored: Sequence[Stored]
+    context: JobContext, models: Sequence[Model], faces: Sequence[FaceRecord], stored: Sequence[Stored]
 ) -> dict[Recipe, tuple[Rows, dict[int, int]]]:
     """By recipe: descriptors of the faces that one of its models lacks, and in which row each is."""
     lacking: dict[Recipe, set[int]] = {}
-    for model, held in zip(models, stored, strict=True):
-        mine = lacking.setdefault(model.recipe.keys, set())
-        mine |= {i for i, face in enumerate(faces) if face.pk not in held}
-    found: dict[Recipe, tuple[Rows, dict[int, int]]] = {}
+    for model, known in zip(models, stored, strict=True):
+        rows_lacking = lacking.setdefault(model.recipe.keys, set())
+        rows_lacking |= {i for i, face in enumerate(faces) if face.pk not in known}
+    result: dict[Recipe, tuple[Rows, dict[int, int]]] = {}
     for model in models:
         key = model.recipe.keys
-        if key not in found:
+        if key not in result:
             order = sorted(lacking[key])
             try:
-                rows = describe(context.resources, model.recipe, [faces[i] for i in order], context)
+                rows = describe_faces(context.resources, model.recipe, [faces[i] for i in order], context)
             except NotFound as gone:
                 raise CropGone(gone.detail) from gone
-            found[key] = rows, {i: row for row, i in enumerate(order)}
-    return found
+            result[key] = rows, {i: row for row, i in enumerate(order)}
+    return result

@@ -1,4 +1,4 @@
-"""What a collection has to measure models with: the faces that somebody vouches for, and who has learned from them."""
+"""What a collection has to measure models with: the faces whose people are known, and who was learned from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from app.learning.plan import Plan, Source
 from ml.model import Model
 from ml.types import Ids
 from workers.context import JobContext
-from workers.publishing.exposure import Exposure, exposure, learned_from
+from workers.publishing.exposure import Exposure, find_learned_faces, trace_exposure
 from workers.training import training_data
-from workers.training.training_data import Facts, Snapshot
+from workers.training.training_data import TaskExamples, TrainingData
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Judges:
+class MeasurableFaces:
     """What a collection has to measure models with.
 
     known: (N,) faces of which it is known who they are, or for other tasks what value they have
     seen: of each model, (N,) faces of people it may have learned from
     """
 
-    snapshot: Snapshot
-    facts: Facts
+    data: TrainingData
+    examples: TaskExamples
     known: Mask
     seen: tuple[Mask, ...]
     exposures: tuple[Exposure, ...]
@@ -38,7 +38,7 @@ class Judges:
 
     @property
     def by_person(self) -> bool:
-        return self.facts.task == "identity"
+        return self.examples.task == "identity"
 
     @property
     def unseen(self) -> Mask:
@@ -49,55 +49,57 @@ class Judges:
     @property
     def nameless(self) -> bool:
         """Whether labels are all that is known."""
-        return bool(np.isnan(self.facts.truth).all())
+        return bool(np.isnan(self.examples.truth).all())
 
-    def searchable(self, faces: Mask) -> int:
-        """People among these faces who have something to be found."""
-        people = self.snapshot.people[self.known & faces]
+    def count_searchable(self, faces: Mask) -> int:
+        """Count the people among these faces who have something to find."""
+        people = self.data.people[self.known & faces]
         counts = np.unique(people, return_counts=True)[1]
         return int((counts >= (2 if self.by_person else 1)).sum())
 
-    def pairs(self, faces: Mask) -> Mask:
-        """(P,) labelled pairs whose people are both among these."""
-        found: Mask = np.asarray(faces[self.facts.pairs].all(axis=1), np.bool_)
-        return found
+    def select_pairs(self, faces: Mask) -> Mask:
+        """Return (P,) which labelled pairs have both faces among these."""
+        is_pair: Mask = np.asarray(faces[self.examples.pairs].all(axis=1), np.bool_)
+        return is_pair
 
 
-def read_judges(context: JobContext, collection: str, task: str, models: Sequence[str]) -> Judges:
+def read_measurable_faces(context: JobContext, collection: str, task: str, models: Sequence[str]) -> MeasurableFaces:
     """Of a task of a collection, as the tables are now. Raises NotFound, ml.Corrupt, ml.Unavailable (a model)."""
     generations = context.resources.generations
     with at_one_moment(context.resources.database) as session:
         if session.get(Collection, collection) is None:
             raise NotFound(f"no collection {collection!r}")
-        exposures = tuple(exposure(session, generations, model, [collection]) for model in models)
-        plan = _plan(collection, task, [generations.get(m) for m in reversed(models)])
-        at = training_data.taken(session, Training(snapshot={}), plan)
-        taken = training_data.read(session, plan, at)
-        seen = tuple(learned_from(session, exposed, taken) for exposed in exposures)
-        [facts] = taken.tasks
-        pks = np.array([f.pk for f in taken.faces], np.int64)
-        labellers = label_consensus.labellers(session, at["labels"].get(task, []), pks[facts.pairs], facts.same)
-    return Judges(taken, facts, _known(facts, taken.people), seen, exposures, labellers)
+        exposures = tuple(trace_exposure(session, generations, model, [collection]) for model in models)
+        plan = _make_plan(collection, task, [generations.get(m) for m in reversed(models)])
+        snapshot = training_data.record_snapshot(session, Training(snapshot={}), plan)
+        data = training_data.read_training_data(session, plan, snapshot)
+        seen = tuple(find_learned_faces(session, exposed, data) for exposed in exposures)
+        [examples] = data.tasks
+        pks = np.array([f.pk for f in data.faces], np.int64)
+        labellers = label_consensus.list_agreeing_labellers(
+            session, snapshot["labels"].get(task, []), pks[examples.pairs], examples.same
+        )
+    return MeasurableFaces(data, examples, _find_known(examples, data.people), seen, exposures, labellers)
 
 
-def _plan(collection: str, task: str, models: Sequence[Model]) -> Plan:
+def _make_plan(collection: str, task: str, models: Sequence[Model]) -> Plan:
     """Where the collection says who is the same: its subjects and labels; for another task the metadata field that one
     of the models learned it from, and labels."""
     origins = [Source(task=task, origin="labels")]
     if task == "identity":
         origins.insert(0, Source(task=task, origin="subjects"))
     for model in models if task != "identity" else ():
-        told = (model.facts.get("plan") or {}).get("sources", ())
-        learned = [s for s in map(Source.model_validate, told) if s.task == task and s.origin != "labels"]
+        sources = (model.facts.get("plan") or {}).get("sources", ())
+        learned = [s for s in map(Source.model_validate, sources) if s.task == task and s.origin != "labels"]
         if learned:
             origins.insert(0, learned[0].model_copy(update={"collection": None, "max_pairs": None}))
             break
     return Plan(collection=collection, method="l2", descriptors=(), options={}, sources=tuple(origins), holdout=0.0)
 
 
-def _known(facts: Facts, people: Ids) -> Mask:
+def _find_known(examples: TaskExamples, people: Ids) -> Mask:
     """Named faces, and faces that a label joins with another; for other tasks faces with a value."""
-    known: Mask = ~np.isnan(facts.truth) & facts.member
-    if facts.task == "identity":
-        known |= np.isin(np.arange(len(people)), facts.pairs[facts.same])
+    known: Mask = ~np.isnan(examples.truth) & examples.member
+    if examples.task == "identity":
+        known |= np.isin(np.arange(len(people)), examples.pairs[examples.same])
     return known

@@ -15,43 +15,43 @@ from app.publishing.pointers import lacking
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
-from workers.description import describe
+from workers.description import describe_faces
 
 BATCH = 512
 INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-def embed_all(context: JobContext, collection: str, generation: Model, tasks: Sequence[str]) -> None:
+def reembed_collection(context: JobContext, collection: str, model: Model, tasks: Sequence[str]) -> None:
     """Goes on wherever an earlier run stopped; each batch is kept by itself. Raises NotFound, Interrupted."""
     total, done = _count(context, collection), 0
     after, missed = 0, -1
     while True:
         with reading(context.resources.database) as session:
-            wanted = lacking(collection, generation.id, tasks).where(Face.pk > after).limit(BATCH)
+            wanted = lacking(collection, model.id, tasks).where(Face.pk > after).limit(BATCH)
             faces = list(session.scalars(wanted))
             session.expunge_all()
         if not faces:
             return
         try:
-            vectors = embedded(context, generation, tasks, faces)
+            vectors = embed_batch(context, model, tasks, faces)
         except NotFound:
             if missed == after:
                 raise
             missed = after  # a face was erased meanwhile: without it, once more
             continue
         with writing(context.resources.database) as session:
-            keep(session, generation.id, vectors, [f.pk for f in faces])
+            store_embeddings(session, model.id, vectors, [f.pk for f in faces])
         after, done = faces[-1].pk, done + len(faces)
         context.progress(done, max(total, done))
 
 
-def embedded(context: JobContext, generation: Model, tasks: Sequence[str], faces: Sequence[Face]) -> dict[str, Rows]:
+def embed_batch(context: JobContext, model: Model, tasks: Sequence[str], faces: Sequence[Face]) -> dict[str, Rows]:
     """Where these faces lie, for each task. Raises NotFound (a crop is gone), Interrupted."""
-    rows = describe(context.resources, generation.recipe, faces, context)
-    return {task: generation.embed(rows, task) for task in tasks}
+    rows = describe_faces(context.resources, model.recipe, faces, context)
+    return {task: model.embed(rows, task) for task in tasks}
 
 
-def keep(session: Session, model: str, vectors: Mapping[str, Rows], pks: Sequence[int]) -> None:
+def store_embeddings(session: Session, model: str, vectors: Mapping[str, Rows], pks: Sequence[int]) -> None:
     """Writes what is not there yet, of the faces that are still there."""
     alive = select(Face.pk).where(Face.pk.in_(pks)).with_for_update(read=True, key_share=True)
     there = set(session.scalars(alive))

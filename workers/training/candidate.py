@@ -1,205 +1,151 @@
-"""From a snapshot to a candidate: fit without the people held out, measure, fit once more with everybody."""
+"""Make a candidate model: fit it without the held-out people, measure it on them, then fit it on everybody."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.db.session import reading
-from app.db.tables import Deployment
 from app.errors import NotFound
 from app.learning.plan import Plan
 from ml.calibration import Calibration
 from ml.embedders.base import Embedder
 from ml.errors import TooFewPairs
-from ml.evaluation.comparisons.models import compare_rankings
 from ml.identification.open_set import OpenSetCalibration
-from ml.model import Model, Recipe
+from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
-from workers.description import describe
-from workers.publishing.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX, exposure, learned_from
-from workers.training import candidate_report, embedder_fit, vocabularies
-from workers.training.candidate_report import Measured, Trial
-from workers.training.face_embeddings import Bench, Contestant
-from workers.training.progress import Telling
+from workers.description import describe_faces
+from workers.publishing.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX
+from workers.training import embedder_fit, vocabularies
+from workers.training.candidate_measurement import (
+    CandidateMeasurement,
+    calibrate_on_training_faces,
+    describe_unmeasured,
+    measure_candidate,
+)
+from workers.training.progress import ProgressReporter
 from workers.training.stranger_searches import measure_held_out_strangers
-from workers.training.training_data import Facts, Snapshot, Told
+from workers.training.training_data import TrainingData
 
-HELD_OUT = HOLDOUT_SUFFIX
-"""Ends the name of a model's twin, which is kept beside it: the same, learned without the people held out. The next
-training is compared with the twin of the model that serves, since that model itself knows those people."""
+FIRST_FIT_END, REFIT_START = 580, 620
+"""Steps of the job's progress, between which the candidate is measured."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """generation: learned from everybody; twin: without the people held out, None where nobody was."""
+    """model: fitted on everybody; holdout_model: the same fit without the held-out people, None where nobody was.
 
-    generation: Model
-    twin: Model | None
+    The next training is compared with the holdout model of the serving model, since the serving model itself has
+    learned from those people.
+    """
+
+    model: Model
+    holdout_model: Model | None
     report: dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Serving:
-    """The model that a candidate is compared with. seen: how many of the held-out people it may have learned from."""
-
-    model: str
-    contestant: Contestant
-    seen: int
-
-
-def learn(context: JobContext, plan: Plan, taken: Snapshot, name: str, told: Telling) -> Candidate:
-    """Everything between reading and writing the tables. Raises TooFewPairs, NotFound (a crop is gone), Interrupted."""
-    held = embedder_fit.held_out(taken, plan.holdout)
-    unseen = [face for face, out in zip(taken.faces, held, strict=True) if not out]
-    plan = vocabularies.settled(context, plan, unseen, told.phase("vocabulary", 0, 20))
-    recipe, tell = plan.recipe, told.phase("describe", 20, 200)
-    rows = describe(context.resources, recipe, taken.faces, context, lambda done, total: tell(done, total, {}))
-    before, untold = _started(context, plan.start_from)
-    first = _without(held, plan, taken, rows, told, untold) if held.any() else None
-    everything = embedder_fit.training_set(plan, taken, rows, np.ones(len(rows), np.bool_))
-    if first is None:
-        only = embedder_fit.fit(plan, everything, told.phase("fit", 200, 1000), before=before)
-        known = _known(
-            {f.task: candidate_report.calibrate_on_learned(only, rows, f, taken.people) for f in _served(taken, only)}
-        )
-        return Candidate(_made(plan, recipe, name, only, known, []), None, _unmeasured(plan, taken, held))
-    report, known, by_held_out = _measured(context, plan, taken, rows, held, first)
-    strangers = measure_held_out_strangers(context, first, rows, taken, held)
-    last = embedder_fit.fit(plan, everything, told.phase("refit", 620, 1000), before=before, like=first)
-    without = [face.pk for face, out in zip(taken.faces, held, strict=True) if out]
-    left_out = {"holdout": plan.holdout, HELD_OUT_FACES: without}
-    twin = Model(name + HELD_OUT, recipe, plan.method, first, known, left_out)
-    return Candidate(_made(plan, recipe, name, last, known, by_held_out, strangers), twin, report)
+def make_candidate(
+    context: JobContext, plan: Plan, data: TrainingData, name: str, reporter: ProgressReporter
+) -> Candidate:
+    """Split the people, fit, measure and refit. Raises TooFewPairs, NotFound (a crop is missing), Interrupted."""
+    held_out = embedder_fit.choose_held_out_faces(data, plan.holdout)
+    plan = _learn_vocabularies(context, plan, data, held_out, reporter)
+    rows = _describe(context, plan, data, reporter)
+    start, holdout_start = _load_start(context, plan.start_from)
+    everything = embedder_fit.make_training_set(plan, data, rows, np.ones(len(rows), np.bool_))
+    holdout_embedder = _fit_without(held_out, plan, data, rows, reporter, holdout_start)
+    if holdout_embedder is None:
+        embedder = embedder_fit.fit_embedder(plan, everything, reporter.phase("fit", 200, 1000), start=start)
+        calibrations = calibrate_on_training_faces(embedder, rows, data)
+        model = _make_model(name, plan, embedder, calibrations)
+        return Candidate(model, None, describe_unmeasured(plan, data, held_out))
+    measured = measure_candidate(context, plan, data, rows, held_out, holdout_embedder)
+    strangers = measure_held_out_strangers(context, holdout_embedder, rows, data, held_out)
+    embedder = embedder_fit.fit_embedder(
+        plan, everything, reporter.phase("refit", REFIT_START, 1000), start=start, like=holdout_embedder
+    )
+    model = _make_model(name, plan, embedder, measured.calibrations, measured.by_held_out, strangers)
+    return Candidate(
+        model, _make_holdout_model(name, plan, holdout_embedder, data, held_out, measured), measured.report
+    )
 
 
-def _started(context: JobContext, model: str | None) -> tuple[Embedder | None, Embedder | None]:
-    """What to go on from, and its twin, which does not know the people held out. Raises NotFound."""
+def _learn_vocabularies(
+    context: JobContext, plan: Plan, data: TrainingData, held_out: NDArray[np.bool_], reporter: ProgressReporter
+) -> Plan:
+    """Return the plan with a vocabulary for each descriptor that needs one, learned without the held-out people."""
+    faces = [face for face, is_held_out in zip(data.faces, held_out, strict=True) if not is_held_out]
+    return vocabularies.learn_vocabularies(context, plan, faces, reporter.phase("vocabulary", 0, 20))
+
+
+def _describe(context: JobContext, plan: Plan, data: TrainingData, reporter: ProgressReporter) -> Rows:
+    progress = reporter.phase("describe", 20, 200)
+    return describe_faces(
+        context.resources, plan.recipe, data.faces, context, lambda done, total: progress(done, total, {})
+    )
+
+
+def _load_start(context: JobContext, model: str | None) -> tuple[Embedder | None, Embedder | None]:
+    """Return the embedder to continue from, and the one of its holdout model (itself where it has none).
+
+    Raises NotFound.
+    """
     if model is None:
         return None, None
-    generations = context.resources.generations
-    before = generations.get(model).embedder
+    models = context.resources.generations
+    embedder = models.get(model).embedder
     try:
-        return before, generations.get(model + HELD_OUT).embedder
+        return embedder, models.get(model + HOLDOUT_SUFFIX).embedder
     except NotFound:
-        return before, before
+        return embedder, embedder
 
 
-def _without(
-    held: NDArray[np.bool_], plan: Plan, taken: Snapshot, rows: Rows, told: Telling, before: Embedder | None
+def _fit_without(
+    held_out: NDArray[np.bool_],
+    plan: Plan,
+    data: TrainingData,
+    rows: Rows,
+    reporter: ProgressReporter,
+    start: Embedder | None,
 ) -> Embedder | None:
-    """Learned without these; None where what is left is too little to learn from."""
-    left = embedder_fit.training_set(plan, taken, rows, ~held)
+    """Fit without the held-out people; None where nobody is held out, or too little is left to learn from."""
+    if not held_out.any():
+        return None
+    rest = embedder_fit.make_training_set(plan, data, rows, ~held_out)
     try:
-        return embedder_fit.fit(plan, left, told.phase("fit", 200, 580), before=before)
+        return embedder_fit.fit_embedder(plan, rest, reporter.phase("fit", 200, FIRST_FIT_END), start=start)
     except TooFewPairs:
         return None
 
 
-def _made(
-    plan: Plan,
-    recipe: Recipe,
+def _make_model(
     name: str,
+    plan: Plan,
     embedder: Embedder,
-    known: dict[str, Calibration],
-    by_held_out: list[str],
+    calibrations: dict[str, Calibration],
+    by_held_out: tuple[str, ...] = (),
     strangers: OpenSetCalibration | None = None,
 ) -> Model:
-    """by_held_out: tasks whose calibration is of people who were not learned from; strangers: how such people score."""
-    facts = {"made": "trained", "collection": plan.collection, "plan": plan.model_dump(mode="json", by_alias=True)}
-    facts |= {"by_held_out": by_held_out, "open_set": {"identity": strangers.to_dict()} if strangers else {}}
-    return Model(name, recipe, plan.method, embedder, known, facts)
-
-
-def _served(taken: Snapshot, embedder: Embedder) -> list[Facts]:
-    return [f for f in taken.tasks if f.task in embedder.tasks]
-
-
-def _known(calibrations: dict[str, Calibration | None]) -> dict[str, Calibration]:
-    return {task: c for task, c in calibrations.items() if c is not None}
-
-
-def _unmeasured(plan: Plan, taken: Snapshot, held: NDArray[np.bool_]) -> dict[str, Any]:
-    why = "fewer than four people have what a search needs"
-    if held.any():
-        why = "without the people held out, too little is left to learn from"
-    why = why if plan.holdout else "nobody was to be held out"
-    return _summary(plan, taken, 0) | {"refit": False, "why_unmeasured": why}
-
-
-def _summary(plan: Plan, taken: Snapshot, people: int) -> dict[str, Any]:
-    told = {"holdout": plan.holdout, "held_out_people": people, "faces": len(taken.faces), "task": plan.tasks[0]}
-    return told | {"distractors": len(taken.distractors), "candidate": None, "current": None, "tasks": {}}
-
-
-def _measured(
-    context: JobContext, plan: Plan, taken: Snapshot, rows: Rows, held: NDArray[np.bool_], first: Embedder
-) -> tuple[dict[str, Any], dict[str, Calibration], list[str]]:
-    """The report, whose `candidate` and `current` are those of the main task; `tasks` has all. Then the calibrations,
-    and of which tasks they are of people held out: where there were too few, all that is known must do."""
-
-    def described(recipe: Recipe, faces: Sequence[Told]) -> Rows:
-        return describe(context.resources, recipe, faces, context)
-
-    labelled = [f.pairs.ravel() for f in taken.tasks]
-    places = np.unique(np.concatenate([np.flatnonzero(held), *labelled]))
-    bench = Bench(taken, places, plan.recipe, rows, described)
-    report = _summary(plan, taken, len(np.unique(taken.people[held]))) | {"refit": True, "notes": first.notes}
-    calibrations, by_held_out = dict[str, Calibration | None](), list[str]()
-    for facts in _served(taken, first):
-        context.check()
-        trial = Trial(bench, facts, held, f"held-out-{plan.holdout:g}")
-        now = candidate_report.measure(trial, Contestant(plan.recipe, first))
-        serving = _serving(context, plan, taken, held, facts.task)
-        before = candidate_report.measure(trial, serving.contestant) if serving else None
-        told = candidate_report.report(trial, now, before)
-        told |= {"current_model": serving.model, "current_has_seen": serving.seen} if serving else {}
-        told["comparison"] = _comparison(plan, taken, facts, now, before, serving)
-        report["tasks"][facts.task] = told
-        calibrations[facts.task] = candidate_report.calibrate(now)
-        if calibrations[facts.task]:
-            by_held_out.append(facts.task)
-        else:
-            calibrations[facts.task] = candidate_report.calibrate_on_learned(first, rows, facts, taken.people)
-    main = report["tasks"].get(plan.tasks[0], {})
-    report |= {key: main.get(key) for key in ("candidate", "current", "current_model")}
-    return report, _known(calibrations), by_held_out
-
-
-def _comparison(
-    plan: Plan, taken: Snapshot, facts: Facts, now: Measured, before: Measured | None, serving: Serving | None
-) -> dict[str, Any] | None:
-    """What the gate goes by when the model is published, None where it must measure by itself: where the people held
-    out are not of this collection alone, or the model that serves has learned from some of them."""
-    ranked = now.ranked is not None and (before is None or before.ranked is not None)
-    if not ranked or len(plan.collections) > 1 or (serving is not None and serving.seen):
-        return None
-    assert now.ranked is not None
-    found = compare_rankings(
-        before.ranked if before else None,
-        now.ranked,
-        open_set=facts.task == "identity",
-        searches=(before.searches if before else None, now.searches),
-    )
-    return {
+    """by_held_out: tasks calibrated on people who were not learned from; strangers: how such people score."""
+    model_facts = {
+        "made": "trained",
         "collection": plan.collection,
-        "champion": serving.model if serving else None,
-        "faces": len(taken.faces),
-        "comparison": found.to_dict(),
+        "plan": plan.model_dump(mode="json", by_alias=True),
     }
+    open_set = {"identity": strangers.to_dict()} if strangers else {}
+    model_facts |= {"by_held_out": list(by_held_out), "open_set": open_set}
+    return Model(name, plan.recipe, plan.method, embedder, calibrations, model_facts)
 
 
-def _serving(context: JobContext, plan: Plan, taken: Snapshot, held: NDArray[np.bool_], task: str) -> Serving | None:
-    """The champion of the task; its twin in its stead, if it has learned from these collections and has one."""
-    with reading(context.resources.database) as session:
-        deployment = session.get(Deployment, (plan.collection, task))
-        if deployment is None:
-            return None
-        champion = deployment.champion
-        exposed = exposure(session, context.resources.generations, champion, plan.collections)
-        known = learned_from(session, exposed, taken)
-    seen = len(np.unique(taken.people[known & held]))
-    return Serving(champion, Contestant(exposed.measured_as.recipe, exposed.measured_as.embedder), seen)
+def _make_holdout_model(
+    name: str,
+    plan: Plan,
+    embedder: Embedder,
+    data: TrainingData,
+    held_out: NDArray[np.bool_],
+    measured: CandidateMeasurement,
+) -> Model:
+    pks = [face.pk for face, is_held_out in zip(data.faces, held_out, strict=True) if is_held_out]
+    model_facts = {"holdout": plan.holdout, HELD_OUT_FACES: pks}
+    return Model(name + HOLDOUT_SUFFIX, plan.recipe, plan.method, embedder, measured.calibrations, model_facts)

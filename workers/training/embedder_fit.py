@@ -1,4 +1,4 @@
-"""From a snapshot and its descriptors to an embedder: who is held out, what is learned from, the fit."""
+"""Fit an embedder on training data: hold people out, make the training set, fit."""
 
 from typing import cast
 
@@ -10,82 +10,85 @@ from ml import registry
 from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
 from ml.sampling.implied import implied
 from ml.types import Ids, Rows
-from workers.training.training_data import Facts, Snapshot
+from workers.training.training_data import TaskExamples, TrainingData
 
-IMPLIED = 0.5
-"""Weight of a pair that follows from labels, beside 1 for one that somebody looked at."""
-STRANGERS = 0.5
-"""Share held out of the people of whom no label speaks, where nothing but labels is learned from: it costs little."""
-FEWEST = 2
+IMPLIED_PAIR_WEIGHT = 0.5
+"""Weight of a pair that follows from labels, beside 1 for a labelled one."""
+UNLABELLED_HOLDOUT_SHARE = 0.5
+"""Share held out of the people without labels, where only labels are learned from: holding them out costs little."""
+MIN_PEOPLE_PER_SIDE = 2
 """People who must be held out for a report, and who must remain to learn from."""
 
 
-def held_out(snapshot: Snapshot, share: float) -> NDArray[np.bool_]:
-    """(N,) faces of the people held out: of each task's people those whose chance lies below the share.
+def choose_held_out_faces(data: TrainingData, share: float) -> NDArray[np.bool_]:
+    """Return (N,) which faces are held out: of each task's people, those whose draw is below the share.
 
-    All False where a share of 0 was asked for, or no task has people enough.
+    Nobody is held out where the share is 0, or no task has enough people.
     """
-    held: set[int] = set()
-    chance = dict(zip(snapshot.people.tolist(), snapshot.chance.tolist(), strict=True))
-    for facts in snapshot.tasks if share else ():
-        people = sorted(_searchable(facts, snapshot.people), key=lambda p: (chance[p], p))
-        below = sum(chance[p] < share for p in people)
-        if len(people) >= 2 * FEWEST:
-            held.update(people[: min(max(below, FEWEST), len(people) - FEWEST)])
-        if facts.derived == "labels":
-            strangers = set(people) - set(snapshot.people[facts.pairs].ravel().tolist())
-            held.update(p for p in strangers if chance[p] < max(share, STRANGERS))
-    return np.isin(snapshot.people, sorted(held))
+    held_out: set[int] = set()
+    draws = dict(zip(data.people.tolist(), data.holdout_draw.tolist(), strict=True))
+    for examples in data.tasks if share else ():
+        people = sorted(_list_searchable(examples, data.people), key=lambda p: (draws[p], p))
+        below = sum(draws[p] < share for p in people)
+        if len(people) >= 2 * MIN_PEOPLE_PER_SIDE:
+            held_out.update(people[: min(max(below, MIN_PEOPLE_PER_SIDE), len(people) - MIN_PEOPLE_PER_SIDE)])
+        if examples.derived == "labels":
+            unlabelled = set(people) - set(data.people[examples.pairs].ravel().tolist())
+            held_out.update(p for p in unlabelled if draws[p] < max(share, UNLABELLED_HOLDOUT_SHARE))
+    return np.isin(data.people, sorted(held_out))
 
 
-def _searchable(facts: Facts, people: Ids) -> list[int]:
-    """The people of whom there is something to be found: for a person another photo, for other tasks any face; where
-    nothing but labels is known, whoever is labelled."""
-    known = people[facts.member & ~np.isnan(facts.truth)]
+def _list_searchable(examples: TaskExamples, people: Ids) -> list[int]:
+    """List the people with something to find: for identity two faces, for other tasks one with a value; where only
+    labels are known, everybody who is labelled."""
+    known = people[examples.member & ~np.isnan(examples.truth)]
     if not len(known):
-        return [int(n) for n in np.unique(people[facts.pairs])]
+        return [int(n) for n in np.unique(people[examples.pairs])]
     numbers, counts = np.unique(known, return_counts=True)
-    return [int(n) for n in numbers[counts >= (2 if facts.task == "identity" else 1)]]
+    return [int(n) for n in numbers[counts >= (2 if examples.task == "identity" else 1)]]
 
 
-def training_set(plan: Plan, snapshot: Snapshot, rows: Rows, kept: NDArray[np.bool_]) -> TrainingSet:
-    """What may be learned from the faces kept. A label that touches any other face is left out.
+def make_training_set(plan: Plan, data: TrainingData, rows: Rows, kept: NDArray[np.bool_]) -> TrainingSet:
+    """Make the training set of the faces that are kept. Labels of any other face are left out.
 
-    rows: (N, D), one a face of the snapshot; kept: (N,).
+    rows: (N, D) descriptors; kept: (N,)
     """
-    kept = kept & np.any([f.member for f in snapshot.tasks], axis=0)
-    place = np.cumsum(kept) - 1
-    tasks = [_task_data(f, snapshot.people, kept, place, np.random.default_rng((plan.seed, 2))) for f in snapshot.tasks]
+    kept = kept & np.any([t.member for t in data.tasks], axis=0)
+    row_of = np.cumsum(kept) - 1
+    tasks = [_make_task(t, data.people, kept, row_of, np.random.default_rng((plan.seed, 2))) for t in data.tasks]
     return TrainingSet(rows if kept.all() else rows[kept], tuple(tasks), plan.recipe.blocks)
 
 
-def _task_data(facts: Facts, people: Ids, kept: NDArray[np.bool_], place: Ids, rng: np.random.Generator) -> TaskData:
-    mine = np.flatnonzero(facts.member & kept)
-    told = kept[facts.pairs].all(axis=1)
-    pairs, same, weights = facts.pairs[told], facts.same[told], facts.weights[told]
-    values = facts.values[mine]
-    if facts.tolerance == 0 and len(pairs):
-        more, alike = implied(pairs, same, rng)
-        pairs, same = np.concatenate([pairs, more]), np.concatenate([same, alike])
-        weights = np.concatenate([weights, np.full(len(more), IMPLIED, np.float32)])
-    if facts.drawn is not None:
-        first, alike = draw_pairs(values, facts.tolerance, facts.drawn, rng)
-        fresh = ~_among(mine[first], pairs)
-        pairs = np.concatenate([pairs, mine[first][fresh]])
-        same = np.concatenate([same, alike[fresh]])
-        weights = np.concatenate([weights, np.ones(int(fresh.sum()), np.float32)])
-        values = np.full(len(mine), np.nan)
-    return TaskData(
-        facts.task, place[mine], values, people[mine], facts.tolerance, place[pairs].reshape(-1, 2), same, weights
-    )
+def _make_task(
+    examples: TaskExamples, people: Ids, kept: NDArray[np.bool_], row_of: Ids, rng: np.random.Generator
+) -> TaskData:
+    """Select the kept faces and their labelled pairs, and add implied and drawn pairs."""
+    members = np.flatnonzero(examples.member & kept)
+    is_kept = kept[examples.pairs].all(axis=1)
+    pairs, same, weights = examples.pairs[is_kept], examples.same[is_kept], examples.weights[is_kept]
+    values = examples.values[members]
+    if examples.tolerance == 0 and len(pairs):
+        more, more_same = implied(pairs, same, rng)
+        pairs, same = np.concatenate([pairs, more]), np.concatenate([same, more_same])
+        weights = np.concatenate([weights, np.full(len(more), IMPLIED_PAIR_WEIGHT, np.float32)])
+    if examples.max_pairs is not None:
+        drawn_pairs, drawn_same = draw_pairs(values, examples.tolerance, examples.max_pairs, rng)
+        is_new = ~_are_among(members[drawn_pairs], pairs)
+        pairs = np.concatenate([pairs, members[drawn_pairs][is_new]])
+        same = np.concatenate([same, drawn_same[is_new]])
+        weights = np.concatenate([weights, np.ones(int(is_new.sum()), np.float32)])
+        values = np.full(len(members), np.nan)
+    ends = row_of[pairs].reshape(-1, 2)
+    return TaskData(examples.task, row_of[members], values, people[members], examples.tolerance, ends, same, weights)
 
 
 def draw_pairs(
-    values: NDArray[np.float64], tolerance: float, wanted: int, rng: np.random.Generator
+    values: NDArray[np.float64], tolerance: float, limit: int, rng: np.random.Generator
 ) -> tuple[Ids, NDArray[np.bool_]]:
-    """At most `wanted` different pairs, (P, 2) places rising, and which are the same: half, if there are so many.
+    """Draw at most `limit` different pairs, half of them the same if there are so many; returns pairs and sameness.
 
-    Pairs of the same are drawn by value first, so that whoever has many faces does not rule.
+    values: (N,), NaN unknown; returns (P, 2) indices, the smaller first, and (P,). A value is drawn before the faces,
+    so that people with many faces do not dominate.
     """
     known = np.flatnonzero(~np.isnan(values))
     order = known[np.argsort(values[known], kind="stable")]
@@ -99,38 +102,39 @@ def draw_pairs(
     empty = np.empty((0, 2), np.int64)
     alike = empty
     if len(levels):
-        first = rng.choice(levels, 4 * wanted)
+        first = rng.choice(levels, 4 * limit)
         ends = low[first] + rng.integers(0, 2**62, (2, len(first))) % (high - low)[first]
-        alike = _different(order[ends.T])[: wanted // 2]
-    apart = empty
+        alike = _unique_pairs(order[ends.T])[: limit // 2]
+    different = empty
     if len(order) > 1:
-        ends = order[rng.integers(0, len(order), (4 * wanted, 2))]
+        ends = order[rng.integers(0, len(order), (4 * limit, 2))]
         far = np.abs(values[ends[:, 0]] - values[ends[:, 1]]) > tolerance
-        apart = _different(ends[far])[: wanted - wanted // 2]
-    return np.concatenate([alike, apart]), np.repeat([True, False], [len(alike), len(apart)])
+        different = _unique_pairs(ends[far])[: limit - limit // 2]
+    return np.concatenate([alike, different]), np.repeat([True, False], [len(alike), len(different)])
 
 
-def _different(pairs: Ids) -> Ids:
-    """Each pair once, in the order drawn; none of a face with itself."""
+def _unique_pairs(pairs: Ids) -> Ids:
+    """Return each pair once, in the order drawn, without those of a face with itself."""
     pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
     _, first = np.unique(pairs, axis=0, return_index=True)
     return pairs[np.sort(first)]
 
 
-def _among(pairs: Ids, others: Ids) -> NDArray[np.bool_]:
-    told = {tuple(sorted(p)) for p in others.tolist()}
-    return np.array([tuple(sorted(p)) in told for p in pairs.tolist()], np.bool_)
+def _are_among(pairs: Ids, others: Ids) -> NDArray[np.bool_]:
+    known = {tuple(sorted(p)) for p in others.tolist()}
+    return np.array([tuple(sorted(p)) in known for p in pairs.tolist()], np.bool_)
 
 
-def fit(
-    plan: Plan, data: TrainingSet, progress: Progress, *, before: Embedder | None, like: Embedder | None = None
+def fit_embedder(
+    plan: Plan, data: TrainingSet, progress: Progress, *, start: Embedder | None, like: Embedder | None = None
 ) -> Embedder:
-    """Learns, going on from `before` where there is one; given `like`, as that one found best, on everybody.
+    """Fit the plan's method, from `start` where there is one.
 
+    like: an embedder fitted without the held-out people, whose choices (such as the number of steps) are repeated
     Raises TooFewPairs, CannotGoOn, NotFinite, WrongShape, and whatever the progress raises.
     """
     options = dict(plan.options) | (like.refit_options() if like else {})
-    made = cast(Embedder, registry.build("embedders", plan.method, **options))
-    if before is not None:
-        made.start_from(before)
-    return made.fit(data, progress=progress)
+    embedder = cast(Embedder, registry.build("embedders", plan.method, **options))
+    if start is not None:
+        embedder.start_from(start)
+    return embedder.fit(data, progress=progress)

@@ -1,4 +1,4 @@
-"""Where faces lie under one model or another: described once for each recipe, embedded by each model."""
+"""Embed the same faces with several models: the faces are described once for each recipe."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ import numpy as np
 from ml.embedders.base import Embedder
 from ml.model import Recipe
 from ml.types import Ids, Rows
-from workers.training.training_data import Snapshot, Told
+from workers.training.training_data import FaceRecord, TrainingData
 
-Describe = Callable[[Recipe, Sequence[Told]], Rows]
+Describe = Callable[[Recipe, Sequence[FaceRecord]], Rows]
 
 
 @dataclass(frozen=True, eq=False)
-class Contestant:
+class ModelUnderTest:
     """A model to be measured."""
 
     recipe: Recipe
@@ -22,41 +22,43 @@ class Contestant:
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
-    """Embeddings for one task: of the faces of the bench, and of the distractors."""
+class TaskEmbeddings:
+    """Embeddings for one task: (n, d) of the measured faces, (m, d) of the distractors."""
 
     faces: Rows
     distractors: Rows
 
 
 @dataclass(eq=False)
-class Bench:
-    """The faces that models are measured on: places (n,) of the snapshot, rising, and all its distractors.
+class HoldoutFaces:
+    """The faces on which models are measured.
 
-    known: descriptors of every face of the snapshot under the recipe that is being trained.
+    indices: (n,) of the measured faces in the training data, rising; all its distractors are measured too
+    descriptors: (N, D) of every face of the training data under `recipe`, which is the candidate's
     """
 
-    snapshot: Snapshot
-    places: Ids
+    data: TrainingData
+    indices: Ids
     recipe: Recipe
-    known: Rows
+    descriptors: Rows
     describe: Describe
     _described: dict[tuple[object, ...], tuple[Rows, Rows]] = field(default_factory=dict)
 
-    def embed(self, model: Contestant, task: str) -> Placed:
-        faces, distractors = self._rows(model.recipe)
-        return Placed(model.embedder.embed(faces, task), model.embedder.embed(distractors, task))
+    def embed(self, model: ModelUnderTest, task: str) -> TaskEmbeddings:
+        """Embed the faces and the distractors. Raises whatever `describe` raises."""
+        faces, distractors = self._describe_once(model.recipe)
+        return TaskEmbeddings(model.embedder.embed(faces, task), model.embedder.embed(distractors, task))
 
-    def place(self, places: Ids) -> Ids:
-        """Where these places of the snapshot stand on the bench."""
-        return np.searchsorted(self.places, places)
+    def positions(self, indices: Ids) -> Ids:
+        """Return the rows of the embeddings that belong to these indices of the training data."""
+        return np.searchsorted(self.indices, indices)
 
-    def _rows(self, recipe: Recipe) -> tuple[Rows, Rows]:
+    def _describe_once(self, recipe: Recipe) -> tuple[Rows, Rows]:
         key = tuple((s.name, repr(sorted(s.options.items()))) for s in recipe.descriptors)
         if key not in self._described:
             if recipe.descriptors == self.recipe.descriptors:
-                faces = self.known[self.places]
+                faces = self.descriptors[self.indices]
             else:
-                faces = self.describe(recipe, [self.snapshot.faces[i] for i in self.places])
-            self._described = {key: (faces, self.describe(recipe, self.snapshot.distractors))}
+                faces = self.describe(recipe, [self.data.faces[i] for i in self.indices])
+            self._described = {key: (faces, self.describe(recipe, self.data.distractors))}
         return self._described[key]

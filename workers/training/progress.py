@@ -1,4 +1,4 @@
-"""How far a training is: its curve and its job's progress, a few times a second, and its share of the cores."""
+"""Report training progress: the learning curve and the job's completion. Yield the cores while the API is used."""
 
 import logging
 import math
@@ -18,27 +18,27 @@ from workers.context import Interrupted, JobContext
 
 log = logging.getLogger("likeness.training")
 
-TELL_SECONDS = 0.2
-POINTS = 400
-WHOLE = 1000
+REPORT_SECONDS = 0.2
+MAX_CURVE_POINTS = 400
+PROGRESS_STEPS = 1000
 QUIET_SECONDS = 10.0
 
 
-class Telling:
-    """Each phase has its share of the bar, which has 1,000 steps. Hears a cancel each time that it tells."""
+class ProgressReporter:
+    """Store the progress of a job in PROGRESS_STEPS steps, a share for each phase, and notice a cancellation."""
 
     def __init__(self, context: JobContext, training_id: str | None = None) -> None:
         self.context, self.training_id = context, training_id
         self.curve: list[dict[str, Any]] = []
-        self._told = 0.0
+        self._reported_at = 0.0
         self._threads = get_threads()
         self._traffic = Traffic(context.resources.settings.home)
 
     def phase(self, name: str, start: int, end: int) -> Progress:
-        """The progress of one phase, which takes the bar from `start` to `end`. Raises Interrupted."""
+        """Return the progress callback of a phase from step `start` to step `end`, which raises Interrupted."""
         began = time.monotonic()
 
-        def tell(step: int, steps: int, values: dict[str, float]) -> None:
+        def report(step: int, steps: int, values: dict[str, float]) -> None:
             self.context.check()
             last = step >= steps
             if last:
@@ -50,54 +50,55 @@ class Telling:
             if last or self._due():
                 self._write(start + (end - start) * step // max(1, steps))
 
-        return tell
+        return report
 
     def _due(self) -> bool:
-        return time.monotonic() - self._told >= TELL_SECONDS
+        return time.monotonic() - self._reported_at >= REPORT_SECONDS
 
     def _add(self, point: dict[str, Any]) -> None:
-        if len(self.curve) >= POINTS:
+        if len(self.curve) >= MAX_CURVE_POINTS:
             self.curve = self.curve[::2]
-        self.curve.append(plain(point))
+        self.curve.append(to_json_values(point))
 
     def _write(self, done: int) -> None:
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
         self.share_cores()
         with writing(self.context.resources.database) as session:
-            ours = update(Job).where(Job.id == self.context.job_id).values(done=done, total=WHOLE)
-            session.execute(ours)
+            job = update(Job).where(Job.id == self.context.job_id)
+            session.execute(job.values(done=done, total=PROGRESS_STEPS))
             cancelled = session.scalar(select(Job.cancel).where(Job.id == self.context.job_id))
             if self.training_id is not None:
-                mine = update(Training).where(Training.id == self.training_id)
-                session.execute(mine.values(curve=self.curve))
+                training = update(Training).where(Training.id == self.training_id)
+                session.execute(training.values(curve=self.curve))
         if cancelled or cancelled is None:
             raise Interrupted
 
     def share_cores(self) -> None:
-        """One thread while the API serves, all that this process was given once it has been quiet."""
-        wanted = self._threads if self._traffic.idle_seconds() > QUIET_SECONDS else 1
-        if wanted != get_threads():
-            set_threads(wanted)
+        """Use one thread while the API is used, and all threads of this process once it has been quiet."""
+        threads = self._threads if self._traffic.idle_seconds() > QUIET_SECONDS else 1
+        if threads != get_threads():
+            set_threads(threads)
 
-    def give_back(self) -> None:
+    def restore_threads(self) -> None:
+        """Give the process its threads again."""
         if get_threads() != self._threads:
             set_threads(self._threads)
 
 
 @contextmanager
-def telling(context: JobContext, training_id: str | None = None) -> Iterator[Telling]:
-    """For one run of one job; afterwards the process has its threads again."""
-    told = Telling(context, training_id)
+def report_progress(context: JobContext, training_id: str | None = None) -> Iterator[ProgressReporter]:
+    """Report the progress of one run of a job; afterwards the process has its threads again."""
+    reporter = ProgressReporter(context, training_id)
     try:
-        yield told
+        yield reporter
     finally:
-        told.give_back()
+        reporter.restore_threads()
 
 
-def plain(value: Any) -> Any:
-    """The same for JSON, which has neither NaN nor infinity: None in their stead."""
+def to_json_values(value: Any) -> Any:
+    """Replace NaN and infinity, which JSON lacks, by None."""
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: to_json_values(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [to_json_values(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

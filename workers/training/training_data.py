@@ -1,4 +1,4 @@
-"""What the tables say that a training may learn from, at one moment: faces, values, settled labels, people."""
+"""Read from the tables what a training may learn from, as it was at one moment: faces, values, labels, people."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,16 +14,19 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face, Subject, Training
 from app.learning import label_consensus
+from app.learning.label_consensus import LabelConsensus
 from app.learning.plan import Plan, Source
 from ml.types import Ids, Rows
 
-DISTRACTORS = 3000
-"""Of each collection, the first so many: enough to make a report's search realistically hard."""
+MAX_DISTRACTORS = 3000
+"""Of each collection: enough to make a report's searches realistically hard."""
+COLLECTIONS_CREATED_AT = "collections_created_at"
+"""The fact of a model, beside `changes`, that says when each collection it has learned from was created."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """One face as the tables have it, with what its metadata or its subject's says."""
+class FaceRecord:
+    """A face as the tables have it, with its own metadata over that of its subject."""
 
     pk: int
     collection_id: str
@@ -35,18 +38,21 @@ class Told:
 
     @property
     def person(self) -> str:
-        """The person's name, or the photo's where nobody has named it."""
+        """The person's name, or the photo's where the face is not named."""
         return f"{self.collection_id}\0{self.subject_id or f'{self.image_id}-{self.number}'}"
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
-    """What is known for one task, over the N faces of the snapshot.
+class TaskExamples:
+    """What is known for one task about the N faces of the training data.
 
-    member: (N,) whether the face lies in one of the task's sources; values: (N,) float64, NaN unknown
-    truth: (N,) what a report judges by: the values, or the subjects where identity is learned from labels alone
-    pairs: (P, 2) places in the snapshot; same: (P,); weights: (P,): the settled labels
-    drawn: of the derived pairs only so many are to be used, None: all
+    member: (N,) whether the face lies in one of the task's sources
+    values: (N,) float64 to learn from, NaN unknown
+    truth: (N,) what a report measures by: the values, or the subjects where identity is learned from labels alone
+    derived: where the values come from, `labels` where there are only labels
+    pairs: (P, 2) indices of faces; same: (P,); weights: (P,): the consensus of the labels
+    unsettled: labelled pairs without consensus
+    max_pairs: how many pairs of the values to draw; None for all
     """
 
     task: str
@@ -59,55 +65,82 @@ class Facts:
     same: NDArray[np.bool_]
     weights: Rows
     unsettled: int
-    drawn: int | None
+    max_pairs: int | None
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
-    """faces: gallery, N of them; distractors: faces of nobody, who are searched among and never learned from.
+class TrainingData:
+    """What a training reads.
 
-    people: (N,) number of the person, so that "same" labels join them; chance: (N,) the person's place in 0..1, the
-    same in each training: whoever lies below the hold-out is held out.
+    faces: the N faces of the gallery; distractors: faces that are searched among and never learned from
+    tasks: what is known for each task
+    people: (N,) number of the person; faces that labels call the same are one person
+    holdout_draw: (N,) the person's draw in 0..1, the same in each training: people below the holdout are held out
+    snapshot: see `record_snapshot`
     """
 
-    faces: list[Told]
-    distractors: list[Told]
-    tasks: tuple[Facts, ...]
+    faces: list[FaceRecord]
+    distractors: list[FaceRecord]
+    tasks: tuple[TaskExamples, ...]
     people: Ids
-    chance: NDArray[np.float64]
-    taken: dict[str, Any]
+    holdout_draw: NDArray[np.float64]
+    snapshot: dict[str, Any]
 
 
-def taken(session: Session, training: Training, plan: Plan) -> dict[str, Any]:
-    """The change numbers and the labels that count, kept with the training the first time that it is asked."""
+def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[str, Any]:
+    """Return what the training reads, stored with it the first time, so that another run reads the same.
+
+    {"changes": {collection: number}, CREATED_AT: {collection: seconds}, "labels": {task: [pk]}}
+    """
     if not training.snapshot:
-        found = select(Collection.id, Collection.change).where(Collection.id.in_(plan.collections))
+        chosen = select(Collection).where(Collection.id.in_(plan.collections))
         labelled = {s.task for s in plan.sources if s.origin == "labels"}
         training.snapshot = {
-            "changes": dict(session.execute(found).all()),
-            "labels": {task: label_consensus.standing(session, task) for task in sorted(labelled)},
+            **list_collection_versions(session.scalars(chosen)),
+            "labels": {task: label_consensus.list_standing_labels(session, task) for task in sorted(labelled)},
         }
     return training.snapshot
 
 
-def read(session: Session, plan: Plan, at: dict[str, Any], limit: int | None = None) -> Snapshot:
-    """The faces up to these change numbers, less those removed since; of each collection at most `limit`."""
-    faces = list(_faces(session, at, "gallery", limit))
-    distractors = list(_faces(session, at, "distractor", DISTRACTORS))
-    place = {face.pk: i for i, face in enumerate(faces)}
-    tasks = tuple(_facts(session, plan, task, faces, place, at) for task in plan.tasks)
-    people, chance = _people(faces, tasks)
-    return Snapshot(faces, distractors, tasks, people, chance, at)
+def list_collection_versions(collections: Iterable[Collection]) -> dict[str, dict[str, Any]]:
+    """Return what identifies the state of each collection: its change number, and when the collection was created.
+
+    The creation time tells a collection from an earlier one of the same id, whose change numbers began at 0 too.
+    """
+    rows = list(collections)
+    return {
+        "changes": {row.id: row.change for row in rows},
+        COLLECTIONS_CREATED_AT: {row.id: row.created_at for row in rows},
+    }
 
 
-def _faces(session: Session, at: dict[str, Any], role: str, limit: int | None) -> Iterator[Told]:
-    for collection, change in sorted(at["changes"].items()):
+def read_training_data(
+    session: Session, plan: Plan, snapshot: dict[str, Any], limit: int | None = None
+) -> TrainingData:
+    """Read the faces of a snapshot, less those removed since; of each collection at most `limit`.
+
+    Of a collection that was deleted and created again since, all faces have been removed.
+    """
+    faces = list(_iterate_faces(session, snapshot, "gallery", limit))
+    distractors = list(_iterate_faces(session, snapshot, "distractor", MAX_DISTRACTORS))
+    index_of = {face.pk: i for i, face in enumerate(faces)}
+    tasks = tuple(_read_task(session, plan, task, faces, index_of, snapshot) for task in plan.tasks)
+    people, draws = _number_people(faces, tasks)
+    return TrainingData(faces, distractors, tasks, people, draws, snapshot)
+
+
+def _iterate_faces(session: Session, snapshot: dict[str, Any], role: str, limit: int | None) -> Iterator[FaceRecord]:
+    for collection, change in sorted(snapshot["changes"].items()):
+        created_at = snapshot.get(COLLECTIONS_CREATED_AT, {}).get(collection)
+        row = session.get(Collection, collection)
+        if row is None or created_at not in (None, row.created_at):
+            continue
         chosen = (
             select(Face, Subject).outerjoin(Subject, Subject.pk == Face.subject_pk).execution_options(yield_per=2000)
         )
         here = chosen.where(Face.collection_id == collection, Face.change <= change, Face.role == role)
         for face, subject in session.execute(here.order_by(Face.pk).limit(limit)):
-            yield Told(
+            yield FaceRecord(
                 face.pk,
                 face.collection_id,
                 face.image_id,
@@ -119,76 +152,96 @@ def _faces(session: Session, at: dict[str, Any], role: str, limit: int | None) -
             session.expunge(face)
 
 
-def _facts(
-    session: Session, plan: Plan, task: str, faces: Sequence[Told], place: dict[int, int], at: dict[str, Any]
-) -> Facts:
-    mine = [s for s in plan.sources if s.task == task]
-    derived = [s for s in mine if s.origin != "labels"]
-    values = _values(faces, derived, plan) if derived else np.full(len(faces), np.nan)
-    labels = next((s for s in mine if s.origin == "labels"), None)
-    said = label_consensus.settle(
-        session, at["labels"].get(task, []) if labels else [], labels.rule if labels else label_consensus.Rule()
-    )
-    collections = {plan.of(s) for s in mine}
-    labelled_in = {plan.of(s) for s in mine if s.origin == "labels"}
-    ends = [(place.get(int(a), -1), place.get(int(b), -1)) for a, b in said.pairs]
-    kept = np.array([_counts(faces, a, b, labelled_in) for a, b in ends], np.bool_)
+def _read_task(
+    session: Session,
+    plan: Plan,
+    task: str,
+    faces: Sequence[FaceRecord],
+    index_of: dict[int, int],
+    snapshot: dict[str, Any],
+) -> TaskExamples:
+    sources = [s for s in plan.sources if s.task == task]
+    derived = [s for s in sources if s.origin != "labels"]
+    values = _read_values(faces, derived, plan) if derived else np.full(len(faces), np.nan)
+    consensus = _read_consensus(session, sources, snapshot["labels"].get(task, []))
+    labelled_in = {plan.collection_of(s) for s in sources if s.origin == "labels"}
+    ends = [(index_of.get(int(a), -1), index_of.get(int(b), -1)) for a, b in consensus.pairs]
+    kept = np.array([_belongs(faces, a, b, labelled_in) for a, b in ends], np.bool_)
     pairs = np.array(ends, np.int64).reshape(-1, 2)[kept]
+    collections = {plan.collection_of(s) for s in sources}
     member = np.array([f.collection_id in collections for f in faces], np.bool_)
     member[pairs.ravel()] = True
     if derived and derived[0].metadata:
         member &= ~np.isnan(values) | np.isin(np.arange(len(faces)), pairs)
-    named = [Source(origin="subjects", collection=s.collection) for s in mine]
-    truth = values if derived or task != "identity" else _values(faces, named, plan)
-    drawn = [s.max_pairs for s in derived if s.max_pairs]
-    return Facts(
-        task, member, values, truth, float(next((s.tolerance for s in derived if s.tolerance), 0.0)),
-        derived[0].origin if derived else "labels", pairs, said.same[kept], said.weights[kept], said.unsettled,
-        sum(drawn) if drawn else None,
-    )  # fmt: skip
+    subjects = [Source(origin="subjects", collection=s.collection) for s in sources]
+    limits = [s.max_pairs for s in derived if s.max_pairs]
+    return TaskExamples(
+        task=task,
+        member=member,
+        values=values,
+        truth=values if derived or task != "identity" else _read_values(faces, subjects, plan),
+        tolerance=float(next((s.tolerance for s in derived if s.tolerance), 0.0)),
+        derived=derived[0].origin if derived else "labels",
+        pairs=pairs,
+        same=consensus.same[kept],
+        weights=consensus.weights[kept],
+        unsettled=consensus.unsettled,
+        max_pairs=sum(limits) if limits else None,
+    )
 
 
-def _counts(faces: Sequence[Told], a: int, b: int, collections: set[str]) -> bool:
-    """A label belongs to a source if one of its faces lies in the source's collection, and both are to be had."""
+def _read_consensus(session: Session, sources: Sequence[Source], label_pks: Sequence[int]) -> LabelConsensus:
+    """Decide the pairs of these labels by the rule of the source of labels; none without such a source."""
+    source = next((s for s in sources if s.origin == "labels"), None)
+    if source is None:
+        return label_consensus.decide_consensus({})
+    return label_consensus.read_consensus(session, label_pks, source.rule)
+
+
+def _belongs(faces: Sequence[FaceRecord], a: int, b: int, collections: set[str]) -> bool:
+    """Whether both faces are there (not -1), and at least one of them lies in a collection whose labels are used."""
     return a >= 0 and b >= 0 and bool({faces[a].collection_id, faces[b].collection_id} & collections)
 
 
-def _values(faces: Sequence[Told], sources: Sequence[Source], plan: Plan) -> NDArray[np.float64]:
-    """Subjects by number; metadata as numbers where there is a tolerance, else by the number of what it says."""
-    collections, key = {plan.of(s) for s in sources}, sources[0].metadata
+def _read_values(faces: Sequence[FaceRecord], sources: Sequence[Source], plan: Plan) -> NDArray[np.float64]:
+    """Return (N,) values: a subject's pk; a number of the metadata where there is a tolerance; else a number for each
+    different text of the metadata. NaN where the sources say nothing."""
+    collections, key = {plan.collection_of(s) for s in sources}, sources[0].metadata
     if key is None:
-        told = [f.subject_pk if f.collection_id in collections else None for f in faces]
-        return np.array([np.nan if t is None else t for t in told], np.float64)
-    said = [f.metadata.get(key) if f.collection_id in collections else None for f in faces]
+        pks = [f.subject_pk if f.collection_id in collections else None for f in faces]
+        return np.array([np.nan if pk is None else pk for pk in pks], np.float64)
+    values = [f.metadata.get(key) if f.collection_id in collections else None for f in faces]
     if sources[0].tolerance is not None:
-        return np.array([_number(s) for s in said], np.float64)
-    words = [None if s is None else str(s) for s in said]
-    code = {word: i for i, word in enumerate(sorted({w for w in words if w is not None}))}
-    return np.array([np.nan if w is None else code[w] for w in words], np.float64)
+        return np.array([_parse_number(value) for value in values], np.float64)
+    texts = [None if value is None else str(value) for value in values]
+    code = {text: i for i, text in enumerate(sorted({t for t in texts if t is not None}))}
+    return np.array([np.nan if text is None else code[text] for text in texts], np.float64)
 
 
-def _number(said: object) -> float:
-    """NaN for what is no finite number."""
+def _parse_number(value: object) -> float:
+    """Return NaN for what is no finite number."""
     try:
-        found = float(said) if isinstance(said, str | int | float) and not isinstance(said, bool) else np.nan
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else np.nan
     except ValueError:
         return np.nan
-    return found if np.isfinite(found) else np.nan
+    return number if np.isfinite(number) else np.nan
 
 
-def _people(faces: Sequence[Told], tasks: Iterable[Facts]) -> tuple[Ids, NDArray[np.float64]]:
-    """Whoever is named the same, or joined by a label that says the same person, is one person."""
+def _number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) -> tuple[Ids, NDArray[np.float64]]:
+    """Return each face's person and holdout draw. Faces with one name, or that labels call the same, are one person,
+    who gets the lowest draw of the names."""
     names, number = np.unique(np.array([f.person for f in faces], np.str_), return_inverse=True)
-    joins = [f.pairs[f.same] for f in tasks if f.task == "identity"]
+    joins = [t.pairs[t.same] for t in tasks if t.task == "identity"]
     ends = number[np.concatenate([*joins, np.empty((0, 2), np.int64)])]
     graph = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
     of_name = connected_components(graph, directed=False)[1] if len(names) else np.empty(0, np.int64)
     people = of_name[number].astype(np.int64)
-    own = np.array([_chance(str(name)) for name in names], np.float64)
+    draws = np.array([_draw(str(name)) for name in names], np.float64)
     lowest = np.full(int(of_name.max(initial=-1)) + 1, 1.0)
-    np.minimum.at(lowest, of_name, own)
+    np.minimum.at(lowest, of_name, draws)
     return people, lowest[people]
 
 
-def _chance(name: str) -> float:
+def _draw(name: str) -> float:
+    """Draw a number in 0..1 that depends on the name alone."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64

@@ -1,4 +1,4 @@
-"""What a descriptor must learn from crops before it can describe any: learned once for the service, then kept."""
+"""Learn from crops what a descriptor needs before it can describe any: once for the service, then kept."""
 
 import json
 from collections.abc import Sequence
@@ -7,47 +7,51 @@ from typing import Any
 
 import numpy as np
 
-from app.learning.plan import Named, Plan
+from app.learning.plan import ComponentChoice, Plan
 from ml import registry
+from ml.embedders.base import Progress
 from workers.context import JobContext
-from workers.description import StoredFace, crops
+from workers.description import StoredFace, load_crops
 
-ENOUGH = 1000
-"""Crops that a vocabulary is learned from at most."""
-GROWN = 4
-"""One that was learned from few is learned anew where there are so many times as many by now."""
-
-
-def settled(context: JobContext, plan: Plan, faces: Sequence[StoredFace], told: Any) -> Plan:
-    """The plan with vocabularies for the descriptors that lack theirs: the service's own, or one learned from some of
-    these faces, which is the service's from now on. told: a phase of the job. Raises NotFound, TooFewPairs."""
-    described = []
-    for number, named in enumerate(plan.descriptors):
-        described.append(_with_vocabulary(context, named, faces, plan.seed) if named.unlearned else named)
-        told(number + 1, len(plan.descriptors), {})
-    return plan.model_copy(update={"descriptors": tuple(described)})
+MAX_VOCABULARY_CROPS = 1000
+RELEARN_FACTOR = 4
+"""A vocabulary is learned anew where so many times as many crops can be had as it was learned from."""
 
 
-def _with_vocabulary(context: JobContext, named: Named, faces: Sequence[StoredFace], seed: int) -> Named:
+def learn_vocabularies(context: JobContext, plan: Plan, faces: Sequence[StoredFace], on_progress: Progress) -> Plan:
+    """Return the plan with a vocabulary for each descriptor that needs one: the service's, or one learned from some of
+    these faces, which the service keeps. Raises NotFound, TooFewPairs, and whatever the progress raises."""
+    descriptors = []
+    for number, choice in enumerate(plan.descriptors, 1):
+        needs_one = choice.needs_vocabulary
+        descriptors.append(_add_vocabulary(context, choice, faces, plan.seed) if needs_one else choice)
+        on_progress(number, len(plan.descriptors), {})
+    return plan.model_copy(update={"descriptors": tuple(descriptors)})
+
+
+def _add_vocabulary(
+    context: JobContext, choice: ComponentChoice, faces: Sequence[StoredFace], seed: int
+) -> ComponentChoice:
     folder = context.resources.settings.home / "vocabularies"
-    noted = folder / f"{named.name}.json"
-    count = min(len(faces), ENOUGH)
-    kept: dict[str, Any] = json.loads(noted.read_text()) if noted.is_file() else {"faces": 0}
-    if count >= max(1, GROWN * kept["faces"]):
-        kept = {"faces": count, "options": _learned(context, named.name, folder, _some(faces, count, seed), seed)}
-        part = noted.with_suffix(".part")
+    record = folder / f"{choice.name}.json"
+    count = min(len(faces), MAX_VOCABULARY_CROPS)
+    kept: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {"faces": 0}
+    if count >= max(1, RELEARN_FACTOR * kept["faces"]):
+        sample = _sample_faces(faces, count, seed)
+        kept = {"faces": count, "options": _learn(context, choice.name, folder, sample, seed)}
+        part = record.with_suffix(".part")
         part.write_text(json.dumps(kept))
-        part.replace(noted)
-    return Named(name=named.name, options=named.options | kept["options"])
+        part.replace(record)
+    return ComponentChoice(name=choice.name, options=choice.options | kept["options"])
 
 
-def _learned(context: JobContext, name: str, folder: Path, faces: Sequence[StoredFace], seed: int) -> dict[str, Any]:
+def _learn(context: JobContext, name: str, folder: Path, faces: Sequence[StoredFace], seed: int) -> dict[str, Any]:
     component = registry.component("descriptors", name)
-    seen = crops(context.resources.blobs, faces, [component.crop])[component.crop]
-    found: dict[str, Any] = component.learn(seen, folder, seed)
-    return found
+    crops = load_crops(context.resources.blobs, faces, [component.crop])[component.crop]
+    options: dict[str, Any] = component.learn(crops, folder, seed)
+    return options
 
 
-def _some(faces: Sequence[StoredFace], count: int, seed: int) -> list[StoredFace]:
+def _sample_faces(faces: Sequence[StoredFace], count: int, seed: int) -> list[StoredFace]:
     chosen = np.random.default_rng((seed, 5)).permutation(len(faces))[:count]
     return [faces[i] for i in np.sort(chosen).tolist()]

@@ -1,4 +1,4 @@
-"""Labels in bulk: CSV with a header, or one JSON object a line; told by the first character."""
+"""Parse labels in bulk: CSV with a header, or one JSON object a line (if the text starts with a brace)."""
 
 import csv
 import io
@@ -16,8 +16,11 @@ COLUMNS = tuple(LabelIn.model_fields)
 NEEDED = {name for name, field in LabelIn.model_fields.items() if field.is_required()}
 
 
-def body(request: Request) -> bytes:
-    """The raw body, or the first file of a multipart form; its length was limited before. Raises Invalid."""
+def read_body(request: Request) -> bytes:
+    """Return the raw body, or the first file of a multipart form. Raises Invalid.
+
+    The length of the body has been limited before.
+    """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         return from_thread.run(request.body)
     form: FormData = from_thread.run(request.form)  # type: ignore[arg-type]
@@ -30,31 +33,31 @@ def body(request: Request) -> bytes:
     raise Invalid("the form holds no file")
 
 
-def parse(data: bytes) -> tuple[list[tuple[int, LabelIn]], list[Refused]]:
-    """The labels with the number of their record, from 0, and the records that cannot be read. Raises Invalid."""
+def parse_labels(data: bytes) -> tuple[list[tuple[int, LabelIn]], list[Refused]]:
+    """Return the labels, each with the number of its record from 0, and the records that are wrong. Raises Invalid."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Invalid("labels in bulk must be UTF-8 text: CSV, or one JSON object a line") from error
     good, wrong = [], []
-    for index, record in enumerate(_records(text)):
+    for index, record in enumerate(_split_records(text)):
         try:
             if isinstance(record, str):
                 good.append((index, LabelIn.model_validate_json(record)))
             else:
                 good.append((index, LabelIn.model_validate(record)))
         except ValidationError as error:
-            wrong.append(Refused(index=index, code="InvalidParameter", detail=_told(error)))
+            wrong.append(Refused(index=index, code="InvalidParameter", detail=_describe_error(error)))
     return good, wrong
 
 
-def _records(text: str) -> Iterable[str | dict[str, str]]:
+def _split_records(text: str) -> Iterable[str | dict[str, str]]:
     if text.lstrip().startswith("{"):
-        return [line for line in text.split("\n") if line.strip()]
-    return _rows(text)
+        return [record for record in text.split("\n") if record.strip()]
+    return _iterate_rows(text)
 
 
-def _rows(text: str) -> Iterator[dict[str, str]]:
+def _iterate_rows(text: str) -> Iterator[dict[str, str]]:
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
@@ -67,6 +70,6 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
         raise Invalid(f"this is neither CSV nor JSON lines: {error}") from error
 
 
-def _told(error: ValidationError) -> str:
+def _describe_error(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(str(part) for part in first['loc']) or 'line'}: {first['msg']}"
