@@ -13,7 +13,7 @@ from joblib import cpu_count
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
-from app.access.middleware import Door
+from app.access.middleware import AuthMiddleware
 from app.access.routes import router as access
 from app.collections.routes import router as collections
 from app.config import Settings
@@ -21,12 +21,12 @@ from app.console.routes import files
 from app.console.routes import router as console
 from app.db.session import writing
 from app.deployments.routes import router as deployments
-from app.deps.idempotency import Once
+from app.deps.idempotency import IdempotencyMiddleware
 from app.document.api import Api
 from app.errors import AppError, Busy, Invalid, NotFound, problem
 from app.evaluations.routes import router as evaluations
 from app.faces.routes import router as faces
-from app.health.metrics import Measured, Meter
+from app.health.metrics import Meter, MetricsMiddleware
 from app.health.routes import router as health
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as labels
@@ -79,10 +79,10 @@ def create_app(settings: Settings) -> Api:
     app = Api(ROUTERS, lifespan=lifespan)
     app.include_router(console)
     app.mount("/console", files)
-    app.add_middleware(Once)
-    app.add_middleware(Door, routes=app.documented, settings=settings, resources=lambda: opened[-1])
+    app.add_middleware(IdempotencyMiddleware)
+    app.add_middleware(AuthMiddleware, routes=app.documented, settings=settings, resources=lambda: opened[-1])
     app.state.meter = Meter()
-    app.add_middleware(Measured, meter=app.state.meter)
+    app.add_middleware(MetricsMiddleware, meter=app.state.meter)
     for kind in (AppError, LikenessError, OperationalError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer_problem)
     app.add_exception_handler(Exception, answer_failure)

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from app.config import Settings
 from app.db.session import open_database
-from app.queue.notifier import Bell
+from app.queue.notifier import Notifier
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import Generations
 from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default
@@ -26,7 +26,7 @@ class Resources:
     settings: Settings
     database: Engine
     blobs: Blobs
-    bell: Bell
+    notifier: Notifier
     generations: Generations
     front_end: FrontEnd
 
@@ -51,13 +51,13 @@ def open_resources(settings: Settings) -> Iterator[Resources]:
     """Raises ml.Unavailable where the settings name a detector that is not installed."""
     for folder in ("blobs", "generations", "uploads", "indexes", "models"):
         (settings.home / folder).mkdir(parents=True, exist_ok=True)
-    database, bell = open_database(settings.database), Bell(settings.redis_url)
+    database, bell = open_database(settings.database), Notifier(settings.redis_url)
     try:
         yield Resources(
             settings=settings,
             database=database,
             blobs=Blobs(settings.home / "blobs"),
-            bell=bell,
+            notifier=bell,
             generations=Generations(settings.generations),
             front_end=default_front_end(settings.detector, settings.home / "models" / YUNET),
         )

@@ -98,7 +98,7 @@ class Gallery:
                     insert(Embedding), [known_as | {"face_pk": pk, "vector": r.tobytes()} for pk, r in places]
                 )
             self.pks += pks
-        self.resources.bell.ring("changes")
+        self.resources.notifier.notify("changes")
         return [str(face["face_id"]) for face in faces]
 
     def remove(self, pks: Sequence[int]) -> None:
@@ -107,7 +107,7 @@ class Gallery:
             session.execute(delete(Face).where(Face.pk.in_(pks)))
             session.add_all(Removal(collection_id=self.collection, face_pk=pk, change=change) for pk in pks)
         self.pks = [pk for pk in self.pks if pk not in set(pks)]
-        self.resources.bell.ring("changes")
+        self.resources.notifier.notify("changes")
 
     def point(self, task: str = "identity", **pointers: str | None) -> None:
         """Moves pointers, as publishing does."""
@@ -117,7 +117,7 @@ class Gallery:
             for name, model in pointers.items():
                 setattr(deployment, name, model)
             deployment.version += 1
-        self.resources.bell.ring("changes")
+        self.resources.notifier.notify("changes")
 
     def calibrate(
         self,

@@ -30,7 +30,7 @@ Faces = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
-class Measured:
+class DemoAccuracy:
     """Of people whom nobody labelled: how often the right one stands first, and among the first ten."""
 
     at_1: float
@@ -120,7 +120,7 @@ def _split(faces: Faces) -> tuple[Faces, Faces]:
     return {n: faces[n] for n in names[:cut]}, {n: faces[n] for n in names[cut:]}
 
 
-def _measure(client: httpx.Client, unseen: Faces, what: str) -> Measured:
+def _measure(client: httpx.Client, unseen: Faces, what: str) -> DemoAccuracy:
     """Each person's first face is searched for among all others."""
     times: list[float] = []
 
@@ -134,7 +134,7 @@ def _measure(client: httpx.Client, unseen: Faces, what: str) -> Measured:
 
     ranks = counted(what, [(name, ids[0]) for name, ids in unseen.items()], rank)
     first, tenth = (sum(r < k for r in ranks) / len(ranks) for k in (1, 10))
-    return Measured(first, tenth, 1000 * sorted(times)[len(times) // 2])
+    return DemoAccuracy(first, tenth, 1000 * sorted(times)[len(times) // 2])
 
 
 def _pairs(known: Faces) -> Iterator[dict[str, Any]]:
@@ -164,7 +164,7 @@ def _learn(client: httpx.Client, known: Faces) -> str:
     return str(job["result"]["model"])
 
 
-def _show(before: Measured, after: Measured, rolled: Measured, people: int) -> None:
+def _show(before: DemoAccuracy, after: DemoAccuracy, rolled: DemoAccuracy, people: int) -> None:
     table = Table(
         "", "the right person first", "among the first ten", "median answer", title=f"{people:,} people never labelled"
     )

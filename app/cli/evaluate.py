@@ -74,7 +74,7 @@ def evaluate(
     if dataset != "lfw":
         raise typer.BadParameter("there are: lfw, openset", param_hint="DATASET")
     methods = _methods([kind for kind, path in manifests.items() if path], only or [""])
-    source = lfw.Lfw(data)
+    source = lfw.LfwDataset(data)
     with service(home, **_settings(manifests)) as client:
         _import(client, source)
         rows: list[dict[str, Any]] = []
@@ -114,7 +114,7 @@ def _settings(manifests: dict[str, Path | None]) -> dict[str, str]:
     }
 
 
-def _import(client: httpx.Client, source: lfw.Lfw) -> None:
+def _import(client: httpx.Client, source: lfw.LfwDataset) -> None:
     told(client.put(f"/v1/collections/{COLLECTION}", json={"description": "Labeled Faces in the Wild"}))
     if told(client.get(f"/v1/collections/{COLLECTION}"))["face_count"]:
         return
@@ -128,7 +128,7 @@ def _import(client: httpx.Client, source: lfw.Lfw) -> None:
 
 def _row(
     client: httpx.Client,
-    source: lfw.Lfw,
+    source: lfw.LfwDataset,
     name: str,
     asked: dict[str, Any],
     protocol: str,

@@ -33,8 +33,8 @@ def export_embeddings(
     if dataset != "lfw":
         raise typer.BadParameter("there is: lfw", param_hint="DATASET")
     embedder = _embedder(method, seed, ({"dim": dim} if dim else {}) | _options(option or []))
-    names, crops = lfw.crops(lfw.Lfw(data), cache)
-    folder = lfw.Lfw(data).protocol if ":" in protocol else Path(protocol).parent
+    names, crops = lfw.crops(lfw.LfwDataset(data), cache)
+    folder = lfw.LfwDataset(data).protocol if ":" in protocol else Path(protocol).parent
     sides = protocols.read(Path(protocol).name, folder, names)
     recipe = features.recipe(descriptor, crops, sides.training, cache.resolve(), seed)
     rows = features.describe(recipe, crops, cache)

@@ -22,7 +22,7 @@ CHUNK = 64
 
 
 @dataclass(frozen=True)
-class Lfw:
+class LfwDataset:
     """The folder of the data: `lfw-deepfunneled-*.tar` (or `lfw/<person>/<photo>`) and `lfw-protocol/`."""
 
     data: Path

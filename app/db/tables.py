@@ -250,7 +250,7 @@ class Key(Base):
     revoked_at: Mapped[float | None]
 
 
-class Answer(Base):
+class StoredResponse(Base):
     """What a creating request with an Idempotency-Key was answered, for 24 hours."""
 
     __tablename__ = "answers"

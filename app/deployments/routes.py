@@ -15,7 +15,7 @@ from app.deployments.schemas import (
     PublishIn,
     RollbackIn,
 )
-from app.deployments.service import Expected, Place
+from app.deployments.service import DeploymentPath, VersionedPath
 from app.deps import CallerDep, ReadDep, WriteDep
 from app.deps.headers import telling
 from app.deps.job_response import JobOut
@@ -24,8 +24,8 @@ from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
 
 router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"])
-PlaceDep = Annotated[Place, Depends()]
-ExpectedDep = Annotated[Expected, Depends()]
+PlaceDep = Annotated[DeploymentPath, Depends()]
+ExpectedDep = Annotated[VersionedPath, Depends()]
 SHOWN: dict[int | str, dict[str, Any]] = {200: telling("ETag")}
 MOVED: dict[int | str, dict[str, Any]] = {
     200: {"model": DeploymentOut, "description": "done", **telling("ETag")},

@@ -12,8 +12,8 @@ from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, Invalid, NotFound
 from app.publishing import pointers, requests
-from app.publishing.pointers import Why
-from app.publishing.requests import Wish
+from app.publishing.pointers import MoveReason
+from app.publishing.requests import PublishRequest
 from app.queue.jobs import enqueue
 from app.queue.messages import Compare, Publish
 
@@ -21,7 +21,7 @@ POINTERS = ("champion", "challenger", "previous")
 
 
 @dataclass(frozen=True)
-class Place:
+class DeploymentPath:
     """A deployment as a path names it."""
 
     collection: Annotated[CollectionName, Path()]
@@ -29,7 +29,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Expected(Place):
+class VersionedPath(DeploymentPath):
     """And the version at which the caller expects it."""
 
     if_match: Annotated[
@@ -55,51 +55,53 @@ def everywhere(session: Session, collection: str) -> list[DeploymentOut]:
     return [DeploymentOut.of(d) for d in session.scalars(rows)]
 
 
-def change(session: Session, place: Place, body: DeploymentIn, response: Response) -> DeploymentOut:
+def change(session: Session, place: DeploymentPath, body: DeploymentIn, response: Response) -> DeploymentOut:
     """Raises NotFound."""
-    deployment = pointers.of(session, place.collection, place.task)
+    deployment = pointers.get_deployment(session, place.collection, place.task)
     deployment.default_fpir = body.default_fpir
     session.flush()
     return shown(session, place, response)
 
 
-def shown(session: Session, place: Place, response: Response) -> DeploymentOut:
+def shown(session: Session, place: DeploymentPath, response: Response) -> DeploymentOut:
     """With its version as the ETag. Raises NotFound."""
-    deployment = pointers.of(session, place.collection, place.task)
+    deployment = pointers.get_deployment(session, place.collection, place.task)
     response.headers["ETag"] = f'"{deployment.version}"'
     return DeploymentOut.of(deployment)
 
 
 def publish(
-    session: Session, place: Expected, body: PublishIn, caller: Caller, response: Response
+    session: Session, place: VersionedPath, body: PublishIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
     """200 where it serves already, or can at once; else 202. See `app.publishing.requests.ask` for what is raised."""
-    wish = Wish(body.model, (place.task,), body.override, body.reason, caller.signature, place.version)
-    return _answered(session, place, requests.ask(session, place.collection, wish), response)
+    wish = PublishRequest(body.model, (place.task,), body.override, body.reason, caller.signature, place.version)
+    return _answered(session, place, requests.request_publication(session, place.collection, wish), response)
 
 
 def challenge(
-    session: Session, place: Expected, body: ChallengerIn, caller: Caller, response: Response
+    session: Session, place: VersionedPath, body: ChallengerIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
     """As `publish`; no model takes the challenger away. Raises the same."""
     if body.model is not None:
-        wish = Wish(body.model, (place.task,), by=caller.signature, version=place.version, pointer="challenger")
-        return _answered(session, place, requests.ask(session, place.collection, wish), response)
-    collection = pointers.locked(session, place.collection)
-    pointers.expect(session, collection.id, place.task, place.version)
-    pointers.challenge(session, collection, place.task, None, Why(caller.signature))
+        wish = PublishRequest(
+            body.model, (place.task,), by=caller.signature, version=place.version, pointer="challenger"
+        )
+        return _answered(session, place, requests.request_publication(session, place.collection, wish), response)
+    collection = pointers.lock_collection(session, place.collection)
+    pointers.check_version(session, collection.id, place.task, place.version)
+    pointers.set_challenger(session, collection, place.task, None, MoveReason(caller.signature))
     return shown(session, place, response)
 
 
 def roll_back(
-    session: Session, place: Expected, body: RollbackIn | None, caller: Caller, response: Response
+    session: Session, place: VersionedPath, body: RollbackIn | None, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
     """At once, since ingest keeps the previous model's embeddings; a job where some are missing all the same."""
-    collection = pointers.locked(session, place.collection)
-    pointers.expect(session, collection.id, place.task, place.version)
-    why = Why(caller.signature, body.reason if body else "")
-    previous = pointers.of(session, collection.id, place.task).previous
-    if previous is None or pointers.complete(session, collection.id, previous, [place.task]):
+    collection = pointers.lock_collection(session, place.collection)
+    pointers.check_version(session, collection.id, place.task, place.version)
+    why = MoveReason(caller.signature, body.reason if body else "")
+    previous = pointers.get_deployment(session, collection.id, place.task).previous
+    if previous is None or pointers.has_all_embeddings(session, collection.id, previous, [place.task]):
         pointers.roll_back(session, collection, place.task, why)
         return shown(session, place, response)
     repair = Publish(
@@ -108,12 +110,12 @@ def roll_back(
     return _answered(session, place, enqueue(session, repair), response)
 
 
-def compare(session: Session, place: Place, body: CompareIn, response: Response) -> JobOut:
+def compare(session: Session, place: DeploymentPath, body: CompareIn, response: Response) -> JobOut:
     """202 with the job. Raises NotFound, Conflict (the task is off), Invalid (a task that a model lacks, or one model
     named twice)."""
     if session.get(Collection, place.collection) is None:
         raise NotFound(f"no collection {place.collection!r}")
-    if not pointers.enabled(session, [place.task]):
+    if not pointers.enabled_tasks(session, [place.task]):
         raise Conflict(f"the task {place.task} is off; an administrator can switch it on", code="TaskDisabled")
     first, second = (_resolved(session, place, name) for name in body.models)
     if first == second:
@@ -123,10 +125,10 @@ def compare(session: Session, place: Place, body: CompareIn, response: Response)
     return JobOut.of(job)
 
 
-def _resolved(session: Session, place: Place, name: str) -> str:
+def _resolved(session: Session, place: DeploymentPath, name: str) -> str:
     """The id of a model that serves the task, named by it or by a pointer."""
     if name in POINTERS:
-        deployment = pointers.of(session, place.collection, place.task)
+        deployment = pointers.get_deployment(session, place.collection, place.task)
         found: str | None = getattr(deployment, name)
         if found is None:
             raise NotFound(f"the task {place.task!r} of {place.collection!r} has no {name}")
@@ -140,7 +142,7 @@ def _resolved(session: Session, place: Place, name: str) -> str:
     return model.id
 
 
-def _answered(session: Session, place: Place, job: Job | None, response: Response) -> DeploymentOut | JobOut:
+def _answered(session: Session, place: DeploymentPath, job: Job | None, response: Response) -> DeploymentOut | JobOut:
     if job is None:
         return shown(session, place, response)
     response.status_code = 202

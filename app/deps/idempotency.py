@@ -15,18 +15,18 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.session import writing
-from app.db.tables import Answer, now
+from app.db.tables import StoredResponse, now
 from app.errors import AppError, Busy, Conflict, Invalid, problem
 from app.resources import Resources
 
-HELD_SECONDS = 300.0
-LONGEST = 255
-LARGEST_ANSWER = 2**20
-STREAMED = ":import"
+RESERVATION_SECONDS = 300.0
+MAX_KEY_CHARACTERS = 255
+MAX_STORED_BYTES = 2**20
+STREAMED_PATH_SUFFIX = ":import"
 KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation")
 
 
-class Once:
+class IdempotencyMiddleware:
     """Stands behind the door, which knows the caller and counts the bytes."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -50,14 +50,14 @@ class Once:
         if earlier is not None:
             await earlier(scope, receive, send)
             return
-        keeper = _Keeper(resources, (caller.key_id, key), send)
+        keeper = _ResponseRecorder(resources, (caller.key_id, key), send)
         try:
             await self.app(scope, receive, keeper.send)
         finally:
             await keeper.close()
 
 
-class _Keeper:
+class _ResponseRecorder:
     """Keeps the answer before its last piece is sent, so that who has heard it will hear it again."""
 
     def __init__(self, resources: Resources, name: tuple[str, str], send: Send) -> None:
@@ -68,7 +68,7 @@ class _Keeper:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], Headers(raw=message["headers"])
-        elif message["type"] == "http.response.body" and len(self.body) <= LARGEST_ANSWER:
+        elif message["type"] == "http.response.body" and len(self.body) <= MAX_STORED_BYTES:
             self.body += message.get("body", b"")
             if not message.get("more_body"):
                 await self.close()
@@ -77,17 +77,17 @@ class _Keeper:
     async def close(self) -> None:
         if not self.kept:
             self.kept = True
-            good = 200 <= self.status < 300 and len(self.body) <= LARGEST_ANSWER
+            good = 200 <= self.status < 300 and len(self.body) <= MAX_STORED_BYTES
             headers = {k: v for k, v in self.headers.items() if k in KEPT_HEADERS}
             values = {"status": self.status, "headers": headers, "body": self.body} if good else None
             with suppress(Busy):  # the key is held until its time is over
-                await run_sync(_end, self.resources, self.name, values)
+                await run_sync(_store_response, self.resources, self.name, values)
 
 
 async def _fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
     """Of method, path, query and body; and the body once more, for the route."""
     told = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
-    if scope["path"].endswith(STREAMED):
+    if scope["path"].endswith(STREAMED_PATH_SUFFIX):
         told.update(Headers(scope=scope).get("content-length", "").encode())
         return told.hexdigest(), receive
     messages = [await receive()]
@@ -106,16 +106,16 @@ async def _fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
 def _reserve(resources: Resources, name: tuple[str, str], fingerprint: str) -> Response | None:
     """The answer of an earlier request, or None: the key is ours. Raises Conflict, Invalid."""
     key_id, key = name
-    if not 0 < len(key) <= LONGEST or not key.isprintable():
-        raise Invalid(f"Idempotency-Key has 1 to {LONGEST} printable characters")
+    if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
+        raise Invalid(f"Idempotency-Key has 1 to {MAX_KEY_CHARACTERS} printable characters")
     busy = Conflict("a request with this Idempotency-Key is being done; try again", code="RequestInProgress")
     try:
         with writing(resources.database) as session:
-            found = session.get(Answer, name, with_for_update=True)
+            found = session.get(StoredResponse, name, with_for_update=True)
             if found is None:  # two that come at once both insert, and one of them fails
-                session.add(Answer(key_id=key_id, idempotency_key=key, fingerprint=fingerprint))
+                session.add(StoredResponse(key_id=key_id, idempotency_key=key, fingerprint=fingerprint))
                 return None
-            if found.status is None and found.created_at < now() - HELD_SECONDS:
+            if found.status is None and found.created_at < now() - RESERVATION_SECONDS:
                 found.fingerprint, found.created_at = fingerprint, now()
                 return None
     except IntegrityError as error:
@@ -127,9 +127,9 @@ def _reserve(resources: Resources, name: tuple[str, str], fingerprint: str) -> R
     return Response(found.body, found.status, found.headers | {"Idempotent-Replayed": "true"})
 
 
-def _end(resources: Resources, name: tuple[str, str], values: dict[str, Any] | None) -> None:
+def _store_response(resources: Resources, name: tuple[str, str], values: dict[str, Any] | None) -> None:
     with writing(resources.database) as session:
-        found = session.get(Answer, name)
+        found = session.get(StoredResponse, name)
         if found is not None and values is None:
             session.delete(found)
         elif found is not None and values is not None:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading
 from app.db.tables import Collection, Deployment
-from app.enrolment.photo_analysis import Looked
+from app.enrolment.photo_analysis import AnalysedPhoto
 from app.errors import NotFound
 from app.resources import Resources
 from app.storage import descriptor_cache
@@ -37,7 +37,7 @@ def served(session: Session, collection_id: str) -> set[Served]:
     return {(m, d.task) for d in rows for m in (d.champion, d.challenger, d.previous) if m is not None}
 
 
-def prepared(resources: Resources, collection_id: str, looked: Sequence[Looked]) -> Prepared:
+def prepared(resources: Resources, collection_id: str, looked: Sequence[AnalysedPhoto]) -> Prepared:
     """Each descriptor is asked once, whichever models have it. Raises NotFound."""
     with reading(resources.database) as session:
         if session.get(Collection, collection_id) is None:
@@ -56,7 +56,7 @@ def prepared(resources: Resources, collection_id: str, looked: Sequence[Looked])
 class _Descriptions:
     """By the key of the descriptor."""
 
-    def __init__(self, looked: Sequence[Looked]) -> None:
+    def __init__(self, looked: Sequence[AnalysedPhoto]) -> None:
         self.names = [(photo.image_id, number) for photo in looked for number in photo.faces]
         self.faces = [face for photo in looked for face in photo.faces.values()]
         self.rows: dict[str, Rows] = {}

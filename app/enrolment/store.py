@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
-from app.enrolment.photo_analysis import Looked, box
+from app.enrolment.photo_analysis import AnalysedPhoto, rounded_box
 from app.enrolment.preparation import Prepared, prepared, served
 from app.errors import Busy
 from app.publishing import pointers
@@ -26,10 +26,10 @@ ATTEMPTS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class EnrolmentOutcome:
     """What became of a photo: its faces with their subjects, or the face that contradicts it."""
 
-    looked: Looked
+    looked: AnalysedPhoto
     faces: tuple[tuple[Face, Subject | None], ...] = ()
     new: bool = False
     conflict: Face | None = None
@@ -39,13 +39,13 @@ class _Moved(Exception):
     """The pointers moved, or a file went away, between the preparation and the lock."""
 
 
-def enrol(
+def enrol_photos(
     resources: Resources,
     collection_id: str,
-    looked: Sequence[Looked],
+    looked: Sequence[AnalysedPhoto],
     ready: Prepared,
-    record: Callable[[Session, list[Outcome]], None] = lambda session, outcomes: None,
-) -> list[Outcome]:
+    record: Callable[[Session, list[EnrolmentOutcome]], None] = lambda session, outcomes: None,
+) -> list[EnrolmentOutcome]:
     """Keeps what is new of these photos. `ready` comes from `prepared`; `record` writes in the same transaction.
 
     Safe to repeat: a photo that is there under the same subject and role is answered as it is there.
@@ -61,7 +61,7 @@ def enrol(
         except _Moved:
             ready = prepared(resources, collection_id, looked)
             continue
-        resources.bell.ring("changes")
+        resources.notifier.notify("changes")
         return outcomes
     raise Busy("the models of this collection keep changing; try again")
 
@@ -84,14 +84,14 @@ class _Chunk:
     session: Session
     resources: Resources
     collection_id: str
-    looked: Sequence[Looked]
+    looked: Sequence[AnalysedPhoto]
     ready: Prepared
     faces: dict[tuple[str, int], Face] = field(default_factory=dict)
     people: dict[str, Subject] = field(default_factory=dict)
     added: dict[int, Face] = field(default_factory=dict)  # the number of its vector -> the face
 
-    def keep(self) -> list[Outcome]:
-        collection = pointers.locked(self.session, self.collection_id)
+    def keep(self) -> list[EnrolmentOutcome]:
+        collection = pointers.lock_collection(self.session, self.collection_id)
         self._check()
         self._read()
         self._make_people()
@@ -143,12 +143,12 @@ class _Chunk:
         self.session.flush()
         self.people |= made
 
-    def _place(self, photo: Looked, change: int, at: int, theirs: dict[int, str]) -> Outcome:
+    def _place(self, photo: AnalysedPhoto, change: int, at: int, theirs: dict[int, str]) -> EnrolmentOutcome:
         """The photo's faces, old or new. at: the number of the vector of the first of them; theirs: people by pk."""
         for number in photo.faces:
             old = self.faces.get((photo.image_id, number))
             if old is not None and not _agrees(old, photo, number, theirs):
-                return Outcome(photo, conflict=old)
+                return EnrolmentOutcome(photo, conflict=old)
         new = False
         placed = []
         for vector, number in enumerate(photo.faces, at):
@@ -159,7 +159,7 @@ class _Chunk:
                 face = _row(self.collection_id, photo, number, subject, change)
                 self.faces[photo.image_id, number] = self.added[vector] = face
             placed.append((face, subject))
-        return Outcome(photo, tuple(placed), new)
+        return EnrolmentOutcome(photo, tuple(placed), new)
 
     def _write(self) -> None:
         self.session.add_all(self.added.values())
@@ -174,12 +174,12 @@ class _Chunk:
             self.session.execute(insert(Embedding), held)
 
 
-def _agrees(face: Face, photo: Looked, number: int, people: dict[int, str]) -> bool:
+def _agrees(face: Face, photo: AnalysedPhoto, number: int, people: dict[int, str]) -> bool:
     subject = people[face.subject_pk] if face.subject_pk is not None else None
     return (subject, face.role) == (photo.wish.of(number), photo.wish.role)
 
 
-def _row(collection_id: str, photo: Looked, number: int, subject: Subject | None, change: int) -> Face:
+def _row(collection_id: str, photo: AnalysedPhoto, number: int, subject: Subject | None, change: int) -> Face:
     face = photo.faces[number]
     quality = {k: round(v, 3) for k, v in vars(face.quality).items() if k != "reasons"}
     return Face(
@@ -189,7 +189,7 @@ def _row(collection_id: str, photo: Looked, number: int, subject: Subject | None
         image_id=photo.image_id,
         number=number,
         external_image_id=photo.wish.external_image_id,
-        bounding_box=box(face.box),
+        bounding_box=rounded_box(face.box),
         landmarks=[[round(float(v), 2) for v in point] for point in face.landmarks],
         quality=quality,
         attributes=photo.wish.metadata,

@@ -10,10 +10,10 @@ from app.db.field_types import Role
 from app.db.session import reading
 from app.db.tables import Face, Job, Subject
 from app.deps.paging import page
-from app.enrolment.archives import Limits, check_first
-from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.archives import ArchiveLimits, check_first
+from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepared
-from app.enrolment.store import Outcome, enrol
+from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
 from app.galleries import subjects
@@ -28,14 +28,14 @@ from ml.types import CropKind
 PRIVATE = {"Cache-Control": "private, max-age=60", "X-Content-Type-Options": "nosniff"}
 
 
-def add(engine: Engine, collection: str, data: bytes, wish: Wish) -> tuple[EnrolledOut, bool]:
+def add(engine: Engine, collection: str, data: bytes, wish: EnrolmentRequest) -> tuple[EnrolledOut, bool]:
     """The photo's faces, and whether any of them is new. Raises NotFound, Conflict, Busy, ml.Unreadable."""
     resources = engine.resources
     known(resources, collection)
-    with engine.slots.alone():
-        looked = look(resources, data, wish)
+    with engine.slots.reserve():
+        looked = analyse_photo(resources, data, wish)
         ready = prepared(resources, collection, [looked])
-    [outcome] = enrol(resources, collection, [looked], ready)
+    [outcome] = enrol_photos(resources, collection, [looked], ready)
     return _told(outcome), outcome.new
 
 
@@ -45,7 +45,7 @@ def known(resources: Resources, collection: str) -> None:
         subjects.collection(session, collection)
 
 
-def _told(outcome: Outcome) -> EnrolledOut:
+def _told(outcome: EnrolmentOutcome) -> EnrolledOut:
     if outcome.conflict is not None:
         raise Conflict(
             "this photo is enrolled under another subject or role; change or delete that face first",
@@ -58,7 +58,7 @@ def _told(outcome: Outcome) -> EnrolledOut:
     )
 
 
-class Wanted(NamedTuple):
+class FaceFilter(NamedTuple):
     """Which faces are listed, and in what order; an empty subject or role is none."""
 
     subject: str | None
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
     order: Literal["oldest", "newest"] = "oldest"
 
 
-def listed(session: Session, collection: str, wanted: Wanted, limit: int, token: str | None) -> FacesOut:
+def listed(session: Session, collection: str, wanted: FaceFilter, limit: int, token: str | None) -> FacesOut:
     """By their enrolment, one page of them. Raises NotFound, Invalid."""
     subjects.collection(session, collection)
     where: list[ColumnElement[bool]] = [Face.collection_id == collection]
@@ -105,7 +105,7 @@ def photo(session: Session, blobs: Blobs, collection: str, face_id: str) -> byte
 
 def change(session: Session, collection: str, face_id: str, patch: FacePatch) -> FaceOut:
     """A change like any other: followers hear of it. Raises NotFound."""
-    place = pointers.locked(session, collection)
+    place = pointers.lock_collection(session, collection)
     face = get(session, collection, face_id)
     given = patch.model_fields_set
     if "subject" in given:
@@ -123,7 +123,7 @@ def change(session: Session, collection: str, face_id: str, patch: FacePatch) ->
 
 def remove(session: Session, collection: str, face_id: str) -> None:
     """Its row, labels and embeddings now, its files by a job. Raises NotFound."""
-    place = pointers.locked(session, collection)
+    place = pointers.lock_collection(session, collection)
     subjects.erase(session, place, Face.pk == get(session, collection, face_id).pk)
 
 
@@ -132,7 +132,7 @@ def accept(resources: Resources, session: Session, collection: str, path: Path, 
     uploaded = path.parent == resources.uploads
     if not uploaded:
         path = _allowed(resources, path)
-    check_first(path, Limits.of(resources.settings))
+    check_first(path, ArchiveLimits.of(resources.settings))
     subjects.collection(session, collection)
     message = ImportArchive(
         collection=collection, path=str(path.resolve()), role=role, aligned=aligned, remove_after=uploaded

@@ -18,7 +18,7 @@ from app.deps import ResourcesDep
 from app.errors import Invalid, NotFound, TooLarge
 from app.faces.schemas import DirectoryIn
 from app.resources import Resources
-from app.storage.blob_store import full
+from app.storage.blob_store import disk_error
 
 STEP = 2**20
 LONGEST_JSON = 65_536
@@ -80,7 +80,7 @@ async def _keep(path: Path, blocks: AsyncIterator[bytes]) -> None:
                     waiting.clear()
             await run_sync(_finish, file, bytes(waiting))
     except OSError as error:
-        raise full(error) from error
+        raise disk_error(error) from error
     if not path.stat().st_size:
         raise Invalid("the body is empty; send a tar or zip archive", code="InvalidArchive")
 

@@ -8,9 +8,9 @@ from app.db.tables import Deployment, Generation, now
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, NotFound
-from app.models.schemas import ModelInFull, ModelOut, Place, PublishAtIn, PublishedOut
+from app.models.schemas import DeployedAt, ModelInFull, ModelOut, PublishAtIn, PublishedOut
 from app.publishing import requests
-from app.publishing.requests import Wish
+from app.publishing.requests import PublishRequest
 from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 
 POINTERS = ("champion", "challenger", "previous")
@@ -56,8 +56,8 @@ def publish(
     """See `app.publishing.requests.ask`; 202 with the job, or 200: it serves."""
     caller.check(body.collection)
     get(session, model)
-    wish = Wish(model, tuple(body.tasks), body.override, body.reason, by=caller.signature)
-    job = requests.ask(session, body.collection, wish)
+    wish = PublishRequest(model, tuple(body.tasks), body.override, body.reason, by=caller.signature)
+    job = requests.request_publication(session, body.collection, wish)
     if job is None:
         tasks = [p.task for p in _places(session, [model], caller)[model] if p.pointer == "champion"]
         return PublishedOut(model=model, collection=body.collection, tasks=tasks)
@@ -66,12 +66,12 @@ def publish(
     return JobOut.of(job)
 
 
-def _places(session: Session, models: Sequence[str], caller: Caller) -> dict[str, list[Place]]:
-    found: dict[str, list[Place]] = {m: [] for m in models}
+def _places(session: Session, models: Sequence[str], caller: Caller) -> dict[str, list[DeployedAt]]:
+    found: dict[str, list[DeployedAt]] = {m: [] for m in models}
     for pointer in POINTERS:
         name = getattr(Deployment, pointer)
         rows = select(name, Deployment.collection_id, Deployment.task).where(name.in_(models))
         for model, collection, task in session.execute(rows.order_by(Deployment.collection_id, Deployment.task)):
             if not caller.collections or collection in caller.collections:
-                found[model].append(Place(collection=collection, task=task, pointer=pointer))
+                found[model].append(DeployedAt(collection=collection, task=task, pointer=pointer))
     return found

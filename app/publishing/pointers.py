@@ -12,13 +12,13 @@ from app.db.tables import Collection, Deployment, Embedding, Face, Generation, T
 from app.errors import Conflict, NotFound, Stale
 from app.storage.model_cache import FIRST
 
-BUILT_IN = "identity"
-KEPT = 200
-MOVED = "moved deployments"
+BUILT_IN_TASK = "identity"
+MAX_HISTORY_ENTRIES = 200
+MOVED_DEPLOYMENTS = "moved deployments"
 
 
 @dataclass(frozen=True)
-class Why:
+class MoveReason:
     """Who moves a pointer, and what speaks for it. `job` marks the move, so that a job run twice moves once."""
 
     by: str
@@ -28,7 +28,7 @@ class Why:
     verdict: Mapping[str, Any] = field(default_factory=dict)
 
 
-def locked(session: Session, collection_id: str) -> Collection:
+def lock_collection(session: Session, collection_id: str) -> Collection:
     """The collection, ours alone until the transaction ends. Raises NotFound."""
     found = session.get(Collection, collection_id, with_for_update=True, populate_existing=True)
     if found is None:
@@ -36,7 +36,7 @@ def locked(session: Session, collection_id: str) -> Collection:
     return found
 
 
-def of(session: Session, collection_id: str, task: str) -> Deployment:
+def get_deployment(session: Session, collection_id: str, task: str) -> Deployment:
     """Raises NotFound."""
     found = session.get(Deployment, (collection_id, task))
     if found is None:
@@ -44,7 +44,7 @@ def of(session: Session, collection_id: str, task: str) -> Deployment:
     return found
 
 
-def expect(session: Session, collection_id: str, task: str, version: int | None) -> None:
+def check_version(session: Session, collection_id: str, task: str, version: int | None) -> None:
     """Raises Stale where the pointers are not at this version; 0 stands for no deployment yet, None for any."""
     deployment = session.get(Deployment, (collection_id, task), populate_existing=True)
     there = deployment.version if deployment else 0
@@ -52,7 +52,7 @@ def expect(session: Session, collection_id: str, task: str, version: int | None)
         raise Stale(f"the deployment is at version {there}, not {version}: look at it again", version=there)
 
 
-def usable(session: Session, model: str) -> Generation:
+def get_usable_model(session: Session, model: str) -> Generation:
     """The model's row, which stays unarchived until the transaction ends. Raises NotFound, Conflict."""
     found = session.get(Generation, model, with_for_update={"read": True}, populate_existing=True)
     if found is None:
@@ -62,13 +62,13 @@ def usable(session: Session, model: str) -> Generation:
     return found
 
 
-def enabled(session: Session, tasks: Iterable[str]) -> tuple[str, ...]:
+def enabled_tasks(session: Session, tasks: Iterable[str]) -> tuple[str, ...]:
     """Those of these tasks that are switched on, in their order."""
     known = set(session.scalars(select(Task.name).where(Task.enabled)))
-    return tuple(t for t in tasks if t in known or t == BUILT_IN)
+    return tuple(t for t in tasks if t in known or t == BUILT_IN_TASK)
 
 
-def lacking(collection_id: str, model: str, tasks: Sequence[str]) -> Select[Face]:
+def faces_without_embedding(collection_id: str, model: str, tasks: Sequence[str]) -> Select[Face]:
     """The faces that lack their place for a task of this model, by pk."""
     held = (
         exists().where(Embedding.face_pk == Face.pk, Embedding.generation_id == model, Embedding.task == task)
@@ -77,17 +77,17 @@ def lacking(collection_id: str, model: str, tasks: Sequence[str]) -> Select[Face
     return select(Face).where(Face.collection_id == collection_id, or_(*(~h for h in held))).order_by(Face.pk)
 
 
-def complete(session: Session, collection_id: str, model: str, tasks: Sequence[str]) -> bool:
+def has_all_embeddings(session: Session, collection_id: str, model: str, tasks: Sequence[str]) -> bool:
     """Whether every face of the collection has its place for these tasks of this model."""
-    return session.scalar(lacking(collection_id, model, tasks).limit(1)) is None
+    return session.scalar(faces_without_embedding(collection_id, model, tasks).limit(1)) is None
 
 
-def move(
+def move_champion(
     session: Session,
     collection: Collection,
     model: str,
     facts: Mapping[str, dict[str, Any]],
-    why: Why,
+    why: MoveReason,
 ) -> list[Deployment]:
     """The model serves these tasks from now on; what served before is one step back. The collection is locked.
 
@@ -107,17 +107,17 @@ def move(
             deployment.previous, deployment.champion = None if by_itself else deployment.champion, model
         if deployment.challenger == model:
             deployment.challenger = None
-        moved.append(_moved(session, deployment, collection.change, why, {model: measured} if measured else {}))
+        moved.append(_record_move(session, deployment, collection.change, why, {model: measured} if measured else {}))
     session.flush()
     return moved
 
 
-def roll_back(session: Session, collection: Collection, task: str, why: Why) -> list[Deployment]:
+def roll_back(session: Session, collection: Collection, task: str, why: MoveReason) -> list[Deployment]:
     """The previous model serves again, and what served is one step back; so for all tasks that moved together.
 
     Raises NotFound, Conflict where there is no previous model.
     """
-    here = of(session, collection.id, task)
+    here = get_deployment(session, collection.id, task)
     if here.previous is None:
         raise Conflict(f"no model served {task!r} before {here.champion}: nothing to roll back to")
     together = select(Deployment).where(
@@ -130,29 +130,31 @@ def roll_back(session: Session, collection: Collection, task: str, why: Why) -> 
     moved = []
     for deployment in session.scalars(together.order_by(Deployment.task)):
         deployment.champion, deployment.previous = champion, previous
-        moved.append(_moved(session, deployment, collection.change, why))
+        moved.append(_record_move(session, deployment, collection.change, why))
     session.flush()
     return moved
 
 
-def challenge(session: Session, collection: Collection, task: str, model: str | None, why: Why) -> Deployment:
+def set_challenger(
+    session: Session, collection: Collection, task: str, model: str | None, why: MoveReason
+) -> Deployment:
     """The model is searched beside the champion and compared; None: no model is. Raises NotFound."""
-    deployment = of(session, collection.id, task)
+    deployment = get_deployment(session, collection.id, task)
     deployment.challenger = model
     collection.change += 1
-    return _moved(session, deployment, collection.change, why, pointer="challenger")
+    return _record_move(session, deployment, collection.change, why, pointer="challenger")
 
 
-def _moved(
+def _record_move(
     session: Session,
     deployment: Deployment,
     change: int,
-    why: Why,
+    why: MoveReason,
     facts: Mapping[str, Any] = MappingProxyType({}),
     pointer: str = "champion",
 ) -> Deployment:
     deployment.version += 1
-    session.info.setdefault(MOVED, {})[deployment.collection_id, deployment.task] = deployment.version
+    session.info.setdefault(MOVED_DEPLOYMENTS, {})[deployment.collection_id, deployment.task] = deployment.version
     named = {deployment.champion, deployment.challenger, deployment.previous}
     deployment.facts = {m: f for m, f in (deployment.facts | dict(facts)).items() if m in named}
     entry = {
@@ -167,11 +169,11 @@ def _moved(
         "version": deployment.version,
         "job": why.job,
     }
-    deployment.history = [*deployment.history, entry][-KEPT:]
+    deployment.history = [*deployment.history, entry][-MAX_HISTORY_ENTRIES:]
     return deployment
 
 
-def moved_in(session: Session) -> Mapping[tuple[str, str], int]:
+def moved_deployments(session: Session) -> Mapping[tuple[str, str], int]:
     """(collection, task) -> version of every deployment that this session has moved."""
-    found: dict[tuple[str, str], int] = session.info.get(MOVED, {})
+    found: dict[tuple[str, str], int] = session.info.get(MOVED_DEPLOYMENTS, {})
     return found

@@ -9,7 +9,7 @@ from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, NotFound
 from app.publishing import requests
-from app.publishing.requests import Wish
+from app.publishing.requests import PublishRequest
 from app.recognisers.schemas import RecogniserOut, RecognisersOut, UsedRecogniserOut, UseRecogniserIn
 from app.resources import Resources
 from app.storage.blob_store import Blobs
@@ -57,8 +57,8 @@ def use(
     reason = body.reason or f"recogniser {recogniser.name}"
     if body.override:
         reason = body.reason  # an override needs words of the caller's own
-    wish = Wish(model, (TASK,), body.override, reason, caller.signature)
-    job = requests.ask(session, collection, wish)
+    wish = PublishRequest(model, (TASK,), body.override, reason, caller.signature)
+    job = requests.request_publication(session, collection, wish)
     if job is None:
         return UsedRecogniserOut(collection=collection, recogniser=recogniser.name, model=model)
     response.status_code = 202

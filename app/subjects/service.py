@@ -15,7 +15,7 @@ from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
 def put(session: Session, collection: str, subject_id: str, body: SubjectIn) -> tuple[SubjectOut, bool]:
     """The subject, and whether it is new. Raises NotFound."""
-    place = pointers.locked(session, collection)
+    place = pointers.lock_collection(session, collection)
     new = subjects.find(session, collection, subject_id) is None
     subject = subjects.found_or_made(session, place, subject_id)
     return _changed(session, subject, body), new
@@ -23,7 +23,7 @@ def put(session: Session, collection: str, subject_id: str, body: SubjectIn) -> 
 
 def change(session: Session, collection: str, subject_id: str, body: SubjectIn) -> SubjectOut:
     """Raises NotFound."""
-    pointers.locked(session, collection)
+    pointers.lock_collection(session, collection)
     return _changed(session, subjects.get(session, collection, subject_id), body)
 
 
@@ -55,7 +55,7 @@ def shown(session: Session, subjects: Sequence[Subject]) -> list[SubjectOut]:
 
 def merge(session: Session, collection: str, subject_id: str, into: str) -> SubjectOut:
     """One person under two names becomes one: the faces move, the other name goes. Raises NotFound, Invalid."""
-    place = pointers.locked(session, collection)
+    place = pointers.lock_collection(session, collection)
     leaving, staying = subjects.get(session, collection, subject_id), subjects.get(session, collection, into)
     if leaving.pk == staying.pk:
         raise Invalid("a subject cannot be merged into itself")
@@ -70,7 +70,7 @@ def merge(session: Session, collection: str, subject_id: str, into: str) -> Subj
 
 def remove(session: Session, collection: str, subject_id: str) -> ErasedOut:
     """The subject with all its faces. Raises NotFound."""
-    place = pointers.locked(session, collection)
+    place = pointers.lock_collection(session, collection)
     subject = subjects.get(session, collection, subject_id)
     receipt = subjects.erase(session, place, Face.subject_pk == subject.pk)
     session.delete(subject)

@@ -10,12 +10,12 @@ from sqlalchemy import func, select
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
-from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepared
-from app.enrolment.store import enrol as take
+from app.enrolment.store import enrol_photos as take
 from app.errors import Conflict, Stale
 from app.publishing import pointers
-from app.publishing.pointers import Why
+from app.publishing.pointers import MoveReason
 from app.queue.jobs import enqueue
 from app.queue.messages import Publish
 from app.resources import Resources
@@ -143,7 +143,7 @@ def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -
         for shot in range(100):
             if stop.is_set():
                 return
-            photo = look(resources, encode_png(draw(person(50), shot)), Wish(aligned=True))
+            photo = analyse_photo(resources, encode_png(draw(person(50), shot)), EnrolmentRequest(aligned=True))
             outcomes = take(resources, "c", [photo], prepared(resources, "c", [photo]))
             arrived.extend(face.face_id for face, _ in outcomes[0].faces)
 
@@ -239,7 +239,7 @@ def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resource
     message, row = job(resources, model.id)
     publish.run(message, context(resources, row))
     with writing(resources.database) as session:
-        pointers.roll_back(session, pointers.locked(session, "c"), "identity", Why("bob"))
+        pointers.roll_back(session, pointers.lock_collection(session, "c"), "identity", MoveReason("bob"))
     publish.run(message, context(resources, row))
     assert deployment(resources).champion == FIRST
 
@@ -276,7 +276,7 @@ def test_a_model_of_several_tasks_is_moved_for_all_and_rolled_back_where_it_came
     age = deployment(resources, "age")
     assert (age.champion, age.previous, counted(resources, "m2", "age")) == ("m2", "m1", 6)
     with writing(resources.database) as session:
-        moved = pointers.roll_back(session, pointers.locked(session, "c"), "identity", Why("bob"))
+        moved = pointers.roll_back(session, pointers.lock_collection(session, "c"), "identity", MoveReason("bob"))
         assert {d.task for d in moved} == {"identity", "age"}
     assert deployment(resources, "age").champion == "m1"
 

@@ -63,7 +63,7 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
         resources.generations.keep(session, made, report=report)
         session.flush()
         enqueue(session, publish)
-    resources.bell.ring("jobs")
+    resources.notifier.notify("jobs")
     return {"model": name, "report": report}
 
 

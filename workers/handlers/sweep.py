@@ -10,7 +10,7 @@ from sqlalchemy import delete, exists, select
 from sqlalchemy.orm import aliased
 
 from app.db.session import reading, writing
-from app.db.tables import Answer, Collection, Embedding, Face, Follower, Generation, Job, now
+from app.db.tables import Collection, Embedding, Face, Follower, Generation, Job, StoredResponse, now
 from app.enrolment.preparation import served
 from app.queue.jobs import LIVE
 from app.queue.messages import Erase, FitFirst, ImportArchive, Publish, Sweep, Train
@@ -48,7 +48,7 @@ def _old_rows(resources: Resources) -> int:
     old = exists().where(parent.id == Job.parent_id, parent.finished_at < now() - DAY)
     done = (
         delete(Follower).where(Follower.seen_at < now() - DEAD_SECONDS),
-        delete(Answer).where(Answer.created_at < now() - DAY),
+        delete(StoredResponse).where(StoredResponse.created_at < now() - DAY),
         delete(Job).where(Job.parent_id.is_not(None), old),
         delete(Job).where(Job.kind.in_((Sweep.kind, Erase.kind)), *ended_yesterday),
     )
@@ -72,7 +72,7 @@ def _files(context: JobContext, collection: str) -> int:
     blobs, removed = context.resources.blobs, 0
     for names in _steps(blobs.names(collection)):
         context.check()
-        meant = {name: blobs.meaning(name) for name in names}
+        meant = {name: blobs.parse_name(name) for name in names}
         with reading(context.resources.database) as session:
             alive = named(session, collection, {image for image, _ in meant.values()})
         orphans = [n for n, what in meant.items() if what not in alive and blobs.age(collection, n) > HOUR]

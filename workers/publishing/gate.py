@@ -13,7 +13,7 @@ from app.db.tables import Deployment, Face, Generation, Job
 from app.errors import AppError, Busy, Conflict
 from app.queue.jobs import LIVE
 from app.queue.messages import ImportArchive, Publish
-from app.serving.gallery_calibration import CHANGED
+from app.serving.gallery_calibration import RECALIBRATION_CHANGE_RATIO
 from ml.errors import LikenessError
 from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import ModelComparison
@@ -146,7 +146,7 @@ def _reported(session: Session, message: Publish, task: str, champion: str | Non
     if not told or (told["collection"], told["champion"]) != (message.collection, champion):
         return None
     faces = _gallery_faces(session, message.collection)
-    if abs(faces - told["faces"]) > CHANGED * told["faces"]:
+    if abs(faces - told["faces"]) > RECALIBRATION_CHANGE_RATIO * told["faces"]:
         return None
     return ModelComparison.from_dict(told["comparison"])
 

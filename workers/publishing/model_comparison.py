@@ -97,7 +97,7 @@ def _evidence(judges: Judges, collection: str, models: Sequence[str]) -> dict[st
 
 def _compared(context: JobContext, judges: Judges, task: str, faces: Mask) -> ModelComparison:
     models = [exposed.measured_as for exposed in judges.exposures]
-    chosen, distractors = _sample(judges, faces, max(index_builder.width(m, task) for m in models))
+    chosen, distractors = _sample(judges, faces, max(index_builder.embedding_size(m, task) for m in models))
     if judges.searchable(faces) < MIN_PEOPLE:
         chosen, distractors = np.empty(0, np.int64), []
     pairs = np.flatnonzero(judges.pairs(faces)) if _pairs_suffice(judges, faces) else np.empty(0, np.int64)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Embedding, Face
 from app.errors import NotFound
-from app.publishing.pointers import lacking
+from app.publishing.pointers import faces_without_embedding
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
@@ -27,7 +27,7 @@ def embed_all(context: JobContext, collection: str, generation: Model, tasks: Se
     after, missed = 0, -1
     while True:
         with reading(context.resources.database) as session:
-            wanted = lacking(collection, generation.id, tasks).where(Face.pk > after).limit(BATCH)
+            wanted = faces_without_embedding(collection, generation.id, tasks).where(Face.pk > after).limit(BATCH)
             faces = list(session.scalars(wanted))
             session.expunge_all()
         if not faces:

@@ -17,7 +17,7 @@ LONGEST = 256 * 2**20
 OWN = ("file", "subject", "external_id", "external_image_id", "role", "metadata")
 
 
-class Line(BaseModel):
+class ManifestLine(BaseModel):
     """One photo. Columns that are not named here become metadata."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -29,7 +29,7 @@ class Line(BaseModel):
     metadata: Metadata = {}
 
 
-class Manifest:
+class ArchiveManifest:
     """Kept in a private file of SQLite, so that a million lines take no memory. Close it."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Manifest:
         number = 0
         try:
             for row in rows:
-                line = Line.model_validate(row)
+                line = ManifestLine.model_validate(row)
                 made._table.execute("insert into lines values (?, ?, 0)", (line.file, line.model_dump_json()))
                 number += 1
         except (ValidationError, ValueError, csv.Error) as error:
@@ -56,10 +56,10 @@ class Manifest:
             raise refused(f"line {number + 1} of {name} names a file for the second time") from error
         return made
 
-    def take(self, file: str) -> Line | None:
+    def take(self, file: str) -> ManifestLine | None:
         """What it says of a file of the archive."""
         found = self._table.execute("update lines set taken = 1 where file = ? returning line", (file,)).fetchone()
-        return Line.model_validate_json(found[0]) if found else None
+        return ManifestLine.model_validate_json(found[0]) if found else None
 
     def left(self) -> Iterator[str]:
         """Files that it names and the archive lacks."""

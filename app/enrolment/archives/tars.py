@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from app.enrolment.archives.entries import Archive, Entry, Kind, Limits, clean, refused
+from app.enrolment.archives.entries import Archive, ArchiveLimits, Entry, Kind, clean, refused
 from app.errors import TooLarge
-from app.storage.blob_store import full
+from app.storage.blob_store import disk_error
 from ml.errors import Unreadable
 
 LONGEST_HEADER = 2**20
@@ -78,7 +78,7 @@ def _kind(member: tarfile.TarInfo) -> Kind:
     return "link" if member.islnk() or member.issym() else "special"
 
 
-def unpack_gzip(path: Path, limits: Limits) -> None:
+def unpack_gzip(path: Path, limits: ArchiveLimits) -> None:
     """A tar.gz becomes the tar that it holds, in its place. Raises Invalid, TooLarge."""
     most = min(limits.unpacked, limits.ratio * path.stat().st_size)
     part = path.with_name(f"{path.name}.part")
@@ -96,6 +96,6 @@ def unpack_gzip(path: Path, limits: Limits) -> None:
     except (EOFError, gzip.BadGzipFile, ValueError) as error:
         raise refused(f"it is not a whole gzip file: {error}") from error
     except OSError as error:
-        raise full(error) from error
+        raise disk_error(error) from error
     finally:
         part.unlink(missing_ok=True)
