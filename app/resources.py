@@ -12,7 +12,7 @@ from app.config import Settings
 from app.db.session import open_database
 from app.queue.notifier import Notifier
 from app.storage.blob_store import Blobs
-from app.storage.model_cache import Generations
+from app.storage.model_cache import ModelStore
 from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default
 from ml.pipeline import FrontEnd, default_front_end
 
@@ -27,7 +27,7 @@ class Resources:
     database: Engine
     blobs: Blobs
     notifier: Notifier
-    generations: Generations
+    generations: ModelStore
     front_end: FrontEnd
 
     @cached_property
@@ -58,7 +58,7 @@ def open_resources(settings: Settings) -> Iterator[Resources]:
             database=database,
             blobs=Blobs(settings.home / "blobs"),
             notifier=bell,
-            generations=Generations(settings.generations),
+            generations=ModelStore(settings.generations),
             front_end=default_front_end(settings.detector, settings.home / "models" / YUNET),
         )
     finally:

@@ -93,7 +93,7 @@ class Gallery:
             pks = session.scalars(insert(Face).returning(Face.pk, sort_by_parameter_order=True), faces).all()
             for model, rows in vectors.items():
                 places = zip(pks, np.ascontiguousarray(rows, "<f4"), strict=True)
-                known_as = {"generation_id": model, "task": task}
+                known_as = {"model_id": model, "task": task}
                 session.execute(
                     insert(Embedding), [known_as | {"face_pk": pk, "vector": r.tobytes()} for pk, r in places]
                 )
@@ -132,7 +132,7 @@ class Gallery:
         facts["open_set"] = open_set and {"calibration": open_set, "rates": []}
         with writing(self.resources.database) as session:
             deployment = session.get_one(Deployment, (self.collection, task))
-            deployment.facts = deployment.facts | {model: facts}
+            deployment.measurements = deployment.measurements | {model: facts}
 
     def _raised(self, session: Any) -> int:
         collection = session.get_one(Collection, self.collection, with_for_update=True)

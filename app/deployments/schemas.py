@@ -97,7 +97,7 @@ class DeploymentOut(BaseModel):
 
     @classmethod
     def of(cls, row: Deployment) -> Self:
-        facts = row.facts.get(row.champion, {})
+        facts = row.measurements.get(row.champion, {})
         return cls(
             collection=row.collection_id,
             task=row.task,
@@ -110,7 +110,7 @@ class DeploymentOut(BaseModel):
             thresholds=list(_thresholds(facts)),
             cells=facts.get("cells"),
             curve=facts.get("curve", []),
-            facts={m: {k: v for k, v in told.items() if k not in LARGE} for m, told in row.facts.items()},
+            facts={m: {k: v for k, v in told.items() if k not in LARGE} for m, told in row.measurements.items()},
             history=row.history,
             updated_at=row.updated_at,
         )

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.field_types import CollectionName, TaskName
-from app.db.tables import Collection, Deployment, Generation, Job
+from app.db.tables import Collection, Deployment, Job, ModelRecord
 from app.deployments.schemas import ChallengerIn, CompareIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
@@ -133,7 +133,7 @@ def _resolved(session: Session, place: DeploymentPath, name: str) -> str:
         if found is None:
             raise NotFound(f"the task {place.task!r} of {place.collection!r} has no {name}")
         name = found
-    model = session.get(Generation, name)
+    model = session.get(ModelRecord, name)
     if model is None:
         raise NotFound(f"no model {name!r}")
     if place.task not in model.manifest["tasks"]:

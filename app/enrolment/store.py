@@ -168,7 +168,7 @@ class _Chunk:
         for (model, task), rows in self.ready.vectors.items():
             little = np.ascontiguousarray(rows[numbers], "<f4")
             held = [
-                {"generation_id": model, "task": task, "face_pk": face.pk, "vector": row.tobytes()}
+                {"model_id": model, "task": task, "face_pk": face.pk, "vector": row.tobytes()}
                 for face, row in zip(faces, little, strict=True)
             ]
             self.session.execute(insert(Embedding), held)

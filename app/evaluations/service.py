@@ -1,7 +1,7 @@
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.tables import Collection, Deployment, Evaluation, Generation, Job
+from app.db.tables import Collection, Deployment, Evaluation, Job, ModelRecord
 from app.deps import runs
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut
@@ -60,7 +60,7 @@ def _model(session: Session, told: EvaluationIn) -> str:
         if found is None:
             raise NotFound(f"the task {told.task!r} of {told.collection!r} has no {named}")
         named = found
-    model = session.get(Generation, named)
+    model = session.get(ModelRecord, named)
     if model is None:
         raise NotFound(f"no model {named!r}")
     if told.task not in model.manifest["tasks"]:

@@ -48,7 +48,7 @@ def suggest(session: Session, resources: Resources, wanted: SuggestIn) -> Sugges
 
 def _sample(session: Session, champion: Model, wanted: SuggestIn) -> Sampled:
     """As many as fit the memory: a wide descriptor gives fewer."""
-    here = (Embedding.generation_id == champion.id, Embedding.task == wanted.task)
+    here = (Embedding.model_id == champion.id, Embedding.task == wanted.task)
     gallery = (Face.collection_id == wanted.collection, Face.role == "gallery")
     stored = select(Face.pk, Face.face_id, Face.subject_pk, Subject.id, Embedding.vector)
     stored = stored.join(Embedding, Embedding.face_pk == Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk)
@@ -83,7 +83,7 @@ def _answers(session: Session, champion: Model, wanted: SuggestIn) -> LabelledDi
     some = select(Label.pk).join(Face, Face.pk == Label.face_a).where(*here).order_by(func.random()).limit(most)
     said = select(first.vector, second.vector, Label.same).where(Label.pk.in_(some))
     for end, face in ((first, Label.face_a), (second, Label.face_b)):
-        at = (end.face_pk == face, end.generation_id == champion.id, end.task == wanted.task)
+        at = (end.face_pk == face, end.model_id == champion.id, end.task == wanted.task)
         said = said.join(end, and_(*at))
     found = session.execute(said).all()
     one, other = _rows([f[0] for f in found], width), _rows([f[1] for f in found], width)

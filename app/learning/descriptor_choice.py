@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.tables import Deployment, Generation
+from app.db.tables import Deployment, ModelRecord
 from app.errors import Invalid
 from app.learning.component_options import check_options
 from app.learning.plan import Named
@@ -28,7 +28,7 @@ def descriptors(session: Session, settings: Settings, request: TrainingRequest, 
 def _serving(session: Session, collection: str, task: str) -> list[Named]:
     """What the champion is described by, so that retraining changes the metric alone."""
     deployment = session.get(Deployment, (collection, task)) or session.get(Deployment, (collection, "identity"))
-    champion = session.get(Generation, deployment.champion) if deployment else None
+    champion = session.get(ModelRecord, deployment.champion) if deployment else None
     return [Named(**d) for d in champion.manifest["descriptors"]] if champion else [Named(name="lbp")]
 
 

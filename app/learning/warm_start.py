@@ -2,7 +2,7 @@
 
 from sqlalchemy.orm import Session
 
-from app.db.tables import Deployment, Generation
+from app.db.tables import Deployment, ModelRecord
 from app.errors import Invalid, NotFound
 from app.learning.plan import Named, Plan
 from app.learning.training_request import TrainingRequest
@@ -21,7 +21,7 @@ def going_on(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
     if named == SERVING:
         deployment = session.get(Deployment, (request.collection, plan.tasks[0]))
         named = deployment.champion if deployment else None
-    model = session.get(Generation, named) if named else None
+    model = session.get(ModelRecord, named) if named else None
     if model is None:
         raise NotFound(f"no model {request.start_from!r} to go on from")
     dim = model.manifest["embedder"]["options"].get("dim")

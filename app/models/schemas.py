@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
 from app.db.field_types import CollectionName, Note, TaskName
-from app.db.tables import Generation
+from app.db.tables import ModelRecord
 
 PLACE: dict[str, Any] = {"collection": examples.COLLECTION, "task": "identity", "pointer": "champion"}
 OUT: dict[str, Any] = {
@@ -52,7 +52,7 @@ class ModelOut(BaseModel):
     deployed: list[DeployedAt] = []
 
     @classmethod
-    def of(cls, row: Generation, deployed: list[DeployedAt]) -> Self:
+    def of(cls, row: ModelRecord, deployed: list[DeployedAt]) -> Self:
         return cls.model_validate(_told(row) | {"deployed": deployed})
 
 
@@ -65,7 +65,7 @@ class ModelInFull(ModelOut):
     report: dict[str, Any]
 
     @classmethod
-    def of(cls, row: Generation, deployed: list[DeployedAt]) -> Self:
+    def of(cls, row: ModelRecord, deployed: list[DeployedAt]) -> Self:
         full = {"manifest": row.manifest, "labels": row.manifest["facts"].get("labels"), "report": row.report}
         return cls.model_validate(_told(row) | full | {"deployed": deployed})
 
@@ -95,7 +95,7 @@ class PublishedOut(BaseModel):
     tasks: list[str]
 
 
-def _told(row: Generation) -> dict[str, Any]:
+def _told(row: ModelRecord) -> dict[str, Any]:
     made = row.manifest
     return {
         "id": row.id,

@@ -4,7 +4,7 @@ from fastapi import Response
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Deployment, Generation, now
+from app.db.tables import Deployment, ModelRecord, now
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, NotFound
@@ -16,14 +16,14 @@ from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 POINTERS = ("champion", "challenger", "previous")
 
 
-def get(session: Session, model: str) -> Generation:
-    found = session.get(Generation, model)
+def get(session: Session, model: str) -> ModelRecord:
+    found = session.get(ModelRecord, model)
     if found is None:
         raise NotFound(f"no model {model!r}")
     return found
 
 
-def shown(session: Session, rows: Sequence[Generation], caller: Caller) -> list[ModelOut]:
+def shown(session: Session, rows: Sequence[ModelRecord], caller: Caller) -> list[ModelOut]:
     """With the places where each is deployed, of the collections that the caller may see."""
     places = _places(session, [r.id for r in rows], caller)
     return [ModelOut.of(r, places[r.id]) for r in rows]
@@ -36,7 +36,7 @@ def in_full(session: Session, model: str, caller: Caller) -> ModelInFull:
 
 def archive(session: Session, model: str, caller: Caller) -> ModelInFull:
     """Raises Conflict while a pointer names it: it could not serve any more."""
-    row = session.get(Generation, model, with_for_update=True)
+    row = session.get(ModelRecord, model, with_for_update=True)
     if row is None:
         raise NotFound(f"no model {model!r}")
     if model in BUILT_IN_MODELS:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Select, exists, or_, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Deployment, Embedding, Face, Generation, Task, now
+from app.db.tables import Collection, Deployment, Embedding, Face, ModelRecord, Task, now
 from app.errors import Conflict, NotFound, Stale
 from app.storage.model_cache import FIRST
 
@@ -52,9 +52,9 @@ def check_version(session: Session, collection_id: str, task: str, version: int 
         raise Stale(f"the deployment is at version {there}, not {version}: look at it again", version=there)
 
 
-def get_usable_model(session: Session, model: str) -> Generation:
+def get_usable_model(session: Session, model: str) -> ModelRecord:
     """The model's row, which stays unarchived until the transaction ends. Raises NotFound, Conflict."""
-    found = session.get(Generation, model, with_for_update={"read": True}, populate_existing=True)
+    found = session.get(ModelRecord, model, with_for_update={"read": True}, populate_existing=True)
     if found is None:
         raise NotFound(f"no model {model!r}")
     if found.archived_at is not None:
@@ -71,7 +71,7 @@ def enabled_tasks(session: Session, tasks: Iterable[str]) -> tuple[str, ...]:
 def faces_without_embedding(collection_id: str, model: str, tasks: Sequence[str]) -> Select[Face]:
     """The faces that lack their place for a task of this model, by pk."""
     held = (
-        exists().where(Embedding.face_pk == Face.pk, Embedding.generation_id == model, Embedding.task == task)
+        exists().where(Embedding.face_pk == Face.pk, Embedding.model_id == model, Embedding.task == task)
         for task in tasks
     )
     return select(Face).where(Face.collection_id == collection_id, or_(*(~h for h in held))).order_by(Face.pk)
@@ -99,7 +99,7 @@ def move_champion(
         deployment = session.get(Deployment, (collection.id, task), populate_existing=True)
         if deployment is None:
             deployment = Deployment(collection_id=collection.id, task=task, champion=model, version=0)
-            deployment.facts, deployment.history = {}, []
+            deployment.measurements, deployment.history = {}, []
             session.add(deployment)
         elif deployment.champion != model:
             # the built-in's places are 39 KB a face: nobody goes back to it from what was learned by itself
@@ -156,7 +156,7 @@ def _record_move(
     deployment.version += 1
     session.info.setdefault(MOVED_DEPLOYMENTS, {})[deployment.collection_id, deployment.task] = deployment.version
     named = {deployment.champion, deployment.challenger, deployment.previous}
-    deployment.facts = {m: f for m, f in (deployment.facts | dict(facts)).items() if m in named}
+    deployment.measurements = {m: f for m, f in (deployment.measurements | dict(facts)).items() if m in named}
     entry = {
         "at": now(),
         "pointer": pointer,

@@ -91,11 +91,11 @@ def _is_in_place(deployment: Deployment, wish: PublishRequest) -> bool:
     """The pointer names it already; a champion that was never measured here is published again, to be measured."""
     if wish.pointer == "challenger":
         return deployment.challenger == wish.model
-    return deployment.champion == wish.model and wish.model in deployment.facts
+    return deployment.champion == wish.model and wish.model in deployment.measurements
 
 
 def _needs_no_gate(deployment: Deployment, wish: PublishRequest) -> bool:
     """It needs no gate: it served here, was measured, and its embeddings were kept current."""
     return wish.pointer == "challenger" or (
-        wish.model in (deployment.champion, deployment.previous) and wish.model in deployment.facts
+        wish.model in (deployment.champion, deployment.previous) and wish.model in deployment.measurements
     )

@@ -4,7 +4,7 @@ from fastapi import Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Deployment, Face, Generation
+from app.db.tables import Collection, Deployment, Face, ModelRecord
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
 from app.errors import Conflict, NotFound
@@ -31,7 +31,7 @@ def list_all(session: Session, resources: Resources, caller: Caller) -> Recognis
 def _serves(session: Session, known: list[Recogniser], caller: Caller) -> dict[str | None, list[str]]:
     champions = select(Deployment.collection_id, Deployment.champion).where(Deployment.task == TASK)
     rows = session.execute(champions.order_by(Deployment.collection_id)).all()
-    models = select(Generation).where(Generation.id.in_({row.champion for row in rows}))
+    models = select(ModelRecord).where(ModelRecord.id.in_({row.champion for row in rows}))
     names = {m.id: name_recogniser(m.manifest["descriptors"], known) for m in session.scalars(models)}
     serves: dict[str | None, list[str]] = defaultdict(list)
     for collection, champion in rows:

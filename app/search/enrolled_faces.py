@@ -94,7 +94,7 @@ def read_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -
     """pk -> (dim,) stored embedding, of the faces that have one for this model and task."""
     key = served.loaded_index.key
     chosen = select(Embedding.face_pk, Embedding.vector)
-    chosen = chosen.where(Embedding.generation_id == key.model_id, Embedding.task == key.task)
+    chosen = chosen.where(Embedding.model_id == key.model_id, Embedding.task == key.task)
     embeddings: dict[int, Rows] = {}
     for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
         rows = session.execute(chosen.where(Embedding.face_pk.in_(pks[start : start + MAX_ROWS_PER_QUERY]))).all()

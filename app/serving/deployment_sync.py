@@ -162,8 +162,8 @@ class DeploymentSync:
         """Serve the deployment with these indexes, scored by its row's calibrations."""
         is_row = (Deployment.collection_id == served.collection, Deployment.task == served.task)
         with snapshot(self.resources.database) as session:
-            row = session.execute(select(Deployment.facts, Deployment.default_fpir).where(*is_row)).one_or_none()
-        calibrations, fpir = (row.facts, row.default_fpir) if row else ({}, DEFAULT_FPIR)
+            row = session.execute(select(Deployment.measurements, Deployment.default_fpir).where(*is_row)).one_or_none()
+        calibrations, fpir = (row.measurements, row.default_fpir) if row else ({}, DEFAULT_FPIR)
         scores = {
             model_id: Scores.of(calibrations.get(model_id), index.model, served.task, fpir)
             for model_id, index in indexes.items()

@@ -64,7 +64,7 @@ def is_importing(session: Session, collection: str) -> bool:
 def measure_gallery(resources: Resources, collection: str, task: str, model: Model) -> dict[str, Any]:
     """Calibrate a model for a task of a collection, from its embeddings in the tables.
 
-    Returns the entry for `Deployment.facts[model.id]`:
+    Returns the entry for `Deployment.measurements[model.id]`:
 
     {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
     enough}], "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance,
@@ -100,7 +100,7 @@ def renew_calibration(database: Engine, loaded: LoadedIndex) -> bool:
             return False
         if deployment.champion != key.model_id:
             return False
-        deployment.facts = deployment.facts | {key.model_id: calibration}
+        deployment.measurements = deployment.measurements | {key.model_id: calibration}
         collection.change += 1  # so that every follower reads the new calibration
     return True
 

@@ -38,7 +38,7 @@ class IndexKey:
     def row_conditions(self) -> tuple[ColumnElement[bool], ...]:
         """The conditions on embeddings joined with faces that select the rows of this index."""
         return (
-            Embedding.generation_id == self.model_id,
+            Embedding.model_id == self.model_id,
             Embedding.task == self.task,
             Face.collection_id == self.collection,
         )

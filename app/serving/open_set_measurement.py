@@ -52,7 +52,7 @@ class OpenSetMeasurement:
     enrolled: SearchOutcomes | None
 
     def to_dict(self, faces: int) -> dict[str, Any]:
-        """For `Deployment.facts`: the calibration, and the rates that go with it in a gallery of so many faces."""
+        """For `Deployment.measurements`: the calibration, and its rates in a gallery of so many faces."""
         rates = [self._rate(fpir, faces) for fpir in REPORTED_FPIRS]
         return {"calibration": self.calibration.to_dict(), "rates": [rate for rate in rates if rate]}
 

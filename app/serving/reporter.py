@@ -40,7 +40,7 @@ class Reporter:
             there = set(session.scalars(select(Collection.id).where(Collection.id.in_({c for c, _ in changed}))))
             for (collection, task), (model_id, change, vectors) in changed.items():
                 if collection in there:
-                    row = Follower(process=self.process, collection_id=collection, task=task, generation_id=model_id)
+                    row = Follower(process=self.process, collection_id=collection, task=task, model_id=model_id)
                     row.change, row.vectors, row.seen_at = change, vectors, now()
                     session.merge(row)
             session.flush()

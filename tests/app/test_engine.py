@@ -99,7 +99,7 @@ def test_it_reports_which_change_it_serves_and_signs_off(gallery: Gallery) -> No
 def reported(gallery: Gallery) -> list[tuple[str, str, int, int]]:
     with reading(gallery.resources.database) as session:
         rows = session.scalars(select(Follower).where(Follower.collection_id == gallery.collection)).all()
-        return [(r.process, r.generation_id, r.change, r.vectors) for r in rows]
+        return [(r.process, r.model_id, r.change, r.vectors) for r in rows]
 
 
 def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: Gallery, engine: Engine) -> None:
@@ -139,7 +139,7 @@ def also(gallery: Gallery, rows: np.ndarray, model: Model = OTHER) -> None:
         gallery.resources.generations.keep(session, model)
         session.flush()
         session.add_all(
-            Embedding(generation_id=model.id, task="identity", face_pk=pk, vector=row.tobytes())
+            Embedding(model_id=model.id, task="identity", face_pk=pk, vector=row.tobytes())
             for pk, row in zip(gallery.pks, rows, strict=True)
         )
 
@@ -350,7 +350,7 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         assert calibration.impostors.n == 7020
         assert line.high / line.low > 1.2 * pairs[1] / pairs[0]  # since 40 people share them
     with reading(resources.database) as session:
-        kept = session.get_one(Deployment, ("staff", "identity")).facts[MODEL.id]
+        kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
     pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
     assert kept.keys() == {"cells", "curve", "faces", "measured_at"} | pairs | searches
     [strangers] = kept["open_set"]["calibration"]["strangers"]

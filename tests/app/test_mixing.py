@@ -72,7 +72,7 @@ def collection(
     made.add({WHO.id: who}, subjects, metadata=told)
     with writing(resources.database) as session:
         resources.generations.keep(session, AGE)
-        known_as = {"generation_id": AGE.id, "task": "age"}
+        known_as = {"model_id": AGE.id, "task": "age"}
         rows = [known_as | {"face_pk": pk, "vector": row.tobytes()} for pk, row in zip(made.pks, ages, strict=True)]
         session.execute(insert(Embedding), [row for i, row in enumerate(rows) if i != ageless])
     made.make(AGE, task="age")

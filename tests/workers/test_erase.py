@@ -144,7 +144,7 @@ def test_a_sweep_removes_old_orphans_and_nothing_else(staff: Resources) -> None:
 
 
 def test_a_sweep_removes_what_is_out_of_date(staff: Resources) -> None:
-    values = {"collection_id": "staff", "task": "identity", "generation_id": FIRST, "change": 0, "vectors": 0}
+    values = {"collection_id": "staff", "task": "identity", "model_id": FIRST, "change": 0, "vectors": 0}
     with writing(staff.database) as session:
         session.add(Follower(process="dead", seen_at=now() - 40, **values))
         session.add(Follower(process="alive", seen_at=now(), **values))

@@ -291,7 +291,7 @@ def test_a_cancelled_import_stops(staff: Resources) -> None:
 def test_it_ends_when_the_serving_indexes_hold_what_it_brought(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     with writing(staff.database) as session:
-        values = {"task": "identity", "generation_id": FIRST, "vectors": 0}
+        values = {"task": "identity", "model_id": FIRST, "vectors": 0}
         session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 60, **values))
         session.add(Follower(process="dead", collection_id="staff", change=0, seen_at=now() - 60, **values))
     worker = Worker(staff, "work")
@@ -326,7 +326,7 @@ def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
     [outcome] = enrol_photos(staff, "staff", looked, ready)
     assert outcome.new
     with reading(staff.database) as session:
-        assert set(session.scalars(select(Embedding.generation_id))) == {FIRST, "later"}
+        assert set(session.scalars(select(Embedding.model_id))) == {FIRST, "later"}
 
 
 def serves_dear(resources: Resources, manifest: Path, pointer: str = "champion") -> Recipe:

@@ -62,7 +62,7 @@ def deployment(resources: Resources, task: str = "identity") -> Deployment:
 
 
 def counted(resources: Resources, model: str, task: str = "identity") -> int:
-    rows = select(func.count()).where(Embedding.generation_id == model, Embedding.task == task)
+    rows = select(func.count()).where(Embedding.model_id == model, Embedding.task == task)
     with reading(resources.database) as session:
         return session.scalar(rows) or 0
 
@@ -105,7 +105,7 @@ def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resou
     assert (served.champion, served.previous, served.version) == ("m1", FIRST, 2)
     [entry] = served.history
     assert (entry["model"], entry["by"], entry["overridden"]) == ("m1", "ann", False)
-    assert served.facts["m1"]["faces"] == 9
+    assert served.measurements["m1"]["faces"] == 9
     assert change(resources) == before + 1 == entry["change"]
 
 
@@ -117,7 +117,7 @@ def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -
         reembedding.keep(session, "m1", {"identity": marked}, [f.pk for f in faces[:5]])
     run(resources, model.id, **INSISTED)
     with reading(resources.database) as session:
-        rows = session.execute(select(Embedding.face_pk, Embedding.vector).where(Embedding.generation_id == "m1"))
+        rows = session.execute(select(Embedding.face_pk, Embedding.vector).where(Embedding.model_id == "m1"))
         stored = {row.face_pk: row.vector for row in rows}
     assert [stored[f.pk] for f in faces[:5]] == [row.tobytes() for row in marked]
     assert len(stored) == 12
@@ -221,13 +221,13 @@ def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resource
     model = keep(resources, generation("m1"))
     place = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
     with writing(resources.database) as session:
-        session.add(Follower(**place, generation_id=FIRST, change=1, seen_at=now() + 60))
-        session.add(Follower(**place | {"process": "dead"}, generation_id=FIRST, change=1, seen_at=now() - 60))
+        session.add(Follower(**place, model_id=FIRST, change=1, seen_at=now() + 60))
+        session.add(Follower(**place | {"process": "dead"}, model_id=FIRST, change=1, seen_at=now() - 60))
     message, row = job(resources, model.id)
     with pytest.raises(Later):
         publish.run(message, context(resources, row))
     with writing(resources.database) as session:
-        session.merge(Follower(**place, generation_id="m1", change=change(resources), seen_at=now()))
+        session.merge(Follower(**place, model_id="m1", change=change(resources), seen_at=now()))
     assert publish.run(message, context(resources, row))["served"]
     assert deployment(resources).version == 2
 
@@ -297,7 +297,7 @@ def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -
     for name in ("m1", "m2", "m3"):
         keep(resources, replace(generation(name), facts={"made": name}))
         run(resources, name)
-    assert set(deployment(resources).facts) == {"m2", "m3"}
+    assert set(deployment(resources).measurements) == {"m2", "m3"}
 
 
 @on_sqlite

@@ -116,7 +116,7 @@ def stored(context: JobContext, generation: Model, task: str, faces: Sequence[En
         context.check()
         part = faces[start : start + CHUNK]
         held = select(Embedding.face_pk, Embedding.vector).where(
-            Embedding.generation_id == generation.id, Embedding.task == task
+            Embedding.model_id == generation.id, Embedding.task == task
         )
         with reading(context.resources.database) as session:
             rows = session.execute(held.where(Embedding.face_pk.in_([f.pk for f in part])))

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
-from app.db.tables import Collection, Deployment, Generation
+from app.db.tables import Collection, Deployment, ModelRecord
 from app.learning.plan import Named, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
@@ -38,7 +38,7 @@ def run(message: FitFirst, context: JobContext) -> dict[str, Any]:
         if collection is None or deployment is None or deployment.champion != FIRST:
             return {"model": None, "why": "the collection is gone, or is served by something else by now"}
         name = _name(collection)
-        if session.get(Generation, name) is not None:
+        if session.get(ModelRecord, name) is not None:
             return {"model": name}
         at = {"changes": {collection.id: collection.change}, "labels": {}}
         plan, version = _plan(collection.id), deployment.version

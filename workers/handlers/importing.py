@@ -133,7 +133,7 @@ def _settled(session: Session, collection: str, closed_at: float) -> bool:
         return False
     faces = session.scalar(select(func.count()).where(Face.collection_id == collection)) or 0
     deployments = session.scalars(select(Deployment).where(Deployment.collection_id == collection))
-    measured = (d.facts.get(d.champion, {}).get("faces", 0) for d in deployments)
+    measured = (d.measurements.get(d.champion, {}).get("faces", 0) for d in deployments)
     return not any(gallery_calibration.needs_recalibration(faces, on, is_idle=True) for on in measured)
 
 

@@ -130,5 +130,5 @@ def _served(session: Session, message: Publish, task: str, change: int) -> bool:
     here = (Follower.collection_id == message.collection, Follower.task == task)
     ready = select(Follower.process).where(*here, Follower.change >= change)
     if message.pointer == "champion":
-        ready = ready.where(Follower.generation_id == message.model)
+        ready = ready.where(Follower.model_id == message.model)
     return not session.scalar(select(Follower.process).where(alive, Follower.process.not_in(ready)).limit(1))

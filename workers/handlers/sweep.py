@@ -10,7 +10,7 @@ from sqlalchemy import delete, exists, select
 from sqlalchemy.orm import aliased
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Embedding, Face, Follower, Generation, Job, StoredResponse, now
+from app.db.tables import Collection, Embedding, Face, Follower, Job, ModelRecord, StoredResponse, now
 from app.enrolment.preparation import served
 from app.queue.jobs import LIVE
 from app.queue.messages import Erase, FitFirst, ImportArchive, Publish, Sweep, Train
@@ -83,7 +83,7 @@ def _files(context: JobContext, collection: str) -> int:
 def _embeddings(context: JobContext, collection: str) -> int:
     """Places of models that no pointer of the collection names."""
     with reading(context.resources.database) as session:
-        models = {(m.id, task) for m in session.scalars(select(Generation)) for task in m.manifest["tasks"]}
+        models = {(m.id, task) for m in session.scalars(select(ModelRecord)) for task in m.manifest["tasks"]}
     removed = 0
     for model, task in sorted(models):
         while (gone := _forget(context, collection, model, task)) > 0:
@@ -101,7 +101,7 @@ def _forget(context: JobContext, collection: str, model: str, task: str) -> int:
             return 0
         if (model, task) in served(session, collection):
             return 0
-        here = (Embedding.generation_id == model, Embedding.task == task)
+        here = (Embedding.model_id == model, Embedding.task == task)
         mine = select(Face.pk).where(Face.collection_id == collection)
         pks = list(session.scalars(select(Embedding.face_pk).where(*here, Embedding.face_pk.in_(mine)).limit(STEP)))
         session.execute(delete(Embedding).where(*here, Embedding.face_pk.in_(pks)))

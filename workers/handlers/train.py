@@ -6,7 +6,7 @@ from typing import Any
 
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
-from app.db.tables import Generation, Job, Training
+from app.db.tables import Job, ModelRecord, Training
 from app.errors import NotFound
 from app.learning.plan import Plan
 from app.queue.messages import Train
@@ -46,7 +46,7 @@ def run(message: Train, context: JobContext) -> dict[str, Any]:
 def _forget_half_made(resources: Resources, name: str) -> None:
     """What a run that was killed has left: no row names it, and this run makes it anew."""
     with at_one_moment(resources.database) as session:
-        if session.get(Generation, name) is None:
+        if session.get(ModelRecord, name) is None:
             for folder in (name, name + HELD_OUT):
                 shutil.rmtree(resources.generations.folder / folder, ignore_errors=True)
 

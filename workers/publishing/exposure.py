@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Face, Removal
-from app.db.tables import Generation as GenerationRow
+from app.db.tables import Collection, Face, ModelRecord, Removal
 from app.errors import NotFound
 from app.learning.plan import Plan
-from app.storage.model_cache import Generations
+from app.storage.model_cache import ModelStore
 from ml.model import Model
 from workers.training import embedder_fit, training_data
 from workers.training.training_data import Snapshot, Told
@@ -51,7 +50,7 @@ class Exposure:
     elsewhere: tuple[str, ...]
 
 
-def exposure(session: Session, generations: Generations, model: str, collections: Sequence[str]) -> Exposure:
+def exposure(session: Session, generations: ModelStore, model: str, collections: Sequence[str]) -> Exposure:
     """Of a model to collections. Raises NotFound, ml.Corrupt, ml.Unavailable."""
     own = generations.get(model)
     lineage = list(_lineage(session, generations, own, collections, as_holdout=False))
@@ -63,7 +62,7 @@ def exposure(session: Session, generations: Generations, model: str, collections
     return Exposure(own, fits, tuple(dict.fromkeys(part for part in lineage if isinstance(part, str))))
 
 
-def holdout_model(generations: Generations, model: str) -> Model | None:
+def holdout_model(generations: ModelStore, model: str) -> Model | None:
     """The model's holdout model, None where nobody was held out."""
     try:
         return generations.get(model + HOLDOUT_SUFFIX)
@@ -99,7 +98,7 @@ def _known(face: Told, elsewhere: tuple[str, ...], shared: set[str]) -> bool:
 
 
 def _lineage(
-    session: Session, generations: Generations, model: Model, collections: Sequence[str], *, as_holdout: bool
+    session: Session, generations: ModelStore, model: Model, collections: Sequence[str], *, as_holdout: bool
 ) -> Iterator[Fit | str]:
     """Its own fit and those it went on from: on the collections, or the names of others."""
     if not model.embedder.needs_fit:
@@ -113,8 +112,8 @@ def _lineage(
         yield from _lineage(session, generations, generations.get(start), collections, as_holdout=further)
 
 
-def _fit(session: Session, generations: Generations, model: Model, collection: str, as_holdout: bool) -> Fit:
-    row = session.get(GenerationRow, model.id)
+def _fit(session: Session, generations: ModelStore, model: Model, collection: str, as_holdout: bool) -> Fit:
+    row = session.get(ModelRecord, model.id)
     made_at = row.created_at if row is not None else np.inf
     older = select(func.max(Face.pk)).where(Face.collection_id == collection, Face.created_at <= made_at)
     last, change = session.scalar(older) or 0, int(model.facts["changes"][collection])

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading
-from app.db.tables import Deployment, Face, Generation, Job
+from app.db.tables import Deployment, Face, Job, ModelRecord
 from app.errors import AppError, Busy, Conflict
 from app.queue.jobs import LIVE
 from app.queue.messages import ImportArchive, Publish
@@ -124,7 +124,7 @@ def _of(comparison: ModelComparison, told: Mapping[str, Any]) -> Judgement:
 def _excused(session: Session, message: Publish, task: str) -> str:
     """Why no gate is needed; empty where one is."""
     deployment = session.get(Deployment, (message.collection, task))
-    if deployment is not None and deployment.previous == message.model and message.model in deployment.facts:
+    if deployment is not None and deployment.previous == message.model and message.model in deployment.measurements:
         return "it served here before"
     faces = _gallery_faces(session, message.collection)
     if faces < FEW_FACES and not _import_runs(session, message.collection):
@@ -141,7 +141,7 @@ def _import_runs(session: Session, collection: str) -> bool:
 def _reported(session: Session, message: Publish, task: str, champion: str | None) -> ModelComparison | None:
     """What the report of the model's training says, if it is of this collection and champion and of such faces as are
     there now."""
-    model = session.get(Generation, message.model)
+    model = session.get(ModelRecord, message.model)
     told = model.report.get("tasks", {}).get(task, {}).get("comparison") if model else None
     if not told or (told["collection"], told["champion"]) != (message.collection, champion):
         return None

@@ -59,7 +59,7 @@ def _embedded(
 
 
 def _stored(session: Session, model: str, task: str, faces: Sequence[Told]) -> Stored:
-    here = Embedding.generation_id == model, Embedding.task == task, Embedding.face_pk.in_([f.pk for f in faces])
+    here = Embedding.model_id == model, Embedding.task == task, Embedding.face_pk.in_([f.pk for f in faces])
     return {
         row.face_pk: row.vector for row in session.execute(select(Embedding.face_pk, Embedding.vector).where(*here))
     }

@@ -61,7 +61,7 @@ def keep(session: Session, model: str, vectors: Mapping[str, Rows], pks: Sequenc
     for task, rows in vectors.items():
         little = np.ascontiguousarray(rows, "<f4")
         held = [
-            {"generation_id": model, "task": task, "face_pk": pk, "vector": row.tobytes()}
+            {"model_id": model, "task": task, "face_pk": pk, "vector": row.tobytes()}
             for pk, row in zip(pks, little, strict=True)
             if pk in there
         ]

@@ -6,8 +6,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.config import DLIB_RESNET, LBP
-from app.db.tables import Generation as GenerationRow
-from app.storage.model_cache import Generations, lbp_model
+from app.db.tables import ModelRecord
+from app.storage.model_cache import ModelStore, lbp_model
 from app.storage.recognisers.catalogue import Recogniser
 from ml import registry
 from ml.model import Model, Recipe
@@ -41,13 +41,13 @@ def build_model(recogniser: Recogniser) -> Model:
     return Model(name, recipe, EMBEDDER, embedder, facts=facts)
 
 
-def ensure_model(session: Session, generations: Generations, recogniser: Recogniser) -> str:
+def ensure_model(session: Session, generations: ModelStore, recogniser: Recogniser) -> str:
     """The id of the recogniser's model, which is kept where it was not yet, and taken out of the archive.
 
     Raises as `build_model`.
     """
     model = build_model(recogniser)
-    row = session.get(GenerationRow, model.id, with_for_update=True, populate_existing=True)
+    row = session.get(ModelRecord, model.id, with_for_update=True, populate_existing=True)
     if row is not None and (generations.folder / model.id).is_dir():
         row.archived_at = None
         return model.id
