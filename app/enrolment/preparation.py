@@ -7,10 +7,10 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.db.lookups import get_collection
 from app.db.session import reading
-from app.db.tables import Collection, Deployment
+from app.db.tables import Deployment
 from app.enrolment.photo_analysis import AnalysedPhoto
-from app.errors import NotFound
 from app.resources import Resources
 from app.storage import descriptor_cache
 from ml.model import Recipe
@@ -40,8 +40,7 @@ def served(session: Session, collection_id: str) -> set[Served]:
 def prepared(resources: Resources, collection_id: str, looked: Sequence[AnalysedPhoto]) -> Prepared:
     """Each descriptor is asked once, whichever models have it. Raises NotFound."""
     with reading(resources.database) as session:
-        if session.get(Collection, collection_id) is None:
-            raise NotFound(f"no collection {collection_id!r}")
+        get_collection(session, collection_id)
         wanted = served(session, collection_id)
     if not any(photo.faces for photo in looked):
         return Prepared({})

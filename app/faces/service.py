@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from app.db.field_types import Role
+from app.db.lookups import get_collection
 from app.db.session import reading
 from app.db.tables import Face, Job, Subject
 from app.deps.paging import page
@@ -42,7 +43,7 @@ def add(engine: Engine, collection: str, data: bytes, wish: EnrolmentRequest) ->
 def known(resources: Resources, collection: str) -> None:
     """Before anything dear is done. Raises NotFound."""
     with reading(resources.database) as session:
-        subjects.collection(session, collection)
+        get_collection(session, collection)
 
 
 def _told(outcome: EnrolmentOutcome) -> EnrolledOut:
@@ -68,7 +69,7 @@ class FaceFilter(NamedTuple):
 
 def listed(session: Session, collection: str, wanted: FaceFilter, limit: int, token: str | None) -> FacesOut:
     """By their enrolment, one page of them. Raises NotFound, Invalid."""
-    subjects.collection(session, collection)
+    get_collection(session, collection)
     where: list[ColumnElement[bool]] = [Face.collection_id == collection]
     if wanted.subject:
         where.append(Face.subject_pk == subjects.get(session, collection, wanted.subject).pk)
@@ -109,7 +110,7 @@ def change(session: Session, collection: str, face_id: str, patch: FacePatch) ->
     face = get(session, collection, face_id)
     given = patch.model_fields_set
     if "subject" in given:
-        subject = subjects.found_or_made(session, place, patch.subject) if patch.subject else None
+        subject = subjects.get_or_create(session, place, patch.subject) if patch.subject else None
         face.subject_pk = subject.pk if subject else None
     for name in given & {"role", "external_image_id"}:
         setattr(face, name, getattr(patch, name))
@@ -133,7 +134,7 @@ def accept(resources: Resources, session: Session, collection: str, path: Path, 
     if not uploaded:
         path = _allowed(resources, path)
     check_first(path, ArchiveLimits.of(resources.settings))
-    subjects.collection(session, collection)
+    get_collection(session, collection)
     message = ImportArchive(
         collection=collection, path=str(path.resolve()), role=role, aligned=aligned, remove_after=uploaded
     )

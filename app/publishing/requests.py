@@ -7,8 +7,9 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Deployment, Job
-from app.errors import Conflict, Invalid, NotFound
+from app.db.lookups import get_collection
+from app.db.tables import Deployment, Job
+from app.errors import Conflict, Invalid
 from app.publishing import pointers
 from app.publishing.pointers import MoveReason
 from app.queue.jobs import enqueue
@@ -34,8 +35,7 @@ def request_publication(session: Session, collection_id: str, wish: PublishReque
     A model that is to serve and knows several tasks is moved for all that are switched on.
     Raises NotFound, Conflict (archived, or a task is off), Invalid (a task that the model lacks), Stale.
     """
-    if session.get(Collection, collection_id) is None:
-        raise NotFound(f"no collection {collection_id!r}")
+    get_collection(session, collection_id)
     if wish.override and not wish.reason.strip():
         raise Invalid("an override needs a reason, which is kept on record", code="ReasonRequired")
     tasks = _resolve_tasks(session, wish)

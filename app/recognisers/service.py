@@ -4,10 +4,11 @@ from fastapi import Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Deployment, Face, ModelRecord
+from app.db.lookups import get_collection
+from app.db.tables import Deployment, Face, ModelRecord
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
-from app.errors import Conflict, NotFound
+from app.errors import Conflict
 from app.publishing import requests
 from app.publishing.requests import PublishRequest
 from app.recognisers.schemas import RecogniserOut, RecognisersOut, UsedRecogniserOut, UseRecogniserIn
@@ -48,8 +49,7 @@ def use(
     Raises NotFound, Invalid (unknown; an override without a reason), Conflict (not installed, crops missing), and
     whatever ml raises of a recogniser whose files are not what they were.
     """
-    if session.get(Collection, collection) is None:
-        raise NotFound(f"no collection {collection!r}")
+    get_collection(session, collection)
     recogniser = find_recogniser(resources.settings, body.recogniser)
     _check_crops(session, resources.blobs, collection, recogniser)
     model = ensure_model(session, resources.generations, recogniser)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from fastapi import Response
 from pydantic_core import to_json
 
-from app.db.tables import Collection
+from app.db.lookups import get_collection
 from app.deps.shapes import BoundingBox
-from app.errors import NotFound
 from app.search.context import SearchContext
 from app.search.criteria import Criteria, Criterion
 from app.search.decision import AcceptanceThreshold
@@ -84,8 +83,8 @@ def _task_share(criterion: Criterion, m: int) -> TaskShare:
 
 def _check_collection(context: SearchContext, criteria: Criteria, hits: SearchHits) -> None:
     """A search without any result may be of a collection that is gone, before the follower notices. Raises NotFound."""
-    if not hits.faces and context.session.get(Collection, criteria.collection) is None:
-        raise NotFound(f"no collection {criteria.collection!r}")
+    if not hits.faces:
+        get_collection(context.session, criteria.collection)
 
 
 def _add_crops(

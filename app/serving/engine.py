@@ -4,8 +4,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.db.lookups import get_collection
 from app.db.session import reading
-from app.db.tables import Collection, Deployment
+from app.db.tables import POINTERS, Deployment
 from app.errors import Busy, NotFound
 from app.resources import Resources
 from app.serving.batching import Slots
@@ -15,7 +16,6 @@ from app.serving.follower import IndexFollower
 log = logging.getLogger("likeness.engine")
 
 WAIT_SECONDS = 2.0
-POINTERS = ("champion", "challenger", "previous")
 
 
 class Engine:
@@ -58,8 +58,7 @@ class Engine:
     def _resolve_model(self, collection: str, task: str, model: str | None) -> str:
         """The id of the model that the tables name. Raises NotFound."""
         with reading(self.resources.database) as session:
-            if session.get(Collection, collection) is None:
-                raise NotFound(f"no collection {collection!r}")
+            get_collection(session, collection)
             row = session.get(Deployment, (collection, task))
             if row is None:
                 raise NotFound(f"collection {collection!r} has no model for the task {task!r}", code="UnknownTask")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.db.lookups import get_collection
 from app.db.tables import Face, Subject
 from app.deps.paging import page
 from app.errors import Invalid
@@ -17,7 +18,7 @@ def put(session: Session, collection: str, subject_id: str, body: SubjectIn) -> 
     """The subject, and whether it is new. Raises NotFound."""
     place = pointers.lock_collection(session, collection)
     new = subjects.find(session, collection, subject_id) is None
-    subject = subjects.found_or_made(session, place, subject_id)
+    subject = subjects.get_or_create(session, place, subject_id)
     return _changed(session, subject, body), new
 
 
@@ -41,7 +42,7 @@ def _changed(session: Session, subject: Subject, body: SubjectIn) -> SubjectOut:
 
 def listed(session: Session, collection: str, limit: int, token: str | None) -> SubjectsOut:
     """By id. Raises NotFound."""
-    subjects.collection(session, collection)
+    get_collection(session, collection)
     rows, following = page(session, Subject, Subject.id, limit, token, Subject.collection_id == collection)
     return SubjectsOut(subjects=shown(session, rows), next_token=following)
 
