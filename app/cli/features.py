@@ -54,20 +54,20 @@ def _described(name: str, built: Descriptor, crops: Crops, kept: Path | None) ->
     return rows.astype(np.float32, copy=False)
 
 
-def learned(name: str, crops: Crops, among: Ids, told: Path, seed: int = 0) -> dict[str, Any]:
+def learned(name: str, crops: Crops, among: Ids, options_file: Path, seed: int = 0) -> dict[str, Any]:
     """Options of a descriptor that learns without labels, from some of these faces; kept in the file `told`.
 
     crops: (N, ...) of the whole set; among: places of those that it may see
     """
-    with alone(told.with_suffix(".lock")):
-        if not told.exists():
+    with alone(options_file.with_suffix(".lock")):
+        if not options_file.exists():
             some = np.sort(np.random.default_rng(seed).choice(among, min(WORDS, len(among)), replace=False))
             kind = registry.component("descriptors", name)
-            part = told.with_suffix(".part")
-            part.write_text(json.dumps(kind.learn(np.ascontiguousarray(crops[some]), told.parent, seed)))
-            part.rename(told)
-    found: dict[str, Any] = json.loads(told.read_text())
-    return found
+            part = options_file.with_suffix(".part")
+            part.write_text(json.dumps(kind.learn(np.ascontiguousarray(crops[some]), options_file.parent, seed)))
+            part.rename(options_file)
+    options: dict[str, Any] = json.loads(options_file.read_text())
+    return options
 
 
 def recipe(named: str, crops: Mapping[CropKind, Crops], among: Ids, cache: Path, seed: int = 0) -> Recipe:

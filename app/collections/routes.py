@@ -6,8 +6,8 @@ from fastapi import APIRouter, Path, Response
 
 from app.collections import service
 from app.collections.schemas import CollectionIn, CollectionOut, CollectionsOut
-from app.db.field_types import CollectionName
 from app.db import lookups
+from app.db.field_types import CollectionName
 from app.db.tables import Collection
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.paging import page

@@ -44,8 +44,8 @@ class IdempotencyMiddleware:
             earlier = await run_sync(_reserve, resources, (caller.key_id, key), fingerprint)
         except AppError as error:
             body = problem(error, scope["state"].get("request_id", ""))
-            told = JSONResponse(body, error.status, media_type="application/problem+json")
-            await told(scope, receive, send)
+            refusal = JSONResponse(body, error.status, media_type="application/problem+json")
+            await refusal(scope, receive, send)
             return
         if earlier is not None:
             await earlier(scope, receive, send)
@@ -86,21 +86,21 @@ class _ResponseRecorder:
 
 async def _fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
     """Of method, path, query and body; and the body once more, for the route."""
-    told = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
+    digest = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
     if scope["path"].endswith(STREAMED_PATH_SUFFIX):
-        told.update(Headers(scope=scope).get("content-length", "").encode())
-        return told.hexdigest(), receive
+        digest.update(Headers(scope=scope).get("content-length", "").encode())
+        return digest.hexdigest(), receive
     messages = [await receive()]
     while messages[-1].get("more_body"):
         messages.append(await receive())
     for message in messages:
-        told.update(message.get("body", b""))
+        digest.update(message.get("body", b""))
     heard = iter(messages)
 
     async def again() -> Message:
         return next(heard, None) or await receive()
 
-    return told.hexdigest(), again
+    return digest.hexdigest(), again
 
 
 def _reserve(resources: Resources, name: tuple[str, str], fingerprint: str) -> Response | None:
@@ -111,27 +111,27 @@ def _reserve(resources: Resources, name: tuple[str, str], fingerprint: str) -> R
     busy = Conflict("a request with this Idempotency-Key is being done; try again", code="RequestInProgress")
     try:
         with writing(resources.database) as session:
-            found = session.get(StoredResponse, name, with_for_update=True)
-            if found is None:  # two that come at once both insert, and one of them fails
+            stored = session.get(StoredResponse, name, with_for_update=True)
+            if stored is None:  # two that come at once both insert, and one of them fails
                 session.add(StoredResponse(key_id=key_id, idempotency_key=key, fingerprint=fingerprint))
                 return None
-            if found.status is None and found.created_at < now() - RESERVATION_SECONDS:
-                found.fingerprint, found.created_at = fingerprint, now()
+            if stored.status is None and stored.created_at < now() - RESERVATION_SECONDS:
+                stored.fingerprint, stored.created_at = fingerprint, now()
                 return None
     except IntegrityError as error:
         raise busy from error
-    if found.fingerprint != fingerprint:
+    if stored.fingerprint != fingerprint:
         raise Invalid("this Idempotency-Key was sent with another request", code="IdempotencyKeyReused")
-    if found.status is None:
+    if stored.status is None:
         raise busy
-    return Response(found.body, found.status, found.headers | {"Idempotent-Replayed": "true"})
+    return Response(stored.body, stored.status, stored.headers | {"Idempotent-Replayed": "true"})
 
 
 def _store_response(resources: Resources, name: tuple[str, str], values: dict[str, Any] | None) -> None:
     with writing(resources.database) as session:
-        found = session.get(StoredResponse, name)
-        if found is not None and values is None:
-            session.delete(found)
-        elif found is not None and values is not None:
+        stored = session.get(StoredResponse, name)
+        if stored is not None and values is None:
+            session.delete(stored)
+        elif stored is not None and values is not None:
             for field, value in values.items():
-                setattr(found, field, value)
+                setattr(stored, field, value)

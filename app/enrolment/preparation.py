@@ -44,12 +44,12 @@ def prepared(resources: Resources, collection_id: str, looked: Sequence[Analysed
         wanted = served(session, collection_id)
     if not any(photo.faces for photo in looked):
         return Prepared({})
-    found = _Descriptions(looked)
+    descriptions = _Descriptions(looked)
     vectors = {}
     for model, task in wanted:
         generation = resources.generations.get(model)
-        vectors[model, task] = generation.embed(found.of(generation.recipe), task)
-    return Prepared(vectors, found.files)
+        vectors[model, task] = generation.embed(descriptions.of(generation.recipe), task)
+    return Prepared(vectors, descriptions.files)
 
 
 class _Descriptions:

@@ -70,8 +70,8 @@ def first_model_wanted(session: Session, collection: Collection, after: int) -> 
     """Whether the collection has faces enough for its first learned model, and nobody has asked for it yet."""
     message = FitFirst(collection=collection.id)
     deployment = session.get(Deployment, (collection.id, "identity"))
-    asked = exists().where(Job.lock == message.lock, Job.created_at >= collection.created_at)
-    if not after or deployment is None or deployment.champion != FIRST or session.scalar(select(asked)):
+    is_requested = exists().where(Job.lock == message.lock, Job.created_at >= collection.created_at)
+    if not after or deployment is None or deployment.champion != FIRST or session.scalar(select(is_requested)):
         return False
     gallery = select(func.count()).where(Face.collection_id == collection.id, Face.role == "gallery")
     return (session.scalar(gallery) or 0) >= after
@@ -137,7 +137,8 @@ class _Chunk:
         ]
         missing = {w.subject: w.external_id or w.subject for w in wishes if w.subject and w.subject not in self.people}
         made = {
-            name: Subject(collection_id=self.collection_id, id=name, external_id=told) for name, told in missing.items()
+            name: Subject(collection_id=self.collection_id, id=name, external_id=external_id)
+            for name, external_id in missing.items()
         }
         self.session.add_all(made.values())
         self.session.flush()

@@ -106,26 +106,26 @@ def photo(session: Session, blobs: Blobs, collection: str, face_id: str) -> byte
 
 def change(session: Session, collection: str, face_id: str, patch: FacePatch) -> FaceOut:
     """A change like any other: followers hear of it. Raises NotFound."""
-    place = pointers.lock_collection(session, collection)
+    gallery = pointers.lock_collection(session, collection)
     face = get(session, collection, face_id)
     given = patch.model_fields_set
     if "subject" in given:
-        subject = subjects.get_or_create(session, place, patch.subject) if patch.subject else None
+        subject = subjects.get_or_create(session, gallery, patch.subject) if patch.subject else None
         face.subject_pk = subject.pk if subject else None
     for name in given & {"role", "external_image_id"}:
         setattr(face, name, getattr(patch, name))
     if "metadata" in given:
         face.attributes = patch.metadata
-    place.change += 1
-    face.change = place.change
+    gallery.change += 1
+    face.change = gallery.change
     session.flush()
     return shown(session, [face])[0]
 
 
 def remove(session: Session, collection: str, face_id: str) -> None:
     """Its row, labels and embeddings now, its files by a job. Raises NotFound."""
-    place = pointers.lock_collection(session, collection)
-    subjects.erase(session, place, Face.pk == get(session, collection, face_id).pk)
+    gallery = pointers.lock_collection(session, collection)
+    subjects.erase(session, gallery, Face.pk == get(session, collection, face_id).pk)
 
 
 def accept(resources: Resources, session: Session, collection: str, path: Path, role: Role, aligned: bool) -> Job:

@@ -99,8 +99,8 @@ class RequestCounts(Collector):
         return not self.caller.collections or collection in self.caller.collections
 
     @staticmethod
-    def _gauge(name: str, told: str, labels: tuple[str, ...], rows: Iterable[Sequence[object]]) -> Metric:
-        gauge = GaugeMetricFamily(f"likeness_{name}", told, labels=labels)
+    def _gauge(name: str, description: str, labels: tuple[str, ...], rows: Iterable[Sequence[object]]) -> Metric:
+        gauge = GaugeMetricFamily(f"likeness_{name}", description, labels=labels)
         for *values, count in rows:
             gauge.add_metric([str(v) for v in values], float(str(count)))
         return gauge

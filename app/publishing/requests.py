@@ -72,10 +72,10 @@ def _resolve_tasks(session: Session, wish: PublishRequest) -> tuple[str, ...]:
 def _try_move_pointers(session: Session, collection_id: str, wish: PublishRequest, tasks: Sequence[str]) -> bool:
     """Whether it is so already, or nothing was left to compute and it is so now."""
     rows = select(Deployment).where(Deployment.collection_id == collection_id, Deployment.task.in_(tasks))
-    found = list(session.scalars(rows))
-    if len(found) == len(tasks) and all(_is_in_place(d, wish) for d in found):
+    deployments = list(session.scalars(rows))
+    if len(deployments) == len(tasks) and all(_is_in_place(d, wish) for d in deployments):
         return True
-    if len(found) < len(tasks) or not all(_needs_no_gate(d, wish) for d in found):
+    if len(deployments) < len(tasks) or not all(_needs_no_gate(d, wish) for d in deployments):
         return False
     if not pointers.has_all_embeddings(session, collection_id, wish.model, tasks):
         return False

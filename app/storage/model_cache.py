@@ -27,17 +27,17 @@ class ModelStore:
     def get(self, model_id: str) -> Model:
         """Raises NotFound, ml.Corrupt."""
         with self._lock:
-            found = self._loaded.pop(model_id, None)
-            if found is None:
+            model = self._loaded.pop(model_id, None)
+            if model is None:
                 path = self.folder / model_id
                 if not path.is_dir():
                     raise NotFound(f"no model {model_id}")
-                found = load_model(path)
-                found = replace(found, recipe=find_manifests(found.recipe, self.folder.parent))
-            self._loaded[model_id] = found  # the youngest stands last
+                model = load_model(path)
+                model = replace(model, recipe=find_manifests(model.recipe, self.folder.parent))
+            self._loaded[model_id] = model  # the youngest stands last
             while len(self._loaded) > MAX_CACHED_MODELS:
                 self._loaded.pop(next(iter(self._loaded)))
-            return found
+            return model
 
     def keep(self, session: Session, generation: Model, **row: object) -> None:
         """Writes its folder, then its row."""

@@ -16,9 +16,9 @@ from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
 def put(session: Session, collection: str, subject_id: str, body: SubjectIn) -> tuple[SubjectOut, bool]:
     """The subject, and whether it is new. Raises NotFound."""
-    place = pointers.lock_collection(session, collection)
+    gallery = pointers.lock_collection(session, collection)
     new = subjects.find(session, collection, subject_id) is None
-    subject = subjects.get_or_create(session, place, subject_id)
+    subject = subjects.get_or_create(session, gallery, subject_id)
     return _changed(session, subject, body), new
 
 
@@ -56,12 +56,12 @@ def shown(session: Session, subjects: Sequence[Subject]) -> list[SubjectOut]:
 
 def merge(session: Session, collection: str, subject_id: str, into: str) -> SubjectOut:
     """One person under two names becomes one: the faces move, the other name goes. Raises NotFound, Invalid."""
-    place = pointers.lock_collection(session, collection)
+    gallery = pointers.lock_collection(session, collection)
     leaving, staying = subjects.get(session, collection, subject_id), subjects.get(session, collection, into)
     if leaving.pk == staying.pk:
         raise Invalid("a subject cannot be merged into itself")
-    place.change += 1
-    moved = update(Face).where(Face.subject_pk == leaving.pk).values(subject_pk=staying.pk, change=place.change)
+    gallery.change += 1
+    moved = update(Face).where(Face.subject_pk == leaving.pk).values(subject_pk=staying.pk, change=gallery.change)
     session.execute(moved)
     staying.attributes = leaving.attributes | staying.attributes
     session.delete(leaving)
@@ -71,9 +71,9 @@ def merge(session: Session, collection: str, subject_id: str, into: str) -> Subj
 
 def remove(session: Session, collection: str, subject_id: str) -> ErasedOut:
     """The subject with all its faces. Raises NotFound."""
-    place = pointers.lock_collection(session, collection)
+    gallery = pointers.lock_collection(session, collection)
     subject = subjects.get(session, collection, subject_id)
-    receipt = subjects.erase(session, place, Face.subject_pk == subject.pk)
+    receipt = subjects.erase(session, gallery, Face.subject_pk == subject.pk)
     session.delete(subject)
     session.flush()
     return ErasedOut(

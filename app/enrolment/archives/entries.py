@@ -62,7 +62,7 @@ class Archive(ABC):
         """Every member in a fixed order, in bounded memory. Raises Invalid where the archive is broken."""
 
     @abstractmethod
-    def read(self, entry: Entry, most: int) -> bytes:
+    def read(self, entry: Entry, max_bytes: int) -> bytes:
         """Its bytes. Raises ml.Unreadable where it is damaged or longer than `most`."""
 
 

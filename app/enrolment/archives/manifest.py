@@ -44,13 +44,13 @@ class ArchiveManifest:
         number = 0
         try:
             for row in rows:
-                line = ManifestLine.model_validate(row)
-                made._table.execute("insert into lines values (?, ?, 0)", (line.file, line.model_dump_json()))
+                entry = ManifestLine.model_validate(row)
+                made._table.execute("insert into lines values (?, ?, 0)", (entry.file, entry.model_dump_json()))
                 number += 1
         except (ValidationError, ValueError, csv.Error) as error:
             made.close()
-            told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise refused(f"line {number + 1} of {name}: {told}") from error
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise refused(f"line {number + 1} of {name}: {reason}") from error
         except sqlite3.IntegrityError as error:
             made.close()
             raise refused(f"line {number + 1} of {name} names a file for the second time") from error
@@ -58,8 +58,8 @@ class ArchiveManifest:
 
     def take(self, file: str) -> ManifestLine | None:
         """What it says of a file of the archive."""
-        found = self._table.execute("update lines set taken = 1 where file = ? returning line", (file,)).fetchone()
-        return ManifestLine.model_validate_json(found[0]) if found else None
+        row = self._table.execute("update lines set taken = 1 where file = ? returning line", (file,)).fetchone()
+        return ManifestLine.model_validate_json(row[0]) if row else None
 
     def left(self) -> Iterator[str]:
         """Files that it names and the archive lacks."""
@@ -79,9 +79,9 @@ def _csv(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _jsonl(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in io.TextIOWrapper(io.BytesIO(data), "utf-8-sig"):
-        if line.strip():
-            row = json.loads(line)
+    for entry in io.TextIOWrapper(io.BytesIO(data), "utf-8-sig"):
+        if entry.strip():
+            row = json.loads(entry)
             if not isinstance(row, dict):
                 raise ValueError("it is not a JSON object")
             yield _folded(row)

@@ -44,9 +44,9 @@ class Tar(Archive):
         if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
             raise refused(f"it is broken at byte {offset:,}")
 
-    def read(self, entry: Entry, most: int) -> bytes:
-        if entry.size > most:
-            raise Unreadable("ImageTooLarge", f"{entry.size:,} bytes; at most {most:,} are taken")
+    def read(self, entry: Entry, max_bytes: int) -> bytes:
+        if entry.size > max_bytes:
+            raise Unreadable("ImageTooLarge", f"{entry.size:,} bytes; at most {max_bytes:,} are taken")
         file = os.open(self.path, os.O_RDONLY)
         try:
             data = os.pread(file, entry.size, entry.place[0])
@@ -80,15 +80,15 @@ def _kind(member: tarfile.TarInfo) -> Kind:
 
 def unpack_gzip(path: Path, limits: ArchiveLimits) -> None:
     """A tar.gz becomes the tar that it holds, in its place. Raises Invalid, TooLarge."""
-    most = min(limits.unpacked, limits.ratio * path.stat().st_size)
+    max_bytes = min(limits.unpacked, limits.ratio * path.stat().st_size)
     part = path.with_name(f"{path.name}.part")
     done = 0
     try:
         with gzip.open(path) as packed, part.open("wb") as plain:
             while block := packed.read(STEP):
                 done += len(block)
-                if done > most:
-                    raise TooLarge(f"unpacked it has more than {most:,} bytes", code="ArchiveTooLarge")
+                if done > max_bytes:
+                    raise TooLarge(f"unpacked it has more than {max_bytes:,} bytes", code="ArchiveTooLarge")
                 plain.write(block)
             plain.flush()
             os.fsync(plain.fileno())

@@ -25,7 +25,7 @@ def build_model(recogniser: Recogniser) -> Model:
     assert recogniser.spec is not None
     if recogniser.name == LBP:
         return lbp_model()
-    facts = {
+    provenance = {
         "made": f"the recogniser {recogniser.name} with its own distance",
         "recogniser": recogniser.name,
         "licence": recogniser.licence,
@@ -33,12 +33,12 @@ def build_model(recogniser: Recogniser) -> Model:
     embedder = registry.build("embedders", EMBEDDER)
     if recogniser.name == DLIB_RESNET:
         known = {"identity": load_reference_calibration(DLIB_RESNET)}
-        return Model(DLIB_MODEL, Recipe((recogniser.spec,)), EMBEDDER, embedder, known, facts)
+        return Model(DLIB_MODEL, Recipe((recogniser.spec,)), EMBEDDER, embedder, known, provenance)
     recipe = Recipe((recogniser.spec,))
     (key,), (descriptor,) = recipe.keys, recipe.built
     digest = hashlib.sha256(f"{key}\0{EMBEDDER}".encode()).hexdigest()[:16]
     name = f"{type(descriptor).__name__.lower()}-{EMBEDDER}-{digest}"
-    return Model(name, recipe, EMBEDDER, embedder, facts=facts)
+    return Model(name, recipe, EMBEDDER, embedder, facts=provenance)
 
 
 def ensure_model(session: Session, generations: ModelStore, recogniser: Recogniser) -> str:
