@@ -22,7 +22,7 @@ from app.console.routes import router as console
 from app.db.session import writing
 from app.deployments.routes import router as deployments
 from app.deps.idempotency import IdempotencyMiddleware
-from app.document.api import Api
+from app.document.api import DocumentedApi
 from app.errors import AppError, Busy, Invalid, NotFound, problem
 from app.evaluations.routes import router as evaluations
 from app.faces.routes import router as faces
@@ -62,7 +62,7 @@ ROUTERS = (
 )
 
 
-def create_app(settings: Settings) -> Api:
+def create_app(settings: Settings) -> DocumentedApi:
     """The API over these settings; what it holds is opened when it starts and closed when it stops."""
     opened: list[Resources] = []
 
@@ -76,7 +76,7 @@ def create_app(settings: Settings) -> Api:
                 opened.append(resources)
                 yield {"resources": resources, "engine": engine}
 
-    app = Api(ROUTERS, lifespan=lifespan)
+    app = DocumentedApi(ROUTERS, lifespan=lifespan)
     app.include_router(console)
     app.mount("/console", files)
     app.add_middleware(IdempotencyMiddleware)
@@ -124,6 +124,6 @@ def _plain(errors: Any) -> list[dict[str, Any]]:
     return [{"loc": [str(p) for p in e["loc"]], "msg": e["msg"]} for e in errors[:20]]
 
 
-def from_env() -> Api:
+def from_env() -> DocumentedApi:
     """For `uvicorn --factory app.main:from_env`."""
     return create_app(Settings.from_env(os.environ))

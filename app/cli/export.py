@@ -12,6 +12,7 @@ from app.cli.client import bar, console
 from ml import registry
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation import protocols
+from ml.portable_embeddings import to_portable
 from ml.types import Rows
 
 
@@ -42,13 +43,13 @@ def export_embeddings(
     with bar() as progress:
         shown = progress.add_task(f"fit {method} on {len(sides.training):,} faces", total=None)
         embedder.fit(learned, progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps))
-    found = embedder.metric.to_portable(embedder.embed(rows))
-    np.savez(out, x=found.rows, f=np.array(names), metric=np.array(found.metric), **found.extra)  # type: ignore[arg-type]
-    console.print(f"{out}: {found.rows.shape[0]:,} x {found.rows.shape[1]}, {found.metric}")
-    if found.max_error:
-        [exact] = found.extra
+    exported = to_portable(embedder.embed(rows), embedder.metric)
+    np.savez(out, x=exported.rows, f=np.array(names), metric=np.array(exported.metric), **exported.extra)  # type: ignore[arg-type]
+    console.print(f"{out}: {exported.rows.shape[0]:,} x {exported.rows.shape[1]}, {exported.metric}")
+    if exported.off:
+        [exact] = exported.extra
         console.print(
-            f"{method} has a score of its own; ip is it and a constant, to {found.max_error:.1g}; exact: {exact}"
+            f"{method} has a score of its own; ip is it and a constant, to {exported.off:.1g}; exact: {exact}"
         )
 
 

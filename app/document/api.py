@@ -19,7 +19,7 @@ from app.document.deriving import add_headers, add_problems, refusals
 ANSWERED: JsonSchemaMode = "serialization"
 
 
-class Api(FastAPI):
+class DocumentedApi(FastAPI):
     """FastAPI over these routers, with the whole of their document."""
 
     def __init__(self, routers: Sequence[APIRouter], **options: Any) -> None:

@@ -7,7 +7,6 @@ files and the photos that are there already are looked at once more, then rows, 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from sqlalchemy import exists, func, insert, select
 from sqlalchemy.orm import Session
 
@@ -20,6 +19,7 @@ from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst
 from app.resources import Resources
+from app.storage.embedding_codec import encode_embeddings
 from app.storage.model_cache import FIRST
 
 ATTEMPTS = 8
@@ -167,12 +167,12 @@ class _Chunk:
         self.session.flush()
         numbers, faces = list(self.added), list(self.added.values())
         for (model, task), rows in self.ready.vectors.items():
-            little = np.ascontiguousarray(rows[numbers], "<f4")
-            held = [
-                {"model_id": model, "task": task, "face_pk": face.pk, "vector": row.tobytes()}
-                for face, row in zip(faces, little, strict=True)
+            vectors = encode_embeddings(rows[numbers])
+            embeddings = [
+                {"model_id": model, "task": task, "face_pk": face.pk, "vector": vector}
+                for face, vector in zip(faces, vectors, strict=True)
             ]
-            self.session.execute(insert(Embedding), held)
+            self.session.execute(insert(Embedding), embeddings)
 
 
 def _agrees(face: Face, photo: AnalysedPhoto, number: int, people: dict[int, str]) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
@@ -12,6 +11,7 @@ from app.db.session import reading, writing
 from app.db.tables import Embedding, Face
 from app.errors import NotFound
 from app.publishing.pointers import faces_without_embedding
+from app.storage.embedding_codec import encode_embeddings
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
@@ -59,13 +59,12 @@ def keep(session: Session, model: str, vectors: Mapping[str, Rows], pks: Sequenc
         return
     insert = INSERTS[session.get_bind().dialect.name]
     for task, rows in vectors.items():
-        little = np.ascontiguousarray(rows, "<f4")
-        held = [
-            {"model_id": model, "task": task, "face_pk": pk, "vector": row.tobytes()}
-            for pk, row in zip(pks, little, strict=True)
+        embeddings = [
+            {"model_id": model, "task": task, "face_pk": pk, "vector": vector}
+            for pk, vector in zip(pks, encode_embeddings(rows), strict=True)
             if pk in there
         ]
-        session.execute(insert(Embedding).on_conflict_do_nothing(), held)
+        session.execute(insert(Embedding).on_conflict_do_nothing(), embeddings)
 
 
 def _count(context: JobContext, collection: str) -> int:

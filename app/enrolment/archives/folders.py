@@ -19,8 +19,8 @@ class Folder(Archive):
 
     def _walk(self, folder: Path) -> Iterator[Entry]:
         with os.scandir(folder) as listing:
-            found = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in listing if not e.is_symlink())
-        for name, is_folder in found:
+            entries = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in listing if not e.is_symlink())
+        for name, is_folder in entries:
             path = folder / name
             if is_folder:
                 yield from self._walk(path)

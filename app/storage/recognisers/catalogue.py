@@ -104,10 +104,10 @@ def find_recogniser(settings: Settings, name: str) -> Recogniser:
             code="UnknownComponent",
             recognisers=list(known),
         )
-    found = known[name]
-    if found.spec is None:
-        raise Conflict(f"the recogniser {name} is not installed: {found.install}", code="NotInstalled")
-    return found
+    recogniser = known[name]
+    if recogniser.spec is None:
+        raise Conflict(f"the recogniser {name} is not installed: {recogniser.install}", code="NotInstalled")
+    return recogniser
 
 
 def _check_built_in(entry: Recogniser) -> Recogniser:
