@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from app.enrolment.archives.entries import Archive, ArchiveLimits, Entry, Kind, clean, refused
 from app.errors import TooLarge
+from app.storage.atomic_write import atomic_write
 from app.storage.blob_store import disk_error
 from ml.errors import Unreadable
 
@@ -81,21 +82,15 @@ def _kind(member: tarfile.TarInfo) -> Kind:
 def unpack_gzip(path: Path, limits: ArchiveLimits) -> None:
     """A tar.gz becomes the tar that it holds, in its place. Raises Invalid, TooLarge."""
     max_bytes = min(limits.unpacked, limits.ratio * path.stat().st_size)
-    part = path.with_name(f"{path.name}.part")
     done = 0
     try:
-        with gzip.open(path) as packed, part.open("wb") as plain:
+        with gzip.open(path) as packed, atomic_write(path) as plain:
             while block := packed.read(STEP):
                 done += len(block)
                 if done > max_bytes:
                     raise TooLarge(f"unpacked it has more than {max_bytes:,} bytes", code="ArchiveTooLarge")
                 plain.write(block)
-            plain.flush()
-            os.fsync(plain.fileno())
-        part.replace(path)
     except (EOFError, gzip.BadGzipFile, ValueError) as error:
         raise refused(f"it is not a whole gzip file: {error}") from error
     except OSError as error:
         raise disk_error(error) from error
-    finally:
-        part.unlink(missing_ok=True)
