@@ -82,8 +82,8 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Settings":
         """Raises pydantic.ValidationError that names an unknown or wrong variable."""
-        mine = {k.removeprefix(PREFIX).lower(): v for k, v in env.items() if k.startswith(PREFIX) and k not in CLIENT}
-        return cls.model_validate({k: json.loads(v) if v[:1] in ("{", "[") else v for k, v in mine.items()})
+        values = {k.removeprefix(PREFIX).lower(): v for k, v in env.items() if k.startswith(PREFIX) and k not in CLIENT}
+        return cls.model_validate({k: json.loads(v) if v[:1] in ("{", "[") else v for k, v in values.items()})
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:

@@ -13,7 +13,7 @@ from joblib import cpu_count
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
-from app.access.middleware import Door
+from app.access.middleware import AuthMiddleware
 from app.access.routes import router as access
 from app.collections.routes import router as collections
 from app.config import Settings
@@ -21,12 +21,12 @@ from app.console.routes import files
 from app.console.routes import router as console
 from app.db.session import writing
 from app.deployments.routes import router as deployments
-from app.deps.idempotency import Once
-from app.document.api import Api
+from app.deps.idempotency import IdempotencyMiddleware
+from app.document.api import DocumentedApi
 from app.errors import AppError, Busy, Invalid, NotFound, problem
 from app.evaluations.routes import router as evaluations
 from app.faces.routes import router as faces
-from app.health.metrics import Measured, Meter
+from app.health.metrics import Meter, MetricsMiddleware
 from app.health.routes import router as health
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as labels
@@ -62,7 +62,7 @@ ROUTERS = (
 )
 
 
-def create_app(settings: Settings) -> Api:
+def create_app(settings: Settings) -> DocumentedApi:
     """The API over these settings; what it holds is opened when it starts and closed when it stops."""
     opened: list[Resources] = []
 
@@ -76,13 +76,13 @@ def create_app(settings: Settings) -> Api:
                 opened.append(resources)
                 yield {"resources": resources, "engine": engine}
 
-    app = Api(ROUTERS, lifespan=lifespan)
+    app = DocumentedApi(ROUTERS, lifespan=lifespan)
     app.include_router(console)
     app.mount("/console", files)
-    app.add_middleware(Once)
-    app.add_middleware(Door, routes=app.documented, settings=settings, resources=lambda: opened[-1])
+    app.add_middleware(IdempotencyMiddleware)
+    app.add_middleware(AuthMiddleware, routes=app.documented, settings=settings, resources=lambda: opened[-1])
     app.state.meter = Meter()
-    app.add_middleware(Measured, meter=app.state.meter)
+    app.add_middleware(MetricsMiddleware, meter=app.state.meter)
     for kind in (AppError, LikenessError, OperationalError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer_problem)
     app.add_exception_handler(Exception, answer_failure)
@@ -124,6 +124,6 @@ def _plain(errors: Any) -> list[dict[str, Any]]:
     return [{"loc": [str(p) for p in e["loc"]], "msg": e["msg"]} for e in errors[:20]]
 
 
-def from_env() -> Api:
+def from_env() -> DocumentedApi:
     """For `uvicorn --factory app.main:from_env`."""
     return create_app(Settings.from_env(os.environ))

@@ -10,9 +10,9 @@ from sqlalchemy import Engine
 
 from app.config import Settings
 from app.db.session import open_database
-from app.queue.notifier import Bell
+from app.queue.notifier import Notifier
 from app.storage.blob_store import Blobs
-from app.storage.model_cache import Generations
+from app.storage.model_cache import ModelStore
 from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default
 from ml.pipeline import FrontEnd, default_front_end
 
@@ -26,8 +26,8 @@ class Resources:
     settings: Settings
     database: Engine
     blobs: Blobs
-    bell: Bell
-    generations: Generations
+    notifier: Notifier
+    generations: ModelStore
     front_end: FrontEnd
 
     @cached_property
@@ -51,14 +51,14 @@ def open_resources(settings: Settings) -> Iterator[Resources]:
     """Raises ml.Unavailable where the settings name a detector that is not installed."""
     for folder in ("blobs", "generations", "uploads", "indexes", "models"):
         (settings.home / folder).mkdir(parents=True, exist_ok=True)
-    database, bell = open_database(settings.database), Bell(settings.redis_url)
+    database, bell = open_database(settings.database), Notifier(settings.redis_url)
     try:
         yield Resources(
             settings=settings,
             database=database,
             blobs=Blobs(settings.home / "blobs"),
-            bell=bell,
-            generations=Generations(settings.generations),
+            notifier=bell,
+            generations=ModelStore(settings.generations),
             front_end=default_front_end(settings.detector, settings.home / "models" / YUNET),
         )
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.cli.lfw import Lfw
+from app.cli.lfw import LfwDataset
 
 DISTRACTORS = "distractors-utkface.tar"
 MIN_PHOTOS_PER_PERSON = 3
@@ -53,7 +53,7 @@ class PhotoSets:
 
     def __init__(self, data: Path) -> None:
         people: defaultdict[str, list[bytes]] = defaultdict(list)
-        for name, photo in sorted(Lfw(data).photos(), key=lambda pair: pair[0]):
+        for name, photo in sorted(LfwDataset(data).photos(), key=lambda pair: pair[0]):
             people[name.split("/")[-2]].append(photo)
         self._people = [people[name] for name in sorted(people)]
         self._distractors = read_tar(data / DISTRACTORS)

@@ -32,16 +32,16 @@ import numpy as np
 import onnxruntime
 from PIL import Image as Pillow
 
-from app.cli.lfw import Lfw, centre_face
+from app.cli.lfw import LfwDataset, centre_face
 from app.cli.private import service
 from app.collections import service as collections
 from app.collections.schemas import CollectionIn
 from app.config import Settings
 from app.db.migrate import upgrade
 from app.db.session import writing
-from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepared
-from app.enrolment.store import enrol
+from app.enrolment.store import enrol_photos
 from app.resources import Resources, open_resources
 from app.storage.recognisers.default_recogniser import ensure_built_in
 from benchmarks.importing import cpu_of_each
@@ -230,7 +230,7 @@ def median_ms(work: Callable[[], object], rounds: int = 50) -> float:
 
 
 def show_import(data: Path, photos: int) -> None:
-    sample = [content for _, content in islice(Lfw(data).photos(), photos + INGESTED)]
+    sample = [content for _, content in islice(LfwDataset(data).photos(), photos + INGESTED)]
     spent = {name: _import_ms(name, sample) for name in ("lbp", "dlib_resnet")}
     for name, milliseconds in spent.items():
         print(f"import, {name}: {milliseconds:.2f} processor ms a photo")
@@ -254,8 +254,8 @@ def _import_ms(recogniser: str, sample: list[bytes]) -> float:
 
 
 def _enrol(resources: Resources, sample: list[bytes]) -> None:
-    looked = [look(resources, content, Wish(max_faces=1)) for content in sample]
-    enrol(resources, "c", looked, prepared(resources, "c", looked))
+    looked = [analyse_photo(resources, content, EnrolmentRequest(max_faces=1)) for content in sample]
+    enrol_photos(resources, "c", looked, prepared(resources, "c", looked))
 
 
 def show_search(faces: int, recogniser: str) -> None:

@@ -136,7 +136,7 @@ def check(crew: Crew, collection: str) -> None:
     )
     stored = crew.rows(
         "select face_pk, vector from embeddings join faces on pk = face_pk"
-        " where collection_id = ? and generation_id = ? and task = 'identity' order by face_pk",
+        " where collection_id = ? and model_id = ? and task = 'identity' order by face_pk",
         collection,
         champion,
     )

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.config import Settings
 from app.deps.headers import HEADERS
 from app.deps.problems import MEDIA_TYPE, Problem
-from app.document.api import Api
+from app.document.api import DocumentedApi
 from app.main import create_app
 
 NOW_AND_THEN = {"Idempotent-Replayed"}
@@ -45,7 +45,7 @@ def faults(schema: dict[str, Any], value: Any) -> list[str]:
 class Watched:
     """An app. `strange`: what it answered otherwise than its document says."""
 
-    def __init__(self, app: Api) -> None:
+    def __init__(self, app: DocumentedApi) -> None:
         self.app = app
         self.strange: list[str] = []
         self.seen: Counter[tuple[str, str, int]] = Counter()

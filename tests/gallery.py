@@ -95,7 +95,7 @@ def _embed(resources: Resources, session: Session, faces: list[Face]) -> None:
     rows = describe_faces(resources, first.recipe, faces, JobContext("none", "test", resources))
     vectors = first.embed(rows).astype("<f4")
     session.add_all(
-        Embedding(generation_id=FIRST, task="identity", face_pk=face.pk, vector=np.ascontiguousarray(row).tobytes())
+        Embedding(model_id=FIRST, task="identity", face_pk=face.pk, vector=np.ascontiguousarray(row).tobytes())
         for face, row in zip(faces, vectors, strict=True)
     )
 

@@ -93,12 +93,12 @@ class Gallery:
             pks = session.scalars(insert(Face).returning(Face.pk, sort_by_parameter_order=True), faces).all()
             for model, rows in vectors.items():
                 places = zip(pks, np.ascontiguousarray(rows, "<f4"), strict=True)
-                known_as = {"generation_id": model, "task": task}
+                known_as = {"model_id": model, "task": task}
                 session.execute(
                     insert(Embedding), [known_as | {"face_pk": pk, "vector": r.tobytes()} for pk, r in places]
                 )
             self.pks += pks
-        self.resources.bell.ring("changes")
+        self.resources.notifier.notify("changes")
         return [str(face["face_id"]) for face in faces]
 
     def remove(self, pks: Sequence[int]) -> None:
@@ -107,7 +107,7 @@ class Gallery:
             session.execute(delete(Face).where(Face.pk.in_(pks)))
             session.add_all(Removal(collection_id=self.collection, face_pk=pk, change=change) for pk in pks)
         self.pks = [pk for pk in self.pks if pk not in set(pks)]
-        self.resources.bell.ring("changes")
+        self.resources.notifier.notify("changes")
 
     def point(self, task: str = "identity", **pointers: str | None) -> None:
         """Moves pointers, as publishing does."""
@@ -117,7 +117,7 @@ class Gallery:
             for name, model in pointers.items():
                 setattr(deployment, name, model)
             deployment.version += 1
-        self.resources.bell.ring("changes")
+        self.resources.notifier.notify("changes")
 
     def calibrate(
         self,
@@ -132,7 +132,7 @@ class Gallery:
         facts["open_set"] = open_set and {"calibration": open_set, "rates": []}
         with writing(self.resources.database) as session:
             deployment = session.get_one(Deployment, (self.collection, task))
-            deployment.facts = deployment.facts | {model: facts}
+            deployment.measurements = deployment.measurements | {model: facts}
 
     def _raised(self, session: Any) -> int:
         collection = session.get_one(Collection, self.collection, with_for_update=True)

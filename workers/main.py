@@ -47,7 +47,7 @@ class Worker:
                 if self.queue == "default":
                     schedule.tick()
                 if not self.step():
-                    self.resources.bell.wait("jobs", self._seconds_to_wait())
+                    self.resources.notifier.wait("jobs", self._seconds_to_wait())
             except (OperationalError, Busy) as error:
                 log.warning("database.away error=%s", error)
                 self.stopping.wait(RETRY_SECONDS)
@@ -134,7 +134,7 @@ class Worker:
     def _end(self, job_id: str, state: str, **values: object) -> None:
         with writing(self.resources.database) as session:
             jobs.end(session, job_id, state, worker=self.name, **values)
-        self.resources.bell.ring("jobs")
+        self.resources.notifier.notify("jobs")
         log.info("job.%s job_id=%s", state, job_id)
 
 

@@ -18,7 +18,7 @@ from app.db.session import reading
 from app.deps.caller import Caller
 from app.errors import AppError, Busy, Forbidden, TooLarge, Unauthenticated, problem
 from app.resources import Resources
-from app.serving.traffic import Traffic
+from app.serving.traffic import RequestTimestamp
 
 REMEMBERED_SECONDS = 5.0
 MULTIPART_SLACK = 65_536
@@ -26,7 +26,7 @@ LINGER_BYTES = 2**20
 LINGER_SECONDS = 2.0
 
 
-class Door:
+class AuthMiddleware:
     """Answers 401, 403 and 413 itself; lets the rest through with `state.caller` and `state.request_id`."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Door:
     ) -> None:
         self.app, self.routes, self.settings, self.resources = app, routes, settings, resources
         self._known: dict[str, tuple[float, Caller | None]] = {}
-        self._traffic = Traffic(settings.home)
+        self._traffic = RequestTimestamp(settings.home)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,7 +49,7 @@ class Door:
                 scope["state"]["caller"] = await self._admit(scope, role, named.get("collection"))
                 if scope["method"] == "POST":  # work, and not a page that looks how far something is
                     self._traffic.stamp()
-            counted = Counted(scope, receive, self._limit(needs.get("x-body", "json")))
+            counted = LimitedBody(scope, receive, self._limit(needs.get("x-body", "json")))
         except AppError as error:
             await _answer(scope, receive, send, error)
             return
@@ -117,7 +117,7 @@ class Door:
             raise Busy("the database is away; try again shortly") from error
 
 
-class Counted:
+class LimitedBody:
     """A request's body, as long as it keeps to the limit; raises TooLarge at the byte that goes over."""
 
     def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:

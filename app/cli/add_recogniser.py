@@ -156,8 +156,8 @@ def _make_manifest(
 def _choose_output(signature: OnnxSignature, prompts: Prompts) -> str:
     if len(signature.outputs) == 1:
         return next(iter(signature.outputs))
-    found = ", ".join(f"{name} ({dim} numbers)" for name, dim in signature.outputs.items())
-    return prompts.choice(f"outputs: {found}; which is the embedding", tuple(signature.outputs), "--output")
+    staged_manifest = ", ".join(f"{name} ({dim} numbers)" for name, dim in signature.outputs.items())
+    return prompts.choice(f"outputs: {staged_manifest}; which is the embedding", tuple(signature.outputs), "--output")
 
 
 def _add_preprocessing(manifest: OnnxManifest, staged: Path, stated: Stated, prompts: Prompts) -> OnnxManifest:

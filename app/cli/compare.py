@@ -47,13 +47,13 @@ def _show(result: dict[str, Any]) -> None:
     table = Table("%", first["model"], second["model"], "second less first", "p", title=title)
     for name, label in ROWS.items():
         if name in first:
-            apart = result["difference"][name]
-            table.add_row(label, _cell(first[name]), _cell(second[name]), _cell(apart), f"{apart['p']:.3g}")
+            difference = result["difference"][name]
+            table.add_row(label, _cell(first[name]), _cell(second[name]), _cell(difference), f"{difference['p']:.3g}")
     console.print(table)
     gate = result["gate"]
     if gate is not None:
-        said = "; ".join([*gate["reasons"], *gate["unclear"]])
-        console.print(f"{second['model']} in place of {first['model']}: the gate {said or 'lets it pass'}")
+        reasons = "; ".join([*gate["reasons"], *gate["unclear"]])
+        console.print(f"{second['model']} in place of {first['model']}: the gate {reasons or 'lets it pass'}")
 
 
 def _cell(figure: dict[str, float | None]) -> str:

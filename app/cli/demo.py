@@ -30,7 +30,7 @@ Faces = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
-class Measured:
+class DemoAccuracy:
     """Of people whom nobody labelled: how often the right one stands first, and among the first ten."""
 
     at_1: float
@@ -120,7 +120,7 @@ def _split(faces: Faces) -> tuple[Faces, Faces]:
     return {n: faces[n] for n in names[:cut]}, {n: faces[n] for n in names[cut:]}
 
 
-def _measure(client: httpx.Client, unseen: Faces, what: str) -> Measured:
+def _measure(client: httpx.Client, unseen: Faces, what: str) -> DemoAccuracy:
     """Each person's first face is searched for among all others."""
     times: list[float] = []
 
@@ -129,12 +129,12 @@ def _measure(client: httpx.Client, unseen: Faces, what: str) -> Measured:
         began = time.perf_counter()
         body = told(client.post(f"/v1/collections/{COLLECTION}/faces/{face}/search", params={"limit": 11}))
         times.append(time.perf_counter() - began)
-        found = [m for m in body["faces"][0]["matches"] if m["face_id"] != face][:10]
-        return next((i for i, m in enumerate(found) if (m["subject"] or {}).get("id") == name), 99)
+        matches = [m for m in body["faces"][0]["matches"] if m["face_id"] != face][:10]
+        return next((i for i, m in enumerate(matches) if (m["subject"] or {}).get("id") == name), 99)
 
     ranks = counted(what, [(name, ids[0]) for name, ids in unseen.items()], rank)
     first, tenth = (sum(r < k for r in ranks) / len(ranks) for k in (1, 10))
-    return Measured(first, tenth, 1000 * sorted(times)[len(times) // 2])
+    return DemoAccuracy(first, tenth, 1000 * sorted(times)[len(times) // 2])
 
 
 def _pairs(known: Faces) -> Iterator[dict[str, Any]]:
@@ -151,9 +151,9 @@ def _pairs(known: Faces) -> Iterator[dict[str, Any]]:
 def _learn(client: httpx.Client, known: Faces) -> str:
     pairs = list(_pairs(known))
     blocks = [pairs[i : i + 500] for i in range(0, len(pairs), 500)]
-    said = counted("label", blocks, lambda block: told(client.post("/v1/labels", json={"labels": block})))
+    answers = counted("label", blocks, lambda block: told(client.post("/v1/labels", json={"labels": block})))
     console.print(
-        f"{sum(s['accepted'] for s in said):,} labels accepted, {sum(len(s['refused']) for s in said)} refused"
+        f"{sum(s['accepted'] for s in answers):,} labels accepted, {sum(len(s['refused']) for s in answers)} refused"
     )
     body = {
         "collection": COLLECTION,
@@ -164,7 +164,7 @@ def _learn(client: httpx.Client, known: Faces) -> str:
     return str(job["result"]["model"])
 
 
-def _show(before: Measured, after: Measured, rolled: Measured, people: int) -> None:
+def _show(before: DemoAccuracy, after: DemoAccuracy, rolled: DemoAccuracy, people: int) -> None:
     table = Table(
         "", "the right person first", "among the first ten", "median answer", title=f"{people:,} people never labelled"
     )

@@ -74,22 +74,22 @@ def evaluate(
     if dataset != "lfw":
         raise typer.BadParameter("there are: lfw, openset", param_hint="DATASET")
     methods = _methods([kind for kind, path in manifests.items() if path], only or [""])
-    source = lfw.Lfw(data)
+    source = lfw.LfwDataset(data)
     with service(home, **_settings(manifests)) as client:
         _import(client, source)
         rows: list[dict[str, Any]] = []
-        for name, asked in methods.items():
+        for name, options in methods.items():
             for protocol in (CLOSED, UNSEEN, PAIRS) if pairs else (CLOSED, UNSEEN):
                 first = next((r["evaluation"] for r in rows if r["protocol"] == protocol), None)
-                rows.append(_row(client, source, name, asked, protocol, draws, first))
+                rows.append(_row(client, source, name, options, protocol, draws, first))
     _show([r for r in rows if r["protocol"] != PAIRS], RANKED, f"mean of {draws} draws ± SD; {EXPLAINED}")
     if pairs:
         _show([r for r in rows if r["protocol"] == PAIRS], JUDGED, "ten folds of pairs, mean ± SD over folds")
     if out is not None:
         out.write_text(json.dumps(rows, indent=1))
     if plots is not None:
-        drawn = {f"{r['method']}, {r['protocol']}": r["report"]["pooled"] for r in rows if r["protocol"] != PAIRS}
-        plots.write_text(page({name: EvaluationReport.from_dict(report) for name, report in drawn.items()}))
+        reports = {f"{r['method']}, {r['protocol']}": r["report"]["pooled"] for r in rows if r["protocol"] != PAIRS}
+        plots.write_text(page({name: EvaluationReport.from_dict(report) for name, report in reports.items()}))
 
 
 def _methods(kinds: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
@@ -103,7 +103,7 @@ def _methods(kinds: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
             "descriptor": {"name": DLIB_RESNET, "options": DLIB_OPTIONS},
         }
     begins = tuple(word.lower() for word in only)
-    return {name: asked for name, asked in (METHODS | given).items() if name.lower().startswith(begins)}
+    return {name: options for name, options in (METHODS | given).items() if name.lower().startswith(begins)}
 
 
 def _settings(manifests: dict[str, Path | None]) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _settings(manifests: dict[str, Path | None]) -> dict[str, str]:
     }
 
 
-def _import(client: httpx.Client, source: lfw.Lfw) -> None:
+def _import(client: httpx.Client, source: lfw.LfwDataset) -> None:
     told(client.put(f"/v1/collections/{COLLECTION}", json={"description": "Labeled Faces in the Wild"}))
     if told(client.get(f"/v1/collections/{COLLECTION}"))["face_count"]:
         return
@@ -128,9 +128,9 @@ def _import(client: httpx.Client, source: lfw.Lfw) -> None:
 
 def _row(
     client: httpx.Client,
-    source: lfw.Lfw,
+    source: lfw.LfwDataset,
     name: str,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     protocol: str,
     draws: int,
     against: str | None,
@@ -141,7 +141,7 @@ def _row(
         "collection": COLLECTION,
         "protocol": KINDS[protocol],
         "files": [{"name": f.name, "text": f.read_text()} for f in files],
-        "training": {"descriptor": "lbp"} | asked,
+        "training": {"descriptor": "lbp"} | options,
         "against": against,
     }
     job = wait(client, client.post("/v1/evaluations", json=body), f"{name}, {protocol}")
@@ -169,6 +169,6 @@ def _difference(report: dict[str, Any], figure: str) -> str:
     """In points, with its 95 % interval and the p of the permutation test."""
     if "against" not in report:
         return ""
-    told = report["against"]["difference"][figure]
-    value, low, high = (100 * told[name] for name in ("value", "low", "high"))
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}], p {told['p']:.2g}"
+    difference = report["against"]["difference"][figure]
+    value, low, high = (100 * difference[name] for name in ("value", "low", "high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}], p {difference['p']:.2g}"

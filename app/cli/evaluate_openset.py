@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from app.cli.client import console, told, wait
-from app.cli.lfw import Lfw
+from app.cli.lfw import LfwDataset
 from app.config import Settings
 from app.storage.recognisers.catalogue import DLIB_OPTIONS, DLIB_RESNET, LBP, list_recognisers
 
@@ -74,7 +74,7 @@ def _import_photos(client: httpx.Client, data: Path) -> None:
     told(client.put(path, json={"description": f"open-set evaluation of {data.name}"}))
     if told(client.get(path))["face_count"]:
         return
-    archives = Lfw(data).archives
+    archives = LfwDataset(data).archives
     for archive in archives:
         with archive.open("rb") as body:
             answer = client.post(f"{path}:import", content=body, headers={"Content-Type": "application/x-tar"})

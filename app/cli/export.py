@@ -33,8 +33,8 @@ def export_embeddings(
     if dataset != "lfw":
         raise typer.BadParameter("there is: lfw", param_hint="DATASET")
     embedder = _embedder(method, seed, ({"dim": dim} if dim else {}) | _options(option or []))
-    names, crops = lfw.crops(lfw.Lfw(data), cache)
-    folder = lfw.Lfw(data).protocol if ":" in protocol else Path(protocol).parent
+    names, crops = lfw.crops(lfw.LfwDataset(data), cache)
+    folder = lfw.LfwDataset(data).protocol if ":" in protocol else Path(protocol).parent
     sides = protocols.read(Path(protocol).name, folder, names)
     recipe = features.recipe(descriptor, crops, sides.training, cache.resolve(), seed)
     rows = features.describe(recipe, crops, cache)
@@ -42,13 +42,13 @@ def export_embeddings(
     with bar() as progress:
         shown = progress.add_task(f"fit {method} on {len(sides.training):,} faces", total=None)
         embedder.fit(learned, progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps))
-    found = embedder.metric.to_portable(embedder.embed(rows))
-    np.savez(out, x=found.rows, f=np.array(names), metric=np.array(found.metric), **found.extra)  # type: ignore[arg-type]
-    console.print(f"{out}: {found.rows.shape[0]:,} x {found.rows.shape[1]}, {found.metric}")
-    if found.max_error:
-        [exact] = found.extra
+    exported = embedder.metric.to_portable(embedder.embed(rows))
+    np.savez(out, x=exported.rows, f=np.array(names), metric=np.array(exported.metric), **exported.extra)  # type: ignore[arg-type]
+    console.print(f"{out}: {exported.rows.shape[0]:,} x {exported.rows.shape[1]}, {exported.metric}")
+    if exported.max_error:
+        [exact] = exported.extra
         console.print(
-            f"{method} has a score of its own; ip is it and a constant, to {found.max_error:.1g}; exact: {exact}"
+            f"{method} has a score of its own; ip is it and a constant, to {exported.max_error:.1g}; exact: {exact}"
         )
 
 

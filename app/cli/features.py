@@ -11,6 +11,7 @@ import typer
 
 from app.cli.client import bar
 from app.cli.locks import alone
+from app.storage.atomic_write import atomic_write
 from ml import registry
 from ml.descriptors.base import Descriptor
 from ml.descriptors.common.file_backed import find_descriptor, manifest_types
@@ -48,26 +49,25 @@ def _described(name: str, built: Descriptor, crops: Crops, kept: Path | None) ->
         for at in shown.track(range(0, len(crops), BLOCK), description=name):
             rows[at : at + BLOCK] = built.describe(np.ascontiguousarray(crops[at : at + BLOCK]))
     if kept is not None:
-        part = kept.with_suffix(".part.npy")
-        np.save(part, rows)
-        part.rename(kept)
+        with atomic_write(kept) as file:
+            np.save(file, rows)
     return rows.astype(np.float32, copy=False)
 
 
-def learned(name: str, crops: Crops, among: Ids, told: Path, seed: int = 0) -> dict[str, Any]:
-    """Options of a descriptor that learns without labels, from some of these faces; kept in the file `told`.
+def learned(name: str, crops: Crops, among: Ids, options_file: Path, seed: int = 0) -> dict[str, Any]:
+    """Options of a descriptor that learns without labels, from some of these faces; kept in `options_file`.
 
-    crops: (N, ...) of the whole set; among: places of those that it may see
+    crops: (N, ...) of the whole set; among: positions of the faces that it may see
     """
-    with alone(told.with_suffix(".lock")):
-        if not told.exists():
+    with alone(options_file.with_suffix(".lock")):
+        if not options_file.exists():
             some = np.sort(np.random.default_rng(seed).choice(among, min(WORDS, len(among)), replace=False))
             kind = registry.component("descriptors", name)
-            part = told.with_suffix(".part")
-            part.write_text(json.dumps(kind.learn(np.ascontiguousarray(crops[some]), told.parent, seed)))
-            part.rename(told)
-    found: dict[str, Any] = json.loads(told.read_text())
-    return found
+            learned_options = json.dumps(kind.learn(np.ascontiguousarray(crops[some]), options_file.parent, seed))
+            with atomic_write(options_file) as file:
+                file.write(learned_options.encode())
+    options: dict[str, Any] = json.loads(options_file.read_text())
+    return options
 
 
 def recipe(named: str, crops: Mapping[CropKind, Crops], among: Ids, cache: Path, seed: int = 0) -> Recipe:

@@ -22,7 +22,7 @@ CHUNK = 64
 
 
 @dataclass(frozen=True)
-class Lfw:
+class LfwDataset:
     """The folder of the data: `lfw-deepfunneled-*.tar` (or `lfw/<person>/<photo>`) and `lfw-protocol/`."""
 
     data: Path
@@ -53,13 +53,13 @@ class Lfw:
                         yield member.name.removeprefix("./"), file.read()
 
 
-class Source(Protocol):
+class PhotoSource(Protocol):
     """Photos with their names."""
 
     def photos(self) -> Iterator[tuple[str, bytes]]: ...
 
 
-def crops(source: Source, cache: Path) -> tuple[list[str], dict[CropKind, Crops]]:
+def crops(source: PhotoSource, cache: Path) -> tuple[list[str], dict[CropKind, Crops]]:
     """The centre face of every photo, in order of the names; cut once and kept in `cache`. A process that asks while
     another cuts them waits for it."""
     names_file = cache / "names.txt"
@@ -70,7 +70,7 @@ def crops(source: Source, cache: Path) -> tuple[list[str], dict[CropKind, Crops]
     return names, {kind: np.load(cache / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
 
 
-def _cut(source: Source, cache: Path) -> None:
+def _cut(source: PhotoSource, cache: Path) -> None:
     photos = sorted(source.photos())
     chunks = [photos[i : i + CHUNK] for i in range(0, len(photos), CHUNK)]
     with bar() as progress, ProcessPoolExecutor(cpu_count()) as pool:

@@ -62,7 +62,7 @@ def serve(
     if secret:
         print(f"admin key (shown once): {secret}")
     print(f"Likeness listens on http://{host}:{port}  (TERM or Ctrl-C stops it)", flush=True)
-    crew = Crew(settings) if workers else None
+    crew = ServiceProcesses(settings) if workers else None
     try:
         config = uvicorn.Config(
             create_app(settings), host=host, port=port, log_level="warning", timeout_graceful_shutdown=3
@@ -80,7 +80,7 @@ def _first_key(settings: Settings) -> str | None:
         return keys.create(session, "admin", "first start")[1]
 
 
-class Crew:
+class ServiceProcesses:
     """The worker processes of one server; one that dies is started again."""
 
     def __init__(self, settings: Settings) -> None:

@@ -86,12 +86,12 @@ def _learning(shown: Progress) -> Callable[["TrainingProgress"], None]:
     def tell(report: "TrainingProgress") -> None:
         if not tasks:
             tasks.append(shown.add_task("learn", total=TICKS))
-        said = f"step {report.stand.step:,}, {report.rate:.0f} photos/s, loss {report.stand.loss:.2f}"
-        shown.update(tasks[0], completed=round(TICKS * report.done), description=said)
+        text = f"step {report.stand.step:,}, {report.rate:.0f} photos/s, loss {report.stand.loss:.2f}"
+        shown.update(tasks[0], completed=round(TICKS * report.done), description=text)
         if report.score is not None:
             people = (
                 f"people held out: mAP {100 * report.score.map:.1f}, nearest right {100 * report.score.first:.1f} %"
             )
-            console.print(f"{report.stand.seconds / 60:.0f} min, {said}; {people}", soft_wrap=True)
+            console.print(f"{report.stand.seconds / 60:.0f} min, {text}; {people}", soft_wrap=True)
 
     return tell

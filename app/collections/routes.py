@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Response
 
 from app.collections import service
 from app.collections.schemas import CollectionIn, CollectionOut, CollectionsOut
+from app.db import lookups
 from app.db.field_types import CollectionName
 from app.db.tables import Collection
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
@@ -48,7 +49,7 @@ def list_collections(session: ReadDep, limit: Limit = 100, next_token: NextToken
 @router.get("/{collection}", summary="Look at a collection", openapi_extra=READER)
 def get_collection(collection: CollectionId, session: ReadDep) -> CollectionOut:
     """With the numbers of its faces and subjects."""
-    return service.shown(session, [service.get(session, collection)])[0]
+    return service.shown(session, [lookups.get_collection(session, collection)])[0]
 
 
 @router.delete("/{collection}", status_code=204, summary="Delete a collection", openapi_extra=ADMIN)

@@ -4,8 +4,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.collections.schemas import CollectionIn, CollectionOut
+from app.db.lookups import get_collection
 from app.db.tables import Collection, Deployment, Face, Subject
-from app.errors import Conflict, NotFound
+from app.errors import Conflict
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
 from app.resources import Resources
@@ -50,16 +51,9 @@ def _check_served_by(session: Session, collection_id: str, recogniser: str, mode
         )
 
 
-def get(session: Session, collection_id: str) -> Collection:
-    collection = session.get(Collection, collection_id)
-    if collection is None:
-        raise NotFound(f"no collection {collection_id!r}")
-    return collection
-
-
 def remove(session: Session, collection_id: str) -> None:
     """Rows now, in this transaction; files by the job that it writes down."""
-    session.delete(get(session, collection_id))
+    session.delete(get_collection(session, collection_id))
     enqueue(session, Erase(collection=collection_id, whole=True))
 
 

@@ -27,10 +27,10 @@ def _text(value: str) -> str:
 
 
 def _storable(metadata: dict[str, Any]) -> dict[str, Any]:
-    told = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
-    if len(told.encode()) > LONGEST_METADATA:
-        raise ValueError(f"has {len(told.encode()):,} bytes as JSON; at most {LONGEST_METADATA:,} are kept")
-    if NUL.search(told):
+    encoded = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
+    if len(encoded.encode()) > LONGEST_METADATA:
+        raise ValueError(f"has {len(encoded.encode()):,} bytes as JSON; at most {LONGEST_METADATA:,} are kept")
+    if NUL.search(encoded):
         raise ValueError("may hold no zero character, in which no database can look for text")
     return metadata
 

@@ -9,6 +9,8 @@ from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, LargeBinary
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 DEFAULT_FPIR = 0.01
+POINTERS = ("champion", "challenger", "previous")
+"""The columns of a deployment that name a model."""
 BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
 
 
@@ -86,10 +88,10 @@ class Removal(Base):
     change: Mapped[int] = mapped_column(BigInteger)
 
 
-class Generation(Base):
+class ModelRecord(Base):
     """A model: recipe + embedder + calibration + report; immutable, in a folder of its own."""
 
-    __tablename__ = "generations"
+    __tablename__ = "models"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     manifest: Mapped[dict[str, Any]]
     report: Mapped[dict[str, Any]] = mapped_column(default=dict)
@@ -99,31 +101,31 @@ class Generation(Base):
 
 
 class Embedding(Base):
-    """Where a face lies for one task of one generation: float32, little-endian."""
+    """The embedding of a face for one task of one model: float32, little-endian."""
 
     __tablename__ = "embeddings"
-    generation_id: Mapped[str] = mapped_column(ForeignKey("generations.id", ondelete="CASCADE"), primary_key=True)
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"), primary_key=True)
     task: Mapped[str] = mapped_column(String(64), primary_key=True)
     face_pk: Mapped[int] = mapped_column(ForeignKey("faces.pk", ondelete="CASCADE"), primary_key=True, index=True)
     vector: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class Deployment(Base):
-    """Which generations serve a task in a collection. `version` is raised by every move of a pointer (the ETag).
+    """Which models serve a task in a collection. `version` is raised by every move of a pointer (the ETag).
 
     default_fpir: the share of strangers' searches that may name somebody, where a search asks for no other
-    facts: generation id -> what was measured when it was published here: thresholds, cells, curve.
+    measurements: model id -> what was measured when it was published here: thresholds, cells, curve.
     """
 
     __tablename__ = "deployments"
     collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True)
     task: Mapped[str] = mapped_column(String(64), primary_key=True)
-    champion: Mapped[str] = mapped_column(ForeignKey("generations.id"))
-    challenger: Mapped[str | None] = mapped_column(ForeignKey("generations.id"))
-    previous: Mapped[str | None] = mapped_column(ForeignKey("generations.id"))
+    champion: Mapped[str] = mapped_column(ForeignKey("models.id"))
+    challenger: Mapped[str | None] = mapped_column(ForeignKey("models.id"))
+    previous: Mapped[str | None] = mapped_column(ForeignKey("models.id"))
     version: Mapped[int] = mapped_column(default=1)
     default_fpir: Mapped[float] = mapped_column(default=DEFAULT_FPIR, server_default=str(DEFAULT_FPIR))
-    facts: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    measurements: Mapped[dict[str, Any]] = mapped_column(default=dict)
     history: Mapped[list[Any]] = mapped_column(default=list)  # {"at", "model", "by", "reason", "overridden"}
     updated_at: Mapped[float] = mapped_column(default=now, onupdate=now)
 
@@ -135,7 +137,7 @@ class Follower(Base):
     process: Mapped[str] = mapped_column(String(64), primary_key=True)
     collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True)
     task: Mapped[str] = mapped_column(String(64), primary_key=True)
-    generation_id: Mapped[str] = mapped_column(String(64))
+    model_id: Mapped[str] = mapped_column(String(64))
     change: Mapped[int] = mapped_column(BigInteger)
     vectors: Mapped[int]
     seen_at: Mapped[float] = mapped_column(default=now)
@@ -250,7 +252,7 @@ class Key(Base):
     revoked_at: Mapped[float | None]
 
 
-class Answer(Base):
+class StoredResponse(Base):
     """What a creating request with an Idempotency-Key was answered, for 24 hours."""
 
     __tablename__ = "answers"

@@ -15,7 +15,7 @@ from app.deployments.schemas import (
     PublishIn,
     RollbackIn,
 )
-from app.deployments.service import Expected, Place
+from app.deployments.service import DeploymentPath, VersionedPath
 from app.deps import CallerDep, ReadDep, WriteDep
 from app.deps.headers import telling
 from app.deps.job_response import JobOut
@@ -24,8 +24,8 @@ from app.deps.problems import refuses
 from app.deps.roles import ADMIN, READER
 
 router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"])
-PlaceDep = Annotated[Place, Depends()]
-ExpectedDep = Annotated[Expected, Depends()]
+PathDep = Annotated[DeploymentPath, Depends()]
+VersionedPathDep = Annotated[VersionedPath, Depends()]
 SHOWN: dict[int | str, dict[str, Any]] = {200: telling("ETag")}
 MOVED: dict[int | str, dict[str, Any]] = {
     200: {"model": DeploymentOut, "description": "done", **telling("ETag")},
@@ -42,29 +42,29 @@ def list_deployments(collection: Annotated[CollectionName, Path()], session: Rea
 
 
 @router.get("/{task}", summary="Look at a deployment", openapi_extra=READER, responses=SHOWN)
-def get_deployment(place: PlaceDep, session: ReadDep, response: Response) -> DeploymentOut:
+def get_deployment(path: PathDep, session: ReadDep, response: Response) -> DeploymentOut:
     """Its pointers, what was measured of them here, and every move. The ETag is for `If-Match`."""
-    return service.shown(session, place, response)
+    return service.shown(session, path, response)
 
 
 @router.patch("/{task}", summary="Change a deployment", openapi_extra=ADMIN, responses=SHOWN)
-def change_deployment(place: PlaceDep, body: DeploymentIn, session: WriteDep, response: Response) -> DeploymentOut:
+def change_deployment(path: PathDep, body: DeploymentIn, session: WriteDep, response: Response) -> DeploymentOut:
     """Set the rate at which strangers may be named by searches that ask for no other. It is served within a second."""
-    return service.change(session, place, body, response)
+    return service.change(session, path, body, response)
 
 
 @router.post(
     "/{task}:publish", summary="Publish a model", openapi_extra=PUBLISHES, response_model=None, responses=MOVED
 )
 def publish(
-    place: ExpectedDep, body: PublishIn, session: MoveDep, caller: CallerDep, response: Response
+    path: VersionedPathDep, body: PublishIn, session: MoveDep, caller: CallerDep, response: Response
 ) -> DeploymentOut | JobOut:
     """Re-embeds beside the live index, judges by the gate, moves the pointers of all tasks that the model serves.
 
     202 with a job, or 200 where nothing is left to compute. 412 where `If-Match` is stale; so does the job fail where
     the pointers move before it comes to that. A refusal is the job's problem `GateRefused` with its `reasons`.
     """
-    return service.publish(session, place, body, caller, response)
+    return service.publish(session, path, body, caller, response)
 
 
 @router.post(
@@ -75,10 +75,10 @@ def publish(
     responses=MOVED,
 )
 def roll_back(
-    place: ExpectedDep, session: MoveDep, caller: CallerDep, response: Response, body: RollbackIn | None = None
+    path: VersionedPathDep, session: MoveDep, caller: CallerDep, response: Response, body: RollbackIn | None = None
 ) -> DeploymentOut | JobOut:
     """The previous model serves again, at once; twice is back and forth. 409 where none came before."""
-    return service.roll_back(session, place, body, caller, response)
+    return service.roll_back(session, path, body, caller, response)
 
 
 @router.post(
@@ -87,14 +87,14 @@ def roll_back(
     summary="Compare two models",
     openapi_extra={**ADMIN, **refuses((409, "TaskDisabled"), (422, "UnknownTask"))},
 )
-def compare(place: PlaceDep, body: CompareIn, session: WriteDep, response: Response) -> JobOut:
+def compare(path: PathDep, body: CompareIn, session: WriteDep, response: Response) -> JobOut:
     """A job that measures both on this collection's people, those whom neither has learned from where there are enough.
 
     Its result: for each model `mAP`, `1-call@1`, `1-call@10`, `named_rightly` and `strangers_named` with intervals; the
     paired `difference` of the second less the first with interval and p; `measured_on`: who could be used; `gate`: what
-    it would say of the second in the place of the first. Where too little is known it fails with `NotMeasured`.
+    it would say of the second in the path of the first. Where too little is known it fails with `NotMeasured`.
     """
-    return service.compare(session, place, body, response)
+    return service.compare(session, path, body, response)
 
 
 @router.put(
@@ -105,7 +105,7 @@ def compare(place: PlaceDep, body: CompareIn, session: WriteDep, response: Respo
     responses=MOVED,
 )
 def put_challenger(
-    place: ExpectedDep, body: ChallengerIn, session: MoveDep, caller: CallerDep, response: Response
+    path: VersionedPathDep, body: ChallengerIn, session: MoveDep, caller: CallerDep, response: Response
 ) -> DeploymentOut | JobOut:
     """A model to be searched beside the champion; null takes it away. 202 where faces must be embedded first."""
-    return service.challenge(session, place, body, caller, response)
+    return service.challenge(session, path, body, caller, response)

@@ -97,7 +97,7 @@ class DeploymentOut(BaseModel):
 
     @classmethod
     def of(cls, row: Deployment) -> Self:
-        facts = row.facts.get(row.champion, {})
+        measured = row.measurements.get(row.champion, {})
         return cls(
             collection=row.collection_id,
             task=row.task,
@@ -106,18 +106,18 @@ class DeploymentOut(BaseModel):
             previous=row.previous,
             version=row.version,
             default_fpir=row.default_fpir,
-            decisions=[PersonThresholdOut(**rate) for rate in (facts.get("open_set") or {}).get("rates", ())],
-            thresholds=list(_thresholds(facts)),
-            cells=facts.get("cells"),
-            curve=facts.get("curve", []),
-            facts={m: {k: v for k, v in told.items() if k not in LARGE} for m, told in row.facts.items()},
+            decisions=[PersonThresholdOut(**rate) for rate in (measured.get("open_set") or {}).get("rates", ())],
+            thresholds=list(_thresholds(measured)),
+            cells=measured.get("cells"),
+            curve=measured.get("curve", []),
+            facts={m: {k: v for k, v in entry.items() if k not in LARGE} for m, entry in row.measurements.items()},
             history=row.history,
             updated_at=row.updated_at,
         )
 
 
-def _thresholds(facts: Mapping[str, Any]) -> Iterator[ThresholdOut]:
-    own = facts.get("calibration")
+def _thresholds(measured: Mapping[str, Any]) -> Iterator[ThresholdOut]:
+    own = measured.get("calibration")
     if not own:
         return
     calibration = Calibration.from_dict(own)

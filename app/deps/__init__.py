@@ -40,8 +40,8 @@ def _writing(resources: ResourcesDep) -> Iterator[Session]:
     """Kept if the request answered, dropped if it raised; closed before the answer leaves."""
     with writing(resources.database) as session:
         yield session
-    resources.bell.ring("jobs")
-    resources.bell.ring("changes")
+    resources.notifier.notify("jobs")
+    resources.notifier.notify("changes")
 
 
 ReadDep = Annotated[Session, Depends(_reading, scope="function")]

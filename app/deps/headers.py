@@ -23,6 +23,6 @@ def telling(*names: str) -> dict[str, Any]:
 def components() -> dict[str, Any]:
     """For the document's components."""
     return {
-        name: {"description": told, "schema": {"type": KINDS[type(example)], "examples": [example]}}
-        for name, (told, example) in HEADERS.items()
+        name: {"description": description, "schema": {"type": KINDS[type(example)], "examples": [example]}}
+        for name, (description, example) in HEADERS.items()
     }

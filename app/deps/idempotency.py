@@ -15,18 +15,18 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.session import writing
-from app.db.tables import Answer, now
+from app.db.tables import StoredResponse, now
 from app.errors import AppError, Busy, Conflict, Invalid, problem
 from app.resources import Resources
 
-HELD_SECONDS = 300.0
-LONGEST = 255
-LARGEST_ANSWER = 2**20
-STREAMED = ":import"
+RESERVATION_SECONDS = 300.0
+MAX_KEY_CHARACTERS = 255
+MAX_STORED_BYTES = 2**20
+STREAMED_PATH_SUFFIX = ":import"
 KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation")
 
 
-class Once:
+class IdempotencyMiddleware:
     """Stands behind the door, which knows the caller and counts the bytes."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -44,20 +44,20 @@ class Once:
             earlier = await run_sync(_reserve, resources, (caller.key_id, key), fingerprint)
         except AppError as error:
             body = problem(error, scope["state"].get("request_id", ""))
-            told = JSONResponse(body, error.status, media_type="application/problem+json")
-            await told(scope, receive, send)
+            refusal = JSONResponse(body, error.status, media_type="application/problem+json")
+            await refusal(scope, receive, send)
             return
         if earlier is not None:
             await earlier(scope, receive, send)
             return
-        keeper = _Keeper(resources, (caller.key_id, key), send)
+        keeper = _ResponseRecorder(resources, (caller.key_id, key), send)
         try:
             await self.app(scope, receive, keeper.send)
         finally:
             await keeper.close()
 
 
-class _Keeper:
+class _ResponseRecorder:
     """Keeps the answer before its last piece is sent, so that who has heard it will hear it again."""
 
     def __init__(self, resources: Resources, name: tuple[str, str], send: Send) -> None:
@@ -68,7 +68,7 @@ class _Keeper:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], Headers(raw=message["headers"])
-        elif message["type"] == "http.response.body" and len(self.body) <= LARGEST_ANSWER:
+        elif message["type"] == "http.response.body" and len(self.body) <= MAX_STORED_BYTES:
             self.body += message.get("body", b"")
             if not message.get("more_body"):
                 await self.close()
@@ -77,61 +77,61 @@ class _Keeper:
     async def close(self) -> None:
         if not self.kept:
             self.kept = True
-            good = 200 <= self.status < 300 and len(self.body) <= LARGEST_ANSWER
+            good = 200 <= self.status < 300 and len(self.body) <= MAX_STORED_BYTES
             headers = {k: v for k, v in self.headers.items() if k in KEPT_HEADERS}
             values = {"status": self.status, "headers": headers, "body": self.body} if good else None
             with suppress(Busy):  # the key is held until its time is over
-                await run_sync(_end, self.resources, self.name, values)
+                await run_sync(_store_response, self.resources, self.name, values)
 
 
 async def _fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
     """Of method, path, query and body; and the body once more, for the route."""
-    told = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
-    if scope["path"].endswith(STREAMED):
-        told.update(Headers(scope=scope).get("content-length", "").encode())
-        return told.hexdigest(), receive
+    digest = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
+    if scope["path"].endswith(STREAMED_PATH_SUFFIX):
+        digest.update(Headers(scope=scope).get("content-length", "").encode())
+        return digest.hexdigest(), receive
     messages = [await receive()]
     while messages[-1].get("more_body"):
         messages.append(await receive())
     for message in messages:
-        told.update(message.get("body", b""))
+        digest.update(message.get("body", b""))
     heard = iter(messages)
 
     async def again() -> Message:
         return next(heard, None) or await receive()
 
-    return told.hexdigest(), again
+    return digest.hexdigest(), again
 
 
 def _reserve(resources: Resources, name: tuple[str, str], fingerprint: str) -> Response | None:
     """The answer of an earlier request, or None: the key is ours. Raises Conflict, Invalid."""
     key_id, key = name
-    if not 0 < len(key) <= LONGEST or not key.isprintable():
-        raise Invalid(f"Idempotency-Key has 1 to {LONGEST} printable characters")
+    if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
+        raise Invalid(f"Idempotency-Key has 1 to {MAX_KEY_CHARACTERS} printable characters")
     busy = Conflict("a request with this Idempotency-Key is being done; try again", code="RequestInProgress")
     try:
         with writing(resources.database) as session:
-            found = session.get(Answer, name, with_for_update=True)
-            if found is None:  # two that come at once both insert, and one of them fails
-                session.add(Answer(key_id=key_id, idempotency_key=key, fingerprint=fingerprint))
+            stored = session.get(StoredResponse, name, with_for_update=True)
+            if stored is None:  # two that come at once both insert, and one of them fails
+                session.add(StoredResponse(key_id=key_id, idempotency_key=key, fingerprint=fingerprint))
                 return None
-            if found.status is None and found.created_at < now() - HELD_SECONDS:
-                found.fingerprint, found.created_at = fingerprint, now()
+            if stored.status is None and stored.created_at < now() - RESERVATION_SECONDS:
+                stored.fingerprint, stored.created_at = fingerprint, now()
                 return None
     except IntegrityError as error:
         raise busy from error
-    if found.fingerprint != fingerprint:
+    if stored.fingerprint != fingerprint:
         raise Invalid("this Idempotency-Key was sent with another request", code="IdempotencyKeyReused")
-    if found.status is None:
+    if stored.status is None:
         raise busy
-    return Response(found.body, found.status, found.headers | {"Idempotent-Replayed": "true"})
+    return Response(stored.body, stored.status, stored.headers | {"Idempotent-Replayed": "true"})
 
 
-def _end(resources: Resources, name: tuple[str, str], values: dict[str, Any] | None) -> None:
+def _store_response(resources: Resources, name: tuple[str, str], values: dict[str, Any] | None) -> None:
     with writing(resources.database) as session:
-        found = session.get(Answer, name)
-        if found is not None and values is None:
-            session.delete(found)
-        elif found is not None and values is not None:
+        stored = session.get(StoredResponse, name)
+        if stored is not None and values is None:
+            session.delete(stored)
+        elif stored is not None and values is not None:
             for field, value in values.items():
-                setattr(found, field, value)
+                setattr(stored, field, value)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.deps import EngineDep, ResourcesDep
-from app.publishing.pointers import moved_in
+from app.publishing.pointers import moved_deployments
 from app.serving.engine import Engine
 
 PATIENCE_SECONDS = 0.7
@@ -18,9 +18,9 @@ def _moving(resources: ResourcesDep, engine: EngineDep) -> Iterator[Session]:
     """As WriteDep. The swap is waited for a moment only: what takes longer to load is served when it is."""
     with writing(resources.database) as session:
         yield session
-    resources.bell.ring("jobs")
-    resources.bell.ring("changes")
-    for key, version in moved_in(session).items():
+    resources.notifier.notify("jobs")
+    resources.notifier.notify("changes")
+    for key, version in moved_deployments(session).items():
         engine.registry.wait(lambda key=key, version=version: _serves(engine, key, version), PATIENCE_SECONDS)  # type: ignore[misc]
 
 

@@ -65,8 +65,8 @@ def page(
     if next_token:
         last = decode(next_token, key.type.python_type, newest)
         chosen = chosen.where(key < last if newest else key > last)
-    found = list(session.scalars(chosen))
-    if len(found) <= limit:
-        return found, None
-    last = getattr(found[limit - 1], key.key)
-    return found[:limit], encode({"before": last} if newest else last)
+    rows = list(session.scalars(chosen))
+    if len(rows) <= limit:
+        return rows, None
+    last = getattr(rows[limit - 1], key.key)
+    return rows[:limit], encode({"before": last} if newest else last)

@@ -88,9 +88,9 @@ def _of_form(shape: type[Sent], files: list[bytes], fields: dict[str, Any]) -> S
 
 def _told(error: ValidationError, renamed: dict[str, str] | None = None) -> RequestValidationError:
     """As FastAPI tells of a body that it read itself."""
-    told = error.errors(include_url=False, include_input=False, include_context=False)
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
     names = renamed or {}
-    return RequestValidationError([e | {"loc": ("body", *(names.get(str(p), p) for p in e["loc"]))} for e in told])
+    return RequestValidationError([e | {"loc": ("body", *(names.get(str(p), p) for p in e["loc"]))} for e in errors])
 
 
 def bodies(shape: type[BaseModel], **form: Any) -> dict[str, Any]:

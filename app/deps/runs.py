@@ -28,9 +28,9 @@ def listed(
     order: Literal["oldest", "newest"] = "oldest",
 ) -> tuple[list[tuple[Run, JobOut | None]], str | None]:
     """With their jobs; a bound key sees those of its collections alone."""
-    asked = kind.request["collection"].as_string()
-    where = [asked == collection] if collection else []
-    where += [asked.in_(caller.collections)] if caller.collections else []
+    collection_id = kind.request["collection"].as_string()
+    where = [collection_id == collection] if collection else []
+    where += [collection_id.in_(caller.collections)] if caller.collections else []
     rows, token = page(session, kind, kind.id, limit, next_token, *where, order=order)
     jobs = {j.id: JobOut.of(j) for j in session.scalars(select(Job).where(Job.id.in_([r.job_id for r in rows])))}
     return [(row, jobs.get(row.job_id or "")) for row in rows], token

@@ -19,10 +19,10 @@ from app.document.deriving import add_headers, add_problems, refusals
 ANSWERED: JsonSchemaMode = "serialization"
 
 
-class Api(FastAPI):
+class DocumentedApi(FastAPI):
     """FastAPI over these routers, with the whole of their document."""
 
-    def __init__(self, routers: Sequence[APIRouter], **told: Any) -> None:
+    def __init__(self, routers: Sequence[APIRouter], **options: Any) -> None:
         tags = [{"name": name, "description": what} for name, what in TAGS.items()]
         super().__init__(
             title="Likeness",
@@ -32,7 +32,7 @@ class Api(FastAPI):
             docs_url=None,  # FastAPI's pages load scripts from a CDN; app/console serves /docs
             redoc_url=None,
             generate_unique_id_function=lambda route: route.name,
-            **told,
+            **options,
         )
         for router in routers:
             self.include_router(router)
@@ -49,16 +49,16 @@ class Api(FastAPI):
 def _complete(document: dict[str, Any]) -> None:
     parts, met = document["components"], set[Refusal]()
     for path, item in document["paths"].items():
-        for method, told in item.items():
-            found = refusals(path, method, told)
-            met |= found
-            add_problems(told["responses"], found)
-            add_headers(method, told["responses"])
-            told["responses"] = dict(sorted(told["responses"].items()))
-            role = told.get("x-role")
-            told["security"] = [{scheme: [role]} for scheme in KEYS] if role else []
+        for method, operation in item.items():
+            refusals_found = refusals(path, method, operation)
+            met |= refusals_found
+            add_problems(operation["responses"], refusals_found)
+            add_headers(method, operation["responses"])
+            operation["responses"] = dict(sorted(operation["responses"].items()))
+            role = operation.get("x-role")
+            operation["security"] = [{scheme: [role]} for scheme in KEYS] if role else []
             if role and method == "post":
-                told.setdefault("parameters", []).append({"$ref": "#/components/parameters/IdempotencyKey"})
+                operation.setdefault("parameters", []).append({"$ref": "#/components/parameters/IdempotencyKey"})
     for name in ("HTTPValidationError", "ValidationError"):
         parts["schemas"].pop(name, None)
     parts["schemas"]["Problem"] = Problem.model_json_schema()
@@ -73,11 +73,13 @@ def _bring_back_nulls(document: dict[str, Any], routes: Sequence[APIRoute]) -> N
         for route in routes
         for model in (
             route.response_model,
-            *(told.get("model") for told in route.responses.values()),
+            *(operation.get("model") for operation in route.responses.values()),
             *(field.field_info.annotation for field in route.dependant.body_params),
         )
         if model is not None
     }
     _, whole = TypeAdapter.json_schemas([(model, ANSWERED, TypeAdapter(model)) for model in models])
     for name, schema in document["components"]["schemas"].items():
-        schema |= {"examples": told["examples"]} if "examples" in (told := whole["$defs"].get(name, {})) else {}
+        schema |= (
+            {"examples": operation["examples"]} if "examples" in (operation := whole["$defs"].get(name, {})) else {}
+        )

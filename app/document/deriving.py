@@ -31,10 +31,10 @@ ARCHIVE: tuple[Refusal, ...] = ((413, "ArchiveTooLarge"), (422, "InvalidArchive"
 BY_STATUS = {"202": ("Location", "Retry-After"), "401": ("WWW-Authenticate",), "503": ("Retry-After",)}
 
 
-def refusals(path: str, method: str, told: dict[str, Any]) -> set[Refusal]:
+def refusals(path: str, method: str, operation: dict[str, Any]) -> set[Refusal]:
     """What the operation says of itself, and what follows from what it takes and needs."""
-    names = {p["name"] for p in told.get("parameters", ())}
-    keyed, body, kind = "x-role" in told, "requestBody" in told, told.get("x-body")
+    names = {p["name"] for p in operation.get("parameters", ())}
+    keyed, body, kind = "x-role" in operation, "requestBody" in operation, operation.get("x-body")
     made = path.rpartition("/{")[0] if method == "put" and path.endswith("}") else path  # a PUT makes what it names
     rules: tuple[tuple[bool, Iterable[Refusal]], ...] = (
         (keyed, KEYED),
@@ -47,15 +47,15 @@ def refusals(path: str, method: str, told: dict[str, Any]) -> set[Refusal]:
         (body and kind != "archive", [(400, "InvalidRequest")]),  # an archive is not parsed by the framework
         (kind == "photo", PHOTO),
         (kind == "archive", ARCHIVE),
-        (True, [(status, code) for status, code in told.pop("x-problems", ())]),
+        (True, [(status, code) for status, code in operation.pop("x-problems", ())]),
     )
     return {refusal for holds, theirs in rules if holds for refusal in theirs}
 
 
-def add_problems(responses: dict[str, Any], found: Iterable[Refusal]) -> None:
+def add_problems(responses: dict[str, Any], pairs: Iterable[Refusal]) -> None:
     """As application/problem+json, with an example of each code."""
     responses.pop("422", None)  # FastAPI's own, which is never answered
-    for status, code in sorted(found):
+    for status, code in sorted(pairs):
         response = responses.setdefault(str(status), {"description": ""})
         response["description"] += f"\n- `{code}`: {KNOWN[status, code][0]}"
         content = response.setdefault("content", {}).setdefault(

@@ -15,7 +15,7 @@ MIN_OVERLAP = 0.5
 
 
 @dataclass(frozen=True)
-class Wish:
+class EnrolmentRequest:
     """What is asked of one photo. max_faces: None is 1 where a subject is given, else as many as a photo may have.
 
     The subject's face is the largest; further faces that `max_faces` lets in belong to nobody. bounding_box: only the
@@ -49,12 +49,12 @@ class Unindexed:
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class AnalysedPhoto:
     """A photo after it was looked at. faces: number in the photo (the largest is 0) -> the face, good enough."""
 
     image_id: str
     data: bytes
-    wish: Wish
+    wish: EnrolmentRequest
     faces: dict[int, AlignedFace]
     unindexed: tuple[Unindexed, ...] = ()
 
@@ -71,40 +71,44 @@ class Looked:
         return [Blobs.photo(self.image_id), *crops] if crops else []
 
 
-def look(resources: Resources, data: bytes, wish: Wish) -> Looked:
+def analyse_photo(resources: Resources, data: bytes, wish: EnrolmentRequest) -> AnalysedPhoto:
     """Decodes, detects, aligns and judges. Raises ml.Unreadable."""
     settings = resources.settings
     image = images.read(data, images.ImageLimits(settings.max_image_bytes, settings.max_image_pixels))
     image_id = Blobs.digest(data)
     if wish.aligned:
-        return Looked(image_id, data, wish, {0: resources.front_end.aligned(image)})
-    found = resources.front_end.detector.detect(image)
+        return AnalysedPhoto(image_id, data, wish, {0: resources.front_end.aligned(image)})
+    detections = resources.front_end.detector.detect(image)
     if wish.bounding_box is not None:
-        return _look_at(resources, image, Looked(image_id, data, wish, {}), found, wish.bounding_box)
+        return _analyse_face_in_box(
+            resources, image, AnalysedPhoto(image_id, data, wish, {}), detections, wish.bounding_box
+        )
     faces: dict[int, AlignedFace] = {}
-    refused = [] if found else [Unindexed(None, ("NO_FACE",))]
-    most = wish.most(settings.max_faces_per_image)
-    for number, seen in enumerate(found[:most]):
+    refused = [] if detections else [Unindexed(None, ("NO_FACE",))]
+    limit = wish.most(settings.max_faces_per_image)
+    for number, seen in enumerate(detections[:limit]):
         face = resources.front_end.align(image, seen)
         reasons = ("NO_LANDMARKS",) if face is None else face.quality.reasons
         if face is not None and not reasons:
             faces[number] = face
         else:
-            refused.append(Unindexed(box(seen.box), reasons))
-    refused += [Unindexed(box(seen.box), ("EXCEEDS_MAX_FACES",)) for seen in found[most:]]
-    return Looked(image_id, data, wish, faces, tuple(refused))
+            refused.append(Unindexed(rounded_box(seen.box), reasons))
+    refused += [Unindexed(rounded_box(seen.box), ("EXCEEDS_MAX_FACES",)) for seen in detections[limit:]]
+    return AnalysedPhoto(image_id, data, wish, faces, tuple(refused))
 
 
-def _look_at(resources: Resources, image: Image, photo: Looked, found: Sequence[Detection], wanted: Box) -> Looked:
+def _analyse_face_in_box(
+    resources: Resources, image: Image, photo: AnalysedPhoto, detections: Sequence[Detection], wanted: Box
+) -> AnalysedPhoto:
     """The photo with the one face that overlaps `wanted` most, or the reason why there is none."""
-    overlaps = [_overlap(seen.box, wanted) for seen in found]
+    overlaps = [_overlap(seen.box, wanted) for seen in detections]
     if max(overlaps, default=0.0) < MIN_OVERLAP:
-        return replace(photo, unindexed=(Unindexed(box(wanted), ("NO_FACE",)),))
+        return replace(photo, unindexed=(Unindexed(rounded_box(wanted), ("NO_FACE",)),))
     number = overlaps.index(max(overlaps))
-    face = resources.front_end.align(image, found[number])
+    face = resources.front_end.align(image, detections[number])
     reasons = ("NO_LANDMARKS",) if face is None else face.quality.reasons
     if face is None or reasons:
-        return replace(photo, unindexed=(Unindexed(box(found[number].box), reasons),))
+        return replace(photo, unindexed=(Unindexed(rounded_box(detections[number].box), reasons),))
     return replace(photo, wish=replace(photo.wish, number=number), faces={number: face})
 
 
@@ -116,6 +120,6 @@ def _overlap(a: Box, b: Box) -> float:
     return shared / (a.area + b.area - shared)
 
 
-def box(found: Box) -> dict[str, float]:
+def rounded_box(box: Box) -> dict[str, float]:
     """In pixels of the upright photo."""
-    return {side: round(value, 2) for side, value in vars(found).items()}
+    return {side: round(value, 2) for side, value in vars(box).items()}

@@ -7,10 +7,10 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.db.lookups import get_collection
 from app.db.session import reading
-from app.db.tables import Collection, Deployment
-from app.enrolment.photo_analysis import Looked
-from app.errors import NotFound
+from app.db.tables import Deployment
+from app.enrolment.photo_analysis import AnalysedPhoto
 from app.resources import Resources
 from app.storage import descriptor_cache
 from ml.model import Recipe
@@ -37,26 +37,25 @@ def served(session: Session, collection_id: str) -> set[Served]:
     return {(m, d.task) for d in rows for m in (d.champion, d.challenger, d.previous) if m is not None}
 
 
-def prepared(resources: Resources, collection_id: str, looked: Sequence[Looked]) -> Prepared:
+def prepared(resources: Resources, collection_id: str, looked: Sequence[AnalysedPhoto]) -> Prepared:
     """Each descriptor is asked once, whichever models have it. Raises NotFound."""
     with reading(resources.database) as session:
-        if session.get(Collection, collection_id) is None:
-            raise NotFound(f"no collection {collection_id!r}")
+        get_collection(session, collection_id)
         wanted = served(session, collection_id)
     if not any(photo.faces for photo in looked):
         return Prepared({})
-    found = _Descriptions(looked)
+    descriptions = _Descriptions(looked)
     vectors = {}
     for model, task in wanted:
         generation = resources.generations.get(model)
-        vectors[model, task] = generation.embed(found.of(generation.recipe), task)
-    return Prepared(vectors, found.files)
+        vectors[model, task] = generation.embed(descriptions.of(generation.recipe), task)
+    return Prepared(vectors, descriptions.files)
 
 
 class _Descriptions:
     """By the key of the descriptor."""
 
-    def __init__(self, looked: Sequence[Looked]) -> None:
+    def __init__(self, looked: Sequence[AnalysedPhoto]) -> None:
         self.names = [(photo.image_id, number) for photo in looked for number in photo.faces]
         self.faces = [face for photo in looked for face in photo.faces.values()]
         self.rows: dict[str, Rows] = {}

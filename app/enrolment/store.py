@@ -7,29 +7,29 @@ files and the photos that are there already are looked at once more, then rows, 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from sqlalchemy import exists, func, insert, select
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
-from app.enrolment.photo_analysis import Looked, box
+from app.enrolment.photo_analysis import AnalysedPhoto, rounded_box
 from app.enrolment.preparation import Prepared, prepared, served
 from app.errors import Busy
 from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst
 from app.resources import Resources
+from app.storage.embedding_codec import encode_embeddings
 from app.storage.model_cache import FIRST
 
 ATTEMPTS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class EnrolmentOutcome:
     """What became of a photo: its faces with their subjects, or the face that contradicts it."""
 
-    looked: Looked
+    looked: AnalysedPhoto
     faces: tuple[tuple[Face, Subject | None], ...] = ()
     new: bool = False
     conflict: Face | None = None
@@ -39,13 +39,13 @@ class _Moved(Exception):
     """The pointers moved, or a file went away, between the preparation and the lock."""
 
 
-def enrol(
+def enrol_photos(
     resources: Resources,
     collection_id: str,
-    looked: Sequence[Looked],
+    looked: Sequence[AnalysedPhoto],
     ready: Prepared,
-    record: Callable[[Session, list[Outcome]], None] = lambda session, outcomes: None,
-) -> list[Outcome]:
+    record: Callable[[Session, list[EnrolmentOutcome]], None] = lambda session, outcomes: None,
+) -> list[EnrolmentOutcome]:
     """Keeps what is new of these photos. `ready` comes from `prepared`; `record` writes in the same transaction.
 
     Safe to repeat: a photo that is there under the same subject and role is answered as it is there.
@@ -61,7 +61,7 @@ def enrol(
         except _Moved:
             ready = prepared(resources, collection_id, looked)
             continue
-        resources.bell.ring("changes")
+        resources.notifier.notify("changes")
         return outcomes
     raise Busy("the models of this collection keep changing; try again")
 
@@ -70,8 +70,8 @@ def first_model_wanted(session: Session, collection: Collection, after: int) -> 
     """Whether the collection has faces enough for its first learned model, and nobody has asked for it yet."""
     message = FitFirst(collection=collection.id)
     deployment = session.get(Deployment, (collection.id, "identity"))
-    asked = exists().where(Job.lock == message.lock, Job.created_at >= collection.created_at)
-    if not after or deployment is None or deployment.champion != FIRST or session.scalar(select(asked)):
+    is_requested = exists().where(Job.lock == message.lock, Job.created_at >= collection.created_at)
+    if not after or deployment is None or deployment.champion != FIRST or session.scalar(select(is_requested)):
         return False
     gallery = select(func.count()).where(Face.collection_id == collection.id, Face.role == "gallery")
     return (session.scalar(gallery) or 0) >= after
@@ -84,14 +84,14 @@ class _Chunk:
     session: Session
     resources: Resources
     collection_id: str
-    looked: Sequence[Looked]
+    looked: Sequence[AnalysedPhoto]
     ready: Prepared
     faces: dict[tuple[str, int], Face] = field(default_factory=dict)
     people: dict[str, Subject] = field(default_factory=dict)
     added: dict[int, Face] = field(default_factory=dict)  # the number of its vector -> the face
 
-    def keep(self) -> list[Outcome]:
-        collection = pointers.locked(self.session, self.collection_id)
+    def keep(self) -> list[EnrolmentOutcome]:
+        collection = pointers.lock_collection(self.session, self.collection_id)
         self._check()
         self._read()
         self._make_people()
@@ -137,18 +137,19 @@ class _Chunk:
         ]
         missing = {w.subject: w.external_id or w.subject for w in wishes if w.subject and w.subject not in self.people}
         made = {
-            name: Subject(collection_id=self.collection_id, id=name, external_id=told) for name, told in missing.items()
+            name: Subject(collection_id=self.collection_id, id=name, external_id=external_id)
+            for name, external_id in missing.items()
         }
         self.session.add_all(made.values())
         self.session.flush()
         self.people |= made
 
-    def _place(self, photo: Looked, change: int, at: int, theirs: dict[int, str]) -> Outcome:
+    def _place(self, photo: AnalysedPhoto, change: int, at: int, theirs: dict[int, str]) -> EnrolmentOutcome:
         """The photo's faces, old or new. at: the number of the vector of the first of them; theirs: people by pk."""
         for number in photo.faces:
             old = self.faces.get((photo.image_id, number))
             if old is not None and not _agrees(old, photo, number, theirs):
-                return Outcome(photo, conflict=old)
+                return EnrolmentOutcome(photo, conflict=old)
         new = False
         placed = []
         for vector, number in enumerate(photo.faces, at):
@@ -159,27 +160,27 @@ class _Chunk:
                 face = _row(self.collection_id, photo, number, subject, change)
                 self.faces[photo.image_id, number] = self.added[vector] = face
             placed.append((face, subject))
-        return Outcome(photo, tuple(placed), new)
+        return EnrolmentOutcome(photo, tuple(placed), new)
 
     def _write(self) -> None:
         self.session.add_all(self.added.values())
         self.session.flush()
         numbers, faces = list(self.added), list(self.added.values())
         for (model, task), rows in self.ready.vectors.items():
-            little = np.ascontiguousarray(rows[numbers], "<f4")
-            held = [
-                {"generation_id": model, "task": task, "face_pk": face.pk, "vector": row.tobytes()}
-                for face, row in zip(faces, little, strict=True)
+            vectors = encode_embeddings(rows[numbers])
+            embeddings = [
+                {"model_id": model, "task": task, "face_pk": face.pk, "vector": vector}
+                for face, vector in zip(faces, vectors, strict=True)
             ]
-            self.session.execute(insert(Embedding), held)
+            self.session.execute(insert(Embedding), embeddings)
 
 
-def _agrees(face: Face, photo: Looked, number: int, people: dict[int, str]) -> bool:
+def _agrees(face: Face, photo: AnalysedPhoto, number: int, people: dict[int, str]) -> bool:
     subject = people[face.subject_pk] if face.subject_pk is not None else None
     return (subject, face.role) == (photo.wish.of(number), photo.wish.role)
 
 
-def _row(collection_id: str, photo: Looked, number: int, subject: Subject | None, change: int) -> Face:
+def _row(collection_id: str, photo: AnalysedPhoto, number: int, subject: Subject | None, change: int) -> Face:
     face = photo.faces[number]
     quality = {k: round(v, 3) for k, v in vars(face.quality).items() if k != "reasons"}
     return Face(
@@ -189,7 +190,7 @@ def _row(collection_id: str, photo: Looked, number: int, subject: Subject | None
         image_id=photo.image_id,
         number=number,
         external_image_id=photo.wish.external_image_id,
-        bounding_box=box(face.box),
+        bounding_box=rounded_box(face.box),
         landmarks=[[round(float(v), 2) for v in point] for point in face.landmarks],
         quality=quality,
         attributes=photo.wish.metadata,

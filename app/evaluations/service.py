@@ -1,7 +1,7 @@
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.tables import Collection, Deployment, Evaluation, Generation, Job
+from app.db.tables import Collection, Deployment, Evaluation, Job, ModelRecord
 from app.deps import runs
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut
@@ -62,7 +62,7 @@ def _resolve_model(session: Session, request: EvaluationIn) -> str:
         if model_id is None:
             raise NotFound(f"the task {request.task!r} of {request.collection!r} has no {named}")
         named = model_id
-    model = session.get(Generation, named)
+    model = session.get(ModelRecord, named)
     if model is None:
         raise NotFound(f"no model {named!r}")
     if request.task not in model.manifest["tasks"]:

@@ -11,7 +11,7 @@ from app.deps.job_response import JobOut, accepted
 from app.deps.paging import Order
 from app.deps.photos import sent
 from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
-from app.enrolment.photo_analysis import Wish
+from app.enrolment.photo_analysis import EnrolmentRequest
 from app.faces import bodies, service
 from app.faces.schemas import EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
 from app.faces.streaming import ReceivedDep
@@ -52,7 +52,7 @@ def enrol_photo(
     subject, if one is given, is whose face that is. 409 `DuplicateWithOtherSubject` where the photo is enrolled
     under another subject or role; 422 `InvalidImageFormat`, `ImageTooLarge`.
     """
-    wish = Wish(
+    wish = EnrolmentRequest(
         subject=body.subject, role=body.role, external_image_id=body.external_image_id, metadata=body.metadata,
         aligned=body.aligned, max_faces=max_faces, bounding_box=body.box,
     )  # fmt: skip
@@ -97,7 +97,7 @@ def list_faces(
     next_token: NextToken = None,
 ) -> FacesOut:
     """In the order of their enrolment; with `order=newest` the last enrolled first."""
-    return service.listed(session, collection, service.Wanted(subject, role, order), limit, next_token)
+    return service.listed(session, collection, service.FaceFilter(subject, role, order), limit, next_token)
 
 
 @router.get("/{collection}/faces/{face_id}", summary="Look at a face", openapi_extra=READER)

@@ -91,9 +91,9 @@ class UnindexedOut(BaseModel):
         return cls(bounding_box=cast(BoundingBox | None, seen.bounding_box), reasons=list(seen.reasons))
 
 
-def _object(told: object) -> object:
+def _object(value: object) -> object:
     """A form has JSON as text."""
-    return from_json(told) if isinstance(told, str) else told
+    return from_json(value) if isinstance(value, str) else value
 
 
 class BoxIn(BaseModel):

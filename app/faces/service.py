@@ -7,13 +7,14 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from app.db.field_types import Role
+from app.db.lookups import get_collection
 from app.db.session import reading
 from app.db.tables import Face, Job, Subject
 from app.deps.paging import page
-from app.enrolment.archives import Limits, check_first
-from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.archives import ArchiveLimits, check_first
+from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepared
-from app.enrolment.store import Outcome, enrol
+from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
 from app.galleries import subjects
@@ -28,24 +29,24 @@ from ml.types import CropKind
 PRIVATE = {"Cache-Control": "private, max-age=60", "X-Content-Type-Options": "nosniff"}
 
 
-def add(engine: Engine, collection: str, data: bytes, wish: Wish) -> tuple[EnrolledOut, bool]:
+def add(engine: Engine, collection: str, data: bytes, wish: EnrolmentRequest) -> tuple[EnrolledOut, bool]:
     """The photo's faces, and whether any of them is new. Raises NotFound, Conflict, Busy, ml.Unreadable."""
     resources = engine.resources
     known(resources, collection)
-    with engine.slots.alone():
-        looked = look(resources, data, wish)
+    with engine.slots.reserve():
+        looked = analyse_photo(resources, data, wish)
         ready = prepared(resources, collection, [looked])
-    [outcome] = enrol(resources, collection, [looked], ready)
+    [outcome] = enrol_photos(resources, collection, [looked], ready)
     return _told(outcome), outcome.new
 
 
 def known(resources: Resources, collection: str) -> None:
     """Before anything dear is done. Raises NotFound."""
     with reading(resources.database) as session:
-        subjects.collection(session, collection)
+        get_collection(session, collection)
 
 
-def _told(outcome: Outcome) -> EnrolledOut:
+def _told(outcome: EnrolmentOutcome) -> EnrolledOut:
     if outcome.conflict is not None:
         raise Conflict(
             "this photo is enrolled under another subject or role; change or delete that face first",
@@ -58,7 +59,7 @@ def _told(outcome: Outcome) -> EnrolledOut:
     )
 
 
-class Wanted(NamedTuple):
+class FaceFilter(NamedTuple):
     """Which faces are listed, and in what order; an empty subject or role is none."""
 
     subject: str | None
@@ -66,9 +67,9 @@ class Wanted(NamedTuple):
     order: Literal["oldest", "newest"] = "oldest"
 
 
-def listed(session: Session, collection: str, wanted: Wanted, limit: int, token: str | None) -> FacesOut:
+def listed(session: Session, collection: str, wanted: FaceFilter, limit: int, token: str | None) -> FacesOut:
     """By their enrolment, one page of them. Raises NotFound, Invalid."""
-    subjects.collection(session, collection)
+    get_collection(session, collection)
     where: list[ColumnElement[bool]] = [Face.collection_id == collection]
     if wanted.subject:
         where.append(Face.subject_pk == subjects.get(session, collection, wanted.subject).pk)
@@ -105,26 +106,26 @@ def photo(session: Session, blobs: Blobs, collection: str, face_id: str) -> byte
 
 def change(session: Session, collection: str, face_id: str, patch: FacePatch) -> FaceOut:
     """A change like any other: followers hear of it. Raises NotFound."""
-    place = pointers.locked(session, collection)
+    gallery = pointers.lock_collection(session, collection)
     face = get(session, collection, face_id)
     given = patch.model_fields_set
     if "subject" in given:
-        subject = subjects.found_or_made(session, place, patch.subject) if patch.subject else None
+        subject = subjects.get_or_create(session, gallery, patch.subject) if patch.subject else None
         face.subject_pk = subject.pk if subject else None
     for name in given & {"role", "external_image_id"}:
         setattr(face, name, getattr(patch, name))
     if "metadata" in given:
         face.attributes = patch.metadata
-    place.change += 1
-    face.change = place.change
+    gallery.change += 1
+    face.change = gallery.change
     session.flush()
     return shown(session, [face])[0]
 
 
 def remove(session: Session, collection: str, face_id: str) -> None:
     """Its row, labels and embeddings now, its files by a job. Raises NotFound."""
-    place = pointers.locked(session, collection)
-    subjects.erase(session, place, Face.pk == get(session, collection, face_id).pk)
+    gallery = pointers.lock_collection(session, collection)
+    subjects.erase(session, gallery, Face.pk == get(session, collection, face_id).pk)
 
 
 def accept(resources: Resources, session: Session, collection: str, path: Path, role: Role, aligned: bool) -> Job:
@@ -132,8 +133,8 @@ def accept(resources: Resources, session: Session, collection: str, path: Path, 
     uploaded = path.parent == resources.uploads
     if not uploaded:
         path = _allowed(resources, path)
-    check_first(path, Limits.of(resources.settings))
-    subjects.collection(session, collection)
+    check_first(path, ArchiveLimits.of(resources.settings))
+    get_collection(session, collection)
     message = ImportArchive(
         collection=collection, path=str(path.resolve()), role=role, aligned=aligned, remove_after=uploaded
     )

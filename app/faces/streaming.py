@@ -12,13 +12,14 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from app.db.field_types import CollectionName
+from app.db.lookups import get_collection
 from app.db.session import reading
-from app.db.tables import Collection, new_id
+from app.db.tables import new_id
 from app.deps import ResourcesDep
-from app.errors import Invalid, NotFound, TooLarge
+from app.errors import Invalid, TooLarge
 from app.faces.schemas import DirectoryIn
 from app.resources import Resources
-from app.storage.blob_store import full
+from app.storage.blob_store import disk_error
 
 STEP = 2**20
 LONGEST_JSON = 65_536
@@ -51,8 +52,7 @@ ReceivedDep = Annotated[Path, Depends(received, scope="function")]
 
 def _known(resources: Resources, collection: str) -> None:
     with reading(resources.database) as session:
-        if session.get(Collection, collection) is None:
-            raise NotFound(f"no collection {collection!r}")
+        get_collection(session, collection)
 
 
 async def _directory(request: Request) -> Path:
@@ -80,7 +80,7 @@ async def _keep(path: Path, blocks: AsyncIterator[bytes]) -> None:
                     waiting.clear()
             await run_sync(_finish, file, bytes(waiting))
     except OSError as error:
-        raise full(error) from error
+        raise disk_error(error) from error
     if not path.stat().st_size:
         raise Invalid("the body is empty; send a tar or zip archive", code="InvalidArchive")
 

@@ -1,16 +1,17 @@
-"""Subjects and the erasing of faces: what the slices of faces and of subjects share."""
+"""Look up and create subjects, and erase faces: shared by the API slices faces and subjects."""
 
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
+from app.db.lookups import get_collection
 from app.db.tables import Collection, Embedding, Face, Label, Removal, Subject
 from app.errors import NotFound
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
 
-IMAGES = 1_000  # of one job
+MAX_IMAGES_PER_JOB = 1_000
 
 
 @dataclass(frozen=True)
@@ -23,53 +24,47 @@ class Receipt:
     jobs: tuple[str, ...]
 
 
-def collection(session: Session, collection_id: str) -> Collection:
-    """Raises NotFound."""
-    found = session.get(Collection, collection_id)
-    if found is None:
-        raise NotFound(f"no collection {collection_id!r}")
-    return found
-
-
 def find(session: Session, collection_id: str, subject_id: str) -> Subject | None:
     return session.scalar(select(Subject).where(Subject.collection_id == collection_id, Subject.id == subject_id))
 
 
 def get(session: Session, collection_id: str, subject_id: str) -> Subject:
     """Raises NotFound."""
-    collection(session, collection_id)
-    found = find(session, collection_id, subject_id)
-    if found is None:
+    get_collection(session, collection_id)
+    subject = find(session, collection_id, subject_id)
+    if subject is None:
         raise NotFound(f"no subject {subject_id!r} in collection {collection_id!r}")
-    return found
+    return subject
 
 
-def found_or_made(session: Session, place: Collection, subject_id: str) -> Subject:
-    """The collection is locked, so that two requests make one subject."""
-    found = find(session, place.id, subject_id)
-    if found is None:
-        found = Subject(collection_id=place.id, id=subject_id, external_id=subject_id)
-        session.add(found)
+def get_or_create(session: Session, collection: Collection, subject_id: str) -> Subject:
+    """The caller has locked the collection, so that two requests create one subject."""
+    subject = find(session, collection.id, subject_id)
+    if subject is None:
+        subject = Subject(collection_id=collection.id, id=subject_id, external_id=subject_id)
+        session.add(subject)
         session.flush()
-    return found
+    return subject
 
 
-def erase(session: Session, place: Collection, *which: ColumnElement[bool]) -> Receipt:
-    """Those faces of a locked collection: rows, labels and embeddings now, index entries when the followers look,
-    files by the jobs that it writes down."""
-    mine = (Face.collection_id == place.id, *which)
-    faces = session.execute(select(Face.pk, Face.image_id).where(*mine)).all()
+def erase(session: Session, collection: Collection, *conditions: ColumnElement[bool]) -> Receipt:
+    """Erase faces of a locked collection that meet these conditions.
+
+    Rows, labels and embeddings go at once, index entries when the followers next look, files by the jobs it enqueues.
+    """
+    chosen = (Face.collection_id == collection.id, *conditions)
+    faces = session.execute(select(Face.pk, Face.image_id).where(*chosen)).all()
     if not faces:
         return Receipt(0, 0, 0, ())
-    pks = select(Face.pk).where(*mine)
+    pks = select(Face.pk).where(*chosen)
     labels = select(func.count()).where(or_(Label.face_a.in_(pks), Label.face_b.in_(pks)))
     embeddings = select(func.count()).where(Embedding.face_pk.in_(pks))
     counts = session.scalar(labels) or 0, session.scalar(embeddings) or 0
-    place.change += 1
-    gone = [{"collection_id": place.id, "face_pk": pk, "change": place.change} for pk, _ in faces]
-    session.execute(insert(Removal), gone)
-    session.execute(delete(Face).where(*mine))
+    collection.change += 1
+    removals = [{"collection_id": collection.id, "face_pk": pk, "change": collection.change} for pk, _ in faces]
+    session.execute(insert(Removal), removals)
+    session.execute(delete(Face).where(*chosen))
     images = sorted({image for _, image in faces})
-    parts = [tuple(images[i : i + IMAGES]) for i in range(0, len(images), IMAGES)]
-    jobs = [enqueue(session, Erase(collection=place.id, images=part)).id for part in parts]
+    parts = [tuple(images[i : i + MAX_IMAGES_PER_JOB]) for i in range(0, len(images), MAX_IMAGES_PER_JOB)]
+    jobs = [enqueue(session, Erase(collection=collection.id, images=part)).id for part in parts]
     return Receipt(len(faces), *counts, tuple(jobs))

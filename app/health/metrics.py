@@ -35,7 +35,7 @@ class Meter:
         self.requests = Counter("likeness_requests", "Answered", (*kinds, "status"), registry=self.registry)
 
 
-class Measured:
+class MetricsMiddleware:
     """Outermost: what the door refuses is counted too. A route is counted by its template, never by the path sent."""
 
     def __init__(self, app: ASGIApp, meter: Meter) -> None:
@@ -61,7 +61,7 @@ class Measured:
             self.meter.requests.labels(scope["method"], route, status).inc()
 
 
-class Seen(Collector):
+class RequestCounts(Collector):
     """Gauges of one look. A key that is bound to collections sees those alone."""
 
     def __init__(self, session: Session, engine: Engine, caller: Caller) -> None:
@@ -72,7 +72,11 @@ class Seen(Collector):
         yield self._gauge(
             "follower_lag", "Changes that a process is behind", ("process", "collection", "task"), self._lag()
         )
-        held = ((s.collection, s.task, g, h.standing.vectors) for s in self.engine.all() for g, h in s.held.items())
+        held = (
+            (s.collection, s.task, g, h.state.vectors)
+            for s in self.engine.list_deployments()
+            for g, h in s.indexes.items()
+        )
         shown = [row for row in held if self._may(row[0])]
         yield self._gauge("index_vectors", "Held by this process", ("collection", "task", "model"), shown)
         yield self._gauge("requests_waiting", "For a slot", (), [(self.engine.slots.waiting,)])
@@ -95,8 +99,8 @@ class Seen(Collector):
         return not self.caller.collections or collection in self.caller.collections
 
     @staticmethod
-    def _gauge(name: str, told: str, labels: tuple[str, ...], rows: Iterable[Sequence[object]]) -> Metric:
-        gauge = GaugeMetricFamily(f"likeness_{name}", told, labels=labels)
+    def _gauge(name: str, description: str, labels: tuple[str, ...], rows: Iterable[Sequence[object]]) -> Metric:
+        gauge = GaugeMetricFamily(f"likeness_{name}", description, labels=labels)
         for *values, count in rows:
             gauge.add_metric([str(v) for v in values], float(str(count)))
         return gauge
@@ -105,5 +109,5 @@ class Seen(Collector):
 def exposition(meter: Meter, session: Session, engine: Engine, caller: Caller) -> bytes:
     """In Prometheus's text format."""
     seen = CollectorRegistry()
-    seen.register(Seen(session, engine, caller))
+    seen.register(RequestCounts(session, engine, caller))
     return generate_latest(meter.registry) + generate_latest(seen)

@@ -44,7 +44,7 @@ def livez() -> AliveOut:
 def readyz(engine: EngineDep, response: Response) -> ReadyOut:
     """200 where the database answers and the index of every deployment holds what the tables say: as many ids as
     vectors as rows. Else 503, with the reasons."""
-    reasons = service.unready(engine)
+    reasons = service.list_unready_reasons(engine)
     response.status_code = 503 if reasons else 200
     response.headers.update({"Retry-After": "1"} if reasons else {})
     return ReadyOut(status="not ready" if reasons else "ok", reasons=reasons)

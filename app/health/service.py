@@ -1,4 +1,4 @@
-"""Is what is served what the tables say?"""
+"""Report whether this process serves what the tables hold, and which versions it runs."""
 
 import platform
 import time
@@ -13,55 +13,55 @@ from app.deps.caller import Caller
 from app.health.schemas import DefaultRecogniserOut, InfoOut, LoadedOut
 from app.serving import index_builder
 from app.serving.engine import Engine
-from app.serving.loaded_index import Held, Standing
+from app.serving.loaded_index import IndexState, LoadedIndex
 
 SILENT_SECONDS = 30.0
 
 
-def unready(engine: Engine) -> list[str]:
-    """Why this process cannot serve everything yet; empty where it can.
+def list_unready_reasons(engine: Engine) -> list[str]:
+    """The reasons why this process cannot serve everything yet; an empty list where it can.
 
-    Of each deployment rows, vectors and ids are counted at one moment. An index that agreed once and is a few changes
-    behind, as it always is while faces arrive, is ready. Raises OperationalError where the database is away.
+    For each deployment, faces, embeddings and the ids of the index are counted in one snapshot. An index that matched
+    its table before and is a few changes behind is ready. Raises OperationalError where the database is away.
     """
-    standing = {(s.collection, s.task): (s.champion, s.champion.standing) for s in engine.all()}
+    served = {(s.collection, s.task): (s.champion, s.champion.state) for s in engine.list_deployments()}
     reasons = []
-    told = select(Deployment.collection_id, Deployment.task, Collection.change)
+    rows = select(Deployment.collection_id, Deployment.task, Collection.change)
     with snapshot(engine.resources.database) as session:
         for collection, task, change in session.execute(
-            told.join(Collection, Collection.id == Deployment.collection_id)
+            rows.join(Collection, Collection.id == Deployment.collection_id)
         ).all():
             where = f"collection {collection!r}, task {task!r}"
-            here = standing.get((collection, task))
-            if here is None:
+            entry = served.get((collection, task))
+            if entry is None:
                 reasons.append(f"{where}: not loaded yet")
-            elif here[1].change != change:
-                reasons += _behind(engine, where, here[0], change - here[1].change)
+            elif entry[1].change != change:
+                reasons += _report_lag(engine, where, entry[0], change - entry[1].change)
             else:
-                reasons += _compared(where, *here, index_builder.counts(session, here[0].place))
+                reasons += _compare_counts(where, *entry, index_builder.count_rows(session, entry[0].key))
     return reasons
 
 
-def _behind(engine: Engine, where: str, held: Held, changes: int) -> list[str]:
-    if not held.agreed:
+def _report_lag(engine: Engine, where: str, index: LoadedIndex, changes: int) -> list[str]:
+    if not index.matches_table:
         return [f"{where}: {changes} changes behind, and not yet compared with its table"]
-    silent = time.monotonic() - engine.follower.stepped_at
+    silent = time.monotonic() - engine.follower.last_step_at
     return [f"{where}: {changes} changes behind for {silent:.0f} s"] if silent > SILENT_SECONDS else []
 
 
-def _compared(where: str, held: Held, standing: Standing, counted: tuple[int, int]) -> list[str]:
-    rows, vectors = counted
-    if rows == vectors == standing.vectors:
-        held.agreed = True
+def _compare_counts(where: str, index: LoadedIndex, state: IndexState, counts: tuple[int, int]) -> list[str]:
+    rows, vectors = counts
+    if rows == vectors == state.vectors:
+        index.matches_table = True
         return []
-    held.suspected = True
-    return [f"{where}: {rows} rows, {vectors} vectors, {standing.vectors} ids"]
+    index.comparison_due = True
+    return [f"{where}: {rows} rows, {vectors} vectors, {state.vectors} ids"]
 
 
 def info(engine: Engine, caller: Caller) -> InfoOut:
-    """Versions, and what is loaded of the collections that the caller may see."""
+    """Versions and settings, and the deployments of the collections that the caller may see."""
     settings, default = engine.resources.settings, engine.resources.default_recogniser
-    shown = [s for s in engine.all() if not caller.collections or s.collection in caller.collections]
+    shown = [s for s in engine.list_deployments() if not caller.collections or s.collection in caller.collections]
     return InfoOut(
         version=_version(),
         python=platform.python_version(),
@@ -82,12 +82,12 @@ def info(engine: Engine, caller: Caller) -> InfoOut:
             LoadedOut(
                 collection=s.collection,
                 task=s.task,
-                model=s.champion.place.generation,
+                model=s.champion.key.model_id,
                 version=s.version,
-                change=s.champion.standing.change,
-                vectors=s.champion.standing.vectors,
+                change=s.champion.state.change,
+                vectors=s.champion.state.vectors,
                 cells=s.champion.index.cells,
-                held=sorted(s.held),
+                held=sorted(s.indexes),
             )
             for s in shown
         ],

@@ -48,11 +48,11 @@ def suggest(session: Session, resources: Resources, wanted: SuggestIn) -> Sugges
 
 def _sample(session: Session, champion: Model, wanted: SuggestIn) -> Sampled:
     """As many as fit the memory: a wide descriptor gives fewer."""
-    here = (Embedding.generation_id == champion.id, Embedding.task == wanted.task)
+    here = (Embedding.model_id == champion.id, Embedding.task == wanted.task)
     gallery = (Face.collection_id == wanted.collection, Face.role == "gallery")
     stored = select(Face.pk, Face.face_id, Face.subject_pk, Subject.id, Embedding.vector)
     stored = stored.join(Embedding, Embedding.face_pk == Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk)
-    width = 4 * index_builder.width(champion, wanted.task)
+    width = 4 * index_builder.embedding_size(champion, wanted.task)
     ids = select(Face.pk).join(Embedding, Embedding.face_pk == Face.pk).where(*gallery, *here)
     drawn = ids.order_by(func.random()).limit(min(SAMPLE_FACES, SAMPLE_BYTES // width))
     found = session.execute(stored.where(*here, Face.pk.in_(drawn)).order_by(Face.pk)).all()
@@ -77,13 +77,13 @@ def _labelled(session: Session, task: str, faces: Sampled) -> set[tuple[int, int
 def _answers(session: Session, champion: Model, wanted: SuggestIn) -> LabelledDistances:
     """Some of the collection's, wherever in it their faces are."""
     first, second = aliased(Embedding), aliased(Embedding)
-    width = 4 * index_builder.width(champion, wanted.task)
+    width = 4 * index_builder.embedding_size(champion, wanted.task)
     here = (Face.collection_id == wanted.collection, Label.task == wanted.task, Label.withdrawn_at.is_(None))
     most = min(MAX_ANSWERS, SAMPLE_BYTES // (2 * width))
     some = select(Label.pk).join(Face, Face.pk == Label.face_a).where(*here).order_by(func.random()).limit(most)
     said = select(first.vector, second.vector, Label.same).where(Label.pk.in_(some))
     for end, face in ((first, Label.face_a), (second, Label.face_b)):
-        at = (end.face_pk == face, end.generation_id == champion.id, end.task == wanted.task)
+        at = (end.face_pk == face, end.model_id == champion.id, end.task == wanted.task)
         said = said.join(end, and_(*at))
     found = session.execute(said).all()
     one, other = _rows([f[0] for f in found], width), _rows([f[1] for f in found], width)

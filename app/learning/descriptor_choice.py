@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.tables import Deployment, Generation
+from app.db.tables import Deployment, ModelRecord
 from app.errors import Invalid
 from app.learning.component_options import check_options
 from app.learning.plan import ComponentChoice
@@ -31,7 +31,7 @@ def choose_descriptors(
 def _read_serving(session: Session, collection: str, task: str) -> list[ComponentChoice]:
     """Return the champion's descriptors, so that training anew changes the metric alone."""
     deployment = session.get(Deployment, (collection, task)) or session.get(Deployment, (collection, "identity"))
-    champion = session.get(Generation, deployment.champion) if deployment else None
+    champion = session.get(ModelRecord, deployment.champion) if deployment else None
     descriptors = champion.manifest["descriptors"] if champion else [{"name": "lbp"}]
     return [ComponentChoice(**descriptor) for descriptor in descriptors]
 

@@ -2,7 +2,7 @@
 
 from sqlalchemy.orm import Session
 
-from app.db.tables import Deployment, Generation
+from app.db.tables import Deployment, ModelRecord
 from app.errors import Invalid, NotFound
 from app.learning.plan import ComponentChoice, Plan
 from app.learning.training_request import TrainingRequest
@@ -21,7 +21,7 @@ def continue_from_model(session: Session, plan: Plan, request: TrainingRequest) 
     if model_id == SERVING:
         deployment = session.get(Deployment, (request.collection, plan.tasks[0]))
         model_id = deployment.champion if deployment else None
-    model = session.get(Generation, model_id) if model_id else None
+    model = session.get(ModelRecord, model_id) if model_id else None
     if model is None:
         raise NotFound(f"no model {request.start_from!r} to go on from")
     dim = model.manifest["embedder"]["options"].get("dim")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 
 from app.db.field_types import ModelName
-from app.db.tables import Generation
+from app.db.tables import ModelRecord
 from app.deps import CallerDep, Limit, NextToken, ReadDep, WriteDep
 from app.deps.job_response import JobOut
 from app.deps.moving import MoveDep
@@ -27,7 +27,7 @@ PUBLISHED: dict[int | str, dict[str, Any]] = {
 @router.get("", summary="List models", openapi_extra=READER)
 def list_models(session: ReadDep, caller: CallerDep, limit: Limit = 100, next_token: NextToken = None) -> ModelsOut:
     """By id, which for those that a training made is the order of their making; archived ones too."""
-    rows, token = page(session, Generation, Generation.id, limit, next_token)
+    rows, token = page(session, ModelRecord, ModelRecord.id, limit, next_token)
     return ModelsOut(models=service.shown(session, rows, caller), next_token=token)
 
 

@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
 from app.db.field_types import CollectionName, Note, TaskName
-from app.db.tables import Generation
+from app.db.tables import ModelRecord
 
 PLACE: dict[str, Any] = {"collection": examples.COLLECTION, "task": "identity", "pointer": "champion"}
 OUT: dict[str, Any] = {
@@ -27,7 +27,7 @@ IN_FULL: dict[str, Any] = OUT | {
 PUBLISHED: dict[str, Any] = {"model": examples.MODEL, "collection": examples.COLLECTION, "tasks": ["identity"]}
 
 
-class Place(BaseModel):
+class DeployedAt(BaseModel):
     """Where a pointer names the model."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [PLACE]})
@@ -49,10 +49,10 @@ class ModelOut(BaseModel):
     training_id: str | None
     created_at: float
     archived_at: float | None
-    deployed: list[Place] = []
+    deployed: list[DeployedAt] = []
 
     @classmethod
-    def of(cls, row: Generation, deployed: list[Place]) -> Self:
+    def of(cls, row: ModelRecord, deployed: list[DeployedAt]) -> Self:
         return cls.model_validate(_told(row) | {"deployed": deployed})
 
 
@@ -65,7 +65,7 @@ class ModelInFull(ModelOut):
     report: dict[str, Any]
 
     @classmethod
-    def of(cls, row: Generation, deployed: list[Place]) -> Self:
+    def of(cls, row: ModelRecord, deployed: list[DeployedAt]) -> Self:
         full = {"manifest": row.manifest, "labels": row.manifest["facts"].get("labels"), "report": row.report}
         return cls.model_validate(_told(row) | full | {"deployed": deployed})
 
@@ -95,7 +95,7 @@ class PublishedOut(BaseModel):
     tasks: list[str]
 
 
-def _told(row: Generation) -> dict[str, Any]:
+def _told(row: ModelRecord) -> dict[str, Any]:
     made = row.manifest
     return {
         "id": row.id,

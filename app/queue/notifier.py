@@ -9,7 +9,7 @@ Topic = Literal["jobs", "changes"]
 CHANNEL = "likeness"
 
 
-class Bell:
+class Notifier:
     """`ring` after a commit; `wait` returns at the next ring, or when the time is over."""
 
     def __init__(self, url: str = "") -> None:
@@ -20,7 +20,7 @@ class Bell:
         if self._client is not None:
             self._listener.start()
 
-    def ring(self, topic: Topic) -> None:
+    def notify(self, topic: Topic) -> None:
         self._rung[topic].set()
         if self._client is not None:
             try:

@@ -4,12 +4,13 @@ from fastapi import Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Deployment, Face, Generation
+from app.db.lookups import get_collection
+from app.db.tables import Deployment, Face, ModelRecord
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, accepted
-from app.errors import Conflict, NotFound
+from app.errors import Conflict
 from app.publishing import requests
-from app.publishing.requests import Wish
+from app.publishing.requests import PublishRequest
 from app.recognisers.schemas import RecogniserOut, RecognisersOut, UsedRecogniserOut, UseRecogniserIn
 from app.resources import Resources
 from app.storage.blob_store import Blobs
@@ -31,7 +32,7 @@ def list_all(session: Session, resources: Resources, caller: Caller) -> Recognis
 def _serves(session: Session, known: list[Recogniser], caller: Caller) -> dict[str | None, list[str]]:
     champions = select(Deployment.collection_id, Deployment.champion).where(Deployment.task == TASK)
     rows = session.execute(champions.order_by(Deployment.collection_id)).all()
-    models = select(Generation).where(Generation.id.in_({row.champion for row in rows}))
+    models = select(ModelRecord).where(ModelRecord.id.in_({row.champion for row in rows}))
     names = {m.id: name_recogniser(m.manifest["descriptors"], known) for m in session.scalars(models)}
     serves: dict[str | None, list[str]] = defaultdict(list)
     for collection, champion in rows:
@@ -48,8 +49,7 @@ def use(
     Raises NotFound, Invalid (unknown; an override without a reason), Conflict (not installed, crops missing), and
     whatever ml raises of a recogniser whose files are not what they were.
     """
-    if session.get(Collection, collection) is None:
-        raise NotFound(f"no collection {collection!r}")
+    get_collection(session, collection)
     recogniser = find_recogniser(resources.settings, body.recogniser)
     _check_crops(session, resources.blobs, collection, recogniser)
     model = ensure_model(session, resources.generations, recogniser)
@@ -57,8 +57,8 @@ def use(
     reason = body.reason or f"recogniser {recogniser.name}"
     if body.override:
         reason = body.reason  # an override needs words of the caller's own
-    wish = Wish(model, (TASK,), body.override, reason, caller.signature)
-    job = requests.ask(session, collection, wish)
+    wish = PublishRequest(model, (TASK,), body.override, reason, caller.signature)
+    job = requests.request_publication(session, collection, wish)
     if job is None:
         return UsedRecogniserOut(collection=collection, recogniser=recogniser.name, model=model)
     response.status_code = 202

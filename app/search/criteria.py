@@ -1,24 +1,31 @@
-"""By what a search compares: one task, or a mix of several."""
+"""What a search compares by: one task, or a weighted mix of several tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from app.errors import Conflict
-from app.publishing.pointers import BUILT_IN, enabled
-from app.serving.deployments import Serving
+from app.publishing.pointers import BUILT_IN_TASK, enabled_tasks
+from app.search import enrolled_faces
+from app.serving.deployments import ServedModel
 from app.serving.scores import Scores
 from ml.distances import EUCLIDEAN
+from ml.indexes.base import Neighbours
+from ml.types import Ids, Rows
+
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Criterion:
-    """A task as one generation serves it. share: its weight, of 1; scale: divides its distances in a mix."""
+    """A task with the model that serves it. share: its weight, of 1; scale: divides its distances in a mix."""
 
-    serving: Serving
+    served: ServedModel
     share: float = 1.0
     scale: float = 1.0
 
@@ -30,61 +37,140 @@ class Criterion:
 
 @dataclass(frozen=True, eq=False)
 class Criteria:
-    """Each by one generation for the whole of a request. A mix's distance is sum_t share_t distance_t / scale_t."""
+    """The criteria of one request. The distance of a mix is the sum of share x distance / scale over its tasks."""
 
-    each: tuple[Criterion, ...]
+    tasks: tuple[Criterion, ...]
 
     @classmethod
-    def of(cls, servings: dict[Serving, float]) -> Self:
-        """serving -> its share. Raises Conflict where a mix is wanted and a task's distances have no known scale."""
-        if len(servings) == 1:
-            return cls(tuple(Criterion(serving) for serving in servings))
-        return cls(tuple(Criterion(serving, share, _scale(serving)) for serving, share in servings.items()))
+    def of(cls, shares: dict[ServedModel, float]) -> Self:
+        """From each model's share. Raises Conflict where a mix has a task whose distances have no known scale."""
+        if len(shares) == 1:
+            return cls(tuple(Criterion(served) for served in shares))
+        return cls(tuple(Criterion(served, share, _scale(served)) for served, share in shares.items()))
 
     @property
-    def first(self) -> Serving:
-        return self.each[0].serving
+    def first(self) -> ServedModel:
+        return self.tasks[0].served
 
     @property
-    def mixed(self) -> bool:
-        return len(self.each) > 1
+    def is_mix(self) -> bool:
+        return len(self.tasks) > 1
 
     @property
     def collection(self) -> str:
-        return self.first.served.collection
+        return self.first.deployment.collection
 
     @property
-    def model(self) -> str:
-        return ",".join(dict.fromkeys(c.serving.generation.id for c in self.each))
+    def model_ids(self) -> str:
+        return ",".join(dict.fromkeys(c.served.model.id for c in self.tasks))
 
     @property
     def index_generation(self) -> str:
-        return ",".join(c.serving.index_generation for c in self.each)
+        return ",".join(c.served.index_generation for c in self.tasks)
 
     @cached_property
-    def facts(self) -> Scores:
-        """What distances mean: of a mix nothing is known but their order."""
-        if not self.mixed:
-            return self.first.facts
-        return Scores(next((m for m in (c.serving.index.metric for c in self.each) if not m.is_euclidean), EUCLIDEAN))
+    def scores(self) -> Scores:
+        """The scores of a single task. The distances of a mix are not calibrated."""
+        if not self.is_mix:
+            return self.first.scores
+        return Scores(next((m for m in (c.served.index.metric for c in self.tasks) if not m.is_euclidean), EUCLIDEAN))
 
 
-def switched_on(session: Session, tasks: Sequence[str]) -> None:
-    """Raises Conflict where a task that a model serves has been switched off since."""
-    off = set(tasks) - set(enabled(session, tasks)) if list(tasks) != [BUILT_IN] else set()
-    if off:
-        raise Conflict(
-            f"the task {', '.join(sorted(off))} is off; an administrator can switch it on", code="TaskDisabled"
-        )
+@dataclass(frozen=True, eq=False)
+class MixedNeighbours(Neighbours):
+    """The result of a search by several tasks: the union of each task's nearest faces.
+
+    by_task: (Q, T, n) each task's own distance; cells_probed: (T,) in each task's index
+    bound: (Q,) a face in no task's list is at least this far, so that the order below it is final (the threshold
+        algorithm of Fagin, Lotem and Naor 2001); +inf where the lists hold every face of the cells probed
+    """
+
+    by_task: Floats
+    bound: Floats
+    cells_probed: tuple[int, ...]
 
 
-def _scale(serving: Serving) -> float:
-    """How far this gallery's strangers spread. Raises Conflict."""
-    calibration = serving.facts.calibration
+def check_tasks_enabled(session: Session, tasks: Sequence[str]) -> None:
+    """Raises Conflict where one of the tasks has been switched off."""
+    if list(tasks) == [BUILT_IN_TASK]:
+        return
+    disabled = sorted(set(tasks) - set(enabled_tasks(session, tasks)))
+    if disabled:
+        raise Conflict(f"the task {', '.join(disabled)} is off; an administrator can switch it on", code="TaskDisabled")
+
+
+def search_mix(
+    session: Session,
+    criteria: Criteria,
+    queries: Sequence[Rows],
+    k: int,
+    cell_counts: Sequence[int | None],
+    allowed: Ids | None,
+) -> MixedNeighbours:
+    """Search by several tasks, over the union of the k nearest faces of each.
+
+    queries: each task's (Q, dim) rows; cell_counts: cells to probe in each task's index; allowed: face pks, None all
+    Raises Busy, WrongShape, NotFinite.
+    """
+    searches = zip(criteria.tasks, queries, cell_counts, strict=True)
+    lists = [c.served.search(rows, k, m, allowed) for c, rows, m in searches]
+    unions = [_rank_union(session, criteria, lists, queries, q) for q in range(len(queries[0]))]
+    width = max((len(ids) for ids, _, _ in unions), default=0)
+    ids = np.full((len(unions), width), -1, np.int64)
+    distances = np.full((len(unions), width), np.inf, np.float32)
+    by_task = np.full((len(unions), len(lists), width), np.inf, np.float32)
+    for q, (pks, total, of_tasks) in enumerate(unions):
+        ids[q, : len(pks)], distances[q, : len(pks)], by_task[q, :, : len(pks)] = pks, total, of_tasks
+    farthest = np.array([listed.distances[:, -1] for listed in lists], np.float64)
+    for own, criterion in zip(farthest, criteria.tasks, strict=True):
+        if k >= (len(criterion.served.index) if allowed is None else len(allowed)):
+            own[:] = np.inf  # the list holds every face
+    bound = np.asarray(np.array([c.factor for c in criteria.tasks]) @ farthest, np.float32)
+    fraction = np.sum([listed.fraction for listed in lists], axis=0)
+    probed = tuple(listed.m for listed in lists)
+    return MixedNeighbours(ids, distances, fraction, max(probed), by_task, bound, probed)
+
+
+def _rank_union(
+    session: Session, criteria: Criteria, lists: Sequence[Neighbours], queries: Sequence[Rows], query: int
+) -> tuple[Ids, Floats, Floats]:
+    """For one query: face pks by rising distance of the mix, that distance, and (T, n) the distances by task.
+
+    A face without an embedding for one of the tasks, since it is quite new or has been removed, is left out.
+    """
+    union = np.unique(np.concatenate([listed.ids[query] for listed in lists]))
+    union = union[union >= 0]
+    by_task = np.full((len(lists), len(union)), np.nan, np.float32)
+    for own, criterion, listed, rows in zip(by_task, criteria.tasks, lists, queries, strict=True):
+        is_listed = listed.ids[query] >= 0
+        own[np.searchsorted(union, listed.ids[query][is_listed])] = listed.distances[query][is_listed]
+        missing = np.isnan(own)
+        own[missing] = _stored_distances(session, criterion.served, rows[query], union[missing])
+    factors = np.array([c.factor for c in criteria.tasks])
+    total = (factors @ by_task.astype(np.float64)).astype(np.float32)
+    order = np.lexsort((union, total))
+    order = order[~np.isnan(total[order])]
+    return union[order], total[order], by_task[:, order]
+
+
+def _stored_distances(session: Session, served: ServedModel, query: Rows, pks: Ids) -> Floats:
+    """(n,) distances from the (dim,) query to the stored embeddings of these faces; NaN where there is none."""
+    known = enrolled_faces.read_embeddings(session, served, pks.tolist())
+    distances = np.full(len(pks), np.nan, np.float32)
+    is_known = np.isin(pks, list(known))
+    if is_known.any():
+        rows = np.stack([known[pk] for pk in pks[is_known].tolist()])
+        distances[is_known] = served.index.metric.distances(query[None], rows)[0]
+    return distances
+
+
+def _scale(served: ServedModel) -> float:
+    """How far the impostor distances of this gallery spread. Raises Conflict."""
+    calibration = served.scores.calibration
     spread = calibration.impostors.spread if calibration is not None else 0.0
     if spread <= 0:
         raise Conflict(
-            f"the distances of the task {serving.task!r} cannot be weighed against others yet: its model is not "
+            f"the distances of the task {served.task!r} cannot be weighed against others yet: its model is not "
             "calibrated here; more faces, and subjects with two or more, are needed, or search by one task",
             code="NotCalibrated",
         )

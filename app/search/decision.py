@@ -1,21 +1,119 @@
-"""Whether a search names somebody."""
+"""Decide: the threshold up to which matches are accepted, and whether a search names somebody."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.deps.shapes import SubjectRef
-from app.search.acceptance import AcceptanceThreshold
-from app.search.schemas import Decision, Match
+from app.errors import Conflict
+from app.search.schemas import AppliedThreshold, Decision, Evidence, Match, ScoreOut
+from app.serving.scores import Scores
+from ml.identification.decision_rule import DecisionRule
+from ml.identification.open_set import PersonThreshold
 
-Outcome = tuple[Decision | None, SubjectRef | None]
+FaceDecision = tuple[Decision | None, SubjectRef | None]
 """The decision, and the person of a match."""
+UNCALIBRATED = (
+    "nothing is calibrated in this collection yet: enrol 100 faces or more, of people with two or more each, or serve "
+    "it with a recogniser that brings its own calibration"
+)
 
 
-def decide(threshold: AcceptanceThreshold, matches: Sequence[Match]) -> Outcome:
-    """Who a face is, from the nearest people, in any order.
+@dataclass(frozen=True)
+class AcceptanceThreshold:
+    """The limit up to which matches are accepted.
 
-    A face without a name never stands before its person: the nearest person with a name decides, and only where that
-    one does not pass does a face without a name. Where a distractor is nearer than everybody with a name, the face is
-    unknown.
+    kind: what the limit applies to: the person distance for fpir, the distance of a face for fmr and similarity; None:
+        nothing is calibrated, or several tasks are mixed, and nothing is accepted or rejected
+    possible_distance: for fpir, up to here a person is a possible match; rule: how person distances are computed
+    """
+
+    kind: Literal["fpir", "fmr", "similarity"] | None
+    distance: float = np.nan
+    similarity: float | None = None
+    possible_distance: float = np.nan
+    rule: DecisionRule = field(default_factory=DecisionRule)
+    description: AppliedThreshold | None = None
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether the answer leaves out the matches beyond it."""
+        return self.kind in ("fmr", "similarity")
+
+    def accepts(self, score: ScoreOut) -> bool | None:
+        """Whether a match with these scores passes."""
+        if self.kind == "fpir":
+            return score["person_distance"] is not None and score["person_distance"] <= self.distance
+        if self.kind == "similarity":
+            return score["similarity"] is not None and score["similarity"] >= (self.similarity or 0)
+        return None if self.kind is None else score["distance"] <= self.distance
+
+
+def person_threshold(scores: Scores, fpir: float | None, faces: int) -> AcceptanceThreshold:
+    """The threshold at a false-positive identification rate or the default one, in a gallery of so many faces.
+
+    Raises Conflict where a rate was given and nothing is calibrated.
+    """
+    measured = scores.person_threshold(fpir, faces)
+    if measured is None:
+        if fpir is not None:
+            raise Conflict(UNCALIBRATED, code="NotCalibrated")
+        return AcceptanceThreshold(None, rule=scores.rule)
+    return AcceptanceThreshold(
+        "fpir",
+        measured.person_distance,
+        possible_distance=measured.possible_distance,
+        rule=measured.rule,
+        description=_describe(measured, faces),
+    )
+
+
+def pair_threshold(scores: Scores, fmr: float | None = None, similarity: float | None = None) -> AcceptanceThreshold:
+    """The threshold on pairs: at a false-match rate, by default the collection's, or at a similarity of 1 to 100.
+
+    Raises Conflict where one was given and nothing is calibrated.
+    """
+    blank = AppliedThreshold(
+        kind="similarity", fpir=None, fmr=None, distance=0.0, possible_distance=None, similarity=similarity,
+        low=None, high=None, enough=None, evidence=None, note=None,
+    )  # fmt: skip
+    measured = scores.threshold(fmr)
+    if measured is None:
+        if fmr is not None or similarity is not None:
+            raise Conflict(UNCALIBRATED, code="NotCalibrated")
+        return AcceptanceThreshold(None, rule=scores.rule)
+    if similarity is not None:
+        limit = scores.distance(similarity)
+        assert limit is not None, "a threshold is known, so a calibration is"
+        return AcceptanceThreshold("similarity", limit, similarity, description=blank | {"distance": limit})
+    similarities = scores.similarity(np.array([measured.distance]))
+    similarity = None if similarities is None else float(similarities[0])
+    description = blank | {
+        "kind": "fmr", "fmr": measured.fmr, "distance": measured.distance, "similarity": similarity,
+        "low": measured.low, "high": measured.high, "enough": measured.enough,
+    }  # fmt: skip
+    return AcceptanceThreshold("fmr", measured.distance, description=description)
+
+
+def score_faces(scores: Scores, distances: NDArray[np.float32]) -> list[ScoreOut]:
+    """The scores of (n,) distances, before any threshold is applied."""
+    blank: list[None] = [None] * len(distances)
+    similar, probable, false = scores.similarity(distances), scores.probability(distances), scores.fmr(distances)
+    columns = [blank if column is None else column.tolist() for column in (similar, probable, false)]
+    return [
+        ScoreOut(distance=d, similarity=s, probability=p, fmr_estimate=f, person_distance=None, passes=None)
+        for d, s, p, f in zip(distances.tolist(), *columns, strict=True)
+    ]
+
+
+def decide(threshold: AcceptanceThreshold, matches: Sequence[Match]) -> FaceDecision:
+    """Decide who a face is, from the nearest people, in any order.
+
+    The nearest person with a name decides, even where a face without a name is nearer; a face without a name counts
+    only where that person does not pass. Where a distractor is nearer than everybody with a name, the face is unknown.
     """
     if threshold.kind is None:
         return None, None
@@ -39,6 +137,39 @@ def _is_possible(threshold: AcceptanceThreshold, match: Match) -> bool:
 
 
 def _rank(match: Match) -> tuple[float, float]:
-    """By person distance where that is known, then by distance."""
+    """By person distance where it is known, then by distance."""
     distance = match["person_distance"]
     return (float("inf") if distance is None else distance), match["distance"]
+
+
+def _describe(measured: PersonThreshold, faces: int) -> AppliedThreshold:
+    evidence = Evidence(
+        source=measured.source,
+        people=measured.people,
+        searches=measured.searches,
+        measured_faces=measured.measured_faces,
+        gallery_faces=faces,
+        more_people=measured.more_people,
+        rule=asdict(measured.rule),  # type: ignore[typeddict-item]
+    )
+    return AppliedThreshold(
+        kind="fpir",
+        fpir=measured.fpir,
+        fmr=None,
+        distance=measured.person_distance,
+        possible_distance=measured.possible_distance,
+        similarity=None,
+        low=measured.low,
+        high=measured.high,
+        enough=measured.enough,
+        evidence=evidence,
+        note=None if measured.enough else _note(measured),
+    )
+
+
+def _note(measured: PersonThreshold) -> str:
+    return (
+        f"too few people are enrolled to measure a rate of {measured.fpir:.3g} by searches: this threshold comes from "
+        f"pairs of faces and is on the safe side, so that more people than necessary are answered as unknown; about "
+        f"{measured.more_people:,} more people would be enough"
+    )

@@ -61,7 +61,7 @@ class Filter(BaseModel):
         for column, wanted in ((Face.attributes, self.metadata), (Subject.attributes, self.subject_metadata)):
             for key, condition in wanted.items():
                 value = _Sqlite(column, key) if dialect == "sqlite" else _Postgres(column, key)
-                clauses += _meets(value, condition)
+                clauses += _build_clauses(value, condition)
         return clauses
 
 
@@ -117,14 +117,14 @@ class _Postgres(_Value):
         return literal(Decimal(value), Numeric)
 
 
-def _meets(value: _Value, wanted: Condition | Plain) -> list[Clause]:
+def _build_clauses(value: _Value, wanted: Condition | Plain) -> list[Clause]:
     if not isinstance(wanted, Condition):
         return [value.equals(wanted)]
     clauses: list[Clause] = []
-    said = wanted.model_fields_set
-    if "eq" in said:
+    given = wanted.model_fields_set
+    if "eq" in given:
         clauses.append(value.equals(wanted.eq))
-    if "ne" in said:
+    if "ne" in given:
         clauses.append(not_(func.coalesce(value.equals(wanted.ne), literal(False))))
     if wanted.any_of is not None:
         clauses.append(or_(literal(False), *(value.equals(v) for v in wanted.any_of)))

@@ -1,103 +1,115 @@
-"""From matches to an answer, with the crops and explanations that were asked for."""
+"""Build the answer of a search from its matches, with the crops and explanations that `include` asks for."""
 
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.db.tables import Collection
+from fastapi import Response
+from pydantic_core import to_json
+
+from app.db.lookups import get_collection
 from app.deps.shapes import BoundingBox
-from app.errors import NotFound
-from app.search import naming
-from app.search.acceptance import AcceptanceThreshold
-from app.search.asked import EXPLAINED_IN_ALL, Asked
+from app.search.context import SearchContext
 from app.search.criteria import Criteria, Criterion
-from app.search.desk import Desk
-from app.search.explaining import explain, kinds_of
-from app.search.matching import Hits
-from app.search.schemas import Answer, FaceResult, Weighed
+from app.search.decision import AcceptanceThreshold
+from app.search.enrolled_faces import read_crop
+from app.search.explanation import crop_kinds, explain_matches
+from app.search.matching import SearchHits
+from app.search.params import MAX_EXPLAINED_PER_PHOTO, SearchParams
+from app.search.schemas import FaceResult, SearchOut, TaskShare, VerifyOut
 from ml import images
 from ml.types import CropKind, Crops
 
 
 @dataclass(frozen=True)
 class Query:
-    """A face that is searched with: where it is in the photo, and its (1, ...) crops; None where it has none."""
+    """A face that is searched with: its box in the photo, and its (1, ...) crops; None where it has none."""
 
     box: BoundingBox | None = None
     crops: Mapping[CropKind, Crops] | None = None
 
 
+def json_response(answer: SearchOut | VerifyOut) -> Response:
+    """Serialise an answer at once, without FastAPI's validation: it may hold thousands of matches."""
+    headers = {"X-Model": answer["model"], "X-Index-Generation": answer["index_generation"]}
+    return Response(to_json(answer), media_type="application/json", headers=headers)
+
+
 def build_answer(
-    desk: Desk,
+    context: SearchContext,
     criteria: Criteria,
-    asked: Asked,
+    params: SearchParams,
     threshold: AcceptanceThreshold,
-    hits: Hits,
+    hits: SearchHits,
     queries: Sequence[Query],
-) -> Answer:
-    """The answer, with what `include` asks for. Raises NotFound, Busy."""
-    _still_there(desk, criteria, hits)
+) -> SearchOut:
+    """Raises NotFound, Busy."""
+    _check_collection(context, criteria, hits)
     faces = [
         FaceResult(bounding_box=query.box, decision=decision, subject=subject, matches=matches)
         for query, matches, (decision, subject) in zip(queries, hits.matches, hits.decisions, strict=True)
     ]
-    if "crop" in asked.include:
-        _add_crops(desk, criteria, hits, faces, queries)
-    if "explanation" in asked.include:
-        _add_explanations(desk, criteria, hits, faces, queries)
-    answer = Answer(
+    if "crop" in params.include:
+        _add_crops(context, criteria, hits, faces, queries)
+    if "explanation" in params.include:
+        _add_explanations(context, criteria, hits, faces, queries)
+    answer = SearchOut(
         faces=faces,
-        model=criteria.model,
+        model=criteria.model_ids,
         index_generation=criteria.index_generation,
-        task=asked.task if criteria.mixed else criteria.first.task,
-        m=hits.m,
+        task=params.task if criteria.is_mix else criteria.first.task,
+        m=max(hits.cells_probed),
         fraction=hits.fraction,
-        calibrated=criteria.facts.calibration is not None,
+        calibrated=criteria.scores.calibration is not None,
         threshold=threshold.description,
     )
-    if criteria.mixed:
-        answer["tasks"] = [_weighed(c, m) for c, m in zip(criteria.each, hits.ms, strict=True)]
-        answer["complete"] = hits.settled
+    if criteria.is_mix:
+        answer["tasks"] = [_task_share(c, m) for c, m in zip(criteria.tasks, hits.cells_probed, strict=True)]
+        answer["complete"] = hits.is_complete
     return answer
 
 
-def _weighed(criterion: Criterion, m: int) -> Weighed:
-    serving = criterion.serving
-    return Weighed(
-        task=serving.task,
+def _task_share(criterion: Criterion, m: int) -> TaskShare:
+    served = criterion.served
+    return TaskShare(
+        task=served.task,
         share=criterion.share,
         scale=criterion.scale,
-        model=serving.generation.id,
-        index_generation=serving.index_generation,
+        model=served.model.id,
+        index_generation=served.index_generation,
         m=m,
     )
 
 
-def _still_there(desk: Desk, criteria: Criteria, hits: Hits) -> None:
-    """Where nothing was found at all, the collection may be gone and the follower not know it yet."""
-    if not hits.known and desk.session.get(Collection, criteria.collection) is None:
-        raise NotFound(f"no collection {criteria.collection!r}")
+def _check_collection(context: SearchContext, criteria: Criteria, hits: SearchHits) -> None:
+    """A search without any result may be of a collection that is gone, before the follower notices. Raises NotFound."""
+    if not hits.faces:
+        get_collection(context.session, criteria.collection)
 
 
-def _add_crops(desk: Desk, criteria: Criteria, hits: Hits, faces: list[FaceResult], queries: Sequence[Query]) -> None:
-    blobs, kind, named = desk.engine.resources.blobs, kinds_of(criteria)[0], hits.named
+def _add_crops(
+    context: SearchContext, criteria: Criteria, hits: SearchHits, faces: list[FaceResult], queries: Sequence[Query]
+) -> None:
+    kind, enrolled = crop_kinds(criteria)[0], hits.faces_by_id
     for face, query in zip(faces, queries, strict=True):
         if query.crops is not None:
             face["crop"] = base64.b64encode(images.encode_png(query.crops[kind][0])).decode()
-        for found in face["matches"]:
-            found["crop"] = naming.crop(blobs, criteria.collection, named[found["face_id"]], kind)
+        for match in face["matches"]:
+            match["crop"] = read_crop(context.blobs, criteria.collection, enrolled[match["face_id"]], kind)
 
 
 def _add_explanations(
-    desk: Desk, criteria: Criteria, hits: Hits, faces: list[FaceResult], queries: Sequence[Query]
+    context: SearchContext, criteria: Criteria, hits: SearchHits, faces: list[FaceResult], queries: Sequence[Query]
 ) -> None:
-    left, named = EXPLAINED_IN_ALL, hits.named
+    remaining, enrolled = MAX_EXPLAINED_PER_PHOTO, hits.faces_by_id
     for face, query in zip(faces, queries, strict=True):
-        here = [named[found["face_id"]] for found in face["matches"]]
-        told = explain(criteria, desk.engine.resources.blobs, query.crops, here[:left])
-        told += [f"only the first {EXPLAINED_IN_ALL} matches of an answer are explained"] * len(here[left:])
-        left = max(0, left - len(here))
-        for found, one in zip(face["matches"], told, strict=True):
-            found["explanation"] = None if isinstance(one, str) else one
-            if isinstance(one, str):
-                found["unexplained"] = one
+        matched = [enrolled[match["face_id"]] for match in face["matches"]]
+        results = explain_matches(criteria, context.blobs, query.crops, matched[:remaining])
+        results += [f"only the first {MAX_EXPLAINED_PER_PHOTO} matches of an answer are explained"] * len(
+            matched[remaining:]
+        )
+        remaining = max(0, remaining - len(matched))
+        for match, result in zip(face["matches"], results, strict=True):
+            match["explanation"] = None if isinstance(result, str) else result
+            if isinstance(result, str):
+                match["unexplained"] = result

@@ -1,12 +1,90 @@
-"""What a search answers. Plain dictionaries: an answer may hold thousands of matches."""
+"""The answers of search and verify. They are plain dictionaries, since an answer may hold thousands of matches."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
+from app.db import examples
 from app.deps.shapes import BoundingBox, SubjectRef
-from app.search.samples import EXAMPLE, MIXED, VERDICT
+
+SCORE: dict[str, Any] = {
+    "distance": 0.41, "similarity": 98.2, "probability": 0.982, "fmr_estimate": 0.0001,
+    "person_distance": 0.22, "passes": True,
+}  # fmt: skip
+THRESHOLD: dict[str, Any] = {
+    "kind": "fpir", "fpir": 0.01, "fmr": None, "distance": 0.31, "possible_distance": 0.42, "similarity": None,
+    "low": 0.0055, "high": 0.0163, "enough": True,
+    "evidence": {
+        "source": "leave-one-out", "people": 500, "searches": 2431, "measured_faces": 2431, "gallery_faces": 2440,
+        "more_people": 0, "rule": {"template_weight": 0.6667, "margin_weight": 0.75},
+    },
+    "note": None,
+}  # fmt: skip
+PAIRS: dict[str, Any] = THRESHOLD | {
+    "kind": "fmr", "fpir": None, "fmr": 0.00097, "distance": 0.7, "possible_distance": None, "similarity": 88.0,
+    "low": 0.00064, "high": 0.0014, "evidence": None,
+}  # fmt: skip
+SUBJECT: dict[str, Any] = {"id": examples.SUBJECT, "external_id": examples.EXTERNAL_ID}
+MATCH: dict[str, Any] = {
+    "face_id": examples.FACE,
+    "subject": SUBJECT,
+    "role": "gallery",
+}
+PART: dict[str, Any] = {
+    "task": "identity",
+    "descriptor": "lbp",
+    "contribution": 0.41,
+    "grid": {"crop": "grey", "rows": 3, "columns": 2, "size": 50},
+    "cells": [[0.21, 0.12], [-0.02, 0.06], [0.03, 0.01]],
+}
+FACES: dict[str, Any] = {"faces": [{"face_id": examples.FACE, "distance": 0.41, "similarity": 98.2}]}
+EXPLAINED = MATCH | SCORE | FACES | {"explanation": {"distance": 0.41, "parts": [PART], "rest": 0.0}}
+EXAMPLE: dict[str, Any] = {
+    "faces": [{"bounding_box": examples.BOX, "decision": "match", "subject": SUBJECT, "matches": [EXPLAINED]}],
+    "model": examples.MODEL,
+    "index_generation": "3.1042",
+    "task": "identity",
+    "m": 8,
+    "fraction": 0.07,
+    "calibrated": True,
+    "threshold": THRESHOLD,
+}
+ORDERED: dict[str, Any] = {
+    "distance": 0.49, "similarity": None, "probability": None, "fmr_estimate": None,
+    "person_distance": None, "passes": None,
+}  # fmt: skip
+WEIGHED: dict[str, Any] = {
+    "task": "identity", "share": 0.7, "scale": 1.0, "model": examples.MODEL, "index_generation": "3.1042", "m": 8,
+}  # fmt: skip
+MIXED: dict[str, Any] = EXAMPLE | {
+    "faces": [
+        {
+            "bounding_box": examples.BOX,
+            "decision": None,
+            "subject": None,
+            "matches": [MATCH | ORDERED | {"distances": {"identity": 0.4, "age": 0.35}}],
+        }
+    ],
+    "index_generation": "3.1042,1.1042",
+    "task": "identity:0.7,age:0.3",
+    "fraction": 0.14,
+    "calibrated": False,
+    "threshold": None,
+    "tasks": [WEIGHED, WEIGHED | {"task": "age", "share": 0.3, "scale": 0.5, "index_generation": "1.1042"}],
+    "complete": True,
+}
+VERDICT: dict[str, Any] = {
+    **SCORE,
+    "person_distance": None,
+    "bounding_boxes": [examples.BOX, examples.BOX],
+    "face_id": None,
+    "model": examples.MODEL,
+    "index_generation": "3.1042",
+    "task": "identity",
+    "calibrated": True,
+    "threshold": PAIRS,
+}
 
 
 def field(description: str, **more: Any) -> Any:
@@ -14,7 +92,7 @@ def field(description: str, **more: Any) -> Any:
     return Field(description=description, **more)
 
 
-class Score(TypedDict):
+class ScoreOut(TypedDict):
     """How alike two faces are, and whether that is enough."""
 
     distance: Annotated[float, field("of the two faces as the model compares them; smaller is more alike")]
@@ -40,7 +118,7 @@ class Score(TypedDict):
     passes: Annotated[bool | None, field("whether it is accepted at `threshold`; null where nothing is calibrated")]
 
 
-class Grid(TypedDict):
+class GridOut(TypedDict):
     """rows x columns of squares, `size` pixels a side, from the top-left corner of that kind of crop: grey is 100 wide
     and 170 high, colour 112 x 112."""
 
@@ -57,11 +135,11 @@ class ExplanationPart(TypedDict):
     task: str
     descriptor: str
     contribution: float
-    grid: Grid | None
+    grid: GridOut | None
     cells: list[list[float]] | None
 
 
-class Explanation(TypedDict):
+class ExplanationOut(TypedDict):
     """distance = the contributions of all parts + rest, in double precision. rest: what no cell made (0 for one linear
     map; with local maps, what came of the faces' belonging to different ones)."""
 
@@ -78,7 +156,7 @@ class MatchedFace(TypedDict):
     similarity: Annotated[float | None, field("of this pair, 0 to 100; null where nothing is calibrated")]
 
 
-class Match(Score):
+class Match(ScoreOut):
     """A person who may be the one, by the nearest of their faces; or a face of nobody known."""
 
     face_id: Annotated[str, field("id of the person's nearest enrolled face")]
@@ -89,7 +167,7 @@ class Match(Score):
     ]
     distances: NotRequired[Annotated[dict[str, float], field("of a mix of tasks: each task's own distance")]]
     crop: NotRequired[Annotated[str | None, field("the aligned crop as base64 PNG; null where its file is gone")]]
-    explanation: NotRequired[Annotated[Explanation | None, field("what made the distance; null: see `unexplained`")]]
+    explanation: NotRequired[Annotated[ExplanationOut | None, field("what made the distance; null: see `unexplained`")]]
     unexplained: NotRequired[Annotated[str, field("why an explanation that was asked for is null")]]
 
 
@@ -115,7 +193,7 @@ class FaceResult(TypedDict):
     crop: NotRequired[Annotated[str | None, field("the aligned crop of the face that was searched with, base64 PNG")]]
 
 
-class Rule(TypedDict):
+class PersonDistanceRule(TypedDict):
     """person_distance = base - margin_weight x (base of the next person - base), where base = (1 - template_weight) x
     distance of the nearest face + template_weight x distance to the mean of the person's faces."""
 
@@ -139,10 +217,10 @@ class Evidence(TypedDict):
     measured_faces: Annotated[int, field("faces in the gallery when it was measured")]
     gallery_faces: Annotated[int, field("faces in it now; the threshold is extrapolated to as many")]
     more_people: Annotated[int, field("how many more enrolled people it would take; 0 where the evidence is enough")]
-    rule: Annotated[Rule, field("how person distances are computed")]
+    rule: Annotated[PersonDistanceRule, field("how person distances are computed")]
 
 
-class Threshold(TypedDict):
+class AppliedThreshold(TypedDict):
     """Where matches stop being accepted, and how sure that is."""
 
     kind: Annotated[
@@ -161,7 +239,7 @@ class Threshold(TypedDict):
     note: Annotated[str | None, field("what is missing where the evidence is not enough")]
 
 
-class Weighed(TypedDict):
+class TaskShare(TypedDict):
     """A task's part in a mix: share x its distance / scale. scale: how far this gallery's strangers spread by it."""
 
     task: str
@@ -172,7 +250,7 @@ class Weighed(TypedDict):
     m: int
 
 
-class Answer(TypedDict):
+class SearchOut(TypedDict):
     """m: cells probed; fraction: distances computed over faces held; calibrated: whether similarities are known;
     threshold: what decisions and `passes` go by; null where nothing is calibrated.
 
@@ -186,12 +264,12 @@ class Answer(TypedDict):
     m: int
     fraction: float
     calibrated: bool
-    threshold: Threshold | None
-    tasks: NotRequired[list[Weighed]]
+    threshold: AppliedThreshold | None
+    tasks: NotRequired[list[TaskShare]]
     complete: NotRequired[bool]
 
 
-class Verdict(Score):
+class VerifyOut(ScoreOut):
     """passes: taken for one person at the threshold. face_id: the nearest face of the subject, or the one named."""
 
     bounding_boxes: list[BoundingBox]
@@ -200,8 +278,8 @@ class Verdict(Score):
     index_generation: str
     task: str
     calibrated: bool
-    threshold: Threshold | None
+    threshold: AppliedThreshold | None
 
 
-setattr(Answer, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [EXAMPLE, MIXED]}))  # noqa: B010
-setattr(Verdict, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [VERDICT]}))  # noqa: B010
+setattr(SearchOut, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [EXAMPLE, MIXED]}))  # noqa: B010
+setattr(VerifyOut, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [VERDICT]}))  # noqa: B010

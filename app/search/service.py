@@ -1,67 +1,135 @@
-"""Searches by photo, by enrolled face and by vector: one generation for the whole of each."""
+"""Search by photo, by enrolled face or by vector, and verify a pair. One model for each task answers a request."""
+
+from collections.abc import Sequence
 
 import numpy as np
+from sqlalchemy import select
 
-from app.errors import Invalid
-from app.search import naming
-from app.search.acceptance import AcceptanceThreshold, pair_threshold, person_threshold
-from app.search.asked import Asked, PhotoAsked
-from app.search.criteria import Criteria
-from app.search.desk import Desk, bounding_box, crops
-from app.search.explaining import crops_of, kinds_of
-from app.search.matching import match
-from app.search.places import stored
+from app.db.tables import Collection, Face, Subject
+from app.deps.caller import Caller
+from app.errors import Invalid, NotFound
+from app.search import enrolled_faces
+from app.search.context import SearchContext, bounding_box, stack_crops
+from app.search.criteria import Criteria, check_tasks_enabled
+from app.search.decision import AcceptanceThreshold, pair_threshold, person_threshold, score_faces
+from app.search.explanation import crop_kinds, read_crops
+from app.search.matching import find_matches
+from app.search.params import PhotoSearchParams, SearchParams, VerifyParams
 from app.search.response import Query, build_answer
-from app.search.schemas import Answer
+from app.search.schemas import SearchOut, VerifyOut
+from app.serving.deployments import ServedModel
+from ml.types import Rows
+
+MAX_COMPARED_FACES = 1000
 
 
-def by_photo(desk: Desk, collection: str, data: bytes, asked: PhotoAsked) -> Answer:
+def search_by_photo(context: SearchContext, collection: str, photo: bytes, params: PhotoSearchParams) -> SearchOut:
     """Raises NotFound, Invalid, Conflict, Busy, ml.Unreadable."""
-    most = 1 if asked.face_selection == "largest" else desk.engine.resources.settings.max_faces_per_image
-    with desk.use(collection, asked) as criteria:
-        threshold = _threshold(criteria, asked)
-        faces = desk.faces(data, aligned=asked.aligned, most=most)
-        rows = [c.serving.embed(crops(c.serving, faces)) for c in criteria.each]
-        hits = match(desk.session, criteria, rows, asked, threshold)
+    limit = 1 if params.face_selection == "largest" else context.engine.resources.settings.max_faces_per_image
+    with context.use_models(collection, params) as criteria:
+        threshold = _threshold(criteria, params)
+        faces = context.find_faces(photo, aligned=params.aligned, limit=limit)
+        embedded = [c.served.embed(stack_crops(c.served, faces)) for c in criteria.tasks]
+        hits = find_matches(context.session, criteria, embedded, params, threshold)
         queries = [Query(bounding_box(f), {kind: crop[None] for kind, crop in f.crops.items()}) for f in faces]
-        return build_answer(desk, criteria, asked, threshold, hits, queries)
+        return build_answer(context, criteria, params, threshold, hits, queries)
 
 
-def by_face(desk: Desk, collection: str, face_id: str, asked: Asked) -> Answer:
+def search_by_face(context: SearchContext, collection: str, face_id: str, params: SearchParams) -> SearchOut:
     """The face itself is not among its matches. Raises NotFound, Conflict, Busy."""
-    with desk.use(collection, asked) as criteria:
-        threshold = _threshold(criteria, asked)
-        face = naming.face(desk.session, collection, face_id)
-        rows = [stored(desk.session, c.serving, [face.pk]) for c in criteria.each]
-        hits = match(desk.session, criteria, rows, asked, threshold, excluded=face.pk)
-        kinds = kinds_of(criteria) if asked.include else ()
-        own = crops_of(desk.engine.resources.blobs, collection, naming.names(desk.session, [face.pk])[face.pk], kinds)
-        return build_answer(desk, criteria, asked, threshold, hits, [Query(None, own or None)])
+    session = context.session
+    with context.use_models(collection, params) as criteria:
+        threshold = _threshold(criteria, params)
+        pk = enrolled_faces.get_face(session, collection, face_id).pk
+        embedded = [enrolled_faces.get_embeddings(session, c.served, [pk]) for c in criteria.tasks]
+        hits = find_matches(session, criteria, embedded, params, threshold, excluded=pk)
+        kinds = crop_kinds(criteria) if params.include else ()
+        crops = read_crops(context.blobs, collection, enrolled_faces.read_faces(session, [pk])[pk], kinds)
+        return build_answer(context, criteria, params, threshold, hits, [Query(None, crops or None)])
 
 
-def by_vector(desk: Desk, collection: str, vector: list[float], asked: Asked) -> Answer:
+def search_by_vector(context: SearchContext, collection: str, vector: list[float], params: SearchParams) -> SearchOut:
     """Raises NotFound, Invalid, Conflict, Busy."""
-    if "explanation" in asked.include:
-        raise Invalid("a vector has no crop whose cells could be told; search with a photo or an enrolled face")
-    if len(asked.shares) > 1:
+    if "explanation" in params.include:
+        raise Invalid("a vector has no crop to explain; search with a photo or an enrolled face")
+    if len(params.shares) > 1:
         raise Invalid("a vector lies in the space of one task; search with a photo or an enrolled face by several")
-    with desk.use(collection, asked) as criteria:
-        serving = criteria.first
-        threshold = _threshold(criteria, asked)
-        if len(vector) != serving.index.dim:
+    with context.use_models(collection, params) as criteria:
+        served = criteria.first
+        threshold = _threshold(criteria, params)
+        if len(vector) != served.index.dim:
             raise Invalid(
-                f"the vector must have {serving.index.dim} numbers, as the embeddings of model "
-                f"{serving.generation.id} for {serving.task} have; this one has {len(vector)}",
-                needed=serving.index.dim,
+                f"the vector must have {served.index.dim} numbers, as the embeddings of model "
+                f"{served.model.id} for {served.task} have; this one has {len(vector)}",
+                needed=served.index.dim,
             )
-        hits = match(desk.session, criteria, [np.array([vector], np.float32)], asked, threshold)
-        return build_answer(desk, criteria, asked, threshold, hits, [Query()])
+        hits = find_matches(context.session, criteria, [np.array([vector], np.float32)], params, threshold)
+        return build_answer(context, criteria, params, threshold, hits, [Query()])
 
 
-def _threshold(criteria: Criteria, asked: Asked) -> AcceptanceThreshold:
-    """What was asked for; else the default rate of strangers named. Raises Conflict."""
-    if criteria.mixed:
+def verify(context: SearchContext, caller: Caller, photos: Sequence[bytes], params: VerifyParams) -> VerifyOut:
+    """Two photos, or one and an enrolled face or subject. Raises Invalid, NotFound, Forbidden, Busy, ml.Unreadable."""
+    if len(photos) + (params.face_id is not None) + (params.subject is not None) != 2:
+        raise Invalid("give two photos as `file`, or one and a face_id or a subject")
+    collection = _choose_collection(context, caller, params)
+    with context.engine.use(collection, params.task, params.model) as served:
+        check_tasks_enabled(context.session, [served.task])
+        threshold = pair_threshold(served.scores, params.fmr)
+        faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]
+        rows = served.embed(stack_crops(served, faces))
+        face_ids, others = _read_enrolled(context, served, params) if len(photos) == 1 else ([], rows[1:])
+        distances = served.index.metric.distances(rows[:1], others)[0]
+        nearest = int(np.argmin(distances))
+        [score] = score_faces(served.scores, distances[nearest : nearest + 1])
+        score["passes"] = threshold.accepts(score)
+        return VerifyOut(
+            **score,
+            bounding_boxes=[bounding_box(face) for face in faces],
+            face_id=face_ids[nearest] if face_ids else None,
+            model=served.model.id,
+            index_generation=served.index_generation,
+            task=params.task,
+            calibrated=served.scores.calibration is not None,
+            threshold=threshold.description,
+        )
+
+
+def _threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThreshold:
+    """The one that was asked for, else the default false-positive identification rate. Raises Conflict."""
+    if criteria.is_mix:
         return AcceptanceThreshold(None)
-    if asked.fmr is not None or asked.threshold is not None:
-        return pair_threshold(criteria.facts, asked.fmr, asked.threshold)
-    return person_threshold(criteria.facts, asked.fpir, len(criteria.first.index))
+    if params.fmr is not None or params.threshold is not None:
+        return pair_threshold(criteria.scores, params.fmr, params.threshold)
+    return person_threshold(criteria.scores, params.fpir, len(criteria.first.index))
+
+
+def _choose_collection(context: SearchContext, caller: Caller, params: VerifyParams) -> str:
+    """The collection that was named, else the only one that the caller may use. Raises Invalid, Forbidden."""
+    if params.collection is not None:
+        caller.check(params.collection)
+        return params.collection
+    chosen = select(Collection.id).limit(2)
+    if caller.collections:
+        chosen = chosen.where(Collection.id.in_(caller.collections))
+    collections = context.session.scalars(chosen).all()
+    if len(collections) != 1:
+        raise Invalid("name the collection whose model and thresholds are to be used: ?collection=")
+    return collections[0]
+
+
+def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyParams) -> tuple[list[str], Rows]:
+    """The ids and (n, dim) embeddings of the face or of the subject's faces. Raises NotFound, Busy."""
+    collection = served.deployment.collection
+    chosen = select(Face.pk, Face.face_id).where(Face.collection_id == collection)
+    chosen = chosen.order_by(Face.pk).limit(MAX_COMPARED_FACES)
+    if params.face_id is not None:
+        chosen = chosen.where(Face.face_id == params.face_id)
+    else:
+        chosen = chosen.join(Subject, Subject.pk == Face.subject_pk).where(Subject.id == params.subject)
+    faces = context.session.execute(chosen).all()
+    if not faces:
+        wanted = f"face {params.face_id!r}" if params.face_id is not None else f"subject {params.subject!r} with a face"
+        raise NotFound(f"no {wanted} in collection {collection!r}")
+    return [face.face_id for face in faces], enrolled_faces.get_embeddings(
+        context.session, served, [face.pk for face in faces]
+    )

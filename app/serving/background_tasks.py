@@ -1,4 +1,4 @@
-"""Slow work beside the follower, so that a moved pointer never waits for it: loading, building, measuring, saving."""
+"""Run slow work beside the follower, so that a moved pointer never waits: loading, building, calibrating, saving."""
 
 import logging
 import threading
@@ -9,58 +9,58 @@ from typing import Any, TypeVar
 
 log = logging.getLogger("likeness.engine")
 
-AT_ONCE = 2
+MAX_RUNNING_TASKS = 2
 Result = TypeVar("Result")
 
 
-class Chores:
-    """Each in a thread of its own, two at once; the follower's thread alone starts them and asks after them."""
+class BackgroundTasks:
+    """Two tasks run at once, each in its own thread. Only the follower's thread starts them and takes results."""
 
     def __init__(self, done: Callable[[], None]) -> None:
-        self._room, self._tell = threading.Semaphore(AT_ONCE), done
+        self._running, self._done = threading.Semaphore(MAX_RUNNING_TASKS), done
         self._under_way: dict[Hashable, Future[Any]] = {}
         self._awaited: set[Hashable] = set()
 
     def start(self, key: Hashable, work: Callable[[], object]) -> Future[Any]:
-        """Once for a key, until it is done."""
+        """Start the work, unless a task with this key is under way."""
         if key not in self._under_way:
             future = self._under_way[key] = Future[Any]()
-            threading.Thread(target=self._do, args=(future, work), name="chore", daemon=True).start()
+            threading.Thread(target=self._run, args=(future, work), name="background-task", daemon=True).start()
         return self._under_way[key]
 
     def busy(self, key: Hashable) -> bool:
-        """Whether work with this key is under way, or done and not tidied up: it would not be started anew."""
+        """Whether a task with this key is under way, or finished and not tidied up."""
         return key in self._under_way
 
     def result(self, key: Hashable, work: Callable[[], Result]) -> Result | None:
-        """What it gave, once it has; None until then: ask again at the next step. Raises what it raised."""
+        """The result of the work; None while it is under way, so call again at the next step. Raises what it raised."""
         future = self.start(key, work)
         if not future.done():
             self._awaited.add(key)
             return None
         del self._under_way[key]
-        found: Result = future.result()
-        return found
+        result: Result = future.result()
+        return result
 
     def tidy(self) -> None:
-        """After a step: what is done and was not asked for is let go, since nobody wants it any more."""
+        """After a step: drop finished tasks whose result no caller waits for, and log their errors."""
         for key, future in list(self._under_way.items()):
             if future.done() and key not in self._awaited:
                 del self._under_way[key]
                 if future.exception() is not None:
-                    log.error("chore.failed key=%s", key, exc_info=future.exception())
+                    log.error("background_task.failed key=%s", key, exc_info=future.exception())
         self._awaited.clear()
 
     def finish(self, seconds: float) -> None:
-        """Waits so long at most for those under way; the others end with the process."""
+        """Wait at most this long for the tasks under way; later ones end with the process."""
         wait(self._under_way.values(), seconds)
 
-    def _do(self, future: Future[Any], work: Callable[[], object]) -> None:
+    def _run(self, future: Future[Any], work: Callable[[], object]) -> None:
         started = time.monotonic()
-        with self._room:
+        with self._running:
             try:
                 future.set_result(work())
             except Exception as error:
                 future.set_exception(error)
-        log.debug("chore.done s=%.2f", time.monotonic() - started)
-        self._tell()
+        log.debug("background_task.done s=%.2f", time.monotonic() - started)
+        self._done()

@@ -1,4 +1,4 @@
-"""Slots, and company in them: what waits for a slot is taken together when one is free."""
+"""Limit concurrent inference, and batch the requests that are waiting."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -11,12 +11,12 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 Work = Callable[[list[Any]], Sequence[Any]]
 
-TOGETHER = 16
-WAITING = 32  # fewer than the request threads, so that probes and lists are answered whatever waits
+MAX_BATCH_ITEMS = 16
+MAX_WAITING_REQUESTS = 32  # fewer than the request threads, so that probes and lists are answered whatever waits
 
 
 class _Ticket:
-    """One that waits: for a result, for an error, or to be called with a batch to do itself."""
+    """A waiting request: it gets a result, an error, or a batch to compute itself."""
 
     def __init__(self, key: Hashable, item: Any) -> None:
         self.key, self.item = key, item
@@ -27,10 +27,10 @@ class _Ticket:
 
 
 class Slots:
-    """At most `count` do heavy work at once. A lone request waits for nobody; those that had to wait for a slot are
-    taken with all others of their kind, up to `TOGETHER`, by the first of them.
+    """At most `count` requests do heavy work at once. Requests that wait for a slot are batched with others that gave
+    the same key, up to MAX_BATCH_ITEMS, and the first of them does the work of all.
 
-    Raises Busy where `patience` seconds did not bring a slot, or too many wait already.
+    Raises Busy where no slot came free in `patience` seconds, or too many requests wait already.
     """
 
     def __init__(self, count: int, patience: float) -> None:
@@ -43,10 +43,10 @@ class Slots:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def together(self, key: Hashable, item: In, work: Callable[[list[In]], Sequence[Out]]) -> Out:
-        """`work([item])[0]`, maybe done with the items of others who gave an equal key."""
+    def run_batched(self, key: Hashable, item: In, work: Callable[[list[In]], Sequence[Out]]) -> Out:
+        """`work([item])[0]`, perhaps computed in one batch with items of other requests that gave an equal key."""
         ticket = self._enter(key, item)
-        if ticket.batch:  # else somebody did it for us
+        if ticket.batch:  # else another request did the work
             try:
                 _do(ticket.batch, work)
             finally:
@@ -59,8 +59,8 @@ class Slots:
         return result
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """A slot for work that nobody can share."""
+    def reserve(self) -> Iterator[None]:
+        """Hold a slot for work that cannot be batched."""
         self._enter(object(), None)
         try:
             yield
@@ -74,8 +74,8 @@ class Slots:
                 self._free -= 1
                 ticket.batch = [ticket]
                 return ticket
-            if len(self._waiting) >= WAITING:
-                raise Busy(f"{WAITING} requests wait already; try again shortly")
+            if len(self._waiting) >= MAX_WAITING_REQUESTS:
+                raise Busy(f"{MAX_WAITING_REQUESTS} requests wait already; try again shortly")
             self._waiting.append(ticket)
         if not ticket.called.wait(self.patience) and self._gave_up(ticket):
             raise Busy(f"no slot came free in {self.patience:g} s; try again shortly")
@@ -90,19 +90,19 @@ class Slots:
         return False
 
     def _leave(self) -> None:
-        """The slot goes to the first that waits, and those of its kind come along."""
+        """Pass the slot to the first waiting request, with all others of its key as its batch."""
         with self._lock:
             if not self._waiting:
                 self._free += 1
                 return
             first = self._waiting[0]
-            first.batch = [t for t in self._waiting if t.key == first.key][:TOGETHER]
+            first.batch = [t for t in self._waiting if t.key == first.key][:MAX_BATCH_ITEMS]
             self._waiting = [t for t in self._waiting if t not in first.batch]
         first.called.set()
 
 
 def _do(batch: list[_Ticket], work: Work) -> None:
-    """Each gets its result; where the batch fails, each is tried by itself, so that one bad item spoils no other."""
+    """Give each ticket its result. Where the batch fails, try each item alone, so that one bad item fails alone."""
     try:
         for ticket, result in zip(batch, work([t.item for t in batch]), strict=True):
             ticket.result = result

@@ -1,4 +1,4 @@
-"""One deployment kept as its tables say: its champion loaded and swapped in, its indexes brought up to date."""
+"""Bring one served deployment in line with its row: swap in a new champion, update its indexes, recalibrate it."""
 
 import logging
 import time
@@ -13,180 +13,200 @@ from app.db.tables import DEFAULT_FPIR, Deployment
 from app.errors import AppError
 from app.resources import Resources
 from app.serving import gallery_calibration
-from app.serving.background_tasks import Chores
-from app.serving.deployments import Key, Registry, Served, Wishes
-from app.serving.index_builder import Place
-from app.serving.index_loader import Opener
-from app.serving.loaded_index import Held
+from app.serving.background_tasks import BackgroundTasks
+from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment
+from app.serving.index_builder import IndexKey
+from app.serving.index_loader import IndexLoader
+from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
-from app.serving.snapshots import Shelf
+from app.serving.snapshots import SnapshotStore
 from ml.errors import LikenessError
 
 log = logging.getLogger("likeness.engine")
 
 SAVE_SECONDS = 300.0
-COLD_SECONDS = 60.0
-QUIET_SECONDS = 0.5
-WARM_BYTES = 256 * 2**20
-"""What an index that does not serve may take beyond the champion's own bytes, and still be kept at hand."""
+LOAD_RETRY_SECONDS = 60.0
+IDLE_SECONDS = 0.5
+MAX_PRELOADED_BYTES = 256 * 2**20
+"""How many bytes more than the champion's index a preloaded index may take."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """A deployment as the tables have it."""
+class DeploymentRow:
+    """The row of a deployment, with the change number of its collection."""
 
     collection: str
     task: str
-    born: float
+    collection_created_at: float
     change: int
     version: int
-    told_at: float
+    updated_at: float
     champion: str
     challenger: str | None
     previous: str | None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> DeploymentKey:
         return self.collection, self.task
 
     @property
     def pointers(self) -> Mapping[str, str | None]:
         return {"champion": self.champion, "challenger": self.challenger, "previous": self.previous}
 
-    def place(self, generation: str) -> Place:
-        return Place(self.collection, self.task, generation, self.born)
+    def index_key(self, model_id: str) -> IndexKey:
+        return IndexKey(self.collection, self.task, model_id, self.collection_created_at)
 
 
-class Keeper:
-    """What the follower does for one deployment. Only its thread comes here; requests read the registry.
+class DeploymentSync:
+    """What the follower does for one deployment. Only the follower's thread calls it; requests read the registry.
 
-    Each step is short: whatever takes long is a chore, which is asked after at the next step.
+    Each step is short: slow work runs as a background task, and a later step takes its result.
     """
 
-    def __init__(self, resources: Resources, registry: Registry, wishes: Wishes, shelf: Shelf) -> None:
-        self.resources, self.registry, self.wishes, self.shelf = resources, registry, wishes, shelf
-        self.opener = Opener(resources, shelf)
-        self.chores = Chores(lambda: resources.bell.ring("changes"))
-        self._cold: dict[Place, float] = {}  # could not be loaded; not tried before then
-        self._measured: dict[Place, int] = {}  # how many faces there were when facts were last looked for
+    def __init__(
+        self, resources: Resources, registry: Registry, recently_requested: RecentlyRequested, snapshots: SnapshotStore
+    ) -> None:
+        self.resources, self.registry = resources, registry
+        self.recently_requested, self.snapshots = recently_requested, snapshots
+        self.loader = IndexLoader(resources, snapshots)
+        self.tasks = BackgroundTasks(lambda: resources.notifier.notify("changes"))
+        self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
+        self._calibrated_at_count: dict[IndexKey, int] = {}  # face count when a calibration was last started
 
-    def keep(self, told: Told) -> None:
-        """Raises OperationalError, NotFound, ml.Corrupt; what was served before still is."""
-        served = self.registry.get(told.key)
-        if served is None or (served.version, served.told_at) != (told.version, told.told_at):
-            self._point(served, told)
-        served = self.registry.get(told.key)
+    def synchronise(self, row: DeploymentRow) -> None:
+        """Bring what is served in line with the row. Raises OperationalError, NotFound, ml.Corrupt.
+
+        After an error the deployment is served as before.
+        """
+        served = self.registry.get(row.key)
+        if served is None or (served.version, served.updated_at) != (row.version, row.updated_at):
+            self._swap_champion(served, row)
+        served = self.registry.get(row.key)
         if served is None:
             return
-        for held in served.held.values():
-            self._follow(held, told.change)
-        if served.champion.place.generation == told.champion:
-            self._warm(told)
-            self._measure(served.champion, served.facts[told.champion].measured_on)
-            for held in served.held.values():
-                if held.saved != held.standing.change and time.monotonic() - held.saved_at > SAVE_SECONDS:
-                    held.saved_at = time.monotonic()
-                    self.chores.start(("save", held), partial(self.save, held))
+        for index in served.indexes.values():
+            self._update_index(index, row.change)
+        if served.champion.key.model_id == row.champion:
+            self._preload_models(row)
+            self._recalibrate(served.champion, served.scores[row.champion].calibrated_at_count)
+            for index in served.indexes.values():
+                if index.saved_change != index.state.change and time.monotonic() - index.save_tried_at > SAVE_SECONDS:
+                    index.save_tried_at = time.monotonic()
+                    self.tasks.start(("save", index), partial(self.save, index))
 
-    def forget_all_but(self, known: set[tuple[str, str, float]]) -> None:
-        """A collection that is gone is not served, nor kept on the disk."""
+    def drop_all_but(self, known: set[tuple[str, str, float]]) -> None:
+        """Stop serving collections that are gone, and delete their snapshots."""
         for served in self.registry.all():
-            if (served.collection, served.task, served.born) not in known:
+            if (served.collection, served.task, served.collection_created_at) not in known:
                 self.registry.drop((served.collection, served.task))
-                for held in served.held.values():
-                    self.shelf.forget(held.place)
+                for index in served.indexes.values():
+                    self.snapshots.delete(index.key)
 
-    def save(self, held: Held) -> None:
-        """A snapshot of what has changed since the last, after it was compared with its table. A chore."""
-        with held.changing:
-            if held.saved == held.standing.change:
+    def save(self, index: LoadedIndex) -> None:
+        """Write a snapshot if the index has changed since the last one and agrees with its table."""
+        with index.update_lock:
+            if index.saved_change == index.state.change:
                 return
-            if self.opener.follow(held, compare=True):
-                self.shelf.save(held.place, held.index, held.standing.change)
-                held.saved = held.standing.change
+            if self.loader.update(index, compare=True):
+                self.snapshots.save(index.key, index.index, index.state.change)
+                index.saved_change = index.state.change
             else:
-                held.wrong = True
-                log.warning("index.disagrees collection=%s task=%s", held.place.collection, held.place.task)
+                index.is_stale = True
+                log.warning("index.disagrees collection=%s task=%s", index.key.collection, index.key.task)
 
-    def _load(self, place: Place) -> Held | None:
-        """None while it is under way."""
-        loaded = self.chores.result(("open", place), partial(self.opener.open, place))
+    def _load(self, key: IndexKey) -> LoadedIndex | None:
+        """The loaded index; None while loading is under way."""
+        loaded = self.tasks.result(("load", key), partial(self.loader.load, key))
         if loaded is not None:
-            self.opener.follow(loaded)
+            self.loader.update(loaded)
         return loaded
 
-    def _point(self, served: Served | None, told: Told) -> None:
-        """The swap. While a new champion is loaded, only the old one stays beside it."""
-        held = dict(served.held) if served else {}
-        if told.champion not in held:
-            if served is not None and len(held) > 1:
-                held = {g: h for g, h in held.items() if h is served.champion}
-                self.registry.put(replace(served, held=held))
-            loaded = self._load(told.place(told.champion))
+    def _swap_champion(self, served: ServedDeployment | None, row: DeploymentRow) -> None:
+        """Swap in the champion once it is loaded. While it loads, only the old champion stays in memory."""
+        indexes = dict(served.indexes) if served else {}
+        if row.champion not in indexes:
+            if served is not None and len(indexes) > 1:
+                indexes = {model_id: index for model_id, index in indexes.items() if index is served.champion}
+                self.registry.put(replace(served, indexes=indexes))
+            loaded = self._load(row.index_key(row.champion))
             if loaded is None:
                 return
-            held[told.champion] = loaded
-        kept = {g: held[g] for g in told.pointers.values() if g in held}
-        self._put(Served(*told.key, told.born, told.version, told.pointers, {}, {}, told.told_at), kept)
-        log.info("index.served collection=%s task=%s model=%s", *told.key, told.champion)
+            indexes[row.champion] = loaded
+        kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
+        served = ServedDeployment(
+            *row.key, row.collection_created_at, row.version, row.pointers, {}, {}, row.updated_at
+        )
+        self._publish(served, kept)
+        log.info("index.served collection=%s task=%s model=%s", *row.key, row.champion)
 
-    def _follow(self, held: Held, change: int) -> None:
-        """Brings it to the last change, unless it is being saved; where it disagrees or has outgrown its cells,
-        another is built, and takes its place when it is done."""
-        if held.standing.change != change or held.suspected:
-            if not held.changing.acquire(blocking=False):
+    def _update_index(self, index: LoadedIndex, change: int) -> None:
+        """Bring an index to the collection's last change, unless it is being saved.
+
+        An index that disagrees with its table, or has outgrown its cells, is rebuilt and replaced.
+        """
+        if index.state.change != change or index.comparison_due:
+            if not index.update_lock.acquire(blocking=False):
                 return
             try:
-                held.wrong = not self.opener.follow(held, compare=held.suspected) or held.wrong
+                index.is_stale = not self.loader.update(index, compare=index.comparison_due) or index.is_stale
             finally:
-                held.changing.release()
-        if held.wrong or held.outgrown():
-            anew = self.chores.result(("build", held.place), partial(self.opener.build, held.place))
-            served = self.registry.get((held.place.collection, held.place.task))
-            if anew is not None and served is not None:
-                self.opener.follow(anew)
-                self._put(served, {**served.held, held.place.generation: anew})
+                index.update_lock.release()
+        if index.is_stale or index.has_outgrown_cells():
+            rebuilt = self.tasks.result(("build", index.key), partial(self.loader.build, index.key))
+            served = self.registry.get((index.key.collection, index.key.task))
+            if rebuilt is not None and served is not None:
+                self.loader.update(rebuilt)
+                self._publish(served, {**served.indexes, index.key.model_id: rebuilt})
 
-    def _put(self, served: Served, held: Mapping[str, Held]) -> None:
-        here = (Deployment.collection_id == served.collection, Deployment.task == served.task)
+    def _publish(self, served: ServedDeployment, indexes: Mapping[str, LoadedIndex]) -> None:
+        """Serve the deployment with these indexes, scored by its row's calibrations."""
+        is_row = (Deployment.collection_id == served.collection, Deployment.task == served.task)
         with snapshot(self.resources.database) as session:
-            row = session.execute(select(Deployment.facts, Deployment.default_fpir).where(*here)).one_or_none()
-        measured, fpir = (row.facts, row.default_fpir) if row else ({}, DEFAULT_FPIR)
-        scores = {g: Scores.of(measured.get(g), h.generation, served.task, fpir) for g, h in held.items()}
-        self.registry.put(replace(served, held=held, facts=scores))
+            row = session.execute(select(Deployment.measurements, Deployment.default_fpir).where(*is_row)).one_or_none()
+        calibrations, fpir = (row.measurements, row.default_fpir) if row else ({}, DEFAULT_FPIR)
+        scores = {
+            model_id: Scores.of(calibrations.get(model_id), index.model, served.task, fpir)
+            for model_id, index in indexes.items()
+        }
+        self.registry.put(replace(served, indexes=indexes, scores=scores))
 
-    def _warm(self, told: Told) -> None:
-        """Keeps at hand what a roll back would need, and what was asked for by name lately."""
-        served = self.registry.get(told.key)
-        assert served is not None, "nobody but this thread drops it"
-        held = {told.champion: served.champion}
-        for generation in {told.previous, told.challenger} - {None} - held.keys():
-            place = told.place(str(generation))
+    def _preload_models(self, row: DeploymentRow) -> None:
+        """Keep loaded what a roll back would need, and what requests named lately."""
+        served = self.registry.get(row.key)
+        assert served is not None, "only this thread drops a deployment"
+        indexes = {row.champion: served.champion}
+        for model_id in {row.previous, row.challenger} - {None} - indexes.keys():
+            key = row.index_key(str(model_id))
             try:
-                if time.monotonic() >= self._cold.get(place, 0.0) and self._worth_it(served, told, place):
-                    kept = served.held.get(place.generation) or self._load(place)
-                    held |= {} if kept is None else {place.generation: kept}
+                retry_at = self._load_retry_at.get(key, 0.0)
+                if time.monotonic() >= retry_at and self._is_worth_preloading(served, row, key):
+                    index = served.indexes.get(key.model_id) or self._load(key)
+                    indexes |= {} if index is None else {key.model_id: index}
             except (AppError, LikenessError) as error:
-                self._cold[place] = time.monotonic() + COLD_SECONDS
-                log.warning("index.not_kept_at_hand model=%s error=%s", generation, error)
-        if held.keys() != served.held.keys():
-            self._put(served, held)
+                self._load_retry_at[key] = time.monotonic() + LOAD_RETRY_SECONDS
+                log.warning("index.not_preloaded model=%s error=%s", model_id, error)
+        if indexes.keys() != served.indexes.keys():
+            self._publish(served, indexes)
 
-    def _worth_it(self, served: Served, told: Told, place: Place) -> bool:
+    def _is_worth_preloading(self, served: ServedDeployment, row: DeploymentRow, key: IndexKey) -> bool:
         champion = served.champion
-        takes = 4 * champion.standing.vectors * self.opener.width(place)
-        warm = place.generation == told.previous and takes <= champion.bytes + WARM_BYTES
-        return warm or self.wishes.lately(told.key, place.generation)
+        needed_bytes = 4 * champion.state.vectors * self.loader.embedding_size(key)
+        is_rollback = key.model_id == row.previous and needed_bytes <= champion.bytes + MAX_PRELOADED_BYTES
+        return is_rollback or self.recently_requested.contains(row.key, key.model_id)
 
-    def _measure(self, held: Held, measured_on: int) -> None:
-        """Thresholds and the curve anew, where the gallery is another than they were measured on. What is written
-        down is read as any change of the deployment is."""
-        here, quiet = held.standing.vectors, time.monotonic() - held.moved_at > QUIET_SECONDS
-        done = self._measured.get(held.place) == here or self.chores.busy(("measure", held))
-        if done or not gallery_calibration.due(here, measured_on, quiet):
+    def _recalibrate(self, index: LoadedIndex, calibrated_at_count: int) -> None:
+        """Start a new calibration where the gallery has grown or shrunk enough since the last one.
+
+        The calibration is written to the deployment's row, and read from there like any other change.
+        """
+        face_count, is_idle = index.state.vectors, time.monotonic() - index.last_change_at > IDLE_SECONDS
+        if self._calibrated_at_count.get(index.key) == face_count or self.tasks.busy(("calibrate", index)):
+            return
+        if not gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
             return
         with snapshot(self.resources.database) as session:
-            quiet = not gallery_calibration.importing(session, held.place.collection)
-        if gallery_calibration.due(here, measured_on, quiet):
-            self._measured[held.place] = here
-            self.chores.start(("measure", held), partial(gallery_calibration.renew, self.resources.database, held))
+            is_idle = not gallery_calibration.is_importing(session, index.key.collection)
+        if gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
+            self._calibrated_at_count[index.key] = face_count
+            renew = partial(gallery_calibration.renew_calibration, self.resources.database, index)
+            self.tasks.start(("calibrate", index), renew)

@@ -1,4 +1,4 @@
-"""What this process serves: deployments with their indexes, each replaced by one assignment."""
+"""The deployments that this process serves, with their loaded indexes. Each is replaced by one assignment."""
 
 import threading
 import time
@@ -8,143 +8,146 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.serving.batching import Slots
-from app.serving.loaded_index import Held
+from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from ml.indexes.base import Index, Neighbours
 from ml.model import Model
 from ml.types import CropKind, Crops, Ids, Rows
 
-Key = tuple[str, str]
+DeploymentKey = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedDeployment:
     """A deployment as this process serves it.
 
-    pointers: champion, challenger, previous -> generation id; held, facts: generation id -> its index, its scores
-    born: when its collection was made; told_at: when its row was last changed
+    pointers: champion, challenger, previous -> model id; indexes, scores: model id -> its loaded index, its scores
+    updated_at: when the row of the deployment was last changed
     """
 
     collection: str
     task: str
-    born: float
+    collection_created_at: float
     version: int
     pointers: Mapping[str, str | None]
-    held: Mapping[str, Held]
-    facts: Mapping[str, Scores]
-    told_at: float
+    indexes: Mapping[str, LoadedIndex]
+    scores: Mapping[str, Scores]
+    updated_at: float
 
     @property
-    def champion(self) -> Held:
-        return self.held[str(self.pointers["champion"])]
+    def champion(self) -> LoadedIndex:
+        return self.indexes[str(self.pointers["champion"])]
 
-    def named(self, model: str | None) -> Held | None:
-        """By pointer or id; None where it is not held."""
-        return self.held.get(str(self.pointers.get(model or "champion", model)))
+    def find_index(self, model: str | None) -> LoadedIndex | None:
+        """The index of a model, by pointer or id; None if it is not loaded."""
+        return self.indexes.get(str(self.pointers.get(model or "champion", model)))
 
 
 @dataclass(frozen=True, eq=False)
-class Serving:
-    """One generation and its index, for the whole of a request, whatever is published meanwhile."""
+class ServedModel:
+    """One model and its index for the whole of a request, whatever is published meanwhile."""
 
-    served: Served
-    held: Held
+    deployment: ServedDeployment
+    loaded_index: LoadedIndex
     slots: Slots
     change: int
 
     @property
-    def generation(self) -> Model:
-        return self.held.generation
+    def model(self) -> Model:
+        return self.loaded_index.model
 
     @property
     def index(self) -> Index:
-        """To look at; searched through `search` alone."""
-        return self.held.index
+        """For reading its properties; searches go through `search`."""
+        return self.loaded_index.index
 
     @property
     def task(self) -> str:
-        return self.served.task
+        return self.deployment.task
 
     @property
     def index_generation(self) -> str:
-        """Another after each move of a pointer and each change of the collection; alike in all processes."""
-        return f"{self.served.version}.{self.change}"
+        """The state of the index, `<deployment version>.<change>`: it is the same in all processes."""
+        return f"{self.deployment.version}.{self.change}"
 
     @property
-    def facts(self) -> Scores:
-        """What distances mean here."""
-        return self.served.facts[self.generation.id]
+    def scores(self) -> Scores:
+        """The calibrated scores of this model in this collection."""
+        return self.deployment.scores[self.model.id]
 
     def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
-        """The k nearest of each of (Q, dim) rows; see `Index.search`. Raises Busy, WrongShape, NotFinite."""
+        """Find the k nearest faces of each of (Q, dim) rows; see `Index.search`. Raises Busy, WrongShape, NotFinite."""
         if allowed is not None:
-            with self.slots.alone():
-                return self.held.search(rows, k, m, allowed)
-        return self.slots.together((self.held, k, m), rows, lambda parts: _searched(self.held, parts, k, m))
+            with self.slots.reserve():
+                return self.loaded_index.search(rows, k, m, allowed)
+        return self.slots.run_batched(
+            (self.loaded_index, k, m), rows, lambda parts: _search_batch(self.loaded_index, parts, k, m)
+        )
 
     def embed(self, crops: Mapping[CropKind, Crops]) -> Rows:
-        """Where these (N, ...) crops lie. Raises Busy, WrongShape, NotFinite."""
-        key = (self.generation.id, self.task)
-        return self.slots.together(key, crops, lambda parts: _embedded(self.generation, self.task, parts))
+        """Embed (N, ...) crops of each kind as (N, dim) rows. Raises Busy, WrongShape, NotFinite."""
+        key = (self.model.id, self.task)
+        return self.slots.run_batched(key, crops, lambda parts: _embed_batch(self.model, self.task, parts))
 
 
-def _searched(held: Held, parts: list[Rows], k: int, m: int | None) -> list[Neighbours]:
-    found = held.search(parts[0] if len(parts) == 1 else np.concatenate(parts), k, m)
+def _search_batch(index: LoadedIndex, parts: list[Rows], k: int, m: int | None) -> list[Neighbours]:
+    """Search several requests' rows at once, and give each its own result."""
+    result = index.search(parts[0] if len(parts) == 1 else np.concatenate(parts), k, m)
     if len(parts) == 1:
-        return [found]
+        return [result]
     ends = np.cumsum([len(p) for p in parts])[:-1]
-    split = (np.split(a, ends) for a in (found.ids, found.distances, found.fraction))
-    return [Neighbours(i, d, f, found.m) for i, d, f in zip(*split, strict=True)]
+    split = (np.split(a, ends) for a in (result.ids, result.distances, result.fraction))
+    return [Neighbours(i, d, f, result.m) for i, d, f in zip(*split, strict=True)]
 
 
-def _embedded(generation: Model, task: str, parts: list[Mapping[CropKind, Crops]]) -> list[Rows]:
+def _embed_batch(model: Model, task: str, parts: list[Mapping[CropKind, Crops]]) -> list[Rows]:
     if len(parts) == 1:
-        return [generation.embed(generation.describe(parts[0]), task)]
-    kinds = generation.recipe.crops
-    rows = generation.describe({kind: np.concatenate([p[kind] for p in parts]) for kind in kinds})
+        return [model.embed(model.describe(parts[0]), task)]
+    kinds = model.recipe.crops
+    rows = model.describe({kind: np.concatenate([p[kind] for p in parts]) for kind in kinds})
     ends = np.cumsum([len(p[kinds[0]]) for p in parts])[:-1]
-    return np.split(generation.embed(rows, task), ends)
+    return np.split(model.embed(rows, task), ends)
 
 
 class Registry:
-    """The deployments by (collection, task). Written by the follower, read by everybody without a lock."""
+    """The served deployments by (collection, task). Only the follower writes it; requests read it without a lock."""
 
     def __init__(self) -> None:
-        self._served: dict[Key, Served] = {}
-        self._moved = threading.Condition()
+        self._served: dict[DeploymentKey, ServedDeployment] = {}
+        self._changed = threading.Condition()
 
-    def get(self, key: Key) -> Served | None:
+    def get(self, key: DeploymentKey) -> ServedDeployment | None:
         return self._served.get(key)
 
-    def all(self) -> tuple[Served, ...]:
+    def all(self) -> tuple[ServedDeployment, ...]:
         return tuple(self._served.values())
 
-    def put(self, served: Served) -> None:
+    def put(self, served: ServedDeployment) -> None:
         self._replace({**self._served, (served.collection, served.task): served})
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: DeploymentKey) -> None:
         self._replace({k: v for k, v in self._served.items() if k != key})
 
-    def wait(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Whether it came true in that time; looked at whenever something is served that was not."""
-        with self._moved:
-            return self._moved.wait_for(until, seconds)
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until the condition holds, checked after every change. Returns whether it came true in time."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
 
-    def _replace(self, served: dict[Key, Served]) -> None:
-        with self._moved:
+    def _replace(self, served: dict[DeploymentKey, ServedDeployment]) -> None:
+        with self._changed:
             self._served = served
-            self._moved.notify_all()
+            self._changed.notify_all()
 
 
-class Wishes:
-    """Which models, beside champions, somebody asked for lately: the follower loads those and drops others."""
+class RecentlyRequested:
+    """The models that requests named lately. The follower loads these beside the champions, and drops the others."""
 
     def __init__(self, kept_seconds: float = 600.0) -> None:
-        self._kept = kept_seconds
-        self._asked: dict[tuple[Key, str], float] = {}
+        self._kept_seconds = kept_seconds
+        self._requested_at: dict[tuple[DeploymentKey, str], float] = {}
 
-    def ask(self, key: Key, generation: str) -> None:
-        self._asked[key, generation] = time.monotonic()
+    def record(self, key: DeploymentKey, model_id: str) -> None:
+        self._requested_at[key, model_id] = time.monotonic()
 
-    def lately(self, key: Key, generation: str) -> bool:
-        return time.monotonic() - self._asked.get((key, generation), -self._kept) < self._kept
+    def contains(self, key: DeploymentKey, model_id: str) -> bool:
+        return time.monotonic() - self._requested_at.get((key, model_id), -self._kept_seconds) < self._kept_seconds

@@ -1,80 +1,78 @@
-"""The search engine of an API process: what it serves, and how much of it at once."""
+"""The search engine of an API process: the models it serves and the limit on concurrent work."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.db.lookups import get_collection
 from app.db.session import reading
-from app.db.tables import Collection, Deployment
+from app.db.tables import POINTERS, Deployment
 from app.errors import Busy, NotFound
 from app.resources import Resources
 from app.serving.batching import Slots
-from app.serving.deployments import Registry, Served, Serving, Wishes
-from app.serving.follower import Follower
+from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, ServedModel
+from app.serving.follower import IndexFollower
 
 log = logging.getLogger("likeness.engine")
 
 WAIT_SECONDS = 2.0
-POINTERS = ("champion", "challenger", "previous")
 
 
 class Engine:
-    """Read by requests; its follower alone changes what is served."""
+    """Requests read it; its follower alone changes what is served."""
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self.slots = Slots(resources.settings.slots, resources.settings.patience_seconds)
-        self.registry, self.wishes = Registry(), Wishes()
-        self.follower = Follower(resources, self.registry, self.wishes)
+        self.registry, self.recently_requested = Registry(), RecentlyRequested()
+        self.follower = IndexFollower(resources, self.registry, self.recently_requested)
 
     @contextmanager
-    def use(self, collection: str, task: str = "identity", model: str | None = None) -> Iterator[Serving]:
-        """One generation for the whole of a request, whatever is published meanwhile.
+    def use(self, collection: str, task: str = "identity", model: str | None = None) -> Iterator[ServedModel]:
+        """One model for the whole of a request, whatever is published meanwhile.
 
         model: champion (default), challenger, previous, or the id of one of these.
         Raises NotFound; Busy where it is not loaded yet.
         """
         key = collection, task
         if self._serving(key, model) is None:
-            generation = self._deployed(collection, task, model)
-            self.wishes.ask(key, generation)
-            self.resources.bell.ring("changes")
+            self.recently_requested.record(key, self._resolve_model(collection, task, model))
+            self.resources.notifier.notify("changes")
             self.registry.wait(lambda: self._serving(key, model) is not None, WAIT_SECONDS)
         serving = self._serving(key, model)
         if serving is None:
             raise Busy(f"the index of collection {collection!r} for {model or 'its champion'} is being loaded")
         if model is not None:
-            self.wishes.ask(key, serving.generation.id)
+            self.recently_requested.record(key, serving.model.id)
         yield serving
 
-    def all(self) -> tuple[Served, ...]:
-        """To look at."""
+    def list_deployments(self) -> tuple[ServedDeployment, ...]:
+        """Every deployment that this process serves."""
         return self.registry.all()
 
-    def _serving(self, key: tuple[str, str], model: str | None) -> Serving | None:
+    def _serving(self, key: tuple[str, str], model: str | None) -> ServedModel | None:
         served = self.registry.get(key)
-        held = served.named(model) if served else None
-        return Serving(served, held, self.slots, held.standing.change) if served and held else None
+        index = served.find_index(model) if served else None
+        return ServedModel(served, index, self.slots, index.state.change) if served and index else None
 
-    def _deployed(self, collection: str, task: str, model: str | None) -> str:
-        """The generation that the tables name. Raises NotFound."""
+    def _resolve_model(self, collection: str, task: str, model: str | None) -> str:
+        """The id of the model that the tables name. Raises NotFound."""
         with reading(self.resources.database) as session:
-            if session.get(Collection, collection) is None:
-                raise NotFound(f"no collection {collection!r}")
+            get_collection(session, collection)
             row = session.get(Deployment, (collection, task))
             if row is None:
                 raise NotFound(f"collection {collection!r} has no model for the task {task!r}", code="UnknownTask")
-            named = {name: getattr(row, name) for name in POINTERS}
-        found = named.get(model or "champion", model)
-        if found is None or found not in named.values():
-            there = ", ".join(f"{name} {g}" for name, g in named.items() if g)
-            raise NotFound(f"{model!r} is not deployed in {collection!r}; there: {there}", code="UnknownModel")
-        return str(found)
+            named: dict[str, str | None] = {name: getattr(row, name) for name in POINTERS}
+        model_id = named.get(model or "champion", model)
+        if model_id is None or model_id not in named.values():
+            deployed = ", ".join(f"{name} {pointed}" for name, pointed in named.items() if pointed)
+            raise NotFound(f"{model!r} is not deployed in {collection!r}; deployed: {deployed}", code="UnknownModel")
+        return model_id
 
 
 @contextmanager
 def open_engine(resources: Resources) -> Iterator[Engine]:
-    """Starts following at once; ends it, and signs off, when the block does."""
+    """Start the follower, and stop it when the block ends."""
     engine = Engine(resources)
     engine.follower.start()
     try:

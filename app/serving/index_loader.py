@@ -1,4 +1,4 @@
-"""How an index comes to be: from its snapshot or from the rows; and how it follows them."""
+"""Load an index from its snapshot or build it from the rows, and apply later changes to it."""
 
 import logging
 import time
@@ -6,74 +6,75 @@ import time
 from app.db.session import snapshot
 from app.resources import Resources
 from app.serving import index_builder
-from app.serving.index_builder import Place
-from app.serving.loaded_index import Held
-from app.serving.snapshots import Shelf
+from app.serving.index_builder import IndexKey
+from app.serving.loaded_index import LoadedIndex
+from app.serving.snapshots import SnapshotStore
 
 log = logging.getLogger("likeness.engine")
 
 
-class Opener:
-    """Reads tables and snapshots; writes neither."""
+class IndexLoader:
+    """Reads tables and snapshots, and deletes a snapshot that holds a removed face."""
 
-    def __init__(self, resources: Resources, shelf: Shelf) -> None:
-        self.resources, self.shelf = resources, shelf
-        self._widths: dict[tuple[str, str], int] = {}
+    def __init__(self, resources: Resources, snapshots: SnapshotStore) -> None:
+        self.resources, self.snapshots = resources, snapshots
+        self._embedding_sizes: dict[tuple[str, str], int] = {}
 
-    def open(self, place: Place) -> Held:
-        """From its snapshot, brought up to date, if that is intact and agrees with the tables; else from the rows.
+    def load(self, key: IndexKey) -> LoadedIndex:
+        """Load the snapshot and bring it up to date, or build from the rows where it is missing or disagrees.
 
         Raises OperationalError, NotFound, ml.Corrupt.
         """
-        found = self.shelf.load(place, self.resources.settings.index_device)
-        if found is not None:
-            held = Held(place, self.resources.generations.get(place.generation), *found)
-            held.saved = held.standing.change
-            if self.follow(held, compare=True) and not held.index.needs_rebuild():
-                return held
-            log.warning("index.snapshot_stale collection=%s task=%s", place.collection, place.task)
-        return self.build(place)
+        saved = self.snapshots.load(key, self.resources.settings.index_device)
+        if saved is not None:
+            loaded = LoadedIndex(key, self.resources.generations.get(key.model_id), *saved)
+            loaded.saved_change = loaded.state.change
+            if self.update(loaded, compare=True) and not loaded.index.needs_rebuild():
+                return loaded
+            log.warning("index.snapshot_stale collection=%s task=%s", key.collection, key.task)
+        return self.build(key)
 
-    def build(self, place: Place) -> Held:
-        """From the rows alone."""
-        started, generation, dim = time.monotonic(), self.resources.generations.get(place.generation), self.width(place)
+    def build(self, key: IndexKey) -> LoadedIndex:
+        """Build the index from the rows alone."""
+        started = time.monotonic()
+        model, device = self.resources.generations.get(key.model_id), self.resources.settings.index_device
         with snapshot(self.resources.database) as session:
-            change = index_builder.change(session, place) or 0
-            index = index_builder.build(session, place, dim, generation.metric, self.resources.settings.index_device)
-            held = Held(place, generation, index, change)
-            held.agreed = index_builder.counts(session, place) == (len(index), len(index))
+            change = index_builder.read_change(session, key) or 0
+            index = index_builder.build_index(session, key, self.embedding_size(key), model.metric, device)
+            loaded = LoadedIndex(key, model, index, change)
+            loaded.matches_table = index_builder.count_rows(session, key) == (len(index), len(index))
         seconds = time.monotonic() - started
-        log.info(
-            "index.built collection=%s task=%s vectors=%d s=%.2f", place.collection, place.task, len(index), seconds
-        )
-        return held
+        log.info("index.built collection=%s task=%s vectors=%d s=%.2f", key.collection, key.task, len(index), seconds)
+        return loaded
 
-    def follow(self, held: Held, *, compare: bool = False) -> bool:
-        """Brings it to the last change. False: it does not agree with its table, and must be built anew.
+    def update(self, loaded: LoadedIndex, *, compare: bool = False) -> bool:
+        """Apply the changes since its last one. Returns False where it disagrees with its table and must be rebuilt.
 
-        compare: also counts the table's rows and vectors.
+        compare: also compare the numbers of faces and embeddings in the tables with the index
         """
-        place, since = held.place, held.standing.change
+        key, since = loaded.key, loaded.state.change
         with snapshot(self.resources.database) as session:
-            change = index_builder.change(session, place)
+            change = index_builder.read_change(session, key)
             if change is None:
-                return True  # the collection is gone, and with the next step so is this
+                return True  # the collection is gone; the next step drops this index
             if change < since:
                 return False
-            removed = index_builder.removed(session, place, since)
+            removed = index_builder.read_removed(session, key, since)
             if len(removed):
-                self.shelf.forget(place)
-                held.saved = None
-            held.apply(removed, index_builder.added(session, place, held.dim, since), change)
+                self.snapshots.delete(key)
+                loaded.saved_change = None
+            loaded.apply(removed, index_builder.read_added(session, key, loaded.dim, since), change)
             if compare:
-                rows, vectors = index_builder.counts(session, place)
-                held.agreed, held.suspected = rows == vectors == held.standing.vectors, False
-                return vectors == held.standing.vectors
+                faces, embeddings = index_builder.count_rows(session, key)
+                loaded.matches_table = faces == embeddings == loaded.state.vectors
+                loaded.comparison_due = False
+                return embeddings == loaded.state.vectors
             return True
 
-    def width(self, place: Place) -> int:
-        """How many numbers a vector has there."""
-        known = place.generation, place.task
-        if known not in self._widths:
-            self._widths[known] = index_builder.width(self.resources.generations.get(place.generation), place.task)
-        return self._widths[known]
+    def embedding_size(self, key: IndexKey) -> int:
+        """How many numbers an embedding has there."""
+        known = key.model_id, key.task
+        if known not in self._embedding_sizes:
+            model = self.resources.generations.get(key.model_id)
+            self._embedding_sizes[known] = index_builder.embedding_size(model, key.task)
+        return self._embedding_sizes[known]

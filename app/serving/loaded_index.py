@@ -1,73 +1,73 @@
-"""One index in this process: searched by many, changed by the follower alone."""
+"""An index in this process: many threads search it, the follower alone changes it."""
 
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.serving.index_builder import Batch, Place
+from app.serving.index_builder import EmbeddingBatch, IndexKey
 from app.serving.shared_lock import SharedLock
 from ml.identification.templates import PersonTemplate
 from ml.indexes.base import Index, Neighbours
 from ml.model import Model
 from ml.types import Ids, Rows
 
-REGROWN = 0.1
+REBUILD_SIZE_RATIO = 0.1
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Up to which change an index follows its table, and how many faces it holds."""
+class IndexState:
+    """The last change that an index has applied, and how many faces it holds."""
 
     change: int
     vectors: int
 
 
-class Held:
-    """The index of a place, with the generation that it belongs to. Who holds a reference keeps it alive."""
+class LoadedIndex:
+    """The index of one model in one collection, with that model. A request that holds it keeps it alive."""
 
-    def __init__(self, place: Place, generation: Model, index: Index, change: int) -> None:
-        self.place, self.generation = place, generation
+    def __init__(self, key: IndexKey, model: Model, index: Index, change: int) -> None:
+        self.key, self.model = key, model
         self.dim, self.built_with = index.dim, len(index)
         self.index = index
         self.lock = SharedLock()
-        self.standing = Standing(change, len(index))
-        self.moved_at = time.monotonic()  # when it last gained or lost a face
-        self.saved: int | None = None  # the change of the snapshot on the disk
-        self.saved_at = float("-inf")  # when that was last tried, by the monotonic clock
-        self.agreed = False  # rows, vectors and ids were as many when they were last compared
-        self.suspected = False  # somebody saw them differ: to be compared at the next step
-        self.wrong = False  # it differs from its table: another is to be built
-        self.person_templates: dict[int, PersonTemplate] = {}  # by subject pk, of the index as it is
-        self.changing = threading.Lock()  # of who follows, or copies all of it to the disk
+        self.state = IndexState(change, len(index))
+        self.last_change_at = time.monotonic()  # when a face was last added or removed, by the monotonic clock
+        self.saved_change: int | None = None  # the change of its snapshot on disk
+        self.save_tried_at = float("-inf")  # when a snapshot was last tried, by the monotonic clock
+        self.matches_table = False  # rows, vectors and ids had equal counts when last compared
+        self.comparison_due = False  # a health check saw counts differ: compare at the next step
+        self.is_stale = False  # it differs from its table and must be rebuilt
+        self.person_templates: dict[int, PersonTemplate] = {}  # by subject pk; emptied at every change
+        self.update_lock = threading.Lock()  # held while the index is updated or saved
 
     @property
     def bytes(self) -> int:
-        return self.standing.vectors * self.dim * 4
+        return self.state.vectors * self.dim * 4
 
     @property
     def cells(self) -> int:
         return self.index.cells
 
     def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
-        """See `Index.search`; any number of threads at once."""
+        """Search it; see `Index.search`. Any number of threads may search at once."""
         with self.lock.shared():
             return self.index.search(rows, k, m=m, allowed=allowed)
 
-    def apply(self, removed: Ids, added: Iterable[Batch], change: int) -> None:
-        """Brings it to that change. Searches wait for one batch at most, never for all of it."""
+    def apply(self, removed: Ids, added: Iterable[EmbeddingBatch], change: int) -> None:
+        """Apply what changed up to `change`. A search waits for one batch at most."""
         if len(removed):
             with self.lock.alone():
                 self.index.remove(removed)
         for ids, rows in added:
             with self.lock.alone():
                 self.index.add(ids, rows)
-        if len(removed) or len(self.index) != self.standing.vectors:
-            self.moved_at = time.monotonic()
-        self.standing = Standing(change, len(self.index))
+        if len(removed) or len(self.index) != self.state.vectors:
+            self.last_change_at = time.monotonic()
+        self.state = IndexState(change, len(self.index))
         self.person_templates = {}
 
-    def outgrown(self) -> bool:
-        """Worth building anew, and different enough from when it was built that this would help."""
-        here = self.standing.vectors
-        return abs(here - self.built_with) > REGROWN * self.built_with and self.index.needs_rebuild()
+    def has_outgrown_cells(self) -> bool:
+        """Whether a rebuild is due, and the index has changed size enough for a rebuild to help."""
+        size = self.state.vectors
+        return abs(size - self.built_with) > REBUILD_SIZE_RATIO * self.built_with and self.index.needs_rebuild()

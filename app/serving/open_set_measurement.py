@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.serving.loaded_index import Held
+from app.serving.loaded_index import LoadedIndex
 from ml.distances import Distance
 from ml.errors import TooFewPairs
 from ml.identification.decision_rule import DecisionRule
@@ -26,22 +26,22 @@ MAX_MULTIPLICATIONS = 1e11
 class LockedIndex:
     """The index of a deployment, for a measurement beside searches and changes."""
 
-    held: Held
+    loaded: LoadedIndex
 
     @property
     def dim(self) -> int:
-        return self.held.dim
+        return self.loaded.dim
 
     @property
     def metric(self) -> Distance:
-        return self.held.index.metric
+        return self.loaded.index.metric
 
     def search(self, queries: Rows, k: int) -> Neighbours:
-        return self.held.search(queries, k)
+        return self.loaded.search(queries, k)
 
     def rows(self, ids: Ids) -> Rows:
-        with self.held.lock.shared():
-            return self.held.index.rows(ids)
+        with self.loaded.lock.shared():
+            return self.loaded.index.rows(ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class OpenSetMeasurement:
     enrolled: SearchOutcomes | None
 
     def to_dict(self, faces: int) -> dict[str, Any]:
-        """For `Deployment.facts`: the calibration, and the rates that go with it in a gallery of so many faces."""
+        """For `Deployment.measurements`: the calibration, and its rates in a gallery of so many faces."""
         rates = [self._rate(fpir, faces) for fpir in REPORTED_FPIRS]
         return {"calibration": self.calibration.to_dict(), "rates": [rate for rate in rates if rate]}
 
@@ -75,7 +75,7 @@ class OpenSetMeasurement:
 
 
 def measure_open_set(
-    held: Held, people: GalleryPeople, learned: tuple[StrangerSearches, ...] | None, rule: DecisionRule
+    loaded: LoadedIndex, people: GalleryPeople, learned: tuple[StrangerSearches, ...] | None, rule: DecisionRule
 ) -> OpenSetMeasurement:
     """Search the gallery for strangers.
 
@@ -83,16 +83,16 @@ def measure_open_set(
         without their own faces. Else searches for people held out of its training, which may be none: those whom it
         has learned from look further from each other than strangers do, and are not used.
     """
-    index, rng = LockedIndex(held), np.random.default_rng(0)
-    limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(people.ids) * held.dim), MIN_SEARCHES, MAX_SEARCHES))
+    index, rng = LockedIndex(loaded), np.random.default_rng(0)
+    limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(people.ids) * loaded.dim), MIN_SEARCHES, MAX_SEARCHES))
     strangers: list[StrangerSearches] = list(learned or ())
     enrolled = None
     if learned is None and people.is_named.sum() > 1:
         enrolled = search_gallery(index, people, people.sample(people.is_named, limit, rng), rule)
         strangers += _summarise("leave-one-out", enrolled, len(people.ids))
     if people.is_distractor.any() and people.is_named.any():
-        places = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)
-        strangers += _summarise("distractors", search_gallery(index, people, places, rule), len(people.ids))
+        positions = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)
+        strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
     several = None if enrolled is None else _with_other_faces(enrolled, people)
     return OpenSetMeasurement(OpenSetCalibration(rule, tuple(strangers), learned is not None), several)
 

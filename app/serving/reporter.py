@@ -1,4 +1,4 @@
-"""What this process tells the others: which change of which deployment it serves."""
+"""Report to the other processes which change of each deployment this process serves."""
 
 import time
 from collections.abc import Iterable
@@ -7,47 +7,47 @@ from sqlalchemy import Engine, delete, select, update
 
 from app.db.session import writing
 from app.db.tables import Collection, Follower, now
-from app.serving.deployments import Key, Served
+from app.serving.deployments import DeploymentKey, ServedDeployment
 
-BEAT_SECONDS = 3.0
+HEARTBEAT_SECONDS = 3.0
 ALIVE_SECONDS = 15.0
-"""A follower that has been silent for longer than this is not counted: its process was killed."""
+"""A follower without a heartbeat for longer than this does not count: its process was killed."""
 
-Line = tuple[str, int, int]  # generation, change, vectors
+ReportedState = tuple[str, int, int]  # model id, change, number of vectors
 
 
 class Reporter:
-    """Writes rows of `followers` when they have changed, and now and then that it is still there."""
+    """Writes the rows of `followers` when they change, and a heartbeat between changes."""
 
     def __init__(self, database: Engine, process: str) -> None:
         self.database, self.process = database, process
-        self._told: dict[Key, Line] = {}
+        self._reported: dict[DeploymentKey, ReportedState] = {}
         self._beaten_at = time.monotonic()
 
-    def report(self, all_served: Iterable[Served]) -> None:
+    def report(self, all_served: Iterable[ServedDeployment]) -> None:
         """Raises Busy."""
-        lines = {(s.collection, s.task): _line(s) for s in all_served}
-        changed = {key: line for key, line in lines.items() if self._told.get(key) != line}
-        beat = time.monotonic() - self._beaten_at > BEAT_SECONDS
-        if not changed and not beat and lines.keys() == self._told.keys():
+        states = {(served.collection, served.task): _reported_state(served) for served in all_served}
+        changed = {key: state for key, state in states.items() if self._reported.get(key) != state}
+        beat = time.monotonic() - self._beaten_at > HEARTBEAT_SECONDS
+        if not changed and not beat and states.keys() == self._reported.keys():
             return
         with writing(self.database) as session:
-            mine = Follower.process == self.process
-            for collection, task in self._told.keys() - lines.keys():
+            is_own = Follower.process == self.process
+            for collection, task in self._reported.keys() - states.keys():
                 session.execute(
-                    delete(Follower).where(mine, Follower.collection_id == collection, Follower.task == task)
+                    delete(Follower).where(is_own, Follower.collection_id == collection, Follower.task == task)
                 )
             there = set(session.scalars(select(Collection.id).where(Collection.id.in_({c for c, _ in changed}))))
-            for (collection, task), (generation, change, vectors) in changed.items():
+            for (collection, task), (model_id, change, vectors) in changed.items():
                 if collection in there:
-                    row = Follower(process=self.process, collection_id=collection, task=task, generation_id=generation)
+                    row = Follower(process=self.process, collection_id=collection, task=task, model_id=model_id)
                     row.change, row.vectors, row.seen_at = change, vectors, now()
                     session.merge(row)
             session.flush()
-            seen = update(Follower).where(mine).values(seen_at=now()).returning(Follower.task)
-            there_still = len(session.scalars(seen).all())
-        # a sweep may have taken us for dead: then all of it is written again
-        self._told = lines if there_still == len(lines) else {}
+            seen = update(Follower).where(is_own).values(seen_at=now()).returning(Follower.task)
+            still_there = len(session.scalars(seen).all())
+        # a sweep may have deleted the rows of a process that it took for dead: write all of them again
+        self._reported = states if still_there == len(states) else {}
         self._beaten_at = time.monotonic()
 
     def sign_off(self) -> None:
@@ -55,6 +55,6 @@ class Reporter:
             session.execute(delete(Follower).where(Follower.process == self.process))
 
 
-def _line(served: Served) -> Line:
+def _reported_state(served: ServedDeployment) -> ReportedState:
     champion = served.champion
-    return champion.place.generation, champion.standing.change, champion.standing.vectors
+    return champion.key.model_id, champion.state.change, champion.state.vectors

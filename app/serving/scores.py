@@ -1,4 +1,4 @@
-"""What a distance means in a deployment: similarity, probability, false-match rate, passed or not."""
+"""Convert distances of a deployment to similarities, probabilities and false-match rates, and give its thresholds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,26 +19,26 @@ from ml.model import Model
 Floats = NDArray[np.float64]
 Distances = NDArray[np.float32] | NDArray[np.float64]
 DEFAULT_FMR = 0.001
-FARTHEST = 1e30
+MAX_DISTANCE = 1e30
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The facts of a deployment, ready to be used.
+    """The calibration of one model in one collection, as searches use it.
 
-    calibration: of this gallery (`app.serving.gallery_calibration.measure`), else that of training time, else None:
-    similarities are then only an order, and nothing passes or fails
-    measured_on: faces there were when the facts were measured; 0 where they were not, or by an older version that did
-        not keep how sure its false-match rates are
-    curve: what m buys, by rising m; empty where it was not measured
-    open_set: how strangers score against this gallery; without it only pairs are known
-    reference: the model's own calibration, of other people, where it has one
+    calibration: of this gallery (see `gallery_calibration.measure_gallery`), else the model's own; None: there are no
+        similarities, and nothing passes or fails
+    calibrated_at_count: how many faces the gallery had when it was calibrated; 0 where it was not, or where an older
+        version did it, which stored no confidence intervals
+    curve: recall and latency by rising m; empty where it was not measured
+    open_set: how strangers score against this gallery; None: only pairs were measured
+    reference: the model's own calibration, from other people, where it has one
     """
 
     metric: Distance
     calibration: Calibration | None = None
     default_fmr: float = DEFAULT_FMR
-    measured_on: int = 0
+    calibrated_at_count: int = 0
     curve: tuple[OperatingPoint, ...] = ()
     default_fpir: float = DEFAULT_FPIR
     open_set: OpenSetCalibration | None = None
@@ -47,43 +47,45 @@ class Scores:
     @classmethod
     def of(
         cls,
-        facts: Mapping[str, Any] | None,
-        generation: Model,
+        stored: Mapping[str, Any] | None,
+        model: Model,
         task: str,
         default_fpir: float = DEFAULT_FPIR,
     ) -> Self:
-        """From what `app.serving.gallery_calibration.measure` wrote; None where nothing was measured here."""
-        facts = facts or {}
-        own = Calibration.from_dict(facts["calibration"]) if facts.get("calibration") else None
+        """Read what `gallery_calibration.measure_gallery` stored; `stored` is None where nothing was measured here."""
+        stored = stored or {}
+        own = Calibration.from_dict(stored["calibration"]) if stored.get("calibration") else None
         return cls(
-            metric=generation.metric,
-            calibration=own or generation.calibrations.get(task),
-            default_fmr=facts.get("default_fmr", DEFAULT_FMR),
-            measured_on=0 if own and not own.impostors.effective else facts.get("faces", 0),
-            curve=tuple(OperatingPoint(**p) for p in facts.get("curve", ())),
+            metric=model.metric,
+            calibration=own or model.calibrations.get(task),
+            default_fmr=stored.get("default_fmr", DEFAULT_FMR),
+            calibrated_at_count=0 if own and not own.impostors.effective else stored.get("faces", 0),
+            curve=tuple(OperatingPoint(**p) for p in stored.get("curve", ())),
             default_fpir=default_fpir,
-            open_set=_open_set(facts.get("open_set")),
-            reference=generation.calibrations.get(task),
+            open_set=_open_set(stored.get("open_set")),
+            reference=model.calibrations.get(task),
         )
 
     def similarity(self, distances: Distances) -> Floats | None:
-        """0..100, falling with the distance: 100 x the probability at prior 0.5. None where nothing is calibrated."""
+        """100 x the probability of one person at prior 0.5, so 0 to 100. None where nothing is calibrated."""
         return None if self.calibration is None else 100 * self.calibration.probability(distances.astype(np.float64))
 
     def distance(self, similarity: float) -> float | None:
-        """Where that similarity lies, kept finite. None where nothing is calibrated."""
+        """The distance at that similarity, clipped to be finite. None where nothing is calibrated."""
         if self.calibration is None:
             return None
-        return float(np.clip(self.calibration.distance(similarity), -FARTHEST, FARTHEST))
+        return float(np.clip(self.calibration.distance(similarity), -MAX_DISTANCE, MAX_DISTANCE))
 
     @property
     def rule(self) -> DecisionRule:
-        """How a person's distance is computed here."""
+        """How person distances are computed here."""
         return self.open_set.rule if self.open_set else DecisionRule()
 
     def person_threshold(self, fpir: float | None, faces: int) -> PersonThreshold | None:
-        """Where a search in a gallery of so many faces names somebody, at this rate or the default one. None where
-        neither searches nor pairs are known."""
+        """The person distance up to which a search names somebody, at this rate of false positives or the default.
+
+        faces: of the gallery that is searched. None where neither searches nor pairs were measured.
+        """
         pairs = tuple({id(c): c.impostors for c in (self.calibration, self.reference) if c is not None}.values())
         known = self.open_set or OpenSetCalibration(DecisionRule())
         return known.threshold(fpir or self.default_fpir, max(1, faces), pairs)
@@ -92,11 +94,11 @@ class Scores:
         return None if self.calibration is None else self.calibration.probability(distances.astype(np.float64))
 
     def fmr(self, distances: Distances) -> Floats | None:
-        """Which share of this gallery's impostors come so near."""
+        """The share of this gallery's impostor pairs that are at least as near. None where nothing is calibrated."""
         return None if self.calibration is None else self.calibration.fmr_estimate(distances.astype(np.float64))
 
     def threshold(self, fmr: float | None = None) -> DistanceThreshold | None:
-        """The distance up to which a match passes at this false-match rate, or at the default one."""
+        """The distance up to which a match passes at this false-match rate or the default; None if uncalibrated."""
         if fmr is None or self.calibration is None:
             return self._default
         return self.calibration.threshold(fmr)

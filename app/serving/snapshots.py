@@ -1,9 +1,8 @@
-"""Snapshots of indexes on the disk, so that a restart need not read every row again.
+"""Snapshots of indexes on disk, so that a restart need not read every row again.
 
-A file of FAISS is never parsed before the record beside it, which carries its hash, was found to be ours.
+A FAISS file is parsed only after the record beside it, which carries its hash, has proved to be signed by this service.
 """
 
-import hashlib
 import hmac
 import json
 import logging
@@ -15,7 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.serving.index_builder import Place
+from app.serving.index_builder import IndexKey
+from app.storage.atomic_write import atomic_write
+from app.storage.hashes import sha256_hex
 from ml import indexes
 from ml.errors import Corrupt
 from ml.indexes import Device
@@ -23,83 +24,79 @@ from ml.indexes.base import Index
 
 log = logging.getLogger("likeness.engine")
 
-ANOTHERS_SECONDS = 60.0
+MIN_ORPHAN_AGE_SECONDS = 60.0
+"""A younger file may be one that another process is writing."""
 
 
-class Shelf:
-    """`<place>.json`, signed under a key of this folder, names `<place>.<nonce>.index`, its hash and its change."""
+class SnapshotStore:
+    """`<name>.json`, signed with the key of this folder, names `<name>.<nonce>.index`, its hash and its change."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._key = _own_key(folder / "key")
+        self._signing_key = _read_signing_key(folder / "key")
 
-    def save(self, place: Place, index: Index, change: int) -> None:
-        """Written whole or not at all; nobody may change the index meanwhile."""
-        name = self._name(place)
+    def save(self, key: IndexKey, index: Index, change: int) -> None:
+        """Write a snapshot whole or not at all. The index must not change meanwhile."""
+        name, previous_file = self._name(key), self._recorded_file(key)
         file = self.folder / f"{name}.{secrets.token_hex(8)}.index"
-        facts = asdict(place) | {"file": file.name, "change": change, "vectors": len(index)}
-        facts["sha256"] = index.save(file)
-        record, part, before = self.folder / f"{name}.json", file.with_suffix(".json.part"), self._named(place)
-        with part.open("w") as written:
-            json.dump(facts | {"mac": self._mac(facts)}, written)
-            written.flush()
-            os.fsync(written.fileno())
-        part.replace(record)
-        if before is not None:
-            before.unlink(missing_ok=True)
+        record = asdict(key) | {"file": file.name, "change": change, "vectors": len(index)}
+        record["sha256"] = index.save(file)
+        with atomic_write(self.folder / f"{name}.json") as written:
+            written.write(json.dumps(record | {"mac": self._sign(record)}).encode())
+        if previous_file is not None:
+            previous_file.unlink(missing_ok=True)
 
-    def load(self, place: Place, device: Device) -> tuple[Index, int] | None:
-        """The index and the change that it stands at; None where there is none, or it is not what was saved."""
-        record = self.folder / f"{self._name(place)}.json"
-        if not record.exists():
+    def load(self, key: IndexKey, device: Device) -> tuple[Index, int] | None:
+        """The index and its last change; None where no snapshot exists, or it is not the one that was saved."""
+        path = self.folder / f"{self._name(key)}.json"
+        if not path.exists():
             return None
         try:
-            facts: dict[str, Any] = json.loads(record.read_text())
-            mac = facts.pop("mac")
-            if not hmac.compare_digest(str(mac), self._mac(facts)) or facts != facts | asdict(place):
-                raise Corrupt("its record is not ours")
-            return indexes.load(self.folder / facts["file"], facts["sha256"], device=device), facts["change"]
+            record: dict[str, Any] = json.loads(path.read_text())
+            mac = record.pop("mac")
+            if not hmac.compare_digest(str(mac), self._sign(record)) or record != record | asdict(key):
+                raise Corrupt("its record is not signed by this service")
+            return indexes.load(self.folder / record["file"], record["sha256"], device=device), record["change"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, Corrupt) as error:
-            log.warning("index.snapshot_refused collection=%s task=%s error=%s", place.collection, place.task, error)
-            self.forget(place)
+            log.warning("index.snapshot_refused collection=%s task=%s error=%s", key.collection, key.task, error)
+            self.delete(key)
             return None
 
-    def forget(self, place: Place) -> None:
-        """After a removal too: what was removed must not stay in a file."""
-        self._remove(self.folder.glob(f"{self._name(place)}.*"))
+    def delete(self, key: IndexKey) -> None:
+        """Delete a snapshot. A removal of faces calls this too: a removed face must not stay in a file."""
+        _unlink(self.folder.glob(f"{self._name(key)}.*"))
 
-    def keep_only(self, places: Iterable[Place]) -> None:
-        """Forgets all others, of collections and models that are no more, and what was cut short. What is quite new
-        may be another process's, on its way."""
+    def delete_all_but(self, keys: Iterable[IndexKey]) -> None:
+        """Delete the snapshots of all other keys and unfinished files, unless they are quite new."""
         kept = {self.folder / "key"}
-        for place in places:
-            kept |= {self.folder / f"{self._name(place)}.json", self._named(place) or self.folder}
-        old = time.time() - ANOTHERS_SECONDS
-        self._remove(p for p in self.folder.iterdir() if p not in kept and p.stat().st_mtime < old)
+        for key in keys:
+            kept |= {self.folder / f"{self._name(key)}.json", self._recorded_file(key) or self.folder}
+        oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
+        _unlink(path for path in self.folder.iterdir() if path not in kept and path.stat().st_mtime < oldest_kept)
 
-    def _named(self, place: Place) -> Path | None:
-        """The file that the place's record names, right or wrong."""
+    def _recorded_file(self, key: IndexKey) -> Path | None:
+        """The index file that the record of a key names, whether the record is valid or not."""
         try:
-            told = json.loads((self.folder / f"{self._name(place)}.json").read_text())["file"]
-            return self.folder / Path(told).name
+            name = json.loads((self.folder / f"{self._name(key)}.json").read_text())["file"]
+            return self.folder / Path(name).name
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     @staticmethod
-    def _name(place: Place) -> str:
-        return hashlib.sha256(json.dumps(asdict(place), sort_keys=True).encode()).hexdigest()[:32]
+    def _name(key: IndexKey) -> str:
+        return sha256_hex(json.dumps(asdict(key), sort_keys=True).encode())[:32]
 
-    def _mac(self, facts: dict[str, Any]) -> str:
-        return hmac.new(self._key, json.dumps(facts, sort_keys=True).encode(), "sha256").hexdigest()
-
-    @staticmethod
-    def _remove(paths: Iterable[Path]) -> None:
-        for path in list(paths):
-            path.unlink(missing_ok=True)
+    def _sign(self, record: dict[str, Any]) -> str:
+        return hmac.new(self._signing_key, json.dumps(record, sort_keys=True).encode(), "sha256").hexdigest()
 
 
-def _own_key(path: Path) -> bytes:
-    """Made once, by whoever comes first, for the service's own eyes."""
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in list(paths):
+        path.unlink(missing_ok=True)
+
+
+def _read_signing_key(path: Path) -> bytes:
+    """The key of this folder, made by the first process that needs it and readable by the service alone."""
     if not path.exists():
         part = path.with_name(f"key.{secrets.token_hex(8)}")
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

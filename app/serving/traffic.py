@@ -7,7 +7,7 @@ STAMP = "last-request"
 STAMP_SECONDS = 1.0
 
 
-class Traffic:
+class RequestTimestamp:
     """The API stamps a file at most once a second; whoever trains on the same host looks at its age."""
 
     def __init__(self, home: Path) -> None:

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from app.db.tables import Generation as GenerationRow
+from app.db.tables import ModelRecord
 from app.errors import NotFound
 from app.storage.recognisers.manifests import find_manifests
 from ml.embedders.l2 import L2
 from ml.model import Model, Recipe, load_model, save_model
 
 FIRST = "lbp-l2"
-KEPT = 8
+MAX_CACHED_MODELS = 8
 
 
-class Generations:
+class ModelStore:
     """The folder of generations, read through a small cache. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
@@ -24,25 +24,25 @@ class Generations:
         self._lock = threading.Lock()
         self._loaded: dict[str, Model] = {}
 
-    def get(self, generation_id: str) -> Model:
+    def get(self, model_id: str) -> Model:
         """Raises NotFound, ml.Corrupt."""
         with self._lock:
-            found = self._loaded.pop(generation_id, None)
-            if found is None:
-                path = self.folder / generation_id
+            model = self._loaded.pop(model_id, None)
+            if model is None:
+                path = self.folder / model_id
                 if not path.is_dir():
-                    raise NotFound(f"no model {generation_id}")
-                found = load_model(path)
-                found = replace(found, recipe=find_manifests(found.recipe, self.folder.parent))
-            self._loaded[generation_id] = found  # the youngest stands last
-            while len(self._loaded) > KEPT:
+                    raise NotFound(f"no model {model_id}")
+                model = load_model(path)
+                model = replace(model, recipe=find_manifests(model.recipe, self.folder.parent))
+            self._loaded[model_id] = model  # the youngest stands last
+            while len(self._loaded) > MAX_CACHED_MODELS:
                 self._loaded.pop(next(iter(self._loaded)))
-            return found
+            return model
 
     def keep(self, session: Session, generation: Model, **row: object) -> None:
         """Writes its folder, then its row."""
         save_model(generation, self.folder)
-        session.merge(GenerationRow(id=generation.id, manifest=generation.manifest(), **row))
+        session.merge(ModelRecord(id=generation.id, manifest=generation.manifest(), **row))
 
 
 def lbp_model() -> Model:
@@ -50,7 +50,7 @@ def lbp_model() -> Model:
     return Model(FIRST, Recipe(), "l2", L2(), facts={"made": "built in: LBP with its own distance"})
 
 
-def ensure_first(session: Session, generations: Generations) -> None:
+def ensure_first(session: Session, generations: ModelStore) -> None:
     """Keeps the model that needs no data."""
-    if session.get(GenerationRow, FIRST) is None or not (generations.folder / FIRST).is_dir():
+    if session.get(ModelRecord, FIRST) is None or not (generations.folder / FIRST).is_dir():
         generations.keep(session, lbp_model())

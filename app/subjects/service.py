@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.db.lookups import get_collection
 from app.db.tables import Face, Subject
 from app.deps.paging import page
 from app.errors import Invalid
@@ -15,15 +16,15 @@ from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
 def put(session: Session, collection: str, subject_id: str, body: SubjectIn) -> tuple[SubjectOut, bool]:
     """The subject, and whether it is new. Raises NotFound."""
-    place = pointers.locked(session, collection)
+    gallery = pointers.lock_collection(session, collection)
     new = subjects.find(session, collection, subject_id) is None
-    subject = subjects.found_or_made(session, place, subject_id)
+    subject = subjects.get_or_create(session, gallery, subject_id)
     return _changed(session, subject, body), new
 
 
 def change(session: Session, collection: str, subject_id: str, body: SubjectIn) -> SubjectOut:
     """Raises NotFound."""
-    pointers.locked(session, collection)
+    pointers.lock_collection(session, collection)
     return _changed(session, subjects.get(session, collection, subject_id), body)
 
 
@@ -41,7 +42,7 @@ def _changed(session: Session, subject: Subject, body: SubjectIn) -> SubjectOut:
 
 def listed(session: Session, collection: str, limit: int, token: str | None) -> SubjectsOut:
     """By id. Raises NotFound."""
-    subjects.collection(session, collection)
+    get_collection(session, collection)
     rows, following = page(session, Subject, Subject.id, limit, token, Subject.collection_id == collection)
     return SubjectsOut(subjects=shown(session, rows), next_token=following)
 
@@ -55,12 +56,12 @@ def shown(session: Session, subjects: Sequence[Subject]) -> list[SubjectOut]:
 
 def merge(session: Session, collection: str, subject_id: str, into: str) -> SubjectOut:
     """One person under two names becomes one: the faces move, the other name goes. Raises NotFound, Invalid."""
-    place = pointers.locked(session, collection)
+    gallery = pointers.lock_collection(session, collection)
     leaving, staying = subjects.get(session, collection, subject_id), subjects.get(session, collection, into)
     if leaving.pk == staying.pk:
         raise Invalid("a subject cannot be merged into itself")
-    place.change += 1
-    moved = update(Face).where(Face.subject_pk == leaving.pk).values(subject_pk=staying.pk, change=place.change)
+    gallery.change += 1
+    moved = update(Face).where(Face.subject_pk == leaving.pk).values(subject_pk=staying.pk, change=gallery.change)
     session.execute(moved)
     staying.attributes = leaving.attributes | staying.attributes
     session.delete(leaving)
@@ -70,9 +71,9 @@ def merge(session: Session, collection: str, subject_id: str, into: str) -> Subj
 
 def remove(session: Session, collection: str, subject_id: str) -> ErasedOut:
     """The subject with all its faces. Raises NotFound."""
-    place = pointers.locked(session, collection)
+    gallery = pointers.lock_collection(session, collection)
     subject = subjects.get(session, collection, subject_id)
-    receipt = subjects.erase(session, place, Face.subject_pk == subject.pk)
+    receipt = subjects.erase(session, gallery, Face.subject_pk == subject.pk)
     session.delete(subject)
     session.flush()
     return ErasedOut(

@@ -53,8 +53,8 @@ class Photos:
     cache: Path
 
     @cached_property
-    def lfw(self) -> lfw.Lfw:
-        return lfw.Lfw(self.data)
+    def lfw(self) -> lfw.LfwDataset:
+        return lfw.LfwDataset(self.data)
 
     def names(self, photo_set: str) -> list[str]:
         return self._cut(photo_set)[0]

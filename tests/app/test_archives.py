@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.enrolment.archives import Limits, checked, is_gzip, open_archive, unpack_gzip
+from app.enrolment.archives import ArchiveLimits, checked, is_gzip, open_archive, unpack_gzip
 from app.enrolment.archives.entries import Entry
-from app.enrolment.archives.manifest import Manifest
+from app.enrolment.archives.manifest import ArchiveManifest
 from app.errors import Invalid, TooLarge
 from ml.errors import Unreadable
 
-LIMITS = Limits(entries=100, unpacked=10**6, ratio=200, photo=10**5)
+LIMITS = ArchiveLimits(entries=100, unpacked=10**6, ratio=200, photo=10**5)
 FILES = {"ada/1.jpg": b"one", "ada/2.jpg": b"two" * 900, "top.png": b"three", "grün/ü.jpg": b"four"}
 HIDDEN = {"__MACOSX/ada/._1.jpg": b"x", ".DS_Store": b"x", "ada/.hidden.jpg": b"x", "ada/Thumbs.db": b"x"}
 
@@ -46,7 +46,7 @@ def folder(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-def listed(path: Path, limits: Limits = LIMITS) -> list[Entry]:
+def listed(path: Path, limits: ArchiveLimits = LIMITS) -> list[Entry]:
     return list(checked(open_archive(path).entries(), limits))
 
 
@@ -174,7 +174,7 @@ def test_a_zip64_is_read(tmp_path: Path) -> None:
         for n in range(count):
             archive.writestr(f"{n}.jpg", b"x")
     assert [e.name for e in listed(tmp_path / "a")] == ["ada/1.jpg"]
-    entries = listed(tmp_path / "b", Limits(100_000, 10**6, 200, 10))
+    entries = listed(tmp_path / "b", ArchiveLimits(100_000, 10**6, 200, 10))
     assert len(entries) == count
     assert open_archive(tmp_path / "b").read(entries[-1], 10) == b"x"
 
@@ -212,7 +212,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 def test_a_table_says_who_is_on_which_photo() -> None:
     lines = b'file,subject,role,age,metadata\na.jpg,ada,distractor,36,"{""desk"": 1}"\nb.jpg,,,,\n'
-    table = Manifest.read(lines, "manifest.csv")
+    table = ArchiveManifest.read(lines, "manifest.csv")
     first = table.take("a.jpg")
     assert first is not None
     assert (first.subject, first.role, first.metadata) == ("ada", "distractor", {"age": "36", "desk": 1})
@@ -220,7 +220,7 @@ def test_a_table_says_who_is_on_which_photo() -> None:
     assert list(table.left()) == ["b.jpg"]
     table.close()
     lines = b'{"file": "a.jpg", "subject": "ada", "age": 36}\n\n{"file": "b.jpg"}\n'
-    table = Manifest.read(lines, "manifest.jsonl")
+    table = ArchiveManifest.read(lines, "manifest.jsonl")
     first = table.take("a.jpg")
     assert first is not None
     assert first.metadata == {"age": 36}
@@ -242,4 +242,4 @@ def test_a_table_says_who_is_on_which_photo() -> None:
 )
 def test_a_table_with_a_wrong_line_is_refused_with_its_number(lines: bytes) -> None:
     with pytest.raises(Invalid, match=r"line \d of manifest\.csv"):
-        Manifest.read(lines, "manifest.csv")
+        ArchiveManifest.read(lines, "manifest.csv")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.errors import Busy
-from app.storage.blob_store import FEW, Blobs
+from app.storage.atomic_write import MAX_SINGLE_SYNCS
+from app.storage.blob_store import Blobs
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def blobs(tmp_path: Path) -> Blobs:
     return Blobs(tmp_path)
 
 
-@pytest.mark.parametrize("files", [1, FEW + 3])
+@pytest.mark.parametrize("files", [1, MAX_SINGLE_SYNCS + 3])
 def test_what_is_put_is_there(blobs: Blobs, files: int) -> None:
     kept = {f"photos/{n:02d}/{n}": bytes([n]) * 1000 * n for n in range(files)}
     blobs.put("staff", kept.items())

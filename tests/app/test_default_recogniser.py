@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from app.config import Settings
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Generation
+from app.db.tables import Deployment, ModelRecord
 from app.resources import Resources
 from app.storage.model_cache import FIRST
 from app.storage.recognisers.builtin_models import DLIB_MODEL
@@ -119,7 +119,7 @@ def test_the_built_in_model_is_kept_once_with_its_calibration(resources: Resourc
         with writing(resources.database) as session:
             ensure_built_in(session, resources.generations, choose("auto"))
     with reading(resources.database) as session:
-        assert session.get(Generation, DLIB_MODEL) is not None
+        assert session.get(ModelRecord, DLIB_MODEL) is not None
     made = resources.generations.get(DLIB_MODEL)
     assert made.calibrations["identity"] == load_reference_calibration("dlib_resnet")
 

@@ -19,9 +19,9 @@ from app.db.tables import Collection, Deployment, Embedding, Follower
 from app.errors import Busy, NotFound
 from app.resources import Resources
 from app.serving import gallery_calibration, index_builder
-from app.serving.batching import WAITING, Slots
+from app.serving.batching import MAX_WAITING_REQUESTS, Slots
 from app.serving.engine import Engine, open_engine
-from app.serving.index_builder import Place
+from app.serving.index_builder import IndexKey
 from app.serving.scores import Scores
 from app.serving.shared_lock import SharedLock
 from ml.calibration import Calibration
@@ -99,7 +99,7 @@ def test_it_reports_which_change_it_serves_and_signs_off(gallery: Gallery) -> No
 def reported(gallery: Gallery) -> list[tuple[str, str, int, int]]:
     with reading(gallery.resources.database) as session:
         rows = session.scalars(select(Follower).where(Follower.collection_id == gallery.collection)).all()
-        return [(r.process, r.generation_id, r.change, r.vectors) for r in rows]
+        return [(r.process, r.model_id, r.change, r.vectors) for r in rows]
 
 
 def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: Gallery, engine: Engine) -> None:
@@ -113,9 +113,9 @@ def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: Gallery, 
         while not stop.is_set():
             try:
                 with engine.use("staff") as serving:
-                    width = 8 if serving.generation.id == MODEL.id else 12
+                    width = 8 if serving.model.id == MODEL.id else 12
                     assert (serving.search(np.zeros((1, width), np.float32), 5).ids >= 0).all()
-                    models.append(serving.generation.id)
+                    models.append(serving.model.id)
             except BaseException as error:
                 failures.append(error)
 
@@ -139,7 +139,7 @@ def also(gallery: Gallery, rows: np.ndarray, model: Model = OTHER) -> None:
         gallery.resources.generations.keep(session, model)
         session.flush()
         session.add_all(
-            Embedding(generation_id=model.id, task="identity", face_pk=pk, vector=row.tobytes())
+            Embedding(model_id=model.id, task="identity", face_pk=pk, vector=row.tobytes())
             for pk, row in zip(gallery.pks, rows, strict=True)
         )
 
@@ -150,7 +150,7 @@ def test_what_is_being_used_outlives_its_swap(gallery: Gallery, engine: Engine) 
         before = serving.index_generation
         gallery.point(champion=OTHER.id, previous=None)
         until(lambda: served(engine) == OTHER.id)
-        assert serving.generation.id == MODEL.id
+        assert serving.model.id == MODEL.id
         assert serving.search(np.zeros((1, 8), np.float32), 60).ids.min() > 0
     with engine.use("staff") as after:
         assert after.index_generation != before
@@ -158,7 +158,7 @@ def test_what_is_being_used_outlives_its_swap(gallery: Gallery, engine: Engine) 
 
 def served(engine: Engine, model: str | None = None) -> str:
     with engine.use("staff", model=model) as serving:
-        return serving.generation.id
+        return serving.model.id
 
 
 def test_rolling_back_finds_the_previous_index_warm(gallery: Gallery, engine: Engine) -> None:
@@ -179,7 +179,7 @@ def test_rolling_back_waits_for_nothing_slow(gallery: Gallery, engine: Engine) -
     until(lambda: served(engine) == OTHER.id and served(engine, "previous") == MODEL.id)
     done = threading.Event()
     for i in range(3):
-        engine.follower.keeper.chores.start(("slow", i), lambda: done.wait(10))
+        engine.follower.sync.tasks.start(("slow", i), lambda: done.wait(10))
     gallery.point(champion=MODEL.id, previous=OTHER.id)
     gallery.remove(gallery.pks[:2])
     until(lambda: served(engine) == MODEL.id and held(engine) == set(gallery.pks), seconds=1)
@@ -190,9 +190,9 @@ def test_a_challenger_is_loaded_when_it_is_asked_for(gallery: Gallery, engine: E
     also(gallery, people(20, 3, dim=12, seed=3)[0])
     gallery.point(challenger=OTHER.id)
     until(lambda: index_generation(engine) == "2.2")
-    assert set(engine.registry.all()[0].held) == {MODEL.id}
+    assert set(engine.registry.all()[0].indexes) == {MODEL.id}
     assert served(engine, "challenger") == served(engine, OTHER.id) == OTHER.id
-    assert set(engine.registry.all()[0].held) == {MODEL.id, OTHER.id}
+    assert set(engine.registry.all()[0].indexes) == {MODEL.id, OTHER.id}
 
 
 def test_what_is_not_there_is_named(gallery: Gallery, engine: Engine) -> None:
@@ -227,7 +227,7 @@ def test_a_restart_goes_on_from_the_snapshot(gallery: Gallery) -> None:
     with open_engine(gallery.resources) as engine:
         until(lambda: held(engine) == set(gallery.pks))
         with engine.use("staff") as serving:
-            assert serving.held.built_with == 60, "it was read from the disk, and caught up"
+            assert serving.loaded_index.built_with == 60, "it was read from the disk, and caught up"
 
 
 @pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "record forged", "record gone"])
@@ -318,7 +318,7 @@ def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: Gallery, en
         assert len(serving.index) == 10_160
         found = serving.search(rows[:20], 1, m=serving.index.cells)
         assert found.ids[:, 0].tolist() == gallery.pks[60:80]
-        assert not serving.held.outgrown()
+        assert not serving.loaded_index.has_outgrown_cells()
 
 
 def test_faces_that_were_written_past_the_counter_are_noticed_when_it_is_saved(
@@ -339,23 +339,23 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
     until(lambda: engine.registry.get(("staff", "identity")) is not None)
     until(lambda: known(engine) == 120)
     with engine.use("staff") as serving:
-        near, far = serving.facts.similarity(np.array([0.3, 15.0], np.float32))
+        near, far = serving.scores.similarity(np.array([0.3, 15.0], np.float32))
         assert near > 90 > 10 > far
-        assert serving.facts.curve[-1].recall == 1
-        line = serving.facts.threshold(0.01)
+        assert serving.scores.curve[-1].recall == 1
+        line = serving.scores.threshold(0.01)
         assert line is not None
         assert line.fmr <= 0.01
-        pairs, calibration = clopper_pearson(round(line.fmr * 7020), 7020), serving.facts.calibration  # all pairs
+        pairs, calibration = clopper_pearson(round(line.fmr * 7020), 7020), serving.scores.calibration  # all pairs
         assert calibration is not None
         assert calibration.impostors.n == 7020
         assert line.high / line.low > 1.2 * pairs[1] / pairs[0]  # since 40 people share them
     with reading(resources.database) as session:
-        kept = session.get_one(Deployment, ("staff", "identity")).facts[MODEL.id]
+        kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
     pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
     assert kept.keys() == {"cells", "curve", "faces", "measured_at"} | pairs | searches
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
-    again = gallery_calibration.measure(resources, "staff", "identity", MODEL)["calibration"]
+    again = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["calibration"]
     assert json.loads(json.dumps(again)) == kept["calibration"]
 
 
@@ -363,14 +363,14 @@ def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resour
     gallery = Gallery(resources).make(MODEL)
     rows, subjects = people(40, 3)
     gallery.add({MODEL.id: rows}, subjects)
-    measured = gallery_calibration.measure(resources, "staff", "identity", MODEL)
-    assert Scores.of(measured, MODEL, "identity").measured_on == 120
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)
+    assert Scores.of(measured, MODEL, "identity").calibrated_at_count == 120
     del measured["calibration"]["impostors"]["effective"]
     old = Scores.of(measured, MODEL, "identity")
     line = old.threshold(0.01)
     assert line is not None
-    assert (old.measured_on, line.low, line.high, line.enough) == (0, 0, 1, False)
-    assert gallery_calibration.due(120, old.measured_on, quiet=False)
+    assert (old.calibrated_at_count, line.low, line.high, line.enough) == (0, 0, 1, False)
+    assert gallery_calibration.needs_recalibration(120, old.calibrated_at_count, is_idle=False)
 
 
 @pytest.mark.parametrize(
@@ -401,19 +401,21 @@ def test_a_model_is_not_believed_about_people_it_has_learned_from(
 
 
 def measured(resources: Resources, model: Model) -> Calibration:
-    return Calibration.from_dict(gallery_calibration.measure(resources, "staff", "identity", model)["calibration"])
+    return Calibration.from_dict(
+        gallery_calibration.measure_gallery(resources, "staff", "identity", model)["calibration"]
+    )
 
 
 def known(engine: Engine) -> int:
     with engine.use("staff") as serving:
-        return serving.facts.measured_on
+        return serving.scores.calibrated_at_count
 
 
 def test_where_nothing_is_known_there_is_no_similarity(gallery: Gallery, engine: Engine) -> None:
     with engine.use("staff") as serving:
-        assert serving.facts.calibration is None
-        assert serving.facts.similarity(np.array([0, 1, 1e30], np.float32)) is None
-        assert serving.facts.distance(50) is serving.facts.person_threshold(0.01, 60) is None
+        assert serving.scores.calibration is None
+        assert serving.scores.similarity(np.array([0, 1, 1e30], np.float32)) is None
+        assert serving.scores.distance(50) is serving.scores.person_threshold(0.01, 60) is None
 
 
 def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Resources) -> None:
@@ -434,7 +436,7 @@ def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Reso
 
 def open_set(resources: Resources, model: Model) -> OpenSetCalibration:
     return OpenSetCalibration.from_dict(
-        gallery_calibration.measure(resources, "staff", "identity", model)["open_set"]["calibration"]
+        gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]["calibration"]
     )
 
 
@@ -483,7 +485,7 @@ def test_what_waits_for_a_slot_is_done_together_and_each_gets_its_own() -> None:
 
     def ask(item: int) -> None:
         try:
-            results[item] = slots.together("kind", item, work)
+            results[item] = slots.run_batched("kind", item, work)
         except ValueError as error:
             results[item] = str(error)
 
@@ -501,15 +503,15 @@ def test_what_waits_for_a_slot_is_done_together_and_each_gets_its_own() -> None:
 
 def test_impatience_and_a_long_queue_are_busy() -> None:
     slots = Slots(1, patience=0.05)
-    with slots.alone():
-        with pytest.raises(Busy, match="no slot"), slots.alone():
+    with slots.reserve():
+        with pytest.raises(Busy, match="no slot"), slots.reserve():
             raise AssertionError
         slots.patience = 5
-        threads = [threading.Thread(target=slots.together, args=("k", i, list)) for i in range(WAITING)]
+        threads = [threading.Thread(target=slots.run_batched, args=("k", i, list)) for i in range(MAX_WAITING_REQUESTS)]
         for thread in threads:
             thread.start()
-        until(lambda: slots.waiting == WAITING)
-        with pytest.raises(Busy, match="wait already"), slots.alone():
+        until(lambda: slots.waiting == MAX_WAITING_REQUESTS)
+        with pytest.raises(Busy, match="wait already"), slots.reserve():
             raise AssertionError
     for thread in threads:
         thread.join()
@@ -547,8 +549,8 @@ def test_a_sample_finds_the_cells_of_a_large_gallery(resources: Resources) -> No
     gallery.add({model.id: rows}, [None] * len(rows))
     with reading(resources.database) as session:
         born = session.get_one(Collection, "large").created_at
-        index = index_builder.build(
-            session, Place("large", "identity", model.id, born), 4, EUCLIDEAN, "cpu", per_cell=20
+        index = index_builder.build_index(
+            session, IndexKey("large", "identity", model.id, born), 4, EUCLIDEAN, "cpu", per_cell=20
         )
     ids: Ids = np.array(gallery.pks)
     assert index.cells == 128

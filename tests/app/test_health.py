@@ -76,7 +76,7 @@ def test_an_index_that_lost_a_face_mends_itself(api: httpx.Client, gallery: Gall
     ready(api, 503)
     time.sleep(0.3)
     with writing(gallery.resources.database) as session:
-        session.add(Embedding(generation_id=MODEL.id, task="identity", face_pk=gallery.pks[0], vector=vector))
+        session.add(Embedding(model_id=MODEL.id, task="identity", face_pk=gallery.pks[0], vector=vector))
     ready(api)
 
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Answer, Job, now
+from app.db.tables import Job, StoredResponse, now
 from tests.app.test_faces import BASE, enrol, picture
 from tests.flows.test_upload import FEW, tar
 from tests.service import Service
@@ -59,9 +59,9 @@ def test_a_request_that_is_being_done_is_not_done_twice(service: Service, staff:
     assert {a.status_code for a in answers} <= {202, 409}
     assert len({a.headers["Location"] for a in answers if a.status_code == 202}) == 1
     with writing(service.resources.database) as session:
-        session.execute(update(Answer).values(status=None))
+        session.execute(update(StoredResponse).values(status=None))
     held = imported(staff, "a")
     assert (held.status_code, held.json()["code"]) == (409, "RequestInProgress")
     with writing(service.resources.database) as session:
-        session.execute(update(Answer).values(created_at=now() - 1_000))
+        session.execute(update(StoredResponse).values(created_at=now() - 1_000))
     assert imported(staff, "a").status_code == 202

@@ -4,44 +4,85 @@ from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import Engine, NullPool, create_engine, inspect, text
 
 from app.db.migrate import alembic, upgrade
 
+ROWS_AT_0001 = (
+    "insert into generations (id, manifest, report, training_id, created_at) values ('m', '{}', '{}', 't', 1)",
+    "insert into generations (id, manifest, report, created_at) values ('n', '{}', '{}', 1)",
+    "insert into collections (id, description, change, created_at) values ('c', '', 7, 1)",
+    "insert into deployments (collection_id, task, champion, previous, version, facts, history, updated_at)"
+    """ values ('c', 'identity', 'm', 'n', 3, '{"m": {"cells": 4}}', '[]', 1)""",
+    "insert into faces (pk, face_id, collection_id, role, image_id, number, bounding_box, landmarks, quality,"
+    " metadata, change, created_at) values (5, 'f', 'c', 'gallery', 'i', 0, '{}', '[]', '{}', '{}', 7, 1)",
+    "insert into followers (process, collection_id, task, generation_id, change, vectors, seen_at)"
+    " values ('p', 'c', 'identity', 'm', 7, 1, 1)",
+    "insert into jobs (id, kind, body, lane, state, tries, not_before, cancel, done, failed, created_at)"
+    " values ('j1', 'sweep', '{}', 'work', 'queued', 0, 0, false, 0, 0, 1)",
+    "insert into jobs (id, kind, body, lane, state, tries, not_before, cancel, done, failed, created_at)"
+    " values ('j2', 'train', '{}', 'train', 'queued', 0, 0, false, 0, 0, 1)",
+)
 
-def test_a_database_with_data_goes_up_and_keeps_it(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'old.sqlite'}"
+
+def open_engine(url: str) -> Engine:
+    """It keeps no connection open."""
+    return create_engine(url, poolclass=NullPool)
+
+
+@pytest.fixture
+def url(database_url: str, tmp_path: Path) -> str:
+    return database_url or f"sqlite:///{tmp_path / 'old.sqlite'}"
+
+
+@pytest.fixture
+def old(url: str) -> str:
+    """A database of the first version, with a row in every table that a later migration changes."""
     command.upgrade(alembic(url), "0001")
-    database = create_engine(url)
-    with database.begin() as connection:
-        connection.execute(
-            text("insert into generations (id, manifest, report, created_at) values ('m', '{}', '{}', 1)")
-        )
-        connection.execute(text("insert into collections (id, description, change, created_at) values ('c', '', 7, 1)"))
-        connection.execute(
-            text(
-                "insert into deployments (collection_id, task, champion, version, facts, history, updated_at) "
-                "values ('c', 'identity', 'm', 3, '{}', '[]', 1)"
-            )
-        )
-        for job, lane in (("j1", "work"), ("j2", "train")):
-            connection.execute(
-                text(
-                    "insert into jobs "
-                    "(id, kind, body, lane, state, tries, not_before, cancel, done, failed, created_at) "
-                    f"values ('{job}', 'sweep', '{{}}', '{lane}', 'queued', 0, 0, false, 0, 0, 1)"
-                )
-            )
-    upgrade(url)
-    with database.begin() as connection:
-        assert connection.execute(text("select id, queue from jobs order by id")).all() == [
-            ("j1", "default"), ("j2", "training"),
-        ]  # fmt: skip
-        assert connection.execute(text("select champion, version, default_fpir from deployments")).all() == [
-            ("m", 3, pytest.approx(0.01))
-        ]
-    command.downgrade(alembic(url), "0001")
-    assert "default_fpir" not in {c["name"] for c in inspect(create_engine(url)).get_columns("deployments")}
-    with create_engine(url).begin() as connection:
+    with open_engine(url).begin() as connection:
+        for row in ROWS_AT_0001:
+            connection.execute(text(row))
+        vector = text("insert into embeddings (generation_id, task, face_pk, vector) values ('m', 'identity', 5, :v)")
+        connection.execute(vector, {"v": b"\0\0\x80?"})
+    return url
+
+
+def test_an_upgrade_keeps_every_row(old: str) -> None:
+    upgrade(old)
+    with open_engine(old).begin() as connection:
+        deployments = "select champion, previous, version, default_fpir, measurements from deployments"
+        [(champion, previous, version, fpir, measurements)] = connection.execute(text(deployments)).all()
+        assert (champion, previous, version) == ("m", "n", 3)
+        assert fpir == pytest.approx(0.01)
+        assert measurements in ('{"m": {"cells": 4}}', {"m": {"cells": 4}})
+        models = connection.execute(text("select id, training_id from models order by id")).all()
+        assert models == [("m", "t"), ("n", None)]
+        embeddings = connection.execute(text("select model_id, task, face_pk, vector from embeddings")).all()
+        assert [(*row[:3], bytes(row[3])) for row in embeddings] == [("m", "identity", 5, b"\0\0\x80?")]
+        assert connection.execute(text("select model_id, change from followers")).all() == [("m", 7)]
+        queues = connection.execute(text("select id, queue from jobs order by id")).all()
+        assert queues == [("j1", "default"), ("j2", "training")]
+
+
+def test_the_renamed_tables_keep_their_keys_and_indexes(old: str) -> None:
+    upgrade(old)
+    tables = inspect(open_engine(old))
+    assert "generations" not in tables.get_table_names()
+    assert [index["column_names"] for index in tables.get_indexes("models")] == [["training_id"]]
+    assert tables.get_pk_constraint("embeddings")["constrained_columns"] == ["model_id", "task", "face_pk"]
+    for table, columns in (("embeddings", {"model_id"}), ("deployments", {"champion", "challenger", "previous"})):
+        keys = [key for key in tables.get_foreign_keys(table) if key["referred_table"] == "models"]
+        assert {key["constrained_columns"][0] for key in keys} == columns
+
+
+def test_a_downgrade_brings_the_first_version_back(old: str) -> None:
+    upgrade(old)
+    command.downgrade(alembic(old), "0001")
+    columns = {column["name"] for column in inspect(open_engine(old)).get_columns("deployments")}
+    assert "facts" in columns
+    assert not columns & {"default_fpir", "measurements"}
+    with open_engine(old).begin() as connection:
         assert connection.execute(text("select version from deployments")).scalar() == 3
+        assert connection.execute(text("select generation_id from embeddings")).scalar() == "m"
+        assert connection.execute(text("select count(*) from generations")).scalar() == 2
         assert connection.execute(text("select lane from jobs order by id")).scalars().all() == ["work", "train"]

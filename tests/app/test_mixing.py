@@ -15,8 +15,8 @@ from sqlalchemy import insert
 from app.db.session import writing
 from app.db.tables import Embedding, Face, Task
 from app.resources import Resources
-from app.search import mixing, places
-from app.search.criteria import Criteria, Criterion
+from app.search import enrolled_faces
+from app.search.criteria import Criteria, Criterion, search_mix
 from app.storage.blob_store import Blobs
 from ml import images, indexes
 from ml.calibration import Calibration
@@ -72,7 +72,7 @@ def collection(
     made.add({WHO.id: who}, subjects, metadata=told)
     with writing(resources.database) as session:
         resources.generations.keep(session, AGE)
-        known_as = {"generation_id": AGE.id, "task": "age"}
+        known_as = {"model_id": AGE.id, "task": "age"}
         rows = [known_as | {"face_pk": pk, "vector": row.tobytes()} for pk, row in zip(made.pks, ages, strict=True)]
         session.execute(insert(Embedding), [row for i, row in enumerate(rows) if i != ageless])
     made.make(AGE, task="age")
@@ -239,26 +239,30 @@ def test_the_parts_of_all_tasks_sum_to_the_distance_of_the_mix(lasting: Resource
 
 
 @pytest.mark.parametrize("k", [5, 300, 1500])
-def test_what_lies_within_the_bound_is_surely_the_nearest(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With cells: every list is cut at k, and what it left out is farther than the bound."""
+def test_faces_within_the_bound_are_the_nearest_ones(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every list of an index with cells ends at k; the faces that it leaves out are farther than the bound."""
     draw, ids = np.random.default_rng(7), np.arange(3000)
     sides = [draw.normal(size=(3000, dim)).astype(np.float32) for dim in (6, 4)]
 
-    def held(rows: Rows) -> Any:
+    def served(rows: Rows) -> Any:
         index = indexes.build(ids, rows, p=16)
         return SimpleNamespace(
-            index=index, rows=rows, search=lambda q, k, m, among: index.search(q, k, m=m, allowed=among)
+            index=index, rows=rows, search=lambda q, k, m, allowed: index.search(q, k, m=m, allowed=allowed)
         )
 
-    monkeypatch.setattr(places, "found", lambda _, serving, pks: {pk: serving.rows[pk].tobytes() for pk in pks})
-    criteria = Criteria(tuple(Criterion(held(rows), share, 2.0) for rows, share in zip(sides, (0.6, 0.4), strict=True)))
+    monkeypatch.setattr(enrolled_faces, "read_embeddings", lambda _, model, pks: {pk: model.rows[pk] for pk in pks})
+    criteria = Criteria(
+        tuple(Criterion(served(rows), share, 2.0) for rows, share in zip(sides, (0.6, 0.4), strict=True))
+    )
     queries = [rows[:20] for rows in sides]
-    found = mixing.nearest(None, criteria, queries, k, [16, 16], None)  # type: ignore[arg-type]
+    mixed = search_mix(None, criteria, queries, k, [16, 16], None)  # type: ignore[arg-type]
     whole = sum(share / 2 * EUCLIDEAN.distances(rows[:20], rows) for rows, share in zip(sides, (0.6, 0.4), strict=True))
     for q in range(20):
-        sure = found.distances[q] < found.bound[q]
-        nearer = np.flatnonzero(whole[q] < found.bound[q] * (1 - 1e-5))
-        assert set(nearer.tolist()) <= set(found.ids[q][sure].tolist())
-        np.testing.assert_allclose(found.distances[q][sure], np.sort(whole[q])[: sure.sum()], rtol=1e-4, atol=1e-5)
-    many = (found.distances < found.bound[:, None]).sum(axis=1).mean()
+        is_certain = mixed.distances[q] < mixed.bound[q]
+        nearer = np.flatnonzero(whole[q] < mixed.bound[q] * (1 - 1e-5))
+        assert set(nearer.tolist()) <= set(mixed.ids[q][is_certain].tolist())
+        np.testing.assert_allclose(
+            mixed.distances[q][is_certain], np.sort(whole[q])[: is_certain.sum()], rtol=1e-4, atol=1e-5
+        )
+    many = (mixed.distances < mixed.bound[:, None]).sum(axis=1).mean()
     assert many >= {5: 1, 300: 3, 1500: 100}[k], "the bound lets something through"

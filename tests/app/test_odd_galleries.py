@@ -31,7 +31,7 @@ def measure(
         chosen = [i for i, (_, own) in enumerate(faces) if own == role]
         if chosen:
             gallery.add({model.id: rows[chosen]}, [faces[i][0] for i in chosen], role=role)
-    measured = gallery_calibration.measure(resources, "staff", "identity", model)
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)
     return measured, Scores.of(measured, model, "identity")
 
 

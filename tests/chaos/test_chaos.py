@@ -89,7 +89,7 @@ class Trials:
         def look(job: dict) -> None:  # type: ignore[type-arg]
             assert job["state"] == "succeeded", job
             self.models.append(job["result"]["model"])
-            made = self.crew.rows("select count(*) from generations where training_id = ?", job["result"]["training"])
+            made = self.crew.rows("select count(*) from models where training_id = ?", job["result"]["training"])
             assert made == [(1,)], "one training, one model"
 
         return path, look

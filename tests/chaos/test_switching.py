@@ -80,4 +80,4 @@ def test_a_switch_ends_and_goes_back_whoever_is_killed_meanwhile(crew: Crew, vic
         assert crew.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] != served
         check(crew, COLLECTION)
         assert crew.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] == served
-    assert crew.rows("select count(*) from generations where id like 'onnx-%'") == [(1,)]
+    assert crew.rows("select count(*) from models where id like 'onnx-%'") == [(1,)]

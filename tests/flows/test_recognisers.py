@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from app.cli.main import app
 from app.config import Settings
 from app.db.session import writing
-from app.db.tables import Generation
+from app.db.tables import ModelRecord
 from app.storage.model_cache import FIRST
 from tests.flows.searching import Searcher
 from tests.flows.test_training import STRONG, archive, upload
@@ -263,7 +263,7 @@ def test_an_archived_recogniser_comes_back_when_it_is_used(service: Service, tmp
     assert service.client.post(f"/v1/models/{model}:archive").status_code == 200
     assert used(service) == model
     with writing(service.resources.database) as session:
-        assert session.get_one(Generation, model).archived_at is None
+        assert session.get_one(ModelRecord, model).archived_at is None
 
 
 @on_sqlite

@@ -56,12 +56,12 @@ def test_drawn_faces_get_the_numbers_of_dlib(weights: Path, drawn: Crops) -> Non
 
 
 def test_real_faces_get_the_numbers_of_dlib(weights: Path, shared: Path) -> None:
-    from app.cli.lfw import Lfw
+    from app.cli.lfw import LfwDataset
     from ml import images
     from ml.pipeline import default_front_end
 
     front_end, crops = default_front_end(), []
-    for _, data in Lfw(SHARED / "data").photos():
+    for _, data in LfwDataset(SHARED / "data").photos():
         crops += [face.crops["colour"] for face in front_end.faces(images.read(data))[:1]]
         if len(crops) == CHIPS:
             break

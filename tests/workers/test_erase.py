@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import delete, func, select
 
 from app.db.session import reading, writing
-from app.db.tables import Answer, Collection, Deployment, Embedding, Face, Follower, Job, Removal, Subject, now
-from app.enrolment.photo_analysis import Wish, look
+from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Removal, StoredResponse, Subject, now
+from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepared
-from app.enrolment.store import enrol
+from app.enrolment.store import enrol_photos
 from app.galleries import subjects
 from app.publishing import pointers
 from app.queue import jobs
@@ -39,8 +39,8 @@ def staff(resources: Resources) -> Resources:
 
 
 def add(resources: Resources, n: int) -> None:
-    looked = [look(resources, picture(n), Wish(subject=f"s{n % 2}", aligned=True))]
-    enrol(resources, "staff", looked, prepared(resources, "staff", looked))
+    looked = [analyse_photo(resources, picture(n), EnrolmentRequest(subject=f"s{n % 2}", aligned=True))]
+    enrol_photos(resources, "staff", looked, prepared(resources, "staff", looked))
 
 
 def files(resources: Resources) -> set[str]:
@@ -67,7 +67,7 @@ def test_a_face_takes_rows_and_files_along(staff: Resources) -> None:
         face = session.scalars(select(Face)).first()
         assert face is not None
         image, pk = face.image_id, face.pk
-        receipt = subjects.erase(session, pointers.locked(session, "staff"), Face.pk == pk)
+        receipt = subjects.erase(session, pointers.lock_collection(session, "staff"), Face.pk == pk)
     assert (receipt.faces, receipt.labels, receipt.embeddings, len(receipt.jobs)) == (1, 0, 1, 1)
     assert (count(staff, Face), count(staff, Embedding)) == (3, 3)
     with reading(staff.database) as session:
@@ -97,7 +97,7 @@ def test_an_upload_and_an_erasing_of_one_photo_leave_row_and_files_together(staf
 
     def remove(_: int) -> None:
         with writing(staff.database) as session:
-            subjects.erase(session, pointers.locked(session, "staff"), Face.image_id == image)
+            subjects.erase(session, pointers.lock_collection(session, "staff"), Face.image_id == image)
         erase.erase_files(Erase(collection="staff", images=(image,)), context(staff))
 
     with ThreadPoolExecutor(4) as pool:
@@ -144,12 +144,12 @@ def test_a_sweep_removes_old_orphans_and_nothing_else(staff: Resources) -> None:
 
 
 def test_a_sweep_removes_what_is_out_of_date(staff: Resources) -> None:
-    values = {"collection_id": "staff", "task": "identity", "generation_id": FIRST, "change": 0, "vectors": 0}
+    values = {"collection_id": "staff", "task": "identity", "model_id": FIRST, "change": 0, "vectors": 0}
     with writing(staff.database) as session:
         session.add(Follower(process="dead", seen_at=now() - 40, **values))
         session.add(Follower(process="alive", seen_at=now(), **values))
-        session.add(Answer(key_id="k", idempotency_key="a", fingerprint="", created_at=now() - 90_000))
-        session.add(Answer(key_id="k", idempotency_key="b", fingerprint=""))
+        session.add(StoredResponse(key_id="k", idempotency_key="a", fingerprint="", created_at=now() - 90_000))
+        session.add(StoredResponse(key_id="k", idempotency_key="b", fingerprint=""))
         yesterday = now() - 90_000
         parent = Job(kind="import", body={}, state="succeeded", finished_at=yesterday)
         session.add(parent)
@@ -160,7 +160,7 @@ def test_a_sweep_removes_what_is_out_of_date(staff: Resources) -> None:
     assert sweep.sweep_all(Sweep(), context(staff))["rows"] == 4
     with reading(staff.database) as session:
         assert session.scalars(select(Follower.process)).all() == ["alive"]
-        assert session.scalars(select(Answer.idempotency_key)).all() == ["b"]
+        assert session.scalars(select(StoredResponse.idempotency_key)).all() == ["b"]
         assert session.scalars(select(Job.id)).all() == [kept]
 
 

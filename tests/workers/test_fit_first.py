@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Generation, Job
+from app.db.tables import Deployment, Job, ModelRecord
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
 from app.resources import Resources
@@ -31,7 +31,7 @@ def published(resources: Resources) -> list[dict[str, object]]:
 
 def kept(resources: Resources) -> list[str]:
     with reading(resources.database) as session:
-        return sorted(session.scalars(select(Generation.id)))
+        return sorted(session.scalars(select(ModelRecord.id)))
 
 
 def test_a_better_first_model_is_fitted_once_and_its_publication_written_down_once(
@@ -115,7 +115,7 @@ def test_it_does_nothing_where_something_else_serves(resources: Resources) -> No
     assert fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))["model"] is None, "too few faces"
     enrol(resources, "c", range(10, 30), shots=1)
     with writing(resources.database) as session:
-        session.add(Generation(id="other", manifest={}))
+        session.add(ModelRecord(id="other", manifest={}))
         session.flush()
         session.get_one(Deployment, ("c", "identity")).champion = "other"
     assert fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))["model"] is None

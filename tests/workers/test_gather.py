@@ -9,7 +9,7 @@ import torch
 
 from app.errors import NotFound
 from app.resources import Resources
-from app.serving.traffic import Traffic
+from app.serving.traffic import RequestTimestamp
 from app.storage.blob_store import Blobs
 from app.threads import get_threads, set_threads
 from ml.images import decode_png
@@ -52,7 +52,7 @@ def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None
 
 def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resources) -> None:
     enrol(resources, "c", [1], shots=1)
-    traffic, before = Traffic(resources.settings.home), get_threads()
+    traffic, before = RequestTimestamp(resources.settings.home), get_threads()
     assert traffic.idle_seconds() == float("inf")
     set_threads(2)
     try:
@@ -69,7 +69,7 @@ def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resour
 
 
 def test_a_stamp_costs_a_file_once_a_second_at_most(resources: Resources) -> None:
-    traffic = Traffic(resources.settings.home)
+    traffic = RequestTimestamp(resources.settings.home)
     began = time.perf_counter()
     for _ in range(10_000):
         traffic.stamp()
@@ -87,9 +87,9 @@ def test_what_a_dear_descriptor_said_is_kept_and_goes_with_its_face(resources: R
     np.testing.assert_array_equal(again, first)
     mixed = describe_faces(resources, recipe, faces[2:], context)
     np.testing.assert_array_equal(mixed[:2], first[2:])
-    there = resources.blobs.of("c", faces[0].image_id)
+    there = resources.blobs.files_of("c", faces[0].image_id)
     assert [name.rsplit(".", 1)[1] for name in sorted(there)[:2]] == ["f16", "png"]
-    assert all(Blobs.meaning(name) == (faces[0].image_id, 0) for name in there if name.startswith("crops"))
+    assert all(Blobs.parse_name(name) == (faces[0].image_id, 0) for name in there if name.startswith("crops"))
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 11, 20])

@@ -63,7 +63,7 @@ def test_what_served_here_before_is_not_judged_again(resources: Resources) -> No
     assert refusal(resources, "m1").code in ("GateRefused", "NotMeasured")
     with writing(resources.database) as session:
         here = session.get_one(Deployment, ("c", "identity"))
-        here.previous, here.facts = "m1", {"m1": {}}
+        here.previous, here.measurements = "m1", {"m1": {}}
     assert judge(resources, "m1")["measured"] == {"identity": {"unmeasured": "it served here before"}}
 
 

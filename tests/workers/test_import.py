@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, JobItem, Subject, now
-from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepared
-from app.enrolment.store import Outcome, enrol
+from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
@@ -82,7 +82,7 @@ def drain(resources: Resources, until: str) -> Job:
             job = session.get_one(Job, until)
             if job.finished_at:
                 return job
-        resources.bell.wait("jobs", 0.02)
+        resources.notifier.wait("jobs", 0.02)
     raise AssertionError("the job did not end")
 
 
@@ -293,13 +293,13 @@ def test_a_cancelled_import_stops(staff: Resources) -> None:
 def test_it_ends_when_the_serving_indexes_hold_what_it_brought(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     with writing(staff.database) as session:
-        values = {"task": "identity", "generation_id": FIRST, "vectors": 0}
+        values = {"task": "identity", "model_id": FIRST, "vectors": 0}
         session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 60, **values))
         session.add(Follower(process="dead", collection_id="staff", change=0, seen_at=now() - 60, **values))
     worker = Worker(staff, "default")
     for _ in range(30):
         worker.step()
-        staff.bell.wait("jobs", 0.02)
+        staff.notifier.wait("jobs", 0.02)
     with writing(staff.database) as session:
         held = session.get_one(Job, job)
         assert (held.done, held.finished_at) == (40, None)
@@ -319,16 +319,16 @@ def test_the_first_model_is_asked_for_once(staff: Resources) -> None:
 
 
 def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
-    looked = [look(staff, picture(1), Wish(aligned=True))]
+    looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
     ready = prepared(staff, "staff", looked)
     with writing(staff.database) as session:
         staff.generations.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()
         session.get_one(Deployment, ("staff", "identity")).challenger = "later"
-    [outcome] = enrol(staff, "staff", looked, ready)
+    [outcome] = enrol_photos(staff, "staff", looked, ready)
     assert outcome.new
     with reading(staff.database) as session:
-        assert set(session.scalars(select(Embedding.generation_id))) == {FIRST, "later"}
+        assert set(session.scalars(select(Embedding.model_id))) == {FIRST, "later"}
 
 
 def serves_dear(resources: Resources, manifest: Path, pointer: str = "champion") -> Recipe:
@@ -364,11 +364,11 @@ def test_what_a_dear_descriptor_says_of_an_import_is_kept_once(staff: Resources,
 
 def test_a_photo_that_could_not_be_taken_leaves_nothing_of_a_dear_descriptor(staff: Resources, tmp_path: Path) -> None:
     serves_dear(staff, tiny_onnx(tmp_path))
-    looked = [look(staff, picture(1), Wish(aligned=True))]
+    looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
     ready = prepared(staff, "staff", looked)
     assert not kept(staff), "nothing is written before its crops are"
     with pytest.raises(RuntimeError):
-        enrol(staff, "staff", looked, ready, dies)
+        enrol_photos(staff, "staff", looked, ready, dies)
     assert len(kept(staff)) == 1
     for name in [*staff.blobs.names("staff")]:
         os.utime(staff.blobs.root / "c-staff" / name, (0, 0))
@@ -376,16 +376,16 @@ def test_a_photo_that_could_not_be_taken_leaves_nothing_of_a_dear_descriptor(sta
     assert not [*staff.blobs.names("staff")]
 
 
-def dies(session: Session, outcomes: list[Outcome]) -> None:
+def dies(session: Session, outcomes: list[EnrolmentOutcome]) -> None:
     raise RuntimeError
 
 
 def test_a_dear_model_that_comes_before_the_lock_is_asked_and_kept_as_well(staff: Resources, tmp_path: Path) -> None:
-    looked = [look(staff, picture(1), Wish(aligned=True))]
+    looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
     ready = prepared(staff, "staff", looked)
     assert not ready.files
     [key] = serves_dear(staff, tiny_onnx(tmp_path), "challenger").keys
-    enrol(staff, "staff", looked, ready)
+    enrol_photos(staff, "staff", looked, ready)
     assert kept(staff) == {Blobs.described(looked[0].image_id, 0, key)}
 
 

@@ -10,12 +10,12 @@ from sqlalchemy import func, select
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
-from app.enrolment.photo_analysis import Wish, look
+from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepared
-from app.enrolment.store import enrol as take
+from app.enrolment.store import enrol_photos as take
 from app.errors import Conflict, Stale
 from app.publishing import pointers
-from app.publishing.pointers import Why
+from app.publishing.pointers import MoveReason
 from app.queue.jobs import enqueue
 from app.queue.messages import Publish
 from app.resources import Resources
@@ -62,7 +62,7 @@ def deployment(resources: Resources, task: str = "identity") -> Deployment:
 
 
 def counted(resources: Resources, model: str, task: str = "identity") -> int:
-    rows = select(func.count()).where(Embedding.generation_id == model, Embedding.task == task)
+    rows = select(func.count()).where(Embedding.model_id == model, Embedding.task == task)
     with reading(resources.database) as session:
         return session.scalar(rows) or 0
 
@@ -105,7 +105,7 @@ def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resou
     assert (served.champion, served.previous, served.version) == ("m1", FIRST, 2)
     [entry] = served.history
     assert (entry["model"], entry["by"], entry["overridden"]) == ("m1", "ann", False)
-    assert served.facts["m1"]["faces"] == 9
+    assert served.measurements["m1"]["faces"] == 9
     assert change(resources) == before + 1 == entry["change"]
 
 
@@ -117,7 +117,7 @@ def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -
         reembedding.store_embeddings(session, "m1", {"identity": marked}, [f.pk for f in faces[:5]])
     run(resources, model.id, **INSISTED)
     with reading(resources.database) as session:
-        rows = session.execute(select(Embedding.face_pk, Embedding.vector).where(Embedding.generation_id == "m1"))
+        rows = session.execute(select(Embedding.face_pk, Embedding.vector).where(Embedding.model_id == "m1"))
         stored = {row.face_pk: row.vector for row in rows}
     assert [stored[f.pk] for f in faces[:5]] == [row.tobytes() for row in marked]
     assert len(stored) == 12
@@ -143,7 +143,7 @@ def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -
         for shot in range(100):
             if stop.is_set():
                 return
-            photo = look(resources, encode_png(draw(person(50), shot)), Wish(aligned=True))
+            photo = analyse_photo(resources, encode_png(draw(person(50), shot)), EnrolmentRequest(aligned=True))
             outcomes = take(resources, "c", [photo], prepared(resources, "c", [photo]))
             arrived.extend(face.face_id for face, _ in outcomes[0].faces)
 
@@ -238,13 +238,13 @@ def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resource
     model = keep(resources, generation("m1"))
     follower = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
     with writing(resources.database) as session:
-        session.add(Follower(**follower, generation_id=FIRST, change=1, seen_at=now() + 60))
-        session.add(Follower(**follower | {"process": "dead"}, generation_id=FIRST, change=1, seen_at=now() - 60))
+        session.add(Follower(**follower, model_id=FIRST, change=1, seen_at=now() + 60))
+        session.add(Follower(**follower | {"process": "dead"}, model_id=FIRST, change=1, seen_at=now() - 60))
     message, row = job(resources, model.id)
     with pytest.raises(Later):
         publish.publish_model(message, context(resources, row))
     with writing(resources.database) as session:
-        session.merge(Follower(**follower, generation_id="m1", change=change(resources), seen_at=now()))
+        session.merge(Follower(**follower, model_id="m1", change=change(resources), seen_at=now()))
     assert publish.publish_model(message, context(resources, row))["served"]
     assert deployment(resources).version == 2
 
@@ -256,7 +256,7 @@ def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resource
     message, row = job(resources, model.id)
     publish.publish_model(message, context(resources, row))
     with writing(resources.database) as session:
-        pointers.roll_back(session, pointers.locked(session, "c"), "identity", Why("bob"))
+        pointers.roll_back(session, pointers.lock_collection(session, "c"), "identity", MoveReason("bob"))
     publish.publish_model(message, context(resources, row))
     assert deployment(resources).champion == FIRST
 
@@ -293,7 +293,7 @@ def test_a_model_of_several_tasks_is_moved_for_all_and_rolled_back_where_it_came
     age = deployment(resources, "age")
     assert (age.champion, age.previous, counted(resources, "m2", "age")) == ("m2", "m1", 6)
     with writing(resources.database) as session:
-        moved = pointers.roll_back(session, pointers.locked(session, "c"), "identity", Why("bob"))
+        moved = pointers.roll_back(session, pointers.lock_collection(session, "c"), "identity", MoveReason("bob"))
         assert {d.task for d in moved} == {"identity", "age"}
     assert deployment(resources, "age").champion == "m1"
 
@@ -314,7 +314,7 @@ def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -
     for name in ("m1", "m2", "m3"):
         keep(resources, replace(generation(name), facts={"made": name}))
         run(resources, name)
-    assert set(deployment(resources).facts) == {"m2", "m3"}
+    assert set(deployment(resources).measurements) == {"m2", "m3"}
 
 
 @on_sqlite

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Face, Generation, Job, Label, Training
+from app.db.tables import Deployment, Face, Job, Label, ModelRecord, Training
 from app.errors import NotFound
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import cancel, enqueue
@@ -98,7 +98,7 @@ def test_run_twice_it_ends_with_the_same_model(resources: Resources) -> None:
     with writing(resources.database) as session:
         training = session.get_one(Training, message.training)
         training.model = None  # as if it had been killed before its last transaction
-        session.delete(session.get_one(Generation, first["model"]))
+        session.delete(session.get_one(ModelRecord, first["model"]))
     enrol(resources, "c", range(50, 60))  # what arrived meanwhile is not learned from
     again = train.train_model(message, context(resources, job))
     assert again["model"] == first["model"]
@@ -107,7 +107,7 @@ def test_run_twice_it_ends_with_the_same_model(resources: Resources) -> None:
         first["report"]["candidate"]["mean_average_precision"]
     )
     with reading(resources.database) as session:
-        assert session.scalar(select(func.count()).select_from(Generation)) == 2  # it, and the first of all
+        assert session.scalar(select(func.count()).select_from(ModelRecord)) == 2  # it, and the first of all
 
 
 def test_too_few_labels_say_how_many_are_missing(resources: Resources) -> None:

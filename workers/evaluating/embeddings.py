@@ -125,9 +125,7 @@ def read_embeddings(
     for start in range(0, len(faces), FACES_PER_CHUNK):
         context.check()
         part = faces[start : start + FACES_PER_CHUNK]
-        held = select(Embedding.face_pk, Embedding.vector).where(
-            Embedding.generation_id == model.id, Embedding.task == task
-        )
+        held = select(Embedding.face_pk, Embedding.vector).where(Embedding.model_id == model.id, Embedding.task == task)
         with reading(context.resources.database) as session:
             rows = session.execute(held.where(Embedding.face_pk.in_([f.pk for f in part])))
             known = {row.face_pk: row.vector for row in rows}

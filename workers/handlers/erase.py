@@ -25,7 +25,7 @@ def erase_files(message: Erase, context: JobContext) -> dict[str, Any]:
     for start in range(0, len(message.images), STEP):
         context.check()
         some = message.images[start : start + STEP]
-        names = [name for image in some for name in context.resources.blobs.of(message.collection, image)]
+        names = [name for image in some for name in context.resources.blobs.files_of(message.collection, image)]
         removed += unnamed(context.resources, message.collection, names)
     return {"files": "all" if message.whole else removed}
 
@@ -47,7 +47,7 @@ def whole(resources: Resources, collection: str) -> bool:
 
 def unnamed(resources: Resources, collection: str, names: Sequence[str]) -> int:
     """Removes those of these files that no row of the collection names; how many there were."""
-    meant = {name: Blobs.meaning(name) for name in names}
+    meant = {name: Blobs.parse_name(name) for name in names}
     with writing(resources.database) as session:
         if session.get(Collection, collection, with_for_update=True) is None:
             return 0

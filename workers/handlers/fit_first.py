@@ -7,7 +7,7 @@ from typing import Any
 
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
-from app.db.tables import Collection, Deployment, Generation
+from app.db.tables import Collection, Deployment, ModelRecord
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
@@ -39,7 +39,7 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
         if collection is None or deployment is None or deployment.champion != FIRST:
             return {"model": None, "why": "the collection is gone, or is served by something else by now"}
         name = _make_name(collection)
-        if session.get(Generation, name) is not None:
+        if session.get(ModelRecord, name) is not None:
             return {"model": name}
         versions = list_collection_versions([collection])
         plan, version = _make_plan(collection.id), deployment.version
@@ -73,7 +73,7 @@ def _keep(
         resources.generations.keep(session, model, report=report)
         session.flush()
         enqueue(session, publish)
-    resources.bell.ring("jobs")
+    resources.notifier.notify("jobs")
 
 
 def why_not_better(report: Mapping[str, Any]) -> str | None:

@@ -85,7 +85,7 @@ def _advance(message: ImportArchive, context: JobContext) -> dict[str, Any]:
                 change = collection.change
                 job.result = {"change": change}
     if change < 0 or not _followed(context, message.collection, change):
-        context.resources.bell.ring("jobs")
+        context.resources.notifier.notify("jobs")
         raise Later(LOOK)
     return _result(context, change)
 
@@ -133,8 +133,8 @@ def _settled(session: Session, collection: str, closed_at: float) -> bool:
         return False
     faces = session.scalar(select(func.count()).where(Face.collection_id == collection)) or 0
     deployments = session.scalars(select(Deployment).where(Deployment.collection_id == collection))
-    measured = (d.facts.get(d.champion, {}).get("faces", 0) for d in deployments)
-    return not any(gallery_calibration.due(faces, on, quiet=True) for on in measured)
+    measured = (d.measurements.get(d.champion, {}).get("faces", 0) for d in deployments)
+    return not any(gallery_calibration.needs_recalibration(faces, on, is_idle=True) for on in measured)
 
 
 def _followed(context: JobContext, collection: str, change: int) -> bool:

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Job, JobItem
 from app.enrolment.archives import Archive, Entry, open_archive
-from app.enrolment.photo_analysis import Looked, Wish, look
+from app.enrolment.photo_analysis import AnalysedPhoto, EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import Prepared, prepared
-from app.enrolment.store import Outcome, enrol
+from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.queue.jobs import LIVE_STATES, read_message
 from app.queue.messages import ImportArchive, IngestBatch
 from ml.errors import Unreadable
@@ -30,7 +30,7 @@ class Seen:
     """An item after it was looked at: a photo, or the reasons why it is none."""
 
     number: int
-    photo: Looked | None
+    photo: AnalysedPhoto | None
     reasons: tuple[str, ...] = ()
 
 
@@ -96,7 +96,7 @@ class _Batch:
                 return Seen(item.number, None, (detail["refused"],))
             entry = Entry(item.name, detail["size"], detail["size"], place=tuple(detail["place"]))
             data = self.archive.read(entry, settings.max_image_bytes)
-            photo = look(self.context.resources, data, _wish(item, self.order))
+            photo = analyse_photo(self.context.resources, data, _wish(item, self.order))
         except Unreadable as error:
             return Seen(item.number, None, (error.code,))
         return Seen(item.number, photo)
@@ -111,16 +111,16 @@ class _Batch:
             session.execute(update(JobItem), [_key(self.message.job, item.number) | {"detail": item.detail}])
         return self._look(item)
 
-    def _keep(self, seen: list[Seen], looked: list[Looked], ready: Prepared) -> None:
-        def record(session: Session, outcomes: list[Outcome]) -> None:
+    def _keep(self, seen: list[Seen], looked: list[AnalysedPhoto], ready: Prepared) -> None:
+        def record(session: Session, outcomes: list[EnrolmentOutcome]) -> None:
             _record(session, self.message.job, self.context.job_id, seen, outcomes)
 
-        enrol(self.context.resources, self.order.collection, looked, ready, record)
+        enrol_photos(self.context.resources, self.order.collection, looked, ready, record)
 
 
-def _wish(item: JobItem, order: ImportArchive) -> Wish:
+def _wish(item: JobItem, order: ImportArchive) -> EnrolmentRequest:
     detail = item.detail
-    return Wish(
+    return EnrolmentRequest(
         subject=detail.get("subject"),
         role=detail.get("role") or order.role,
         external_image_id=detail.get("external_image_id") or item.name,
@@ -130,7 +130,7 @@ def _wish(item: JobItem, order: ImportArchive) -> Wish:
     )
 
 
-def _record(session: Session, job: str, batch: str, seen: list[Seen], outcomes: list[Outcome]) -> None:
+def _record(session: Session, job: str, batch: str, seen: list[Seen], outcomes: list[EnrolmentOutcome]) -> None:
     """The items' ends and the import's progress, in the transaction of the faces; each item counts once."""
     numbers = [s.number for s in seen]
     queued = select(JobItem.number).where(JobItem.job_id == job, JobItem.number.in_(numbers), JobItem.state == "queued")
@@ -146,7 +146,7 @@ def _record(session: Session, job: str, batch: str, seen: list[Seen], outcomes: 
     session.execute(update(Job).where(Job.id == batch).values(tries=1))  # it moves: no death counts against it
 
 
-def _end(seen: Seen, outcome: Outcome | None) -> dict[str, Any]:
+def _end(seen: Seen, outcome: EnrolmentOutcome | None) -> dict[str, Any]:
     if outcome is None:
         return {"state": "failed", "detail": {"reasons": list(seen.reasons)}}
     if outcome.conflict is not None:

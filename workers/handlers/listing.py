@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from app.db.field_types import SubjectId
-from app.enrolment.archives import Archive, Entry, Limits, checked, is_gzip, open_archive, unpack_gzip
+from app.enrolment.archives import Archive, ArchiveLimits, Entry, checked, is_gzip, open_archive, unpack_gzip
 from app.enrolment.archives.entries import refused
-from app.enrolment.archives.manifest import LONGEST, NAMES, Manifest
+from app.enrolment.archives.manifest import LONGEST, NAMES, ArchiveManifest
 from ml.errors import Unreadable
 from workers.context import JobContext
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 def items(path: Path, context: JobContext) -> Iterator[Row]:
     """{"name", "detail"} of each file, in a fixed order. Raises Invalid, TooLarge before the first."""
-    limits = Limits.of(context.resources.settings)
+    limits = ArchiveLimits.of(context.resources.settings)
     if is_gzip(path):
         unpack_gzip(path, limits)
     archive = open_archive(path)
@@ -54,7 +54,7 @@ def _by_manifest(archive: Archive, table: Entry, entries: Iterator[Entry]) -> It
         data = archive.read(table, LONGEST)
     except Unreadable as error:
         raise refused(f"{table.name}: {error}") from error
-    with closing(Manifest.read(data, table.name)) as manifest:
+    with closing(ArchiveManifest.read(data, table.name)) as manifest:
         for entry in entries:
             if entry.name == table.name:
                 continue

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Follower, now
 from app.publishing import pointers
-from app.publishing.pointers import Why
+from app.publishing.pointers import MoveReason
 from app.queue.messages import Publish
 from app.serving import gallery_calibration
 from app.serving.reporter import ALIVE_SECONDS
@@ -33,7 +33,7 @@ def publish_model(message: Publish, context: JobContext) -> dict[str, Any]:
     Raises NotFound, Conflict (archived; GateRefused or NotMeasured with their reasons), Stale.
     """
     moved = _moved(message, context) or _publish(message, context)
-    context.resources.bell.ring("changes")
+    context.resources.notifier.notify("changes")
     served = _wait(message, moved, context)
     result = {"model": message.model, "tasks": list(message.tasks), "version": moved["version"]}
     return result | {"verdict": moved["verdict"], "served": served}
@@ -49,18 +49,20 @@ def _moved(message: Publish, context: JobContext) -> Moved | None:
 
 def _publish(message: Publish, context: JobContext) -> Moved:
     with reading(context.resources.database) as session:
-        pointers.expect(session, message.collection, message.tasks[0], message.version)
-        pointers.usable(session, message.model)
+        pointers.check_version(session, message.collection, message.tasks[0], message.version)
+        pointers.get_usable_model(session, message.model)
         champions = _champions(session, message)
     verdict = gate.judge_publication(context, message, champions)
     model_to_serve = context.resources.generations.get(message.model)
-    why = Why(message.by, message.reason, message.override and not verdict["passed"], context.job_id, verdict)
+    why = MoveReason(message.by, message.reason, message.override and not verdict["passed"], context.job_id, verdict)
     measured: dict[str, dict[str, Any]] = {}
     for left in range(ROUNDS, -1, -1):
         reembedding.reembed_collection(context, message.collection, model_to_serve, message.tasks)
         for task in message.tasks if not measured else ():
             context.check()
-            measured[task] = gallery_calibration.measure(context.resources, message.collection, task, model_to_serve)
+            measured[task] = gallery_calibration.measure_gallery(
+                context.resources, message.collection, task, model_to_serve
+            )
         moved = _move(message, context, model_to_serve, measured, champions, why, FEW if left else None)
         if moved is not None:
             return moved
@@ -78,31 +80,33 @@ def _move(
     model_to_serve: Model,
     measured: Mapping[str, dict[str, Any]],
     champions: Mapping[str, str | None],
-    why: Why,
+    why: MoveReason,
     max_new_faces: int | None,
 ) -> Moved | None:
     """The pointers, under the lock, with the faces that arrived meanwhile. None where those are more than a few."""
     model, tasks = model_to_serve.id, message.tasks
     with writing(context.resources.database) as session:
-        collection = pointers.locked(session, message.collection)
-        pointers.expect(session, collection.id, tasks[0], message.version)
-        pointers.usable(session, model)
+        collection = pointers.lock_collection(session, message.collection)
+        pointers.check_version(session, collection.id, tasks[0], message.version)
+        pointers.get_usable_model(session, model)
         if _champions(session, message) != champions:
             raise Later(0.0)  # rolled back meanwhile: the gate has judged against another
         arrived = list(
-            session.scalars(pointers.lacking(collection.id, model, tasks).limit(max_new_faces and max_new_faces + 1))
+            session.scalars(
+                pointers.faces_without_embedding(collection.id, model, tasks).limit(max_new_faces and max_new_faces + 1)
+            )
         )
         if max_new_faces is not None and len(arrived) > max_new_faces:
             return None
         if arrived:
             vectors = reembedding.embed_batch(context, model_to_serve, tasks, arrived)
             reembedding.store_embeddings(session, model, vectors, [f.pk for f in arrived])
-        if not pointers.complete(session, collection.id, model, tasks):
+        if not pointers.has_all_embeddings(session, collection.id, model, tasks):
             return None
         if message.pointer == "challenger":
-            deployment = pointers.challenge(session, collection, tasks[0], model, why)
+            deployment = pointers.set_challenger(session, collection, tasks[0], model, why)
         else:
-            deployment = pointers.move(session, collection, model, measured, why)[0]
+            deployment = pointers.move_champion(session, collection, model, measured, why)[0]
         return dict(deployment.history[-1])
 
 
@@ -128,5 +132,5 @@ def _served(session: Session, message: Publish, task: str, change: int) -> bool:
     here = (Follower.collection_id == message.collection, Follower.task == task)
     ready = select(Follower.process).where(*here, Follower.change >= change)
     if message.pointer == "champion":
-        ready = ready.where(Follower.generation_id == message.model)
+        ready = ready.where(Follower.model_id == message.model)
     return not session.scalar(select(Follower.process).where(alive, Follower.process.not_in(ready)).limit(1))

@@ -10,7 +10,7 @@ from sqlalchemy import delete, exists, select
 from sqlalchemy.orm import aliased
 
 from app.db.session import reading, writing
-from app.db.tables import Answer, Collection, Embedding, Face, Follower, Generation, Job, now
+from app.db.tables import Collection, Embedding, Face, Follower, Job, ModelRecord, StoredResponse, now
 from app.enrolment.preparation import served
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import Erase, FitFirst, ImportArchive, Publish, Sweep, Train
@@ -48,7 +48,7 @@ def _remove_old_rows(resources: Resources) -> int:
     old = exists().where(parent.id == Job.parent_id, parent.finished_at < now() - DAY)
     done = (
         delete(Follower).where(Follower.seen_at < now() - DEAD_SECONDS),
-        delete(Answer).where(Answer.created_at < now() - DAY),
+        delete(StoredResponse).where(StoredResponse.created_at < now() - DAY),
         delete(Job).where(Job.parent_id.is_not(None), old),
         delete(Job).where(Job.kind.in_((Sweep.kind, Erase.kind)), *ended_yesterday),
     )
@@ -76,7 +76,7 @@ def _remove_orphans(context: JobContext, collection: str) -> int:
     blobs, removed = context.resources.blobs, 0
     for names in _steps(blobs.names(collection)):
         context.check()
-        meant = {name: blobs.meaning(name) for name in names}
+        meant = {name: blobs.parse_name(name) for name in names}
         with reading(context.resources.database) as session:
             alive = named(session, collection, {image for image, _ in meant.values()})
         orphans = [n for n, what in meant.items() if what not in alive and blobs.age(collection, n) > HOUR]
@@ -87,7 +87,7 @@ def _remove_orphans(context: JobContext, collection: str) -> int:
 def _remove_embeddings(context: JobContext, collection: str) -> int:
     """Places of models that no pointer of the collection names."""
     with reading(context.resources.database) as session:
-        models = {(m.id, task) for m in session.scalars(select(Generation)) for task in m.manifest["tasks"]}
+        models = {(m.id, task) for m in session.scalars(select(ModelRecord)) for task in m.manifest["tasks"]}
     removed = 0
     for model, task in sorted(models):
         while (gone := _remove_some(context, collection, model, task)) > 0:
@@ -105,7 +105,7 @@ def _remove_some(context: JobContext, collection: str, model: str, task: str) ->
             return 0
         if (model, task) in served(session, collection):
             return 0
-        here = (Embedding.generation_id == model, Embedding.task == task)
+        here = (Embedding.model_id == model, Embedding.task == task)
         pks_here = select(Face.pk).where(Face.collection_id == collection)
         pks = list(session.scalars(select(Embedding.face_pk).where(*here, Embedding.face_pk.in_(pks_here)).limit(STEP)))
         session.execute(delete(Embedding).where(*here, Embedding.face_pk.in_(pks)))

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
-from app.db.tables import Generation, Job, Training
+from app.db.tables import Job, ModelRecord, Training
 from app.errors import NotFound
 from app.learning.plan import Plan
 from app.queue.messages import Train
@@ -51,7 +51,7 @@ def _read_data(context: JobContext, plan: Plan, snapshot: dict[str, Any]) -> Tra
 def _remove_unfinished(resources: Resources, name: str) -> None:
     """Remove the folders of a run that was killed before its model had a row."""
     with at_one_moment(resources.database) as session:
-        if session.get(Generation, name) is None:
+        if session.get(ModelRecord, name) is None:
             for folder in (name, name + HOLDOUT_SUFFIX):
                 shutil.rmtree(resources.generations.folder / folder, ignore_errors=True)
 

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Face, Removal
-from app.db.tables import Generation as GenerationRow
+from app.db.tables import Collection, Face, ModelRecord, Removal
 from app.errors import NotFound
 from app.learning.plan import Plan
-from app.storage.model_cache import Generations
+from app.storage.model_cache import ModelStore
 from ml.model import Model
 from workers.training import embedder_fit, training_data
 from workers.training.training_data import FaceRecord, TrainingData
@@ -52,7 +51,7 @@ class Exposure:
     elsewhere: tuple[str, ...]
 
 
-def trace_exposure(session: Session, generations: Generations, model: str, collections: Sequence[str]) -> Exposure:
+def trace_exposure(session: Session, generations: ModelStore, model: str, collections: Sequence[str]) -> Exposure:
     """Of a model to collections. Raises NotFound, ml.Corrupt, ml.Unavailable."""
     own = generations.get(model)
     lineage = list(_trace_lineage(session, generations, own, collections, as_holdout=False))
@@ -64,7 +63,7 @@ def trace_exposure(session: Session, generations: Generations, model: str, colle
     return Exposure(own, fits, tuple(dict.fromkeys(part for part in lineage if isinstance(part, str))))
 
 
-def load_holdout_model(generations: Generations, model: str) -> Model | None:
+def load_holdout_model(generations: ModelStore, model: str) -> Model | None:
     """The model's holdout model, None where nobody was held out."""
     try:
         return generations.get(model + HOLDOUT_SUFFIX)
@@ -100,7 +99,7 @@ def _is_known(face: FaceRecord, elsewhere: tuple[str, ...], shared: set[str]) ->
 
 
 def _trace_lineage(
-    session: Session, generations: Generations, model: Model, collections: Sequence[str], *, as_holdout: bool
+    session: Session, generations: ModelStore, model: Model, collections: Sequence[str], *, as_holdout: bool
 ) -> Iterator[CollectionFit | str]:
     """Its own fit and those it went on from: on the collections, or the names of others."""
     if not model.embedder.needs_fit:
@@ -115,9 +114,9 @@ def _trace_lineage(
 
 
 def _read_fit(
-    session: Session, generations: Generations, model: Model, collection: str, as_holdout: bool
+    session: Session, generations: ModelStore, model: Model, collection: str, as_holdout: bool
 ) -> CollectionFit:
-    row = session.get(GenerationRow, model.id)
+    row = session.get(ModelRecord, model.id)
     made_at = row.created_at if row is not None else np.inf
     holdout = load_holdout_model(generations, model.id) if as_holdout else None
     share = float(holdout.facts["holdout"]) if holdout is not None else 0.0

@@ -9,11 +9,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading
-from app.db.tables import Collection, Deployment, Face, Generation, Job
+from app.db.tables import Collection, Deployment, Face, Job, ModelRecord
 from app.errors import AppError, Busy, Conflict
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportArchive, Publish
-from app.serving.gallery_calibration import CHANGED
+from app.serving.gallery_calibration import RECALIBRATION_CHANGE_RATIO
 from ml.errors import LikenessError
 from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import ModelComparison
@@ -129,9 +129,9 @@ def _judge_comparison(comparison: ModelComparison, origin: Mapping[str, Any]) ->
 
 
 def _find_excuse(session: Session, message: Publish, task: str) -> str:
-    """Why no gate is needed; empty where one is."""
+    """MoveReason no gate is needed; empty where one is."""
     deployment = session.get(Deployment, (message.collection, task))
-    if deployment is not None and deployment.previous == message.model and message.model in deployment.facts:
+    if deployment is not None and deployment.previous == message.model and message.model in deployment.measurements:
         return "it served here before"
     faces = _count_gallery_faces(session, message.collection)
     if faces < MIN_FACES_TO_GATE and not _is_import_running(session, message.collection):
@@ -151,7 +151,7 @@ def _read_report(session: Session, message: Publish, task: str, champion: str | 
     It applies to the same collection (not a later one of the same id) and the same champion, if the collection has
     about as many faces as it had then.
     """
-    model = session.get(Generation, message.model)
+    model = session.get(ModelRecord, message.model)
     reported = model.report.get("tasks", {}).get(task, {}).get("comparison") if model else None
     if (
         model is None
@@ -162,12 +162,12 @@ def _read_report(session: Session, message: Publish, task: str, champion: str | 
     if not _is_same_collection(session, message.collection, model, reported.get("collection_created_at")):
         return None
     faces = _count_gallery_faces(session, message.collection)
-    if abs(faces - reported["faces"]) > CHANGED * reported["faces"]:
+    if abs(faces - reported["faces"]) > RECALIBRATION_CHANGE_RATIO * reported["faces"]:
         return None
     return ModelComparison.from_dict(reported["comparison"])
 
 
-def _is_same_collection(session: Session, collection: str, model: Generation, created_at: float | None) -> bool:
+def _is_same_collection(session: Session, collection: str, model: ModelRecord, created_at: float | None) -> bool:
     """Whether the collection is the one that the model was measured on, created at that time (None: not recorded)."""
     row = session.get(Collection, collection)
     if row is None:

@@ -33,7 +33,7 @@ def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: 
 
     Raises CropGone, Interrupted.
     """
-    rows = [np.empty((len(faces), index_builder.width(m, task)), np.float32) for m in models]
+    rows = [np.empty((len(faces), index_builder.embedding_size(m, task)), np.float32) for m in models]
     for start in range(0, len(faces), CHUNK):
         context.progress(start, len(faces))
         part = faces[start : start + CHUNK]
@@ -49,7 +49,7 @@ def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: 
 def _embedded(
     model: Model, task: str, faces: Sequence[FaceRecord], known: Stored, fresh: Rows, row_of: dict[int, int]
 ) -> Rows:
-    result = np.empty((len(faces), index_builder.width(model, task)), np.float32)
+    result = np.empty((len(faces), index_builder.embedding_size(model, task)), np.float32)
     missing = [i for i, face in enumerate(faces) if face.pk not in known]
     result[missing] = model.embed(fresh[[row_of[i] for i in missing]], task)
     for i, face in enumerate(faces):
@@ -59,7 +59,7 @@ def _embedded(
 
 
 def _stored(session: Session, model: str, task: str, faces: Sequence[FaceRecord]) -> Stored:
-    here = Embedding.generation_id == model, Embedding.task == task, Embedding.face_pk.in_([f.pk for f in faces])
+    here = Embedding.model_id == model, Embedding.task == task, Embedding.face_pk.in_([f.pk for f in faces])
     return {
         row.face_pk: row.vector for row in session.execute(select(Embedding.face_pk, Embedding.vector).where(*here))
     }

@@ -99,7 +99,7 @@ def _list_evidence(measurable: MeasurableFaces, collection: str, models: Sequenc
 
 def _compare(context: JobContext, measurable: MeasurableFaces, task: str, faces: Mask) -> ModelComparison:
     models = [exposed.measured_as for exposed in measurable.exposures]
-    chosen, distractors = _sample_faces(measurable, faces, max(index_builder.width(m, task) for m in models))
+    chosen, distractors = _sample_faces(measurable, faces, max(index_builder.embedding_size(m, task) for m in models))
     if measurable.count_searchable(faces) < MIN_PEOPLE:
         chosen, distractors = np.empty(0, np.int64), []
     pairs = (

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
@@ -11,7 +10,8 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Embedding, Face
 from app.errors import NotFound
-from app.publishing.pointers import lacking
+from app.publishing.pointers import faces_without_embedding
+from app.storage.embedding_codec import encode_embeddings
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
@@ -27,7 +27,7 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
     after, missed = 0, -1
     while True:
         with reading(context.resources.database) as session:
-            wanted = lacking(collection, model.id, tasks).where(Face.pk > after).limit(BATCH)
+            wanted = faces_without_embedding(collection, model.id, tasks).where(Face.pk > after).limit(BATCH)
             faces = list(session.scalars(wanted))
             session.expunge_all()
         if not faces:
@@ -59,13 +59,12 @@ def store_embeddings(session: Session, model: str, vectors: Mapping[str, Rows], 
         return
     insert = INSERTS[session.get_bind().dialect.name]
     for task, rows in vectors.items():
-        little = np.ascontiguousarray(rows, "<f4")
-        held = [
-            {"generation_id": model, "task": task, "face_pk": pk, "vector": row.tobytes()}
-            for pk, row in zip(pks, little, strict=True)
+        embeddings = [
+            {"model_id": model, "task": task, "face_pk": pk, "vector": vector}
+            for pk, vector in zip(pks, encode_embeddings(rows), strict=True)
             if pk in there
         ]
-        session.execute(insert(Embedding).on_conflict_do_nothing(), held)
+        session.execute(insert(Embedding).on_conflict_do_nothing(), embeddings)
 
 
 def _count(context: JobContext, collection: str) -> int:

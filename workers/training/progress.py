@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from app.db.session import writing
 from app.db.tables import Job, Training
-from app.serving.traffic import Traffic
+from app.serving.traffic import RequestTimestamp
 from app.threads import get_threads, set_threads
 from ml.embedders.base import Progress
 from workers.context import Interrupted, JobContext
@@ -32,7 +32,7 @@ class ProgressReporter:
         self.curve: list[dict[str, Any]] = []
         self._reported_at = 0.0
         self._threads = get_threads()
-        self._traffic = Traffic(context.resources.settings.home)
+        self._traffic = RequestTimestamp(context.resources.settings.home)
 
     def phase(self, name: str, start: int, end: int) -> Progress:
         """Return the progress callback of a phase from step `start` to step `end`, which raises Interrupted."""

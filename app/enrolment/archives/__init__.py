@@ -3,13 +3,13 @@
 from itertools import islice
 from pathlib import Path
 
-from app.enrolment.archives.entries import Archive, Entry, Limits, checked, refused
+from app.enrolment.archives.entries import Archive, ArchiveLimits, Entry, checked, refused
 from app.enrolment.archives.folders import Folder
 from app.enrolment.archives.tars import Tar, unpack_gzip
 from app.enrolment.archives.zips import Zip
 from app.errors import NotFound
 
-__all__ = ["Archive", "Entry", "Limits", "check_first", "checked", "is_gzip", "open_archive", "unpack_gzip"]
+__all__ = ["Archive", "ArchiveLimits", "Entry", "check_first", "checked", "is_gzip", "open_archive", "unpack_gzip"]
 
 FIRST_LOOK = 20_000
 GZIP, ZIP, EMPTY_ZIP = b"\x1f\x8b", b"PK\x03\x04", b"PK\x05\x06"
@@ -31,7 +31,7 @@ def is_gzip(path: Path) -> bool:
     return path.is_file() and _head(path).startswith(GZIP)
 
 
-def check_first(path: Path, limits: Limits) -> None:
+def check_first(path: Path, limits: ArchiveLimits) -> None:
     """What can be told of an upload before it is accepted: the first 20,000 entries. Raises Invalid, TooLarge."""
     if not is_gzip(path):
         for _ in checked(islice(open_archive(path).entries(), FIRST_LOOK), limits):

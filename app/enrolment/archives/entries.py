@@ -19,7 +19,7 @@ SMALL = 65_536  # bytes; below it a high ratio harms nobody
 
 
 @dataclass(frozen=True)
-class Limits:
+class ArchiveLimits:
     """Of one archive. ratio: unpacked over packed bytes."""
 
     entries: int
@@ -28,7 +28,7 @@ class Limits:
     photo: int
 
     @classmethod
-    def of(cls, settings: Settings) -> "Limits":
+    def of(cls, settings: Settings) -> "ArchiveLimits":
         return cls(
             entries=settings.max_import_entries,
             unpacked=settings.max_import_unpacked_bytes,
@@ -62,11 +62,11 @@ class Archive(ABC):
         """Every member in a fixed order, in bounded memory. Raises Invalid where the archive is broken."""
 
     @abstractmethod
-    def read(self, entry: Entry, most: int) -> bytes:
+    def read(self, entry: Entry, max_bytes: int) -> bytes:
         """Its bytes. Raises ml.Unreadable where it is damaged or longer than `most`."""
 
 
-def checked(entries: Iterable[Entry], limits: Limits) -> Iterator[Entry]:
+def checked(entries: Iterable[Entry], limits: ArchiveLimits) -> Iterator[Entry]:
     """Those entries that are files to look at; hidden and system files are left out.
 
     Raises Invalid (a path that leads outside, a link, a device), TooLarge (a limit, by name).

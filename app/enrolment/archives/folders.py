@@ -19,8 +19,8 @@ class Folder(Archive):
 
     def _walk(self, folder: Path) -> Iterator[Entry]:
         with os.scandir(folder) as listing:
-            found = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in listing if not e.is_symlink())
-        for name, is_folder in found:
+            entries = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in listing if not e.is_symlink())
+        for name, is_folder in entries:
             path = folder / name
             if is_folder:
                 yield from self._walk(path)
@@ -28,13 +28,13 @@ class Folder(Archive):
                 size = path.stat().st_size
                 yield Entry(clean(str(path.relative_to(self.path))), size, size)
 
-    def read(self, entry: Entry, most: int) -> bytes:
+    def read(self, entry: Entry, max_bytes: int) -> bytes:
         try:
             file = os.open(self.path / entry.name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
             raise Unreadable("InvalidImageFormat", f"the file cannot be opened: {error.strerror}") from error
         with os.fdopen(file, "rb") as opened:
-            data = opened.read(most + 1)
-        if len(data) > most:
-            raise Unreadable("ImageTooLarge", f"more than the {most:,} bytes that are taken")
+            data = opened.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise Unreadable("ImageTooLarge", f"more than the {max_bytes:,} bytes that are taken")
         return data

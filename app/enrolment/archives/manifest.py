@@ -17,7 +17,7 @@ LONGEST = 256 * 2**20
 OWN = ("file", "subject", "external_id", "external_image_id", "role", "metadata")
 
 
-class Line(BaseModel):
+class ManifestLine(BaseModel):
     """One photo. Columns that are not named here become metadata."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -29,7 +29,7 @@ class Line(BaseModel):
     metadata: Metadata = {}
 
 
-class Manifest:
+class ArchiveManifest:
     """Kept in a private file of SQLite, so that a million lines take no memory. Close it."""
 
     def __init__(self) -> None:
@@ -44,22 +44,22 @@ class Manifest:
         number = 0
         try:
             for row in rows:
-                line = Line.model_validate(row)
-                made._table.execute("insert into lines values (?, ?, 0)", (line.file, line.model_dump_json()))
+                entry = ManifestLine.model_validate(row)
+                made._table.execute("insert into lines values (?, ?, 0)", (entry.file, entry.model_dump_json()))
                 number += 1
         except (ValidationError, ValueError, csv.Error) as error:
             made.close()
-            told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise refused(f"line {number + 1} of {name}: {told}") from error
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise refused(f"line {number + 1} of {name}: {reason}") from error
         except sqlite3.IntegrityError as error:
             made.close()
             raise refused(f"line {number + 1} of {name} names a file for the second time") from error
         return made
 
-    def take(self, file: str) -> Line | None:
+    def take(self, file: str) -> ManifestLine | None:
         """What it says of a file of the archive."""
-        found = self._table.execute("update lines set taken = 1 where file = ? returning line", (file,)).fetchone()
-        return Line.model_validate_json(found[0]) if found else None
+        row = self._table.execute("update lines set taken = 1 where file = ? returning line", (file,)).fetchone()
+        return ManifestLine.model_validate_json(row[0]) if row else None
 
     def left(self) -> Iterator[str]:
         """Files that it names and the archive lacks."""
@@ -79,9 +79,9 @@ def _csv(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _jsonl(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in io.TextIOWrapper(io.BytesIO(data), "utf-8-sig"):
-        if line.strip():
-            row = json.loads(line)
+    for entry in io.TextIOWrapper(io.BytesIO(data), "utf-8-sig"):
+        if entry.strip():
+            row = json.loads(entry)
             if not isinstance(row, dict):
                 raise ValueError("it is not a JSON object")
             yield _folded(row)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from app.enrolment.archives.entries import Archive, Entry, Kind, Limits, clean, refused
+from app.enrolment.archives.entries import Archive, ArchiveLimits, Entry, Kind, clean, refused
 from app.errors import TooLarge
-from app.storage.blob_store import full
+from app.storage.atomic_write import atomic_write
+from app.storage.blob_store import disk_error
 from ml.errors import Unreadable
 
 LONGEST_HEADER = 2**20
@@ -44,9 +45,9 @@ class Tar(Archive):
         if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
             raise refused(f"it is broken at byte {offset:,}")
 
-    def read(self, entry: Entry, most: int) -> bytes:
-        if entry.size > most:
-            raise Unreadable("ImageTooLarge", f"{entry.size:,} bytes; at most {most:,} are taken")
+    def read(self, entry: Entry, max_bytes: int) -> bytes:
+        if entry.size > max_bytes:
+            raise Unreadable("ImageTooLarge", f"{entry.size:,} bytes; at most {max_bytes:,} are taken")
         file = os.open(self.path, os.O_RDONLY)
         try:
             data = os.pread(file, entry.size, entry.place[0])
@@ -78,24 +79,18 @@ def _kind(member: tarfile.TarInfo) -> Kind:
     return "link" if member.islnk() or member.issym() else "special"
 
 
-def unpack_gzip(path: Path, limits: Limits) -> None:
+def unpack_gzip(path: Path, limits: ArchiveLimits) -> None:
     """A tar.gz becomes the tar that it holds, in its place. Raises Invalid, TooLarge."""
-    most = min(limits.unpacked, limits.ratio * path.stat().st_size)
-    part = path.with_name(f"{path.name}.part")
+    max_bytes = min(limits.unpacked, limits.ratio * path.stat().st_size)
     done = 0
     try:
-        with gzip.open(path) as packed, part.open("wb") as plain:
+        with gzip.open(path) as packed, atomic_write(path) as plain:
             while block := packed.read(STEP):
                 done += len(block)
-                if done > most:
-                    raise TooLarge(f"unpacked it has more than {most:,} bytes", code="ArchiveTooLarge")
+                if done > max_bytes:
+                    raise TooLarge(f"unpacked it has more than {max_bytes:,} bytes", code="ArchiveTooLarge")
                 plain.write(block)
-            plain.flush()
-            os.fsync(plain.fileno())
-        part.replace(path)
     except (EOFError, gzip.BadGzipFile, ValueError) as error:
         raise refused(f"it is not a whole gzip file: {error}") from error
     except OSError as error:
-        raise full(error) from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise disk_error(error) from error

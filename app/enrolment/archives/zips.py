@@ -44,23 +44,23 @@ class Zip(Archive):
     def entries(self) -> Iterator[Entry]:
         with self.path.open("rb") as file:
             try:
-                found = _find_list(file)
-                file.seek(found.start)
-                for _ in range(found.count):
-                    yield _entry(file, found)
+                directory = _find_list(file)
+                file.seek(directory.start)
+                for _ in range(directory.count):
+                    yield _entry(file, directory)
             except (struct.error, ValueError) as error:
                 raise refused(f"it is not a whole zip: {error}") from error
 
-    def read(self, entry: Entry, most: int) -> bytes:
-        if entry.size > most:
-            raise Unreadable("ImageTooLarge", f"{entry.size:,} bytes; at most {most:,} are taken")
+    def read(self, entry: Entry, max_bytes: int) -> bytes:
+        if entry.size > max_bytes:
+            raise Unreadable("ImageTooLarge", f"{entry.size:,} bytes; at most {max_bytes:,} are taken")
         offset, packed, method, crc = entry.place
         with self.path.open("rb") as file:
             header = os.pread(file.fileno(), LOCAL.size, offset)
             if len(header) != LOCAL.size or header[:4] != b"PK\x03\x04":
                 raise Unreadable("InvalidImageFormat", "the archive has no entry where its list says so")
             *_, name, extra = LOCAL.unpack(header)
-            raw = os.pread(file.fileno(), min(packed, 2 * most), offset + LOCAL.size + name + extra)
+            raw = os.pread(file.fileno(), min(packed, 2 * max_bytes), offset + LOCAL.size + name + extra)
         data = raw if method == STORED else _inflated(raw, entry.size)
         if len(data) != entry.size or zlib.crc32(data) != crc:
             raise Unreadable("InvalidImageFormat", "the archive is damaged here")
@@ -97,7 +97,7 @@ def _find_list(file: BinaryIO) -> _List:
     return _List(offset + shift, size, count, shift)
 
 
-def _entry(file: BinaryIO, found: _List) -> Entry:
+def _entry(file: BinaryIO, directory: _List) -> Entry:
     header = file.read(CENTRAL.size)
     mark, made_by, _, flags, method, _, _, crc, packed, size, *lengths, _, _, attributes, offset = CENTRAL.unpack(
         header
@@ -110,7 +110,7 @@ def _entry(file: BinaryIO, found: _List) -> Entry:
         raise refused(f"{name[:100]!r} is encrypted, or packed by another method than deflate")
     size, packed, offset = _wide(extra, size, packed, offset)
     mode = attributes >> 16 if made_by >> 8 == UNIX else 0
-    return Entry(name, size, packed, _kind(name, mode), (offset + found.shift, packed, method, crc))
+    return Entry(name, size, packed, _kind(name, mode), (offset + directory.shift, packed, method, crc))
 
 
 def _wide(extra: bytes, *fields: int) -> Iterator[int]:

@@ -6,8 +6,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.config import DLIB_RESNET, LBP
-from app.db.tables import Generation as GenerationRow
-from app.storage.model_cache import Generations, lbp_model
+from app.db.tables import ModelRecord
+from app.storage.model_cache import ModelStore, lbp_model
 from app.storage.recognisers.catalogue import Recogniser
 from ml import registry
 from ml.model import Model, Recipe
@@ -25,7 +25,7 @@ def build_model(recogniser: Recogniser) -> Model:
     assert recogniser.spec is not None
     if recogniser.name == LBP:
         return lbp_model()
-    facts = {
+    provenance = {
         "made": f"the recogniser {recogniser.name} with its own distance",
         "recogniser": recogniser.name,
         "licence": recogniser.licence,
@@ -33,21 +33,21 @@ def build_model(recogniser: Recogniser) -> Model:
     embedder = registry.build("embedders", EMBEDDER)
     if recogniser.name == DLIB_RESNET:
         known = {"identity": load_reference_calibration(DLIB_RESNET)}
-        return Model(DLIB_MODEL, Recipe((recogniser.spec,)), EMBEDDER, embedder, known, facts)
+        return Model(DLIB_MODEL, Recipe((recogniser.spec,)), EMBEDDER, embedder, known, provenance)
     recipe = Recipe((recogniser.spec,))
     (key,), (descriptor,) = recipe.keys, recipe.built
     digest = hashlib.sha256(f"{key}\0{EMBEDDER}".encode()).hexdigest()[:16]
     name = f"{type(descriptor).__name__.lower()}-{EMBEDDER}-{digest}"
-    return Model(name, recipe, EMBEDDER, embedder, facts=facts)
+    return Model(name, recipe, EMBEDDER, embedder, facts=provenance)
 
 
-def ensure_model(session: Session, generations: Generations, recogniser: Recogniser) -> str:
+def ensure_model(session: Session, generations: ModelStore, recogniser: Recogniser) -> str:
     """The id of the recogniser's model, which is kept where it was not yet, and taken out of the archive.
 
     Raises as `build_model`.
     """
     model = build_model(recogniser)
-    row = session.get(GenerationRow, model.id, with_for_update=True, populate_existing=True)
+    row = session.get(ModelRecord, model.id, with_for_update=True, populate_existing=True)
     if row is not None and (generations.folder / model.id).is_dir():
         row.archived_at = None
         return model.id

@@ -104,10 +104,10 @@ def find_recogniser(settings: Settings, name: str) -> Recogniser:
             code="UnknownComponent",
             recognisers=list(known),
         )
-    found = known[name]
-    if found.spec is None:
-        raise Conflict(f"the recogniser {name} is not installed: {found.install}", code="NotInstalled")
-    return found
+    recogniser = known[name]
+    if recogniser.spec is None:
+        raise Conflict(f"the recogniser {name} is not installed: {recogniser.install}", code="NotInstalled")
+    return recogniser
 
 
 def _check_built_in(entry: Recogniser) -> Recogniser:
@@ -121,22 +121,22 @@ def _check_built_in(entry: Recogniser) -> Recogniser:
     return replace(entry, spec=Spec(entry.name, dict(DLIB_OPTIONS)), install="")
 
 
-def _describe_registered(found: Registered, known: Recogniser | None = None) -> Recogniser:
+def _describe_registered(entry: Registered, known: Recogniser | None = None) -> Recogniser:
     """From its manifest and card; one whose files cannot be used says why."""
-    card = found.card
+    card = entry.card
     try:
-        manifest = manifest_types()[found.component].read(found.manifest)
-        file = manifest.model(found.manifest, check=False).stat()
-        _check_hash(found.component, found.manifest, sha256(found.manifest), file.st_mtime_ns, file.st_size)
+        manifest = manifest_types()[entry.component].read(entry.manifest)
+        file = manifest.model(entry.manifest, check=False).stat()
+        _check_hash(entry.component, entry.manifest, sha256(entry.manifest), file.st_mtime_ns, file.st_size)
     except (LikenessError, OSError) as error:
-        blank = Recogniser(found.name, "", None, str(card.get("source", "")), None, None, None, "")
+        blank = Recogniser(entry.name, "", None, str(card.get("source", "")), None, None, None, "")
         return replace(known or blank, install=str(error))
-    spec = Spec(found.component, {"manifest": str(found.manifest), "pin": sha256(found.manifest)})
+    spec = Spec(entry.component, {"manifest": str(entry.manifest), "pin": sha256(entry.manifest)})
     if known is not None:
         return replace(known, spec=spec, install="")
     source = str(card.get("source") or f"the operator's file {manifest.file}")
     accuracy = _read_accuracy(card.get("accuracy"))
-    return Recogniser(found.name, manifest.licence, file.st_size, source, manifest.dim, accuracy, spec)
+    return Recogniser(entry.name, manifest.licence, file.st_size, source, manifest.dim, accuracy, spec)
 
 
 @lru_cache(maxsize=64)
@@ -145,9 +145,9 @@ def _check_hash(component: str, manifest: Path, *version: object) -> None:
     manifest_types()[component].read(manifest).model(manifest)
 
 
-def _read_accuracy(told: Any) -> Accuracy | None:
+def _read_accuracy(stored: Any) -> Accuracy | None:
     try:
-        return Accuracy(**told) if isinstance(told, dict) else None
+        return Accuracy(**stored) if isinstance(stored, dict) else None
     except TypeError:
         return None
 
@@ -163,9 +163,9 @@ def name_recogniser(descriptors: list[Mapping[str, Any]], known: list[Recogniser
     return None
 
 
-def _same_file(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    if "manifest" not in mine:
+def _same_file(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    if "manifest" not in ours:
         return True
     if theirs.get("pin"):
-        return bool(mine["pin"] == theirs["pin"])
-    return Path(str(mine["manifest"])) == Path(str(theirs.get("manifest", ""))).absolute()
+        return bool(ours["pin"] == theirs["pin"])
+    return Path(str(ours["manifest"])) == Path(str(theirs.get("manifest", ""))).absolute()

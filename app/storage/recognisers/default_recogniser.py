@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.config import AUTO, DLIB_RESNET, LBP, Settings
-from app.db.tables import Generation as GenerationRow
-from app.storage.model_cache import FIRST, Generations, ensure_first, lbp_model
+from app.db.tables import ModelRecord
+from app.storage.model_cache import FIRST, ModelStore, ensure_first, lbp_model
 from app.storage.recognisers.builtin_models import DLIB_MODEL, build_model
 from app.storage.recognisers.catalogue import list_recognisers
 from ml.descriptors.dlib_resnet import REQUIREMENT
@@ -77,11 +77,11 @@ def choose_default(settings: Settings) -> DefaultRecogniser:
     return DefaultRecogniser(LBP, lbp_model(), missing=missing.split("; run:")[0])
 
 
-def ensure_built_in(session: Session, generations: Generations, default: DefaultRecogniser) -> None:
+def ensure_built_in(session: Session, generations: ModelStore, default: DefaultRecogniser) -> None:
     """Keeps the models that a new collection may start with, and logs what is missing."""
     ensure_first(session, generations)
     if default.notice:
         log.warning("recogniser.missing %s", default.notice)
     model = default.generation
-    if session.get(GenerationRow, model.id) is None or not (generations.folder / model.id).is_dir():
+    if session.get(ModelRecord, model.id) is None or not (generations.folder / model.id).is_dir():
         generations.keep(session, model)

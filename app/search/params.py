@@ -1,4 +1,4 @@
-"""How a search is asked."""
+"""The parameters of a search and of a verification."""
 
 from typing import Annotated, Literal, Self
 
@@ -9,14 +9,14 @@ from app.db.field_types import NO_NUL, CollectionName, TaskName
 from app.search.filters import Filter
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-MOST = 4096
-MOST_WITH_CROPS = 100
-MOST_EXPLAINED, EXPLAINED_IN_ALL = 20, 100  # of one face; of all faces of a photo
-LARGEST_NUMBER = 1e15
-_ONE = r"[a-z][a-z0-9_-]{0,63}(:[0-9]{1,6}(\.[0-9]{1,6})?)?"
-Tasks = Annotated[str, StringConstraints(pattern=rf"^{_ONE}(,{_ONE})*$", max_length=1024)]
-MOST_TASKS = 8
-Deployed = Annotated[
+MAX_MATCHES = 4096
+MAX_MATCHES_WITH_CROPS = 100
+MAX_EXPLAINED_MATCHES, MAX_EXPLAINED_PER_PHOTO = 20, 100  # of one face; of all faces of a photo
+MAX_VECTOR_VALUE = 1e15
+_WEIGHTED_TASK = r"[a-z][a-z0-9_-]{0,63}(:[0-9]{1,6}(\.[0-9]{1,6})?)?"
+Tasks = Annotated[str, StringConstraints(pattern=rf"^{_WEIGHTED_TASK}(,{_WEIGHTED_TASK})*$", max_length=1024)]
+MAX_TASKS = 8
+ModelOrPointer = Annotated[
     str | None,
     Field(
         max_length=64,
@@ -28,11 +28,11 @@ Deployed = Annotated[
 FILTER = '{"metadata": {"site": "east", "age": {"gte": 18}}}'
 
 
-class Asked(BaseModel):
+class SearchParams(BaseModel):
     """How to search; all of it in the query string."""
 
     model_config = ConfigDict(extra="forbid")
-    limit: int = Field(10, ge=1, le=MOST, description="how many matches at most, for each face")
+    limit: int = Field(10, ge=1, le=MAX_MATCHES, description="how many matches at most, for each face")
     fpir: Finite | None = Field(
         None,
         gt=0,
@@ -51,7 +51,7 @@ class Asked(BaseModel):
         description="the criterion of likeness; or several with their weights",
         examples=["identity", "identity:0.7,age:0.3"],
     )
-    model: Deployed = None
+    model: ModelOrPointer = None
     m: int | None = Field(None, ge=1, description="cells probed; all of them: an exact search", examples=[8])
     target_recall: Finite | None = Field(
         None, gt=0, le=1, description="m off the measured curve: the cheapest so good", examples=[0.99]
@@ -72,27 +72,27 @@ class Asked(BaseModel):
 
     @property
     def shares(self) -> dict[str, float]:
-        """task -> its weight; they sum to 1."""
-        told = [named.partition(":") for named in self.task.split(",")]
-        weights = {name: float(weight or 1) for name, _, weight in told}
+        """task -> its weight; the weights sum to 1."""
+        parts = [named.partition(":") for named in self.task.split(",")]
+        weights = {name: float(weight or 1) for name, _, weight in parts}
         return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
     @model_validator(mode="after")
-    def _mixes(self) -> Self:
+    def _check_tasks(self) -> Self:
         named = self.task.split(",")
-        if len(named) > MOST_TASKS:
-            raise ValueError(f"at most {MOST_TASKS} tasks are weighed against each other")
+        if len(named) > MAX_TASKS:
+            raise ValueError(f"at most {MAX_TASKS} tasks are weighed against each other")
         if len({name.partition(":")[0] for name in named}) < len(named):
             raise ValueError("each task is named once, as in identity:0.7,age:0.3")
         if any(weight and not float(weight) for _, _, weight in (name.partition(":") for name in named)):
             raise ValueError("a weight is above 0; leave out a task that is to count for nothing")
-        if len(named) > 1 and any(asked is not None for asked in (self.threshold, self.fmr, self.fpir)):
+        if len(named) > 1 and any(limit is not None for limit in (self.threshold, self.fmr, self.fpir)):
             raise ValueError("a mix of tasks is not calibrated: fpir, fmr and threshold need a single task")
         return self
 
     @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        if sum(asked is not None for asked in (self.threshold, self.fmr, self.fpir)) > 1:
+    def _check_combination(self) -> Self:
+        if sum(limit is not None for limit in (self.threshold, self.fmr, self.fpir)) > 1:
             raise ValueError("give one of fpir, fmr and threshold, not several")
         if self.threshold is not None and self.threshold < 1:
             raise ValueError(
@@ -100,19 +100,19 @@ class Asked(BaseModel):
             )
         if self.m is not None and (self.target_recall is not None or self.max_latency_ms is not None):
             raise ValueError("give m, or target_recall and max_latency_ms to choose it, not both")
-        if "explanation" in self.include and self.limit > MOST_EXPLAINED:
-            raise ValueError(f"explanations come with at most {MOST_EXPLAINED} matches; lower the limit")
-        if self.include and self.limit > MOST_WITH_CROPS:
-            raise ValueError(f"crops come with at most {MOST_WITH_CROPS} matches; lower the limit")
+        if "explanation" in self.include and self.limit > MAX_EXPLAINED_MATCHES:
+            raise ValueError(f"explanations come with at most {MAX_EXPLAINED_MATCHES} matches; lower the limit")
+        if self.include and self.limit > MAX_MATCHES_WITH_CROPS:
+            raise ValueError(f"crops come with at most {MAX_MATCHES_WITH_CROPS} matches; lower the limit")
         return self
 
 
-class PhotoAsked(Asked):
+class PhotoSearchParams(SearchParams):
     face_selection: Literal["largest", "all"] = Field("largest", description="which faces of the photo are used")
     aligned: bool = Field(False, description="the whole picture is one aligned face")
 
 
-class VerifyAsked(BaseModel):
+class VerifyParams(BaseModel):
     model_config = ConfigDict(extra="forbid")
     collection: CollectionName | None = Field(
         None,
@@ -134,7 +134,7 @@ class VerifyAsked(BaseModel):
         examples=[examples.SUBJECT],
     )
     task: TaskName = "identity"
-    model: Deployed = None
+    model: ModelOrPointer = None
     fmr: Finite | None = Field(
         None, gt=0, lt=1, description="the false-match rate to decide at; else the default one", examples=[0.001]
     )
@@ -143,6 +143,6 @@ class VerifyAsked(BaseModel):
 
 class VectorIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"vector": [0.12, -0.4, 0.03]}]})
-    vector: list[Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]] = Field(
+    vector: list[Annotated[float, Field(allow_inf_nan=False, ge=-MAX_VECTOR_VALUE, le=MAX_VECTOR_VALUE)]] = Field(
         min_length=1, max_length=65_536, description="in the space of the model's embeddings"
     )

@@ -1,0 +1,25 @@
+"""Look up rows that must exist."""
+
+from sqlalchemy.orm import Session
+
+from app.db.tables import Collection, ModelRecord
+from app.errors import NotFound
+
+
+def get_collection(session: Session, collection_id: str, *, lock: bool = False) -> Collection:
+    """lock: no other transaction changes the collection until this one ends. Raises NotFound."""
+    if lock:
+        collection = session.get(Collection, collection_id, with_for_update=True, populate_existing=True)
+    else:
+        collection = session.get(Collection, collection_id)
+    if collection is None:
+        raise NotFound(f"no collection {collection_id!r}")
+    return collection
+
+
+def get_model(session: Session, model_id: str) -> ModelRecord:
+    """Raises NotFound."""
+    model = session.get(ModelRecord, model_id)
+    if model is None:
+        raise NotFound(f"no model {model_id!r}")
+    return model

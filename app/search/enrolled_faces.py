@@ -1,0 +1,154 @@
+"""Read enrolled faces by the pks that an index returns: their names, embeddings, templates and crops."""
+
+import base64
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from app.db.tables import Embedding, Face, Subject
+from app.errors import Busy, NotFound
+from app.search.filters import Filter
+from app.serving.deployments import ServedModel
+from app.serving.loaded_index import LoadedIndex
+from app.storage.blob_store import Blobs
+from app.storage.embedding_codec import decode_embeddings
+from ml.errors import WrongShape
+from ml.identification.templates import PersonTemplate
+from ml.types import CropKind, Ids, Rows
+
+MAX_ROWS_PER_QUERY = 10_000
+MAX_CACHED_TEMPLATE_BYTES = 64 * 2**20
+FACES, SUBJECTS = Face.__table__.c, Subject.__table__.c  # plain columns: thousands of rows need no ORM objects
+FACES_QUERY = (
+    select(
+        FACES.pk,
+        FACES.face_id,
+        FACES.role,
+        FACES.image_id,
+        FACES.number,
+        FACES.subject_pk,
+        SUBJECTS.id,
+        SUBJECTS.external_id,
+    )
+    .select_from(Face.__table__.outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk))
+    .where(FACES.pk.in_(bindparam("pks", expanding=True)))
+)
+
+
+class EnrolledFace(NamedTuple):
+    """What an answer shows of an enrolled face."""
+
+    pk: int
+    face_id: str
+    role: str
+    image_id: str
+    number: int
+    subject_pk: int | None
+    subject: str | None
+    external_id: str | None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it belongs to an enrolled person; a distractor belongs to nobody."""
+        return self.subject_pk is not None and self.role != "distractor"
+
+    @property
+    def owner(self) -> int:
+        """A number for its person: even for a subject; odd, and its own, for a face without one."""
+        return 2 * self.subject_pk if self.subject_pk is not None and self.is_named else 2 * self.pk + 1
+
+
+def read_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
+    """pk -> face, of those that are still enrolled.
+
+    The pks come from the index of one collection; to filter by the collection too would make SQLite scan all of it.
+    """
+    faces: dict[int, EnrolledFace] = {}
+    for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
+        rows = session.connection().execute(FACES_QUERY, {"pks": pks[start : start + MAX_ROWS_PER_QUERY]})
+        faces.update((row[0], EnrolledFace._make(row)) for row in rows)
+    return faces
+
+
+def filtered_faces(session: Session, collection: str, wanted: Filter | None) -> Ids | None:
+    """The pks of the faces that a filter lets through; None: all."""
+    if wanted is None:
+        return None
+    chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(Face.collection_id == collection)
+    chosen = chosen.where(*wanted.clauses(session.get_bind().dialect.name))
+    return np.array(session.scalars(chosen).all(), np.int64)
+
+
+def get_face(session: Session, collection: str, face_id: str) -> Face:
+    """Raises NotFound."""
+    face = session.scalar(select(Face).where(Face.collection_id == collection, Face.face_id == face_id))
+    if face is None:
+        raise NotFound(f"no face {face_id!r} in collection {collection!r}")
+    return face
+
+
+def read_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -> dict[int, Rows]:
+    """pk -> (dim,) stored embedding, of the faces that have one for this model and task."""
+    key = served.loaded_index.key
+    chosen = select(Embedding.face_pk, Embedding.vector)
+    chosen = chosen.where(Embedding.model_id == key.model_id, Embedding.task == key.task)
+    embeddings: dict[int, Rows] = {}
+    for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
+        rows = session.execute(chosen.where(Embedding.face_pk.in_(pks[start : start + MAX_ROWS_PER_QUERY]))).all()
+        vectors = decode_embeddings([row.vector for row in rows], served.index.dim)
+        embeddings.update(zip((row.face_pk for row in rows), vectors, strict=True))
+    return embeddings
+
+
+def get_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -> Rows:
+    """(n, dim) stored embeddings of these faces. Raises Busy where one has none yet."""
+    embeddings = read_embeddings(session, served, pks)
+    if len(embeddings) < len(set(pks)):
+        raise Busy(f"not embedded yet for model {served.loaded_index.key.model_id}; try again shortly")
+    return np.stack([embeddings[pk] for pk in pks]) if pks else np.empty((0, served.index.dim), np.float32)
+
+
+def read_templates(
+    session: Session, index: LoadedIndex, subjects: Sequence[int], excluded: int | None
+) -> dict[int, PersonTemplate]:
+    """subject pk -> template of that person's gallery faces in the index. excluded: the pk of a face to leave out."""
+    cached = index.person_templates
+    missing = [s for s in subjects if s not in cached or excluded is not None]
+    chosen = select(Face.subject_pk, Face.pk).where(Face.subject_pk.in_(missing), Face.role != "distractor")
+    faces: dict[int, list[int]] = {}
+    for subject, pk in session.execute(chosen) if missing else ():
+        if pk != excluded and subject is not None:
+            faces.setdefault(subject, []).append(pk)
+    templates = {s: cached[s] for s in subjects if s not in missing}
+    rows = _indexed_rows(index, np.array([pk for pks in faces.values() for pk in pks], np.int64))
+    for subject, pks in faces.items():
+        own = [rows[pk] for pk in pks if pk in rows]
+        if own:
+            templates[subject] = PersonTemplate.from_rows(np.stack(own))
+    if excluded is None:
+        if len(cached) * 8 * index.dim > MAX_CACHED_TEMPLATE_BYTES:
+            cached = index.person_templates = {}
+        cached.update(templates)
+    return templates
+
+
+def _indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
+    """pk -> (dim,), of the faces in the index; it may be some changes away from the tables."""
+    with index.lock.shared():
+        try:
+            rows = index.index.rows(pks)
+        except WrongShape:
+            pks = pks[np.isin(pks, index.index.ids())]
+            rows = index.index.rows(pks)
+    return dict(zip(pks.tolist(), rows, strict=True))
+
+
+def read_crop(blobs: Blobs, collection: str, face: EnrolledFace, kind: CropKind) -> str | None:
+    """The stored crop as base64 PNG; None where its file is missing."""
+    try:
+        return base64.b64encode(blobs.get(collection, Blobs.crop(face.image_id, face.number, kind))).decode()
+    except NotFound:
+        return None

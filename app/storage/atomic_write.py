@@ -1,0 +1,88 @@
+"""Write files whole or not at all: a temporary file, fsync, rename, and fsync of the folder."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+MAX_SINGLE_SYNCS = 8
+"""With more files than this, one call syncs the whole file system instead, where the system has it (Linux)."""
+SYNCFS = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.platform == "linux" else None
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`, which replaces it when the block ends without an error. Raises OSError."""
+    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    sync_paths(path.parent, [str(path.parent)])
+
+
+def atomic_write_all(root: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write several new files below `root`; all are written before any is synced. Missing folders are made.
+
+    Raises OSError; the files that are not yet renamed are then removed.
+    """
+    folders: set[str] = set()
+    parts: dict[str, str] = {}
+    try:
+        for path, data in files:
+            folders.add(os.path.dirname(path))
+            parts[_write_part(path, data)] = path
+        sync_paths(root, parts)
+        while parts:
+            os.rename(*parts.popitem())
+        sync_paths(root, folders)
+    finally:
+        for part in parts:
+            Path(part).unlink(missing_ok=True)
+
+
+def sync_paths(root: Path, paths: Collection[str]) -> None:
+    """Return once these files and folders, all below `root`, are on disk. Raises OSError."""
+    if len(paths) > MAX_SINGLE_SYNCS and SYNCFS is not None:
+        _with_handle(str(root), SYNCFS)
+        return
+    for path in paths:
+        _with_handle(path, os.fsync)
+
+
+def _write_part(path: str, data: bytes) -> str:
+    """Write a temporary file in the folder of `path`, whose name starts with a dot."""
+    folder = os.path.dirname(path)
+    part = f"{folder}/.{uuid4().hex}"
+    try:
+        file = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    except FileNotFoundError:
+        os.makedirs(folder, exist_ok=True)
+        file = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(file, remaining) :]  # a disk that is nearly full takes only a part
+    except OSError:
+        os.unlink(part)
+        raise
+    finally:
+        os.close(file)
+    return part
+
+
+def _with_handle(path: str, sync: Callable[[int], object]) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        if sync(handle):
+            raise OSError(ctypes.get_errno(), "the disk could not keep what was written")
+    finally:
+        os.close(handle)

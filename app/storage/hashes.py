@@ -1,0 +1,8 @@
+"""SHA-256 as hexadecimal text."""
+
+import hashlib
+
+
+def sha256_hex(data: bytes) -> str:
+    """64 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
