@@ -1,21 +1,16 @@
-"""The command itself."""
+"""The command `likeness reproduce`. What it needs is imported when it runs: `likeness --help` imports this module."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from joblib import cpu_count
 
-from app.cli.client import console
-from app.threads import set_threads
-from papers.harness import page_writer, pages, runner, summary
-from papers.harness.lab_fits import Lab
-from papers.harness.photos import Photos
-from papers.harness.result_store import ResultMissing, ResultStore
-from papers.harness.table_types import Chapter, Scope
+if TYPE_CHECKING:
+    from papers.harness.lab_fits import Lab
+    from papers.harness.table_types import Chapter
 
 
 class Paper(StrEnum):
@@ -52,6 +47,16 @@ def reproduce(
 ) -> None:
     """Compute the papers' tables and write each figure beside the paper's own. Stop it when you like: it goes on where
     it was."""
+    from joblib import cpu_count
+
+    from app.cli.client import console
+    from app.threads import set_threads
+    from papers.harness import page_writer, runner, summary
+    from papers.harness.lab_fits import Lab
+    from papers.harness.photos import Photos
+    from papers.harness.result_store import ResultMissing, ResultStore
+    from papers.harness.table_types import Scope
+
     papers = list(PACKAGES) if paper is Paper.all else [paper]
     folder = out or (RESULTS / "quick" if quick else RESULTS)
     if from_json:
@@ -86,6 +91,9 @@ def reproduce(
 
 def _rewrite_pages(papers: Sequence[Paper], folder: Path) -> None:
     """Judges the JSON of these papers again and writes their pages."""
+    from app.cli.client import console
+    from papers.harness import pages, summary
+
     for path in (folder / f"{paper}.json" for paper in papers):
         if not path.exists():
             raise typer.BadParameter(f"{path} is not there: without --from-json the tables are computed")
@@ -93,7 +101,7 @@ def _rewrite_pages(papers: Sequence[Paper], folder: Path) -> None:
     summary.write_figures(folder)
 
 
-def _chapter(paper: Paper) -> Callable[[Lab], Chapter]:
+def _chapter(paper: Paper) -> "Callable[[Lab], Chapter]":
     made: Callable[[Lab], Chapter] = import_module(f"{PACKAGES[paper]}.chapter").chapter
     return made
 

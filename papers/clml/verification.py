@@ -39,7 +39,7 @@ PAIRED = (
 
 
 @dataclass(frozen=True, eq=False)
-class FoldFits:
+class VerificationFits:
     """folds: a fit a fold. judges: see `Lab.judges`; none where nothing is learned."""
 
     lab: Lab
@@ -84,9 +84,9 @@ def verification(fits: ClmlFits) -> TableWorks:
     return TableWorks([w for side in sides.values() for w in side.works], table)
 
 
-def _side(fits: ClmlFits, features: str, method: Method) -> FoldFits:
+def _side(fits: ClmlFits, features: str, method: Method) -> VerificationFits:
     judges = fits.lab.judges(method, features) if method.dim else []
-    return FoldFits(fits.lab, fits.lab.verification(method, features), judges)
+    return VerificationFits(fits.lab, fits.lab.verification(method, features), judges)
 
 
 def _methods(fits: ClmlFits) -> list[tuple[str, str, Method]]:
@@ -119,7 +119,7 @@ def _sides(lab: Lab) -> tuple[list[Any], Any]:
     return [s.pairs for s in sides], sides[0].people
 
 
-def _row(fits: ClmlFits, features: str, name: str, side: FoldFits) -> Row:
+def _row(fits: ClmlFits, features: str, name: str, side: VerificationFits) -> Row:
     figures = {"accuracy": side.accuracy()} | ({TIGHT: side.tight()} if side.judges else {})
     paper = {"accuracy": PRINTED[features, name]} if (features, name) in PRINTED else {}
     parameters = fits.lab.results(side.folds)[0].record["parameters"]
@@ -138,7 +138,7 @@ def _row(fits: ClmlFits, features: str, name: str, side: FoldFits) -> Row:
     return replace(row, cause=f"the descriptor itself is weaker here {l2_text}" if weaker else learning)
 
 
-def _paired(features: str, a: str, b: str, sides: Mapping[tuple[str, str], FoldFits]) -> str:
+def _paired(features: str, a: str, b: str, sides: Mapping[tuple[str, str], VerificationFits]) -> str:
     """Fold by fold, with the interval that heeds that training sides overlap."""
     comparison = compare_folds(sides[features, a].by_fold(), sides[features, b].by_fold())
     d = comparison.difference

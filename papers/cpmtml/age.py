@@ -11,7 +11,7 @@ from ml.embedders.base import Progress, TrainingSet
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
 from papers.cpmtml.fits import BESIDES, CpmtmlFits, choose_method, count_steps_tried, make_choice_works
-from papers.cpmtml.learners import ONE, WHITENED, Learner, Setting
+from papers.cpmtml.learners import ONE, WHITENED, PaperLearner, Setting
 from papers.cpmtml.printed_figures import CPMTML, UTML
 from papers.cpmtml.tasks import AGE, PAIRS, ages_first
 from papers.harness.lab_fits import Method, ranked_arrays
@@ -20,9 +20,9 @@ from papers.harness.table_types import Result, Work, WorkOutput
 
 DIM, SPLITS, IDENTITIES = 32, 5, 30_000
 OTHER = "identity"
-PRINTED = Learner(CPMTML, "cpmtml", OTHER, {"common": "first"})
-NEXT = Learner(f"{CPMTML}, L0 from the next components", "cpmtml", OTHER)
-LEARNERS = (WHITENED, ONE, Learner(UTML, "utml", OTHER), PRINTED, NEXT)
+PRINTED = PaperLearner(CPMTML, "cpmtml", OTHER, {"common": "first"})
+NEXT = PaperLearner(f"{CPMTML}, L0 from the next components", "cpmtml", OTHER)
+LEARNERS = (WHITENED, ONE, PaperLearner(UTML, "utml", OTHER), PRINTED, NEXT)
 
 
 def split(names: Sequence[str], number: int) -> Protocol:

@@ -13,7 +13,7 @@ QUICK_STEPS, QUICK_RATE = 100, 0.12
 
 
 @dataclass(frozen=True, eq=False)
-class Learner:
+class PaperLearner:
     """name: as the tables call it, up to a comma as 002 does; method: the embedder; aux: the second task.
 
     altered: how it differs from what 002 prints
@@ -48,19 +48,19 @@ class Learner:
 
 
 AFTER = "L0 from the next components"
-WHITENED = Learner(WPCA[0], "wpca")
-ONE = Learner(STML[0], "stml")
-UNION = [Learner(UTML, "utml", aux) for aux in (MOOD, AGE, FER)]
-TURNED = [Learner(MTLMCA, "mtlmca", aux, altered="L0 begins at WPCA") for aux in (MOOD, AGE)]
-TURNED_EYE = Learner(f"{MTLMCA}, L0 from eye(d, D) as printed", "mtlmca", MOOD, {"start": "eye"})
-COUPLED = [Learner(CPMTML, "cpmtml", aux, {"common": "first"}) for aux in (MOOD, AGE, FER)]
-NEXT = [Learner(f"{CPMTML}, {AFTER}", "cpmtml", aux, altered=AFTER) for aux in (MOOD, AGE, FER)]
+WHITENED = PaperLearner(WPCA[0], "wpca")
+ONE = PaperLearner(STML[0], "stml")
+UNION = [PaperLearner(UTML, "utml", aux) for aux in (MOOD, AGE, FER)]
+TURNED = [PaperLearner(MTLMCA, "mtlmca", aux, altered="L0 begins at WPCA") for aux in (MOOD, AGE)]
+TURNED_EYE = PaperLearner(f"{MTLMCA}, L0 from eye(d, D) as printed", "mtlmca", MOOD, {"start": "eye"})
+COUPLED = [PaperLearner(CPMTML, "cpmtml", aux, {"common": "first"}) for aux in (MOOD, AGE, FER)]
+NEXT = [PaperLearner(f"{CPMTML}, {AFTER}", "cpmtml", aux, altered=AFTER) for aux in (MOOD, AGE, FER)]
 
 PLAIN, UNWHITENED = {"whiten": False}, "begins at plain PCA"
-PCA = Learner("PCA, not whitened", "wpca", options=PLAIN)
-ONE_PLAIN = Learner(f"{STML[0]}, from PCA", "stml", options=PLAIN, altered=UNWHITENED)
+PCA = PaperLearner("PCA, not whitened", "wpca", options=PLAIN)
+ONE_PLAIN = PaperLearner(f"{STML[0]}, from PCA", "stml", options=PLAIN, altered=UNWHITENED)
 NEXT_PLAIN = [
-    Learner(f"{CPMTML}, from PCA, {AFTER}", "cpmtml", aux, PLAIN, f"{UNWHITENED}, {AFTER}") for aux in (MOOD, AGE)
+    PaperLearner(f"{CPMTML}, from PCA, {AFTER}", "cpmtml", aux, PLAIN, f"{UNWHITENED}, {AFTER}") for aux in (MOOD, AGE)
 ]
 
 
@@ -68,7 +68,7 @@ NEXT_PLAIN = [
 class Setting:
     """What a learner is fitted with."""
 
-    learner: Learner
+    learner: PaperLearner
     features: str
     dim: int
     pairs: int = PAIRS
@@ -118,7 +118,7 @@ def lines(features: str, dim: int, *, every: bool) -> list[Setting]:
     return [s for one in kept for s in _sizes(one, features, dim) if s.possible]
 
 
-def _sizes(one: Learner, features: str, dim: int) -> list[Setting]:
+def _sizes(one: PaperLearner, features: str, dim: int) -> list[Setting]:
     """At d, and at 2d what CP-mtML is compared with."""
     return [Setting(one, features, d) for d in ((dim, 2 * dim) if one.method == "stml" else (dim,))]
 

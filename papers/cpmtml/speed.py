@@ -8,7 +8,7 @@ import numpy as np
 
 from ml.embedders.base import Embedder, Progress, TrainingSet
 from papers.cpmtml.fits import PROTOCOL, CpmtmlFits
-from papers.cpmtml.learners import COUPLED, ONE, TURNED, Learner, Setting
+from papers.cpmtml.learners import COUPLED, ONE, TURNED, PaperLearner, Setting
 from papers.harness.results import Values
 from papers.harness.table_types import Figure, Row, Table, Work, WorkOutput
 
@@ -58,7 +58,7 @@ class SpeedTable:
         return Table("timing", "Section 6.1: time and space", header, (TIME, RATIO, BYTES, WORLD), rows)
 
 
-def _row(one: Learner, seconds: Values, single: Values, works: list[Work]) -> Row:
+def _row(one: PaperLearner, seconds: Values, single: Values, works: list[Work]) -> Row:
     numbers = 2 * DIM if one.coupled else DIM
     figures = {TIME: _median(seconds * UPDATES / BATCH), RATIO: _median(seconds / single)}
     figures |= {BYTES: Figure(4.0 * numbers), WORLD: Figure(4e-12 * numbers * PEOPLE)}
