@@ -69,7 +69,7 @@ def _iterate_options(component: type[Any], group: str) -> Iterator[Option]:
         return
     hints = get_type_hints(component)
     for declared in fields(component):
-        kind = hints[declared.name]
+        kind: type[Any] = hints[declared.name]
         if is_dataclass(kind):
             yield from list_options(kind, declared.name)
         elif declared.init:
