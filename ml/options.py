@@ -4,7 +4,7 @@ A component with many options keeps related ones in groups, which are small froz
 code options are flat: a request, a saved model and a manifest name each one alone, whatever its group.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -68,24 +68,33 @@ def _iterate_options(component: type[Any], group: str) -> Iterator[Option]:
     if not is_dataclass(component):
         return
     hints = get_type_hints(component)
-    for each in fields(component):
-        if is_dataclass(hints[each.name]):
-            yield from list_options(hints[each.name], each.name)
-        elif each.init:
-            default = each.default_factory() if each.default_factory is not MISSING else each.default
-            yield Option(each.name, hints[each.name], default, group=group, **each.metadata.get(KEY, {}))
+    for declared in fields(component):
+        kind: type[Any] = hints[declared.name]
+        if is_dataclass(kind):
+            yield from list_options(kind, declared.name)
+        elif declared.init:
+            factory = declared.default_factory
+            default = declared.default if factory is MISSING else factory()
+            yield Option(declared.name, kind, default, group=group, **declared.metadata.get(KEY, {}))
+
+
+def use_current_names(known: Iterable[Option], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with earlier names replaced. Raises TypeError if an option is given under both of its names."""
+    renamed = {o.formerly: o.name for o in known if o.formerly}
+    for given in options:
+        if renamed.get(given) in options:
+            raise TypeError(f"option {given!r} is an earlier name of {renamed[given]!r}: give one of them")
+    return {renamed.get(given, given): value for given, value in options.items()}
 
 
 def from_options(component: type[Component], options: Mapping[str, Any]) -> Component:
     """Builds a component from flat options. Raises TypeError for an option that it does not have."""
     known = {o.name: o for o in list_options(component)}
-    renamed = {o.formerly: o.name for o in known.values() if o.formerly}
     own: dict[str, Any] = {}
     grouped: dict[str, dict[str, Any]] = {}
-    for given, value in options.items():
-        name = renamed.get(given, given)
+    for name, value in use_current_names(known.values(), options).items():
         if name not in known:
-            raise TypeError(f"{component.__name__} has no option {given!r}; it has: {', '.join(known) or 'none'}")
+            raise TypeError(f"{component.__name__} has no option {name!r}; it has: {', '.join(known) or 'none'}")
         group = known[name].group
         (grouped.setdefault(group, {}) if group else own)[name] = value
     hints = get_type_hints(component)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from app.errors import Invalid
 from ml import registry
-from ml.options import Option
+from ml.options import Option, use_current_names
 
 SERVER_ONLY = {"device", "threads", "manifest", "vocabulary", "pin"}
 """Options of components that do not say themselves whether a client may set them."""
@@ -37,9 +37,10 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
     Raises Invalid with the list of options.
     """
     model = make_options_model(kind, name)
-    current = {o.formerly: o.name for o in list_client_options(kind, name) if o.formerly}
     try:
-        return model.model_validate({current.get(n, n): value for n, value in given.items()}).model_dump()
+        return model.model_validate(use_current_names(list_client_options(kind, name), given)).model_dump()
+    except TypeError as error:
+        raise Invalid(f"{error} (of {name})") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         wrong = ".".join(str(part) for part in first["loc"])

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from ml.distances import EUCLIDEAN, Distance
 from ml.errors import CannotGoOn, Corrupt, NotFinite, NotFitted, WrongShape
-from ml.options import flatten_options, from_options, list_options, option
+from ml.options import flatten_options, from_options, list_options, option, use_current_names
 from ml.types import Ids, Rows
 
 Kind = TypeVar("Kind", bound="Embedder")
@@ -135,8 +135,7 @@ class Embedder(ABC):
 
     def with_options(self, **options: Any) -> Self:
         """The same method, not fitted, with some options changed."""
-        known = {o.formerly: o.name for o in list_options(type(self)) if o.formerly}
-        return self.from_options(**self.options() | {known.get(name, name): value for name, value in options.items()})
+        return self.from_options(**self.options() | use_current_names(list_options(type(self)), options))
 
     @abstractmethod
     def _fit(self, data: TrainingSet, progress: Progress) -> None: ...

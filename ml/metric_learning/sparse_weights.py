@@ -8,7 +8,7 @@ from torch import Tensor
 from ml.embedders.base import Progress
 from ml.metric_learning.held_out_score import Score
 from ml.metric_learning.tensors import as_tensor
-from ml.metric_learning.training_loop import Outcome, TrainingLoop
+from ml.metric_learning.training_loop import TrainingLoop, TrainingOutcome
 from ml.metric_learning.triplets import TripletBatches
 
 EVALUATIONS = 20
@@ -100,10 +100,10 @@ class WeightLearner:
         return self.weights.step(self.p, as_tensor(self.batches.draw(self.batch), self.p.device))
 
     def keep(self, improved: Tensor) -> None:
-        """Keep the weights of these (fits,) as the best so far. See `Learner.keep`."""
+        """Keep the weights of these (fits,) as the best so far. See `BatchLearner.keep`."""
         self.best = self.weights.w
 
-    def run(self, steps: int, progress: Progress, score: Score | None) -> Outcome:
+    def run(self, steps: int, progress: Progress, score: Score | None) -> TrainingOutcome:
         """score: of the weights as they stand; None if nobody is held out."""
         return TrainingLoop(steps, EVALUATIONS).run(self, progress, score)
 
@@ -130,6 +130,6 @@ class LocalWeightLearner:
     def keep(self, improved: Tensor) -> None:
         """The last scales are kept, which the local form holds itself. improved: (fits,)."""
 
-    def run(self, progress: Progress) -> Outcome:
+    def run(self, progress: Progress) -> TrainingOutcome:
         """Learn to the end and return the outcome."""
         return TrainingLoop(self.steps, loss_window=1).run(self, progress)

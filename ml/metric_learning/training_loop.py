@@ -13,7 +13,7 @@ REPORTS = 100
 """Progress is reported so many times in a fit, and at every evaluation."""
 
 
-class Learner(Protocol):
+class BatchLearner(Protocol):
     """What a loop trains: one fit, or several that are computed together."""
 
     def step(self, step: int) -> float | Tensor:
@@ -24,7 +24,7 @@ class Learner(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class TrainingOutcome:
     """What a loop found, a value for each fit.
 
     steps: after which the parameters were kept; loss: the running loss then, None before the first step
@@ -60,7 +60,9 @@ class TrainingLoop:
     loss_window: int = 50
     fits: int = 1
 
-    def run(self, learner: Learner, progress: Progress, score: Callable[[], float | Tensor] | None = None) -> Outcome:
+    def run(
+        self, learner: BatchLearner, progress: Progress, score: Callable[[], float | Tensor] | None = None
+    ) -> TrainingOutcome:
         """score: of the learner's parameters as they stand, () or (fits,); None if nobody is held out."""
         evaluate_every = max(1, self.steps // self.evaluations)
         report_every = max(1, self.steps // REPORTS)
@@ -94,7 +96,7 @@ class _Best:
     steps: list[int] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
 
-    def offer(self, learner: Learner, step: int, loss: float | Tensor | None, score: float | Tensor) -> None:
+    def offer(self, learner: BatchLearner, step: int, loss: float | Tensor | None, score: float | Tensor) -> None:
         """Has the learner keep its parameters where they score higher than before."""
         self.latest = torch.as_tensor(score, dtype=torch.float64).reshape(-1)
         if self.scores is None:
@@ -114,9 +116,9 @@ class _Best:
     def report(self) -> dict[str, float]:
         return {} if self.latest is None else {"held_out": _mean(self.latest)}
 
-    def outcome(self, final_loss: list[float | None]) -> Outcome:
+    def outcome(self, final_loss: list[float | None]) -> TrainingOutcome:
         scores, start = (_values(score, self.fits) for score in (self.scores, self.start))
-        return Outcome(self.steps, self.losses, scores, start, final_loss)
+        return TrainingOutcome(self.steps, self.losses, scores, start, final_loss)
 
 
 def averaging_pace(step: int, averaging: float) -> float:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.learning.component_options import check_options
 from tests.gallery import enrol
 from tests.service import Service
 
@@ -21,6 +22,10 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"method": "wpca", "options": {"whiten": "perhaps"}}, 422, "whiten"),
     ({"method": "wpca", "options": {"sample": -1}}, 422, "sample"),
     ({"method": "wpca", "options": {"device": "cuda"}}, 422, "device"),
+    ({"method": "clml", "options": {"averaging": 1.5}}, 422, "less than or equal to 1"),
+    ({"method": "clml", "options": {"steps": 0}}, 422, "greater than or equal to 1"),
+    ({"method": "ldml", "options": {"map": {}}}, 422, "map"),
+    ({"method": "ldml", "options": {"stay": 0.1, "proximal_weight": 0.1}}, 422, "earlier name"),
     ({"method": "wpca", "dim": 0}, 422, "dim"),
     ({"method": "wpca", "dim": 4097}, 422, "dim"),
     ({"method": "l2", "dim": 8}, 422, "dim"),
@@ -125,6 +130,11 @@ def test_each_family_goes_on_from_its_like(service: Service, method: str, dim: i
     assert (request["start_from"], request["options"].get("dim")) == (model, dim)
     other = service.wait(start(service, method="pcca", start_from=model))
     assert other["problem"]["code"] == "CannotGoOn"
+
+
+def test_an_option_may_be_given_by_its_earlier_name() -> None:
+    options = check_options("embedders", "ldml", {"stay": 0.03, "needed": 4})
+    assert (options["proximal_weight"], options["min_pairs"]) == (0.03, 4)
 
 
 def test_a_descriptor_may_be_given_its_options(service: Service) -> None:

@@ -25,7 +25,7 @@ from ml.metric_learning.holdout import (
 from ml.metric_learning.linear_embedding import norms, project
 from ml.metric_learning.pairs import PairSet, draw_pair_set
 from ml.metric_learning.tensors import as_tensor, select_device
-from ml.metric_learning.training_loop import Outcome
+from ml.metric_learning.training_loop import TrainingOutcome
 from ml.metric_learning.whitening import Whitening, fit_whitening
 from ml.options import option
 from ml.types import Ids, Rows
@@ -199,7 +199,7 @@ class SimilarityEmbedder(Embedder):
         shares: Tensor,
         progress: Progress,
         proximal_weight: float = 0.0,
-    ) -> tuple[Branches, Outcome]:
+    ) -> tuple[Branches, TrainingOutcome]:
         """One fit for each of the columns of shares (m, F)."""
         model = self._make_start(x, shares)
         schedule = DecaySchedule(self.steps, self.batch, self.rate, self.decay, self.dropout, proximal_weight)

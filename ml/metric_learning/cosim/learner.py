@@ -11,7 +11,7 @@ from ml.embedders.base import Progress
 from ml.metric_learning.cosim.branches import Branches, compute_log_odds, draw_dropout_mask
 from ml.metric_learning.held_out_score import compute_auc
 from ml.metric_learning.pairs import PairCycle, PairSet
-from ml.metric_learning.training_loop import Outcome, TrainingLoop
+from ml.metric_learning.training_loop import TrainingLoop, TrainingOutcome
 
 EVALUATIONS = 30
 
@@ -79,7 +79,7 @@ class BranchLearner:
         return loss
 
     def keep(self, improved: Tensor) -> None:
-        """Keep the parameters of these (fits,) as the best so far. See `Learner.keep`."""
+        """Keep the parameters of these (fits,) as the best so far. See `BatchLearner.keep`."""
         for best, parameter in zip(self.best, self.model.parameters, strict=True):
             best[:, improved] = parameter[:, improved]
 
@@ -99,7 +99,7 @@ class BranchLearner:
         return self.flat.index_select(1, ends.flatten()).view(len(self.flat), *ends.shape, -1)
 
 
-def descend(learner: BranchLearner, progress: Progress) -> Outcome:
+def descend(learner: BranchLearner, progress: Progress) -> TrainingOutcome:
     """Fits the model, which then has the best parameters of each fit."""
     loop = TrainingLoop(learner.schedule.steps, EVALUATIONS, evaluates_start=True, fits=len(learner.pair_sets))
     outcome = loop.run(learner, progress, None if learner.held_out is None else learner.score)

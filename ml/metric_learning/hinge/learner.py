@@ -12,7 +12,7 @@ from ml.embedders.base import Progress
 from ml.errors import NotFinite
 from ml.metric_learning.hinge.projections import Projections, Rates
 from ml.metric_learning.pairs import PairCycle, PairSet
-from ml.metric_learning.training_loop import Outcome, TrainingLoop, averaging_pace
+from ml.metric_learning.training_loop import TrainingLoop, TrainingOutcome, averaging_pace
 
 MIN_RATE_FACTOR = 1e-3
 """A descent that diverges begins again at half the rate, down to this share of it."""
@@ -63,7 +63,7 @@ class HingeLearner:
         return loss
 
     def keep(self, improved: Tensor) -> None:
-        """Keep the parameters of these (fits,) as the best so far. See `Learner.keep`."""
+        """Keep the parameters of these (fits,) as the best so far. See `BatchLearner.keep`."""
         self.best = self.averaged.clone()
 
 
@@ -72,7 +72,7 @@ def descend_safely(
     steps: int,
     progress: Progress,
     score: Callable[[Projections], float] | None,
-) -> tuple[Projections, Outcome]:
+) -> tuple[Projections, TrainingOutcome]:
     """Fits projections, from the start again at half the rate whenever the descent diverges.
 
     make_learner: of this share of the rate; score: of projections on the people held out. Raises NotFinite.

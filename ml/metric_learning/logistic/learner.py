@@ -11,11 +11,11 @@ from ml.metric_learning.held_out_score import Score
 from ml.metric_learning.logistic.loss import spherical_loss
 from ml.metric_learning.logistic.maps import LearnableMap
 from ml.metric_learning.logistic.pair_batches import PairBatches
-from ml.metric_learning.training_loop import Outcome, TrainingLoop, averaging_pace
+from ml.metric_learning.training_loop import TrainingLoop, TrainingOutcome, averaging_pace
 
 
 @dataclass(frozen=True)
-class Schedule:
+class AdamSchedule:
     """steps: batches
 
     rate: Adam's step, relative to each parameter's size; it falls to zero over the last half
@@ -35,7 +35,7 @@ class LogisticLearner:
     """Steps a map and the bias b of the loss, and keeps their running average."""
 
     def __init__(
-        self, model: LearnableMap, coordinates: Tensor, batches: PairBatches, schedule: Schedule, bias: float
+        self, model: LearnableMap, coordinates: Tensor, batches: PairBatches, schedule: AdamSchedule, bias: float
     ) -> None:
         self.model, self.coordinates, self.batches, self.schedule = model, coordinates, batches, schedule
         self.bias = torch.tensor(bias, dtype=coordinates.dtype, device=coordinates.device)
@@ -67,7 +67,7 @@ class LogisticLearner:
         return loss
 
     def keep(self, improved: Tensor) -> None:
-        """Keep the parameters of these (fits,) as the best so far. See `Learner.keep`."""
+        """Keep the parameters of these (fits,) as the best so far. See `BatchLearner.keep`."""
         self.best = [p.clone() for p in self.averaged]
 
     def score(self, score: Score) -> float:
@@ -92,11 +92,11 @@ def descend(
     model: LearnableMap,
     batches: PairBatches,
     bias: float,
-    schedule: Schedule,
+    schedule: AdamSchedule,
     progress: Progress,
     *,
     early_stopping: bool = True,
-) -> tuple[float, Outcome]:
+) -> tuple[float, TrainingOutcome]:
     """Fits the map's parameters, of which the best average is kept.
 
     early_stopping: by the people held out, if there are any. Returns the bias and the outcome.

@@ -14,14 +14,14 @@ from ml.errors import CannotGoOn, NotFitted, TooFewPairs, WrongShape
 from ml.metric_learning.fit_data import FitData
 from ml.metric_learning.holdout import scale_proximal_weight, split_training_set
 from ml.metric_learning.initial_maps import fit_discriminant, make_whitening
-from ml.metric_learning.logistic.learner import Schedule, descend
+from ml.metric_learning.logistic.learner import AdamSchedule, descend
 from ml.metric_learning.logistic.loss import fit_scale
 from ml.metric_learning.logistic.maps import LinearMap
 from ml.metric_learning.logistic.options import BatchOptions, MapOptions
 from ml.metric_learning.logistic.pair_batches import PairBatch, PairBatches
 from ml.metric_learning.subspace import StartMap, Subspace, fit_subspace
 from ml.metric_learning.tensors import as_arrays, as_tensor, select_device
-from ml.metric_learning.training_loop import Outcome
+from ml.metric_learning.training_loop import TrainingOutcome
 from ml.sampling.balanced import Balanced
 from ml.sampling.base import Sampler
 from ml.sampling.uniform import Uniform
@@ -46,7 +46,7 @@ class LinearFit:
 
     map: LinearMap
     bias: float
-    outcome: Outcome
+    outcome: TrainingOutcome
 
 
 class LogisticTrainer:
@@ -87,9 +87,9 @@ class LogisticTrainer:
             sampler = Uniform(options.groups * options.faces + options.others)
         return PairBatches(task, sampler, rng, options.corrections, negatives=options.negatives)
 
-    def make_schedule(self, steps: int, rate: float) -> Schedule:
+    def make_schedule(self, steps: int, rate: float) -> AdamSchedule:
         """Return a schedule with the method's averaging."""
-        return Schedule(steps, rate, averaging=self.options.averaging)
+        return AdamSchedule(steps, rate, averaging=self.options.averaging)
 
     def fit_linear(self, steps: int, progress: Progress, *, early_stopping: bool = True) -> LinearFit:
         """The first map, from the method's start."""

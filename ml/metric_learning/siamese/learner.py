@@ -101,7 +101,7 @@ class LayerLearner:
         return (d2 - squared_distances(start)).div(self.schedule.distance).square().mean()
 
     def keep(self, improved: Tensor) -> None:
-        """Keep the parameters of these (fits,) as the best so far. See `Learner.keep`."""
+        """Keep the parameters of these (fits,) as the best so far. See `BatchLearner.keep`."""
         self.best = self.matrix
 
 
