@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from app.cli.private import service
+from app.cli.private_service import service
 from benchmarks import first_hour_table, first_hour_user
 from benchmarks.first_hour_client import COLLECTION, import_gallery, measure, run_likeness, wait_for_calibration
 from benchmarks.first_hour_photos import FULL, QUICK, Draw, PhotoSets, Size, write_tar

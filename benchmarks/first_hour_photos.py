@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.cli.lfw import LfwDataset
+from app.cli.datasets.lfw import LfwDataset
 
 DISTRACTORS = "distractors-utkface.tar"
 MIN_PHOTOS_PER_PERSON = 3

@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 import psutil
 
-from app.cli.private import service
+from app.cli.private_service import service
 
 READ_SECONDS = 0.02
 

@@ -32,8 +32,8 @@ import numpy as np
 import onnxruntime
 from PIL import Image as Pillow
 
-from app.cli.lfw import LfwDataset, centre_face
-from app.cli.private import service
+from app.cli.datasets.lfw import LfwDataset, centre_face
+from app.cli.private_service import service
 from app.collections import service as collections
 from app.collections.schemas import CollectionIn
 from app.config import Settings

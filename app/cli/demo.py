@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 
 from app.cli.client import bar, console, counted, pages, told, wait
-from app.cli.private import service
+from app.cli.private_service import service
 from ml import images
 from ml.synthetic_faces import draw, person
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.client import console
-from app.cli.pinned_files import PinnedFile, is_pinned, read_pinned
+from app.cli.recognisers.pinned_files import PinnedFile, is_pinned, read_pinned
 from app.config import Settings
 from app.resources import YUNET
 

@@ -18,10 +18,10 @@ COMMANDS = {
     "publish": "app.cli.use:publish",
     "compare": "app.cli.compare:compare",
     "demo": "app.cli.demo:demo",
-    "evaluate": "app.cli.evaluate:evaluate",
-    "export-embeddings": "app.cli.export:export_embeddings",
+    "evaluate": "app.cli.datasets.evaluate:evaluate",
+    "export-embeddings": "app.cli.datasets.export:export_embeddings",
     "keys": "app.cli.keys:app",
-    "recognisers": "app.cli.recognisers:app",
+    "recognisers": "app.cli.recognisers.commands:app",
     "detectors": "app.cli.detectors:app",
 }
 HIDDEN_COMMANDS = {"models": "app.cli.models:app"}

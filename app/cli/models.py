@@ -3,8 +3,8 @@
 import typer
 
 from app.cli.detectors import pull
-from app.cli.pinned_files import moved
-from app.cli.train_cnn import train_cnn
+from app.cli.recognisers.cnn_training import train_cnn
+from app.cli.recognisers.pinned_files import moved
 
 app = typer.Typer(help="Moved: see `likeness detectors` and `likeness recognisers`.", no_args_is_help=True)
 app.command("pull")(moved(pull, "detectors pull"))

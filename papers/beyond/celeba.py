@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from app.cli.export import training_set
+from app.cli.datasets.export import training_set
 from ml.embedders.base import TaskData, TrainingSet
 from papers.harness.lab_fits import Lab
 from papers.manifolds.people_split import ALIKE, split_people

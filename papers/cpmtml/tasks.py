@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cli.export import training_set
+from app.cli.datasets.export import training_set
 from ml.embedders.base import TaskData, TrainingSet
 from ml.evaluation.protocols import Protocol
 from ml.types import Ids

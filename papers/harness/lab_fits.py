@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cli.export import training_set
+from app.cli.datasets.export import training_set
 from ml import registry
 from ml.distances import Distance
 from ml.embedders.base import Embedder, Progress, TrainingSet

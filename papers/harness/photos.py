@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from app.cli import features, lfw
+from app.cli.datasets import features, lfw
 from app.cli.locks import alone
 from ml.model import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from app.cli.export import training_set
+from app.cli.datasets.export import training_set
 from ml import registry
 from ml.embedders.base import Progress
 from ml.evaluation.protocols import held_out_people

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
-from app.cli import features
-from app.cli.export import training_set
-from app.cli.lfw import KINDS
+from app.cli.datasets import features
+from app.cli.datasets.export import training_set
+from app.cli.datasets.lfw import KINDS
 from app.cli.main import app
 from ml import registry
 from ml.distances.signed import Signed

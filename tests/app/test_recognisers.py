@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli import recognisers as commands
 from app.cli.main import app
+from app.cli.recognisers import commands as commands
 from app.config import Settings
 from app.errors import Conflict, Invalid
 from app.storage.recognisers import catalogue, manifests

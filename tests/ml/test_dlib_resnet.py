@@ -56,7 +56,7 @@ def test_drawn_faces_get_the_numbers_of_dlib(weights: Path, drawn: Crops) -> Non
 
 
 def test_real_faces_get_the_numbers_of_dlib(weights: Path, shared: Path) -> None:
-    from app.cli.lfw import LfwDataset
+    from app.cli.datasets.lfw import LfwDataset
     from ml import images
     from ml.pipeline import default_front_end
 

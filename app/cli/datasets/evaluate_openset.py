@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from app.cli.client import console, told, wait
-from app.cli.lfw import LfwDataset
+from app.cli.datasets.lfw import LfwDataset
 from app.config import Settings
 from app.storage.recognisers.catalogue import DLIB_OPTIONS, DLIB_RESNET, LBP, list_recognisers
 

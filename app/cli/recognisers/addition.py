@@ -10,8 +10,7 @@ import typer
 from rich.markup import escape
 
 from app.cli.client import console
-from app.cli.prompts import Prompts
-from app.cli.recogniser_check import (
+from app.cli.recognisers.check import (
     PREPROCESSINGS,
     check_staged,
     choose_preprocessing,
@@ -20,7 +19,8 @@ from app.cli.recogniser_check import (
     print_check,
     rate,
 )
-from app.cli.use_recogniser import use
+from app.cli.recognisers.prompts import Prompts
+from app.cli.recognisers.switch import use
 from app.config import Settings
 from app.errors import AppError, Conflict, Invalid, NotFound
 from app.storage.recognisers import manifests

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.add_recogniser import add
 from app.cli.client import connect, console, told
-from app.cli.pinned_files import PinnedFile, read_pinned
-from app.cli.train_cnn import train_cnn
-from app.cli.use_recogniser import rollback, use
+from app.cli.recognisers.addition import add
+from app.cli.recognisers.cnn_training import train_cnn
+from app.cli.recognisers.pinned_files import PinnedFile, read_pinned
+from app.cli.recognisers.switch import rollback, use
 from app.config import Settings
 from app.storage.recognisers import manifests
 from app.storage.recognisers.catalogue import SFACE, SFACE_SHA256, Accuracy, list_recognisers

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from app.cli import features, lfw
 from app.cli.client import bar, console
+from app.cli.datasets import features, lfw
 from ml import registry
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation import protocols

@@ -8,10 +8,10 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.cli import lfw
 from app.cli.client import console, told, wait
-from app.cli.evaluate_openset import choose_rows, evaluate_openset, show_openset, write_json
-from app.cli.private import service
+from app.cli.datasets import lfw
+from app.cli.datasets.evaluate_openset import choose_rows, evaluate_openset, show_openset, write_json
+from app.cli.private_service import service
 from app.config import DLIB_RESNET, LBP
 from app.storage.recognisers.catalogue import DLIB_OPTIONS
 from ml.descriptors.dlib_resnet import is_installed

@@ -1,0 +1,1 @@
+"""Commands that measure methods on data sets outside the service, and export embeddings."""

@@ -1,0 +1,1 @@
+"""Commands that list, add, pull, use and train recognisers."""
