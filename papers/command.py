@@ -30,9 +30,7 @@ def reproduce(
     paper: Annotated[Paper, typer.Argument(help="whose tables; beyond: what none of the papers tested")],
     data: Annotated[Path | None, typer.Option(exists=True, file_okay=False, help="folder of the data sets")] = None,
     draws: Annotated[int, typer.Option(min=1, max=10, help="of the queries, LBP at d = 32")] = 10,
-    few_draws: Annotated[
-        int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")
-    ] = 3,
+    few: Annotated[int, typer.Option(min=1, max=10, help="of what is dearer: d = 128, Fisher vectors, sweeps")] = 3,
     quick: Annotated[bool, typer.Option(help="one draw and fewer settings: a look in minutes")] = False,
     page: Annotated[bool, typer.Option(help="compute nothing, write the tables of what is there")] = False,
     from_json: Annotated[
@@ -51,10 +49,10 @@ def reproduce(
 
     from app.cli.client import console
     from app.threads import set_threads
-    from papers.harness import page_writer, runner, summary
+    from papers.harness import runner, summary
     from papers.harness.lab_fits import Lab
     from papers.harness.photos import Photos
-    from papers.harness.result_store import ResultMissing, ResultStore
+    from papers.harness.result_store import ResultStore
     from papers.harness.table_types import Scope
 
     papers = list(PACKAGES) if paper is Paper.all else [paper]
@@ -66,27 +64,33 @@ def reproduce(
         raise typer.BadParameter("give the folder of the data sets, or --from-json", param_hint="--data")
     set_threads(threads or cpu_count())
     cuda = _cuda()
-    scope = Scope(1, 1, True) if quick else Scope(draws, draws if cuda else min(few_draws, draws))
+    scope = Scope(1, 1, True) if quick else Scope(draws, draws if cuda else min(few, draws))
     lab = Lab(Photos(data, cache), ResultStore(cache / "results"), scope)
     chapters = {one: _chapter(one)(lab) for one in papers}
     runner.print_cost(list(chapters.values()), lab.store)
     if cost:
         return
-    command = f"likeness reproduce {paper} --data DATA" + (
-        " --quick" if quick else f" --draws {draws} --few {few_draws}"
-    )
+    command = f"likeness reproduce {paper} --data DATA" + (" --quick" if quick else f" --draws {draws} --few {few}")
     for one, chapter in chapters.items():
         if not page:
             runner.compute_missing([chapter], lab.store)
-        missing = runner.count_missing(chapter, lab.store)
-        try:
-            written = page_writer.write_chapter(
-                folder, chapter.name, chapter.title, command, chapter.tables(), lab.store, missing, quick=quick
-            )
-            console.print(f"{one}: {written}" + (f", {missing} results missing" if missing else ""), soft_wrap=True)
-        except ResultMissing as error:
-            console.print(f"{one}: no page, {missing} results missing, among them that {error}", soft_wrap=True)
+        console.print(f"{one}: {_write_page(chapter, lab, folder, command, quick=quick)}", soft_wrap=True)
     summary.write_figures(folder)
+
+
+def _write_page(chapter: "Chapter", lab: "Lab", folder: Path, command: str, *, quick: bool) -> str:
+    """Write a paper's page from the results that are there. Returns what was written and how much is missing."""
+    from papers.harness import page_writer, runner
+    from papers.harness.result_store import ResultMissing
+
+    missing = runner.count_missing(chapter, lab.store)
+    try:
+        written = page_writer.write_chapter(
+            folder, chapter.name, chapter.title, command, chapter.tables(), lab.store, missing, quick=quick
+        )
+    except ResultMissing as error:
+        return f"no page, {missing} results missing, among them that {error}"
+    return f"{written}, {missing} results missing" if missing else str(written)
 
 
 def _rewrite_pages(papers: Sequence[Paper], folder: Path) -> None:

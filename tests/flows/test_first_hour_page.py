@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
-from ml.images import png
+from ml.images import encode_png
 from ml.synthetic_faces import draw, person
 from tests.service import Service, running
 
@@ -42,10 +42,10 @@ def _text(page: str) -> str:
 def write_photos(folder: Path) -> None:
     """Photos under the names that the pages use, and a command `.venv/bin/likeness`."""
     for shot in (1, 2):
-        (folder / f"ada-{shot}.jpg").write_bytes(png(draw(person(1), shot, strength=CALM)))
+        (folder / f"ada-{shot}.jpg").write_bytes(encode_png(draw(person(1), shot, strength=CALM)))
     with tarfile.open(folder / "photos.tar", "w") as archive:
         for who in (2, 3):
-            data = png(draw(person(who), 1, strength=CALM))
+            data = encode_png(draw(person(who), 1, strength=CALM))
             entry = tarfile.TarInfo(f"person-{who}/1.png")
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))

@@ -41,7 +41,8 @@ def overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     yield tmp_path
     for name in set(sys.modules) - modules:
-        del sys.modules[name]
+        if str(tmp_path) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
