@@ -6,7 +6,7 @@ import tomllib
 from functools import cache
 from importlib.metadata import packages_distributions
 
-from tests.house.test_imports import FILES, ROOT, imported
+from tests.house.source_files import FILES, ROOT, imported_modules
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INDIRECT = {"httptools": "uvicorn", "uvloop": "uvicorn", "psycopg": "sqlalchemy", "python-multipart": "fastapi"}
@@ -37,7 +37,7 @@ def imported_distributions() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     of = {**packages_distributions(), **UNNAMED}
     for path in FILES:
-        for name in {module.split(".")[0] for module in imported(path)} - OURS - sys.stdlib_module_names:
+        for name in {module.split(".")[0] for module in imported_modules(path)} - OURS - sys.stdlib_module_names:
             for distribution in of.get(name, [name]):
                 found.setdefault(canonical(distribution), []).append(str(path))
     return found

@@ -1,14 +1,12 @@
-"""Imports run down, slices never meet, and a few words are kept out."""
+"""Imports point down, slices never import each other, and patterns that hide faults are kept out."""
 
 import ast
 import re
 from pathlib import Path
 
-import pytest
+from tests.house.source_files import FILES, files_of, imported_modules, parse, read
 
-ROOT = Path(__file__).resolve().parents[2]
-HOMES = ("ml", "app", "workers", "papers", "migrations")
-MAY_IMPORT = {
+ALLOWED_IMPORTS: dict[str, set[str]] = {
     "ml": set(),
     "app": {"ml"},
     "workers": {"app", "ml"},
@@ -26,138 +24,158 @@ FLOORS = [
     {"enrolment", "learning"},
     {"deps"},
 ]
-DOORS = {"main", "cli"}
-FILES = sorted(p.relative_to(ROOT) for home in HOMES for p in (ROOT / home).rglob("*.py"))
-KINDS = (
-    "detectors",
-    "landmarks",
-    "aligners",
-    "descriptors",
-    "embedders",
-    "indexes",
-    "fusion",
-    "sampling",
-    "evaluation",
-)
+"""The parts of `app` that others may import, from the ground up."""
+ENTRY_POINTS = {"main", "cli"}
+ASYNC_FILES = {
+    "app/main.py",
+    "app/access/middleware.py",
+    "app/deps/__init__.py",
+    "app/health/metrics.py",
+    "app/jobs/events.py",
+    "app/deps/idempotency.py",
+    "app/faces/streaming.py",
+    "app/deps/photos.py",
+}
+"""Where `async def` is allowed: everywhere else the work runs in threads."""
+SERVICE_LIBRARIES = {"fastapi", "starlette", "sqlalchemy", "redis", "httpx", "uvicorn", "pydantic"}
 FORBIDDEN = {
     "a module's global changed": r"^\s+global \w",
     "unsafe loading": r"\bpickle\b|allow_pickle=True|weights_only=False|\beval\(",
     "left unfinished": r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError",
 }
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_ROUTE_LINES = 15
 
 
-def imported(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def part(module: str, home: str) -> str | None:
-    """What lies directly under the home: `app.faces.service` -> `faces`."""
+def part_of_app(module: str) -> str | None:
+    """The part directly under `app`: `app.faces.service` -> `faces`; None outside of app."""
     names = module.removesuffix(".py").replace("/", ".").split(".")
-    return names[1] if len(names) > 1 and names[0] == home else None
+    return names[1] if len(names) > 1 and names[0] == "app" else None
 
 
-def floor(name: str) -> int | None:
-    return next((i for i, names in enumerate(FLOORS) if name in names), None)
+def floor_of(part: str) -> int | None:
+    return next((i for i, parts in enumerate(FLOORS) if part in parts), None)
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_imports_run_down(path: Path) -> None:
-    home = path.parts[0]
-    reached = {name.split(".")[0] for name in imported(path)} & MAY_IMPORT.keys()
-    assert reached <= MAY_IMPORT[home] | {home}
+def explain_forbidden_import(path: Path, module: str) -> str | None:
+    """Why a file of app may not import this module of app; None if it may."""
+    own, other = part_of_app(str(path)), part_of_app(module)
+    if own is None or own in ENTRY_POINTS or own == "__init__" or other is None or other == own:
+        return None
+    own_floor, other_floor = floor_of(own), floor_of(other)
+    if other_floor is None:
+        return f"{path} imports {module}: slice to slice"
+    if own_floor is not None and other_floor > own_floor:
+        return f"{path} imports {module}, which lies above it"
+    return None
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "app"], ids=str)
-def test_a_slice_knows_only_the_floors_below_it(path: Path) -> None:
-    own = part(str(path), "app")
-    if own is None or own in DOORS or own == "__init__":
-        return
-    for module in imported(path):
-        other = part(module, "app")
-        if other is None or other == own:
-            continue
-        assert floor(other) is not None, f"{path} imports {module}: slice to slice"
-        if floor(own) is not None:
-            assert floor(other) <= floor(own), f"{path} imports {module}, which lies above it"
-
-
-@pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "migrations"], ids=str)
-def test_migrations_know_tables_and_settings_only(path: Path) -> None:
-    assert all(part(m, "app") in ("db", "config", None) for m in imported(path))
-
-
-@pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "ml"], ids=str)
-def test_ml_knows_arrays_and_files_only(path: Path) -> None:
-    strangers = {"fastapi", "starlette", "sqlalchemy", "redis", "httpx", "uvicorn", "pydantic"}
-    assert not {name.split(".")[0] for name in imported(path)} & strangers
-    assert "os.environ" not in (ROOT / path).read_text()
-
-
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_words_that_hide_a_fault_are_kept_out(path: Path) -> None:
-    lines = (ROOT / path).read_text().splitlines()
-    for what, pattern in FORBIDDEN.items():
-        found = [f"{path}:{i}" for i, line in enumerate(lines, 1) if re.search(pattern, line)]
-        assert not found, f"{what}: {found}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_no_error_is_swallowed(path: Path) -> None:
-    handlers = [n for n in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(n, ast.ExceptHandler)]
-    silent = [
-        h.lineno
-        for h in handlers
-        if all(isinstance(s, ast.Pass | ast.Expr) for s in h.body)
-        and len(h.body) == 1
-        and not (isinstance(h.body[0], ast.Expr) and isinstance(h.body[0].value, ast.Call))
+def test_packages_import_only_the_packages_below_them() -> None:
+    wrong = [
+        (str(path), package)
+        for path in FILES
+        for package in {name.split(".")[0] for name in imported_modules(path)} & ALLOWED_IMPORTS.keys()
+        if package not in ALLOWED_IMPORTS[path.parts[0]] | {path.parts[0]}
     ]
-    assert not silent
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] in ("app", "workers", "ml")], ids=str)
-def test_async_stays_at_the_doors(path: Path) -> None:
-    allowed = {
-        "app/main.py",
-        "app/access/middleware.py",
-        "app/deps/__init__.py",
-        "app/health/metrics.py",
-        "app/jobs/events.py",
-        "app/deps/idempotency.py",
-        "app/faces/streaming.py",
-        "app/deps/photos.py",
+def test_a_slice_of_app_imports_only_the_floors_below_it() -> None:
+    reasons = {explain_forbidden_import(path, module) for path in files_of("app") for module in imported_modules(path)}
+    assert reasons - {None} == set()
+
+
+def test_the_check_of_floors_can_fail() -> None:
+    assert explain_forbidden_import(Path("app/faces/service.py"), "app.search.service")
+    assert explain_forbidden_import(Path("app/db/tables.py"), "app.serving.engine")
+    assert not explain_forbidden_import(Path("app/faces/service.py"), "app.serving.engine")
+
+
+def test_migrations_import_only_tables_and_settings() -> None:
+    parts = {part_of_app(module) for path in files_of("migrations") for module in imported_modules(path)}
+    assert parts <= {"db", "config", None}
+
+
+def test_ml_knows_only_arrays_and_files() -> None:
+    wrong = [
+        str(path)
+        for path in files_of("ml")
+        if {name.split(".")[0] for name in imported_modules(path)} & SERVICE_LIBRARIES or "os.environ" in read(path)
+    ]
+    assert wrong == []
+
+
+def test_patterns_that_hide_a_fault_are_kept_out() -> None:
+    matches = [
+        f"{path}:{number}: {what}"
+        for path in FILES
+        for number, line in enumerate(read(path).splitlines(), 1)
+        for what, pattern in FORBIDDEN.items()
+        if re.search(pattern, line)
+    ]
+    assert matches == []
+
+
+def is_silent(handler: ast.ExceptHandler) -> bool:
+    """Whether an exception ends here without a trace: the only statement is no call, and nothing else."""
+    if len(handler.body) != 1:
+        return False
+    statement = handler.body[0]
+    if isinstance(statement, ast.Expr):
+        return not isinstance(statement.value, ast.Call)
+    return isinstance(statement, ast.Pass)
+
+
+def test_no_error_is_swallowed() -> None:
+    silent = [
+        f"{path}:{node.lineno}"
+        for path in FILES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ExceptHandler) and is_silent(node)
+    ]
+    assert silent == []
+
+
+def test_async_functions_stay_at_the_edge_of_the_service() -> None:
+    files = {
+        str(path)
+        for path in files_of("app", "workers", "ml")
+        if any(isinstance(node, ast.AsyncFunctionDef) for node in ast.walk(parse(path)))
     }
-    has_async = any(isinstance(n, ast.AsyncFunctionDef) for n in ast.walk(ast.parse((ROOT / path).read_text())))
-    assert not has_async or str(path) in allowed, "plain def: the work runs in threads"
+    assert files <= ASYNC_FILES
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.name == "routes.py"], ids=str)
-def test_a_route_reads_calls_and_answers(path: Path) -> None:
-    tree = ast.parse((ROOT / path).read_text())
-    assert not {"sqlalchemy.select", "sqlalchemy.insert", "sqlalchemy.update"} & imported(path), (
-        "queries stand in services"
-    )
-    for node in [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.decorator_list]:
+def list_route_faults(path: Path) -> list[str]:
+    """What the routes of a file do that belongs into a service, and the routes without documentation."""
+    faults = []
+    if {"sqlalchemy.select", "sqlalchemy.insert", "sqlalchemy.update"} & imported_modules(path):
+        faults.append(f"{path}: queries belong into services")
+    for node in parse(path).body:
+        if not isinstance(node, ast.FunctionDef) or not node.decorator_list:
+            continue
         body = node.body[1:] if ast.get_docstring(node) else node.body
-        assert ast.get_docstring(node), f"{node.name} has no docstring: it is the API's documentation"
-        assert not any(isinstance(n, ast.If) for n in ast.walk(node)), f"{node.name} decides: that is a service's work"
-        assert body[-1].end_lineno - body[0].lineno < 15, f"{node.name} is too long for a route"
+        if not ast.get_docstring(node):
+            faults.append(f"{path}: {node.name} has no docstring, which is the API's documentation")
+        if any(isinstance(child, ast.If) for child in ast.walk(node)):
+            faults.append(f"{path}: {node.name} decides, which is a service's work")
+        if (body[-1].end_lineno or 0) - body[0].lineno >= MAX_ROUTE_LINES:
+            faults.append(f"{path}: {node.name} is too long for a route")
+    return faults
+
+
+def test_a_route_reads_calls_and_answers() -> None:
+    assert [fault for path in FILES if path.name == "routes.py" for fault in list_route_faults(path)] == []
 
 
 def test_files_and_functions_stay_small() -> None:
-    sizes = sorted(len((ROOT / p).read_text().splitlines()) for p in FILES)
-    longest = [
-        f"{p}:{n.lineno} {n.name}"
-        for p in FILES
-        for n in ast.walk(ast.parse((ROOT / p).read_text()))
-        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        and n.end_lineno - n.lineno + 1 > 60
-        and "migrations" not in p.parts
-    ]
-    assert not longest
-    assert sizes[-1] <= 400, "a file over 400 lines is split by verb"
+    files = {str(path): len(read(path).splitlines()) for path in FILES}
+    functions = {
+        f"{path}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in FILES
+        if "migrations" not in path.parts
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {path: lines for path, lines in files.items() if lines > MAX_FILE_LINES} == {}
+    assert {name: lines for name, lines in functions.items() if lines > MAX_FUNCTION_LINES} == {}
