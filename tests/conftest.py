@@ -13,14 +13,13 @@ from uuid import uuid4
 
 import pytest
 import redis
-from sqlalchemy import text
 
 from app.config import Settings
-from app.db.migrate import upgrade
-from app.db.session import open_database, writing
+from app.db.session import writing
 from app.resources import Resources, open_resources
 from app.storage.model_cache import ensure_first
 from app.threads import set_threads
+from tests.databases import address, execute, migrate, migrated_database
 from tests.service import Service, running
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -45,8 +44,8 @@ def postgres() -> Iterator[str]:
         folder = tempfile.mkdtemp(prefix="likeness-pg-")
         server = server_of.get_server(folder)
     for promise in ("fsync", "full_page_writes", "synchronous_commit"):
-        _admin(server.get_uri(), f"alter system set {promise} = off")  # no test cuts the power, and these cost the most
-    _admin(server.get_uri(), "select pg_reload_conf()")
+        execute(server.get_uri(), f"alter system set {promise} = off")  # no test cuts the power
+    execute(server.get_uri(), "select pg_reload_conf()")
     yield server.get_uri()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
@@ -78,6 +77,12 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     yield from _database(request)
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """As `database_url`, without any table."""
+    yield from _database(request, "template0")
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resources]:
     """As `resources`, once for all tests of a module: each makes collections of its own, and tidies."""
@@ -93,7 +98,7 @@ def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         workers=1,
         default_recogniser="lbp",
     )
-    upgrade(settings.database)
+    migrate(settings)
     with open_resources(settings) as opened:
         with writing(opened.database) as session:
             ensure_first(session, opened.generations)
@@ -101,15 +106,16 @@ def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     next(database, None)
 
 
-def _database(request: pytest.FixtureRequest) -> Iterator[str]:
+def _database(request: pytest.FixtureRequest, template: str = "") -> Iterator[str]:
+    """A new database: a copy of the template, of a migrated database where none is named."""
     if request.param == "sqlite":
         yield ""
         return
     server = request.getfixturevalue("postgres")
     name = f"t{uuid4().hex}"
-    _admin(server, f"create database {name}")
-    yield server.replace("/postgres?", f"/{name}?")
-    _admin(server, f"drop database {name} with (force)")
+    execute(server, f"create database {name} template {template or migrated_database(server)}")
+    yield address(server, name)
+    execute(server, f"drop database {name} with (force)")
 
 
 @pytest.fixture
@@ -131,7 +137,7 @@ def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) 
 def resources(settings: Settings) -> Iterator[Resources]:
     """Everything open on an empty, migrated database."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    upgrade(settings.database)
+    migrate(settings)
     with open_resources(settings) as opened:
         with writing(opened.database) as session:
             ensure_first(session, opened.generations)
@@ -149,10 +155,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _admin(server: str, statement: str) -> None:
-    database = open_database(Settings(database_url=server).database)
-    with database.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(statement))
-    database.dispose()

@@ -31,8 +31,8 @@ def open_engine(url: str) -> Engine:
 
 
 @pytest.fixture
-def url(database_url: str, tmp_path: Path) -> str:
-    return database_url or f"sqlite:///{tmp_path / 'old.sqlite'}"
+def url(empty_database_url: str, tmp_path: Path) -> str:
+    return empty_database_url or f"sqlite:///{tmp_path / 'old.sqlite'}"
 
 
 @pytest.fixture

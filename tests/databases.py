@@ -1,0 +1,60 @@
+"""New databases for tests: copies of one that the migrations made once in this process."""
+
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+from sqlalchemy import text
+
+from app.config import Settings
+from app.db.migrate import upgrade
+from app.db.session import open_database
+
+
+def migrate(settings: Settings) -> None:
+    """Bring the database of a test to the newest schema. The home exists.
+
+    A new SQLite database is a copy of a migrated one. A database on PostgreSQL was copied when it was created.
+    """
+    if settings.database_url:
+        return
+    path = settings.home / "likeness.sqlite"
+    if path.exists():
+        upgrade(settings.database)
+    else:
+        shutil.copyfile(migrated_file(), path)
+
+
+@cache
+def migrated_file() -> Path:
+    """An empty SQLite database of the newest schema."""
+    home = Path(tempfile.mkdtemp(prefix="likeness-schema-"))
+    upgrade(Settings(home=home).database)
+    path = home / "likeness.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("pragma wal_checkpoint(truncate)")
+    return path
+
+
+@cache
+def migrated_database(server: str) -> str:
+    """The name of an empty database of the newest schema on this PostgreSQL server, to copy others from."""
+    name = "migrated"
+    execute(server, f"create database {name}")
+    upgrade(Settings(database_url=address(server, name)).database)
+    return name
+
+
+def address(server: str, name: str) -> str:
+    return server.replace("/postgres?", f"/{name}?")
+
+
+def execute(server: str, statement: str) -> None:
+    """Run a statement outside of a transaction, as `create database` asks."""
+    database = open_database(Settings(database_url=server).database)
+    with database.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(statement))
+    database.dispose()
