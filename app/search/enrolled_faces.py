@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Embedding, Face, Subject
+from app.db.tables import Collection, Embedding, Face, Subject
 from app.errors import Busy, NotFound
 from app.search.filters import Filter
 from app.serving.deployments import ServedModel
@@ -117,22 +117,34 @@ def read_templates(
     """subject pk -> template of that person's gallery faces in the index. excluded: the pk of a face to leave out."""
     cached = index.person_templates
     missing = [s for s in subjects if s not in cached or excluded is not None]
+    templates = {s: cached[s] for s in subjects if s not in missing}
+    if not missing:
+        return templates
+    may_cache = excluded is None and _is_at_the_change_of(session, index)
     chosen = select(Face.subject_pk, Face.pk).where(Face.subject_pk.in_(missing), Face.role != "distractor")
     faces: dict[int, list[int]] = {}
-    for subject, pk in session.execute(chosen) if missing else ():
+    for subject, pk in session.execute(chosen):
         if pk != excluded and subject is not None:
             faces.setdefault(subject, []).append(pk)
-    templates = {s: cached[s] for s in subjects if s not in missing}
     rows = _indexed_rows(index, np.array([pk for pks in faces.values() for pk in pks], np.int64))
     for subject, pks in faces.items():
         own = [rows[pk] for pk in pks if pk in rows]
         if own:
             templates[subject] = PersonTemplate.from_rows(np.stack(own))
-    if excluded is None:
+    if may_cache:
         if len(cached) * 8 * index.dim > MAX_CACHED_TEMPLATE_BYTES:
             cached = index.person_templates = {}
         cached.update(templates)
     return templates
+
+
+def _is_at_the_change_of(session: Session, index: LoadedIndex) -> bool:
+    """Whether the session sees the tables as they were when the index was last updated.
+
+    A session that began before an update may miss faces of the index: a template from its rows would be kept too long.
+    """
+    change = session.scalar(select(Collection.change).where(Collection.id == index.key.collection))
+    return change == index.state.change
 
 
 def _indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, select, text
 
-from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Embedding, Follower
+from app.db.session import reading, snapshot, writing
+from app.db.tables import Collection, Deployment, Embedding, Follower, Subject
 from app.errors import Busy, NotFound
 from app.resources import Resources
+from app.search.enrolled_faces import read_templates
 from app.serving import gallery_calibration, index_builder
 from app.serving.batching import MAX_WAITING_REQUESTS, Slots
 from app.serving.engine import Engine, open_engine
@@ -85,6 +86,20 @@ def test_it_follows_what_is_added_and_removed(gallery: Gallery, engine: Engine) 
         found = serving.search(rows, 1)
         assert found.ids[:, 0].tolist() == gallery.pks[-5:]
         assert found.distances.max() == 0
+
+
+def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: Gallery, engine: Engine) -> None:
+    until(lambda: held(engine) == set(gallery.pks))
+    with snapshot(gallery.resources.database) as older:
+        subject = older.scalar(select(Subject.pk).where(Subject.id == "p000"))
+        assert subject is not None
+        gallery.add({MODEL.id: people(1, 1, seed=7)[0]}, ["p000"])
+        until(lambda: held(engine) == set(gallery.pks))
+        with engine.use("staff") as serving:
+            assert read_templates(older, serving.loaded_index, [subject], None)[subject].count == 3
+    with reading(gallery.resources.database) as session, engine.use("staff") as serving:
+        assert read_templates(session, serving.loaded_index, [subject], None)[subject].count == 4
+        assert serving.loaded_index.person_templates.keys() == {subject}
 
 
 def test_it_reports_which_change_it_serves_and_signs_off(gallery: Gallery) -> None:
