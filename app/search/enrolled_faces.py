@@ -137,7 +137,7 @@ def read_templates(
 
 def _indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
     """pk -> (dim,), of the faces in the index; it may be some changes away from the tables."""
-    with index.lock.shared():
+    with index.lock.gen_rlock():
         try:
             rows = index.index.rows(pks)
         except WrongShape:
