@@ -149,7 +149,7 @@ def _is_at_the_change_of(session: Session, index: LoadedIndex) -> bool:
 
 def _indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
     """pk -> (dim,), of the faces in the index; it may be some changes away from the tables."""
-    with index.lock.shared():
+    with index.lock.gen_rlock():
         try:
             rows = index.index.rows(pks)
         except WrongShape:

@@ -138,7 +138,7 @@ def _read_faces(session: Session, collection: str) -> GalleryFaces:
 def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
     index, rng = loaded.index, np.random.default_rng(0)
     sample_size = max(100, SAMPLE_BYTES // (4 * index.dim))
-    with loaded.lock.shared():
+    with loaded.lock.gen_rlock():
         faces = faces.restrict_to(index.ids())
         ids, people = faces.ids, faces.people
         sample = np.sort(rng.permutation(len(ids))[:sample_size])

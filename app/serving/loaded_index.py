@@ -5,8 +5,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from readerwriterlock.rwlock import RWLockWrite
+
 from app.serving.index_builder import EmbeddingBatch, IndexKey
-from app.serving.shared_lock import SharedLock
 from ml.identification.templates import PersonTemplate
 from ml.indexes.base import Index, Neighbours
 from ml.model import Model
@@ -30,7 +31,7 @@ class LoadedIndex:
         self.key, self.model = key, model
         self.dim, self.built_with = index.dim, len(index)
         self.index = index
-        self.lock = SharedLock()
+        self.lock = RWLockWrite()  # shared by searches; held alone for changes, which searches do not overtake
         self.state = IndexState(change, len(index))
         self.last_change_at = time.monotonic()  # when a face was last added or removed, by the monotonic clock
         self.saved_change: int | None = None  # the change of its snapshot on disk
@@ -51,16 +52,16 @@ class LoadedIndex:
 
     def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
         """Search it; see `Index.search`. Any number of threads may search at once."""
-        with self.lock.shared():
+        with self.lock.gen_rlock():
             return self.index.search(rows, k, m=m, allowed=allowed)
 
     def apply(self, removed: Ids, added: Iterable[EmbeddingBatch], change: int) -> None:
         """Apply what changed up to `change`. A search waits for one batch at most."""
         if len(removed):
-            with self.lock.alone():
+            with self.lock.gen_wlock():
                 self.index.remove(removed)
         for ids, rows in added:
-            with self.lock.alone():
+            with self.lock.gen_wlock():
                 self.index.add(ids, rows)
         if len(removed) or len(self.index) != self.state.vectors:
             self.last_change_at = time.monotonic()

@@ -40,7 +40,7 @@ class LockedIndex:
         return self.loaded.search(queries, k)
 
     def rows(self, ids: Ids) -> Rows:
-        with self.loaded.lock.shared():
+        with self.loaded.lock.gen_rlock():
             return self.loaded.index.rows(ids)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import typer
+from filelock import FileLock
 
 from app.cli.datasets import features, lfw
-from app.cli.locks import alone
 from ml.model import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
 
@@ -123,7 +123,7 @@ class Photos:
         model, path = self.data / MOBILEFACENET, self.cache / "mobilefacenet.json"
         if not model.exists():
             raise typer.BadParameter(f"there is no {MOBILEFACENET}", param_hint="--data")
-        with alone(path.with_suffix(".lock")):
+        with FileLock(path.with_suffix(".lock")):
             if not path.exists():
                 manifest = {
                     "file": str(model.resolve()),

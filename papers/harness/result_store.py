@@ -8,16 +8,16 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from app.cli.locks import alone
 from ml.embedders.base import Progress, ignore_progress
 from ml.errors import Corrupt
 from papers.harness.table_types import Result, Work
@@ -85,9 +85,20 @@ class ResultStore:
                 shutil.rmtree(part, ignore_errors=True)
         return self.get(work)
 
-    def claim(self, work: Work) -> AbstractContextManager[bool]:
-        """Whether the works of its group are this process's now; not while another one holds them."""
-        return alone(self.folder / LOCKS / _digest(work.group), wait=False)
+    @contextmanager
+    def claim(self, work: Work) -> Iterator[bool]:
+        """Claim the works of its group, without waiting. Yields False where another process has claimed them.
+
+        The claim ends with the block, and with the process at the latest.
+        """
+        lock = FileLock(self.folder / LOCKS / _digest(work.group), blocking=False)
+        try:
+            claimed = lock.acquire()
+        except Timeout:
+            yield False
+            return
+        with claimed:
+            yield True
 
     def seconds(self, work: Work) -> float | None:
         """How long a work of its kind took here, the last time."""

@@ -23,8 +23,8 @@ from app.serving import gallery_calibration, index_builder
 from app.serving.batching import MAX_WAITING_REQUESTS, Slots
 from app.serving.engine import Engine, open_engine
 from app.serving.index_builder import IndexKey
+from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
-from app.serving.shared_lock import SharedLock
 from ml.calibration import Calibration
 from ml.calibration.rate_intervals import clopper_pearson
 from ml.distances import EUCLIDEAN
@@ -533,27 +533,93 @@ def test_impatience_and_a_long_queue_are_busy() -> None:
     assert slots.waiting == 0
 
 
-def test_who_changes_an_index_is_alone_and_is_not_starved() -> None:
-    lock, inside, seen = SharedLock(), [0], []
-    stop = threading.Event()
+class WatchedIndex:
+    """An index of no vectors that records the order of its calls, and whether two overlapped that must not."""
 
-    def share() -> None:
-        while not stop.is_set():
-            with lock.shared():
-                seen.append(inside[0])
+    dim = 4
 
-    threads = [threading.Thread(target=share) for _ in range(4)]
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.searching, self.changing, self.overlapped = 0, False, False
+        self.first_search_ends = threading.Event()
+        self.counts = threading.Lock()
+
+    def __len__(self) -> int:
+        return 0
+
+    def search(self, rows: object, k: int, **options: object) -> None:
+        with self.counts:
+            self.calls.append("search")
+            self.searching += 1
+            self.overlapped |= self.changing
+        self.first_search_ends.wait(10)
+        with self.counts:
+            self.searching -= 1
+
+    def add(self, ids: object, rows: object) -> None:
+        self.calls.append("add")
+        self.changing = True
+        self.overlapped |= self.searching > 0
+        time.sleep(0.0005)
+        self.changing = False
+
+
+def watched() -> tuple[WatchedIndex, LoadedIndex]:
+    index = WatchedIndex()
+    return index, LoadedIndex(IndexKey("c", "identity", MODEL.id, 0.0), MODEL, index, 0)  # type: ignore[arg-type]
+
+
+BATCH: Any = (np.zeros(1, np.int64), np.zeros((1, 4), np.float32))
+
+
+def test_searches_share_an_index_and_a_change_has_it_alone() -> None:
+    index, loaded = watched()
+    together = threading.Barrier(3, timeout=10)
+    threads = [threading.Thread(target=lambda: (together.wait(), loaded.search(BATCH[1], 1))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(50):
-        with lock.alone():
-            inside[0] = 1
-            time.sleep(0.0005)
-            inside[0] = 0
+    together.wait()
+    until(lambda: index.searching == 2)
+    index.first_search_ends.set()
+    for thread in threads:
+        thread.join()
+    stop = threading.Event()
+
+    def search() -> None:
+        while not stop.is_set():
+            loaded.search(BATCH[1], 1)
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for change in range(50):
+        loaded.apply(np.zeros(0, np.int64), [BATCH], change)
     stop.set()
     for thread in threads:
         thread.join()
-    assert set(seen) == {0}
+    assert index.calls.count("add") == 50
+    assert not index.overlapped
+
+
+def test_a_search_does_not_overtake_a_waiting_change() -> None:
+    index, loaded = watched()
+
+    def start(name: str, work: Callable[[], object]) -> threading.Thread:
+        thread = threading.Thread(target=work, name=name)
+        thread.start()
+        return thread
+
+    threads = [start("search", lambda: loaded.search(BATCH[1], 1))]
+    until(lambda: index.searching == 1)
+    threads.append(start("change", lambda: loaded.apply(np.zeros(0, np.int64), [BATCH], 1)))
+    time.sleep(0.1)  # the change waits for the search
+    threads.append(start("later search", lambda: loaded.search(BATCH[1], 1)))
+    time.sleep(0.1)
+    assert index.calls == ["search"]
+    index.first_search_ends.set()
+    for thread in threads:
+        thread.join()
+    assert index.calls == ["search", "add", "search"]
 
 
 @pytest.mark.parametrize("lasting", ["sqlite"], indirect=True)

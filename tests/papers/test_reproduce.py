@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +86,29 @@ def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
         running.result()
     assert len(done) == 4
     assert all(store.has(w) for w in works)
+
+
+def test_the_claim_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    work, done = counted({"a": 1}, []), "claimed"
+    program = f"""
+import pathlib, time
+from papers.harness.result_store import ResultStore
+from tests.papers.test_reproduce import counted
+with ResultStore(pathlib.Path({str(tmp_path)!r})).claim(counted({{"a": 1}}, [])) as claimed:
+    print("{done}" if claimed else "", flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == done
+        with ResultStore(tmp_path).claim(work) as claimed:
+            assert not claimed
+        process.kill()
+        process.wait()
+        with ResultStore(tmp_path).claim(work) as claimed:
+            assert claimed
+            with ResultStore(tmp_path).claim(work) as again:
+                assert not again
 
 
 def test_what_a_work_needs_and_nobody_computes_is_named(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import typer
+from filelock import FileLock
 
 from app.cli.client import bar
-from app.cli.locks import alone
 from app.storage.atomic_write import atomic_write
 from ml import registry
 from ml.descriptors.base import Descriptor
@@ -36,7 +36,7 @@ def described(name: str, built: Descriptor, crops: Crops, path: Path, keep: bool
 
     keep: a cheap one's too. A process that asks while another computes them waits for it.
     """
-    with alone(path.with_suffix(".lock")):
+    with FileLock(path.with_suffix(".lock")):
         if path.exists():
             kept: Rows = np.load(path)
             return kept.astype(np.float32, copy=False)
@@ -59,7 +59,7 @@ def learned(name: str, crops: Crops, among: Ids, options_file: Path, seed: int =
 
     crops: (N, ...) of the whole set; among: positions of the faces that it may see
     """
-    with alone(options_file.with_suffix(".lock")):
+    with FileLock(options_file.with_suffix(".lock")):
         if not options_file.exists():
             some = np.sort(np.random.default_rng(seed).choice(among, min(WORDS, len(among)), replace=False))
             kind = registry.component("descriptors", name)

@@ -9,10 +9,10 @@ from typing import Protocol
 
 import numpy as np
 import typer
+from filelock import FileLock
 from joblib import cpu_count
 
 from app.cli.client import bar
-from app.cli.locks import alone
 from ml import images
 from ml.pipeline import FrontEnd, default_front_end
 from ml.types import AlignedFace, CropKind, Crops, Image
@@ -63,7 +63,7 @@ def crops(source: PhotoSource, cache: Path) -> tuple[list[str], dict[CropKind, C
     """The centre face of every photo, in order of the names; cut once and kept in `cache`. A process that asks while
     another cuts them waits for it."""
     names_file = cache / "names.txt"
-    with alone(cache / "names.lock"):
+    with FileLock(cache / "names.lock"):
         if not names_file.exists():
             _cut(source, cache)
     names = names_file.read_text().splitlines()
