@@ -10,10 +10,12 @@ from typing import Any
 
 import httpx
 import uvicorn
+from sqlalchemy import select
 
 from app.access import keys
 from app.config import Settings
-from app.db.session import writing
+from app.db.session import reading, writing
+from app.db.tables import Collection, Follower
 from app.main import create_app
 from app.resources import Resources, open_resources
 from tests.databases import migrate
@@ -44,6 +46,18 @@ class Service:
                 return dict(job)
             time.sleep(0.03)
         raise AssertionError(f"the job did not end within {seconds} s: {job}")
+
+    def wait_for_indexes(self, seconds: float = 30) -> None:
+        """Until searches see every change of every collection: an index follows the tables within half a second."""
+        behind = select(Collection.id).join(Follower, Follower.collection_id == Collection.id)
+        behind = behind.where(Follower.change < Collection.change)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with reading(self.resources.database) as session:
+                if not session.scalars(behind).all():
+                    return
+            time.sleep(0.03)
+        raise AssertionError(f"the indexes did not follow their tables within {seconds} s")
 
 
 @contextmanager

@@ -31,6 +31,7 @@ def upload(service: Service, people: int = PEOPLE) -> dict[str, list[str]]:
             answer = service.client.post("/v1/collections/c/faces", files={"file": photo(who, shot)}, data=told)
             assert answer.status_code in (200, 201), answer.text
             faces.setdefault(f"p{who}", []).append(answer.json()["face_records"][0]["face_id"])
+    service.wait_for_indexes()
     return faces
 
 
