@@ -26,6 +26,7 @@ from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import FIRST
+from app.storage.stored_faces import read_crops
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
 from ml.model import Model, Recipe
@@ -33,7 +34,7 @@ from ml.types import Spec
 from tests.gallery import collection
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext, Later
-from workers.description import describe_faces, load_crops
+from workers.description import describe_faces
 from workers.handlers import HANDLERS, importing, ingest, listing, sweep
 from workers.main import Worker
 
@@ -352,9 +353,9 @@ def test_what_a_dear_descriptor_says_of_an_import_is_kept_once(staff: Resources,
         faces = list(session.scalars(select(Face)))
     [key] = recipe.keys
     assert kept(staff) == {Blobs.described(f.image_id, 0, key) for f in faces}
-    fresh = recipe.describe(load_crops(staff.blobs, faces, recipe.crops))
+    fresh = recipe.describe({kind: read_crops(staff.blobs, faces, kind) for kind in recipe.crops})
     staff.blobs.remove("staff", [Blobs.crop(f.image_id, 0, "colour") for f in faces])
-    read = describe_faces(staff, recipe, faces, JobContext("j", "w", staff))
+    read = describe_faces(JobContext("j", "w", staff), recipe, faces)
     np.testing.assert_allclose(read, fresh, rtol=2e-3)
     written = {name: (staff.blobs.root / "c-staff" / name).stat().st_ino for name in kept(staff)}
     others = {f"another/{n}.png": picture(n) for n in range(9)}
