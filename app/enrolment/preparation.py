@@ -12,7 +12,7 @@ from app.db.session import reading
 from app.db.tables import Deployment
 from app.enrolment.photo_analysis import AnalysedPhoto
 from app.resources import Resources
-from app.storage import descriptor_cache
+from app.storage.stored_faces import make_cache_files
 from ml.model import Recipe
 from ml.types import Rows
 
@@ -67,5 +67,5 @@ class _Descriptions:
                 continue
             self.rows[key] = descriptor.describe(np.stack([f.crops[descriptor.crop] for f in self.faces]))
             if descriptor.is_costly:
-                self.files += descriptor_cache.files(key, self.names, self.rows[key])
+                self.files += make_cache_files(key, self.names, self.rows[key])
         return np.concatenate([self.rows[key] for key in recipe.keys], axis=1)

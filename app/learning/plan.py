@@ -86,6 +86,11 @@ class Plan(BaseModel):
         """The tasks it learns, the main one first."""
         return tuple(dict.fromkeys(s.task for s in self.sources))
 
+    @property
+    def protocol_name(self) -> str:
+        """The name, in reports, of the measurement on the held-out people."""
+        return f"held-out-{self.holdout:g}"
+
     def collection_of(self, source: Source) -> str:
         """Return the collection that a source reads from."""
         return source.collection or self.collection

@@ -13,6 +13,8 @@ from ml.embedders.l2 import L2
 from ml.model import Model, Recipe, load_model, save_model
 
 FIRST = "lbp-l2"
+HOLDOUT_SUFFIX = "-held-out"
+"""Ends the name of a holdout model: the same fit as the model's, without the people held out of it."""
 MAX_CACHED_MODELS = 8
 
 
@@ -38,6 +40,13 @@ class ModelStore:
             while len(self._loaded) > MAX_CACHED_MODELS:
                 self._loaded.pop(next(iter(self._loaded)))
             return model
+
+    def find_holdout(self, model_id: str) -> Model | None:
+        """Return the model's holdout model, or None where nobody was held out. Raises ml.Corrupt."""
+        try:
+            return self.get(model_id + HOLDOUT_SUFFIX)
+        except NotFound:
+            return None
 
     def keep(self, session: Session, generation: Model, **row: object) -> None:
         """Writes its folder, then its row."""

@@ -15,7 +15,7 @@ from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
 from ml.sampling.implied import implied
 from ml.types import Ids, Rows
-from workers.training.embedder_fit import IMPLIED_PAIR_WEIGHT
+from workers.training.training_set import IMPLIED_PAIR_WEIGHT
 
 MAX_ATTEMPTS = 50
 HELD_OUT = float(TrainingRequest.model_fields["holdout"].default)

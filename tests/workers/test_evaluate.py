@@ -17,6 +17,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate
 from app.resources import Resources
 from app.storage.model_cache import FIRST
+from app.storage.stored_faces import read_crops
 from ml.clustering.gaussian_mixture import fit_mixture
 from ml.descriptors.common import vocabulary_fit
 from ml.descriptors.fisher import Fisher
@@ -24,10 +25,9 @@ from ml.indexes import build
 from ml.types import Rows
 from tests.gallery import context, enrol
 from tests.rows import generation
-from workers.description import load_crops
 from workers.handlers import evaluate
 from workers.publishing import reembedding
-from workers.training import embedder_fit
+from workers.training import fit
 
 PEOPLE, SHOTS = 12, 5
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -140,7 +140,7 @@ def test_a_descriptor_that_must_learn_first_describes_by_what_it_learned(
     assert request["faces"] == len(faces)
     vocabulary = Fisher(**request["options"], stride=9)
     assert vocabulary.dim == 2 * 4 * 66
-    rows = vocabulary.describe(load_crops(resources.blobs, faces, ["grey"])["grey"])
+    rows = vocabulary.describe(read_crops(resources.blobs, faces, "grey"))
     gallery = [i for i in range(len(faces)) if i % SHOTS]
     distances = [precision(rows, q, gallery) for q in range(0, len(faces), SHOTS)]
     assert report["mean"]["map"] == pytest.approx(np.mean(distances), abs=1e-6)
@@ -246,13 +246,13 @@ BY_FOLDS = {"protocol": "verification", "training": {"method": "wpca", "descript
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What every fit from now on learns from."""
     fits: list[Any] = []
-    fit = embedder_fit.fit_embedder
+    fit_embedder = fit.fit_embedder
 
     def watch(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
         fits.append(data)
-        return fit(plan, data, *more, **named)
+        return fit_embedder(plan, data, *more, **named)
 
-    monkeypatch.setattr(embedder_fit, "fit_embedder", watch)
+    monkeypatch.setattr(fit, "fit_embedder", watch)
     return fits
 
 

@@ -10,13 +10,14 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Label, Removal, Training
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import FIRST, HOLDOUT_SUFFIX
 from ml.embedders.cosine import Cosine
 from ml.model import Model, Recipe, save_model
 from tests.gallery import enrol
 from tests.rows import generation
-from workers.publishing.exposure import HELD_OUT_FACES, HOLDOUT_SUFFIX, find_learned_faces, trace_exposure
-from workers.training import embedder_fit, training_data
+from workers.training import training_data
+from workers.training.exposure import HELD_OUT_FACES, find_learned_faces, trace_exposure
+from workers.training.split import choose_held_out_faces
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 PEOPLE, SHOTS = 20, 2
@@ -46,7 +47,7 @@ def learn(
     training_plan = plan(collection, holdout=holdout, start_from=more.pop("start_from", None))
     model_facts = {**data.snapshot, "labels": {}, "plan": training_plan.model_dump(mode="json", by_alias=True)}
     model = replace(generation(name), facts=model_facts | more)
-    held = embedder_fit.choose_held_out_faces(data, holdout)
+    held = choose_held_out_faces(data, holdout)
     if holdout:
         pks = [face.pk for face, out in zip(data.faces, held, strict=True) if out]
         left_out = {"holdout": holdout} | ({HELD_OUT_FACES: pks} if listed else {})
@@ -67,7 +68,7 @@ def known(resources: Resources, model: str, collection: str = "c") -> tuple[str,
 
 def held_out(resources: Resources, share: float = 0.3) -> set[str]:
     data = read(resources)
-    out = embedder_fit.choose_held_out_faces(data, share)
+    out = choose_held_out_faces(data, share)
     return {face.subject_id or "" for face, o in zip(data.faces, out, strict=True) if o}
 
 

@@ -19,7 +19,7 @@ from tests.gallery import crops, enrol
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext
 from workers.description import describe_faces, describe_in_batches
-from workers.training.progress import report_progress
+from workers.progress import report_progress
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -27,16 +27,17 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_faces_are_described_in_their_order(resources: Resources) -> None:
     faces = enrol(resources, "c", range(40), shots=2)
     recipe = Recipe((Spec("lbp", {"cell": 25}), Spec("lbp", {"cell": 50})))
-    steps: list[tuple[int, int]] = []
-    rows = describe_faces(resources, recipe, faces, JobContext("j", "w", resources), lambda *at: steps.append(at))
+    progress: list[tuple[int, int]] = []
+    context = JobContext("j", "w", resources)
+    rows = describe_faces(context, recipe, faces, lambda step, steps, _: progress.append((step, steps)))
     grey = [
         np.asarray(decode_png(crops(who, who * 1000 + shot, 1.0)["grey"])) for who in range(40) for shot in range(2)
     ]
     assert np.array_equal(rows, recipe.describe({"grey": np.stack(grey)}))
-    assert steps[-1] == (80, 80)
-    parts = list(describe_in_batches(resources, recipe, faces, JobContext("j", "w", resources), size=7))
+    assert progress[-1] == (80, 80)
+    parts = list(describe_in_batches(context, recipe, faces, size=7))
     assert np.array_equal(np.concatenate(parts), rows)
-    assert describe_faces(resources, recipe, [], JobContext("j", "w", resources)).shape == (0, recipe.dim)
+    assert describe_faces(context, recipe, []).shape == (0, recipe.dim)
 
 
 def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None:
@@ -44,10 +45,10 @@ def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None
     context = JobContext("j", "w", resources)
     resources.blobs.remove("c", [Blobs.crop(faces[1].image_id, 0, "grey")])
     with pytest.raises(NotFound):
-        describe_faces(resources, Recipe(), faces, context)
+        describe_faces(context, Recipe(), faces)
     context.interrupted.set()
     with pytest.raises(Interrupted):
-        describe_faces(resources, Recipe(), faces, context)
+        describe_faces(context, Recipe(), faces)
 
 
 def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resources) -> None:
@@ -80,12 +81,12 @@ def test_what_a_dear_descriptor_said_is_kept_and_goes_with_its_face(resources: R
     faces = enrol(resources, "c", range(6), shots=1)
     recipe = Recipe((Spec("lbp", {"cell": 50}), Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))})))
     context = JobContext("j", "w", resources)
-    first = describe_faces(resources, recipe, faces[:4], context)
+    first = describe_faces(context, recipe, faces[:4])
     for face in faces[:4]:
         resources.blobs.remove("c", [Blobs.crop(face.image_id, 0, "colour")])
-    again = describe_faces(resources, recipe, faces[:4], context)
+    again = describe_faces(context, recipe, faces[:4])
     np.testing.assert_array_equal(again, first)
-    mixed = describe_faces(resources, recipe, faces[2:], context)
+    mixed = describe_faces(context, recipe, faces[2:])
     np.testing.assert_array_equal(mixed[:2], first[2:])
     there = resources.blobs.files_of("c", faces[0].image_id)
     assert [name.rsplit(".", 1)[1] for name in sorted(there)[:2]] == ["f16", "png"]
@@ -98,11 +99,11 @@ def test_a_file_of_another_size_than_the_numbers_take_is_made_anew(
 ) -> None:
     faces = enrol(resources, "c", range(3), shots=1)
     recipe, context = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))}),)), JobContext("j", "w", resources)
-    first = describe_faces(resources, recipe, faces, context)
+    first = describe_faces(context, recipe, faces)
     broken = resources.blobs.root / "c-c" / Blobs.described(faces[1].image_id, 0, recipe.keys[0])
     assert broken.stat().st_size == 10
     broken.write_bytes(bytes(size))
-    np.testing.assert_array_equal(describe_faces(resources, recipe, faces, context), first)
+    np.testing.assert_array_equal(describe_faces(context, recipe, faces), first)
     assert broken.stat().st_size == 10
 
 
@@ -112,5 +113,5 @@ def test_another_model_of_the_same_name_is_asked_itself(resources: Resources, tm
     rows_read = []
     for output in ("code", "minus"):
         recipe = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path, output=output))}),))
-        rows_read.append(describe_faces(resources, recipe, [face], context))
+        rows_read.append(describe_faces(context, recipe, [face]))
     np.testing.assert_array_equal(rows_read[0], -rows_read[1])

@@ -26,6 +26,7 @@ from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import FIRST
+from app.storage.stored_faces import read_crops
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
 from ml.model import Model, Recipe
@@ -33,8 +34,9 @@ from ml.types import Spec
 from tests.gallery import collection
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext, Later
-from workers.description import describe_faces, load_crops
-from workers.handlers import HANDLERS, importing, ingest, listing, sweep
+from workers.description import describe_faces
+from workers.handlers import HANDLERS, importing, ingest, sweep
+from workers.importing import archive_listing, batch_enrolment, batches
 from workers.main import Worker
 
 
@@ -186,17 +188,17 @@ def test_parts_cover_every_photo_once_and_grow_smaller_towards_the_end(resources
     cut: list[tuple[int, int]] = []
     while True:
         with writing(resources.database) as session:
-            if not importing._parts(session, session.get_one(Job, job.id)):
+            if not batches.enqueue_batches(session, session.get_one(Job, job.id)):
                 break
             parts = session.scalars(select(Job).where(Job.parent_id == job.id, Job.state == "queued")).all()
-            assert 0 < len(parts) <= importing.WAITING
+            assert 0 < len(parts) <= batches.MAX_LIVE_BATCHES
             cut += sorted((p.body["first"], p.body["last"]) for p in parts)
             session.execute(update(Job).where(Job.parent_id == job.id).values(state="succeeded"))
     assert [n for first, last in cut for n in range(first, last)] == list(range(total))
     sizes = [last - first for first, last in cut]
     assert sizes == sorted(sizes, reverse=True)
-    assert max(sizes) <= importing.MOST
-    assert sizes[-1] <= importing.FEWEST or len(sizes) == 1
+    assert max(sizes) <= batches.MAX_BATCH_PHOTOS
+    assert sizes[-1] <= batches.MIN_BATCH_PHOTOS or len(sizes) == 1
 
 
 def test_a_part_that_is_done_twice_changes_nothing(staff: Resources) -> None:
@@ -248,7 +250,7 @@ def test_a_photo_that_kills_its_worker_again_and_again_is_refused_alone(staff: R
     Worker(staff, "default").step()
     with writing(staff.database) as session:
         killer = session.get_one(JobItem, (job, 3))
-        killer.detail = killer.detail | {"tried": ingest.TRIES}
+        killer.detail = killer.detail | {"tried": batch_enrolment.MAX_TRIES}
         session.execute(update(Job).where(Job.parent_id == job).values(tries=jobs.MAX_TRIES - 1))
     done = drain(staff, job)
     assert (done.state, done.done, done.failed) == ("succeeded", 39, 1)
@@ -352,9 +354,9 @@ def test_what_a_dear_descriptor_says_of_an_import_is_kept_once(staff: Resources,
         faces = list(session.scalars(select(Face)))
     [key] = recipe.keys
     assert kept(staff) == {Blobs.described(f.image_id, 0, key) for f in faces}
-    fresh = recipe.describe(load_crops(staff.blobs, faces, recipe.crops))
+    fresh = recipe.describe({kind: read_crops(staff.blobs, faces, kind) for kind in recipe.crops})
     staff.blobs.remove("staff", [Blobs.crop(f.image_id, 0, "colour") for f in faces])
-    read = describe_faces(staff, recipe, faces, JobContext("j", "w", staff))
+    read = describe_faces(JobContext("j", "w", staff), recipe, faces)
     np.testing.assert_allclose(read, fresh, rtol=2e-3)
     written = {name: (staff.blobs.root / "c-staff" / name).stat().st_ino for name in kept(staff)}
     others = {f"another/{n}.png": picture(n) for n in range(9)}
@@ -404,9 +406,9 @@ def test_a_long_listing_is_read_twice_and_says_the_same(
     staff: Resources, monkeypatch: pytest.MonkeyPatch, table: dict[str, bytes]
 ) -> None:
     path, context = uploaded(staff, PEOPLE | table), JobContext("job", "w", staff)
-    remembered = list(listing.items(path, context))
-    monkeypatch.setattr(listing, "FEW", len(PEOPLE) - 1)
-    assert list(listing.items(path, context)) == remembered
+    remembered = list(archive_listing.iterate_items(path, context))
+    monkeypatch.setattr(archive_listing, "MAX_REMEMBERED_ENTRIES", len(PEOPLE) - 1)
+    assert list(archive_listing.iterate_items(path, context)) == remembered
     assert len(remembered) == len(PEOPLE)
 
 

@@ -16,13 +16,13 @@ from app.queue.jobs import cancel, enqueue
 from app.queue.messages import Train
 from app.resources import Resources
 from app.storage.blob_store import Blobs
+from app.storage.model_cache import HOLDOUT_SUFFIX
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.evaluation.comparisons.models import ModelComparison
 from ml.evaluation.records import EvaluationReport
 from tests.gallery import context, enrol
 from workers.context import Interrupted
 from workers.handlers import train
-from workers.publishing.exposure import HOLDOUT_SUFFIX
 from workers.training import training_data
 
 LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "min_pairs": 10}

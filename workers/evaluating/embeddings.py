@@ -20,9 +20,10 @@ from ml.types import Rows
 from workers.context import JobContext
 from workers.description import describe_faces, describe_in_batches
 from workers.evaluating.dataset import EvaluationFace, EvaluationSet
-from workers.training import embedder_fit, vocabularies
+from workers.progress import PROGRESS_STEPS, ProgressReporter
+from workers.training import fit, vocabularies
 from workers.training import training_data as snapshots
-from workers.training.progress import PROGRESS_STEPS, ProgressReporter
+from workers.training.training_set import make_training_set
 
 DESCRIBE_END = 200  # of the thousand steps of the bar
 FACES_PER_CHUNK = 2048
@@ -68,10 +69,8 @@ class DrawFitter:
         self.plan = vocabularies.learn_vocabularies(
             context, self.plan, self.known.faces, reporter.phase("vocabulary", 0, 20)
         )
-        gather = reporter.phase("describe", 20, DESCRIBE_END)
-        self.rows = describe_faces(
-            context.resources, self.recipe, self.known.faces, context, lambda done, total: gather(done, total, {})
-        )
+        progress = reporter.phase("describe", 20, DESCRIBE_END)
+        self.rows = describe_faces(context, self.recipe, self.known.faces, progress)
 
     @property
     def recipe(self) -> Recipe:
@@ -82,13 +81,13 @@ class DrawFitter:
         first, last = (DESCRIBE_END + (PROGRESS_STEPS - DESCRIBE_END) * i // draws for i in (draw, draw + 1))
         start = time.perf_counter()
         data = self._restricted(protocol) if self.asked.setting == "restricted" else self._unrestricted(protocol)
-        embedder = embedder_fit.fit_embedder(self.plan, data, self.told.phase(f"fit {draw}", first, last), start=None)
+        embedder = fit.fit_embedder(self.plan, data, self.told.phase(f"fit {draw}", first, last), start=None)
         fitted = time.perf_counter()
         rows = self._embed(embedder)
         seconds = {"fit_seconds": fitted - start, "embed_seconds": time.perf_counter() - fitted}
 
         def embed(faces: Sequence[EvaluationFace]) -> Rows:
-            parts = describe_in_batches(self.context.resources, self.recipe, faces, self.context)
+            parts = describe_in_batches(self.context, self.recipe, faces)
             return np.concatenate([embedder.embed(part, self.asked.task) for part in parts])
 
         return GalleryEmbeddings(rows, embedder.metric, embed, seconds)
@@ -96,7 +95,7 @@ class DrawFitter:
     def _unrestricted(self, protocol: Protocol) -> TrainingSet:
         kept = self.foreign.copy()
         kept[self.at[protocol.training]] = True
-        return embedder_fit.make_training_set(self.plan, self.known, self.rows, kept)
+        return make_training_set(self.plan, self.known, self.rows, kept)
 
     def _restricted(self, protocol: Protocol) -> TrainingSet:
         """The training folds' pairs and nothing else: who is on the photos is not told."""
@@ -130,7 +129,7 @@ def read_embeddings(
             rows = session.execute(held.where(Embedding.face_pk.in_([f.pk for f in part])))
             known = {row.face_pk: row.vector for row in rows}
         missing = [f for f in part if f.pk not in known]
-        fresh = model.embed(describe_faces(context.resources, model.recipe, missing, context), task)
+        fresh = model.embed(describe_faces(context, model.recipe, missing), task)
         rows_of = {f.pk: row for f, row in zip(missing, fresh, strict=True)}
         rows_of |= {pk: np.frombuffer(vector, "<f4") for pk, vector in known.items()}
         parts.append(np.stack([rows_of[f.pk] for f in part]))

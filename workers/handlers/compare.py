@@ -7,9 +7,9 @@ from app.queue.messages import Compare
 from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import METRICS, ModelComparison
 from workers.context import JobContext
+from workers.progress import to_json_values
 from workers.publishing.gate import make_not_measured
 from workers.publishing.model_comparison import ModelMeasurement, measure_models
-from workers.training.progress import to_json_values
 
 
 def compare_models(message: Compare, context: JobContext) -> dict[str, Any]:

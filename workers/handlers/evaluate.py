@@ -12,7 +12,7 @@ from workers.context import JobContext
 from workers.evaluating import comparison, dataset, embeddings, label_agreement, ranking, verification
 from workers.evaluating.dataset import EvaluationSet
 from workers.evaluating.embeddings import GalleryEmbeddings
-from workers.training.progress import PROGRESS_STEPS, ProgressReporter, report_progress, to_json_values
+from workers.progress import PROGRESS_STEPS, ProgressReporter, report_progress, to_json_values
 
 
 def run_evaluation(message: Evaluate, context: JobContext) -> dict[str, Any]:

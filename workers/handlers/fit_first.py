@@ -17,9 +17,10 @@ from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import ModelComparison
 from ml.model import save_model
 from workers.context import JobContext
-from workers.training.candidate import Candidate, make_candidate
-from workers.training.progress import report_progress, to_json_values
+from workers.progress import report_progress, to_json_values
+from workers.training.candidate import Candidate
 from workers.training.training_data import list_collection_versions, read_training_data
+from workers.training.training_run import train_candidate
 
 MAX_DIM = 128
 MIN_FACES, MAX_FACES = 8, 2000
@@ -49,7 +50,7 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
         return {"model": None, "why": f"{len(data.faces)} faces are too few"}
     options = {"dim": min(MAX_DIM, len(data.faces) // FACES_PER_DIM), "unit": True}
     with report_progress(context) as reporter:
-        candidate = make_candidate(context, plan.model_copy(update={"options": options}), data, name, reporter)
+        candidate = train_candidate(context, plan.model_copy(update={"options": options}), data, name, reporter)
     report = to_json_values(candidate.report)
     refusal = why_not_better(report)
     if refusal is not None:

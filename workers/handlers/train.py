@@ -11,12 +11,13 @@ from app.errors import NotFound
 from app.learning.plan import Plan
 from app.queue.messages import Train
 from app.resources import Resources
+from app.storage.model_cache import HOLDOUT_SUFFIX
 from ml.model import save_model
 from workers.context import Interrupted, JobContext, Later
-from workers.publishing.exposure import HOLDOUT_SUFFIX
-from workers.training.candidate import Candidate, make_candidate
-from workers.training.progress import report_progress, to_json_values
+from workers.progress import report_progress, to_json_values
+from workers.training.candidate import Candidate
 from workers.training.training_data import TrainingData, read_training_data, record_snapshot
+from workers.training.training_run import train_candidate
 
 
 def train_model(message: Train, context: JobContext) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def train_model(message: Train, context: JobContext) -> dict[str, Any]:
     _remove_unfinished(context.resources, name)
     with report_progress(context, training.id) as reporter:
         try:
-            candidate = make_candidate(context, plan, data, name, reporter)
+            candidate = train_candidate(context, plan, data, name, reporter)
         except NotFound as error:
             raise _explain_missing_crop(data, _read_data(context, plan, snapshot)) from error
     return _keep(context, training.id, snapshot, candidate)

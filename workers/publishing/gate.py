@@ -18,8 +18,8 @@ from ml.errors import LikenessError
 from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import ModelComparison
 from workers.context import JobContext
+from workers.progress import to_json_values
 from workers.publishing.model_comparison import measure_models
-from workers.training.progress import to_json_values
 
 log = logging.getLogger("likeness.gate")
 

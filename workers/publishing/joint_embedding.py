@@ -79,7 +79,7 @@ def _described(
         if key not in result:
             order = sorted(lacking[key])
             try:
-                rows = describe_faces(context.resources, model.recipe, [faces[i] for i in order], context)
+                rows = describe_faces(context, model.recipe, [faces[i] for i in order])
             except NotFound as gone:
                 raise CropGone(gone.detail) from gone
             result[key] = rows, {i: row for row, i in enumerate(order)}

@@ -14,8 +14,8 @@ from app.learning.plan import Plan, Source
 from ml.model import Model
 from ml.types import Ids
 from workers.context import JobContext
-from workers.publishing.exposure import Exposure, find_learned_faces, trace_exposure
 from workers.training import training_data
+from workers.training.exposure import Exposure, find_learned_faces, trace_exposure
 from workers.training.training_data import TaskExamples, TrainingData
 
 Mask = NDArray[np.bool_]

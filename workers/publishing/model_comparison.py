@@ -11,15 +11,13 @@ from ml.evaluation.comparisons.decisions import SearchDistances
 from ml.evaluation.comparisons.gate import MIN_PEOPLE
 from ml.evaluation.comparisons.labelled_pairs import LabelledPairs, compare_pairs
 from ml.evaluation.comparisons.models import ModelComparison, compare_rankings
-from ml.evaluation.protocols import Protocol
-from ml.evaluation.report import rank_protocol
+from ml.evaluation.comparisons.queries import choose_queries, rank_gallery
 from ml.evaluation.retrieval import Ranked
 from ml.model import Model
 from ml.types import Ids, Rows
 from workers.context import JobContext
 from workers.publishing.joint_embedding import CropGone, embed_faces
 from workers.publishing.measurable_faces import Mask, MeasurableFaces, read_measurable_faces
-from workers.training.candidate_report import choose_queries
 from workers.training.training_data import FaceRecord
 
 MAX_PEOPLE = 2000
@@ -152,13 +150,9 @@ def _sample_faces(measurable: MeasurableFaces, faces: Mask, width: int) -> tuple
 
 def _rank(measurable: MeasurableFaces, chosen: Ids, rows: Rows, distractors: Rows, model: Model) -> Ranked:
     people = measurable.data.people[chosen]
-    everybody = np.arange(len(chosen))
-    protocol = Protocol("unseen", people, np.empty(0, np.int64), choose_queries(people), everybody)
     values = people.astype(np.float64) if measurable.by_person else measurable.examples.truth[chosen]
     tolerance = 0.0 if measurable.by_person else measurable.examples.tolerance
-    return rank_protocol(
-        rows, protocol, metric=model.metric, values=values, tolerance=tolerance, distractors=distractors
-    )
+    return rank_gallery(rows, people, values, distractors, model.metric, tolerance=tolerance, name="unseen")
 
 
 def _search(measurable: MeasurableFaces, chosen: Ids, rows: Rows, distractors: Rows, model: Model) -> SearchDistances:

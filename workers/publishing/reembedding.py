@@ -47,7 +47,7 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
 
 def embed_batch(context: JobContext, model: Model, tasks: Sequence[str], faces: Sequence[Face]) -> dict[str, Rows]:
     """Where these faces lie, for each task. Raises NotFound (a crop is gone), Interrupted."""
-    rows = describe_faces(context.resources, model.recipe, faces, context)
+    rows = describe_faces(context, model.recipe, faces)
     return {task: model.embed(rows, task) for task in tasks}
 
 

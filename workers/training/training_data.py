@@ -86,6 +86,10 @@ class TrainingData:
     holdout_draw: NDArray[np.float64]
     snapshot: dict[str, Any]
 
+    def select_faces(self, chosen: NDArray[np.bool_]) -> list[FaceRecord]:
+        """Return the faces that are chosen. chosen: (N,)."""
+        return [face for face, is_chosen in zip(self.faces, chosen, strict=True) if is_chosen]
+
 
 def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[str, Any]:
     """Return what the training reads, stored with it the first time, so that another run reads the same.

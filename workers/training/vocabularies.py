@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from app.learning.plan import ComponentChoice, Plan
+from app.storage.stored_faces import StoredFace, read_crops
 from ml import registry
 from ml.embedders.base import Progress
 from workers.context import JobContext
-from workers.description import StoredFace, load_crops
 
 MAX_VOCABULARY_CROPS = 1000
 RELEARN_FACTOR = 4
@@ -47,7 +47,7 @@ def _add_vocabulary(
 
 def _learn(context: JobContext, name: str, folder: Path, faces: Sequence[StoredFace], seed: int) -> dict[str, Any]:
     component = registry.component("descriptors", name)
-    crops = load_crops(context.resources.blobs, faces, [component.crop])[component.crop]
+    crops = read_crops(context.resources.blobs, faces, component.crop)
     options: dict[str, Any] = component.learn(crops, folder, seed)
     return options
 

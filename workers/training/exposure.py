@@ -10,15 +10,13 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face, ModelRecord, Removal
-from app.errors import NotFound
 from app.learning.plan import Plan
 from app.storage.model_cache import ModelStore
 from ml.model import Model
-from workers.training import embedder_fit, training_data
+from workers.training import training_data
+from workers.training.split import choose_held_out_faces
 from workers.training.training_data import FaceRecord, TrainingData
 
-HOLDOUT_SUFFIX = "-held-out"
-"""Ends the name of a holdout model: the same fit as the model's, without the people held out of it."""
 HELD_OUT_FACES = "held_out_faces"
 """The fact of a holdout model that lists the faces (pks) it was fitted without."""
 
@@ -55,20 +53,12 @@ def trace_exposure(session: Session, generations: ModelStore, model: str, collec
     """Of a model to collections. Raises NotFound, ml.Corrupt, ml.Unavailable."""
     own = generations.get(model)
     lineage = list(_trace_lineage(session, generations, own, collections, as_holdout=False))
-    holdout = load_holdout_model(generations, model)
+    holdout = generations.find_holdout(model)
     if holdout is not None and any(isinstance(part, CollectionFit) for part in lineage):
         lineage = list(_trace_lineage(session, generations, own, collections, as_holdout=True))
         own = holdout
     fits = tuple(part for part in lineage if isinstance(part, CollectionFit))
     return Exposure(own, fits, tuple(dict.fromkeys(part for part in lineage if isinstance(part, str))))
-
-
-def load_holdout_model(generations: ModelStore, model: str) -> Model | None:
-    """The model's holdout model, None where nobody was held out."""
-    try:
-        return generations.get(model + HOLDOUT_SUFFIX)
-    except NotFound:
-        return None
 
 
 def find_learned_faces(session: Session, exposure: Exposure, data: TrainingData) -> NDArray[np.bool_]:
@@ -109,7 +99,7 @@ def _trace_lineage(
         yield _read_fit(session, generations, model, name, as_holdout) if name in collections else name
     start = (model.facts.get("plan") or {}).get("start_from")
     if start:
-        further = as_holdout and load_holdout_model(generations, start) is not None
+        further = as_holdout and generations.find_holdout(start) is not None
         yield from _trace_lineage(session, generations, generations.get(start), collections, as_holdout=further)
 
 
@@ -118,7 +108,7 @@ def _read_fit(
 ) -> CollectionFit:
     row = session.get(ModelRecord, model.id)
     made_at = row.created_at if row is not None else np.inf
-    holdout = load_holdout_model(generations, model.id) if as_holdout else None
+    holdout = generations.find_holdout(model.id) if as_holdout else None
     share = float(holdout.facts["holdout"]) if holdout is not None else 0.0
     if _is_recreated(session, model, collection, made_at):
         return CollectionFit(collection, 0, frozenset(), share, change=-1)
@@ -148,8 +138,8 @@ def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> fro
     plan = Plan.model_validate(model_facts["plan"])
     at = {name: model_facts.get(name, {}) for name in ("changes", training_data.COLLECTIONS_CREATED_AT, "labels")}
     data = training_data.read_training_data(session, plan, at)
-    held = embedder_fit.choose_held_out_faces(data, plan.holdout)
-    return frozenset(face.pk for face, out in zip(data.faces, held, strict=True) if out)
+    held = choose_held_out_faces(data, plan.holdout)
+    return frozenset(face.pk for face in data.select_faces(held))
 
 
 def _was_erased_since(session: Session, fit: CollectionFit) -> bool:

@@ -1,0 +1,109 @@
+"""List the files of an archive as the items of an import.
+
+The whole archive is read through before the first item is kept, so that nothing is imported from a hostile one.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import delete, insert, update
+
+from app.db.field_types import SubjectId
+from app.db.session import reading, writing
+from app.db.tables import Job, JobItem
+from app.enrolment.archives import Archive, ArchiveLimits, Entry, checked, is_gzip, open_archive, unpack_gzip
+from app.enrolment.archives.entries import refused
+from app.enrolment.archives.manifest import LONGEST, NAMES, ArchiveManifest
+from app.errors import Invalid
+from ml.errors import Unreadable
+from workers.context import JobContext
+
+MAX_REMEMBERED_ENTRIES = 20_000
+"""Entries of an archive that are remembered from the first pass; a longer archive is read a second time."""
+ENTRIES_PER_CHECK = 1_000
+ROWS_PER_INSERT = 2_000
+MAX_NAME_LENGTH = 1024
+SUBJECT: TypeAdapter[str] = TypeAdapter(SubjectId)
+ItemFields = dict[str, Any]
+
+
+def has_listing(context: JobContext) -> bool:
+    """Whether an earlier run of this import has listed the archive to its end."""
+    with reading(context.resources.database) as session:
+        return session.get_one(Job, context.job_id).total is not None
+
+
+def list_archive(path: Path, context: JobContext) -> None:
+    """Store one item for each file. The total, stored last, marks the listing as complete.
+
+    Raises Invalid, TooLarge, Interrupted.
+    """
+    database, job = context.resources.database, context.job_id
+    with writing(database) as session:
+        session.execute(delete(JobItem).where(JobItem.job_id == job))
+    fields, count = iterate_items(path, context), 0
+    while batch := list(islice(fields, ROWS_PER_INSERT)):
+        context.check()
+        rows = [{"job_id": job, "number": n, "state": "queued", **item} for n, item in enumerate(batch, count)]
+        with writing(database) as session:
+            session.execute(insert(JobItem), rows)
+        count += len(rows)
+    if not count:
+        raise Invalid("the archive is refused: it holds no file", code="InvalidArchive")
+    with writing(database) as session:
+        session.execute(update(Job).where(Job.id == job).values(total=count, tries=1))
+
+
+def iterate_items(path: Path, context: JobContext) -> Iterator[ItemFields]:
+    """Yield {"name", "detail"} of each file, in a fixed order. Raises Invalid, TooLarge before the first."""
+    limits = ArchiveLimits.of(context.resources.settings)
+    if is_gzip(path):
+        unpack_gzip(path, limits)
+    archive = open_archive(path)
+    manifest, first_entries, count = None, [], 0
+    for count, entry in enumerate(checked(archive.entries(), limits), 1):
+        if count % ENTRIES_PER_CHECK == 1:
+            context.check()
+        if entry.name in NAMES:
+            manifest = entry
+        if count <= MAX_REMEMBERED_ENTRIES:
+            first_entries.append(entry)
+    is_remembered = count <= MAX_REMEMBERED_ENTRIES
+    entries = iter(first_entries) if is_remembered else checked(archive.entries(), limits)
+    return map(_read_folder, entries) if manifest is None else _read_manifest(archive, manifest, entries)
+
+
+def _read_folder(entry: Entry) -> ItemFields:
+    """The first folder of a file's path is its subject; a file at the top has none."""
+    if entry.folder is None:
+        return _make_item(entry)
+    try:
+        return _make_item(entry, subject=SUBJECT.validate_python(entry.folder))
+    except ValidationError:
+        return _make_item(entry, refused="INVALID_SUBJECT")
+
+
+def _read_manifest(archive: Archive, manifest_entry: Entry, entries: Iterator[Entry]) -> Iterator[ItemFields]:
+    """Yield what the manifest says of each file. Files that only one of the two has are refused."""
+    try:
+        data = archive.read(manifest_entry, LONGEST)
+    except Unreadable as error:
+        raise refused(f"{manifest_entry.name}: {error}") from error
+    with closing(ArchiveManifest.read(data, manifest_entry.name)) as manifest:
+        for entry in entries:
+            if entry.name == manifest_entry.name:
+                continue
+            row = manifest.take(entry.name)
+            fields = {"refused": "NOT_IN_MANIFEST"} if row is None else row.model_dump(exclude={"file"})
+            yield _make_item(entry, **fields)
+        for name in manifest.left():
+            yield _make_item(Entry(name[:MAX_NAME_LENGTH], 0, 0), refused="FILE_MISSING")
+
+
+def _make_item(entry: Entry, **fields: Any) -> ItemFields:
+    detail = {key: value for key, value in fields.items() if value not in (None, {})}
+    return {"name": entry.name, "detail": {"place": list(entry.place), "size": entry.size, **detail}}

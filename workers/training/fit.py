@@ -1,0 +1,79 @@
+"""Fit the embedder of a plan: without the held-out people, or on everybody."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.learning.plan import Plan
+from app.storage.model_cache import ModelStore
+from ml import registry
+from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.errors import TooFewPairs
+from workers.training.prepared_data import PreparedData
+from workers.training.training_set import make_training_set
+
+
+@dataclass(frozen=True)
+class StartEmbedders:
+    """What the fits continue from, None where they start anew.
+
+    holdout: where the fit without the held-out people starts: at an embedder that has not learned from them either
+    """
+
+    embedder: Embedder | None = None
+    holdout: Embedder | None = None
+
+
+def load_start(models: ModelStore, model: str | None) -> StartEmbedders:
+    """Load the embedder of a model and of its holdout model, if it has one. Raises NotFound (the model)."""
+    if model is None:
+        return StartEmbedders()
+    embedder, holdout = models.get(model).embedder, models.find_holdout(model)
+    return StartEmbedders(embedder, embedder if holdout is None else holdout.embedder)
+
+
+def fit_without_held_out(prepared: PreparedData, start: StartEmbedders, progress: Progress) -> Embedder | None:
+    """Fit without the held-out people. Returns None where nobody is held out, or too little is left to learn from."""
+    if not prepared.held_out.any():
+        return None
+    try:
+        return _fit_faces(prepared, ~prepared.held_out, progress, start=start.holdout, like=None)
+    except TooFewPairs:
+        return None
+
+
+def fit_on_everybody(
+    prepared: PreparedData, start: StartEmbedders, progress: Progress, *, like: Embedder | None
+) -> Embedder:
+    """Fit on all faces. `like` and the errors raised are those of `fit_embedder`."""
+    everybody = np.ones(len(prepared.rows), np.bool_)
+    return _fit_faces(prepared, everybody, progress, start=start.embedder, like=like)
+
+
+def _fit_faces(
+    prepared: PreparedData,
+    kept: NDArray[np.bool_],
+    progress: Progress,
+    *,
+    start: Embedder | None,
+    like: Embedder | None,
+) -> Embedder:
+    training_set = make_training_set(prepared.plan, prepared.data, prepared.rows, kept)
+    return fit_embedder(prepared.plan, training_set, progress, start=start, like=like)
+
+
+def fit_embedder(
+    plan: Plan, data: TrainingSet, progress: Progress, *, start: Embedder | None, like: Embedder | None = None
+) -> Embedder:
+    """Fit the plan's method, from `start` where there is one.
+
+    like: an embedder fitted without the held-out people, whose choices (such as the number of steps) are repeated
+    Raises TooFewPairs, CannotGoOn, NotFinite, WrongShape, and whatever the progress raises.
+    """
+    options = dict(plan.options) | (like.refit_options() if like else {})
+    embedder = cast(Embedder, registry.build("embedders", plan.method, **options))
+    if start is not None:
+        embedder.start_from(start)
+    return embedder.fit(data, progress=progress)

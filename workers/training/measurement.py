@@ -1,0 +1,55 @@
+"""Measure a candidate on the held-out people, beside the models that serve."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ml.embedders.base import Embedder
+from ml.identification.open_set import OpenSetCalibration
+from workers.context import JobContext
+from workers.training.calibrations import TaskCalibrations, calibrate_tasks
+from workers.training.current_models import load_current_models
+from workers.training.holdout_embeddings import ModelUnderTest, embed_holdout_faces
+from workers.training.prepared_data import PreparedData
+from workers.training.report import CurrentMeasurement, make_report, make_unmeasured_report
+from workers.training.stranger_searches import measure_held_out_strangers
+from workers.training.task_measurement import measure_task
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateMeasurement:
+    """What was measured of a candidate.
+
+    calibrations, strangers: None where the candidate could not be measured
+    strangers: how the held-out people score while they are not enrolled; None too where identity was not learned
+    """
+
+    report: dict[str, Any]
+    calibrations: TaskCalibrations | None = None
+    strangers: OpenSetCalibration | None = None
+
+
+def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Embedder | None) -> CandidateMeasurement:
+    """Measure an embedder that was fitted without the held-out people; None: there is none, and nothing is measured.
+
+    Raises NotFound, ml.Corrupt, Interrupted.
+    """
+    if embedder is None:
+        return CandidateMeasurement(make_unmeasured_report(prepared))
+    tasks = {examples.task: examples for examples in prepared.data.tasks if examples.task in embedder.tasks}
+    current_models = load_current_models(context, prepared, list(tasks))
+    candidate = ModelUnderTest(prepared.plan.recipe, embedder, tuple(tasks))
+    models = [candidate, *(current.under_test for current in current_models)]
+    measurements = []
+    for embeddings in embed_holdout_faces(context, prepared, models):
+        context.check()
+        measurements.append({t: measure_task(prepared, tasks[t], rows) for t, rows in embeddings.items()})
+    measured, *of_current = measurements
+    served = {
+        task: CurrentMeasurement(current, measurement)
+        for current, by_task in zip(current_models, of_current, strict=True)
+        for task, measurement in by_task.items()
+    }
+    report = make_report(prepared, measured, served) | {"notes": embedder.notes}
+    calibrations = calibrate_tasks(prepared, embedder, measured)
+    strangers = measure_held_out_strangers(context, prepared, embedder)
+    return CandidateMeasurement(report, calibrations, strangers)

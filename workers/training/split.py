@@ -1,0 +1,43 @@
+"""Split the people of the training data into those learned from and those held out to measure on."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.types import Ids
+from workers.training.training_data import TaskExamples, TrainingData
+
+UNLABELLED_HOLDOUT_SHARE = 0.5
+"""Share held out of the people without labels, where only labels are learned from: holding them out costs little."""
+MIN_PEOPLE_PER_SIDE = 2
+"""People who must be held out for a report, and who must remain to learn from."""
+
+
+def choose_held_out_faces(data: TrainingData, share: float) -> NDArray[np.bool_]:
+    """Return (N,) which faces are held out: of each task's people, those whose draw is below the share.
+
+    Nobody is held out where the share is 0, or no task has enough people.
+    """
+    held_out: set[int] = set()
+    draws = dict(zip(data.people.tolist(), data.holdout_draw.tolist(), strict=True))
+    for examples in data.tasks if share else ():
+        people = sorted(_list_searchable(examples, data.people), key=lambda p: (draws[p], p))
+        below = sum(draws[p] < share for p in people)
+        if len(people) >= 2 * MIN_PEOPLE_PER_SIDE:
+            held_out.update(people[: min(max(below, MIN_PEOPLE_PER_SIDE), len(people) - MIN_PEOPLE_PER_SIDE)])
+        if examples.derived == "labels":
+            unlabelled = set(people) - set(data.people[examples.pairs].ravel().tolist())
+            held_out.update(p for p in unlabelled if draws[p] < max(share, UNLABELLED_HOLDOUT_SHARE))
+    return np.isin(data.people, sorted(held_out))
+
+
+def _list_searchable(examples: TaskExamples, people: Ids) -> list[int]:
+    """List the people whom a search can find.
+
+    For identity these are people with two faces, for other tasks people with one value. Where only labels are known,
+    these are all labelled people.
+    """
+    known = people[examples.member & ~np.isnan(examples.truth)]
+    if not len(known):
+        return [int(n) for n in np.unique(people[examples.pairs])]
+    numbers, counts = np.unique(known, return_counts=True)
+    return [int(n) for n in numbers[counts >= (2 if examples.task == "identity" else 1)]]

@@ -1,0 +1,35 @@
+"""One run of a training, from its data to a candidate model."""
+
+from app.learning.plan import Plan
+from workers.context import JobContext
+from workers.description import describe_faces
+from workers.progress import ProgressReporter
+from workers.training.calibrations import calibrate_tasks
+from workers.training.candidate import Candidate, make_candidate
+from workers.training.fit import fit_on_everybody, fit_without_held_out, load_start
+from workers.training.measurement import measure_candidate
+from workers.training.prepared_data import PreparedData
+from workers.training.split import choose_held_out_faces
+from workers.training.training_data import TrainingData
+from workers.training.vocabularies import learn_vocabularies
+
+
+def train_candidate(
+    context: JobContext, plan: Plan, data: TrainingData, name: str, reporter: ProgressReporter
+) -> Candidate:
+    """Hold people out, describe the faces, fit, measure on the held-out people, and fit again on everybody.
+
+    Raises TooFewPairs, NotFound (a crop, or the model to start from, is missing), Interrupted.
+    """
+    held_out = choose_held_out_faces(data, plan.holdout)
+    learned_faces = data.select_faces(~held_out)
+    plan = learn_vocabularies(context, plan, learned_faces, reporter.phase("vocabulary", 0, 20))
+    rows = describe_faces(context, plan.recipe, data.faces, reporter.phase("describe", 20, 200))
+    prepared = PreparedData(plan, data, held_out, rows)
+    start = load_start(context.resources.generations, plan.start_from)
+    holdout_embedder = fit_without_held_out(prepared, start, reporter.phase("fit", 200, 580))
+    measurement = measure_candidate(context, prepared, holdout_embedder)
+    progress = reporter.phase("refit", 620, 1000) if holdout_embedder else reporter.phase("fit", 200, 1000)
+    embedder = fit_on_everybody(prepared, start, progress, like=holdout_embedder)
+    calibrations = measurement.calibrations or calibrate_tasks(prepared, embedder, {})
+    return make_candidate(name, prepared, embedder, holdout_embedder, calibrations, measurement)
