@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from joblib import cpu_count
 from pydantic import BaseModel, Field, model_validator
@@ -11,6 +11,8 @@ from pydantic import BaseModel, Field, model_validator
 PREFIX = "LIKENESS_"
 CLIENT = {"LIKENESS_URL", "LIKENESS_KEY"}  # where the commands find a service; no setting of one
 MiB = 2**20
+REPLACED = dict.fromkeys(("onnx_manifests", "cnn_manifests"), "descriptor_manifests")
+"""Settings of an earlier version, and those that took their place."""
 AUTO, LBP, DLIB_RESNET = "auto", "lbp", "dlib_resnet"
 
 
@@ -28,16 +30,15 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     detector: Literal["hog", "yunet"] = Field(
         "hog", description="The face detector. `yunet` needs `likeness detectors pull yunet` first."
     )
-    onnx_manifests: dict[str, Path] = Field(
-        {}, description="JSON object: descriptor name -> manifest of an ONNX recogniser, beside those in the home."
-    )
-    cnn_manifests: dict[str, Path] = Field(
-        {}, description="JSON object: descriptor name -> manifest of a CNN that Likeness trained."
+    descriptor_manifests: dict[str, Path] = Field(
+        {},
+        description="JSON object: name of a recogniser -> manifest of its model file, beside the recognisers in the "
+        "home. The manifest's fields say which descriptor runs the file.",
     )
     default_recogniser: str = Field(
         AUTO,
-        description="What describes the faces of a new collection: `dlib_resnet`, `lbp`, or a name in onnx_manifests "
-        "or cnn_manifests. `auto`: `dlib_resnet` if its weights are installed, otherwise `lbp`.",
+        description="What describes the faces of a new collection: `dlib_resnet`, `lbp`, or a name in "
+        "descriptor_manifests. `auto`: `dlib_resnet` if its weights are installed, otherwise `lbp`.",
     )
     index_device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where search indexes live. `auto`: on the GPU if FAISS finds one, otherwise on the CPU."
@@ -85,24 +86,21 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         values = {k.removeprefix(PREFIX).lower(): v for k, v in env.items() if k.startswith(PREFIX) and k not in CLIENT}
         return cls.model_validate({k: json.loads(v) if v[:1] in ("{", "[") else v for k, v in values.items()})
 
-    @model_validator(mode="after")
-    def _named_once(self) -> Self:
-        if twice := self.onnx_manifests.keys() & self.cnn_manifests.keys():
-            raise ValueError(f"{', '.join(sorted(twice))} cannot be both an ONNX recogniser and a CNN")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_replaced(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for old in REPLACED.keys() & values.keys():
+            raise ValueError(
+                f"{PREFIX}{old.upper()} is now {PREFIX}{REPLACED[old].upper()}, which takes the same value"
+            )
+        return values
 
     @model_validator(mode="after")
     def _default_is_known(self) -> Self:
-        known = (AUTO, LBP, DLIB_RESNET, *sorted(self.recognisers))
+        known = (AUTO, LBP, DLIB_RESNET, *sorted(self.descriptor_manifests))
         if self.default_recogniser not in known:
             raise ValueError(f"default_recogniser is {self.default_recogniser!r}; there are: {', '.join(known)}")
         return self
-
-    @property
-    def recognisers(self) -> dict[str, tuple[str, Path]]:
-        """Descriptors that are a file of the operator's: name -> (component, manifest)."""
-        both = {"onnx": self.onnx_manifests, "cnn": self.cnn_manifests}
-        return {name: (kind, path) for kind, named in both.items() for name, path in named.items()}
 
     @property
     def database(self) -> str:

@@ -30,6 +30,7 @@ from app.health.metrics import Meter, MetricsMiddleware
 from app.health.routes import router as health
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as labels
+from app.methods.routes import router as methods
 from app.models.routes import router as models
 from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
@@ -53,6 +54,7 @@ ROUTERS = (
     search,
     labels,
     tasks,
+    methods,
     trainings,
     evaluations,
     models,

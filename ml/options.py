@@ -20,6 +20,7 @@ class Option:
     formerly: an earlier name, which is still accepted
     group: the field that holds the option, empty for the component's own fields
     server_only: names a device or a file of the server, so a client cannot set it
+    A required option has the default `dataclasses.MISSING`.
     """
 
     name: str

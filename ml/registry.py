@@ -46,6 +46,11 @@ def list_options(kind: str, name: str) -> tuple[Option, ...]:
     return component_options.list_options(component(kind, name))
 
 
+def summarise(kind: str, name: str) -> str:
+    """Return what a component is, in one line: the first line of the docstring of its file. Raises UnknownComponent."""
+    return (import_module(component(kind, name).__module__).__doc__ or "").strip().partition("\n")[0]
+
+
 def name_of(component: type[Any]) -> str:
     """Return the name of a component's class: that of its file."""
     return component.__module__.rpartition(".")[2]

@@ -22,6 +22,7 @@ TAGS = {
     "search": "1:N by photo, by enrolled face and by vector; 1:1.",
     "labels": "Who said what of which pair.",
     "tasks": "The criteria of likeness.",
+    "methods": "What a training can name: methods, descriptors and their options.",
     "trainings": "A metric learned from labels, subjects and metadata.",
     "evaluations": "How well a model, or a way of making one, ranks a collection's faces.",
     "models": "What was learned: how it was made, and where it serves.",

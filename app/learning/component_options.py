@@ -9,14 +9,10 @@ from app.errors import Invalid
 from ml import registry
 from ml.options import Option, use_current_names
 
-SERVER_ONLY = {"device", "threads", "manifest", "vocabulary", "pin"}
-"""Options of components that do not say themselves whether a client may set them."""
-
 
 def list_client_options(kind: str, name: str) -> tuple[Option, ...]:
     """The options of a component that a client may set: none that names a device or a file of the server."""
-    options = registry.list_options(kind, name)
-    return tuple(o for o in options if not (o.server_only or o.name in SERVER_ONLY))
+    return tuple(option for option in registry.list_options(kind, name) if not option.server_only)
 
 
 def make_options_model(kind: str, name: str) -> type[BaseModel]:
@@ -26,9 +22,7 @@ def make_options_model(kind: str, name: str) -> type[BaseModel]:
 
 
 def _make_field(option: Option) -> Any:
-    """A field with the option's range; a number whose component states none must not be negative."""
-    low = 0 if option.low is None and option.type in (int, float) else option.low
-    return Field(option.default, ge=low, le=option.high, description=option.help)
+    return Field(option.default, ge=option.low, le=option.high, description=option.help)
 
 
 def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:

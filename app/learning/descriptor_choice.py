@@ -15,6 +15,11 @@ from ml import registry
 from ml.descriptors.common.file_backed import manifest_types
 
 
+def list_descriptor_names(settings: Settings) -> list[str]:
+    """Return the names that a training may give, sorted: registered recognisers, and descriptors that need no file."""
+    return sorted(list_registered(settings).keys() | set(registry.names("descriptors")) - manifest_types().keys())
+
+
 def choose_descriptors(
     session: Session, settings: Settings, request: TrainingRequest, task: str
 ) -> Iterable[ComponentChoice]:
@@ -39,17 +44,15 @@ def _read_serving(session: Session, collection: str, task: str) -> list[Componen
 def _resolve(settings: Settings, choice: ComponentChoice) -> ComponentChoice:
     """Replace the name of a registered recogniser by its component, and check the options of any other descriptor."""
     registered = list_registered(settings)
-    if choice.name in registered:
-        recogniser = registered[choice.name]
+    if recogniser := registered.get(choice.name):
         if choice.options:
             raise Invalid(f"{choice.name} is what its manifest says and takes no options")
-        return ComponentChoice(name=recogniser.component, options={"manifest": str(recogniser.manifest)})
-    names = registered.keys() | set(registry.names("descriptors")) - manifest_types().keys()
-    if choice.name not in names:
+        return ComponentChoice(name=recogniser.descriptor, options={"manifest": str(recogniser.manifest)})
+    if choice.name not in (names := list_descriptor_names(settings)):
         raise Invalid(
-            f"no descriptor is named {choice.name!r}; there are: {', '.join(sorted(names))}",
+            f"no descriptor is named {choice.name!r}; there are: {', '.join(names)}",
             code="UnknownComponent",
-            descriptors=sorted(names),
+            descriptors=names,
         )
     options = check_options("descriptors", choice.name, choice.options)
     return ComponentChoice(name=choice.name, options={name: options[name] for name in choice.options})

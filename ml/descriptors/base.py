@@ -1,14 +1,15 @@
 """The interface of a descriptor."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ml.descriptors.common.manifest import DescriptorManifest
 from ml.errors import NotFinite, WrongShape
+from ml.options import option
 from ml.types import CropKind, Crops, Ids, Rows
 
 CROP_SHAPES: dict[CropKind, tuple[int, ...]] = {"grey": (170, 100), "colour": (112, 112, 3)}
@@ -27,19 +28,22 @@ class CellLayout:
     cell_numbers: Ids
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Descriptor(ABC):
     """Turns crops into vectors by a fixed recipe. It learns nothing from labels.
 
-    mirrored: describe each crop as the mean over the crop and its mirror image. This takes twice the time for the same
-        number of values, and makes the side that a face shows matter less.
+    Options are dataclass fields, made by `option` (see `ml.options`).
 
     Convention:
         crops: (N, 170, 100) uint8 grey or (N, 112, 112, 3) uint8 RGB, as `crop` states; N may be 0
         returns: (N, dim) float32, finite; below 65,504 if the descriptor is costly
     """
 
-    mirrored: bool = field(default=False, kw_only=True)
+    mirrored: bool = option(
+        False,
+        "describe each crop by the mean over the crop and its mirror image, so that the side that a face shows matters "
+        "less; takes twice the time for the same number of values",
+    )
     crop: ClassVar[CropKind]
     is_costly: ClassVar[bool] = False
     """Takes more than a millisecond a face. Callers cache its values in half precision; they are rounded to it from
@@ -52,6 +56,13 @@ class Descriptor(ABC):
     def is_ready(self) -> bool:
         """Whether it can describe a face as it was built; if not, `learn` returns the options that make it ready."""
         return True
+
+    def load(self) -> Self:
+        """Read the files that it needs, so that a missing or altered one is reported now. Raises Unavailable, Corrupt.
+
+        A descriptor without files has nothing to read.
+        """
+        return self
 
     @classmethod
     def learn(cls, crops: Crops, folder: Path, seed: int = 0, **options: Any) -> dict[str, Any]:

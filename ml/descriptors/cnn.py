@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Cnn(StoredModel[CnnManifest]):
     """The feature of a trained network: of norm one, or projected by a matrix that was learned with it.
 
-    manifest, device, pin: see `StoredModel`; the training writes the manifest (docs/research/cnn.md)
+    The training writes the manifest (docs/research/cnn.md).
     Raises Unavailable (no manifest, no weights, no GPU), Corrupt (altered, or weights of another network).
     """
 

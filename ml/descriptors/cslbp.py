@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from ml.descriptors.common.cell_histograms import Celled, Codes, ring
+from ml.descriptors.common.cell_histograms import MARGIN_HELP, MAX_MARGIN, Celled, Codes, ring
 from ml.errors import WrongShape
+from ml.options import option
 from ml.types import Crops, Rows
 
 PAIRS = 4
@@ -21,16 +22,16 @@ class Cslbp(Celled):
     right: 16 codes. Cells and their norm (L1, then the root) are those of `lbp`. picture + c gives the same numbers
     bit for bit as long as nothing saturates.
 
-    margin: cells left out on each side; 1 is the window of 000's LBP, without most of what is behind the face
-    radius: of the circle, pixels, 1 to 4; neighbours are taken at the nearest pixel, where the paper interpolates
-    threshold: a share of the whole range of grey, 0 to 1
+    margin=1 is the window of 000's LBP. Neighbours are taken at the nearest pixel, where the paper interpolates.
     Source: Heikkilä, Pietikäinen, Schmid, Pattern Recognition 42 (2009), equation 2, with their radius 2, 8 neighbours
     and threshold 0.01.
     """
 
-    margin: int = 1
-    radius: int = 2
-    threshold: float = 0.01
+    margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN, unit="cells")
+    radius: int = option(2, "radius of the circle of neighbours", low=1, high=LARGEST, unit="pixels")
+    threshold: float = option(
+        0.01, "least difference of two neighbours that counts, as a share of the range of grey", low=0, high=1
+    )
 
     def __post_init__(self) -> None:
         if not 1 <= self.radius <= LARGEST:

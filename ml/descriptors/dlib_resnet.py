@@ -18,6 +18,7 @@ from ml.descriptors.common.dlib_weights import read_network
 from ml.descriptors.common.stored_model import Device
 from ml.errors import Corrupt, Unavailable
 from ml.geometry import similarity
+from ml.options import option
 from ml.types import CropKind, Crops, Rows
 
 PACKAGE, PACKAGE_VERSION = "face_recognition_models", "0.3.0"
@@ -89,21 +90,21 @@ class DlibResnet(Descriptor):
 
     The network takes 150 x 150 pixels. They reach lower than the stored crop: the last rows are one grey.
 
-    weights: the file; "" takes it from the installed package `face_recognition_models`
-    threads: for one run; device: "auto" runs on a GPU where ONNX Runtime sees one
     The weights are read when a face is first described, or by `load`.
     Raises, then, Unavailable (no weights; no GPU where one was demanded), Corrupt (another file).
     Source: http://dlib.net/face_recognition_models, CC0.
     """
 
-    weights: str = ""
-    threads: int = 1
-    device: Device = "auto"
+    weights: str = option(
+        "", f"path of the weights; empty: those of the installed package `{PACKAGE}`", server_only=True
+    )
+    threads: int = option(1, "threads of one run", low=1, unit="threads", server_only=True)
+    device: Device = option("auto", "auto runs on a GPU if ONNX Runtime sees one", server_only=True)
     crop: ClassVar[CropKind] = "colour"
     is_costly: ClassVar[bool] = True
 
     def load(self) -> Self:
-        """Itself, with the weights read. Raises Unavailable, Corrupt."""
+        """Read the weights. Raises Unavailable, Corrupt."""
         self._run  # noqa: B018
         return self
 

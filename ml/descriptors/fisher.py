@@ -1,4 +1,7 @@
-"""Fisher vectors of dense root-SIFT (003, section 4; Simonyan et al., BMVC 2013)."""
+"""Fisher vectors of dense root-SIFT.
+
+Source: 003, section 4; Simonyan et al., BMVC 2013.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from ml.descriptors.base import Descriptor
 from ml.descriptors.common.vocabulary import PLACE, Vocabulary
 from ml.errors import Corrupt, Unavailable, WrongShape
+from ml.options import option
 from ml.types import CropKind, Crops, Rows
 
 if TYPE_CHECKING:
@@ -26,16 +30,14 @@ class Fisher(Descriptor):
     gradient of their likelihood under 128 diagonal Gaussians by the means and by the deviations; its signed root.
     Axes and Gaussians come from a vocabulary, which `learn` makes from crops; they may be of other numbers.
 
-    vocabulary: path of its .safetensors file; "" for none yet: its width is known, but it cannot describe
-    pin: the SHA-256 that the file had, another is Corrupt; "" takes any
-    stride: pixels from one patch to the next, 1 to 77; device: "auto" takes a GPU where there is one
+    Without a vocabulary its width is known, but it cannot describe.
     Raises Unavailable (no such file), Corrupt (altered or unreadable), WrongShape (stride).
     """
 
-    vocabulary: str = ""
-    stride: int = 1
-    device: Device = "auto"
-    pin: str = ""
+    vocabulary: str = option("", "path of the vocabulary's .safetensors file; empty: none yet", server_only=True)
+    stride: int = option(1, "pixels from one patch to the next", low=1, high=WIDEST, unit="pixels")
+    device: Device = option("auto", "auto takes a GPU if there is one", server_only=True)
+    pin: str = option("", "SHA-256 that the vocabulary must have; empty: any", server_only=True)
     crop: ClassVar[CropKind] = "grey"
     is_costly: ClassVar[bool] = True
 

@@ -1,16 +1,21 @@
 """Four-patch local binary patterns: which of two pairs of small patches is more alike."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.descriptors.common.cell_histograms import Celled, Codes, ring
+from ml.descriptors.common.cell_histograms import MARGIN_HELP, MAX_MARGIN, Celled, Codes, ring
 from ml.errors import WrongShape
+from ml.options import option
 from ml.types import Crops, Rows
 
 CUT = 0.2
+MAX_RADIUS = 16
+PatchCount = Literal[4, 6, 8, 10, 12, 14, 16]
+PatchSide = Literal[1, 3, 5, 7]
 
 
 @dataclass(frozen=True)
@@ -22,27 +27,28 @@ class Fplbp(Celled):
     differences of two patches' pixels, in 0..255. Cells share pixels as those of `lbp` do; each cell's histogram is
     brought to unit L2 norm, cut at 0.2 and brought to unit norm again.
 
-    margin: cells left out on each side; 1 is the window of 000's LBP, without most of what is behind the face
-    inner, outer: radii in pixels; patches: S; side: of a patch, odd; alpha: steps between the two circles
-    tau: 0.01 of grey in 0..255, that is any difference at all, so that a smooth patch has no code by chance
+    margin=1 is the window of 000's LBP. tau=0.01 is any difference at all, so that a smooth patch has no code by
+    chance.
     Patches lie at the nearest pixel. Source: Wolf, Hassner, Taigman, Descriptor Based Methods in the Wild (2008),
     equation 2, with their r1 = 4, r2 = 5, S = 8, w = 3, alpha = 1, tau = 0.01.
     """
 
-    margin: int = 1
-    inner: int = 4
-    outer: int = 5
-    patches: int = 8
-    side: int = 3
-    alpha: int = 1
-    tau: float = 0.01
+    margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN, unit="cells")
+    inner: int = option(4, "radius of the inner circle", low=1, high=MAX_RADIUS, unit="pixels")
+    outer: int = option(
+        5, "radius of the outer circle, no less than the inner one", low=1, high=MAX_RADIUS, unit="pixels"
+    )
+    patches: PatchCount = option(8, "S, patches on each circle", unit="patches")
+    side: PatchSide = option(3, "side of a patch", unit="pixels")
+    alpha: int = option(1, "steps from a patch on the inner circle to its partner on the outer one", low=0, high=15)
+    tau: float = option(0.01, "least difference of two distances that sets a bit, of grey in 0 to 255", low=0)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.inner <= self.outer <= 16:
-            raise WrongShape("inner and outer", "1 <= inner <= outer <= 16 pixels", (self.inner, self.outer))
-        if self.patches not in (4, 6, 8, 10, 12, 14, 16):
+        if not 1 <= self.inner <= self.outer <= MAX_RADIUS:
+            raise WrongShape("inner and outer", f"1 <= inner <= outer <= {MAX_RADIUS} pixels", (self.inner, self.outer))
+        if self.patches not in get_args(PatchCount):
             raise WrongShape("patches", "even, 4 to 16", self.patches)
-        if self.side not in (1, 3, 5, 7):
+        if self.side not in get_args(PatchSide):
             raise WrongShape("side", "1, 3, 5 or 7 pixels", self.side)
         super().__post_init__()
 

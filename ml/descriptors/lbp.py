@@ -7,6 +7,7 @@ import numpy as np
 
 from ml.descriptors.common.cell_histograms import Celled, Codes
 from ml.errors import WrongShape
+from ml.options import option
 from ml.types import Crops, Rows
 
 BINS = 58
@@ -62,13 +63,13 @@ class Lbp(Celled):
     The bin is the slowest axis of a row, then the cell's row, then its column.
     a * picture + c with a > 0 gives the same numbers bit for bit.
 
-    cell: pixels, 2 to 100; margin: cells left out on each side
-    patterns: 58, or 59 with "all neighbours brighter" counted apart from "none". margin=1, patterns=59 is paper
-        000's layout: the 150 x 80 pixels in the middle, 15 x 8 x 59 = 7,080 numbers
+    margin=1, patterns=59 is paper 000's layout: the 150 x 80 pixels in the middle, 15 x 8 x 59 = 7,080 numbers.
     Source: Ojala et al., PAMI 2002, as VLFeat 0.9.21 lays it out.
     """
 
-    patterns: Literal[58, 59] = 58
+    patterns: Literal[58, 59] = option(
+        58, 'bins of a cell; 59 counts "all neighbours brighter" and "no neighbour brighter" in two bins'
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ml.descriptors.common.manifest import DescriptorManifest, OnnxManifest
 from ml.descriptors.common.stored_model import Device, StoredModel
 from ml.errors import Corrupt, Unavailable, WrongShape
+from ml.options import option
 from ml.types import Crops, Rows
 
 BATCH = 32
@@ -39,12 +40,12 @@ def _session(model: Path, sha256: str, threads: int, device: Device) -> Any:
 class Onnx(StoredModel[OnnxManifest]):
     """A face recogniser of others, run by ONNX Runtime; its numbers are as good as its training.
 
-    manifest, device, pin: see `StoredModel`, and docs/use/recognisers.md; threads: for one run
+    docs/use/recognisers.md describes the manifest.
     Raises Unavailable (no manifest, no model), Corrupt (either altered or unreadable), WrongShape (the model takes
     or gives another shape than the manifest says).
     """
 
-    threads: int = 1
+    threads: int = option(1, "threads of one run", low=1, unit="threads", server_only=True)
     manifest_type: ClassVar[type[DescriptorManifest] | None] = OnnxManifest
 
     def __post_init__(self) -> None:

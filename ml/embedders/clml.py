@@ -1,4 +1,7 @@
-"""Coordinated local metric learning: local maps that meet in one space (003)."""
+"""Coordinated local metric learning: local maps that meet in one space.
+
+Source: 003.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self

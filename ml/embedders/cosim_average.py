@@ -1,4 +1,7 @@
-"""Average CoSiM: a weighted mean of what several descriptors say (000, equations 8 to 14)."""
+"""Average CoSiM: a weighted mean of what several descriptors say.
+
+Source: 000, equations 8 to 14.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,4 +1,7 @@
-"""Mass CoSiM: the inner products of several descriptors, summed before the sigmoid (000, equations 4 to 7)."""
+"""Mass CoSiM: the inner products of several descriptors, summed before the sigmoid.
+
+Source: 000, equations 4 to 7.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""CP-mtML: coupled projections for several tasks, from pairs (Bhattarai, Sharma, Jurie 2016, Algorithm 1)."""
+"""CP-mtML: coupled projections for several tasks, learned from pairs.
+
+Source: Bhattarai, Sharma, Jurie 2016, Algorithm 1.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

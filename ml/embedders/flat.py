@@ -1,4 +1,7 @@
-"""Flat clustering: k-means cells with an LDML metric in each, a baseline of 003 (section 4.2)."""
+"""Flat clustering: k-means cells with an LDML metric in each.
+
+Source: a baseline of 003, section 4.2.
+"""
 
 from dataclasses import dataclass
 

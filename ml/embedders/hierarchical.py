@@ -1,4 +1,7 @@
-"""Hierarchical clustering: a tree of LDML metrics, learned from the root down (Bhattarai et al. 2014; 003)."""
+"""Hierarchical clustering: a tree of LDML metrics, learned from the root down.
+
+Source: Bhattarai et al. 2014; 003.
+"""
 
 from dataclasses import dataclass
 

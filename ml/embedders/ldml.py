@@ -1,4 +1,7 @@
-"""Logistic discriminant metric learning: one linear map, learned from pairs (Guillaumin 2009; 003, equation 5)."""
+"""Logistic discriminant metric learning: one linear map, learned from pairs.
+
+Source: Guillaumin 2009; 003, equation 5.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Self

@@ -1,4 +1,7 @@
-"""mtLMCA: a projection shared by all tasks, turned by a d x d matrix for each (Yang et al. 2013; 002, Table 6)."""
+"""mtLMCA: a projection shared by all tasks, turned by a d x d matrix for each.
+
+Source: Yang et al. 2013; 002, Table 6.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

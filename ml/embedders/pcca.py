@@ -1,4 +1,7 @@
-"""PCCA: pairwise constrained component analysis, without a kernel (Mignon and Jurie 2012; a baseline of 003)."""
+"""PCCA: pairwise constrained component analysis, without a kernel.
+
+Source: Mignon and Jurie 2012; a baseline of 003.
+"""
 
 from dataclasses import dataclass
 

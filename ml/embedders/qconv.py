@@ -1,4 +1,7 @@
-"""The quotient layer on fixed descriptors (001, section 5.1)."""
+"""The quotient layer on fixed descriptors: one linear map, learned from triplets up to a rotation.
+
+Source: 001, section 5.1.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,7 @@
-"""SCML: a metric as a sparse sum of given directions (Shi, Bellet, Sha 2014; a baseline of 003)."""
+"""SCML: a metric as a sparse sum of given directions.
+
+Source: Shi, Bellet, Sha 2014; a baseline of 003.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""SML: one similarity of all descriptors together, learned from pairs (000, equations 1 to 3)."""
+"""SML: one similarity of all descriptors together, learned from pairs.
+
+Source: 000, equations 1 to 3.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""The Stiefel layer on fixed descriptors (001, section 5.2)."""
+"""The Stiefel layer on fixed descriptors: orthonormal directions and their scales, learned from triplets.
+
+Source: 001, section 5.2.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,7 @@
-"""stML: one projection and one bias from pairs, by the hinge (Simonyan et al. 2013; the baseline of 002)."""
+"""stML: one projection and one bias, learned from pairs by the hinge.
+
+Source: Simonyan et al. 2013; the baseline of 002.
+"""
 
 from dataclasses import dataclass
 

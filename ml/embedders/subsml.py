@@ -1,4 +1,7 @@
-"""Sub-SML: a similarity less a distance, learned in the intra-personal subspace (000, equations 21 to 23)."""
+"""Sub-SML: a similarity less a distance, learned in the intra-personal subspace.
+
+Source: 000, equations 21 to 23.
+"""
 
 from dataclasses import dataclass
 

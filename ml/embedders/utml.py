@@ -1,4 +1,7 @@
-"""utML: one projection for the pairs of all tasks together, a baseline of 002 (section 4.2)."""
+"""utML: one projection for the pairs of all tasks together.
+
+Source: a baseline of 002, section 4.2.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

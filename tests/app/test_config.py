@@ -29,9 +29,14 @@ def test_the_database_has_the_driver_that_we_use(given: str, used: str) -> None:
     assert Settings(database_url=given).database == used
 
 
-def test_a_descriptor_of_the_operators_is_an_onnx_model_or_a_cnn() -> None:
-    env = {"LIKENESS_ONNX_MANIFESTS": '{"theirs": "/m/a.json"}', "LIKENESS_CNN_MANIFESTS": '{"ours": "/m/b.json"}'}
-    named = Settings.from_env(env).recognisers
-    assert named == {"theirs": ("onnx", Path("/m/a.json")), "ours": ("cnn", Path("/m/b.json"))}
-    with pytest.raises(ValidationError, match="ours cannot be both"):
-        Settings.from_env(env | {"LIKENESS_ONNX_MANIFESTS": '{"ours": "/m/a.json"}'})
+def test_manifests_of_recognisers_are_named_in_one_setting() -> None:
+    env = {"LIKENESS_DESCRIPTOR_MANIFESTS": '{"theirs": "/m/a.json"}', "LIKENESS_DEFAULT_RECOGNISER": "theirs"}
+    assert Settings.from_env(env).descriptor_manifests == {"theirs": Path("/m/a.json")}
+    with pytest.raises(ValidationError, match="there are: auto, lbp, dlib_resnet, theirs"):
+        Settings.from_env(env | {"LIKENESS_DEFAULT_RECOGNISER": "ours"})
+
+
+@pytest.mark.parametrize("old", ["LIKENESS_ONNX_MANIFESTS", "LIKENESS_CNN_MANIFESTS"])
+def test_a_setting_that_was_replaced_stops_the_start_and_names_its_successor(old: str) -> None:
+    with pytest.raises(ValidationError, match=f"{old} is now LIKENESS_DESCRIPTOR_MANIFESTS"):
+        Settings.from_env({old: '{"theirs": "/m/a.json"}'})

@@ -88,7 +88,7 @@ def test_a_name_that_nobody_registered_stops_the_start() -> None:
 
 def test_a_registered_recogniser_may_be_the_default(tmp_path: Path) -> None:
     manifest = tiny_onnx(tmp_path)
-    default = choose("theirs", onnx_manifests={"theirs": manifest})
+    default = choose("theirs", descriptor_manifests={"theirs": manifest})
     assert default.name == "theirs"
     assert default.model.startswith("onnx-cosine-")
     assert default.right_first is None
@@ -97,11 +97,11 @@ def test_a_registered_recogniser_may_be_the_default(tmp_path: Path) -> None:
     assert default.generation.metric.is_euclidean
     manifest.write_text("{}")
     with pytest.raises(Unavailable, match="names theirs, which cannot be used"):
-        choose("theirs", onnx_manifests={"theirs": manifest})
+        choose("theirs", descriptor_manifests={"theirs": manifest})
 
 
 def test_a_long_name_still_gives_a_models_id(tmp_path: Path) -> None:
-    default = choose("n" * 100, onnx_manifests={"n" * 100: tiny_onnx(tmp_path)})
+    default = choose("n" * 100, descriptor_manifests={"n" * 100: tiny_onnx(tmp_path)})
     assert len(default.model) <= 64
 
 

@@ -219,11 +219,11 @@ def test_the_facts_of_lbp_are_those_of_the_descriptor() -> None:
 
 
 def test_what_the_settings_name_comes_first_and_a_broken_one_says_why(home: Path, tmp_path: Path) -> None:
-    settings = Settings(home=home, onnx_manifests={"theirs": tiny_onnx(tmp_path), "gone": tmp_path / "no.json"})
+    settings = Settings(home=home, descriptor_manifests={"theirs": tiny_onnx(tmp_path), "gone": tmp_path / "no.json"})
     known = {entry.name: entry for entry in catalogue.list_recognisers(settings)}
     assert known["theirs"].spec is not None
     assert known["gone"].spec is None
-    with pytest.raises(Conflict, match=r"gone is not installed: no ONNX manifest at .*no\.json"):
+    with pytest.raises(Conflict, match=r"gone is not installed: no manifest at .*no\.json"):
         catalogue.find_recogniser(settings, "gone")
     with pytest.raises(
         Invalid, match="no recogniser is named 'nobody'; there are: dlib_resnet, sface, lbp, gone, theirs"

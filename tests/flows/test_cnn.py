@@ -39,7 +39,7 @@ def test_a_network_is_taught_named_learned_upon_and_searched_by(tmp_path: Path) 
     assert (again.exit_code, "batch of the resumed training" in again.output) == (1, True)
 
     settings = Settings(
-        home=tmp_path / "home", workers=1, default_recogniser="lbp", cnn_manifests={"ours": out / "cnn.json"}
+        home=tmp_path / "home", workers=1, default_recogniser="lbp", descriptor_manifests={"ours": out / "cnn.json"}
     )
     with running(settings) as service:
         upload(service, "c", range(8), 3)

@@ -14,7 +14,7 @@ BASE = "/v1/collections/staff"
 def test_a_model_stands_beside_the_one_that_serves(tmp_path: Path) -> None:
     manifests = {"tiny": tiny_onnx(tmp_path)}
     settings = Settings(
-        home=tmp_path / "home", poll_seconds=0.05, workers=1, default_recogniser="lbp", onnx_manifests=manifests
+        home=tmp_path / "home", poll_seconds=0.05, workers=1, default_recogniser="lbp", descriptor_manifests=manifests
     )
     with running(settings) as service, open_browser(tmp_path) as browser:
         service.client.put(BASE).raise_for_status()

@@ -25,7 +25,7 @@ LATER = 3600.0
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
     tiny = {"tiny": tiny_onnx(tmp_path_factory.mktemp("onnx"))}
-    settings = Settings(home=home, poll_seconds=0.05, workers=1, default_recogniser="lbp", onnx_manifests=tiny)
+    settings = Settings(home=home, poll_seconds=0.05, workers=1, default_recogniser="lbp", descriptor_manifests=tiny)
     with running(settings) as started:
         started.client.put(BASE).raise_for_status()
         yield started
@@ -109,7 +109,9 @@ def test_a_running_training_is_found_again_after_a_reload(service: Service, page
 def test_a_training_is_described_by_what_serves_unless_another_is_chosen(service: Service, page: Page) -> None:
     page.open("staff/learn")
     options = [o.get_attribute("value") for o in page.see("#descriptor").find_elements("css selector", "option")]
-    assert options[:2] == ["", "lbp"]
+    descriptors = service.client.get("/v1/methods").json()["descriptors"]
+    assert options == ["", *(entry["name"] for entry in descriptors if entry["installed"])]
+    assert {"lbp", "tiny"} <= set(options)
     before = trainings(service)
     page.see("#train").click()
     page.wait(lambda: len(trainings(service)) > len(before))

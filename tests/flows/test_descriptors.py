@@ -39,7 +39,7 @@ def test_a_recogniser_of_the_operators_is_learned_on_published_searched_and_take
     settings: Settings, tmp_path: Path
 ) -> None:
     manifests = {"theirs": tiny_onnx(tmp_path)}
-    with running(settings.model_copy(update={"onnx_manifests": manifests})) as service:
+    with running(settings.model_copy(update={"descriptor_manifests": manifests})) as service:
         upload(service, "c", range(PEOPLE), SHOTS)
         unknown = train(service, method="cosine", descriptor="onnx")
         assert (unknown.status_code, "theirs" in unknown.text) == (422, True)

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ml.descriptors.base import CROP_SHAPES, Descriptor
 from ml.descriptors.common.file_backed import find_descriptor, manifest_types
 from ml.descriptors.common.manifest import CnnManifest, OnnxManifest
 from ml.descriptors.dlib_resnet import is_installed
-from ml.errors import Corrupt, UnknownComponent, WrongShape
+from ml.errors import Corrupt, Unavailable, UnknownComponent, WrongShape
 from ml.types import Crops
 from tests.ml.tiny_cnn import tiny_cnn
 from tests.ml.tiny_onnx import tiny_onnx
@@ -121,6 +121,19 @@ def test_descriptors_declare_which_of_them_run_a_file_of_the_operator() -> None:
 @pytest.mark.parametrize(("name", "write"), [("onnx", tiny_onnx), ("cnn", tiny_cnn)])
 def test_a_manifest_tells_its_descriptor(name: str, write: Callable[[Path], Path], tmp_path: Path) -> None:
     assert find_descriptor(write(tmp_path)) == name
+
+
+@pytest.mark.parametrize("name", manifest_types())
+def test_the_required_fields_of_a_manifest_suffice_to_tell_its_descriptor(name: str, tmp_path: Path) -> None:
+    required = [field.name for field in fields(manifest_types()[name]) if field.default is MISSING]
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(dict.fromkeys(required, "?")))
+    assert find_descriptor(path) == name
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"no manifest at .*gone\.json"):
+        find_descriptor(tmp_path / "gone.json")
 
 
 def test_a_file_without_a_json_object_is_no_manifest(tmp_path: Path) -> None:

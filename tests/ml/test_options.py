@@ -9,7 +9,7 @@ import pytest
 
 from ml.embedders.clml import Clml
 from ml.options import flatten_options, from_options, list_options, option, option_group
-from ml.registry import build, component, names
+from ml.registry import build, component, names, summarise
 from ml.registry import list_options as list_component_options
 
 
@@ -50,9 +50,9 @@ def test_an_option_under_both_of_its_names_is_refused() -> None:
         from_options(Cake, {"floors": 3, "layers": 2})
 
 
-@pytest.mark.parametrize("name", names("embedders"))
-def test_every_option_of_an_embedder_is_explained_and_its_default_is_in_range(name: str) -> None:
-    for each in list_component_options("embedders", name):
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("embedders", "descriptors") for n in names(k)])
+def test_every_option_is_explained_and_its_default_is_in_range(kind: str, name: str) -> None:
+    for each in list_component_options(kind, name):
         assert each.help
         if each.type in (int, float):
             assert each.low is not None
@@ -60,6 +60,19 @@ def test_every_option_of_an_embedder_is_explained_and_its_default_is_in_range(na
             assert each.high is None or each.default <= each.high
         if each.choices:
             assert each.default in each.choices
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("embedders", "descriptors") for n in names(k)])
+def test_text_that_is_no_choice_is_for_the_server_alone(kind: str, name: str) -> None:
+    texts = [each for each in list_component_options(kind, name) if each.type in (str, Path)]
+    assert [each.name for each in texts if not each.server_only] == [], "free text names devices and files"
+
+
+@pytest.mark.parametrize("kind", ["embedders", "descriptors"])
+def test_a_component_is_summarised_by_the_first_line_of_its_file(kind: str) -> None:
+    for name in names(kind):
+        assert 20 < len(summarise(kind, name)) < 120
+        assert summarise(kind, name).endswith(".")
 
 
 @pytest.mark.parametrize("name", names("embedders"))

@@ -14,6 +14,7 @@ from app.cli.datasets.evaluate_openset import choose_rows, evaluate_openset, sho
 from app.cli.private_service import service
 from app.config import DLIB_RESNET, LBP
 from app.storage.recognisers.catalogue import DLIB_OPTIONS
+from ml import registry
 from ml.descriptors.dlib_resnet import is_installed
 from ml.evaluation.plots import page
 from ml.evaluation.records import EvaluationReport
@@ -45,10 +46,10 @@ def evaluate(
     only: Annotated[
         list[str] | None, typer.Option(help="only the methods whose names begin so; may be repeated")
     ] = None,
-    onnx: Annotated[
-        Path | None, typer.Option(exists=True, help="manifest of an ONNX recogniser, as one more row")
+    manifest: Annotated[
+        list[Path] | None,
+        typer.Option(exists=True, help="manifest of a recogniser's file, as one more row; may be repeated"),
     ] = None,
-    cnn: Annotated[Path | None, typer.Option(exists=True, help="manifest of a CNN of yours, likewise")] = None,
     pairs: Annotated[
         bool, typer.Option(help="judge the ten folds of pairs.txt as well: fifteen fits more a method")
     ] = False,
@@ -63,19 +64,19 @@ def evaluate(
 
     openset: for each recogniser, half of some people held out are enrolled and half are strangers who search.
     """
-    manifests = {"onnx": onnx, "cnn": cnn}
+    manifests = name_manifests(manifest or [])
     if dataset == "openset":
-        rows_asked = choose_rows(recogniser, [kind for kind, path in manifests.items() if path], home)
-        with service(home, import_roots=json.dumps([str(data.resolve())]), **_settings(manifests)) as client:
+        rows_asked = choose_rows(recogniser, list(manifests), home)
+        with service(home, import_roots=json.dumps([str(data.resolve())]), **make_settings(manifests)) as client:
             measured = evaluate_openset(client, data, rows_asked, draws)
         show_openset(measured, draws)
         write_json(measured, out)
         return
     if dataset != "lfw":
         raise typer.BadParameter("there are: lfw, openset", param_hint="DATASET")
-    methods = _methods([kind for kind, path in manifests.items() if path], only or [""])
+    methods = choose_methods(list(manifests), only or [""])
     source = lfw.LfwDataset(data)
-    with service(home, **_settings(manifests)) as client:
+    with service(home, **make_settings(manifests)) as client:
         _import(client, source)
         rows: list[dict[str, Any]] = []
         for name, options in methods.items():
@@ -92,10 +93,24 @@ def evaluate(
         plots.write_text(page({name: EvaluationReport.from_dict(report) for name, report in reports.items()}))
 
 
-def _methods(kinds: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
-    """The rows of the table: what each method is asked for. kinds: of networks that are given; only: see `evaluate`."""
+def name_manifests(paths: list[Path]) -> dict[str, Path]:
+    """Each manifest by its file's name without the suffix. Raises typer.BadParameter where a name is taken."""
+    names = [path.stem for path in paths]
+    conflicts = sorted(
+        set(registry.names("descriptors")).intersection(names) | {n for n in names if names.count(n) > 1}
+    )
+    if conflicts:
+        raise typer.BadParameter(f"rename the files: {', '.join(conflicts)} is taken", param_hint="--manifest")
+    return dict(zip(names, paths, strict=True))
+
+
+def choose_methods(recognisers: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
+    """The rows of the table: the training of each.
+
+    recognisers: names of the manifests that are given; only: see `evaluate`
+    """
     given: dict[str, dict[str, Any]] = {
-        f"{kind.upper()}, cosine": {"method": "cosine", "descriptor": f"{kind}-row"} for kind in kinds
+        f"{name}, cosine": {"method": "cosine", "descriptor": name} for name in recognisers
     }
     if is_installed():
         given["dlib_resnet, cosine"] = {
@@ -106,12 +121,10 @@ def _methods(kinds: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
     return {name: options for name, options in (METHODS | given).items() if name.lower().startswith(begins)}
 
 
-def _settings(manifests: dict[str, Path | None]) -> dict[str, str]:
-    """Of the service: its descriptors that are files of the caller's."""
-    return {"default_recogniser": LBP} | {
-        f"{kind}_manifests": json.dumps({f"{kind}-row": str(path.resolve())} if path else {})
-        for kind, path in manifests.items()
-    }
+def make_settings(manifests: dict[str, Path]) -> dict[str, str]:
+    """The settings of the service: its recognisers are the caller's files."""
+    paths = {name: str(path.resolve()) for name, path in manifests.items()}
+    return {"default_recogniser": LBP, "descriptor_manifests": json.dumps(paths)}
 
 
 def _import(client: httpx.Client, source: lfw.LfwDataset) -> None:

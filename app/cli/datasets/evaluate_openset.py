@@ -32,7 +32,7 @@ class RecogniserRow:
 
 
 def choose_rows(names: list[str] | None, manifests: list[str], home: Path) -> list[RecogniserRow]:
-    """The recognisers of that name, by default those installed in `home`, then those of manifests, as `onnx-row`.
+    """The recognisers of these names, by default those installed in `home`, then those of manifests, by name.
 
     Raises typer.BadParameter for a name that is not there.
     """
@@ -49,7 +49,7 @@ def choose_rows(names: list[str] | None, manifests: list[str], home: Path) -> li
         RecogniserRow(name, {"name": name, "options": options.get(name, {})}, "l2" if name == LBP.name else "cosine")
         for name in chosen
     ]
-    return rows + [RecogniserRow(f"{kind.upper()}, cosine", {"name": f"{kind}-row"}) for kind in manifests]
+    return rows + [RecogniserRow(f"{name}, cosine", {"name": name}) for name in manifests]
 
 
 def evaluate_openset(client: httpx.Client, data: Path, rows: list[RecogniserRow], draws: int) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from app.storage.atomic_write import atomic_write
 from ml import registry
 from ml.descriptors.base import Descriptor
 from ml.descriptors.common.file_backed import find_descriptor, manifest_types
-from ml.errors import Corrupt
+from ml.errors import LikenessError
 from ml.model import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
 
@@ -96,5 +96,5 @@ def _kind(manifest: Path) -> str:
     """Return the descriptor that a manifest is for. Raises typer.BadParameter."""
     try:
         return find_descriptor(manifest)
-    except Corrupt as error:
+    except LikenessError as error:
         raise typer.BadParameter(f"{manifest}: {error}", param_hint="--descriptor") from error

@@ -24,10 +24,10 @@ from app.cli.recognisers.switch import use
 from app.config import Settings
 from app.errors import AppError, Conflict, Invalid, NotFound
 from app.storage.recognisers import manifests
-from ml.descriptors.common.file_backed import find_descriptor, manifest_types
+from ml.descriptors.common.file_backed import read_manifest
 from ml.descriptors.common.manifest import DescriptorManifest, Layout, OnnxManifest, sha256
 from ml.descriptors.common.onnx_signature import OnnxSignature, inspect_onnx
-from ml.errors import Corrupt, LikenessError
+from ml.errors import LikenessError
 
 UNKNOWN_LICENCE = "unknown: ask its makers"
 NUMBERS = "a number, or three with commas, in the order of --colour"
@@ -96,15 +96,14 @@ def _register(settings: Settings, file: Path, stated: Stated, prompts: Prompts, 
     """The name it is registered by. Raises AppError, LikenessError."""
     with manifests.staging_folder(settings) as staged:
         if file.suffix == ".json":
-            name, component, manifest = _copy_manifest(settings, file, staged, stated, prompts)
+            name, manifest = _copy_manifest(settings, file, staged, stated, prompts)
         else:
-            component = "onnx"
             name, manifest = _make_manifest(settings, file, staged, stated, prompts)
-        result = check_staged(manifest, staged, component)
+        result = check_staged(manifest, staged)
         print_check(result)
         if not result.passed and not force:
             raise Conflict(explain_failure(result, manifest, staged))
-        card = {"component": component, "source": source, "accuracy": asdict(rate(result))}
+        card = {"source": source, "accuracy": asdict(rate(result))}
         path = manifests.register(settings, name, staged, card)
     console.print(f"{name} is registered in {path.parent}", soft_wrap=True)
     return name
@@ -112,18 +111,14 @@ def _register(settings: Settings, file: Path, stated: Stated, prompts: Prompts, 
 
 def _copy_manifest(
     settings: Settings, file: Path, staged: Path, stated: Stated, prompts: Prompts
-) -> tuple[str, str, DescriptorManifest]:
-    """Name, component and manifest of a recogniser that has a manifest already. Raises Corrupt, Unavailable, ..."""
-    try:
-        component = find_descriptor(file)
-    except Corrupt as error:
-        raise Invalid(str(error)) from error
-    manifest: DescriptorManifest = manifest_types()[component].read(file)
+) -> tuple[str, DescriptorManifest]:
+    """Name and manifest of a recogniser that has a manifest already. Raises Corrupt, Unavailable, ..."""
+    manifest = read_manifest(file)
     model = manifest.model(file)
     name = stated.name or prompts.text("name", file.stem, "--name")
     manifests.check_name(settings, name)
     shutil.copyfile(model, staged / model.name)
-    return name, component, replace(manifest, file=model.name)
+    return name, replace(manifest, file=model.name)
 
 
 def _make_manifest(

@@ -6,6 +6,7 @@ from pathlib import Path
 from app.cli.client import console
 from app.storage.recognisers import manifests
 from app.storage.recognisers.catalogue import Accuracy
+from ml.descriptors.common.file_backed import find_descriptor
 from ml.descriptors.common.manifest import DescriptorManifest, OnnxManifest
 from ml.errors import LikenessError
 from ml.recogniser_check import MIN_AUC, PEOPLE, PHOTOS_A_PERSON, SyntheticCheck, check_recogniser
@@ -16,10 +17,11 @@ PREPROCESSINGS = ((127.5, 127.5), (0.0, 255.0), (0.0, 1.0))
 CLEARLY_BETTER_AUC = 0.03
 
 
-def check_staged(manifest: DescriptorManifest, staged: Path, component: str = "onnx") -> SyntheticCheck:
+def check_staged(manifest: DescriptorManifest, staged: Path) -> SyntheticCheck:
     """Write the manifest beside the staged model and check both. Raises Corrupt, WrongShape, NotFinite, Unavailable."""
-    manifest.write(staged / manifests.MANIFEST)
-    return check_recogniser(build("descriptors", component, manifest=str(staged / manifests.MANIFEST)))
+    path = staged / manifests.MANIFEST
+    manifest.write(path)
+    return check_recogniser(build("descriptors", find_descriptor(path), manifest=str(path)))
 
 
 def choose_preprocessing(manifest: OnnxManifest, staged: Path) -> tuple[tuple[float, float], float]:

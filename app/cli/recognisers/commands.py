@@ -98,6 +98,6 @@ def pull(
     with manifests.staging_folder(settings) as staged:
         (staged / SFACE_FILE).write_bytes(data)
         manifest.write(staged / manifests.MANIFEST)
-        path = manifests.register(settings, name, staged, {"component": "onnx", "source": SFACE.source})
+        path = manifests.register(settings, name, staged, {"source": SFACE.source})
     console.print(f"{name}: {path.parent} ({len(data):,} bytes)", soft_wrap=True)
     console.print(f"next: likeness recognisers use {name} --collection C")

@@ -10,7 +10,7 @@ from app.config import Settings
 from app.errors import Conflict, Invalid
 from app.storage.recognisers.manifests import Registered, list_registered
 from ml import registry
-from ml.descriptors.common.file_backed import manifest_types
+from ml.descriptors.common.file_backed import read_manifest
 from ml.descriptors.common.manifest import sha256
 from ml.errors import LikenessError
 from ml.types import Spec
@@ -125,13 +125,13 @@ def _describe_registered(entry: Registered, known: Recogniser | None = None) -> 
     """From its manifest and card; one whose files cannot be used says why."""
     card = entry.card
     try:
-        manifest = manifest_types()[entry.component].read(entry.manifest)
+        manifest, descriptor = read_manifest(entry.manifest), entry.descriptor
         file = manifest.model(entry.manifest, check=False).stat()
-        _check_hash(entry.component, entry.manifest, sha256(entry.manifest), file.st_mtime_ns, file.st_size)
+        _check_hash(entry.manifest, sha256(entry.manifest), file.st_mtime_ns, file.st_size)
     except (LikenessError, OSError) as error:
         blank = Recogniser(entry.name, "", None, str(card.get("source", "")), None, None, None, "")
         return replace(known or blank, install=str(error))
-    spec = Spec(entry.component, {"manifest": str(entry.manifest), "pin": sha256(entry.manifest)})
+    spec = Spec(descriptor, {"manifest": str(entry.manifest), "pin": sha256(entry.manifest)})
     if known is not None:
         return replace(known, spec=spec, install="")
     source = str(card.get("source") or f"the operator's file {manifest.file}")
@@ -140,9 +140,9 @@ def _describe_registered(entry: Registered, known: Recogniser | None = None) -> 
 
 
 @lru_cache(maxsize=64)
-def _check_hash(component: str, manifest: Path, *version: object) -> None:
+def _check_hash(manifest: Path, *version: object) -> None:
     """Check the model against its manifest; read anew only where one of them has changed. Raises Corrupt."""
-    manifest_types()[component].read(manifest).model(manifest)
+    read_manifest(manifest).model(manifest)
 
 
 def _read_accuracy(stored: Any) -> Accuracy | None:

@@ -18,6 +18,7 @@ from uuid import uuid4
 from app.config import Settings
 from app.errors import Conflict, Invalid
 from ml import registry
+from ml.descriptors.common.file_backed import find_descriptor
 from ml.descriptors.common.onnx_signature import sha256
 from ml.model import Recipe
 from ml.types import Spec
@@ -30,22 +31,29 @@ PULLED = ("sface",)
 
 @dataclass(frozen=True)
 class Registered:
-    """component: the descriptor that runs it, `onnx` or `cnn`; card: what its manifest leaves out (source, accuracy)"""
+    """A recogniser that an operator registered.
+
+    manifest: path of the manifest beside its model file
+    card: what the manifest leaves out (source, accuracy)
+    """
 
     name: str
-    component: str
     manifest: Path
     card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def descriptor(self) -> str:
+        """The name of the descriptor that runs it, which the manifest says. Raises Unavailable, Corrupt."""
+        return find_descriptor(self.manifest)
 
 
 def list_registered(settings: Settings) -> dict[str, Registered]:
     """By name; what the settings name comes before what lies in the home."""
-    named = {name: Registered(name, *where) for name, where in settings.recognisers.items()}
+    named = {name: Registered(name, manifest) for name, manifest in settings.descriptor_manifests.items()}
     folder = settings.home / FOLDER
     for manifest in sorted(folder.glob(f"[!.]*/{MANIFEST}")):
-        card = _read_card(manifest.parent / CARD)
-        name, component = manifest.parent.name, str(card.get("component", "onnx"))
-        named.setdefault(name, Registered(name, component, manifest.resolve(), card))
+        name, card = manifest.parent.name, _read_card(manifest.parent / CARD)
+        named.setdefault(name, Registered(name, manifest.resolve(), card))
     return named
 
 
@@ -63,7 +71,7 @@ def check_name(settings: Settings, name: str, *, pulled: bool = False) -> None:
         raise Invalid(f"{name!r} is no name: 1 to 64 letters, digits, '_', '-' and '.', and no '.' in front")
     if name in registry.names("descriptors") or (name in PULLED and not pulled):
         raise Conflict(f"the name {name} is taken by a recogniser that Likeness knows; choose another with --name")
-    if name in settings.recognisers:
+    if name in settings.descriptor_manifests:
         raise Conflict(f"the name {name} is taken by the settings; choose another with --name")
 
 

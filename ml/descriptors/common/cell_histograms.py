@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from ml.descriptors.base import CROP_SHAPES, CellLayout, Descriptor
 from ml.errors import WrongShape
+from ml.options import option
 from ml.types import CropKind, Crops, Ids, Rows
 
 HEIGHT, WIDTH = CROP_SHAPES["grey"]
+CELL_HELP = "side of a cell"
+MARGIN_HELP = "cells left out on each side of the crop; with 1, most of what is behind the face"
+MAX_MARGIN = 24
 Codes = NDArray[np.uint8]
 
 
@@ -74,13 +78,12 @@ class CellGrid:
 class Celled(Descriptor):
     """Codes of pixels, counted by cell.
 
-    cell: pixels a side, from the least that leaves every cell a pixel with a code to 100
-    margin: cells that are left out on each side; what remains is described as if nothing were around it
-    The bin is the slowest axis of a row, then the cell's row, then its column.
+    A cell is at least so large that each has a pixel with a code. What `margin` leaves is described as if nothing were
+    around it. The bin is the slowest axis of a row, then the cell's row, then its column.
     """
 
-    cell: int = 10
-    margin: int = 0
+    cell: int = option(10, CELL_HELP, low=2, high=WIDTH, unit="pixels")
+    margin: int = option(0, MARGIN_HELP, low=0, high=MAX_MARGIN, unit="cells")
     crop: ClassVar[CropKind] = "grey"
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml import registry
 from ml.descriptors.common.manifest import DescriptorManifest
-from ml.errors import Corrupt
+from ml.errors import Corrupt, Unavailable
 
 
 @lru_cache(maxsize=1)
@@ -20,8 +20,10 @@ def manifest_types() -> dict[str, type[DescriptorManifest]]:
 def find_descriptor(manifest: Path) -> str:
     """Return the name of the descriptor whose manifest has the fields of this file, or is nearest to having them.
 
-    Raises Corrupt if the file cannot be read or holds no JSON object.
+    Raises Unavailable if there is no such file, Corrupt if it cannot be read or holds no JSON object.
     """
+    if not manifest.is_file():
+        raise Unavailable(f"no manifest at {manifest}; docs/use/recognisers.md says how one is written")
     try:
         present = json.loads(manifest.read_bytes()).keys()
     except (OSError, ValueError, AttributeError) as error:
@@ -34,3 +36,8 @@ def find_descriptor(manifest: Path) -> str:
         return len(present & known) - len(required - present)
 
     return max(types, key=count_agreements)
+
+
+def read_manifest(path: Path) -> DescriptorManifest:
+    """Read a manifest as the descriptor that it is for does. Raises Unavailable, Corrupt."""
+    return manifest_types()[find_descriptor(path)].read(path)

@@ -1,6 +1,6 @@
 """What descriptors that run a model file share: the manifest beside it, and a pin that fixes which model it is."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
@@ -8,6 +8,7 @@ from typing import ClassVar, Generic, Literal, TypeVar
 from ml.descriptors.base import Descriptor
 from ml.descriptors.common.manifest import DescriptorManifest, sha256
 from ml.errors import Corrupt
+from ml.options import option
 from ml.types import CropKind
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -16,15 +17,15 @@ ManifestT = TypeVar("ManifestT", bound=DescriptorManifest)
 
 @dataclass(frozen=True)
 class StoredModel(Descriptor, Generic[ManifestT]):
-    """manifest: path of the JSON file beside the model
-    device: "auto" runs on a GPU if the library sees one
-    pin: the expected `fingerprint` of the manifest. Another one raises Corrupt, so that an embedder never meets
-        descriptors of a model it was not trained on. "" accepts any.
+    """A descriptor that runs a model file by the manifest beside it.
+
+    Another `pin` than the manifest's fingerprint raises Corrupt, so that an embedder never meets descriptors of a model
+    that it was not trained on.
     """
 
-    manifest: str
-    device: Device = "auto"
-    pin: str = ""
+    manifest: str = option(MISSING, "path of the JSON file beside the model", server_only=True)
+    device: Device = option("auto", "auto runs on a GPU if the library sees one", server_only=True)
+    pin: str = option("", "fingerprint that the manifest must have; empty: any", server_only=True)
     crop: ClassVar[CropKind] = "colour"
     is_costly: ClassVar[bool] = True
 

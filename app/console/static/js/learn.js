@@ -2,7 +2,7 @@ import { call, get, liveJobs } from "./api.js";
 import { busy, h, toast } from "./dom.js";
 import { compareButton } from "./compare.js";
 import { followJob } from "./progress.js";
-import { listRecognisers, showRecognisers } from "./recognisers.js";
+import { showRecognisers } from "./recognisers.js";
 import { followTraining, runningTraining, trainingForm } from "./training.js";
 
 export async function learn(collection, _, signal) {
@@ -13,13 +13,10 @@ export async function learn(collection, _, signal) {
   const jobs = h("div", { id: "jobs" });
   const context = { base, jobs, signal };
   const choice = h("section.card", { id: "recognisers" });
-  const recognisers = await listRecognisers();
   context.refresh = () => Promise.all([showServing(context, serving), showModels(context, models), showRecognisers(collection, context, choice)]);
-  await context.refresh();
+  const [catalogue] = await Promise.all([get("/v1/methods"), context.refresh()]);
   reattach(collection, context, run).catch((error) => signal.aborted || toast(error.message, true));
-  const descriptors = ["lbp", ...recognisers.filter((r) => r.installed).map((r) => r.name)];
-  return [h("h1", {}, "Learn"), serving, jobs,
-    choice, trainingForm(collection, [...new Set(descriptors)], run, context.refresh, signal), run, models];
+  return [h("h1", {}, "Learn"), serving, jobs, choice, trainingForm(collection, catalogue, run, context.refresh, signal), run, models];
 }
 
 /** Finds again what was under way when the page was left or loaded anew. */

@@ -2,14 +2,9 @@ import { call, get } from "./api.js";
 import { busy, h, number, percent, toast } from "./dom.js";
 import { followJob } from "./progress.js";
 
-/** What can describe faces, installed or not. */
-export async function listRecognisers() {
-  return (await get("/v1/recognisers")).recognisers;
-}
-
 /** Fills the card from which another recogniser is put to use. */
 export async function showRecognisers(collection, { jobs, refresh, signal }, card) {
-  const recognisers = await listRecognisers();
+  const { recognisers } = await get("/v1/recognisers");
   const installed = recognisers.filter((r) => r.installed);
   const serving = recognisers.find((r) => r.serves?.includes(collection));
   const options = installed.map((r) => h("option", { value: r.name, selected: r === serving }, r.name));

@@ -1,33 +1,48 @@
 import { call, get, watch } from "./api.js";
 import { curve } from "./chart.js";
 import { busy, h, percent } from "./dom.js";
+import { optionFields } from "./options.js";
 
-const METHODS = [["ldml", "LDML: one learned projection"], ["clml", "CLML: a projection for each region"], ["wpca", "WPCA: no labels needed"]];
 const SOURCES = { both: ["subjects", "labels"], labels: ["labels"], subjects: ["subjects"] };
 
-/** The form that starts a training. descriptors: names beside that of the serving model. */
-export function trainingForm(collection, descriptors, run, refresh, signal) {
-  const options = (pairs) => pairs.map(([value, text]) => h("option", { value }, text));
-  const method = h("select", { id: "method" }, options(METHODS));
+/** The form that starts a training. catalogue: of GET /v1/methods, which says what there is to choose and to set. */
+export function trainingForm(collection, { default_method: preset, methods, descriptors }, run, refresh, signal) {
+  const options = (pairs, selected) => pairs.map(([value, text = value]) => h("option", { value, selected: value === selected }, text));
+  const installed = descriptors.filter((d) => d.installed);
+  const method = h("select", { id: "method" }, options(methods.map((m) => [m.name]), preset));
   const from = h("select", { id: "from" }, options([["both", "names and labels"], ["labels", "labels alone"], ["subjects", "names alone"]]));
-  const descriptor = h("select", { id: "descriptor" }, options([["", "what serves now"], ...descriptors.map((name) => [name, name])]));
-  const dim = h("input", { id: "dim", type: "number", min: 2, max: 512, placeholder: "auto", size: 5 });
+  const descriptor = h("select", { id: "descriptor" }, options([["", "what serves now"], ...installed.map((d) => [d.name])]));
+  const ofMethod = chosenOptions("method-options", method, methods);
+  const ofDescriptor = chosenOptions("descriptor-options", descriptor, installed);
   const go = h("button", { id: "train" }, "Start training");
   const submit = (event) => {
     event.preventDefault();
     busy(go, async () => {
       const sources = SOURCES[from.value].map((f) => ({ task: "identity", collection, from: f }));
-      const asked = { collection, method: method.value, sources };
-      if (descriptor.value) asked.descriptor = descriptor.value;
-      if (dim.value) asked.dim = Number(dim.value);
-      const answer = await call("POST", "/v1/trainings", { json: asked });
+      const request = { collection, method: method.value, options: ofMethod.values(), sources };
+      if (descriptor.value) request.descriptor = { name: descriptor.value, options: ofDescriptor.values() };
+      const answer = await call("POST", "/v1/trainings", { json: request });
       const { training } = await answer.json();
       await followTraining(answer.headers.get("Location"), training, run, signal);
       await refresh();
     });
   };
   return h("section.card", {}, h("h2", {}, "Train"), h("form.row", { onsubmit: submit }, h("label", {}, "Method", method), h("label", {}, "From", from),
-    h("label", {}, "Described by", descriptor), h("label", {}, "Numbers a face", dim), go));
+    h("label", {}, "Described by", descriptor), go, ofMethod.place, ofDescriptor.place));
+}
+
+/** What the entry chosen in `select` is, and fields for its options; both follow the choice. */
+function chosenOptions(id, select, entries) {
+  const place = h("div.figures", { id });
+  let fields;
+  const show = () => {
+    const entry = entries.find((e) => e.name === select.value);
+    fields = optionFields(select.value, entry?.options || []);
+    place.replaceChildren(...(entry ? [h("p.soft", {}, entry.summary)] : []), ...(fields.node ? [fields.node] : []));
+  };
+  select.addEventListener("change", show);
+  show();
+  return { place, values: () => fields.values() };
 }
 
 /** The newest training of the collection that has not ended, or undefined. */

@@ -1,0 +1,17 @@
+"""Methods: what a training can name, and the options that it can set."""
+
+from fastapi import APIRouter
+
+from app.deps import ResourcesDep
+from app.deps.roles import READER
+from app.methods import service
+from app.methods.schemas import MethodsOut
+
+router = APIRouter(prefix="/v1/methods", tags=["methods"])
+
+
+@router.get("", summary="List methods and descriptors", openapi_extra=READER)
+def list_methods(resources: ResourcesDep) -> MethodsOut:
+    """What trainings and evaluations can name: each method and each descriptor with its options, their types, defaults,
+    ranges and meaning. Options that name a device or a file of the server are not listed and cannot be set."""
+    return service.list_all(resources.settings)

@@ -1,0 +1,13 @@
+from app.config import Settings
+from app.learning.method_catalogue import list_descriptors, list_methods
+from app.learning.training_request import TrainingRequest
+from app.methods.schemas import DescriptorOut, MethodOut, MethodsOut
+
+
+def list_all(settings: Settings) -> MethodsOut:
+    """Every method and descriptor with its options, by name."""
+    return MethodsOut(
+        default_method=TrainingRequest.model_fields["method"].default,
+        methods=[MethodOut.of(entry) for entry in list_methods()],
+        descriptors=[DescriptorOut.of(entry) for entry in list_descriptors(settings)],
+    )
