@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from ml.calibration.rate_intervals import clopper_pearson
+from ml.calibration.rate_intervals import CONFIDENCE, clopper_pearson
 
 RESAMPLES = 2000
-LEVEL = 0.95
 BLOCK = 1 << 20
 
 Times = NDArray[np.float64]
@@ -56,7 +55,6 @@ def bootstrap(
     values: NDArray[np.float64] | None = None,
     centred: bool = False,
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
     seed: int = 0,
 ) -> tuple[Interval, ...]:
     """S figures of everybody, each with its percentile interval as whole groups are resampled.
@@ -69,13 +67,13 @@ def bootstrap(
     centre = near if values is None else values
     kept = [column[np.isfinite(column)] for column in resampled.T]
     middle = [column.mean() if len(column) else np.nan for column in kept] if centred else near
-    return tuple(_interval(*parts, level) for parts in zip(centre, centre - middle, kept, strict=True))
+    return tuple(_interval(*parts) for parts in zip(centre, centre - middle, kept, strict=True))
 
 
-def _interval(value: float, moved: float, resampled: NDArray[np.float64], level: float) -> Interval:
+def _interval(value: float, moved: float, resampled: NDArray[np.float64]) -> Interval:
     if not len(resampled) or not np.isfinite(value):
         return Interval(float(value), float("nan"), float("nan"))
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2]) + moved
+    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]) + moved
     return Interval(float(value), float(low), float(high))
 
 
@@ -84,7 +82,6 @@ def bootstrap_mean(
     groups: NDArray[np.float64] | None = None,
     *,
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
     seed: int = 0,
 ) -> Interval:
     """The mean of (Q,) values with its percentile interval, whole groups resampled together. NaNs are left out.
@@ -102,7 +99,7 @@ def bootstrap_mean(
         return found
 
     exact = np.array([values[kept].mean()])
-    return bootstrap(mean, len(counts), values=exact, resamples=resamples, level=level, seed=seed)[0]
+    return bootstrap(mean, len(counts), values=exact, resamples=resamples, seed=seed)[0]
 
 
 def paired_difference(
@@ -111,11 +108,10 @@ def paired_difference(
     groups: NDArray[np.float64] | None = None,
     *,
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
     seed: int = 0,
 ) -> Interval:
     """mean(a - b) of the same (Q,) queries under two methods, with its interval; narrower than two apart."""
-    return bootstrap_mean(a - b, groups, resamples=resamples, level=level, seed=seed)
+    return bootstrap_mean(a - b, groups, resamples=resamples, seed=seed)
 
 
 def bootstrap_rate(
@@ -164,7 +160,7 @@ def _members(kept: NDArray[np.bool_], groups: NDArray[np.float64] | None) -> NDA
     return np.unique(own, return_inverse=True)[1].astype(np.int64)
 
 
-def over_draws(values: NDArray[np.float64], *, level: float = LEVEL) -> Interval:
+def over_draws(values: NDArray[np.float64]) -> Interval:
     """The mean of one figure a draw, with Student's interval; two draws or more, else the interval is a point.
 
     values: (n,).
@@ -172,5 +168,10 @@ def over_draws(values: NDArray[np.float64], *, level: float = LEVEL) -> Interval
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
         return Interval(mean, mean, mean)
-    half = float(stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / np.sqrt(n))
+    return student_interval(mean, float(np.std(values, ddof=1) / np.sqrt(n)), n - 1)
+
+
+def student_interval(mean: float, error: float, freedom: int) -> Interval:
+    """Return Student's interval of a mean with this standard error and so many degrees of freedom."""
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     return Interval(mean, mean - half, mean + half)

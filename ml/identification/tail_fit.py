@@ -5,13 +5,17 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from ml.calibration.rate_intervals import CONFIDENCE
 
 Floats = NDArray[np.float64]
 
 LOW_SHARE, HIGH_SHARE = 0.03, 0.2
 MIN_POINTS = 15
 RESAMPLES = 200
-COVERAGE_Z = 1.96
+STANDARD_ERRORS = float(ndtri((1 + CONFIDENCE) / 2))
+"""How far an interval reaches to either side."""
 MISFIT = 0.12
 """Standard error of the logarithm of a rate, for each factor of e that it lies below LOW_SHARE: real tails are not
 quite exponential, and named 0.65 to 0.95 % of strangers where 1 % was asked for (docs/results/openset.md)."""
@@ -64,7 +68,7 @@ class TailFit:
         a, both, b = self.covariance
         misfit = MISFIT * max(0.0, float(np.log(LOW_SHARE)) - log)
         error = float(np.sqrt(max(0.0, gradient @ np.array([[a, both], [both, b]]) @ gradient) + misfit**2))
-        return float(np.exp(log - COVERAGE_Z * error)), float(min(1.0, np.exp(log + COVERAGE_Z * error)))
+        return float(np.exp(log - STANDARD_ERRORS * error)), float(min(1.0, np.exp(log + STANDARD_ERRORS * error)))
 
 
 def _fit(ordered: Floats, weights: Floats) -> tuple[float, float] | None:

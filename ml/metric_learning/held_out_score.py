@@ -56,7 +56,11 @@ def score_labels(z: Tensor, task: TaskData) -> float:
 
 
 def compute_auc(scores: Tensor, sign: Tensor) -> float:
-    """The chance that a pair of the same scores above one that is not; ties count half. scores, sign: (P,)."""
+    """The chance that a pair of the same scores above one that is not; ties count half.
+
+    Pairs are counted before they are divided, so that equally good rankings score the same to the last bit, and a fit
+    keeps the first of them. Infinite scores are ordered like any others. scores, sign: (P,).
+    """
     positives, negatives = scores[sign > 0], scores[sign <= 0].sort().values
     below, up_to = (torch.searchsorted(negatives, positives, right=right).double().mean() for right in (False, True))
     return float(below + up_to) / 2 / len(negatives)

@@ -225,12 +225,17 @@ def auc(fitted: SimilarityEmbedder, data: TrainingSet, first: int) -> float:
     return compute_auc(torch.from_numpy(-fitted.metric.distances(z, z)[i, j]), torch.from_numpy(same))
 
 
-def test_rightly_ordered_is_the_share_of_pairs_in_order() -> None:
+def test_the_auc_is_the_share_of_pairs_in_order() -> None:
     draw = np.random.default_rng(0)
     scores, sign = draw.integers(0, 6, 60) * 1.0, draw.choice([-1.0, 1.0], 60)
     gap = scores[sign > 0][:, None] - scores[sign < 0]
     found = compute_auc(torch.from_numpy(scores), torch.from_numpy(sign))
     assert found == pytest.approx(np.mean((gap > 0) + 0.5 * (gap == 0)))
+
+
+def test_the_auc_of_infinite_scores_counts_ties_half() -> None:
+    scores, sign = torch.tensor([torch.inf, 1.0, torch.inf, -1.0]), torch.tensor([1.0, 1.0, -1.0, -1.0])
+    assert compute_auc(scores, sign) == (0.5 + 1 + 0 + 1) / 4
 
 
 def view_two(seed: int, count: int = 90) -> tuple[TrainingSet, TaskData]:

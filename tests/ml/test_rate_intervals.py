@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import chi2, norm
+from scipy.stats import binomtest, chi2, norm
 
 from ml.calibration import ImpostorDistances, draw_impostor_pairs
 from ml.calibration.rate_intervals import (
@@ -59,6 +59,13 @@ def test_the_interval_of_a_threshold_holds_its_true_rate(
 def test_the_interval_over_pairs_does_not(worlds: list[tuple[ImpostorDistances, ImpostorDistances]]) -> None:
     found = [one.threshold(0.01) for _, one in worlds]
     assert np.mean([t.low <= fmr(t.distance) <= t.high for t in found]) < 0.6
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 1000])
+def test_the_exact_interval_is_scipys_where_the_trials_are_whole(n: int) -> None:
+    for errors in {0, 1, n // 3, n}:
+        expected = binomtest(errors, n).proportion_ci(0.95, method="exact")
+        assert clopper_pearson(errors, n) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
 def test_where_no_pair_is_near_the_upper_end_still_holds(

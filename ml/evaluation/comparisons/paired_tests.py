@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
 from ml.errors import WrongShape
-from ml.evaluation.intervals import LEVEL, Interval, paired_difference
+from ml.evaluation.intervals import Interval, paired_difference, student_interval
 
 Values = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def permutation_p(totals: Values, *, permutations: int = PERMUTATIONS, seed: int
     return extreme / (permutations + 1)
 
 
-def compare_folds(a: Values, b: Values, *, level: float = LEVEL) -> FoldComparison:
+def compare_folds(a: Values, b: Values) -> FoldComparison:
     """One figure a fold, (F,), under two systems; two folds or more. Raises WrongShape."""
     from scipy.stats import wilcoxon  # most of a second to load, for one call
 
@@ -89,9 +89,9 @@ def compare_folds(a: Values, b: Values, *, level: float = LEVEL) -> FoldComparis
         raise WrongShape("folds to compare", "two or more", f)
     mean, spread = float(differences.mean()), float(differences.std(ddof=1))
     plain, wider = spread * (1 / f) ** 0.5, spread * (1 / f + 1 / (f - 1)) ** 0.5
-    half = float(stdtrit(f - 1, (1 + level) / 2)) * wider
     ranked = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
-    return FoldComparison(Interval(mean, mean - half, mean + half), _t(mean, plain, f), ranked, _t(mean, wider, f), f)
+    interval = student_interval(mean, wider, f - 1)
+    return FoldComparison(interval, _t(mean, plain, f), ranked, _t(mean, wider, f), f)
 
 
 def _t(mean: float, error: float, folds: int) -> float:
