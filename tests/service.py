@@ -1,4 +1,4 @@
-"""The service in this process, on a real port, over a real database."""
+"""Run the whole service in this process, on a real port and over a real database."""
 
 import socket
 import threading
@@ -19,7 +19,7 @@ from app.db.tables import Collection, Follower
 from app.main import create_app
 from app.resources import Resources, open_resources
 from tests.databases import migrate
-from tests.document import Watched
+from tests.openapi_checker import OpenApiChecker
 from workers.main import Worker
 
 
@@ -32,12 +32,12 @@ class Service:
     resources: Resources
 
     def key(self, role: str, *collections: str) -> dict[str, str]:
-        """Headers of a new key."""
+        """Create a key and return the header that sends it."""
         with writing(self.resources.database) as session:
             return {"Authorization": f"Bearer {keys.create(session, role, 'test', collections)[1]}"}  # type: ignore[arg-type]
 
     def wait(self, answer: httpx.Response, seconds: float = 60) -> dict[str, Any]:
-        """The job that a 202 names, once it has ended."""
+        """Wait until the job that a 202 names has ended, and return it."""
         assert answer.status_code == 202, answer.text
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -62,7 +62,7 @@ class Service:
 
 @contextmanager
 def running(settings: Settings) -> Iterator[Service]:
-    """API and one worker of each queue, as threads of this process."""
+    """Run the API and one worker for each queue as threads of this process."""
     settings.home.mkdir(parents=True, exist_ok=True)
     migrate(settings)
     with open_resources(settings) as resources, serving(settings) as url:
@@ -85,11 +85,11 @@ def running(settings: Settings) -> Iterator[Service]:
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[str]:
-    """The API on a port of its own. What it answers must be what its document says."""
+    """Run the API on a free port and yield its URL. Fails if an answer was not as the OpenAPI document says."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        watched = Watched(create_app(settings))
-        config = uvicorn.Config(watched, log_level="warning", timeout_graceful_shutdown=2)
+        checker = OpenApiChecker(create_app(settings))
+        config = uvicorn.Config(checker, log_level="warning", timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -99,4 +99,4 @@ def serving(settings: Settings) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         thread.join(10)
-        assert not watched.strange, "\n".join(watched.strange)
+        assert not checker.violations, "\n".join(checker.violations)

@@ -14,8 +14,8 @@ from app.deps.paging import encode
 from app.deps.problems import MEDIA_TYPE, Problem
 from app.main import create_app
 from tests.app.test_faces import picture
-from tests.document import Watched, document
 from tests.gallery import enrol
+from tests.openapi_checker import OpenApiChecker, openapi_document
 from tests.service import Service
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -108,7 +108,7 @@ def test_every_error_is_in_the_document_as_it_is_answered(service: Service) -> N
     for method, path, named, sent, status, code in WRONG:
         answer = service.client.request(method, path.format(**named), **sent)
         assert (answer.status_code, answer.json()["code"]) == (status, code), (method, path, answer.text)
-        told = document()["paths"][path][method]["responses"][str(status)]
+        told = openapi_document()["paths"][path][method]["responses"][str(status)]
         assert answer.headers["content-type"] == MEDIA_TYPE
         assert code in told["content"][MEDIA_TYPE]["examples"]
         assert {name for name in HEADERS if name in answer.headers} == set(told["headers"])
@@ -189,11 +189,11 @@ class Liar:
 
 def test_an_answer_that_the_document_lacks_fails_its_test() -> None:
     liar = Liar()
-    watched = Watched(liar)  # type: ignore[arg-type]
-    asked(watched, "/v1/collections")
+    checker = OpenApiChecker(liar)  # type: ignore[arg-type]
+    asked(checker, "/v1/collections")
     liar.status = 200
-    asked(watched, "/v1/collections")
-    assert watched.strange == [
+    asked(checker, "/v1/collections")
+    assert checker.violations == [
         "GET /v1/collections 418 is not listed",
         "GET /v1/collections 200: the header X-Request-Id is listed and not sent",
         "GET /v1/collections 200: text/plain is not listed",

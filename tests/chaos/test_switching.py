@@ -1,4 +1,4 @@
-"""SIGKILL while a collection is switched to another recogniser and back, and while photos are imported meanwhile."""
+"""Kill processes while a collection is switched to another recogniser and back, and photos are imported meanwhile."""
 
 import io
 import os
@@ -13,71 +13,74 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.chaos.test_chaos import accepted
+from tests.chaos.test_chaos import send_until_accepted
 from tests.conftest import free_port
-from tests.crew import Crew, check
 from tests.ml.learned_onnx import learned_onnx
+from tests.service_subprocess import ServiceSubprocess, check_consistency
 
 COLLECTION = "switching"
 DEPLOYMENT = f"/v1/collections/{COLLECTION}/deployments/identity"
-PEOPLE, SHOTS = 20, 4
+PEOPLE, PHOTOS_PER_PERSON = 20, 4
 DELAYS_SECONDS = (0.0, 0.05, 0.15, 0.4)
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
+def service(tmp_path: Path) -> Iterator[ServiceSubprocess]:
     home = tmp_path / "home"
     home.mkdir()
-    started = Crew(home, free_port())
+    started = ServiceSubprocess(home, free_port())
     started.client.put(f"/v1/collections/{COLLECTION}")
     yield started
     started.stop()
 
 
-def start_import(crew: Crew, first: int, people: int) -> str:
+def start_import(service: ServiceSubprocess, first_person: int, people: int) -> str:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        for i in range(first, first + people):
-            for shot in range(SHOTS):
-                archive.writestr(f"p{i}/{shot}.png", images.encode_png(draw(person(i), shot)))
-    path = f"/v1/collections/{COLLECTION}:import"
-    return accepted(crew, lambda: crew.client.post(path, params={"aligned": "true"}, content=packed.getvalue()))
+        for i in range(first_person, first_person + people):
+            for photo in range(PHOTOS_PER_PERSON):
+                archive.writestr(f"p{i}/{photo}.png", images.encode_png(draw(person(i), photo)))
+    path, content = f"/v1/collections/{COLLECTION}:import", packed.getvalue()
+    return send_until_accepted(lambda: service.client.post(path, params={"aligned": "true"}, content=content))
 
 
-def start_switch(crew: Crew, name: str) -> str:
-    body = {"recogniser": name, "override": True, "reason": "chaos"}
-    return accepted(crew, lambda: crew.client.post(f"/v1/collections/{COLLECTION}:use-recogniser", json=body))
+def start_switch(service: ServiceSubprocess, recogniser: str) -> str:
+    body = {"recogniser": recogniser, "override": True, "reason": "chaos"}
+    path = f"/v1/collections/{COLLECTION}:use-recogniser"
+    return send_until_accepted(lambda: service.client.post(path, json=body))
 
 
-def champion(crew: Crew) -> str:
-    return str(crew.client.get(DEPLOYMENT).json()["champion"])
+def read_champion(service: ServiceSubprocess) -> str:
+    return str(service.client.get(DEPLOYMENT).json()["champion"])
 
 
 @pytest.mark.parametrize("victim", ["default", "all"])
-def test_a_switch_ends_and_goes_back_whoever_is_killed_meanwhile(crew: Crew, victim: str, tmp_path: Path) -> None:
-    assert crew.ended(start_import(crew, 0, PEOPLE))["state"] == "succeeded"
-    env = {name: None for name in os.environ if name.startswith("LIKENESS_")} | {"LIKENESS_HOME": str(crew.home)}
+def test_a_recogniser_switch_completes_and_can_be_rolled_back_when_processes_are_killed(
+    service: ServiceSubprocess, victim: str, tmp_path: Path
+) -> None:
+    assert service.wait_for_job(start_import(service, 0, PEOPLE))["state"] == "succeeded"
+    env = {name: None for name in os.environ if name.startswith("LIKENESS_")} | {"LIKENESS_HOME": str(service.home)}
     model = learned_onnx(tmp_path / "theirs.onnx")
     result = CliRunner().invoke(app, ["recognisers", "add", str(model), "--yes"], env=env)
     assert result.exit_code == 0, result.output
-    enrolled = PEOPLE
+    people = PEOPLE
     for trial, delay in enumerate(DELAYS_SECONDS):
-        name = "lbp" if trial % 2 else "theirs"
-        importing = start_import(crew, enrolled, 3)
-        switching = start_switch(crew, name)
-        enrolled += 3
+        recogniser = "lbp" if trial % 2 else "theirs"
+        import_job = start_import(service, people, 3)
+        switch_job = start_switch(service, recogniser)
+        people += 3
         time.sleep(delay)
-        crew.kill(victim)
-        for path in (switching, importing):
-            job = crew.ended(path)
+        service.kill(victim)
+        for path in (switch_job, import_job):
+            job = service.wait_for_job(path)
             assert job["state"] == "succeeded", job
-        assert champion(crew).startswith("onnx-cosine-" if name == "theirs" else "lbp-l2")
-        assert crew.rows("select count(*) from faces") == [(enrolled * SHOTS,)]
-        check(crew, COLLECTION)
-        served = champion(crew)
-        assert crew.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] != served
-        check(crew, COLLECTION)
-        assert crew.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] == served
-    assert crew.rows("select count(*) from models where id like 'onnx-%'") == [(1,)]
+        champion = read_champion(service)
+        assert champion.startswith("onnx-cosine-" if recogniser == "theirs" else "lbp-l2")
+        assert service.query("select count(*) from faces") == [(people * PHOTOS_PER_PERSON,)]
+        check_consistency(service, COLLECTION)
+        assert service.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] != champion
+        check_consistency(service, COLLECTION)
+        assert service.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] == champion
+    assert service.query("select count(*) from models where id like 'onnx-%'") == [(1,)]

@@ -9,7 +9,7 @@ import pytest
 from app.config import Settings
 from ml import registry
 from ml.descriptors.common.file_backed import manifest_types
-from tests.flows.learning import learned, published, searched_and_taken_back
+from tests.flows.model_steps import publish_model, search_and_roll_back, wait_for_model
 from tests.flows.test_training import STRONG, train, upload
 from tests.gallery import crops
 from tests.ml.tiny_onnx import tiny_onnx
@@ -31,7 +31,7 @@ def test_a_descriptor_is_learned_on_published_searched_and_taken_back(service: S
     upload(service, "c", range(PEOPLE), SHOTS)
     asked: dict[str, Any] = {"descriptor": names[0]} if len(names) == 1 else {"descriptors": names}
     model = taught_and_explained(service, names, method="wpca", dim=DIM, **asked)
-    searched_and_taken_back(service, model)
+    search_and_roll_back(service, model)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -52,14 +52,14 @@ def test_a_recogniser_of_the_operators_is_learned_on_published_searched_and_take
         assert [a.status_code for a in answers] == [201, 409]
         kept = [name for name in service.resources.blobs.names("c") if name.endswith(".f16")]
         assert len(kept) == PEOPLE * SHOTS + 1
-        searched_and_taken_back(service, model)
+        search_and_roll_back(service, model)
 
 
 def taught_and_explained(service: Service, names: list[str], **asked: Any) -> str:
     """A model of these descriptors serves `c`, and each part of its distances is said."""
-    model = learned(service, train(service, holdout=0.25, **asked))
+    model = wait_for_model(service, train(service, holdout=0.25, **asked))
     assert [d["name"] for d in model["descriptors"]] == names
-    published(service, model["id"])
+    publish_model(service, model["id"])
     photo = crops(3, 3000, STRONG)["grey"]
     answer = service.client.post(
         "/v1/collections/c/search",
@@ -82,8 +82,8 @@ def taught_and_explained(service: Service, names: list[str], **asked: Any) -> st
 def test_a_service_has_one_vocabulary_until_it_has_many_more_faces(service: Service) -> None:
     upload(service, "c", range(6), 2)
     asked: dict[str, Any] = {"method": "wpca", "dim": 2, "descriptor": "fisher", "holdout": 0}
-    first = learned(service, train(service, **asked))["descriptors"]
-    assert learned(service, train(service, **asked))["descriptors"] == first
+    first = wait_for_model(service, train(service, **asked))["descriptors"]
+    assert wait_for_model(service, train(service, **asked))["descriptors"] == first
     upload(service, "c", range(10, 34), 2)
-    after = learned(service, train(service, **asked))["descriptors"]
+    after = wait_for_model(service, train(service, **asked))["descriptors"]
     assert after[0]["options"]["pin"] != first[0]["options"]["pin"]

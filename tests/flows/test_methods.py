@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ml import registry
-from tests.flows.learning import learned, published, searched_and_taken_back
+from tests.flows.model_steps import publish_model, search_and_roll_back, wait_for_model
 from tests.flows.test_training import train, upload
 from tests.gallery import crops
 from tests.service import Service
@@ -69,18 +69,18 @@ def test_a_method_is_learned_published_searched_and_taken_back(service: Service,
         upload_with_ages(service)
         assert service.client.put("/v1/tasks/age", json={"enabled": True}).status_code in (200, 201)
         asked, tasks = asked | {"sources": [IDENTITY, AGE]}, ["identity", "age"]
-    model = learned(service, train(service, method=method, holdout=0.25, **asked))
+    model = wait_for_model(service, train(service, method=method, holdout=0.25, **asked))
     assert (model["method"], model["tasks"]) == (method, tasks)
-    published(service, model["id"])
+    publish_model(service, model["id"])
     from_zero = registry.build("embedders", method).metric.is_euclidean
-    searched_and_taken_back(service, model["id"], tasks, from_zero=from_zero)
+    search_and_roll_back(service, model["id"], tasks, from_zero=from_zero)
 
 
 @pytest.mark.parametrize("method", ["cosim_mass", "cosim_average", "subsml"])
 def test_several_descriptors_are_fused_published_and_searched(service: Service, method: str) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     asked = QUICK[method] | {"descriptors": ["lbp", "sift"]}
-    model = learned(service, train(service, method=method, holdout=0.25, **asked))
+    model = wait_for_model(service, train(service, method=method, holdout=0.25, **asked))
     assert [d["name"] for d in model["descriptors"]] == ["lbp", "sift"]
-    published(service, model["id"])
-    searched_and_taken_back(service, model["id"], from_zero=False)
+    publish_model(service, model["id"])
+    search_and_roll_back(service, model["id"], from_zero=False)

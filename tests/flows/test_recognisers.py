@@ -12,7 +12,7 @@ from app.config import Settings
 from app.db.session import writing
 from app.db.tables import ModelRecord
 from app.storage.model_cache import FIRST
-from tests.flows.searching import Searcher
+from tests.flows.continuous_search import ContinuousSearch
 from tests.flows.test_training import STRONG, archive, upload
 from tests.gallery import crops
 from tests.ml.learned_onnx import learned_onnx
@@ -134,7 +134,7 @@ def test_searches_go_on_while_it_is_switched_and_it_finds_the_right_person_more_
         return sum(name == f"p{who}" for who, name in enumerate(nearest))
 
     before = right()
-    with Searcher(service.client, crops(5, 5001, STRONG)["grey"]) as searcher:
+    with ContinuousSearch(service.client, crops(5, 5001, STRONG)["grey"]) as searcher:
         used(service)
         after = right()
     assert not searcher.failures

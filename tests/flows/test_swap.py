@@ -7,7 +7,7 @@ import pytest
 
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.flows.searching import Searcher
+from tests.flows.continuous_search import ContinuousSearch
 from tests.rounding import rounding
 from tests.service import Service
 
@@ -68,7 +68,7 @@ def label(service: Service, faces: dict[str, list[str]]) -> None:
 def test_a_new_model_comes_to_serve_without_a_refused_search_and_goes_again(service: Service) -> None:
     label(service, upload(service))
     before, first = ask(service), service.client.get(BASE).json()["champion"]
-    with Searcher(service.client, photo(5, 77)) as searcher:
+    with ContinuousSearch(service.client, photo(5, 77)) as searcher:
         model = train(service, holdout=0.25)
         version = service.client.get(BASE).headers["ETag"]
         body = {"model": model, "override": True, "reason": "a test of the swap, not of the metric"}

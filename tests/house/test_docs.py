@@ -19,7 +19,7 @@ from app.resources import Resources
 from ml.options import list_options
 from ml.registry import component
 from tests import settings_page
-from tests.document import document
+from tests.openapi_checker import openapi_document
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -105,7 +105,7 @@ def test_pages_that_the_code_and_the_changelog_name_exist() -> None:
 
 @pytest.mark.parametrize("page", WRITTEN, ids=relative)
 def test_requests_that_a_page_names_exist(page: Path) -> None:
-    paths = document()["paths"]
+    paths = openapi_document()["paths"]
     templates = [(re.sub(r"\{\w+\}", "[^/]+?", path), set(operations)) for path, operations in paths.items()]
 
     def exists(method: str, path: str) -> bool:

@@ -14,7 +14,7 @@ from app.main import ROUTERS
 from app.queue.messages import MESSAGES
 from app.resources import Resources
 from ml import errors, images
-from tests.document import document
+from tests.openapi_checker import openapi_document
 from workers.handlers import HANDLERS
 
 ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
@@ -39,7 +39,7 @@ def test_every_route_names_its_role_and_its_purpose(route: APIRoute) -> None:
 
 
 def test_a_photo_may_be_a_file_or_base64_wherever_one_is_taken() -> None:
-    taken = [o for p in document()["paths"].values() for o in p.values() if o.get("x-body") == "photo"]
+    taken = [o for p in openapi_document()["paths"].values() for o in p.values() if o.get("x-body") == "photo"]
     assert len(taken) == 3
     for operation in taken:
         content = operation["requestBody"]["content"]

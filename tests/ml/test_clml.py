@@ -10,7 +10,7 @@ from ml.embedders.clml import Clml
 from ml.embedders.ldml import Ldml
 from ml.metric_learning.logistic.loss import logistic_loss
 from ml.metric_learning.logistic.maps import LinearMap, LocalMaps
-from tests.ml.people import nearest_is_alike, people
+from tests.ml.synthetic_people import nearest_is_alike, people
 from tests.ml.test_ldml import batch_of
 
 SMALL = {"dim": 6, "steps": 60, "first_steps": 60, "k": 3}

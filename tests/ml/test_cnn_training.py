@@ -332,7 +332,7 @@ def test_judging_leaves_the_network_learning(lesson: LabelledCrops) -> None:
 def test_two_processes_learn_one_network_from_different_photos(tmp_path: Path) -> None:
     """Under torchrun, with gloo."""
     launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*launched, "-m", "tests.ml.two_processes", str(tmp_path)], check=True, timeout=250)
+    subprocess.run([*launched, "-m", "tests.ml.torchrun_script", str(tmp_path)], check=True, timeout=250)
     one, other = ((tmp_path / f"{rank}.txt").read_text().split() for rank in (0, 1))
     assert one[0] == other[0], "their weights differ"
     assert one[1] != other[1], "they saw the same photos"

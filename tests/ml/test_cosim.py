@@ -19,7 +19,7 @@ from ml.metric_learning.cosim.learner import BranchLearner, DecaySchedule, desce
 from ml.metric_learning.held_out_score import compute_auc
 from ml.metric_learning.holdout import shuffle_people
 from ml.metric_learning.pairs import PairSet
-from tests.ml.people import identity, people
+from tests.ml.synthetic_people import identity, people
 
 SEEDS = range(4)
 JOINT = (CosimMass, CosimAverage)

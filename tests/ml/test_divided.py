@@ -11,7 +11,7 @@ from ml.embedders.flat import FlatClusters
 from ml.embedders.hierarchical import HierarchicalClusters
 from ml.embedders.ldml import Ldml
 from ml.errors import CannotGoOn, TooFewPairs
-from tests.ml.people import identity, nearest_is_alike, people
+from tests.ml.synthetic_people import identity, nearest_is_alike, people
 from tests.rounding import rounding
 
 SMALL = {"dim": 6, "steps": 40}

@@ -11,7 +11,7 @@ from ml.embedders.base import Embedder, TrainingSet
 from ml.embedders.wpca import Wpca
 from ml.errors import Corrupt, NotFinite, NotFitted, TooFewPairs, WrongShape
 from ml.registry import build, list_options, names
-from tests.ml.people import identity, people
+from tests.ml.synthetic_people import identity, people
 
 SMALL = {
     "dim": 5,

@@ -27,7 +27,7 @@ from ml.explanation import contributions, explain
 from ml.model import Model, Recipe
 from ml.synthetic_faces import person, photograph
 from ml.types import Rows, Spec
-from tests.ml.people import people
+from tests.ml.synthetic_people import people
 from tests.ml.tiny_onnx import tiny_onnx
 
 DATA = people()

@@ -12,7 +12,7 @@ from ml.embedders.base import Embedder, TrainingSet
 from ml.embedders.cosim_mass import CosimMass
 from ml.errors import CannotGoOn, NotFitted
 from ml.registry import build, list_options, names
-from tests.ml.people import nearest_is_alike, people, two_tasks
+from tests.ml.synthetic_people import nearest_is_alike, people, two_tasks
 
 SMALL = {
     "dim": 6,

@@ -24,7 +24,15 @@ from ml.metric_learning.subspace import fit_subspace
 from ml.metric_learning.tensors import squared_distances
 from ml.sampling.balanced import Balanced
 from ml.sampling.uniform import Uniform
-from tests.ml.people import contradicted, corrected, identity, labels_alone, nearest_is_alike, people, relative
+from tests.ml.synthetic_people import (
+    contradicted,
+    corrected,
+    identity,
+    labels_alone,
+    nearest_is_alike,
+    people,
+    relative,
+)
 
 SMALL = {"dim": 6, "steps": 60}
 

@@ -6,7 +6,7 @@ from ml.embedders.mtlmca import Mtlmca
 from ml.embedders.utml import Utml
 from ml.metric_learning.hinge.projections import Projections, Rates
 from ml.metric_learning.hinge.turned_projections import TurnedProjections
-from tests.ml.people import two_tasks
+from tests.ml.synthetic_people import two_tasks
 from tests.ml.test_cpmtml import RATES, close, learn, made, mean_distance_ratio, pairs_of
 
 QUICK = {"dim": 6, "steps": 200, "batch": 32, "pairs": 2000, "auxiliary_pairs": 2000, "averaging": 0.9, "held_out": 0}

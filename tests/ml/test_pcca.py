@@ -7,7 +7,7 @@ from ml.embedders.pcca import Pcca
 from ml.embedders.wpca import Wpca
 from ml.metric_learning.hinge.losses import SoftHingeLoss
 from ml.metric_learning.hinge.projections import Projections, Rates
-from tests.ml.people import identity, nearest_is_alike, people
+from tests.ml.synthetic_people import identity, nearest_is_alike, people
 
 SMALL = {"dim": 6, "steps": 400, "batch": 64, "pairs": 4000, "averaging": 0.9, "held_out": 0.0}
 FREE = Rates(own=1e-3, common=0.0, bias=0.0)

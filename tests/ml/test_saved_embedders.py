@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ml.registry import component, names
-from tests.ml.people import people
+from tests.ml.synthetic_people import people
 
 SAVED = Path(__file__).with_name("saved_embedders")
 

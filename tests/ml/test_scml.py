@@ -9,7 +9,7 @@ from ml.errors import TooFewPairs, WrongShape
 from ml.metric_learning.initial_maps import fit_regional_discriminants
 from ml.metric_learning.sparse_weights import LocalWeights, SparseWeights
 from ml.metric_learning.triplets import TripletBatches
-from tests.ml.people import identity, nearest_is_alike, people
+from tests.ml.synthetic_people import identity, nearest_is_alike, people
 
 SMALL = {
     "dim": 30,

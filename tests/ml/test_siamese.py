@@ -13,7 +13,7 @@ from ml.embedders.wpca import Wpca
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.metric_learning.siamese.embedder import SiameseEmbedder
 from ml.registry import build
-from tests.ml.people import contradicted, identity, labels_alone, nearest_is_alike, people, relative
+from tests.ml.synthetic_people import contradicted, identity, labels_alone, nearest_is_alike, people, relative
 
 BOTH = pytest.mark.parametrize("name", ["qconv", "stiefel"])
 

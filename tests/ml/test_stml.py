@@ -11,7 +11,7 @@ from ml.errors import NotFinite, TooFewPairs, WrongShape
 from ml.metric_learning.hinge.projections import Projections, Rates
 from ml.metric_learning.holdout import split_known_people
 from ml.metric_learning.pairs import derive_pairs, draw_pair_set
-from tests.ml.people import people
+from tests.ml.synthetic_people import people
 
 
 @pytest.fixture(scope="module")

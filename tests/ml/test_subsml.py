@@ -9,7 +9,7 @@ from ml.embedders.base import TaskData, ignore_progress
 from ml.embedders.subsml import Subsml
 from ml.metric_learning.held_out_score import compute_auc
 from ml.metric_learning.similarity_program import SimilarityProgram
-from tests.ml.people import people
+from tests.ml.synthetic_people import people
 
 
 def program(seed: int, pull: float = 0.05) -> SimilarityProgram:

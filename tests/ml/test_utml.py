@@ -7,7 +7,7 @@ from ml.embedders.base import TrainingSet
 from ml.embedders.stml import Stml
 from ml.embedders.utml import Utml
 from ml.metric_learning.hinge.projections import Projections, Rates
-from tests.ml.people import two_tasks
+from tests.ml.synthetic_people import two_tasks
 from tests.ml.test_cpmtml import RATES, close, learn, made, mean_distance_ratio, pairs_of
 from tests.rounding import rounding
 

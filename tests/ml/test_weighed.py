@@ -10,7 +10,7 @@ import torch
 from ml.embedders.base import TrainingSet
 from ml.metric_learning.principal_axes import compute_block_weights
 from ml.types import Rows
-from tests.ml.people import nearest_is_alike, people
+from tests.ml.synthetic_people import nearest_is_alike, people
 from tests.ml.test_embedders import small
 
 WEIGH = ["wpca", "ldml", "clml", "flat", "hierarchical", "scml"]

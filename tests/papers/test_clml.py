@@ -25,7 +25,7 @@ from papers.harness.lab_fits import Lab, Method
 from papers.harness.result_store import ResultStore
 from papers.harness.results import Queries, figure
 from papers.harness.table_types import Figure, Scope
-from tests.papers import world
+from tests.papers import synthetic_data
 
 LDML = {"steps": 10, "groups": 8, "others": 8}
 FAST = {case: Options(LDML, {"first": 10}, 2) for case in START}
@@ -34,7 +34,7 @@ SMALL = Sizes((4, 16), 50_000, 100)
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return world.lab(world.write(tmp_path_factory.mktemp("world") / "data"))
+    return synthetic_data.lab(synthetic_data.write(tmp_path_factory.mktemp("data") / "data"))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_fewer_distractors_are_some_of_all(lab: Lab) -> None:
     [work] = ClmlFits(lab, FAST).ldml("lbp")
     lab.store.do(work)
     found = lab.store.do(make_fewer_distractors_work(lab, work))
-    assert found.record["all"] == world.STRANGERS
+    assert found.record["all"] == synthetic_data.STRANGERS
     means = [figure([found], "mAP", f"crowd{size}").value for size in found.record["sizes"]]
     assert figure([lab.result(work)], "mAP").value >= max(means)
     assert min(means) >= figure([lab.result(work)], "mAP", "crowd").value

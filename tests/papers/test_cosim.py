@@ -21,7 +21,7 @@ from papers.harness.photos import Photos
 from papers.harness.result_store import ResultStore
 from papers.harness.table_types import Scope, Table
 from papers.harness.verdicts import get_verdict
-from tests.papers import world
+from tests.papers import synthetic_data
 
 NAMED = 4
 """Photos of each person that pairs name; the others teach the vocabulary."""
@@ -30,15 +30,15 @@ SMALL = SystemCatalogue(True, steps=12, inner=10, dim=6)
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    data = world.write(tmp_path_factory.mktemp("world") / "data")
-    lines = [f"{world.FOLDS}\t6"]
-    for fold in range(world.FOLDS):
+    data = synthetic_data.write(tmp_path_factory.mktemp("data") / "data")
+    lines = [f"{synthetic_data.FOLDS}\t6"]
+    for fold in range(synthetic_data.FOLDS):
         first, second = f"P{2 * fold:02d}", f"P{2 * fold + 1:02d}"
         every = list(combinations(range(1, NAMED + 1), 2))
         lines += [f"{first}\t{i}\t{j}" for i, j in every]
         lines += [f"{first}\t{i}\t{second}\t{j}" for i, j in every]
     (data / "lfw-protocol" / "pairs.txt").write_text("\n".join(lines) + "\n")
-    return world.lab(data)
+    return synthetic_data.lab(data)
 
 
 @pytest.fixture(scope="module")

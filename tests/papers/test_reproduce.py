@@ -23,7 +23,7 @@ from papers.harness.lab_fits import Lab, Method
 from papers.harness.result_store import ResultMissing, ResultStore
 from papers.harness.table_types import Chapter, Figure, Plot, Row, Table, Work, WorkOutput
 from papers.harness.verdicts import get_verdict
-from tests.papers import world
+from tests.papers import synthetic_data
 
 
 def counted(key: dict[str, Any], done: list[int]) -> Work:
@@ -145,7 +145,7 @@ def test_what_the_paper_does_not_print_is_ours() -> None:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return world.lab(world.write(tmp_path_factory.mktemp("world") / "data"))
+    return synthetic_data.lab(synthetic_data.write(tmp_path_factory.mktemp("data") / "data"))
 
 
 def test_figures_are_those_of_the_report(lab: Lab) -> None:
@@ -166,7 +166,7 @@ def test_figures_are_those_of_the_report(lab: Lab) -> None:
 def test_never_seen_people_are_not_in_the_training_set(lab: Lab) -> None:
     asked = lab.protocol("disjoint-0")
     made = lab.identities("lbp", asked)
-    assert len(made.rows) == world.PEOPLE // 2 * world.SHOTS
+    assert len(made.rows) == synthetic_data.PEOPLE // 2 * synthetic_data.SHOTS
     inner, outer = lab.protocol("inner-0"), lab.protocol("queries-0")
     assert not np.isin(inner.queries, outer.queries).any()
     assert not np.isin(inner.gallery, outer.queries).any()
@@ -221,7 +221,7 @@ def test_a_page_its_figures_and_its_pictures(tmp_path: Path, lab: Lab) -> None:
 def test_a_quick_look_leaves_the_pages_of_the_full_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
 ) -> None:
-    data = world.write(tmp_path / "data")
+    data = synthetic_data.write(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     asked = ["reproduce", "clml", "--data", str(data), "--cache", str(tmp_path / "cache"), "--page", "--threads", "1"]
     told = CliRunner().invoke(app, [*asked, *(["--quick"] if quick else [])], catch_exceptions=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.registry import build, list_options
-from tests.ml.people import labels_alone, people, two_tasks
+from tests.ml.synthetic_people import labels_alone, people, two_tasks
 
 NEW = people(12, 4, seed=9).rows
 """Faces that no fit has seen; their embeddings are compared."""

@@ -1,4 +1,4 @@
-"""What a flow does with a training that was asked for: wait, publish its model, search with it, roll back."""
+"""Steps that flows share after they started a training: wait for its model, publish it, search, and roll back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,27 +12,30 @@ from tests.service import Service
 DEPLOYMENT = "/v1/collections/c/deployments/identity"
 
 
-def learned(service: Service, answer: Any) -> dict[str, Any]:
-    """The model that a training of collection `c` made."""
+def wait_for_model(service: Service, answer: Any) -> dict[str, Any]:
+    """Wait for a training of collection `c` and return its model as the API shows it.
+
+    answer: the response to POST /v1/trainings
+    """
     job = service.wait(answer, 120)
     assert job["state"] == "succeeded", job["problem"]
-    shown: dict[str, Any] = service.client.get(f"/v1/models/{job['result']['model']}").json()
-    return shown
+    model: dict[str, Any] = service.client.get(f"/v1/models/{job['result']['model']}").json()
+    return model
 
 
-def published(service: Service, model: str) -> None:
-    """It serves `c` for each of its tasks, whatever the gate thinks of it."""
-    forced = {"model": model, "override": True, "reason": "a test of the way, not of the metric"}
-    job = service.wait(service.client.post(f"{DEPLOYMENT}:publish", json=forced))
+def publish_model(service: Service, model: str) -> None:
+    """Publish the model for each of its tasks in `c`, and override the gate."""
+    body = {"model": model, "override": True, "reason": "this test is about the steps, not about the metric"}
+    job = service.wait(service.client.post(f"{DEPLOYMENT}:publish", json=body))
     assert job["state"] == "succeeded", job["problem"]
 
 
-def searched_and_taken_back(
+def search_and_roll_back(
     service: Service, model: str, tasks: Sequence[str] = ("identity",), *, from_zero: bool = True
 ) -> None:
-    """The model that serves `c` knows the first photo of drawn person 3, its subject p3; then the first one serves.
+    """Check that this model serves `c` and finds subject p3 by its first photo; then return to the built-in model.
 
-    from_zero: a face and itself are at no distance, as by all metrics but inner products.
+    from_zero: the distance of a face to itself is 0, as with all metrics but inner products
     """
     photo = crops(3, 3000, STRONG)["grey"]
     for task in tasks:

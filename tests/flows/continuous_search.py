@@ -1,12 +1,15 @@
-"""Somebody who searches without a pause while the service learns and swaps."""
+"""A client that searches without a pause while the service trains and changes models."""
 
 import threading
 
 import httpx
 
 
-class Searcher(threading.Thread):
-    """Asks collection `c` for the nearest of an aligned photo; what went wrong, and which models answered."""
+class ContinuousSearch(threading.Thread):
+    """Search collection `c` with an aligned photo, again and again, until the context ends.
+
+    failures: errors, refusals and answers without a match; models: the model of each answer, in order
+    """
 
     def __init__(self, client: httpx.Client, photo: bytes) -> None:
         super().__init__(daemon=True)
@@ -28,7 +31,7 @@ class Searcher(threading.Thread):
                 else:
                     self.failures.append(answer.text)
 
-    def __enter__(self) -> "Searcher":
+    def __enter__(self) -> "ContinuousSearch":
         self.start()
         return self
 

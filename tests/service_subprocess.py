@@ -1,0 +1,183 @@
+"""Run `likeness serve` as an operator does, kill its processes, and check that nothing was lost or repeated."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+
+LIKENESS_COMMAND = [sys.executable, "-m", "app.cli"]
+ROOT = Path(__file__).resolve().parents[1]
+POLL_SECONDS = 0.1
+SHOWN_LOG_CHARACTERS = 3000
+
+
+class ServiceSubprocess:
+    """`likeness serve` and its workers, over one home. `client` holds an administrator's key.
+
+    settings: variables of the service, in lower case and without their prefix
+    """
+
+    def __init__(self, home: Path, port: int, **settings: str) -> None:
+        self.home, self.port = home, port
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("LIKENESS_")} | {
+            "LIKENESS_HOME": str(home),
+            "LIKENESS_LEASE_SECONDS": "2",
+            "LIKENESS_POLL_SECONDS": "0.1",
+            "LIKENESS_WORKERS": "1",
+            "LIKENESS_WPCA_AFTER_FACES": "0",
+            "LIKENESS_DEFAULT_RECOGNISER": "lbp",
+            "OMP_NUM_THREADS": "1",
+        }
+        self.env |= {f"LIKENESS_{name.upper()}": value for name, value in settings.items()}
+        created = subprocess.run(
+            [*LIKENESS_COMMAND, "keys", "create", "--new", "--role", "admin"],
+            env=self.env,
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+        )
+        headers = {"x-api-key": created.stdout.decode().strip()}
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        with (self.home / "log").open("ab") as log:
+            command = [*LIKENESS_COMMAND, "serve", "--port", str(self.port)]
+            self.process = subprocess.Popen(command, env=self.env, cwd=ROOT, stdout=log, stderr=log)
+        self.wait_until_ready()
+
+    def wait_until_ready(self, seconds: float = 90) -> None:
+        """Wait until every index of the API holds the faces that are in the tables."""
+        assert self.process is not None
+        last_answer = ""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                answer = self.client.get("/readyz")
+                if answer.status_code == 200:
+                    return
+                last_answer = answer.text
+            except httpx.TransportError as error:
+                last_answer = str(error)
+            time.sleep(POLL_SECONDS)
+        raise AssertionError(f"not ready: {last_answer}\n{self.read_log_end()}")
+
+    def read_log_end(self) -> str:
+        return (self.home / "log").read_text()[-SHOWN_LOG_CHARACTERS:]
+
+    def list_processes(self, role: str) -> list[psutil.Process]:
+        """The living processes of a role: `api`, a worker's queue (`default` or `training`), or `all`."""
+        assert self.process is not None
+        server = psutil.Process(self.process.pid)
+        if role == "api":
+            return [server]
+        workers = [child for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
+        return [server, *workers] if role == "all" else [w for w in workers if role in w.cmdline()]
+
+    def kill(self, role: str) -> None:
+        """Send SIGKILL to the processes of a role.
+
+        The server starts killed workers again by itself. If the server is killed, its workers end, and this method
+        starts the service again.
+        """
+        assert self.process is not None
+        victims, orphans = self.list_processes(role), self.list_processes("all")[1:] if role == "api" else []
+        for victim in victims:
+            victim.send_signal(signal.SIGKILL)
+        if role in ("api", "all"):
+            self.process.wait()
+            deadline = time.monotonic() + 20
+            while alive := [orphan for orphan in orphans if _is_alive(orphan)]:
+                assert time.monotonic() < deadline, f"workers outlived their server: {alive}"
+                time.sleep(POLL_SECONDS / 2)
+            self.start()
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(20)
+        self.client.close()
+
+    def wait_for_job(self, path: str, seconds: float = 120) -> dict[str, Any]:
+        """Wait until a job has ended, through any restart of the API, and return it.
+
+        path: of the job; empty if the API answered at once and there is no job
+        """
+        if not path:
+            return {"state": "succeeded"}
+        deadline, job = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            try:
+                job = self.client.get(path).json()
+                if job.get("finished_at"):
+                    return dict(job)
+            except (httpx.TransportError, json.JSONDecodeError):
+                time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
+        raise AssertionError(f"the job did not end within {seconds} s: {job}\n{self.read_log_end()}")
+
+    def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Rows read from the SQLite database directly."""
+        with closing(sqlite3.connect(self.home / "likeness.sqlite", timeout=20)) as database:
+            return database.execute(statement, values).fetchall()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """A zombie counts as dead: the process that inherits orphans here may never collect it."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def check_consistency(service: ServiceSubprocess, collection: str) -> None:
+    """Check that tables, files and index agree: each face once, with its embedding, its crops and its index entry."""
+    service.wait_until_ready()
+    faces = service.query("select pk, face_id, image_id, number from faces where collection_id = ?", collection)
+    [(champion,)] = service.query(
+        "select champion from deployments where collection_id = ? and task = 'identity'", collection
+    )
+    embeddings = service.query(
+        "select face_pk, vector from embeddings join faces on pk = face_pk"
+        " where collection_id = ? and model_id = ? and task = 'identity' order by face_pk",
+        collection,
+        champion,
+    )
+    assert sorted(face[0] for face in faces) == [embedding[0] for embedding in embeddings], (
+        "a face without its embedding, or an embedding without its face"
+    )
+    assert len({(face[2], face[3]) for face in faces}) == len(faces), "a face is stored twice"
+    blobs = service.home / "blobs" / f"c-{collection}"
+    files = {p.name for p in blobs.rglob("*") if p.is_file()}
+    assert all(image in files and f"{image}-{number}.grey.png" in files for _, _, image, number in faces), (
+        "a face without its files"
+    )
+    if faces:
+        _check_index(service, collection, [face[1] for face in faces], [vector for _, vector in embeddings])
+
+
+def _check_index(service: ServiceSubprocess, collection: str, face_ids: list[str], vectors: list[bytes]) -> None:
+    """Check that a search returns every face, at the distances that the stored embeddings have."""
+    embeddings = np.stack([np.frombuffer(vector, "<f4") for vector in vectors])
+    query = embeddings[len(embeddings) // 2]
+    answer = service.client.post(
+        f"/v1/collections/{collection}/search:by-embedding",
+        params={"limit": 4096, "group_by": "face"},
+        json={"vector": query.tolist()},
+    ).json()
+    matches = answer["faces"][0]["matches"]
+    assert sorted(match["face_id"] for match in matches) == sorted(face_ids), "the index holds other faces"
+    expected = np.sort(((embeddings - query) ** 2).sum(axis=1))
+    distances = [match["distance"] for match in matches]
+    assert np.allclose(distances, expected, atol=1e-2), "the index holds other embeddings"
