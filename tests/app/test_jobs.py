@@ -149,7 +149,8 @@ def test_an_event_stream_is_kept_alive_while_nothing_changes(
 def test_a_job_is_polled_no_longer_than_somebody_watches_it(service: Service, jobs: list[str]) -> None:
     pollers_before = set(events.POLLERS.values())
     with service.client.stream("GET", f"/v1/jobs/{jobs[3]}/events") as answer:
-        assert next(_states(answer.iter_lines())) == "queued"
+        states = _states(answer.iter_lines())  # the stream closes with its iterator
+        assert next(states) == "queued"
         [poller] = set(events.POLLERS.values()) - pollers_before
         assert poller.watchers == {jobs[3]: 1}
     assert poller.task is not None
