@@ -99,18 +99,19 @@ async def _file_part(blocks: AsyncIterator[bytes], boundary: bytes) -> AsyncIter
         async for block in blocks:
             parser.write(block)
             yield part.taken()
-        parser.finalize()
     except FormParserError as error:
         raise Invalid(f"the body is not whole multipart/form-data: {error}", code="InvalidRequest") from error
     if not part.seen:
         raise Invalid("the form has no part named `file`", code="InvalidRequest")
+    if not part.ended:
+        raise Invalid("the form ends before its last boundary: the upload was cut off", code="InvalidRequest")
 
 
 class _Part:
-    """What the parser tells: headers of a part, then its bytes."""
+    """Collects what the parser reads: the headers of the part, its bytes, and the end of the form."""
 
     def __init__(self) -> None:
-        self.seen = False
+        self.seen = self.ended = False
         self._name = self._value = b""
         self._blocks: list[bytes] = []
 
@@ -120,6 +121,7 @@ class _Part:
             "on_header_value": self._on_value,
             "on_header_end": self._on_header,
             "on_part_data": self._on_data,
+            "on_end": self._on_end,
         }
 
     def taken(self) -> bytes:
@@ -145,3 +147,6 @@ class _Part:
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         self._blocks.append(data[start:end])
+
+    def _on_end(self) -> None:
+        self.ended = True

@@ -1,4 +1,4 @@
-"""Server-sent events of jobs: one poller per process reads every watched job in one query."""
+"""Stream the changes of jobs: one poller per process reads every watched job in one query."""
 
 import asyncio
 import logging
@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import OperationalError
+from sse_starlette import ServerSentEvent
 
 from app.db.session import reading
 from app.db.tables import Job
@@ -18,9 +19,6 @@ log = logging.getLogger("likeness.jobs")
 
 POLL_SECONDS = 0.3
 RETRY_SECONDS = 1.0
-KEEP_ALIVE_SECONDS = 15.0
-KEEP_ALIVE = ": waiting for the database\n\n"
-"""A comment, which clients of server-sent events ignore."""
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -73,31 +71,23 @@ class Poller:
 POLLERS: WeakKeyDictionary[Any, Poller] = WeakKeyDictionary()
 
 
-async def stream_job(resources: Resources, job_id: str) -> AsyncIterator[str]:
-    """Yield the job each time it changes, until it has ended or was removed.
-
-    While the database is away, the stream stays open and yields a comment every KEEP_ALIVE_SECONDS.
-    """
+async def stream_job(resources: Resources, job_id: str) -> AsyncIterator[ServerSentEvent]:
+    """Yield the job each time it changes, until it has ended or was removed; wait while the database is away."""
     poller = POLLERS.setdefault(resources, Poller(resources.database))
     poller.watch(job_id)
-    last_event = ""
+    last: JobOut | None = None
     try:
         while True:
-            try:
-                async with asyncio.timeout(KEEP_ALIVE_SECONDS), poller.polled:
-                    await poller.polled.wait()
-            except TimeoutError:
-                yield KEEP_ALIVE
-                continue
+            async with poller.polled:
+                await poller.polled.wait()
             if job_id not in poller.latest:
                 continue  # this query began before the job was watched
             job = poller.latest[job_id]
             if job is None:
                 return
-            event = job.model_dump_json()
-            if event != last_event:
-                last_event = event
-                yield f"data: {event}\n\n"
+            if job != last:
+                last = job
+                yield ServerSentEvent(job.model_dump_json(), sep="\n")
             if job.state in ENDED:
                 return
     finally:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import StreamingResponse
+from sse_starlette import EventSourceResponse
 
 from app.db import examples
 from app.db.field_types import Word
@@ -72,13 +72,13 @@ def list_items(
     "/{job_id}/events",
     summary="Watch a job",
     openapi_extra=READER,
-    response_class=StreamingResponse,
+    response_class=EventSourceResponse,
     responses=EVENTS,
 )
-def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep) -> StreamingResponse:
-    """Server-sent events: `data: {job}` at each change, until it has ended."""
+def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep) -> EventSourceResponse:
+    """Server-sent events: `data: {job}` at each change, until it has ended. Comments keep an idle stream open."""
     service.get_job(session, job_id)
-    return StreamingResponse(events.stream_job(resources, job_id), media_type="text/event-stream")
+    return EventSourceResponse(events.stream_job(resources, job_id), sep="\n")
 
 
 @router.post("/{job_id}:cancel", summary="Cancel a job", openapi_extra={**OPERATOR, **refuses((409, "ResourceInUse"))})

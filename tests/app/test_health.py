@@ -85,7 +85,10 @@ def test_figures_are_told_to_who_has_a_key(api: httpx.Client, gallery: Gallery) 
     api.get("/v1/collections/staff")
     api.get("/v1/collections/nobody")
     assert api.get("/metrics", headers={"x-api-key": ""}).status_code == 401
+    for i in range(3):
+        api.get(f"/v1/jobs/guess{i}/", headers={"x-api-key": ""})
     told = api.get("/metrics").text
+    assert "guess" not in told, "anybody could add series without end"
     assert 'likeness_faces{collection="staff",role="gallery"} 20.0' in told
     assert 'likeness_index_vectors{collection="staff",model="m-one",task="identity"} 20.0' in told
     assert 'likeness_requests_total{method="GET",route="/v1/collections/{collection}",status="404"} 1.0' in told

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from sqlalchemy import text
+from sse_starlette import EventSourceResponse
 
 from app.db.session import writing
 from app.db.tables import Collection, Job, now
@@ -128,6 +129,41 @@ def test_an_event_stream_ends_when_its_job_is_removed(service: Service, jobs: li
         with writing(service.resources.database) as session:
             session.delete(session.get_one(Job, jobs[3]))
         assert list(states) == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_event_stream_is_kept_alive_while_nothing_changes(
+    service: Service, jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EventSourceResponse, "DEFAULT_PING_INTERVAL", 0.1)
+    with service.client.stream("GET", f"/v1/jobs/{jobs[3]}/events") as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        assert answer.headers["Cache-Control"] == "no-store"
+        lines = [line for line, _ in zip((line for line in answer.iter_lines() if line), range(8), strict=False)]
+    [event] = [line for line in lines if line.startswith("data: ")]
+    assert json.loads(event.removeprefix("data: ")) == service.client.get(f"/v1/jobs/{jobs[3]}").json()
+    assert all(line.startswith(": ping") for line in lines if line != event)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_is_polled_no_longer_than_somebody_watches_it(service: Service, jobs: list[str]) -> None:
+    pollers_before = set(events.POLLERS.values())
+    with service.client.stream("GET", f"/v1/jobs/{jobs[3]}/events") as answer:
+        states = _states(answer.iter_lines())  # the stream closes with its iterator
+        assert next(states) == "queued"
+        [poller] = set(events.POLLERS.values()) - pollers_before
+        assert poller.watchers == {jobs[3]: 1}
+    assert poller.task is not None
+    until = time.monotonic() + 10
+    while not poller.task.done() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert poller.task.done()
+    assert (poller.watchers, poller.latest) == ({}, {})
+
+
+def test_a_job_that_is_unknown_has_no_event_stream(service: Service) -> None:
+    answer = service.client.get("/v1/jobs/none/events")
+    assert (answer.status_code, answer.json()["code"]) == (404, "ResourceNotFound")
 
 
 def _states(lines: Iterator[str]) -> Iterator[str]:

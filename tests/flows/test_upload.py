@@ -38,6 +38,15 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return file.getvalue()
 
 
+def form(data: bytes, headers: bytes = b"", end: bytes = b"--b--\r\n") -> dict[str, object]:
+    """A form with one file; headers: further ones of its part; end: the last boundary."""
+    head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.tar"\r\n' + headers + b"\r\n"
+    return {
+        "content": head + data + b"\r\n" + end,
+        "headers": {"Content-Type": "multipart/form-data; boundary=b"},
+    }
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """A folder on the server."""
@@ -62,6 +71,7 @@ def send(service: Service, **request: object) -> httpx.Response:
 def test_an_archive_becomes_a_gallery_however_it_is_sent(staff: Service, photos: Path) -> None:
     ways: dict[str, dict[str, object]] = {
         "form": {"files": {"file": ("a.tar", tar(FEW))}},
+        "form made by hand": form(tar(FEW)),
         "tar": {"content": tar(FEW), "headers": {"Content-Type": "application/x-tar"}},
         "tar.gz": {"content": tar(FEW, "w:gz"), "headers": {"Content-Type": "application/gzip"}},
         "zip": {"content": zipped(FEW), "headers": {"Content-Type": "application/zip"}},
@@ -106,6 +116,9 @@ def test_a_hostile_or_broken_upload_is_refused_before_anything_is_kept(staff: Se
         (422, "InvalidArchive", {"content": b""}),
         (413, "ArchiveTooLarge", {"content": bomb.getvalue()}),
         (422, "InvalidParameter", {"files": {"photos": tar(FEW)}}),
+        (422, "InvalidParameter", {"files": [("file", tar(FEW)), ("file", tar(FEW))]}),
+        (422, "InvalidRequest", form(tar(FEW), end=b"")),
+        (422, "InvalidRequest", form(tar(FEW), headers=b"X-Filler: %s\r\n" % (b"x" * 100_000))),
         (422, "InvalidRequest", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data; boundary=x"}}),
         (422, "InvalidRequest", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}),
         (422, "InvalidParameter", {"json": {"directory": ""}}),
