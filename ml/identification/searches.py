@@ -110,7 +110,7 @@ class SearchOutcomes:
         or the person has no other face
     """
 
-    places: Ids
+    positions: Ids
     owners: Ids
     stranger: Floats
     mate: Floats
@@ -119,7 +119,7 @@ class SearchOutcomes:
 def search_gallery(
     index: SearchableIndex,
     people: GalleryPeople,
-    places: Ids,
+    positions: Ids,
     rule: DecisionRule,
     check: Callable[[], None] = lambda: None,
 ) -> SearchOutcomes:
@@ -127,15 +127,15 @@ def search_gallery(
 
     check: called before each batch; what it raises ends the measurement
     """
-    stranger, mate = np.full(len(places), np.inf), np.full(len(places), np.inf)
+    stranger, mate = np.full(len(positions), np.inf), np.full(len(positions), np.inf)
     templates = _Templates(index, people)
     size = max(8, min(MAX_BATCH_SEARCHES, BATCH_NUMBERS // index.dim))
-    for start in range(0, len(places), size):
+    for start in range(0, len(positions), size):
         check()
-        batch = places[start : start + size]
+        batch = positions[start : start + size]
         stop = start + len(batch)
         stranger[start:stop], mate[start:stop] = _search_batch(index, people, templates, batch, rule)
-    return SearchOutcomes(places, people.owners[places], stranger, mate)
+    return SearchOutcomes(positions, people.owners[positions], stranger, mate)
 
 
 def _search_batch(
