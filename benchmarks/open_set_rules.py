@@ -31,7 +31,7 @@ from benchmarks.open_set_scores import (
     tail_threshold,
 )
 from benchmarks.open_set_trial import OpenSetTrial, TrialSizes, draw_trial
-from ml.evaluation.protocols import people_of
+from ml.evaluation.protocols import number_people
 from ml.model import Recipe
 from ml.types import Ids, Rows, Spec
 from papers.harness.photos import Photos
@@ -97,7 +97,7 @@ class FaceSets:
             with np.load(self.folder / f"{photo_set}_{recogniser}.npz") as kept:
                 rows, people = kept["rows"], np.unique(kept["people"], return_inverse=True)[1].astype(np.int64)
         else:
-            people = people_of(self.photos.names(photo_set))
+            people = number_people(self.photos.names(photo_set))
             if recogniser == DLIB_RESNET.name:
                 rows = self.photos.described(photo_set, Recipe((Spec(recogniser, dict(DLIB_OPTIONS)),)))
             else:

@@ -49,7 +49,7 @@ from ml import images, synthetic_faces
 from ml.descriptors.common.dlib_network import INPUT, build_model
 from ml.descriptors.common.dlib_weights import read_network
 from ml.descriptors.dlib_resnet import BATCH, CHIP_PIXELS, CHIP_POINTS, cut_chips, find_weights, read_weights
-from ml.evaluation.protocols import people_of, read
+from ml.evaluation.protocols import number_people, read
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.verification import accuracy, best_threshold
 from ml.evaluation.verification_pairs import read_folds
@@ -137,7 +137,9 @@ def figures(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[
         ranked = [rank_protocol(rows, read(f"{kind}-{k}", photos.lfw.protocol, names)) for k in range(draws)]
         report = summarise(ranked, protocol=kind)
         values += [report.mean_average_precision.value, report.ncall["1"].value, report.ncall["10"].value]
-    return [100 * f for f in (*values, verified(rows, names, photos), *open_set(rows, people_of(names), distractors))]
+    return [
+        100 * f for f in (*values, verified(rows, names, photos), *open_set(rows, number_people(names), distractors))
+    ]
 
 
 def verified(rows: Rows, names: list[str], photos: Photos) -> float:

@@ -19,7 +19,7 @@ from app.storage.recognisers.catalogue import DLIB_OPTIONS
 from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, sample_genuine
 from ml.calibration.rate_intervals import TAIL_EXPONENT, effective_pairs
 from ml.distances import EUCLIDEAN
-from ml.evaluation.protocols import people_of
+from ml.evaluation.protocols import number_people
 from ml.model import Recipe
 from ml.reference_calibrations import FOLDER
 from ml.types import Ids, Rows, Spec
@@ -86,7 +86,7 @@ def main() -> None:
     recipe = Recipe((Spec(name, OPTIONS[name]),))
     rows = photos.described("lfw", recipe)
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    people = people_of(photos.names("lfw"))
+    people = number_people(photos.names("lfw"))
     calibration = measure(rows, people)
     stored = calibration.to_dict()
     impostors = stored["impostors"]

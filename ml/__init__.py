@@ -1,1 +1,1 @@
-"""Faces to embeddings: arrays and files only; no web, no database, no settings."""
+"""The face recognition library: from photos to embeddings, and what is computed from them. Arrays and files only."""

@@ -1,11 +1,13 @@
-"""Which cells of the face and which descriptors made a distance: its exact parts, not an estimate.
+"""Explain a distance: how much each cell of the face and each descriptor contributes. The parts are exact.
 
-A linear embedding makes d = |L (x - y)|^2 = sum_j (x_j - y_j) (L^T L (x - y))_j, one part for each number of the
-descriptor, and numbers are summed by the cell that they tell of. A part above 0 draws the two faces apart; one below 0
-draws them together, since cells speak through the same axes.
+For a linear embedding, d = |L (x - y)|^2 = sum_j (x_j - y_j) (L^T L (x - y))_j. This is one term for each number of the
+descriptor, and the terms are summed by the cell that a number describes. A contribution can be
+negative, because the terms of different cells interact through the same axes.
 
-    for told in explain(generation, row, others):
-        told.parts[0].cells        (17, 10) for LBP; all cells of all parts, and told.rest, sum to told.distance
+    for explanation in explain_distances(model, row, others):
+        explanation.parts[0].cells        (17, 10) for LBP
+
+All cells of all parts and the rest sum to the distance.
 """
 
 from collections.abc import Iterator
@@ -25,9 +27,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class DescriptorContribution:
-    """What one descriptor made of a distance: `contribution` is the sum of its `cells`.
+    """The contribution of one descriptor to a distance.
 
-    cells: (layout.rows, layout.columns) float64; both None where the descriptor has no cells
+    contribution: the sum over its cells; cells: (layout.rows, layout.columns) float64
+    layout, cells: None if the descriptor has no cells
     """
 
     descriptor: str
@@ -39,10 +42,10 @@ class DescriptorContribution:
 
 @dataclass(frozen=True, eq=False)
 class DistanceExplanation:
-    """The contributions of the parts and `rest` sum to `distance`, the squared distance in float64.
+    """A squared distance (float64) and its parts: the contributions of the parts and `rest` sum to `distance`.
 
-    rest: what no cell made. 0 for one linear map; with CLML it is what came of the faces' belonging to different
-    local maps, with rows of unit length (`wpca` with `unit`) what came of their different lengths
+    rest: the part that no cell contributes. It is 0 for a single linear map. With CLML it comes from faces in different
+        local maps, with embeddings of unit length from their different norms.
     """
 
     distance: float
@@ -50,29 +53,30 @@ class DistanceExplanation:
     rest: float
 
 
-def explain(generation: Model, row: Rows, others: Rows, task: str = "identity") -> list[DistanceExplanation]:
-    """The distances between one face and each of several, taken apart.
+def explain_distances(model: Model, row: Rows, others: Rows, task: str = "identity") -> list[DistanceExplanation]:
+    """Explain the distances between one face and n others.
 
-    row: (D,) descriptors of the one; others: (n, D). Raises NotLinear, WrongShape, NotFitted, NotFinite.
+    row: (D,) descriptors of the one; others: (n, D) descriptors of the others
+    Raises NotLinear if the embedder is not made of linear maps; WrongShape, NotFitted, NotFinite.
     """
     rows = np.concatenate([row[None], others])
-    generation.embed(rows[:1], task)  # complains of what cannot be embedded
-    maps = generation.embedder.maps(rows, task)
+    model.embed(rows[:1], task)  # raises if the row cannot be embedded
+    maps = model.embedder.maps(rows, task)
     if maps is None:
-        raise NotLinear(f"the embedder {generation.embedder_name}")
-    values, rest = contributions(maps)
+        raise NotLinear(f"the embedder {model.embedder_name}")
+    values, rest = compute_contributions(maps)
     return [
-        DistanceExplanation(float(of.sum() + over), tuple(_parts(generation.recipe, of)), float(over))
+        DistanceExplanation(float(of.sum() + over), tuple(_parts(model.recipe, of)), float(over))
         for of, over in zip(values, rest, strict=True)
     ]
 
 
-def contributions(maps: Maps) -> tuple[Floats, Floats]:
-    """(n, D) what each number made of the distances of the first row to n others, and (n,) what none of them made.
+def compute_contributions(maps: Maps) -> tuple[Floats, Floats]:
+    """Split the distances of the first row to n others: (n, D) contributions of each number, and (n,) the rest.
 
-    With q the shares, and m and D for the mean and the difference of two faces, one has
-    z_x - z_y = sum_s mq_s L_s (x - y) + Dq_s (L_s mx - o_s): the first term by number, the second is the rest. Taken
-    so, neither depends on where the descriptor has its origin.
+    With q the shares, and m and D the mean and the difference of two faces,
+    z_x - z_y = sum_s mq_s L_s (x - y) + Dq_s (L_s mx - o_s). The first term is split by number, the second is the rest.
+    Neither depends on the origin of the descriptor.
     """
     x, others = maps.rows[:1].astype(np.float64), maps.rows[1:].astype(np.float64)
     if maps.projections is None:
@@ -92,13 +96,13 @@ def contributions(maps: Maps) -> tuple[Floats, Floats]:
 
 
 def _turned(maps: Maps, s: np.int64, rows: Floats) -> Floats:
-    assert maps.projections is not None, "the identity turns nothing"
+    assert maps.projections is not None, "the identity has no projections"
     projected: Floats = rows @ maps.projections[s].astype(np.float64).T
     return projected
 
 
 def _parts(recipe: Recipe, values: Floats) -> Iterator[DescriptorContribution]:
-    """values: (D,), those of each descriptor after those of the one before."""
+    """Split (D,) contributions by descriptor and cell."""
     start = 0
     for spec, descriptor in zip(recipe.descriptors, recipe.built, strict=True):
         own, cells = values[start : start + descriptor.dim], descriptor.cells

@@ -1,4 +1,4 @@
-"""Similarity transforms and the pictures that they cut. A matrix is (2, 3) float64: p = matrix @ (x, y, 1)."""
+"""Similarity transforms, and crops cut by them. A matrix is (2, 3) float64: p = matrix @ (x, y, 1)."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ Matrix = NDArray[np.float64]
 
 
 def similarity(source: NDArray[Any], target: NDArray[Any]) -> Matrix:
-    """The turn, scale and shift that bring (n, 2) points nearest to others: least squares (Umeyama 1991).
+    """Fit the rotation, scale and shift that map (n, 2) source points to (n, 2) target points by least squares.
 
-    A mirror image is never made. Points that all lie in one place keep their scale.
+    Returns (2, 3). It never reflects. If all source points coincide, the scale is 1. Source: Umeyama 1991.
     """
     from_mean, to_mean = source.mean(0, dtype=np.float64), target.mean(0, dtype=np.float64)
     a = (source - from_mean) @ (1, 1j)
@@ -23,31 +23,32 @@ def similarity(source: NDArray[Any], target: NDArray[Any]) -> Matrix:
 
 
 def _matrix(turn: complex, from_point: NDArray[Any], to_point: NDArray[Any]) -> Matrix:
-    """The similarity that multiplies by `turn`, points being complex numbers, and moves one point to another."""
+    """Return the similarity that multiplies points, as complex numbers, by `turn` and maps one point to another."""
     linear = np.array([[turn.real, -turn.imag], [turn.imag, turn.real]])
     return np.column_stack([linear, to_point - linear @ from_point])
 
 
 def scaled(scale: float, from_point: NDArray[Any], to_point: NDArray[Any]) -> Matrix:
-    """Scale, no turn; one point goes to another. Points are (2,)."""
+    """Return the (2, 3) matrix that scales without rotation and maps `from_point` (2,) to `to_point` (2,)."""
     return _matrix(complex(scale), from_point, to_point)
 
 
 def moved(matrix: Matrix, points: NDArray[Any]) -> NDArray[np.float32]:
-    """(..., 2) points under the transform."""
+    """Transform (..., 2) points by a (2, 3) matrix."""
     return np.asarray(points @ matrix[:, :2].T + matrix[:, 2], np.float32)
 
 
 def inverse(matrix: Matrix) -> Matrix:
-    """The way back. matrix: (2, 3)."""
+    """Return the inverse of a (2, 3) transform: (2, 3)."""
     back = np.linalg.inv(matrix[:, :2])
     return np.column_stack([back, -back @ matrix[:, 2]])
 
 
 def warp(image: NDArray[np.uint8], matrix: Matrix, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """The (width, height) picture whose pixel `matrix @ (q, 1)` shows the photo's pixel q.
+    """Transform a picture, (H, W) or (H, W, 3): its pixel q moves to `matrix @ (q, 1)` in the result.
 
-    Bilinear; a photo that is shrunk to half or less is averaged first. Outside the photo its rim is repeated.
+    matrix: (2, 3); size: (width, height) of the result. Interpolation is bilinear. A picture that is reduced to half or
+    less is averaged first. Pixels outside the picture repeat its edge.
     """
     scale = float(np.sqrt(abs(np.linalg.det(matrix[:, :2]))))
     step = int(min(1 / max(scale, 1e-6), *image.shape[:2]))
@@ -61,5 +62,5 @@ def warp(image: NDArray[np.uint8], matrix: Matrix, size: tuple[int, int]) -> NDA
 
 
 def grey(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB -> (H, W): 0.299 R + 0.587 G + 0.114 B."""
+    """Convert (H, W, 3) RGB to (H, W) grey: 0.299 R + 0.587 G + 0.114 B."""
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)

@@ -16,12 +16,15 @@ from ml.types import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SIGNATURE, GREY, RGB, UP = b"\x89PNG\r\n\x1a\n", 0, 2, 2
-"""Of PNG (W3C, third edition): its first bytes, two colour types, and the filter that takes off the row above."""
+"""PNG (W3C, third edition): its first bytes, two colour types, and the filter that subtracts the row above."""
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """max_bytes: of the file; max_pixels: width times height; max_side: of either. All are checked before decoding."""
+    """Limits that are checked before a picture is decoded.
+
+    max_bytes: size of the file; max_pixels: width times height; max_side: pixels of the longer side
+    """
 
     max_bytes: int = 20 * 2**20
     max_pixels: int = 50_000_000
@@ -36,7 +39,9 @@ def read(data: bytes, limits: ImageLimits = ImageLimits()) -> Image:
     Raises Unreadable: ImageTooLarge, InvalidImageFormat.
     """
     if len(data) > limits.max_bytes:
-        raise Unreadable("ImageTooLarge", f"the photo has {len(data):,} bytes; at most {limits.max_bytes:,} are taken")
+        raise Unreadable(
+            "ImageTooLarge", f"the photo has {len(data):,} bytes; at most {limits.max_bytes:,} are allowed"
+        )
     try:
         with Pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
             _check(picture.width, picture.height, limits)
@@ -45,25 +50,25 @@ def read(data: bytes, limits: ImageLimits = ImageLimits()) -> Image:
     except Unreadable:
         raise
     except UnidentifiedImageError as error:
-        raise Unreadable("InvalidImageFormat", "the file is not a JPEG, PNG, WebP or BMP picture") from error
+        raise Unreadable("InvalidImageFormat", "the file is not a JPEG, PNG, WebP or BMP image") from error
     except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
-        raise Unreadable("ImageTooLarge", f"the photo has more than the {limits.max_pixels:,} pixels taken") from error
-    except Exception as error:  # a broken file may make a decoder raise anything
-        raise Unreadable("InvalidImageFormat", f"the picture is broken or cut short: {error}") from error
+        raise Unreadable("ImageTooLarge", f"the photo has more than {limits.max_pixels:,} pixels") from error
+    except Exception as error:  # a damaged file can make a decoder raise any exception
+        raise Unreadable("InvalidImageFormat", f"the picture is damaged or truncated: {error}") from error
 
 
 def _check(width: int, height: int, limits: ImageLimits) -> None:
     size = f"the photo is {width} x {height} pixels"
     if width * height > limits.max_pixels:
-        raise Unreadable("ImageTooLarge", f"{size}; at most {limits.max_pixels:,} in all are taken")
+        raise Unreadable("ImageTooLarge", f"{size}; at most {limits.max_pixels:,} pixels in total are allowed")
     if max(width, height) > limits.max_side:
-        raise Unreadable("ImageTooLarge", f"{size}; at most {limits.max_side:,} a side are taken")
+        raise Unreadable("ImageTooLarge", f"{size}; at most {limits.max_side:,} pixels per side are allowed")
 
 
 def _upright(picture: Pillow.Image) -> Pillow.Image:
     try:
         return ImageOps.exif_transpose(picture)
-    except Exception:  # EXIF that cannot be read turns nothing
+    except Exception:  # unreadable EXIF data: do not rotate
         return picture
 
 
@@ -77,9 +82,9 @@ def _rgb(picture: Pillow.Image) -> Image:
 
 
 def encode_png(crop: NDArray[np.uint8]) -> bytes:
-    """Encode a grey (H, W) or RGB (H, W, 3) uint8 crop as PNG, fast rather than small.
+    """Encode a grey (H, W) or RGB (H, W, 3) uint8 crop as PNG, optimised for speed.
 
-    Intel's ISA-L at level 1 compresses a crop as well as zlib in a third of the time.
+    Intel's ISA-L at level 1 compresses a crop as well as zlib does, in a third of the time.
     """
     rows = crop.reshape(len(crop), -1)
     lines = np.empty((len(rows), rows.shape[1] + 1), np.uint8)

@@ -71,7 +71,7 @@ def _options(spec: Spec) -> list[tuple[str, object]]:
 class Model:
     """How faces are described, embedded and scored, for one task or several.
 
-    facts: what else the manifest records: the training, labels and data that the model was made from, and when
+    provenance: what the model was made from: the training, its labels and data, and when. The manifest's `facts`.
     """
 
     id: str
@@ -79,7 +79,7 @@ class Model:
     embedder_name: str
     embedder: Embedder
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class Model:
             "tasks": list(self.tasks),
             "metric": self.metric.label,
             "calibrations": {task: c.to_dict() for task, c in self.calibrations.items()},
-            "facts": dict(self.facts),
+            "facts": dict(self.provenance),
         }
 
 
@@ -151,7 +151,7 @@ def load_model(folder: Path) -> Model:
         embedder_name=manifest["embedder"]["name"],
         embedder=registry.component("embedders", manifest["embedder"]["name"]).load(folder),
         calibrations={t: Calibration.from_dict(c) for t, c in manifest["calibrations"].items()},
-        facts=manifest["facts"],
+        provenance=manifest["facts"],
     )
 
 

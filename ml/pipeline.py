@@ -30,7 +30,7 @@ class FrontEnd:
     wanted: QualityThresholds = field(default_factory=QualityThresholds)
 
     def faces(self, image: Image) -> list[AlignedFace]:
-        """Return all faces of an (H, W, 3) uint8 RGB photo, largest first, whatever their quality."""
+        """Find and align all faces of an (H, W, 3) uint8 RGB photo, largest first, whatever their quality."""
         aligned = (self.align(image, detection) for detection in self.detector.detect(image))
         return [face for face in aligned if face is not None]
 
@@ -44,11 +44,10 @@ class FrontEnd:
         return AlignedFace(detection.box, points, quality, crops)
 
     def aligned(self, image: Image) -> AlignedFace:
-        """Take the whole picture as one face that was aligned elsewhere.
+        """Treat a whole (H, W, 3) picture as one face that was aligned elsewhere.
 
-        A picture of exactly the size of a crop kind becomes that crop unchanged, and the other kind is cut from it.
-        From any other, each kind is cut as the largest centred rectangle of its aspect ratio.
-        image: (H, W, 3).
+        A picture that has exactly the size of a crop kind becomes that crop unchanged, and the other kind is cut from
+        it. From any other picture, each kind is cut as the largest centred rectangle of its aspect ratio.
         """
         height, width = image.shape[:2]
         views = {kind: _view(kind, width, height) for kind in SIZES}
@@ -59,7 +58,7 @@ class FrontEnd:
 
 
 def _view(kind: CropKind, width: int, height: int) -> Matrix:
-    """Picture -> crop, of a picture that shows one aligned face."""
+    """Return the picture -> crop transform for a picture that shows one aligned face."""
     for known, size in SIZES.items():
         if size == (width, height):
             return similarity(TEMPLATES[known], TEMPLATES[kind])

@@ -13,10 +13,11 @@ HEAD = np.array([(-0.5, -0.525, 0.0), (0.5, -0.525, 0.0), (0.0, 0.06, -0.5), (-0
 
 @dataclass(frozen=True)
 class QualityThresholds:
-    """The quality that a face needs to be enrolled; lenient: nearly every face of LFW has it.
+    """The quality that a face needs to be enrolled. The defaults are lenient: nearly every face of LFW passes.
 
-    sharpness, contrast, brightness, yaw, pitch, eye_distance, confidence: as in `Quality`; `darkest` and
-    `brightest` bound the brightness. A roll does not matter, since alignment takes it out.
+    sharpness, contrast, eye_distance, confidence: smallest allowed value, in the units of `Quality`
+    darkest, brightest: allowed range of the brightness
+    yaw, pitch: largest allowed absolute value in degrees. Roll is not limited, because alignment removes it.
     """
 
     sharpness: float = 4.0
@@ -30,8 +31,11 @@ class QualityThresholds:
 
 
 def pose(points: Points) -> tuple[float, float, float]:
-    """Yaw, pitch and roll in degrees: the weak-perspective view of `HEAD` nearest to the points (DeMenthon, Davis
-    1995, one step). Yaw is positive towards the viewer's right, pitch downwards, roll clockwise."""
+    """Estimate yaw, pitch and roll in degrees from (5, 2) landmarks.
+
+    Fits a weak-perspective view of `HEAD` (DeMenthon and Davis 1995, one step). Yaw is positive towards the viewer's
+    right, pitch downwards, roll clockwise.
+    """
     view = np.linalg.pinv(HEAD - HEAD.mean(0)) @ (points - points.mean(0))
     u, v = view.T
     scale = max((np.linalg.norm(u) + np.linalg.norm(v)) / 2, 1e-9)
@@ -41,7 +45,10 @@ def pose(points: Points) -> tuple[float, float, float]:
 
 
 def assess(grey: Crops, points: Points, confidence: float, wanted: QualityThresholds = QualityThresholds()) -> Quality:
-    """grey: the (170, 100) crop; points: in the photo; confidence: the detector's."""
+    """Measure the quality of a face and list the reasons not to enrol it.
+
+    grey: (170, 100) crop; points: (5, 2) landmarks in the photo; confidence: of the detection; wanted: the thresholds
+    """
     yaw, pitch, roll = pose(points)
     sharpness = float(cv2.Laplacian(grey, cv2.CV_32F).var())
     brightness, contrast = float(grey.mean()), float(grey.std())

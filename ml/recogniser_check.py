@@ -1,4 +1,4 @@
-"""Check on synthetic faces that a descriptor tells people apart: random numbers and wrong preprocessing are noticed."""
+"""Check on synthetic faces that a descriptor tells people apart. This detects wrong preprocessing."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,19 +16,19 @@ PEOPLE, PHOTOS_A_PERSON = 24, 3
 FIRST_PERSON = 9000
 PHOTO_PIXELS = 160
 MIN_AUC = 0.88
-"""Face recognisers reach 0.97 to 0.99 here, bare pixels and untrained networks up to 0.83 (docs/use/recognisers.md)."""
+"""Face recognisers reach 0.97 to 0.99 here, raw pixels and untrained networks up to 0.83 (docs/use/recognisers.md)."""
 TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
 class SyntheticCheck:
-    """How well a descriptor tells the people of `PEOPLE` x `PHOTOS_A_PERSON` synthetic photos apart, by the cosine.
+    """The result of comparing `PEOPLE` x `PHOTOS_A_PERSON` synthetic photos by the cosine of their descriptors.
 
-    auc: how often two photos of one person are more alike than photos of two people, 0..1; chance is 0.5
-    pixels_auc: the same by the crops' bare pixels
-    right_first: for how many photos the most alike of all others shows the same person, 0..1
+    auc: AUC of pairs of one person against pairs of two people, 0..1; chance is 0.5
+    pixels_auc: the same, computed from the pixels of the crops
+    right_first: share of the photos whose nearest other photo shows the same person, 0..1
     same, other: median cosine of two photos of one person, and of two people
-    repeatable: whether the same photo gives the same numbers twice
+    repeatable: whether the same photo has the same descriptor twice
     """
 
     auc: float
@@ -44,9 +44,9 @@ class SyntheticCheck:
 
 
 def check_recogniser(descriptor: Descriptor) -> SyntheticCheck:
-    """Describe the synthetic photos and compare all pairs. Takes about two seconds and the time of 72 faces.
+    """Describe the synthetic photos and compare all pairs. Takes two seconds, plus the time to describe 72 faces.
 
-    Raises WrongShape, NotFinite (what it gives for a face cannot be used).
+    Raises WrongShape or NotFinite if the descriptor's output cannot be used.
     """
     crops = synthetic_crops()[descriptor.crop]
     rows, again = descriptor.describe(crops), descriptor.describe(crops[:PHOTOS_A_PERSON])
@@ -68,7 +68,10 @@ def check_recogniser(descriptor: Descriptor) -> SyntheticCheck:
 
 @lru_cache(maxsize=1)
 def synthetic_crops() -> dict[CropKind, Crops]:
-    """(PEOPLE x PHOTOS_A_PERSON, ...) of each kind, one person after the other; aligned by the true points."""
+    """Draw the synthetic photos, person by person, and align them by their true landmarks.
+
+    Returns (PEOPLE x PHOTOS_A_PERSON, ...) crops of each kind.
+    """
     aligner = Similarity()
     cut = [
         aligner.crops(*photograph(person(FIRST_PERSON + who), shot, PHOTO_PIXELS))

@@ -27,7 +27,7 @@ def generation(name: str, dim: int = 8, seed: int = 0) -> Model:
         "projection": draw.standard_normal((dim, WIDTH), dtype=np.float32),
         "offset": np.zeros(dim, np.float32),
     }
-    return Model(name, Recipe(), "wpca", embedder, facts={"made": "for a test"})
+    return Model(name, Recipe(), "wpca", embedder, provenance={"made": "for a test"})
 
 
 def people(count: int, photos: int, dim: int = 8, seed: int = 0, spread: float = 0.2) -> tuple[Rows, list[str]]:

@@ -75,7 +75,7 @@ KNOWN: dict[Refusal, tuple[str, str]] = {
     ),
     (422, "ImageTooLarge"): (
         "the picture is over a limit of bytes or pixels",
-        "the photo is 20000 x 4000 pixels; at most 50,000,000 in all are taken",
+        "the photo is 20000 x 4000 pixels; at most 50,000,000 pixels in total are allowed",
     ),
     (422, "NoFace"): ("no face was found in the photo", "no face was found in the photo"),
     (422, "InvalidArchive"): (

@@ -37,7 +37,7 @@ def suggest(session: Session, resources: Resources, wanted: SuggestIn) -> Sugges
     champion = resources.generations.get(deployment.champion)
     faces = _sample(session, champion, wanted)
     calibration = champion.calibrations.get(wanted.task)
-    unseen = calibration if wanted.task in champion.facts.get("by_held_out", ()) else None
+    unseen = calibration if wanted.task in champion.provenance.get("by_held_out", ()) else None
     labelled, answers = _labelled(session, wanted.task, faces), _answers(session, champion, wanted)
     pairs, distances = choose_pairs(
         faces.rows, faces.subjects, champion.metric, unseen, answers, labelled, wanted.limit

@@ -66,7 +66,7 @@ def _explain_task(
             parts=[_part(part, task, factor) for part in result.parts],
             rest=factor * result.rest,
         )
-        for result in explanation.explain(model, model.describe(query)[0], rows, task)
+        for result in explanation.explain_distances(model, model.describe(query)[0], rows, task)
     ]
 
 

@@ -180,19 +180,19 @@ def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration |
     """Searches for people held out of a training on this collection; None where the model was not trained here."""
     if not _is_trained_here(model, key):
         return None
-    kept = model.facts.get("open_set", {}).get(key.task)
+    kept = model.provenance.get("open_set", {}).get(key.task)
     return OpenSetCalibration.from_dict(kept) if kept else OpenSetCalibration(DecisionRule())
 
 
 def _held_out_calibration(model: Model, key: IndexKey) -> Calibration | None:
     """The calibration that a training on this collection measured on held-out people; None for any other model."""
-    unseen = _is_trained_here(model, key) and key.task in model.facts.get("by_held_out", ())
+    unseen = _is_trained_here(model, key) and key.task in model.provenance.get("by_held_out", ())
     return model.calibrations[key.task] if unseen else None
 
 
 def _is_trained_here(model: Model, key: IndexKey) -> bool:
     """Whether a training fitted the model to people of this collection."""
-    return "training" in model.facts and key.collection in model.facts["changes"]
+    return "training" in model.provenance and key.collection in model.provenance["changes"]
 
 
 def _fit_calibration(

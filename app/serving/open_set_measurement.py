@@ -107,4 +107,4 @@ def _summarise(source: Any, outcomes: SearchOutcomes, faces: int) -> list[Strang
 def _with_other_faces(outcomes: SearchOutcomes, people: GalleryPeople) -> SearchOutcomes:
     """Only searches for people whom another face of theirs can find."""
     keep = people.face_counts[outcomes.owners] > 1
-    return SearchOutcomes(outcomes.places[keep], outcomes.owners[keep], outcomes.stranger[keep], outcomes.mate[keep])
+    return SearchOutcomes(outcomes.positions[keep], outcomes.owners[keep], outcomes.stranger[keep], outcomes.mate[keep])

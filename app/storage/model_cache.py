@@ -56,7 +56,7 @@ class ModelStore:
 
 def lbp_model() -> Model:
     """The model that needs no data and no file: LBP with its own distance."""
-    return Model(FIRST, Recipe(), "l2", L2(), facts={"made": "built in: LBP with its own distance"})
+    return Model(FIRST, Recipe(), "l2", L2(), provenance={"made": "built in: LBP with its own distance"})
 
 
 def ensure_first(session: Session, generations: ModelStore) -> None:

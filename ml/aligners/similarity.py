@@ -1,4 +1,4 @@
-"""The aligner: five points to fixed places."""
+"""Cut aligned crops: the five landmarks of a face are mapped to fixed positions."""
 
 from dataclasses import dataclass
 
@@ -18,23 +18,25 @@ TEMPLATES: dict[CropKind, NDArray[np.float32]] = {
         np.float32,
     ),
 }
-"""Where the five points come to lie; `colour` is the template of InsightFace, which face CNNs are trained with."""
+"""Positions of the five landmarks in each crop. `colour` is the template of InsightFace, which face CNNs expect."""
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """Turn, scale and shift, by least squares from the five points to each kind's template (docs/research/geometry.md).
+    """Align by rotation, scale and shift, fitted to the template of each crop kind by least squares.
+
+    See docs/research/geometry.md.
 
     Convention:
         image: (H, W, 3) uint8 RGB; points: (5, 2), see `Points`
-        returns: "grey" (170, 100) uint8 and "colour" (112, 112, 3) uint8 RGB; outside the photo its rim is repeated
+        returns: "grey" (170, 100) uint8 and "colour" (112, 112, 3) uint8 RGB; pixels outside the photo repeat its edge
     """
 
     def crops(self, image: Image, points: Points) -> dict[CropKind, Image]:
-        """One crop of every kind."""
+        """Cut one crop of each kind from an (H, W, 3) photo, given (5, 2) landmarks."""
         return self.cut(image, {kind: similarity(points, template) for kind, template in TEMPLATES.items()})
 
     def cut(self, image: Image, views: dict[CropKind, Matrix]) -> dict[CropKind, Image]:
-        """One crop of every kind, seen through photo -> crop transforms."""
+        """Cut one crop of each kind from an (H, W, 3) photo by these (2, 3) photo -> crop transforms."""
         cut = {kind: warp(image, view, SIZES[kind]) for kind, view in views.items()}
         return {"grey": grey(cut["grey"]), "colour": cut["colour"]}

@@ -19,9 +19,9 @@ from ml.types import Ids
 
 CONFIDENCE = 0.95
 MAX_END_RATIO = 3.0
-"""Evidence is enough where the upper end of an interval is at most so many times the lower."""
+"""Evidence is enough if the upper end of an interval is at most this many times the lower end."""
 MIN_EVENTS = 100
-"""Below so many events the variance between people is extrapolated: too few events fall on one person to show it."""
+"""With fewer events, the variance between people is extrapolated, because too few events fall on each person."""
 TAIL_EXPONENT = 0.5
 """The squared relative spread of people's own rates grows as rate ** -TAIL_EXPONENT towards small rates. Measured:
 0.35 to 0.7 between rates of 1e-2 and 1e-4 on LFW and CelebA (docs/research/evaluation.md)."""
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 def clopper_pearson(errors: float, n: float) -> tuple[float, float]:
-    """The exact 95 % interval of a rate of which `errors` were seen in n trials (Clopper and Pearson 1934).
+    """Return the exact 95 % interval of a rate with `errors` errors in n trials (Clopper and Pearson 1934).
 
     Both may be fractions, as effective numbers are.
     """
@@ -41,15 +41,15 @@ def clopper_pearson(errors: float, n: float) -> tuple[float, float]:
 
 
 def is_enough(low: float, high: float) -> bool:
-    """Whether an interval is narrow enough to decide by: its ends at most a factor `MAX_END_RATIO` apart."""
+    """Whether an interval is narrow enough for decisions: its ends differ by at most a factor `MAX_END_RATIO`."""
     return low > 0 and high <= MAX_END_RATIO * low
 
 
 def error_rate_interval(errors: NDArray[np.bool_], people: Ids | None = None) -> tuple[float, float]:
-    """The 95 % interval of a rate of errors, such as FNMR, FNIR, or FPIR at a fixed threshold.
+    """Return the 95 % interval of an error rate, such as FNMR, FNIR, or FPIR at a fixed threshold.
 
-    errors: (n,) whether each trial failed; people: (n,) whose trial it was; None: everybody has one trial
-    Raises WrongShape where there is no trial.
+    errors: (n,) whether each trial failed; people: (n,) person of each trial; None: everybody has one trial
+    Raises WrongShape if there is no trial.
     """
     n = len(errors)
     if not n:
@@ -60,9 +60,9 @@ def error_rate_interval(errors: NDArray[np.bool_], people: Ids | None = None) ->
 
 
 def effective_trials(errors: NDArray[np.bool_], people: Ids) -> float:
-    """How many independent trials would say as much of the rate as these (n,) do, of which a person has several.
+    """Return the number of independent trials that would be as informative as these (n,) trials of repeated people.
 
-    Between the effective number of people, (sum of trials)^2 / sum of squared trials, and n.
+    It lies between the effective number of people, (sum of trials)^2 / sum of squared trials, and n.
     """
     person = np.unique(people, return_inverse=True)[1]
     trials = np.bincount(person).astype(np.float64)
@@ -78,11 +78,11 @@ def effective_trials(errors: NDArray[np.bool_], people: Ids) -> float:
 
 
 def order_statistic_interval(rank: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of the true rate at a threshold set to the rank-th smallest of n independent distances.
+    """Return the 95 % interval of the true rate at the rank-th smallest of n independent distances.
 
-    With continuous distances that rate follows Beta(rank, n - rank + 1), whatever their distribution (Wilks 1941), and
-    the interval is exact. The FPIR at a threshold set so that `rank` of n strangers' searches pass is the use of it:
-    each stranger searches once. A rank of 0 is a threshold just below all of them. Raises WrongShape.
+    For continuous distances this rate follows Beta(rank, n - rank + 1), whatever their distribution (Wilks 1941), so
+    the interval is exact. It serves for FPIR at a threshold that `rank` of n strangers' searches pass, where each
+    stranger searches once. With rank 0 the threshold lies just below all distances. Raises WrongShape.
     """
     if not 0 <= rank <= n or not n:
         raise WrongShape("rank", f"0 to {n}, of at least one distance", rank)
@@ -92,11 +92,11 @@ def order_statistic_interval(rank: int, n: int) -> tuple[float, float]:
 
 
 def leave_one_out_interval(false_positives: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of FPIR where n people of one gallery each searched it without themselves, at a fixed threshold
-    or at one set so that `false_positives` of them find somebody.
+    """Return the 95 % interval of FPIR from leave-one-out searches: each of n people searches without their own faces.
 
-    By the nearest face two people who look alike each find the other: false positives come in pairs, and n searches say
-    as much as n / 2 of strangers. A rule with a margin to the second person loosens that. Raises WrongShape.
+    The threshold is either fixed, or set so that `false_positives` searches find somebody. Two people who look alike
+    find each other, so false positives come in pairs, and n searches are only as informative as n / 2 searches of
+    strangers. A decision rule with a margin to the second person weakens this dependence. Raises WrongShape.
     """
     if not 0 <= false_positives <= n or not n:
         raise WrongShape("false_positives", f"0 to {n}, of at least one search", false_positives)
@@ -104,8 +104,10 @@ def leave_one_out_interval(false_positives: int, n: int) -> tuple[float, float]:
 
 
 def trials_needed(rate: float, max_ratio: float = MAX_END_RATIO) -> int:
-    """How many independent trials (strangers' searches) an interval of this rate needs for its ends to be at most this
-    factor apart: about 15 / rate for a factor 3. Raises WrongShape."""
+    """Return the number of independent trials for which the ends of this rate's interval differ by at most `max_ratio`.
+
+    This is about 15 / rate for a factor of 3. Trials are, for example, strangers' searches. Raises WrongShape.
+    """
     if not 0 < rate <= 1 or max_ratio <= 1:
         raise WrongShape("rate", "above 0 and at most 1, and a ratio above 1", (rate, max_ratio))
     too_few, enough = 1, 2
@@ -123,18 +125,18 @@ def _within(rate: float, n: int, max_ratio: float) -> bool:
 
 
 def effective_pairs(people: Ids) -> Floats:
-    """How many independent pairs would say as much of a rate as these do, for the rate at each of their distances.
+    """Return the effective number of independent pairs for the rate at each distance.
 
     people: (P, 2) numbers of the two people of each pair, in rising order of the pairs' distances
-    Returns (P,): at index k - 1, for the share k / P of the pairs up to the k-th distance. Above 0 and at most P.
+    Returns (P,): the entry at index k - 1 is for the rate k / P at the k-th distance. Above 0 and at most P.
     """
     n = len(people)
     first, second = people.T
-    alone = people.max() + 1 + np.arange(n)  # what two faces of one person tell has no second person to share
+    alone = people.max() + 1 + np.arange(n)  # a pair within one person has no second person, so it gets a unique one
     person = np.unique([first, np.where(first == second, alone, second)], return_inverse=True)[1].reshape(2, n).T
     pairs_of = np.bincount(person.ravel()).astype(np.float64)
     fewest = max(1.0, 1 / (2 * np.square(pairs_of).sum() / pairs_of.sum() ** 2 + 1 / n))
-    if pairs_of.max() >= n:  # somebody is in every pair: nothing shows what other people would make of it
+    if pairs_of.max() >= n:  # one person is in every pair: the variance over people is unknown
         return np.full(n, fewest)
     rates = np.arange(1, n + 1) / n
     widened, part, twice = _variances(person, pairs_of)
@@ -146,11 +148,13 @@ def effective_pairs(people: Ids) -> Floats:
 
 
 def _variances(people: Ids, pairs_of: Floats) -> tuple[Floats, Floats, Floats]:
-    """Of the share of (P, 2) pairs up to each distance: (P,) by what factor its variance is widened for being
-    estimated, (P,) the jackknife over people, (P,) what that counts twice. pairs_of: (K,) the pairs of each person.
+    """Estimate the variance of the share of (P, 2) pairs up to each distance.
 
-    A person with n pairs, y of them near, adds ((y - n rate) / (P - n))^2. The sums over people of y^2, y n, ... rise
-    with the distance by what one more pair adds to them, so that one pass gives all distances at once.
+    Returns (P,) the factor by which the variance is widened because it is estimated, (P,) the jackknife over people,
+    and (P,) the part that the jackknife counts twice. pairs_of: (K,) number of pairs of each person.
+
+    A person with n pairs, y of them near, contributes ((y - n rate) / (P - n))^2. The sums over people of y^2, y n, ...
+    grow by a simple amount with each further pair, so one pass computes them for all distances.
     """
     size = len(people)
     rate = np.arange(1, size + 1) / size
@@ -158,7 +162,7 @@ def _variances(people: Ids, pairs_of: Floats) -> tuple[Floats, Floats, Floats]:
     near, n, w = _rank_within(people.ravel()).reshape(-1, 2), pairs_of[people], weight[people]
 
     def risen(power: int, other: int, weights: Floats) -> Floats:
-        """(P,) the sum over people of weight * y^power * n^other, up to each distance."""
+        """Return (P,) the sum over people of weight * y^power * n^other, up to each distance."""
         more = near**power - (near - 1) ** power
         return np.asarray(np.cumsum((weights * more * n**other).sum(1)), np.float64)
 
@@ -178,7 +182,7 @@ def _variances(people: Ids, pairs_of: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _rank_within(groups: Ids) -> Floats:
-    """(n,) the how-manieth each is of its group, from 1."""
+    """Return (n,) the position of each element within its group, counted from 1."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
@@ -188,7 +192,7 @@ def _rank_within(groups: Ids) -> Floats:
 
 
 def _extrapolated(spread: Floats) -> Floats:
-    """(P,) squared relative spread between people, where few pairs are near taken from where more are, if greater."""
+    """Extrapolate the (P,) squared relative spread between people to distances with few pairs; it is never lowered."""
     n = len(spread)
     anchor = max(1, min(MIN_EVENTS, n // 4))
     grown = spread[anchor - 1] * (anchor / np.arange(1, anchor + 1)) ** TAIL_EXPONENT
@@ -198,7 +202,7 @@ def _extrapolated(spread: Floats) -> Floats:
 
 
 def _held(factors: Floats) -> Floats:
-    """(P,) the factors, where few pairs are near that of where more are."""
+    """Return the (P,) factors; at distances with few pairs, the factor of the first distance with enough pairs."""
     anchor = max(1, min(MIN_EVENTS, len(factors) // 4))
     held = factors.copy()
     held[:anchor] = factors[anchor - 1]
@@ -206,10 +210,10 @@ def _held(factors: Floats) -> Floats:
 
 
 def _student_factor(squares: Floats, fourths: Floats, people: int) -> Floats:
-    """By how much a variance is widened for being estimated: the squared ratio of Student's and the normal quantile.
+    """Return the squared ratio of Student's and the normal quantile, by which an estimated variance is widened.
 
-    squares, fourths: sums over people of squared and of fourth powers of their parts; the degrees of freedom are
-    Satterthwaite's, 2 V^2 / Var(V): few where few people make most of the variance.
+    squares, fourths: (P,) sums over people of the second and fourth powers of their parts. The degrees of freedom are
+    Satterthwaite's, 2 V^2 / Var(V): few if most of the variance comes from few people.
     """
     doubt = np.maximum(fourths - squares**2 / people, 0)
     with np.errstate(invalid="ignore", divide="ignore"):

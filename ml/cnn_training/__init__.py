@@ -1,1 +1,1 @@
-"""How the networks of `ml/descriptors/cnn.py` are trained: crops, augmentation, heads, the loop and its checkpoints."""
+"""Train the networks that `ml/descriptors/cnn.py` runs: crops, augmentation, heads, the loop and its checkpoints."""

@@ -1,4 +1,4 @@
-"""Which photos meet in a step: told by the step's number alone, so that a resumed training goes on where it stood."""
+"""Choose the photos of each step. They depend only on the seed and the step, so a resumed training repeats nothing."""
 
 from functools import lru_cache
 
@@ -8,30 +8,33 @@ from ml.types import Ids
 
 
 @lru_cache(maxsize=2)
-def _order(seed: int, passes: int, n: int) -> Ids:
-    return np.random.default_rng([seed, passes]).permutation(n)
+def _shuffle(seed: int, epoch: int, n: int) -> Ids:
+    return np.random.default_rng([seed, epoch]).permutation(n)
 
 
-def _part(seed: int, step: int, n: int, whole: int) -> Ids:
-    """(whole,) of n: each pass in an order of its own, what does not fill a step left for another pass."""
-    passes, at = divmod(step, max(1, n // whole))
-    return np.asarray(np.resize(_order(seed, passes, n), (at + 1) * whole)[at * whole :])
+def _draw_slice(seed: int, step: int, n: int, total: int) -> Ids:
+    """Return the (total,) indexes out of n for a step. Each epoch has its own order; an incomplete step is left out."""
+    epoch, position = divmod(step, max(1, n // total))
+    return np.asarray(np.resize(_shuffle(seed, epoch, n), (position + 1) * total)[position * total :])
 
 
-def evenly(n: int, batch: int, *, seed: int, step: int, rank: int = 0, size: int = 1) -> Ids:
-    """(batch,) places of n photos, each as often as another, apart from those of the other `size` processes."""
-    return _part(seed, step, n, batch * size)[rank::size]
+def draw_evenly(n: int, batch: int, *, seed: int, step: int, rank: int = 0, size: int = 1) -> Ids:
+    """Draw (batch,) indexes of n photos, each equally often, and different ones in each of the `size` processes."""
+    return _draw_slice(seed, step, n, batch * size)[rank::size]
 
 
-def grouped(people: Ids, batch: int, faces: int, *, seed: int, step: int, rank: int = 0, size: int = 1) -> Ids:
-    """(batch,) places of photos: `faces` of a person side by side, people with two photos or more, each as often.
+def draw_by_person(
+    people: Ids, batch: int, photos_per_person: int, *, seed: int, step: int, rank: int = 0, size: int = 1
+) -> Ids:
+    """Draw (batch,) indexes of photos, `photos_per_person` consecutive ones of each person.
 
-    Who has fewer comes with the same ones again, which are changed each on its own. people: (T,).
+    Only people with two or more photos are drawn, all equally often. If a person has too few photos, they repeat; each
+    repetition is augmented differently. people: (T,) person of each photo.
     """
     by_person = np.argsort(people, kind="stable")
     _, first, counts = np.unique(people[by_person], return_index=True, return_counts=True)
     first, counts = first[counts > 1], counts[counts > 1]
-    chosen = _part(seed, step, len(first), max(1, batch // faces) * size)[rank::size]
-    draw = np.random.default_rng([seed, step, rank])
-    photos = [np.resize(draw.permutation(counts[who]), faces) + first[who] for who in chosen]
+    chosen = _draw_slice(seed, step, len(first), max(1, batch // photos_per_person) * size)[rank::size]
+    rng = np.random.default_rng([seed, step, rank])
+    photos = [np.resize(rng.permutation(counts[person]), photos_per_person) + first[person] for person in chosen]
     return np.asarray(by_person[np.concatenate(photos)])

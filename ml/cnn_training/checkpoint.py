@@ -1,4 +1,4 @@
-"""Where a training stands, in one file that is always whole."""
+"""Checkpoints of a CNN training: one file, replaced atomically."""
 
 import os
 from dataclasses import asdict
@@ -10,33 +10,37 @@ import torch
 from ml.cnn_training.recipe import CnnRecipe
 from ml.errors import Corrupt, Unavailable, WrongShape
 
-NAME = "checkpoint.pt"
-MAY_CHANGE = {"hours", "steps", "every", "patience"}
-"""Options that a resumed training may be given anew."""
+FILE_NAME = "checkpoint.pt"
+CHANGEABLE_OPTIONS = {"hours", "steps", "every", "patience"}
+"""Options of the recipe that may differ when a training is resumed."""
 
 
-def save(state: dict[str, Any], recipe: CnnRecipe, out: Path) -> None:
-    """Written beside and renamed: a kill leaves the one before."""
+def save_checkpoint(state: dict[str, Any], recipe: CnnRecipe, out: Path) -> None:
+    """Write the state and the recipe to `out`. If the process is killed meanwhile, the previous checkpoint remains."""
     out.mkdir(parents=True, exist_ok=True)
-    part = out / f".{NAME}"
-    with part.open("wb") as file:
+    temporary = out / f".{FILE_NAME}"
+    with temporary.open("wb") as file:
         torch.save(state | {"recipe": asdict(recipe)}, file)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(out / NAME)
+    temporary.replace(out / FILE_NAME)
 
 
-def load(recipe: CnnRecipe, out: Path) -> dict[str, Any]:
-    """What `save` wrote, if it was of this recipe. Raises Unavailable, Corrupt, WrongShape."""
-    path = out / NAME
+def load_checkpoint(recipe: CnnRecipe, out: Path) -> dict[str, Any]:
+    """Return the state that `save_checkpoint` wrote.
+
+    Raises Unavailable if there is no checkpoint, Corrupt if it cannot be read, WrongShape if its recipe differs.
+    """
+    path = out / FILE_NAME
     if not path.is_file():
-        raise Unavailable(f"no {NAME} in {out} to resume from; start without --resume")
+        raise Unavailable(f"no {FILE_NAME} in {out} to resume from; start without --resume")
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        was = state.pop("recipe")
-    except Exception as error:  # a broken file may make its reader raise anything
+        saved = state.pop("recipe")
+    except Exception as error:  # a damaged file can make torch raise any exception
         raise Corrupt(f"the checkpoint in {out.name} cannot be read: {error}") from error
-    other = [name for name, now in asdict(recipe).items() if name not in MAY_CHANGE and was.get(name) != now]
-    if other:
-        raise WrongShape(f"{', '.join(other)} of the resumed training", f"as before: {was}", asdict(recipe))
+    options = asdict(recipe).items()
+    changed = [name for name, value in options if name not in CHANGEABLE_OPTIONS and saved.get(name) != value]
+    if changed:
+        raise WrongShape(f"{', '.join(changed)} of the resumed training", f"as before: {saved}", asdict(recipe))
     return state

@@ -1,4 +1,4 @@
-"""The trained network as the descriptor reads it: weights, and the manifest beside them."""
+"""Write a trained network as the descriptor `cnn` reads it: a weights file, and a manifest beside it."""
 
 import json
 from dataclasses import asdict
@@ -10,31 +10,34 @@ from torch import Tensor
 from ml.descriptors.common.manifest import CnnManifest, sha256
 from ml.errors import Corrupt
 
-WEIGHTS, MANIFEST = "cnn.safetensors", "cnn.json"
+WEIGHTS_FILE, MANIFEST_FILE = "cnn.safetensors", "cnn.json"
 
 
-def export(net: str, weights: dict[str, Tensor], out: Path, *, licence: str, trained: str, dim: int) -> Path:
-    """Writes both files of `out`, the manifest last; returns its path. A tensor `projection` among the weights is what
-    the descriptor multiplies by.
-    weights: the tensors of the network, (out, in, ...) each, by name.
+def export_network(net: str, weights: dict[str, Tensor], out: Path, *, licence: str, trained: str, dim: int) -> Path:
+    """Write weights and manifest to the folder `out`, the manifest last. Returns the manifest's path.
+
+    net: name of the network; weights: its tensors by name, (out, in, ...) each. The descriptor multiplies its features
+    by a tensor named `projection`, if there is one.
+    licence, trained: texts for the manifest; dim: numbers in a descriptor
     """
     out.mkdir(parents=True, exist_ok=True)
-    part = out / f".{WEIGHTS}"
-    part.write_bytes(save({name: one.detach().cpu().contiguous() for name, one in weights.items()}))
-    says = CnnManifest(WEIGHTS, sha256(part), dim, licence, net, projected="projection" in weights, trained=trained)
-    part.replace(out / WEIGHTS)
-    note = out / f".{MANIFEST}"
-    note.write_text(json.dumps(asdict(says), indent=1) + "\n")
-    return note.replace(out / MANIFEST)
+    temporary = out / f".{WEIGHTS_FILE}"
+    temporary.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
+    projected, digest = "projection" in weights, sha256(temporary)
+    manifest = CnnManifest(WEIGHTS_FILE, digest, dim, licence, net, projected=projected, trained=trained)
+    temporary.replace(out / WEIGHTS_FILE)
+    temporary = out / f".{MANIFEST_FILE}"
+    temporary.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
+    return temporary.replace(out / MANIFEST_FILE)
 
 
-def read(manifest: Path, net: str) -> dict[str, Tensor]:
-    """The network's weights that `export` wrote, without a projection. Raises Unavailable, Corrupt.
+def load_weights(manifest_path: Path, net: str) -> dict[str, Tensor]:
+    """Load the weights that `export_network` wrote, without a projection: tensors by name, (out, in, ...) each.
 
-    Each tensor is (out, in, ...).
+    Raises Unavailable, and Corrupt if the weights are damaged or belong to another network than `net`.
     """
-    says = CnnManifest.read(manifest)
-    if says.net != net:
-        raise Corrupt(f"{manifest.name} is of the network {says.net!r}, and {net!r} was to start from it")
-    weights: dict[str, Tensor] = load_file(says.model(manifest))
-    return {name: one for name, one in weights.items() if name != "projection"}
+    manifest = CnnManifest.read(manifest_path)
+    if manifest.net != net:
+        raise Corrupt(f"{manifest_path.name} is of the network {manifest.net!r}, and {net!r} was to start from it")
+    weights: dict[str, Tensor] = load_file(manifest.model(manifest_path))
+    return {name: tensor for name, tensor in weights.items() if name != "projection"}

@@ -1,4 +1,4 @@
-"""What stands behind the network while it learns."""
+"""Heads: the losses that are attached to a network during its training."""
 
 import torch
 from torch import Tensor, nn
@@ -10,34 +10,38 @@ from ml.layers.stiefel import StiefelLayer
 from ml.losses.triplet import Triplet
 from ml.mining.semihard import SemiHard
 
-EASED = 0.3
-"""Part of the training after which the margin of the softmax is whole."""
-START = 0.1
-"""SD of the softmax's weights at first. Adam moves a weight by about ten step sizes each time its person is seen: from
-much smaller ones it would turn a person's vector about at every photo."""
+MARGIN_RAMP_SHARE = 0.3
+"""Share of the training after which the softmax has its full margin."""
+INITIAL_WEIGHT_SD = 0.1
+"""SD of the softmax's initial weights. Adam moves a weight by about ten step sizes each time its person is seen. Much
+smaller weights would change their direction with every photo."""
 LAYERS: dict[str, type[Layer]] = {"qconv": QConv, "stiefel": StiefelLayer}
 
 
 class MarginHead(nn.Module):
-    """Cross entropy of softmax_j(scale (cos(f, w_j) - margin [j = whose])): (n, dim) features, (n,) people -> a number.
+    """The softmax over cosines with a margin: cross-entropy of softmax_j(scale (cos(f, w_j) - margin [j = person])).
 
-    margin 0 is the plain softmax over cosines. Source: Wang et al. 2018 (CosFace), equation 4. `ease` from 0 to 1 lets
-    the margin in gradually: from the first step on, a small net does not find its way.
+    f: a feature; w_j: the weights of person j. A margin of 0 is the plain softmax. `margin_share`, from 0 to 1, raises
+    the margin gradually, because a small network does not converge with the full margin from the start.
+    Source: Wang et al. 2018 (CosFace), equation 4.
     """
 
     def __init__(self, dim: int, people: int, margin: float, scale: float) -> None:
         super().__init__()
-        self.margin, self.scale, self.ease = margin, scale, 1.0
-        self.weights = nn.Parameter(torch.randn(people, dim) * START)
+        self.margin, self.scale, self.margin_share = margin, scale, 1.0
+        self.weights = nn.Parameter(torch.randn(people, dim) * INITIAL_WEIGHT_SD)
 
-    def imprint(self, rows: Tensor, people: Tensor) -> None:
-        """Begins with each person's mean feature (Qi et al. 2018). rows: (T, dim), of a net that has learned."""
+    def start_from_features(self, rows: Tensor, people: Tensor) -> None:
+        """Set each person's weights to the mean of their features (Qi et al. 2018).
+
+        rows: (T, dim) features of a trained network; people: (T,)
+        """
         sums = torch.zeros_like(self.weights.data).index_add_(0, people, F.normalize(rows))
-        self.weights.data = F.normalize(sums) * START * rows.shape[1] ** 0.5
+        self.weights.data = F.normalize(sums) * INITIAL_WEIGHT_SD * rows.shape[1] ** 0.5
 
-    def ready(self, done: float, draw: torch.Generator) -> None:
-        """Let the margin in as far as the training has come (0 to 1). draw: unused."""
-        self.ease = min(1.0, done / EASED)
+    def prepare_step(self, done: float, generator: torch.Generator) -> None:
+        """Set the margin according to the share of the training that is done (0..1). generator: unused."""
+        self.margin_share = min(1.0, done / MARGIN_RAMP_SHARE)
 
     @property
     def projection(self) -> Tensor | None:
@@ -47,24 +51,24 @@ class MarginHead(nn.Module):
         """Return the loss, (), of (n, dim) features of (n,) people."""
         cosines = F.linear(F.normalize(rows), F.normalize(self.weights))
         cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))
-        less = F.one_hot(people, len(self.weights)).to(cosines.dtype) * (self.margin * self.ease)
-        return F.cross_entropy(self.scale * (cosines - less), people)
+        margins = F.one_hot(people, len(self.weights)).to(cosines.dtype) * (self.margin * self.margin_share)
+        return F.cross_entropy(self.scale * (cosines - margins), people)
 
 
 class ContrastiveHead(nn.Module):
-    """Each photo is to be nearer to those of its person than to all others of the batch, by a softmax over cosines.
+    """The supervised contrastive loss: each photo should be nearer to photos of its person than to all others.
 
-    mean over photos a and those p of the same person of -log exp(scale cos_ap) / sum_{b not a} exp(scale cos_ab)
-    Source: Khosla et al. 2020 (supervised contrastive learning), equation 2; with two photos a person Sohn 2016.
-    Nothing is kept for a person, so that two photos of each are enough to learn from.
+    The mean over photos a and photos p of the same person of -log(exp(scale cos_ap) / sum_{b not a} exp(scale cos_ab)).
+    It has no parameters per person, so two photos of each person are enough.
+    Source: Khosla et al. 2020, equation 2; with two photos per person, Sohn 2016.
     """
 
     def __init__(self, scale: float) -> None:
         super().__init__()
         self.scale = scale
 
-    def ready(self, done: float, draw: torch.Generator) -> None:
-        """The same at every step."""
+    def prepare_step(self, done: float, generator: torch.Generator) -> None:
+        """Do nothing: every step is alike."""
 
     @property
     def projection(self) -> Tensor | None:
@@ -80,19 +84,19 @@ class ContrastiveHead(nn.Module):
 
 
 class TripletHead(nn.Module):
-    """The triplet loss (001, equation 12) over semi-hard negatives, of squared distances of z = P^T f / |f|.
+    """The triplet loss (001, equation 12) with semi-hard negatives, over squared distances of z = P^T f / |f|.
 
-    layer: of `LAYERS`; its matrix P goes beside the weights as `projection`.
+    layer: one of `LAYERS`; its matrix P is stored with the network's weights as `projection`
     """
 
     def __init__(self, layer: Layer, margin: float) -> None:
         super().__init__()
-        self.layer, self.loss, self.mine = layer, Triplet(margin), SemiHard()
-        self.draw = torch.Generator()
+        self.layer, self.loss, self._mine = layer, Triplet(margin), SemiHard()
+        self._generator = torch.Generator()
 
-    def ready(self, done: float, draw: torch.Generator) -> None:
-        """Mine the triplets of the next step by these random numbers. done: unused."""
-        self.draw = draw
+    def prepare_step(self, done: float, generator: torch.Generator) -> None:
+        """Use this generator for mining the triplets of the next step. done: unused."""
+        self._generator = generator
 
     @property
     def projection(self) -> Tensor | None:
@@ -105,11 +109,11 @@ class TripletHead(nn.Module):
         positives = people[:, None] == people
         negatives = ~positives
         positives = positives & ~torch.eye(len(people), dtype=torch.bool, device=people.device)
-        return self.loss(d2, self.mine(d2.detach(), positives, negatives, self.draw))
+        return self.loss(d2, self._mine(d2.detach(), positives, negatives, self._generator))
 
 
 class NetworkWithHead(nn.Module):
-    """A network and its head, as one thing that gives a loss."""
+    """A network with its head: a module that returns the loss."""
 
     def __init__(self, net: nn.Module, head: MarginHead | ContrastiveHead | TripletHead) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a training of a network is asked to do."""
+"""The recipe of a CNN training."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -11,17 +11,25 @@ Head = Literal["pairs", "softmax", "qconv", "stiefel"]
 
 @dataclass(frozen=True)
 class CnnRecipe:
-    """net: of `ml.descriptors.common.networks`; head: what the loss is taken of, see `heads.py`
+    """The options of a CNN training. Raises WrongShape for values that make no sense.
 
-    hours, steps: the end is reached by whichever comes first, 0: not by that; the clock alone cannot be repeated
-    batch: photos a step and process; rate: the highest; decay: of the weights (AdamW)
-    margin, scale: of the softmax over cosines (0 margin: plain)
-    held_out: share of the people with two photos or more by whom the net is judged, and who teach it nothing
-    every: minutes between two judgements and checkpoints; patience: so many without a better one end it, 0: never
-    bf16: half-precision arithmetic
-    Of the others: faces: of each person in a batch, 0: 2 for pairs, else 4; sharp: the scale of pairs
-    Of qconv and stiefel: width: numbers a face, 0: the net's; apart: the margin of squared distances; fine: the
-    network's highest rate (RMSProp); curved, momentum: the layer's (rSGD-M)
+    For every head:
+        net: a network of `ml.descriptors.common.networks`; head: what the loss is computed from, see `heads.py`
+        hours, steps: the training ends at whichever limit is reached first; 0: no such limit. A training that ends by
+            the clock cannot be repeated exactly.
+        batch: photos per step and process; rate: highest learning rate; decay: weight decay (AdamW)
+        held_out: share of the people with two or more photos who are held out for validation, 0..1
+        every: minutes between validations, each followed by a checkpoint
+        patience: end after this many validations without improvement; 0: never
+        bf16: compute in half precision
+    For the softmax head: margin, scale: of the softmax over cosines; a margin of 0 is the plain softmax
+    For the other heads: faces: photos per person in a batch; 0: 2 for pairs, otherwise 4
+    For pairs: pair_scale: scale of the cosines
+    For qconv and stiefel:
+        width: numbers in a descriptor; 0: as many as the network has
+        triplet_margin: margin between squared distances
+        network_rate: highest learning rate of the network (RMSProp)
+        layer_rate, momentum: of the layer (rSGD-M)
     """
 
     net: str = "light"
@@ -39,25 +47,30 @@ class CnnRecipe:
     bf16: bool = False
     width: int = 0
     faces: int = 0
-    sharp: float = 12.0
-    apart: float = 0.5
-    fine: float = 1e-4
-    curved: float = 1e-2
+    pair_scale: float = 12.0
+    triplet_margin: float = 0.5
+    network_rate: float = 1e-4
+    layer_rate: float = 1e-2
     momentum: float = 0.9
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.net not in NETS or self.head not in get_args(Head):
-            raise WrongShape("net and head", f"of {', '.join(NETS)} and {', '.join(get_args(Head))}", self.net)
-        ends = max(self.hours, self.steps)
-        if min(ends, self.rate, self.scale, self.every) <= 0 or self.batch < 4 or not 0 < self.held_out < 1:
-            raise WrongShape("the recipe", "of hours or steps, rate, scale and every above 0, batch from 4", self)
-        if self.head != "softmax" and not 2 <= self.each <= self.batch // 2:
-            raise WrongShape("batch", f"at least two people of {self.each} photos for {self.head}", self.batch)
+            allowed = f"one of {', '.join(NETS)} and one of {', '.join(get_args(Head))}"
+            raise WrongShape("net and head", allowed, f"{self.net} and {self.head}")
+        limit = max(self.hours, self.steps)
+        if min(limit, self.rate, self.scale, self.every) <= 0 or self.batch < 4 or not 0 < self.held_out < 1:
+            needed = (
+                "given hours or steps, rate, scale and every above 0, a batch of 4 or more, held_out between 0 and 1"
+            )
+            raise WrongShape("the recipe", needed, self)
+        if self.head != "softmax" and not 2 <= self.photos_per_person <= self.batch // 2:
+            needed = f"at least two people of {self.photos_per_person} photos for {self.head}"
+            raise WrongShape("batch", needed, self.batch)
         if min(self.hours, self.steps, self.margin, self.width, self.patience, self.decay) < 0:
             raise WrongShape("hours, steps, margin, width, patience and decay", "0 or more", self)
 
     @property
-    def each(self) -> int:
-        """Photos of a person in a batch of those heads that draw people."""
+    def photos_per_person(self) -> int:
+        """Photos of each person in a batch, for the heads that draw people."""
         return self.faces or (2 if self.head == "pairs" else 4)

@@ -1,13 +1,13 @@
-"""From photos to a network in a file: the door to this package."""
+"""Train a CNN from labelled crops: the entry point of this package."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.cnn_training import checkpoint
+from ml.cnn_training.checkpoint import load_checkpoint
 from ml.cnn_training.crops import LabelledCrops
-from ml.cnn_training.export import MANIFEST
+from ml.cnn_training.export import MANIFEST_FILE
 from ml.cnn_training.process_group import ProcessGroup
 from ml.cnn_training.recipe import CnnRecipe
 from ml.cnn_training.trainer import CnnTrainer, TrainingState
@@ -16,51 +16,59 @@ from ml.cnn_training.validation import RetrievalScore
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """done: from 0 to 1; rate: photos a second over all processes; score: where it was judged just now."""
+    """The progress of a training.
 
-    stand: TrainingState
+    done: share of the training, 0..1; rate: photos per second over all processes
+    score: the result of a validation, if one has just taken place
+    """
+
+    state: TrainingState
     done: float
     rate: float
     score: RetrievalScore | None = None
 
 
 def train(
-    lesson: LabelledCrops,
+    data: LabelledCrops,
     recipe: CnnRecipe,
     out: Path,
-    us: ProcessGroup,
+    group: ProcessGroup,
     *,
     licence: str,
     trained: str,
     start: Path | None = None,
     resume: bool = False,
-    tell: Callable[[TrainingProgress], None] = lambda report: None,
+    report: Callable[[TrainingProgress], None] = lambda progress: None,
 ) -> Path:
-    """Teaches until the recipe's end; returns the manifest of the network that was best by the people held out.
+    """Train a network and return the manifest of the version that scored best on held-out people.
 
-    Of several processes each calls this with the same arguments; the first alone writes and tells.
-    licence, trained: words for the manifest; start: the manifest of a network of the same kind to begin with.
-    Raises TooFewPairs; with start Unavailable, Corrupt; with resume Unavailable, Corrupt, WrongShape.
+    If several processes train together, each calls this with the same arguments; only the first writes and reports.
+    out: folder for weights, manifest and checkpoint; licence, trained: texts for the manifest
+    start: manifest of a network of the same kind to start from; resume: continue from the checkpoint in `out`
+    Raises TooFewPairs; with `start`, Unavailable and Corrupt; with `resume`, Unavailable, Corrupt and WrongShape.
     """
-    course = CnnTrainer(lesson, recipe, us, start)
+    trainer = CnnTrainer(data, recipe, group, start)
     if resume:
-        course.restore(checkpoint.load(recipe, out))
-    begun, judged_at, ended = time.monotonic() - course.stand.seconds, course.stand.seconds, False
+        trainer.restore(load_checkpoint(recipe, out))
+    started_at = time.monotonic() - trainer.state.seconds
+    validated_at, ended = trainer.state.seconds, False
     while not ended:
-        [course.stand.seconds, stale] = us.agreed(time.monotonic() - begun, course.stand.stale)
-        done, score = _done(recipe, course.stand), None
+        seconds = time.monotonic() - started_at
+        [trainer.state.seconds, stale] = group.broadcast(seconds, trainer.state.stale)
+        done, score = _share_done(recipe, trainer.state), None
         ended = done >= 1 or 0 < recipe.patience <= stale
-        if us.rank == 0 and (ended or course.stand.seconds - judged_at >= 60 * recipe.every):
-            judged_at = course.stand.seconds
-            score = course.keep(out, licence, trained)
-        if us.rank == 0:
-            tell(TrainingProgress(course.stand, done, course.photos / max(course.stand.seconds, 1e-9), score))
+        if group.rank == 0 and (ended or trainer.state.seconds - validated_at >= 60 * recipe.every):
+            validated_at = trainer.state.seconds
+            score = trainer.validate_and_save(out, licence, trained)
+        if group.rank == 0:
+            rate = trainer.photos_seen / max(trainer.state.seconds, 1e-9)
+            report(TrainingProgress(trainer.state, done, rate, score))
         if not ended:
-            course.learn(done)
-    return out / MANIFEST
+            trainer.step(done)
+    return out / MANIFEST_FILE
 
 
-def _done(recipe: CnnRecipe, stand: TrainingState) -> float:
-    by_steps = stand.step / recipe.steps if recipe.steps else 0.0
-    by_clock = stand.seconds / (3600 * recipe.hours) if recipe.hours else 0.0
+def _share_done(recipe: CnnRecipe, state: TrainingState) -> float:
+    by_steps = state.step / recipe.steps if recipe.steps else 0.0
+    by_clock = state.seconds / (3600 * recipe.hours) if recipe.hours else 0.0
     return min(1.0, max(by_steps, by_clock))

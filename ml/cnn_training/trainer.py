@@ -1,4 +1,4 @@
-"""A network that is being taught: one step after another, judged and kept."""
+"""Step a network and its head, validate it, and save it."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -10,29 +10,33 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from ml.cnn_training import checkpoint
-from ml.cnn_training.augmentation import augmented
-from ml.cnn_training.batches import evenly, grouped
+from ml.cnn_training.augmentation import augment
+from ml.cnn_training.batches import draw_by_person, draw_evenly
+from ml.cnn_training.checkpoint import save_checkpoint
 from ml.cnn_training.crops import LabelledCrops
-from ml.cnn_training.export import export, read
+from ml.cnn_training.export import export_network, load_weights
 from ml.cnn_training.heads import LAYERS, ContrastiveHead, MarginHead, NetworkWithHead, TripletHead
 from ml.cnn_training.process_group import ProcessGroup
 from ml.cnn_training.recipe import CnnRecipe
-from ml.cnn_training.validation import RetrievalScore, judged, split
+from ml.cnn_training.validation import RetrievalScore, evaluate_network, split_crops
 from ml.descriptors.common.networks import NETS, Casia, Light, features, pictures
 from ml.layers.base import optimisers
 from ml.types import Ids
 
-WARM = 0.05
-"""Part of the training after which the rates are at their highest."""
-MOST = 4096
-"""Photos from which the axes are taken that a layer begins with."""
+WARMUP_SHARE = 0.05
+"""Share of the training after which the learning rates reach their peak."""
+MAX_CROPS_FOR_AXES = 4096
+"""Crops from which the principal axes are computed that a layer starts with."""
+LOSS_WINDOW_STEPS = 50
 
 
 @dataclass
 class TrainingState:
-    """step: steps taken; seconds: spent; loss: of late; best: mean average precision of the best judgement, and since
-    when there was no better one."""
+    """Where a training stands.
+
+    step: steps taken; seconds: time spent; loss: running mean; best: highest mean average precision of a validation
+    stale: validations since the best one
+    """
 
     step: int = 0
     seconds: float = 0.0
@@ -42,104 +46,111 @@ class TrainingState:
 
 
 class CnnTrainer:
-    """A network being taught by one process of a crew. The same lesson, recipe and crew size: the same steps."""
+    """Trains a network in one process of a group. Equal data, recipes and group sizes give equal steps."""
 
-    def __init__(self, lesson: LabelledCrops, recipe: CnnRecipe, us: ProcessGroup, start: Path | None = None) -> None:
+    def __init__(self, data: LabelledCrops, recipe: CnnRecipe, group: ProcessGroup, start: Path | None = None) -> None:
         torch.manual_seed(recipe.seed)
-        self.lesson, self.recipe, self.us, self.stand = lesson, recipe, us, TrainingState()
-        self.split = split(lesson, recipe.held_out, recipe.seed)
-        net = NETS[recipe.net]().to(us.device)
+        self.data, self.recipe, self.group, self.state = data, recipe, group, TrainingState()
+        self.split = split_crops(data, recipe.held_out, recipe.seed)
+        net = NETS[recipe.net]().to(group.device)
         if start is not None:
-            net.load_state_dict(read(start, recipe.net))
-        head = self._head(net, start is not None)
-        self.taught = NetworkWithHead(net, head).to(us.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.alike = us.together(self.taught)
+            net.load_state_dict(load_weights(start, recipe.net))
+        head = self._make_head(net, start is not None)
+        model = NetworkWithHead(net, head)
+        self.model = model.to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._parallel_model = group.parallelise(self.model)
         if not isinstance(head, TripletHead):
-            self.optimisers: list[Optimizer] = [AdamW(self.taught.parameters(), recipe.rate, weight_decay=recipe.decay)]
+            self.optimisers: list[Optimizer] = [AdamW(self.model.parameters(), recipe.rate, weight_decay=recipe.decay)]
         else:
-            self.optimisers = optimisers(self.taught, recipe.curved, recipe.momentum, recipe.fine)
-        self.highest = [[group["lr"] for group in optimiser.param_groups] for optimiser in self.optimisers]
+            self.optimisers = optimisers(self.model, recipe.layer_rate, recipe.momentum, recipe.network_rate)
+        self._peak_rates = [[group["lr"] for group in optimiser.param_groups] for optimiser in self.optimisers]
 
-    def learn(self, done: float) -> None:
-        """One step, `done` of the way to the end."""
-        photos = self.mine()
-        draw = torch.Generator().manual_seed(_seed(self.recipe.seed, self.stand.step, self.us.rank))
-        faces = pictures(torch.from_numpy(np.array(self.lesson.crops[self.split.taught[photos]])).to(self.us.device))
-        people = torch.from_numpy(self.split.people[photos]).to(self.us.device)
-        self.taught.head.ready(done, draw)
-        for optimiser, rates in zip(self.optimisers, self.highest, strict=True):
+    def step(self, done: float) -> None:
+        """Learn from one batch. done: share of the training so far, 0..1, which sets the learning rates."""
+        indexes = self.draw_batch()
+        generator = torch.Generator().manual_seed(_seed(self.recipe.seed, self.state.step, self.group.rank))
+        crops = np.array(self.data.crops[self.split.training[indexes]])
+        faces = pictures(torch.from_numpy(crops).to(self.group.device))
+        people = torch.from_numpy(self.split.people[indexes]).to(self.group.device)
+        self.model.head.prepare_step(done, generator)
+        for optimiser, rates in zip(self.optimisers, self._peak_rates, strict=True):
             optimiser.zero_grad()
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                group["lr"] = rate * _rate(done)
-        with torch.autocast(self.us.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            loss: Tensor = self.alike(augmented(faces, draw), people)
+                group["lr"] = rate * _rate_factor(done)
+        with torch.autocast(self.group.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+            loss: Tensor = self._parallel_model(augment(faces, generator), people)
         loss.backward()  # type: ignore[no-untyped-call]
         for optimiser in self.optimisers:
             optimiser.step()
-        self.stand.step += 1
-        self.stand.loss += (loss.item() - self.stand.loss) / min(self.stand.step, 50)
+        self.state.step += 1
+        self.state.loss += (loss.item() - self.state.loss) / min(self.state.step, LOSS_WINDOW_STEPS)
 
     @property
-    def photos(self) -> int:
-        """Seen so far, by all processes."""
-        return self.stand.step * self.recipe.batch * self.us.size
+    def photos_seen(self) -> int:
+        """Photos seen so far by all processes, repetitions included."""
+        return self.state.step * self.recipe.batch * self.group.size
 
-    def keep(self, out: Path, licence: str, trained: str) -> RetrievalScore:
-        """Judges; writes a checkpoint, and the network where it never was better."""
-        net, projection = self.taught.net, self.taught.head.projection
-        score = judged(net, self.lesson, self.split.held, projection)
-        better = score.map > self.stand.best
-        self.stand.best, self.stand.stale = max(score.map, self.stand.best), 0 if better else self.stand.stale + 1
-        if better:
+    def validate_and_save(self, out: Path, licence: str, trained: str) -> RetrievalScore:
+        """Score the network on held-out people, write a checkpoint, and export the network if it is the best so far."""
+        net, projection = self.model.net, self.model.head.projection
+        score = evaluate_network(net, self.data, self.split.held_out, projection)
+        improved = score.map > self.state.best
+        self.state.best, self.state.stale = max(score.map, self.state.best), 0 if improved else self.state.stale + 1
+        if improved:
             weights = net.state_dict() | ({} if projection is None else {"projection": projection})
             dim = net.dim if projection is None else projection.shape[1]
-            words = f"{trained}; {self.recipe.net}, {self.recipe.head}, {self.photos:,} photos seen"
-            export(self.recipe.net, weights, out, dim=dim, licence=licence, trained=words)
-        checkpoint.save(self.state(), self.recipe, out)
+            note = f"{trained}; {self.recipe.net}, {self.recipe.head}, {self.photos_seen:,} photos seen"
+            export_network(self.recipe.net, weights, out, dim=dim, licence=licence, trained=note)
+        save_checkpoint(self.state_dict(), self.recipe, out)
         return score
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: parameters, optimisers and the training state."""
-        state = {"taught": self.taught.state_dict(), "optimisers": [o.state_dict()["state"] for o in self.optimisers]}
-        return state | {"stand": asdict(self.stand)}
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the parameters, the optimisers' state and the training state."""
+        states = [optimiser.state_dict()["state"] for optimiser in self.optimisers]
+        return {"model": self.model.state_dict(), "optimisers": states, "state": asdict(self.state)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
-        self.taught.load_state_dict(state["taught"])
-        for optimiser, known in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(optimiser.state_dict() | {"state": known})
-        self.stand = TrainingState(**state["stand"])
+        """Continue from what `state_dict` returned."""
+        self.model.load_state_dict(state["model"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(optimiser.state_dict() | {"state": saved})
+        self.state = TrainingState(**state["state"])
 
-    def mine(self) -> Ids:
-        """This process's photos of the step. (batch,) numbers of photos."""
-        at = {"seed": self.recipe.seed, "step": self.stand.step, "rank": self.us.rank, "size": self.us.size}
-        if self.recipe.head == "softmax":
-            return evenly(len(self.split.taught), self.recipe.batch, **at)
-        return grouped(self.split.people, self.recipe.batch, self.recipe.each, **at)
+    def draw_batch(self) -> Ids:
+        """Draw this process's photos of the current step: (batch,) indexes into the training crops."""
+        recipe, group = self.recipe, self.group
+        position = {"seed": recipe.seed, "step": self.state.step, "rank": group.rank, "size": group.size}
+        if recipe.head == "softmax":
+            return draw_evenly(len(self.split.training), recipe.batch, **position)
+        return draw_by_person(self.split.people, recipe.batch, recipe.photos_per_person, **position)
 
-    def _features(self, net: Casia | Light, photos: Ids) -> Tensor:
-        rows = features(net.train(False), self.lesson.crops[photos])
+    def _compute_features(self, net: Casia | Light, indexes: Ids) -> Tensor:
+        rows = features(net.train(False), self.data.crops[indexes])
         net.train()
         return rows.cpu().clone()
 
-    def _head(self, net: Casia | Light, learned: bool) -> MarginHead | ContrastiveHead | TripletHead:
-        """The softmax behind a net that has learned begins with its features, and so do the layers of 001."""
+    def _make_head(self, net: Casia | Light, is_trained: bool) -> MarginHead | ContrastiveHead | TripletHead:
+        """Make the head of the recipe. Behind a trained network, a softmax and a layer start from its features."""
         recipe = self.recipe
         if recipe.head == "pairs":
-            return ContrastiveHead(recipe.sharp)
+            return ContrastiveHead(recipe.pair_scale)
         if recipe.head == "softmax":
             head = MarginHead(net.dim, int(self.split.people.max()) + 1, recipe.margin, recipe.scale)
-            if learned:
-                head.imprint(self._features(net, self.split.taught), torch.from_numpy(self.split.people))
+            if is_trained:
+                rows = self._compute_features(net, self.split.training)
+                head.start_from_features(rows, torch.from_numpy(self.split.people))
             return head
-        rows = self._features(net, self.split.taught[:MOST])
+        rows = self._compute_features(net, self.split.training[:MAX_CROPS_FOR_AXES])
         axes = torch.linalg.eigh(rows.T.cov()).eigenvectors.flip(1)
-        return TripletHead(LAYERS[recipe.head](axes[:, : recipe.width or net.dim].contiguous()), recipe.apart)
+        start = axes[:, : recipe.width or net.dim].contiguous()
+        return TripletHead(LAYERS[recipe.head](start), recipe.triplet_margin)
 
 
-def _rate(done: float) -> float:
-    """Up in a line, down in a half wave."""
-    return done / WARM + 1e-3 if done < WARM else 0.5 + 0.5 * math.cos(math.pi * (done - WARM) / (1 - WARM))
+def _rate_factor(done: float) -> float:
+    """Return the factor of the learning rates: a linear rise, then half a cosine wave down to 0."""
+    if done < WARMUP_SHARE:
+        return done / WARMUP_SHARE + 1e-3
+    return 0.5 + 0.5 * math.cos(math.pi * (done - WARMUP_SHARE) / (1 - WARMUP_SHARE))
 
 
 def _seed(*parts: int) -> int:

@@ -1,4 +1,4 @@
-"""How good a network is, told by people who taught it nothing."""
+"""Validate a network on people who are held out of its training."""
 
 from dataclasses import dataclass
 
@@ -11,47 +11,54 @@ from ml.errors import TooFewPairs
 from ml.evaluation.retrieval import Faces, average_precisions, n_call, rank
 from ml.types import Ids
 
+MIN_PEOPLE = 4
+
 
 @dataclass(frozen=True, eq=False)
 class CropSplit:
-    """Photos by their place in the lesson. taught: (T,); held: (H,), sorted; people: (T,) numbered from 0 anew."""
+    """Which crops are trained on, and which are held out.
 
-    taught: Ids
-    held: Ids
+    training: (T,) indexes of crops; held_out: (H,) indexes of crops, sorted
+    people: (T,) person of each training crop, numbered from 0
+    """
+
+    training: Ids
+    held_out: Ids
     people: Ids
 
 
 @dataclass(frozen=True)
 class RetrievalScore:
-    """Of the held-out photos, each a query among all others: mean average precision and 1-call@1, from 0 to 1."""
+    """How well each held-out photo finds the other photos of its person: mean average precision and 1-call@1, 0..1."""
 
     map: float
     first: float
 
 
-def split(lesson: LabelledCrops, held_out: float, seed: int) -> CropSplit:
-    """By person; only those with two photos or more are held out. Raises TooFewPairs."""
-    numbers, counts = np.unique(lesson.people, return_counts=True)
-    several = numbers[counts > 1]
-    if len(several) < 4:
-        raise TooFewPairs("people with two photos or more", 4, len(several))
-    held = np.random.default_rng(seed).permutation(several)[: max(2, round(held_out * len(several)))]
-    out = np.isin(lesson.people, held)
-    taught = np.flatnonzero(~out)
-    return CropSplit(
-        taught, np.flatnonzero(out), np.unique(lesson.people[taught], return_inverse=True)[1].astype(np.int64)
-    )
+def split_crops(data: LabelledCrops, held_out: float, seed: int) -> CropSplit:
+    """Hold out a share (0..1) of the people who have two or more photos. Raises TooFewPairs."""
+    numbers, counts = np.unique(data.people, return_counts=True)
+    eligible = numbers[counts > 1]
+    if len(eligible) < MIN_PEOPLE:
+        raise TooFewPairs("people with two photos or more", MIN_PEOPLE, len(eligible))
+    chosen = np.random.default_rng(seed).permutation(eligible)[: max(2, round(held_out * len(eligible)))]
+    is_held_out = np.isin(data.people, chosen)
+    training = np.flatnonzero(~is_held_out)
+    people = np.unique(data.people[training], return_inverse=True)[1].astype(np.int64)
+    return CropSplit(training, np.flatnonzero(is_held_out), people)
 
 
-def judged(net: nn.Module, lesson: LabelledCrops, held: Ids, projection: Tensor | None = None) -> RetrievalScore:
-    """With the net in evaluation mode, and back in the mode that it was in.
+def evaluate_network(
+    net: nn.Module, data: LabelledCrops, held_out: Ids, projection: Tensor | None = None
+) -> RetrievalScore:
+    """Score a network on held-out crops. It is evaluated in evaluation mode and then set back to its previous mode.
 
-    held: (H,) numbers of photos; projection: (features, dim).
+    held_out: (H,) indexes of crops; projection: (features, dim), applied to the features if given
     """
-    learning = net.training
-    rows = features(net.train(False), lesson.crops[held])
-    net.train(learning)
+    was_training = net.training
+    rows = features(net.train(False), data.crops[held_out])
+    net.train(was_training)
     rows = rows if projection is None else rows @ projection.detach()
-    faces = Faces(rows.cpu().numpy(), lesson.people[held].astype(np.float64), held)
+    faces = Faces(rows.cpu().numpy(), data.people[held_out].astype(np.float64), held_out)
     ranked = rank(faces, faces)
     return RetrievalScore(float(np.nanmean(average_precisions(ranked))), float(np.nanmean(n_call(ranked, 1))))

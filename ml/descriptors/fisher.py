@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ml.descriptors.base import Descriptor
-from ml.descriptors.common.vocabulary import PLACE, Vocabulary
+from ml.descriptors.common.vocabulary import POSITION_DIM, Vocabulary
 from ml.errors import Corrupt, Unavailable, WrongShape
 from ml.options import option
 from ml.types import CropKind, Crops, Rows
@@ -69,7 +69,7 @@ class Fisher(Descriptor):
 
     @property
     def dim(self) -> int:
-        return self._words.dim if self.is_ready else 2 * COMPONENTS * (AXES + PLACE)
+        return self._words.dim if self.is_ready else 2 * COMPONENTS * (AXES + POSITION_DIM)
 
     @cached_property
     def _words(self) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""What every detector promises."""
+"""The interface of a face detector."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -10,28 +10,28 @@ from ml.types import Detection, Image
 
 
 class Detector(ABC):
-    """Finds faces. Deterministic; one object may be used from several threads.
+    """Finds the faces in a photo. Deterministic and safe to use from several threads.
 
     Convention:
         image: (H, W, 3) uint8 RGB, upright, at least 1x1
-        returns: faces, largest first, ties from left to right; boxes in pixels of the photo, they may overhang it
+        returns: faces, largest first, ties from left to right; boxes in pixels, which may extend beyond the photo
     """
 
     needs_file: ClassVar[bool] = False
-    """Whether its model is a file of the operator's, which its option `path` names."""
+    """Whether the operator must provide a model file, which the option `path` names."""
 
     @abstractmethod
     def _detect(self, image: Image) -> list[Detection]: ...
 
     def detect(self, image: Image) -> list[Detection]:
-        """Every face that it sees; an empty list where there is none. Raises WrongShape."""
+        """Find all faces in an (H, W, 3) photo; an empty list if there are none. Raises WrongShape."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             raise WrongShape("image", "(H, W, 3) uint8 RGB", f"{image.shape} {image.dtype}")
         return sorted(self._detect(image), key=lambda d: (-d.box.area, d.box.x, d.box.y))
 
 
 def centre_face(faces: list[Detection], image: Image) -> Detection | None:
-    """The face nearest the middle of the photo: the one that LFW's photos are named after. image: (H, W, 3)."""
+    """Return the face nearest to the centre of an (H, W, 3) photo, None if there is none. LFW is labelled by it."""
     height, width = image.shape[:2]
 
     def distance(face: Detection) -> float:

@@ -1,4 +1,4 @@
-"""YuNet, a small CNN, where its file was given or fetched."""
+"""YuNet, a small CNN that finds faces and landmarks. Its model file must be downloaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,41 +12,44 @@ from ml.detectors.base import Detector
 from ml.errors import Unavailable
 from ml.types import Box, Detection, Image
 
-LEAST = 64
-"""Pixels a side; what is smaller is padded, since OpenCV's layer gives nonsense where a grid has one cell."""
+MIN_SIDE_PIXELS = 64
+"""Smaller photos are padded: OpenCV's layer returns wrong results if a feature map has a single cell."""
 
 
 @dataclass(frozen=True)
 class Yunet(Detector):
-    """Faces and five points (Wu, Peng, Yu 2023) by OpenCV's FaceDetectorYN.
+    """YuNet (Wu, Peng, Yu 2023) as run by OpenCV's FaceDetectorYN: faces with five landmarks each.
 
-    path: of `face_detection_yunet_2023mar.onnx`
-    most: pixels; a photo whose longer side is longer is reduced to it
-    threshold: of the confidence, 0..1; nms: overlap over which two boxes are one face
+    path: the file `face_detection_yunet_2023mar.onnx`
+    max_side: pixels; larger photos are reduced until their longer side has this length
+    threshold: smallest confidence, 0..1; nms: overlap (0..1) above which two boxes are taken for the same face
+    Raises Unavailable if the file is missing or cannot be loaded.
     """
 
     needs_file: ClassVar[bool] = True
     path: Path | None = None
-    most: int = 640
+    max_side: int = 640
     threshold: float = 0.6
     nms: float = 0.3
 
     def __post_init__(self) -> None:
         if self.path is None or not Path(self.path).is_file():
-            raise Unavailable(f"YuNet's file ({self.path}) is not there; `likeness detectors pull yunet` fetches it")
+            raise Unavailable(
+                f"the YuNet model file ({self.path}) is missing; `likeness detectors pull yunet` downloads it"
+            )
         try:
             made = cv2.FaceDetectorYN.create(str(self.path), "", (32, 32), self.threshold, self.nms)
         except cv2.error as error:
-            raise Unavailable(f"YuNet's file {self.path} cannot be loaded; fetch it anew") from error
+            raise Unavailable(f"the YuNet model file {self.path} cannot be loaded; download it again") from error
         object.__setattr__(self, "_net", made)
         object.__setattr__(self, "_lock", Lock())
 
     def _detect(self, image: Image) -> list[Detection]:
-        scale = min(1.0, self.most / max(image.shape))
+        scale = min(1.0, self.max_side / max(image.shape))
         bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
         if scale < 1:
             bgr = cv2.resize(bgr, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-        below, beside = (max(0, LEAST - side) for side in bgr.shape[:2])
+        below, beside = (max(0, MIN_SIDE_PIXELS - side) for side in bgr.shape[:2])
         bgr = np.pad(bgr, ((0, below), (0, beside), (0, 0)), mode="edge")
         with self._lock:  # type: ignore[attr-defined]
             self._net.setInputSize((bgr.shape[1], bgr.shape[0]))  # type: ignore[attr-defined]
@@ -55,7 +58,7 @@ class Yunet(Detector):
 
 
 def _face(row: np.ndarray[tuple[int], np.dtype[np.float32]], scale: float) -> Detection:
-    """A row of FaceDetectorYN: x, y, width, height, five points, score."""
+    """Convert a row of FaceDetectorYN: x, y, width, height, five points, score."""
     x, y, width, height = (float(v) / scale for v in row[:4])
     points = np.ascontiguousarray(row[4:14].reshape(5, 2)) / np.float32(scale)
     return Detection(Box(x, y, width, height), float(row[14]), points)

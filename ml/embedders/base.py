@@ -1,4 +1,4 @@
-"""The interface of every embedder: fit it to a training set, embed rows, save it and load it bit for bit."""
+"""The interface of an embedder: fit it to a training set, embed rows, save it, and load it bit for bit."""
 
 import json
 from abc import ABC, abstractmethod
@@ -19,27 +19,27 @@ from ml.types import Ids, Rows
 
 Kind = TypeVar("Kind", bound="Embedder")
 Progress = Callable[[int, int, dict[str, float]], None]
-"""progress(step, steps, values) is called now and then during a fit. It may raise an error to stop the fit."""
+"""Called as progress(step, steps, values) from time to time during a fit. It may raise an exception to stop the fit."""
 
 
 def ignore_progress(step: int, steps: int, values: dict[str, float]) -> None:
-    """The progress of a fit that nobody watches."""
+    """Ignore the progress of a fit."""
 
 
 def offset_progress(done: int, total: int, progress: Progress) -> Progress:
-    """Reports a part of a fit, which begins after `done` of `total` steps, as progress of the whole fit."""
+    """Report one part of a fit, which begins after `done` of `total` steps, as progress of the whole fit."""
     return lambda step, _, values: progress(done + step, total, values)
 
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """The labels of one task. Faces i and j of `faces` are the same where |values_i - values_j| <= tolerance.
+    """The labels of one task. Faces i and j of `faces` are the same if |values_i - values_j| <= tolerance.
 
-    faces: (n,) indexes into the rows of the training set
-    values: (n,) float64: the person's number for identity, years for age, the class for expression; NaN if unknown
-    people: (n,) int64 the person's number, -1 if unknown; a person is held out with all of their faces
-    pairs: (P, 2) indexes into the rows; same: (P,) bool. Explicit labels, which override `values`
-    weights: (P,) float32, how much each explicit label counts
+    faces: (n,) indexes of rows of the training set
+    values: (n,) float64, such as the person's number, the age in years or the class of the expression; NaN if unknown
+    people: (n,) int64 person of each face, -1 if unknown; people are held out with all of their faces
+    pairs: (P, 2) indexes of rows; same: (P,) bool. These explicit labels override `values`.
+    weights: (P,) float32 weights of the explicit labels
     """
 
     task: str
@@ -78,8 +78,8 @@ class TrainingSet:
 class Maps:
     """The linear maps of an embedding: z = sum_s shares_s (projections_s row - offsets_s), compared by |z_i - z_j|^2.
 
-    rows: (N, D) that the maps act on; projections: (k, d, D), or None for a single map that is the identity
-    offsets: (k, d); shares: (N, k), one set of shares for each row
+    rows: (N, D) rows to which the maps are applied; projections: (k, d, D), or None for a single identity map
+    offsets: (k, d); shares: (N, k), the shares of each row in the k maps
     """
 
     rows: Rows
@@ -91,7 +91,7 @@ class Maps:
     def single(
         cls, rows: Rows, projection: Rows | None = None, offset: Rows | None = None, scale: Rows | None = None
     ) -> Self:
-        """A single map, (d, D) and (d,), each row's z times its `scale` (N,)."""
+        """Make a single map from a projection (d, D) and an offset (d,); scale: (N,) factor of each row's z."""
         return cls(
             rows,
             None if projection is None else projection[None],
@@ -102,11 +102,11 @@ class Maps:
 
 @dataclass
 class Embedder(ABC):
-    """A learned map from descriptors to a space in which small distances mean alike.
+    """A learned map from descriptors to a space in which a small distance means alike.
 
-    Options are dataclass fields, made by `option`; many options are kept in groups (see `ml.options`).
-    learned: named arrays, which the fit sets
-    notes: numbers of the fit for a report or a refit ("steps", "loss", "held_out", ...)
+    Options are dataclass fields made by `option`; related options are grouped (see `ml.options`).
+    learned: named arrays that the fit sets
+    notes: numbers about the fit, for a report or a refit ("steps", "loss", "held_out", ...)
     tasks: the tasks it was fitted to
 
     Convention:
@@ -116,7 +116,7 @@ class Embedder(ABC):
 
     seed: int = option(0, "seed of everything random in the fit", low=0)
     normalises_rows: ClassVar[bool] = False
-    """Whether the learned maps act on the direction of a row instead of the row itself."""
+    """Whether rows are divided by their norm before the learned maps are applied."""
 
     def __post_init__(self) -> None:
         self.learned: dict[str, NDArray[Any]] = {}
@@ -126,15 +126,15 @@ class Embedder(ABC):
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """Builds an embedder from flat options, whatever their group. Raises TypeError for an unknown option."""
+        """Build an embedder from flat options, whatever their group. Raises TypeError for an unknown option."""
         return from_options(cls, options)
 
     def options(self) -> dict[str, Any]:
-        """All options, flat: what `from_options` takes."""
+        """Return all options as a flat dictionary, as `from_options` takes them."""
         return flatten_options(self)
 
     def with_options(self, **options: Any) -> Self:
-        """The same method, not fitted, with some options changed."""
+        """Return an unfitted embedder of the same method with some options changed."""
         return self.from_options(**self.options() | use_current_names(list_options(type(self)), options))
 
     @abstractmethod
@@ -145,49 +145,50 @@ class Embedder(ABC):
 
     @property
     def metric(self) -> Distance:
-        """How its embeddings are compared; complete once it is fitted."""
+        """The distance by which embeddings are compared. Some methods learn it during the fit."""
         return EUCLIDEAN
 
     @property
     @abstractmethod
     def width(self) -> int | None:
-        """D, the width of the rows it was fitted to; None if it takes rows of any width."""
+        """The width D of the rows it was fitted to; None if it takes rows of any width."""
 
     @property
     def needs_fit(self) -> bool:
         return True
 
     def start_from(self, model: "Embedder") -> Self:
-        """The next fit starts from what `model` learned; it must be given the same descriptors.
+        """Make the next fit start from what `model` has learned; it must be given the same descriptors.
 
-        Options that determine the shape of what was learned, such as `dim`, are taken from the model.
+        Options that determine the shape of the learned arrays, such as `dim`, are taken over from the model.
         Raises CannotGoOn, NotFitted.
         """
-        raise CannotGoOn(f"{type(self).__name__} always learns anew; it does not go on from another model")
+        raise CannotGoOn(f"{type(self).__name__} always starts anew; it cannot start from another model")
 
     def linear_map(self) -> tuple[Rows, Rows] | None:
-        """The projection (d, D) and offset (d,) of z = projection x - offset before any normalisation.
+        """Return the projection (d, D) and offset (d,) of z = projection x - offset, before any normalisation.
 
-        None if the embedding is not one linear map of the row. Raises NotFitted.
+        Returns None if the embedding is not one linear map of the row. Raises NotFitted.
         """
         return None
 
     def refit_options(self) -> dict[str, Any]:
-        """Options with which a fit to everybody repeats what this fit found best on the people it held out."""
+        """Return options for a fit to everybody that repeats what this fit found best on the held-out people."""
         known = self.options()
         if "steps" not in self.notes or "steps" not in known:
             return {}
         return {"steps": self.notes["steps"]} | ({"held_out": 0.0} if "held_out" in known else {})
 
     def fit(self, data: TrainingSet, *, progress: Progress = ignore_progress) -> Self:
-        """Learns. The same data, options and seed give the same result on the same processor and number of threads.
+        """Fit to a training set and return the embedder itself.
 
+        The same data, options and seed give the same result on the same processor with the same number of threads.
         Raises TooFewPairs, NotFinite, WrongShape, and CannotGoOn if it starts from a model of other descriptors.
         """
         self._check(data)
         self.tasks = tuple(t.task for t in data.tasks) or ("identity",)
         self._fit(data, progress)
-        # a transposed array multiplies in another order, and would not embed bit for bit as its saved copy does
+        # a transposed array is multiplied in another order, so it would not embed bit for bit like its saved copy
         self.learned = {name: np.asarray(array, order="C") for name, array in self.learned.items()}
         self.start_model = None
         return self
@@ -201,11 +202,11 @@ class Embedder(ABC):
         if sum(data.widths) != width:
             raise WrongShape("blocks", f"widths that sum to {width}", data.blocks)
         if self.start_model and self.start_model.width not in (None, width):
-            problem = f"it takes {self.start_model.width} numbers a face, these descriptors have {width}"
-            raise CannotGoOn(f"{problem}; go on with the descriptors that it was learned from")
+            problem = f"the start model takes {self.start_model.width} numbers per face, these descriptors have {width}"
+            raise CannotGoOn(f"{problem}; use the descriptors that it was trained on")
 
     def embed(self, rows: Rows, task: str = "identity") -> Rows:
-        """The embeddings of these rows for a task. Raises NotFitted, WrongShape, NotFinite."""
+        """Embed (N, D) rows for a task: (N, d) float32. Raises NotFitted, WrongShape, NotFinite."""
         if self.width is None and self.needs_fit:
             raise NotFitted(type(self).__name__)
         if rows.ndim != 2 or (self.width is not None and rows.shape[1] != self.width):
@@ -217,15 +218,14 @@ class Embedder(ABC):
         return np.ascontiguousarray(self._embed(rows.astype(np.float32, copy=False), task), np.float32)
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps | None:
-        """The linear maps that `embed` applies to these rows, from which a distance can be explained.
+        """Return the linear maps that `embed` applies to (N, D) rows, from which a distance can be explained.
 
-        None if the embedding is not made of linear maps.
-        rows: (N, D).
+        Returns None if the embedding is not made of linear maps.
         """
         return None
 
     def save(self, folder: Path) -> None:
-        """Writes `embedder.json` and `embedder.safetensors`: numbers and names, no code."""
+        """Write `embedder.json` and `embedder.safetensors` to a folder. They contain numbers and names, but no code."""
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self.learned, folder / "embedder.safetensors")
         state = {"options": self.options(), "tasks": self.tasks, "notes": self.notes}
@@ -233,7 +233,7 @@ class Embedder(ABC):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Reads what `save` wrote. Raises Corrupt."""
+        """Load what `save` wrote. Raises Corrupt."""
         try:
             state = json.loads((folder / "embedder.json").read_text())
             loaded = cls.from_options(**state["options"])
@@ -245,9 +245,9 @@ class Embedder(ABC):
 
 
 def require_fitted(owner: Embedder, model: Embedder, kind: type[Kind]) -> Kind:
-    """The model, if it is of this kind and fitted. Raises CannotGoOn, NotFitted."""
+    """Return the model if it is of this kind and fitted. Raises CannotGoOn, NotFitted."""
     if not isinstance(model, kind):
-        raise CannotGoOn(f"{type(owner).__name__} goes on from {kind.__name__}, not from {type(model).__name__}")
+        raise CannotGoOn(f"{type(owner).__name__} can start from {kind.__name__}, not from {type(model).__name__}")
     if not model.learned:
         raise NotFitted(type(model).__name__)
     return model

@@ -1,4 +1,4 @@
-"""Figures that depend on something turned: the cells probed, the distractors added."""
+"""Curves: speed and accuracy by the number of cells probed, retrieval by the number of distractors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from ml.types import Rows
 
 @dataclass(frozen=True)
 class SpeedPoint:
-    """An index at m cells probed. Intervals resample queries: whom each cell holds is given.
+    """The performance of an index that probes m cells. Intervals resample queries, with the cells fixed.
 
-    fraction: distances computed over faces held; recall: share of the exhaustive search's first k that is found
-    one_call: 1-call@k by the values given, None without; milliseconds: median of one query alone
+    fraction: distances computed over the number of faces; recall: share of the true k nearest that are found
+    one_call: 1-call@k, None if no values were given; milliseconds: median time of a single query
     """
 
     m: int
@@ -33,7 +33,7 @@ class SpeedPoint:
 
 
 def cells_to_try(cells: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and all of them."""
+    """Return the numbers of cells to measure: 1, 2, 4, ... and all of them."""
     return tuple(sorted({min(2**i, cells) for i in range(cells.bit_length() + 1)}))
 
 
@@ -47,9 +47,11 @@ def speed_accuracy(
     value_of: dict[int, float] | None = None,
     timed: int = 100,
 ) -> tuple[SpeedPoint, ...]:
-    """Speed and accuracy of (Q, d) queries for each m, against the exhaustive search (m = p).
+    """Measure speed and accuracy of (Q, d) queries for each m, compared with the exhaustive search (m = p).
 
-    values, value_of: what each query and each id in the index is, for 1-call@k. A query must not be in the index.
+    ms: numbers of cells to probe; None: see `cells_to_try`; timed: queries that are timed
+    values: (Q,) value (such as the person) of each query; value_of: value of each id in the index. Both are needed for
+        1-call@k. Queries must not be in the index.
     """
     exact = index.search(queries, k, m=index.cells).ids
     points = []
@@ -93,7 +95,10 @@ def distractor_curve(
     counts: Sequence[int] | None = None,
     metric: Distance = EUCLIDEAN,
 ) -> tuple[DistractorPoint, ...]:
-    """Retrieval as the first n of (M, d) distractors join the gallery; by default n = 0 and quarters of M."""
+    """Measure retrieval with the first n of (M, d) distractors added to the gallery, for each n in `counts`.
+
+    embeddings: (N, d), one row per photo of the protocol; counts: default 0 and each quarter of M
+    """
     points = []
     for n in counts or [round(len(distractors) * part / 4) for part in range(5)]:
         ranked = rank_protocol(embeddings, protocol, metric=metric, distractors=distractors[:n])

@@ -1,4 +1,4 @@
-"""Verification over folds: each fold's pairs are judged at the threshold that is best on pairs of other folds."""
+"""Verification over folds: decide each fold's pairs at a threshold chosen on pairs of other folds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,21 @@ from ml.evaluation.verification import Distances, Folds, best_threshold, over_fo
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids
 
-Apart = Callable[[Ids], Distances]
-"""(P, 2) places of photos -> (P,) distances under one model."""
+PairDistances = Callable[[Ids], Distances]
+"""Maps (P, 2) photo indexes to their (P,) distances under one model."""
 Judge = Callable[[int], tuple[VerificationPairs, Distances]]
-"""A fold -> the pairs that its threshold is chosen on, and their distances."""
+"""Maps a fold to the pairs on which its threshold is chosen, and their distances."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What the folds say; rates 0..1.
+    """The result of a verification over folds. Rates are 0..1.
 
-    accuracies, thresholds: of each fold; accuracy: their mean, SD and SE, as LFW's tables print them
-    people: the mean accuracy with an interval that resamples people, the thresholds as they are
-    student: the same with Student's interval over folds; a little narrow, since the folds' training sides overlap
-    separation: mean over folds of AUC, EER, FNMR at FMR, dispersion: no threshold of its own, so no training side
+    accuracies, thresholds: one value per fold; accuracy: mean, SD and SE of the accuracies, as LFW's tables print them
+    people: the mean accuracy with an interval that resamples people and keeps the thresholds
+    student: the mean accuracy with Student's interval over folds. It is slightly too narrow, because the training sets
+        of the folds overlap.
+    separation: AUC, EER, FNMR at FMR and dispersion, averaged over folds. These need no threshold from other folds.
     """
 
     pairs: int
@@ -40,31 +41,35 @@ class Verification:
 def verify(
     folds: Sequence[VerificationPairs],
     people: Ids,
-    apart: Callable[[int], Apart],
+    distances_by_fold: Callable[[int], PairDistances],
     *,
     judge: Judge | None = None,
-    told: Callable[[Distances], Distances] = np.asarray,
+    displayed: Callable[[Distances], Distances] = np.asarray,
     resamples: int = RESAMPLES,
 ) -> Verification:
-    """people: (N,) whose each photo is, -1 unknown; apart(f): distances under the model that may judge fold f; told: as
-    the dispersion tells them (`Distance.display_distance`), rising with them.
+    """Measure the verification accuracy over folds.
 
-    judge(f): the pairs that fold f's threshold is chosen on, and their distances; without it, those of the other folds
-    under fold f's own model. Pairs that a model was fitted on look easier than they are, and a threshold chosen on them
-    is too tight: a model that learns should be told its threshold by one that saw neither them nor fold f (`partner`).
-
-    A model that was fitted must not have seen fold f.
-    Raises WrongShape with fewer than two folds, or one without pairs of both kinds.
+    people: (N,) person of each photo, -1 if unknown
+    distances_by_fold: returns the distances under the model for fold f. A fitted model must not have seen fold f.
+    judge: returns the pairs on which the threshold of fold f is chosen, and their distances. By default these are the
+        pairs of all other folds under the model for fold f. Pairs that a model was fitted on look easier than they are,
+        so a threshold chosen on them is too strict. For fitted models, pass the pairs of `threshold_fold(f)` under a
+        model that saw neither that fold nor fold f.
+    displayed: converts distances to the unit of the dispersion (`Distance.display_distance`); must be increasing
+    Raises WrongShape if there are fewer than two folds, or if a fold lacks pairs of either kind.
     """
     if len(folds) < 2 or not all(f.same.any() and not f.same.all() for f in folds):
         raise WrongShape("folds", "two or more, each with pairs of both kinds", len(folds))
-    judged = [_judge(f, folds, apart(f), judge) for f in range(len(folds))]
+    judged = [_judge(f, folds, distances_by_fold(f), judge) for f in range(len(folds))]
     distances, thresholds = [d for d, _ in judged], [t for _, t in judged]
     right = [(d <= t) == f.same for f, d, t in zip(folds, distances, thresholds, strict=True)]
     owners = [_owners(f, people) for f in folds]
     accuracies = np.array([r.mean() for r in right])
     sides = [
-        [Scored(told(d[f.same == same]), o[f.same == same]) for f, d, o in zip(folds, distances, owners, strict=True)]
+        [
+            Scored(displayed(d[f.same == same]), o[f.same == same])
+            for f, d, o in zip(folds, distances, owners, strict=True)
+        ]
         for same in (True, False)
     ]
     return Verification(
@@ -78,15 +83,18 @@ def verify(
     )
 
 
-def partner(fold: int, folds: int) -> int:
-    """Which fold gives it its threshold: of two neighbours each the other, an odd last one has the one before."""
+def threshold_fold(fold: int, folds: int) -> int:
+    """Return the fold on whose pairs the threshold of `fold` is chosen.
+
+    Folds are paired: 0 and 1, 2 and 3, ... With an odd number, the last fold uses the one before it.
+    """
     return fold ^ 1 if fold ^ 1 < folds else fold - 1
 
 
 def _judge(
-    at: int, folds: Sequence[VerificationPairs], distances_of: Apart, judge: Judge | None
+    at: int, folds: Sequence[VerificationPairs], distances_of: PairDistances, judge: Judge | None
 ) -> tuple[Distances, float]:
-    """The distances of one fold's pairs, and their threshold."""
+    """Return the distances of one fold's pairs, and the threshold for them."""
     if judge is not None:
         pairs, distances = judge(at)
         return distances_of(folds[at].index), best_threshold(distances, pairs.same)
@@ -95,6 +103,6 @@ def _judge(
 
 
 def _owners(fold: VerificationPairs, people: Ids) -> Ids:
-    """(P, 2) people; a photo of nobody known stands for itself."""
+    """Return the (P, 2) people of each pair. Each photo of an unknown person counts as a person of its own."""
     known = people[fold.index]
     return np.where(known < 0, -1 - fold.index, known)

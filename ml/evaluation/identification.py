@@ -1,4 +1,4 @@
-"""Open-set identification: somebody enrolled should be found, and somebody who is not should find nobody."""
+"""Open-set identification error rates: FNIR at FPIR."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ Numbers = NDArray[np.float64]
 class Probes:
     """Searches of one gallery with one model.
 
-    mate: (Q,) distance of the nearest face of an enrolled probe's own person, +inf where none (left out)
-    stranger: (S,) distance of the nearest face of all, for probes of people who are not enrolled, +inf where none
-    mate_people, stranger_people: (Q,), (S,) whose the probes are
-    ranks: (Q,) place of the nearest mate, where only the first places count
+    mate: (Q,) distance of the nearest face of the probe's own person; +inf if there is none (such probes are left out)
+    stranger: (S,) distance of the nearest face, for probes of people who are not enrolled; +inf if the gallery is empty
+    mate_people, stranger_people: (Q,) and (S,) person of each probe
+    ranks: (Q,) rank of the nearest mate; needed only if mates count within the first ranks alone
     """
 
     mate: Distances
@@ -38,14 +38,15 @@ def fnir(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Interval, ...]:
-    """FNIR at each FPIR: the share of searches for somebody enrolled that miss, at the threshold at which so many
-    searches for strangers find somebody (ISO/IEC 19795-1). Each part has a threshold of its own.
+    """Return FNIR at each FPIR of `rates` (0..1), as defined in ISO/IEC 19795-1.
 
-    within: given, a mate that stands behind so many places is missed at any threshold
+    This is the share of searches for enrolled people that miss, at the threshold at which a share FPIR of the searches
+    for strangers finds somebody. Each of the `parts` has its own threshold.
+    within: if given, a mate beyond this rank counts as missed at any threshold
 
-    Intervals resample people, and each resample chooses its thresholds anew, so that they hold what a few strangers
-    leave open about those; where nobody or everybody is missed they are Clopper and Pearson's, with as many trials as
-    there are people enrolled. Raises WrongShape where there is no probe of either kind.
+    Intervals resample people, and each resample chooses its own thresholds, so they include the uncertainty of the
+    thresholds. If nobody or everybody is missed, the interval is Clopper and Pearson's, with as many trials as people
+    are enrolled. Raises WrongShape if there are no probes of either kind.
     """
     known = [np.isfinite(p.mate) for p in parts]
     if not any(k.any() for k in known) or not all(len(p.stranger) for p in parts):
@@ -68,7 +69,7 @@ def fnir(
 def _missed(
     probes: Probes, known: NDArray[np.bool_], people: Numbers, rates: Sequence[float], within: int | None
 ) -> Figures:
-    """From times drawn to (R, 1 + rates): how many mated searches there are, and how many of them miss."""
+    """Return a function from bootstrap counts to (R, 1 + rates): the number of mated searches, and of misses."""
     order = np.argsort(probes.stranger, kind="stable")
     strangers = np.searchsorted(people, probes.stranger_people[order])
     mates = np.searchsorted(people, probes.mate_people[known])

@@ -95,8 +95,8 @@ def bootstrap_mean(
     totals, counts = np.bincount(member, values[kept]), np.bincount(member)
 
     def mean(times: Times) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = ((times @ totals) / (times @ counts))[:, None]
-        return found
+        estimate: NDArray[np.float64] = ((times @ totals) / (times @ counts))[:, None]
+        return estimate
 
     exact = np.array([values[kept].mean()])
     return bootstrap(mean, len(counts), values=exact, resamples=resamples, seed=seed)[0]

@@ -1,4 +1,4 @@
-"""How an open set is decided by person distances: FNIR at FPIR, and what the gallery's own threshold comes to."""
+"""Evaluate open-set decisions by person distances: FNIR at FPIR, and the rates at the gallery's own threshold."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,11 +30,12 @@ MAX_SEARCHES = 3000
 
 @dataclass(frozen=True, eq=False)
 class OpenSetOutcomes:
-    """One gallery, searched for people of it and for strangers.
+    """The searches of one gallery, for enrolled people and for strangers.
 
-    people: (Q,) whose the probes are; is_stranger: (Q,) not enrolled; is_right: (Q,) the own person is nearest
-    distances: (Q,) person distance of the nearest person, +inf where nobody with a name is
-    calibration: how the gallery's own people score as strangers; None where nobody could search
+    people: (Q,) person of each probe; is_stranger: (Q,) whether that person is not enrolled
+    is_right: (Q,) whether the probe's own person is the nearest
+    distances: (Q,) person distance of the nearest person, +inf if no named person is found
+    calibration: the distances of the gallery's own people as strangers; None if nobody could be searched for
     """
 
     people: Ids
@@ -46,10 +47,10 @@ class OpenSetOutcomes:
 
 
 def search_open_set(embeddings: Rows, protocol: Protocol, metric: Distance) -> OpenSetOutcomes:
-    """Search a protocol's gallery as the service does, by the default rule.
+    """Search a protocol's gallery by the default decision rule, as the service does.
 
-    embeddings: (N, d), one row a photo of the protocol. Probes of people without a number are left out. Raises
-    WrongShape where there is no gallery.
+    embeddings: (N, d), one row per photo of the protocol. Probes of unknown people are left out.
+    Raises WrongShape if the gallery is empty.
     """
     if not len(protocol.gallery):
         raise WrongShape("gallery", "one face or more", 0)
@@ -71,7 +72,7 @@ def search_open_set(embeddings: Rows, protocol: Protocol, metric: Distance) -> O
 def _find_people(
     index: Index, people: GalleryPeople, embeddings: Rows, ids: Ids, queries: Rows, rule: DecisionRule
 ) -> tuple[Ids, Floats]:
-    """(Q,) the nearest person with a name, -1 where there is none, and (Q,) the person distance."""
+    """Return (Q,) the nearest named person, -1 if there is none, and (Q,) the person distance."""
     neighbours = index.search(queries, min(len(ids), FACES_PER_SEARCH))
     owners = np.where(neighbours.ids >= 0, people.owners[np.searchsorted(ids, np.maximum(neighbours.ids, ids[0]))], -1)
     near = shortlist(owners, neighbours.distances)
@@ -102,11 +103,12 @@ def _calibrate(index: Index, people: GalleryPeople, rule: DecisionRule) -> OpenS
 
 
 def summarise_open_set(draws: Sequence[OpenSetOutcomes]) -> dict[str, Any] | None:
-    """All draws together, for JSON; rates 0 to 1 with 95 % intervals over people. None without a probe of each kind.
+    """Summarise all draws as values for JSON: rates 0..1 with 95 % intervals over people.
 
-    fnir: by FPIR (as text), at the threshold at which so many of the strangers who searched are named. decided: at the
-    threshold that the gallery gives itself for this rate: the FPIR and FNIR that come of it, and in how many draws it
-    had enough evidence; null where it had in none.
+    Returns None unless there are probes of enrolled people and of strangers. The result has two entries:
+        fnir: FNIR by FPIR (as text), at the threshold at which this share of the strangers' searches names somebody
+        decided: by FPIR, the FPIR and FNIR at the threshold that the gallery itself estimates for this rate, and the
+            number of draws with enough evidence for one; null if no draw had enough
     """
     if not any((~d.is_stranger).any() for d in draws) or not all(d.is_stranger.any() for d in draws):
         return None
@@ -120,7 +122,7 @@ def summarise_open_set(draws: Sequence[OpenSetOutcomes]) -> dict[str, Any] | Non
 
 def _probes(outcomes: OpenSetOutcomes) -> Probes:
     known = ~outcomes.is_stranger
-    # a search that finds somebody else first misses at any threshold: its rank is beyond the first
+    # a search that finds another person first misses at any threshold, so its rank must be greater than 1
     mate = np.where(np.isfinite(outcomes.distances[known]), outcomes.distances[known], np.finfo(np.float64).max)
     ranks = np.where(outcomes.is_right[known], 1, 2).astype(np.int64)
     people = outcomes.people.astype(np.float64)

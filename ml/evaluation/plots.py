@@ -1,4 +1,4 @@
-"""Curves of one or more reports on one page that needs no network: DET, ROC, CMC."""
+"""Plot the DET, ROC and CMC curves of one or more reports on one page that needs no network."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ SHADE = 0.15
 
 
 def figures(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, Any]]:
-    """`det`, `roc` and `cmc` by name, each {"data", "layout"} as plotly takes it; a report's name is its line's."""
+    """Return the figures `det`, `roc` and `cmc`, each {"data", "layout"} for plotly. Lines are named by report."""
     lines: dict[str, list[dict[str, Any]]] = {"det": [], "roc": [], "cmc": []}
     for i, (name, report) in enumerate(reports.items()):
         style = {"name": name, "legendgroup": name, "line": {"color": COLOURS[i % len(COLOURS)]}}
@@ -24,8 +24,8 @@ def figures(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, Any]
 
 
 def page(reports: Mapping[str, EvaluationReport]) -> str:
-    """HTML with the three figures, one under the other."""
-    from plotly.io import to_html  # a second to load, for those who draw
+    """Return an HTML page with the three figures."""
+    from plotly.io import to_html  # imported here, because it takes a second to load
 
     charts = figures(reports).values()
     parts = [to_html(one, full_html=False, include_plotlyjs=not i) for i, one in enumerate(charts)]

@@ -1,10 +1,12 @@
-"""Who is fitted on, who is searched for, and among whom. A protocol is index arrays into one list of photos.
+"""Evaluation protocols: which photos may be learned from, which are queries, and which are the gallery.
 
-Files of a protocol folder, LFW's or one's own, naming photos `Name/Name_0001.jpg`:
-    queries-K.txt   one photo a line: the queries; all other photos are gallery *and* training (closed set, 002, 003)
-    disjoint-K.txt  `train NAME` and `query PHOTO` lines: fitted on those people alone; the gallery is every other
-                    photo of everybody else
-    pairs.txt       LFW's view 2, asked for as `view2:F`: the pairs of fold F are judged, all else may be fitted on
+A protocol holds indexes into one list of photos. A protocol folder has these files, in which photos are named
+`Name/Name_0001.jpg`:
+    queries-K.txt   one query per line; all other photos are both gallery *and* training set (closed set, 002, 003)
+    disjoint-K.txt  lines `train NAME` and `query PHOTO`: only those people may be learned from; the gallery is every
+                    other photo of all other people
+    pairs.txt       LFW's view 2; fold F has the name `view2:F`. Its pairs are tested, all other photos may be learned
+                    from.
 """
 
 from collections.abc import Sequence
@@ -21,14 +23,14 @@ from ml.types import Ids
 
 @dataclass(frozen=True, eq=False)
 class Protocol:
-    """Index arrays into the photos, each rising and int64.
+    """A protocol: int64 indexes into the photos, each array rising.
 
-    people: (N,) the number of each photo's person, -1 unknown (a distractor)
-    training: who may be fitted on; never a query
-    queries, gallery: who is searched for, and among whom; apart from one another; both empty for verification
-    pairs, training_pairs: verification only; those judged and those that thresholds may be chosen on
-    missing: photos that the protocol names and the list does not hold (a face that was not found, say)
-    open_set: whether some queries are of people who are not in the gallery, on purpose
+    people: (N,) person of each photo, -1 if unknown (a distractor)
+    training: photos that may be learned from; never a query
+    queries, gallery: photos that are searched for, and among which; disjoint; both empty for verification
+    pairs, training_pairs: for verification, the pairs that are tested, and those on which thresholds may be chosen
+    missing: photos that the protocol names but the list lacks, such as photos in which no face was found
+    open_set: whether some queries are of people who are left out of the gallery on purpose
     """
 
     name: str
@@ -48,7 +50,7 @@ class Protocol:
         return mask
 
     def narrowed(self, training: Ids) -> "Protocol":
-        """With these alone of the training side, and the pairs that lie whole among them."""
+        """Return the protocol with only these (n,) training photos, and the training pairs among them."""
         kept = np.intersect1d(self.training, training)
         inside = np.isin(self.training_pairs.index, kept).all(axis=1)
         pairs = VerificationPairs(self.training_pairs.index[inside], self.training_pairs.same[inside])
@@ -56,20 +58,20 @@ class Protocol:
 
 
 def person_of(photo: str) -> str:
-    """`Name` of `Name/Name_0001.jpg`."""
+    """Return `Name` for the photo `Name/Name_0001.jpg`."""
     return photo.split("/", 1)[0]
 
 
-def people_of(photos: Sequence[str]) -> Ids:
-    """(N,) the number of each photo's person, by the sorted names; -1 for a photo that lies in no folder."""
+def number_people(photos: Sequence[str]) -> Ids:
+    """Number the people of N photos in the order of their names: (N,). -1 for a photo that is not in a folder."""
     names = {name: i for i, name in enumerate(sorted({person_of(p) for p in photos if "/" in p}))}
     return np.array([names[person_of(p)] if "/" in p else -1 for p in photos], np.int64)
 
 
 def read(protocol: str, folder: Path, photos: Sequence[str]) -> Protocol:
-    """The protocol of that name (`queries-0`, `disjoint-0.txt`, `view2:3`) for these photos.
+    """Read the protocol of this name (`queries-0`, `disjoint-0.txt`, `view2:3`) for these photos.
 
-    Raises Corrupt where the file cannot be read or names nothing that is here.
+    Raises Corrupt if the file cannot be read, or names none of the photos.
     """
     if protocol.startswith("view2:"):
         return _view2(protocol, folder, photos)
@@ -87,14 +89,14 @@ def _retrieval(name: str, photos: Sequence[str], named: Sequence[str], fitted: s
     number_of = {photo: i for i, photo in enumerate(photos)}
     queries = np.unique(np.array([number_of[q] for q in named if q in number_of], np.int64))
     if not len(queries):
-        raise Corrupt(f"{name} names {len(named)} queries and none of them is among these {len(photos)} photos")
+        raise Corrupt(f"{name} names {len(named)} queries, and none of them is among these {len(photos)} photos")
     others = np.setdiff1d(np.arange(len(photos)), queries)
     inside = np.array([person_of(p) in fitted for p in photos], bool)
     if inside[queries].any():
-        raise Corrupt(f"{name} names people both to fit on and to search for")
+        raise Corrupt(f"{name} names people both for training and as queries")
     return Protocol(
         name,
-        people_of(photos),
+        number_people(photos),
         training=others[inside[others]] if fitted else others,
         queries=queries,
         gallery=others[~inside[others]],
@@ -113,7 +115,7 @@ def _view2(protocol: str, folder: Path, photos: Sequence[str]) -> Protocol:
     empty = np.empty(0, np.int64)
     return Protocol(
         protocol,
-        people_of(photos),
+        number_people(photos),
         training,
         queries=empty,
         gallery=empty,
@@ -126,11 +128,12 @@ def _view2(protocol: str, folder: Path, photos: Sequence[str]) -> Protocol:
 def held_out_people(
     people: Ids, fraction: float, *, seed: int = 0, photos: int = 2, distractors: Ids | None = None
 ) -> Protocol:
-    """Splits by person for a training's report: nobody who is searched for was fitted on.
+    """Split by person, so that nobody is both learned from and searched for.
 
-    people: (N,) numbers, -1 unknown: those stay in training. About `fraction` of the people who have `photos` or
-    more is held out; one random photo of each is a query, the rest of theirs and the `distractors` (indexes) the
-    gallery. Raises WrongShape where that holds out nobody, or everybody.
+    About `fraction` of the people with `photos` or more photos are held out. One random photo of each of them is a
+    query; their other photos and the `distractors` are the gallery.
+    people: (N,) person of each photo; photos of unknown people (-1) stay in training; distractors: (M,) indexes
+    Raises WrongShape if this would hold out nobody or everybody.
     """
     numbers, counts = np.unique(people[people >= 0], return_counts=True)
     eligible = numbers[counts >= max(photos, 2)]
@@ -147,10 +150,9 @@ def held_out_people(
 
 
 def open_set_people(people: Ids, fraction: float, *, seed: int = 0) -> Protocol:
-    """`held_out_people`, and then half of those held out are not enrolled: a photo of each searches for nobody.
+    """Split like `held_out_people`, but leave half of the held-out people out of the gallery, as strangers.
 
-    Raises WrongShape where fewer than four people are held out.
-    people: (N,).
+    people: (N,) person of each photo. Raises WrongShape if fewer than four people are held out.
     """
     closed = held_out_people(people, fraction, seed=seed)
     if len(closed.queries) < 4:

@@ -1,4 +1,4 @@
-"""What a model's report holds: plain numbers, in JSON and back."""
+"""The report of a model's evaluation, which can be stored as JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
@@ -17,7 +17,7 @@ class DetPoint:
 
 @dataclass(frozen=True)
 class DistractorPoint:
-    """Retrieval with so many distractors added to the gallery."""
+    """Retrieval with this many distractors added to the gallery."""
 
     distractors: int
     mean_average_precision: Interval
@@ -26,15 +26,16 @@ class DistractorPoint:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """Retrieval under one protocol; plain numbers, in JSON and back (`to_dict`, `from_dict`). Rates are 0..1.
+    """Retrieval under one protocol. Rates are 0..1.
 
-    draws: query draws pooled; queries: with something to find; gallery: faces ranked for each, distractors included
-    chance_at_10: 1-call@10 of a random order; sd: over draws, None of one draw
-    ncall, fnir: by K, by FPIR (keys as text); cmc: at 1, 2, ..., 50, and its interval cmc_low to cmc_high
-    det: over query-gallery pairs of all draws, thinned to be drawn; eer: the value of `separation`
-    separation: AUC, EER, FNMR and dispersion of those pairs, the mean over draws; nearest_error: 1 - 1-call@1
-    Intervals are 95 %, bootstrapped over people, all draws of a person together. What reports of older versions lack
-    is empty or None.
+    draws: number of pooled query draws; queries: number of queries with a relevant face in the gallery
+    gallery: faces that are ranked for each query, distractors included; relevant: relevant faces in total
+    chance_at_10: 1-call@10 of a random ranking; sd: SD over draws of each metric, None for a single draw
+    ncall, fnir: by K and by FPIR (keys as text); cmc: at ranks 1 to 50, with its interval cmc_low to cmc_high
+    det: curve over the query-gallery pairs of all draws, thinned for plotting; eer: as in `separation`
+    separation: AUC, EER, FNMR and dispersion of those pairs, averaged over draws; nearest_error: 1 - 1-call@1
+    Intervals are 95 % bootstrap intervals over people, all draws of a person together. Fields that reports of older
+    versions lack are empty or None.
     """
 
     protocol: str
@@ -64,7 +65,7 @@ class EvaluationReport:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Self:
-        """What `to_dict` wrote, also after JSON. Raises Corrupt."""
+        """Restore what `to_dict` returned, through JSON or not. Raises Corrupt."""
         try:
             return cls(
                 **state

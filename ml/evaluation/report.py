@@ -1,4 +1,4 @@
-"""How a model's report is made from embeddings and a protocol."""
+"""Make the report of a model from embeddings and a protocol."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from ml.types import Ids, Rows
 
 CALLS = (1, 2, 5, 10, 20)
 FPIRS = (0.01, 0.1)
-LONGEST = 50
+MAX_CMC_RANK = 50
 
 
 def rank_protocol(
@@ -31,9 +31,11 @@ def rank_protocol(
     tolerance: float = 0.0,
     distractors: Rows | None = None,
 ) -> Ranked:
-    """Ranks a protocol's gallery, and these (M, d) distractors behind it, for its queries.
+    """Rank the gallery of a protocol, with (M, d) distractors added, for each of its queries.
 
-    embeddings: (N, d), one row a photo of the protocol; values: (N,) what the task compares (people's numbers if None)
+    embeddings: (N, d), one row per photo of the protocol
+    values: (N,) value that the task compares; None: the people. Faces are relevant if their values differ by at most
+        `tolerance`.
     """
     if len(embeddings) != len(protocol.people):
         raise WrongShape("embeddings", f"({len(protocol.people)}, d)", embeddings.shape)
@@ -50,14 +52,14 @@ def rank_protocol(
 
 
 def _owners(people: Ids, queries: Ids) -> NDArray[np.float64]:
-    """Whom each query belongs to; one of nobody known stands for itself."""
+    """Return the person of each query. Each query of an unknown person is a group of its own."""
     return np.where(people[queries] < 0, -1 - queries, people[queries]).astype(np.float64)
 
 
 def summarise(
     draws: Sequence[Ranked], *, protocol: str, task: str = "identity", metric: Distance = EUCLIDEAN
 ) -> EvaluationReport:
-    """One report of one or more draws of queries. Raises WrongShape where no query has anything to find."""
+    """Summarise one or more draws of queries in one report. Raises WrongShape if no query has a relevant face."""
     groups = np.concatenate([r.groups for r in draws])
     mated = sum(int(r.mated.sum()) for r in draws)
     if not mated:
@@ -92,12 +94,12 @@ def summarise(
 
 
 def _cmc(draws: Sequence[Ranked]) -> tuple[Interval, ...]:
-    """The share of mated queries found within 1, 2, ..., LONGEST places, over all draws."""
+    """Return the share of mated queries found within the first 1, 2, ..., MAX_CMC_RANK ranks, over all draws."""
     first = np.concatenate([r.first for r in draws])
     mated = np.isfinite(first)
     _, person = np.unique(np.concatenate([r.groups for r in draws])[mated], return_inverse=True)
-    ranks = np.minimum(first[mated], LONGEST + 1).astype(np.int64) - 1
-    width = LONGEST + 1
+    ranks = np.minimum(first[mated], MAX_CMC_RANK + 1).astype(np.int64) - 1
+    width = MAX_CMC_RANK + 1
     counted = np.bincount(person * width + ranks, minlength=(person.max() + 1) * width).reshape(-1, width)
 
     def figures(times: Times) -> NDArray[np.float64]:
@@ -113,14 +115,14 @@ def _separation(draws: Sequence[Ranked], metric: Distance) -> Separation:
 
 
 def _chance(relevant: Sequence[int], gallery: int, k: int) -> float:
-    """1-call@k of a random order: 1 - C(gallery - R, k) / C(gallery, k), the mean over queries."""
+    """Return 1-call@k of a random ranking: 1 - C(gallery - R, k) / C(gallery, k), averaged over queries."""
     rank = np.arange(k)[:, None]
     missed = np.maximum(gallery - np.array(relevant)[None] - rank, 0) / np.maximum(gallery - rank, 1)
     return float(np.mean(1 - missed.prod(0)))
 
 
 def _spread(figures: dict[str, list[NDArray[np.float64]]]) -> dict[str, float] | None:
-    """The standard deviation over draws of each figure's mean."""
+    """Return the standard deviation over draws of the mean of each metric."""
     if len(next(iter(figures.values()))) < 2:
         return None
     return {name: float(np.std([np.nanmean(v) for v in draws], ddof=1)) for name, draws in figures.items()}

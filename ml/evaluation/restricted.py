@@ -1,4 +1,4 @@
-"""LFW's restricted protocol (view 2): nothing is learned from but the given pairs of all folds but the one judged."""
+"""LFW's restricted protocol (view 2): a model may only learn from the given pairs of the other folds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,13 @@ Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
-    """One fold's turn to be judged, and who learns: the pairs of the others, and of those one that judges.
+class RestrictedFold:
+    """The split of one test fold: eight folds to learn from, one to judge by (choose thresholds), and one to test.
 
-    data: the pairs of all other folds, and their faces alone; a face's person is the number of its fold, so that an
-        embedder of the same seed with `held_out` = `share` keeps the judges out and is stopped by them
-    judges: by them the threshold, the normalisation and the weights of a fusion are found; test: the fold itself
+    data: the pairs of all other folds, and their faces. The person of a face is the number of its fold, so an embedder
+        with the same seed and `held_out` = `share` holds out the judging fold and stops early by it.
+    judges: pairs from which the threshold, the normalisation and the fusion weights are found; judge: their fold
+    test: pairs of the test fold; share: share of the folds in `data` that the judging fold makes up
     """
 
     data: TrainingSet
@@ -33,8 +34,8 @@ class Round:
     share: float
 
     @classmethod
-    def of(cls, rows: Sequence[Rows], folds: Sequence[VerificationPairs], k: int, seed: int = 0) -> "Round":
-        """rows: of each descriptor, (N, D) of all photos; k: the fold that is judged."""
+    def of(cls, rows: Sequence[Rows], folds: Sequence[VerificationPairs], k: int, seed: int = 0) -> "RestrictedFold":
+        """Split the folds for testing fold k. rows: for each descriptor, the (N, D) rows of all photos."""
         others = [i for i in range(len(folds)) if i != k]
         pairs = VerificationPairs.of([folds[i] for i in others])
         faces, ends = np.unique(pairs.index, return_inverse=True)
@@ -50,7 +51,7 @@ class Round:
 
     @property
     def learners(self) -> TrainingSet:
-        """Without the judges' pairs, for what cannot hold them out by itself."""
+        """The data without the judging fold's pairs, for methods that cannot hold them out themselves."""
         [task] = self.data.tasks
         kept = task.people[task.pairs[:, 0]] != self.judge
         fewer = replace(task, pairs=task.pairs[kept], same=task.same[kept], weights=task.weights[kept])
@@ -58,31 +59,31 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
-    """What one system says of a round's pairs, (J,) of the judges and (T,) of the test: higher is more alike."""
+class PairSimilarities:
+    """One system's scores of (J,) judging pairs and (T,) test pairs. A higher score means more alike."""
 
     judges: Scores
     test: Scores
 
 
-def said(embedder: Embedder, round_: Round, rows: Rows) -> Said:
-    """rows: (N, D) of all photos, of which only the pairs' are looked at."""
+def score_pairs(embedder: Embedder, round_: RestrictedFold, rows: Rows) -> PairSimilarities:
+    """Score the pairs with a fitted embedder. rows: (N, D) of all photos; only those of the pairs are used."""
 
     def scores(pairs: VerificationPairs) -> Scores:
         first, second = (embedder.embed(rows[pairs.index[:, end]]) for end in (0, 1))
         return -embedder.metric.paired_distances(first, second).astype(np.float64)
 
-    return Said(scores(round_.judges), scores(round_.test))
+    return PairSimilarities(scores(round_.judges), scores(round_.test))
 
 
-def fused(systems: Sequence[Said], judges: VerificationPairs) -> Said:
-    """Late fusion (000, section 4.2): normalised and weighed by what the judges' pairs are."""
+def fuse_similarities(systems: Sequence[PairSimilarities], judges: VerificationPairs) -> PairSimilarities:
+    """Fuse the scores of several systems (000, section 4.2). All of it is fitted to the judging pairs."""
     known, queried = (np.stack([getattr(s, part) for s in systems], 1) for part in ("judges", "test"))
     normal = Normalise().fit(known, judges.same)
     machine = Svm().fit(normal(known), judges.same)
-    return Said(machine(normal(known)), machine(normal(queried)))
+    return PairSimilarities(machine(normal(known)), machine(normal(queried)))
 
 
-def right(system: Said, judges: VerificationPairs, test: VerificationPairs) -> NDArray[np.bool_]:
-    """(T,) whether each pair of the test is taken for what it is, at the threshold that is best for the judges'."""
+def mark_correct(system: PairSimilarities, judges: VerificationPairs, test: VerificationPairs) -> NDArray[np.bool_]:
+    """Return (T,) whether each test pair is decided correctly at the threshold that is best on the judging pairs."""
     return np.asarray((system.test >= -best_threshold(-system.judges, judges.same)) == test.same)

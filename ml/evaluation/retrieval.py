@@ -1,6 +1,6 @@
-"""How well a ranking puts the faces that matter first: AP, n-call@K, Recall@K, CMC.
+"""Retrieval metrics: AP, n-call@K, Recall@K, CMC.
 
-Everything follows from one thing, the ranks at which the relevant faces of a query stand, so that is computed once.
+All of them follow from the ranks of the relevant faces of each query, which are computed once.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from ml.types import Ids, Rows
 
 CHUNK_BYTES = 64 << 20
 SORT_FROM = 64
-"""Relevant faces of one query from which sorting the gallery is cheaper than counting for each."""
+"""If a query has at least this many relevant faces, sorting the gallery is faster than counting for each of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """What a ranking of the whole gallery says of each query.
+    """The rankings of the whole gallery for Q queries.
 
-    ranks: one (R_q,) int64 array a query, rising, 1 is the nearest; empty where nothing in the gallery is relevant
-    groups: (Q,) float64, the query's own value (its person), by which intervals resample
-    mate, stranger: (Q,) float32 distance of the nearest relevant and of the nearest other face, +inf where none
-    genuine, impostor: float32 distances of relevant and (sampled) other pairs, one query after the other
-    sampled: (Q,) how many impostor pairs of each query there are
-    impostor_ids: the id of the gallery's face in each impostor pair
-    gallery: faces that were ranked, the query itself not counted
-    open_set: whether the queries with nothing to find are of people left out on purpose; they alone are strangers then,
-        else every query stands for one as well, its own person taken out
+    ranks: for each query, the (R_q,) int64 ranks of its relevant faces, rising from 1; empty if it has none
+    groups: (Q,) float64 value of each query (its person), the unit of resampling
+    mate, stranger: (Q,) float32 distance of the nearest relevant and of the nearest other face, +inf if there is none
+    genuine, impostor: float32 distances of relevant and of (sampled) other pairs, query after query
+    sampled: (Q,) number of impostor pairs of each query
+    impostor_ids: id of the gallery face in each impostor pair
+    gallery: number of faces ranked, without the query itself
+    open_set: if true, the queries without relevant faces are of people left out on purpose, and only they are
+        strangers. Otherwise every query also counts as a stranger's, with its own person left out.
     """
 
     ranks: tuple[Ids, ...]
@@ -45,22 +45,22 @@ class Ranked:
 
     @property
     def strangers(self) -> NDArray[np.bool_]:
-        """(Q,) which queries stand for somebody who is not enrolled."""
+        """(Q,) which queries count as strangers' searches."""
         return ~self.mated if self.open_set else np.ones(len(self.ranks), bool)
 
     @property
     def mated(self) -> NDArray[np.bool_]:
-        """(Q,) whether the query has anything to be found; the metrics are means over these alone."""
+        """(Q,) whether a query has relevant faces; the metrics are means over these queries only."""
         return np.array([len(r) > 0 for r in self.ranks], bool)
 
     @property
     def first(self) -> NDArray[np.float64]:
-        """(Q,) the rank of the nearest relevant face, NaN where nothing is relevant."""
+        """(Q,) rank of the nearest relevant face, NaN if there is none."""
         return np.array([r[0] if len(r) else np.nan for r in self.ranks], np.float64)
 
     @property
     def genuine_of(self) -> NDArray[np.float64]:
-        """The group of each genuine pair's query; `impostor_of` the same of the impostors."""
+        """The group of the query of each genuine pair. `impostor_of` is the same for impostor pairs."""
         return np.repeat(self.groups, [len(r) for r in self.ranks])
 
     @property
@@ -70,7 +70,7 @@ class Ranked:
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """Embedded faces of one side. rows: (N, d); values: (N,) float64, NaN unknown (a distractor); ids: (N,) unique."""
+    """Embedded faces. rows: (N, d); values: (N,) float64, NaN if unknown (a distractor); ids: (N,), unique."""
 
     rows: Rows
     values: NDArray[np.float64]
@@ -86,10 +86,10 @@ def rank(
     impostors: int = 1000,
     seed: int = 0,
 ) -> Ranked:
-    """Ranks the whole gallery for every query; ties by id; a face is never ranked for itself (same id).
+    """Rank the whole gallery for every query. Ties are ordered by id; a face is never ranked for itself (same id).
 
-    Relevant is what differs by at most `tolerance` in value. At most `impostors` pairs of a query are kept for the
-    DET curve, drawn with `seed`. Memory stays near CHUNK_BYTES beside the embeddings. Raises WrongShape.
+    Faces are relevant if their values differ by at most `tolerance`. At most `impostors` pairs per query, drawn with
+    `seed`, are kept for the DET curve. Takes about CHUNK_BYTES of memory besides the embeddings. Raises WrongShape.
     """
     if queries.rows.ndim != 2 or queries.rows.shape[1:] != gallery.rows.shape[1:]:
         raise WrongShape("queries", f"(Q, {gallery.rows.shape[-1]})", queries.rows.shape)
@@ -132,7 +132,7 @@ def _of_one(
 
 
 def ranks_of(distances: NDArray[np.float32], relevant: Ids) -> Ids:
-    """The rising 1-based ranks of these places of a (N,) line of distances; of equal distances the earlier is first."""
+    """Return the 1-based ranks, rising, of the relevant positions in (N,) distances. Ties keep their order."""
     if len(relevant) >= SORT_FROM:
         ranks = np.empty(len(distances), np.int64)
         ranks[np.argsort(distances, kind="stable")] = np.arange(1, len(distances) + 1)
@@ -144,34 +144,34 @@ def ranks_of(distances: NDArray[np.float32], relevant: Ids) -> Ids:
 
 
 def average_precision(ranks: Ids) -> float:
-    """Non-interpolated AP over the full ranking: the mean of j / rank of the j-th relevant. NaN without any.
+    """Compute non-interpolated AP over the full ranking: the mean of j / rank of the j-th relevant face.
 
-    ranks: (R,) of the relevant, rising from 1.
+    ranks: (R,) ranks of the relevant faces, rising from 1. Returns NaN if R is 0.
     """
     return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else float("nan")
 
 
 def average_precisions(ranked: Ranked) -> NDArray[np.float64]:
-    """(Q,) AP of each query, NaN where nothing is relevant."""
+    """Return the (Q,) AP of each query, NaN if it has no relevant face."""
     return np.array([average_precision(r) for r in ranked.ranks], np.float64)
 
 
 def n_call(ranked: Ranked, k: int, n: int = 1) -> NDArray[np.float64]:
-    """(Q,) 1.0 where at least n of the first k are relevant (Chen and Karger 2006), NaN where nothing is.
+    """Return (Q,) 1.0 if at least n of the first k faces are relevant (Chen and Karger 2006), NaN if none exists.
 
-    With n = 1 and the query left out this is Recall@K as metric-learning papers count it.
+    With n = 1 this is Recall@K as metric-learning papers define it.
     """
     hit = [float(len(r) >= n and r[n - 1] <= k) if len(r) else np.nan for r in ranked.ranks]
     return np.array(hit, np.float64)
 
 
 def nearest_error(ranked: Ranked) -> NDArray[np.float64]:
-    """(Q,) 1.0 where the nearest face is not a relevant one: the error of 1-nearest-neighbour classification."""
+    """Return (Q,) 1.0 if the nearest face is not relevant: the error of 1-nearest-neighbour classification."""
     return 1 - n_call(ranked, 1)
 
 
 def cmc(ranked: Ranked, longest: int) -> NDArray[np.float64]:
-    """(longest,) share of the mated queries whose nearest relevant face is among the first 1, 2, ..., longest."""
+    """Return (longest,) the share of mated queries whose nearest relevant face has rank 1, 2, ..., longest or less."""
     first = ranked.first[ranked.mated]
     if not len(first):
         return np.full(longest, np.nan)

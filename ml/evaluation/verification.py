@@ -1,4 +1,4 @@
-"""Is it the same person? Error rates over thresholds; a smaller distance is more alike, and `<= threshold` accepts."""
+"""Verification error rates over thresholds. Smaller distances mean more alike; `distance <= threshold` accepts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ Distances = NDArray[np.float32] | NDArray[np.float64]
 
 
 def fmr(impostor: Distances, threshold: float) -> float:
-    """False-match rate: the share of impostor pairs that the threshold accepts. impostor: (n,)."""
+    """Return the false-match rate: the share of (n,) impostor pairs that the threshold accepts."""
     return float(np.mean(impostor <= threshold))
 
 
 def fnmr(genuine: Distances, threshold: float) -> float:
-    """False-non-match rate: the share of genuine pairs that the threshold refuses. genuine: (n,)."""
+    """Return the false non-match rate: the share of (n,) genuine pairs that the threshold rejects."""
     return float(np.mean(genuine > threshold))
 
 
@@ -31,7 +31,7 @@ class Det:
 
     @property
     def eer(self) -> float:
-        """Equal error rate: where the two cross, the mean of both at the nearest threshold."""
+        """Equal error rate: the mean of both rates at the threshold where they are closest."""
         at = int(np.argmin(np.abs(self.fmr - self.fnmr)))
         return float((self.fmr[at] + self.fnmr[at]) / 2)
 
@@ -42,9 +42,9 @@ class Det:
 
 
 def det(genuine: Distances, impostor: Distances) -> Det:
-    """The curve at every distance that occurs, from accepting nothing up. Raises WrongShape where one is empty.
+    """Compute the DET curve at every distance that occurs, starting with a threshold that accepts nothing.
 
-    genuine: (n,), impostor: (m,).
+    genuine: (n,), impostor: (m,) distances. Raises WrongShape if one of them is empty.
     """
     if not len(genuine) or not len(impostor):
         raise WrongShape("genuine and impostor distances", "not empty", f"{len(genuine)} and {len(impostor)}")
@@ -58,12 +58,12 @@ def det(genuine: Distances, impostor: Distances) -> Det:
 
 
 def fnmr_at(curve: Det, rates: Sequence[float]) -> list[float]:
-    """FNMR at the largest threshold whose FMR is at most each rate; 1 where it must refuse everybody."""
+    """Return, for each rate, FNMR at the largest threshold whose FMR does not exceed it; 1 if nothing is accepted."""
     return [float(curve.fnmr[np.searchsorted(curve.fmr, rate + 1e-12, side="right") - 1]) for rate in rates]
 
 
 def thinned(curve: Det, points: int = 101) -> Det:
-    """The curve at about so many places, evenly spread over log FMR, its ends among them: enough to draw."""
+    """Reduce a curve to about `points` points for plotting, evenly spread over log FMR and including both ends."""
     finest = np.log10(max(curve.fmr[curve.fmr > 0].min(initial=1.0), 1e-9))
     wanted = np.concatenate([[0.0], np.logspace(finest, 0, points - 1)])
     at = np.unique(np.searchsorted(curve.fmr, wanted, side="right") - 1)
@@ -71,10 +71,7 @@ def thinned(curve: Det, points: int = 101) -> Det:
 
 
 def threshold_at_fmr(impostor: Distances, rate: float) -> float:
-    """The largest threshold whose false-match rate on these impostors is at most `rate`; -inf where none is.
-
-    impostor: (n,).
-    """
+    """Return the largest threshold whose FMR on (n,) impostor distances is at most `rate`; -inf if there is none."""
     ordered = np.sort(impostor).astype(np.float64)
     allowed = int(np.floor(rate * len(ordered) + 1e-9))
     if allowed >= len(ordered):
@@ -83,10 +80,10 @@ def threshold_at_fmr(impostor: Distances, rate: float) -> float:
 
 
 def misses_at_fpir(mate: Distances, stranger: Distances, rate: float) -> NDArray[np.float64]:
-    """(Q,) 1.0 where a search misses at a false-positive identification rate of `rate`; its mean is FNIR at FPIR.
+    """Return (Q,) 1.0 if a search misses at a false positive identification rate of `rate`. The mean is FNIR at FPIR.
 
-    mate: (Q,) distance of the nearest relevant face, +inf where none (left out: NaN)
-    stranger: (Q,) distance of the nearest other face: each query stands for somebody not enrolled as well
+    mate: (Q,) distance of the nearest relevant face; if it is +inf (no such face), the result is NaN
+    stranger: (Q,) distance of the nearest other face; each query also counts as a stranger's search
     """
     missed = (mate > threshold_at_fmr(stranger, rate)).astype(np.float64)
     missed[~np.isfinite(mate)] = np.nan
@@ -94,7 +91,7 @@ def misses_at_fpir(mate: Distances, stranger: Distances, rate: float) -> NDArray
 
 
 def best_threshold(distances: Distances, same: NDArray[np.bool_]) -> float:
-    """The threshold of the highest accuracy on these (P,) pairs, midway between two neighbours."""
+    """Return the threshold with the highest accuracy on (P,) pairs, midway between two distances."""
     order = np.argsort(distances, kind="stable")
     ordered, truth = distances[order].astype(np.float64), same[order]
     right = np.concatenate([[0], np.cumsum(np.where(truth, 1, -1))]) + np.count_nonzero(~truth)
@@ -105,7 +102,7 @@ def best_threshold(distances: Distances, same: NDArray[np.bool_]) -> float:
 
 
 def accuracy(distances: Distances, same: NDArray[np.bool_], threshold: float) -> float:
-    """The share of (P,) pairs that the threshold decides rightly."""
+    """Return the share of (P,) pairs that the threshold decides correctly."""
     return float(np.mean((distances <= threshold) == same))
 
 

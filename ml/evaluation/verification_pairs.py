@@ -1,4 +1,4 @@
-"""Pairs of photos to judge, as LFW's `pairs.txt` lists them."""
+"""Pairs of photos for verification, as LFW's `pairs.txt` lists them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ from ml.types import Ids
 
 @dataclass(frozen=True, eq=False)
 class VerificationPairs:
-    """index: (P, 2) int64 into the photos; same: (P,) bool."""
+    """Labelled pairs. index: (P, 2) int64 indexes of photos; same: (P,) bool."""
 
     index: Ids = field(default_factory=lambda: np.empty((0, 2), np.int64))
     same: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     @classmethod
     def of(cls, parts: Sequence["VerificationPairs"]) -> "VerificationPairs":
-        """All of these, one after another."""
+        """Concatenate several sets of pairs."""
         every = [cls(), *parts]
         return cls(np.concatenate([p.index for p in every]), np.concatenate([p.same for p in every]))
 
     def groups(self) -> Ids:
-        """The number of each photo's group, photos rising: joined by a pair of either kind, they are kept together."""
+        """The group of each photo that occurs, in rising order of photos. Photos joined by any pair share a group."""
         photos, at = np.unique(self.index, return_inverse=True)
         first, second = at.reshape(-1, 2).T
         joined = coo_array((np.ones(len(first)), (first, second)), shape=(len(photos), len(photos)))
@@ -36,7 +36,7 @@ class VerificationPairs:
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """named: every photo that the fold's lines name; missing: those among them that are not in the list."""
+    """A fold of `pairs.txt`. named: every photo that its lines name; missing: those that are not in the list."""
 
     pairs: VerificationPairs
     named: frozenset[str]
@@ -49,9 +49,9 @@ def photo(name: str, number: str) -> str:
 
 
 def read_folds(path: Path, photos: Sequence[str]) -> list[Fold]:
-    """The folds of `pairs.txt`: a line `FOLDS<tab>N`, then for each N lines `name a b` and N lines `name a name b`.
+    """Read the folds of `pairs.txt`: `FOLDS<tab>N`, then N lines `name a b` and N lines `name a name b` per fold.
 
-    Pairs of which a photo is not in the list are left out. Raises Corrupt.
+    Pairs with a photo that is not in the list are left out. Raises Corrupt.
     """
     try:
         head, *lines = [row.split("\t") for row in path.read_text("utf-8").splitlines() if row.strip()]
@@ -60,7 +60,7 @@ def read_folds(path: Path, photos: Sequence[str]) -> list[Fold]:
     except (OSError, ValueError, IndexError) as error:
         raise Corrupt(f"the pairs {path.name} cannot be read: {error}") from error
     if len(named) != folds * size:
-        raise Corrupt(f"{path.name} promises {folds} folds of {size} pairs and holds {len(named)}")
+        raise Corrupt(f"{path.name} states {folds} folds of {size} pairs, but contains {len(named)}")
     number_of = {name: i for i, name in enumerate(photos)}
     return [_fold(named[f * size : (f + 1) * size], number_of) for f in range(folds)]
 

@@ -1,4 +1,4 @@
-"""Scores of different systems, brought to one scale before they are fused."""
+"""Normalise the scores of different systems to one scale before they are fused."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Self
@@ -15,15 +15,15 @@ Kind = Literal["platt", "z", "min-max", "identity"]
 
 @dataclass
 class Normalise:
-    """s -> slope s + offset, with a slope above zero of each system's own: no system's ROC is changed.
+    """Maps each score s to slope s + offset. Each system has its own positive slope, so its ROC curve does not change.
 
     Convention:
-        scores: (P, S) of S systems, finite; higher is more alike, so a distance goes in with its sign turned
-        fit is given pairs that the test never sees: the training folds
+        scores: (P, S) of P pairs and S systems, finite; higher means more alike, so pass distances with a minus sign
+        fit takes pairs that are not tested: the training folds
 
-    kind: "platt": the log-odds of being the same, by Platt's method, both classes weighing alike (ml.calibration);
-    "z": mean 0 and standard deviation 1; "min-max": the least is 0 and the greatest 1; "identity": as they are.
-    000 names a "generalised bnorm" that nobody defines; Platt's log-odds stand in for it.
+    kind: "platt": the log-odds of "same", by Platt scaling with balanced classes (ml.calibration)
+        "z": mean 0 and standard deviation 1; "min-max": from 0 to 1; "identity": unchanged
+    000 uses a "generalised bnorm" without defining it; Platt's log-odds are used instead.
     """
 
     kind: Kind = "platt"
@@ -31,7 +31,7 @@ class Normalise:
     offsets: Scores | None = field(default=None, init=False, repr=False)
 
     def fit(self, scores: Scores, same: NDArray[np.bool_]) -> Self:
-        """same: (P,). Raises WrongShape, NotFinite, TooFewPairs."""
+        """Fit slopes and offsets to (P, S) scores; same: (P,) bool. Raises WrongShape, NotFinite, TooFewPairs."""
         scores = checked(scores, same)
         if not len(scores):
             raise TooFewPairs("pairs to normalise scores with", 1, 0)
@@ -40,7 +40,7 @@ class Normalise:
         return self
 
     def __call__(self, scores: Scores) -> Scores:
-        """(P, S) -> (P, S). Raises NotFitted, WrongShape, NotFinite."""
+        """Normalise (P, S) scores: (P, S). Raises NotFitted, WrongShape, NotFinite."""
         if self.slopes is None or self.offsets is None:
             raise NotFitted(type(self).__name__)
         return np.asarray(checked(scores, systems=len(self.slopes)) * self.slopes + self.offsets)
@@ -57,5 +57,5 @@ class Normalise:
             middle, width = scores.min(), np.ptp(scores)
         else:
             raise WrongShape("kind", "platt, z, min-max or identity", repr(self.kind))
-        width = float(width) or 1.0  # a system that always says the same is only moved
+        width = float(width) or 1.0  # constant scores are only shifted
         return 1 / width, -float(middle) / width

@@ -1,4 +1,4 @@
-"""Late fusion: the scores of several systems, weighed by a linear support vector machine (000, section 4.2)."""
+"""Late fusion: combine the scores of several systems by a linear support vector machine (000, section 4.2)."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -12,11 +12,11 @@ from ml.fusion.common.scores import Scores, checked
 
 @dataclass
 class Svm:
-    """w . scores + b, above zero where the pair is taken for the same.
+    """Computes w . scores + b, which is above zero if the pair is taken for the same person.
 
-    Convention: as ml.fusion.normalise, whose output is what should come in.
+    Convention: as in `ml.fusion.normalise`, whose output this takes
 
-    cost: C, of a pair on the wrong side of its margin; the two classes weigh alike whatever their numbers
+    cost: C, the cost of a pair on the wrong side of its margin; the classes are balanced
     """
 
     cost: float = 1.0
@@ -24,8 +24,8 @@ class Svm:
     bias: float = field(default=0.0, init=False, repr=False)
 
     def fit(self, scores: Scores, same: NDArray[np.bool_]) -> Self:
-        """scores: (P, S); same: (P,). Raises WrongShape, NotFinite, TooFewPairs."""
-        from sklearn.svm import LinearSVC  # half a second to load
+        """Fit weights and bias to (P, S) scores; same: (P,) bool. Raises WrongShape, NotFinite, TooFewPairs."""
+        from sklearn.svm import LinearSVC  # imported here, because it takes half a second to load
 
         scores = checked(scores, same)
         for what, count in (("same", int(same.sum())), ("different", int((~same).sum()))):
@@ -37,7 +37,7 @@ class Svm:
         return self
 
     def __call__(self, scores: Scores) -> Scores:
-        """(P, S) -> (P,), higher is more alike. Raises NotFitted, WrongShape, NotFinite."""
+        """Fuse (P, S) scores: (P,), higher means more alike. Raises NotFitted, WrongShape, NotFinite."""
         if self.weights is None:
             raise NotFitted(type(self).__name__)
         return np.asarray(checked(scores, systems=len(self.weights)) @ self.weights + self.bias)

@@ -1,4 +1,4 @@
-"""How near a face is to a person: what an open-set decision goes by."""
+"""The decision rule: the distance of a face to a person, by which open-set decisions are made."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -32,16 +32,16 @@ class DecisionRule:
     margin_weight: float = 0.75
 
     def base_distances(self, nearest: Floats, template: Floats) -> Floats:
-        """(..., P) and (..., P) -> (..., P)."""
-        with np.errstate(invalid="ignore"):  # inf - inf where a place on the shortlist is empty
+        """Compute base distances (..., P) from the distances of nearest faces and of templates, (..., P) each."""
+        with np.errstate(invalid="ignore"):  # inf - inf where the shortlist has an empty entry
             base: Floats = (1 - self.template_weight) * nearest + self.template_weight * template
         return np.where(np.isnan(base), np.inf, base)
 
     def person_distances(self, base: Floats, is_rival: NDArray[np.bool_]) -> Floats:
-        """(..., P) base distances -> (..., P) person distances.
+        """Compute person distances (..., P) from base distances (..., P). Empty entries are +inf and stay so.
 
-        is_rival: (..., P) whether a person counts as "the next one" for others; a face without a name does not, since
-            it may show the very person. Empty places are +inf and stay so. Raises WrongShape.
+        is_rival: (..., P) whether a person counts as the next one for others. A face without a name does not, because
+            it may show the same person. Raises WrongShape.
         """
         if base.shape != is_rival.shape:
             raise WrongShape("is_rival", str(base.shape), is_rival.shape)
@@ -58,12 +58,12 @@ class DecisionRule:
         return result
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the rule as values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, kept: dict[str, Any]) -> Self:
-        """What `to_dict` gave. Raises Corrupt."""
+        """Restore what `to_dict` returned. Raises Corrupt."""
         try:
             return cls(float(kept["template_weight"]), float(kept["margin_weight"]))
         except (KeyError, TypeError, ValueError) as error:
@@ -75,9 +75,9 @@ NEAREST_FACE = DecisionRule(0.0, 0.0)
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The nearest people of each of Q searches, nearest first by their nearest face.
+    """The nearest people of Q searches, in the order of their nearest faces.
 
-    people: (Q, P) int64 numbers of people, -1 where there are fewer; nearest: (Q, P) distances, +inf there
+    people: (Q, P) int64 numbers of people, -1 for empty entries; nearest: (Q, P) distances, +inf for empty entries
     """
 
     people: Ids
@@ -85,9 +85,9 @@ class Shortlist:
 
 
 def shortlist(owners: Ids, distances: NDArray[np.float32], size: int = SHORTLIST_PEOPLE) -> Shortlist:
-    """The first `size` different people of each search.
+    """Return the first `size` different people of each search.
 
-    owners: (Q, k) whose each found face is, -1 for a face to leave out; distances: (Q, k), rising along each row
+    owners: (Q, k) person of each face found, -1 for faces to leave out; distances: (Q, k), rising along each row
     """
     people = np.full((len(owners), size), -1, np.int64)
     nearest = np.full((len(owners), size), np.inf)

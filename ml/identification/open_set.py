@@ -1,7 +1,7 @@
-"""From the rate at which strangers may be named to the distance at which a search names somebody.
+"""Choose the person distance at which a search names somebody, for a given rate of strangers named (FPIR).
 
 FPIR, the false positive identification rate, is the share of searches for people who are not enrolled that name
-somebody (ISO/IEC 19795-1). It is a rate of searches in one gallery, not of pairs, and grows with the gallery.
+somebody (ISO/IEC 19795-1). It is a rate of searches, not of pairs, and it grows with the gallery.
 """
 
 import math
@@ -22,25 +22,27 @@ Evidence = Literal["leave-one-out", "held-out", "distractors", "pairs"]
 POSSIBLE_FACTOR, MAX_POSSIBLE_FPIR = 10.0, 0.3
 """A person is "possible" at ten times the rate of a match, but never at a rate above 30 %."""
 PAIRS_SAFETY, LEARNED_SAFETY = 2.0, 3.0
-"""Pairs are taken at half the rate, since nearest faces of small galleries let 1.4 times as many strangers pass as
-independent pairs would; pairs that a model has learned from at a third."""
+"""Thresholds from pairs use half the requested rate, because in small galleries 1.4 times as many strangers pass as
+independent pairs would predict. With pairs that the model has learned from, they use a third of it."""
 MIN_PAIRS = 200
-"""Below so many impostor pairs their tail says too little to be extended."""
+"""With fewer impostor pairs, their tail is not extrapolated."""
 
 
 def fpir_at_size(fpir: float, measured_faces: int, faces: int) -> float:
-    """The FPIR at another gallery size, each face being as likely to raise a false alarm: 1 - (1 - fpir)^(N / N0)."""
+    """Convert FPIR to another gallery size, if every face is equally likely to match: 1 - (1 - fpir)^(N / N0)."""
     return -math.expm1(faces / max(1, measured_faces) * math.log1p(-min(fpir, 1 - 1e-12)))
 
 
 @dataclass(frozen=True)
 class PersonThreshold:
-    """A search names the nearest person where the person distance is at most `person_distance`.
+    """A threshold of the person distance, up to which a search names the nearest person.
 
-    fpir: the rate asked for; possible_distance: up to here a person is worth a look (ten times the rate)
-    low, high: 95 % interval of the rate that is really to be expected here; None where only pairs are known
-    enough: whether searches carry it; else it comes from pairs, on the safe side, and `more_people` says how many
-        more enrolled people it would take
+    fpir: the requested rate; possible_distance: threshold for "possible" matches, at ten times the rate
+    low, high: 95 % interval of the rate to be expected here; None if the threshold comes from pairs
+    enough: whether the threshold is supported by searches. Otherwise it is a cautious one from pairs, and `more_people`
+        is the number of further enrolled people that would be needed.
+    source: what the threshold was derived from; people, searches: their numbers; measured_faces: size of the gallery
+        when it was measured
     """
 
     fpir: float
@@ -59,10 +61,10 @@ class PersonThreshold:
 
 @dataclass(frozen=True)
 class OpenSetCalibration:
-    """How strangers score against one gallery, by one decision rule.
+    """The person distances of strangers in one gallery, under one decision rule.
 
-    strangers: searches from one or two sources; optimistic: whether the model has learned the very people whose pairs
-        are known, so that pairs look further apart than those of strangers
+    strangers: searches from one or two sources
+    optimistic: whether the model has learned from the people of the pairs, so that their distances are too large
     """
 
     rule: DecisionRule
@@ -70,11 +72,11 @@ class OpenSetCalibration:
     optimistic: bool = False
 
     def threshold(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = ()) -> PersonThreshold | None:
-        """The threshold for a rate (0 to 1) in a gallery of so many faces now; None where nothing is known.
+        """Return the threshold for a rate (0..1) in a gallery that now has `faces` faces; None if there is no evidence.
 
-        Of several sources with enough searches the strictest counts: one that is nearer to harmless is optimistic.
-        Where none has enough, each face is taken for an independent chance of a false match, 1 - (1 - fmr)^N, at half
-        the rate, which names fewer strangers than asked for. Raises WrongShape.
+        If several sources have enough searches, the strictest threshold is used. If none has, the threshold is derived
+        from `pairs` as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
+        this names fewer strangers than requested. Raises WrongShape.
         """
         if not 0 < fpir < 1:
             raise WrongShape("fpir", "above 0 and below 1", fpir)
@@ -109,12 +111,12 @@ class OpenSetCalibration:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the calibration as values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, kept: dict[str, Any]) -> Self:
-        """What `to_dict` gave, through JSON or not. Raises Corrupt."""
+        """Restore what `to_dict` returned, through JSON or not. Raises Corrupt."""
         try:
             strangers = tuple(StrangerSearches.from_dict(s) for s in kept["strangers"])
             return cls(DecisionRule.from_dict(kept["rule"]), strangers, bool(kept["optimistic"]))
@@ -123,19 +125,24 @@ class OpenSetCalibration:
 
 
 def possible_fpir(fpir: float) -> float:
-    """The rate of the shortlist that goes with a decision at `fpir`."""
+    """Return the rate for "possible" matches that goes with a decision at `fpir`."""
     return max(fpir, min(POSSIBLE_FACTOR * fpir, MAX_POSSIBLE_FPIR))
 
 
 def _rate_at_measured(searches: StrangerSearches, fpir: float, faces: int) -> float:
-    """What rate in the gallery as it was measured gives `fpir` in one of `faces` now. A smaller gallery is not trusted
-    with more: its people lie further from the next one, whose lead counts."""
+    """Return the rate in the gallery as measured that corresponds to `fpir` in a gallery of `faces` faces.
+
+    The rate is not raised for a smaller gallery, because there the lead over the next person is larger.
+    """
     return min(fpir, fpir_at_size(fpir, max(1, faces), searches.gallery_faces))
 
 
 def _tail_distance(impostors: ImpostorDistances, fpir: float, faces: int) -> float | None:
-    """The nearest-face distance at which independent pairs give this FPIR; beyond the pairs seen, their lower tail is
-    extended by the steps of its last decade, which falls faster than a bell curve's and so stays on the safe side."""
+    """Return the nearest-face distance at which independent pairs would give this FPIR.
+
+    Below the smallest distances seen, the tail is extrapolated by the slope of its last decade. This falls faster than
+    a normal tail, so the threshold errs on the safe side.
+    """
     fmr = fpir_at_size(fpir, max(1, faces), 1)
     if impostors.n < MIN_PAIRS:
         return None

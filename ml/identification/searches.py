@@ -1,5 +1,7 @@
-"""Searches of a gallery for its own people, as a measurement: strangers by leaving a person out, mates by leaving a
-face out."""
+"""Search a gallery with its own faces, to measure it.
+
+A search without the probe's person is a stranger's search; a search without the probe's face alone is a mated one.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +22,13 @@ Flags = NDArray[np.bool_]
 
 FACES_PER_SEARCH = 48
 MAX_OWN_FACES = 200
-"""People with more faces than this are not searched for: their own faces would fill the list."""
+"""People with more faces are not searched for, because their own faces would fill the list of neighbours."""
 MAX_BATCH_SEARCHES, BATCH_NUMBERS = 256, 1 << 21
 MAX_TEMPLATE_BYTES = 64 * 2**20
 
 
 class SearchableIndex(Protocol):
-    """What a measurement needs of an index."""
+    """The part of an index that a measurement needs."""
 
     @property
     def dim(self) -> int: ...
@@ -43,10 +45,11 @@ class SearchableIndex(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class GalleryPeople:
-    """Whose the faces of a gallery are.
+    """The people of a gallery's faces.
 
-    ids: (n,) rising; owners: (n,) a number from 0 for each person, each distractor and each face without a name
-    is_named: (P,) people with a name; is_distractor: (P,) faces of nobody of interest; neither: a face without a name
+    ids: (n,) face ids, rising; owners: (n,) a number from 0 for each person, each distractor and each nameless face
+    is_named: (P,) whether an owner is a person with a name; is_distractor: (P,) whether it is a distractor. An owner
+        that is neither is a face without a name.
     """
 
     ids: Ids
@@ -56,7 +59,7 @@ class GalleryPeople:
 
     @classmethod
     def from_rows(cls, ids: Ids, subjects: Ids, is_distractor: Flags) -> "GalleryPeople":
-        """ids: (n,) rising; subjects: (n,) a number a person, -1 for none; is_distractor: (n,)."""
+        """Number the owners. ids: (n,) rising; subjects: (n,) person of each face, -1 if none; is_distractor: (n,)."""
         subjects = np.where(is_distractor, -1, subjects)
         named = subjects >= 0
         numbers, own = np.unique(subjects[named], return_inverse=True)
@@ -68,16 +71,16 @@ class GalleryPeople:
 
     @cached_property
     def face_counts(self) -> Ids:
-        """(P,) faces of each."""
+        """(P,) number of faces of each owner."""
         return np.bincount(self.owners, minlength=len(self.is_named)).astype(np.int64)
 
     @property
     def is_rival(self) -> Flags:
-        """(P,) who counts as the next person: everybody but faces without a name."""
+        """(P,) which owners count as the next person: all but nameless faces."""
         return self.is_named | self.is_distractor
 
     def faces_of(self, owner: int) -> Ids:
-        """Places of its faces."""
+        """Return the (k,) positions of an owner's faces."""
         start, stop = np.searchsorted(self._sorted_owners, [owner, owner + 1])
         return self._order[start:stop]
 
@@ -90,7 +93,7 @@ class GalleryPeople:
         return self.owners[self._order]
 
     def sample(self, chosen: Flags, limit: int, rng: np.random.Generator) -> Ids:
-        """Places of at most `limit` faces of the chosen (P,) owners: one of each before a second of anybody."""
+        """Draw positions of at most `limit` faces of the chosen (P,) owners, one of each before a second of anybody."""
         faces = rng.permutation(np.flatnonzero(chosen[self.owners] & (self.face_counts <= MAX_OWN_FACES)[self.owners]))
         order = np.argsort(self.owners[faces], kind="stable")
         owners = self.owners[faces][order]
@@ -102,15 +105,15 @@ class GalleryPeople:
 
 @dataclass(frozen=True, eq=False)
 class SearchOutcomes:
-    """What searches for enrolled faces came to.
+    """The results of S searches with faces of the gallery.
 
-    places: (S,) of the faces searched with; owners: (S,) whose they are
-    stranger: (S,) person distance of the best named person with the probe's own person left out, +inf where none
-    mate: (S,) that of the probe's own person with the probe's face left out, +inf where another named person is nearer
-        or the person has no other face
+    positions: (S,) positions of the probes; owners: (S,) their owners
+    stranger: (S,) person distance of the nearest named person without the probe's own person, +inf if there is none
+    mate: (S,) person distance of the probe's own person without the probe itself, +inf if another named person is
+        nearer, or if the person has no other face
     """
 
-    places: Ids
+    positions: Ids
     owners: Ids
     stranger: Floats
     mate: Floats
@@ -119,23 +122,23 @@ class SearchOutcomes:
 def search_gallery(
     index: SearchableIndex,
     people: GalleryPeople,
-    places: Ids,
+    positions: Ids,
     rule: DecisionRule,
     check: Callable[[], None] = lambda: None,
 ) -> SearchOutcomes:
-    """Search the gallery with its own faces at (S,) `places`.
+    """Search the gallery with its own faces at (S,) `positions`.
 
-    check: called before each batch; what it raises ends the measurement
+    check: called before each batch; it may raise an exception to stop the measurement
     """
-    stranger, mate = np.full(len(places), np.inf), np.full(len(places), np.inf)
+    stranger, mate = np.full(len(positions), np.inf), np.full(len(positions), np.inf)
     templates = _Templates(index, people)
     size = max(8, min(MAX_BATCH_SEARCHES, BATCH_NUMBERS // index.dim))
-    for start in range(0, len(places), size):
+    for start in range(0, len(positions), size):
         check()
-        batch = places[start : start + size]
+        batch = positions[start : start + size]
         stop = start + len(batch)
         stranger[start:stop], mate[start:stop] = _search_batch(index, people, templates, batch, rule)
-    return SearchOutcomes(places, people.owners[places], stranger, mate)
+    return SearchOutcomes(positions, people.owners[positions], stranger, mate)
 
 
 def _search_batch(
@@ -163,8 +166,10 @@ def _best_named(
     rule: DecisionRule,
     own: Ids | None,
 ) -> Floats:
-    """(Q,) person distance of the nearest person, +inf where that is a distractor or, with `own`, somebody else than
-    the probe's own person. Faces without a name are passed over."""
+    """Return the (Q,) person distance of the nearest person. Nameless faces are skipped.
+
+    The distance is +inf if the nearest person is a distractor or, if `own` is given, not the probe's own person.
+    """
     near = shortlist(owners, neighbours.distances)
     empty = near.people < 0
     template = np.where(empty, np.inf, templates.distances(rows, near.people, own))
@@ -178,14 +183,14 @@ def _best_named(
 
 
 class _Templates:
-    """The templates of people, read as they are needed."""
+    """The templates of people, loaded on demand."""
 
     def __init__(self, index: SearchableIndex, people: GalleryPeople) -> None:
         self._index, self._people = index, people
         self._known: dict[int, PersonTemplate] = {}
 
     def distances(self, rows: Rows, shortlists: Ids, own: Ids | None) -> Floats:
-        """(Q, P) from each of (Q, d) rows to the people on its shortlist; to its `own` without the row itself."""
+        """Return (Q, P) distances from (Q, d) rows to the people on their shortlists; `own` people without the row."""
         self._read(np.unique(shortlists[shortlists >= 0]))
         result = np.full(shortlists.shape, np.inf)
         query, rank = np.nonzero(shortlists >= 0)

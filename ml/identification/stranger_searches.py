@@ -1,4 +1,4 @@
-"""What searches for people who are not enrolled came to in one gallery."""
+"""The results of searches for people who are not enrolled, in one gallery."""
 
 import math
 from dataclasses import dataclass
@@ -15,20 +15,21 @@ Floats = NDArray[np.float64]
 Source = Literal["leave-one-out", "held-out", "distractors"]
 
 MIN_STRANGERS = 150.0
-"""Independent searches for strangers that a threshold is taken from, at least."""
+"""Independent searches for strangers that a threshold needs."""
 MAX_INTERVAL_RATIO = 10.0
-"""Between the ends of the interval of the rate; where they lie further apart, the evidence is too thin."""
+"""If the ends of the rate's interval have a larger ratio, the evidence is not enough."""
 KEPT_DISTANCES = 400
 
 
 @dataclass(frozen=True)
 class StrangerSearches:
-    """What searches for people who are not enrolled came to in one gallery.
+    """The results of searches for strangers in one gallery.
 
-    source: whose searches; people, searches: how many; gallery_faces: faces searched
-    distances: person distances to the best named person, rising; shares: the share of searches that come at least so
-        near, every stranger weighing alike; effective: how many independent searches that share is worth
-    tail: what rare rates go by; None where there are too few searches for a fit
+    source: who the strangers are; people, searches: their numbers; gallery_faces: faces in the gallery
+    distances: person distances of the nearest named person, rising
+    shares: for each distance, the share of searches that come at least as near; every stranger weighs alike
+    effective: for each share, the effective number of independent searches
+    tail: the fitted tail, used for small rates; None if there are too few searches for a fit
     """
 
     source: Source
@@ -42,11 +43,11 @@ class StrangerSearches:
 
     @classmethod
     def from_distances(cls, source: Source, distances: Floats, people: NDArray[np.int64], gallery_faces: int) -> Self:
-        """Summarise (S,) person distances of searches for (S,) strangers; +inf where nobody named was found.
+        """Summarise the (S,) person distances of searches for (S,) strangers; +inf if no named person was found.
 
-        Several searches for one stranger depend on each other: `effective` is p(1 - p) over the variance of the share
-        between strangers, at least the number of strangers and at most that of searches. Raises TooFewPairs where there
-        is no search.
+        Several searches for one stranger depend on each other. Their effective number is p(1 - p) over the variance of
+        the share between strangers; it is at least the number of strangers and at most that of searches.
+        Raises TooFewPairs if there is no search.
         """
         if not len(distances):
             raise TooFewPairs("searches for strangers", 1, 0)
@@ -71,10 +72,10 @@ class StrangerSearches:
         )
 
     def threshold(self, share: float) -> tuple[float, float, float]:
-        """The distance that a share (0 to 1) of searches reaches, and the 95 % interval of the true share there.
+        """Return the distance up to which a share (0..1) of searches comes, and the 95 % interval of the true share.
 
-        Rare shares come from the fitted tail, others from the order statistic: the largest distance that at most so
-        many searches reach.
+        Small shares are taken from the fitted tail, others from the order statistic: the largest distance that at most
+        this share of searches reaches.
         """
         if self.tail is not None and share < LOW_SHARE:
             return self.tail.distance(share), *self.tail.interval(share)
@@ -88,24 +89,24 @@ class StrangerSearches:
         return self.distances[within - 1], *reached
 
     def is_enough(self, share: float) -> bool:
-        """Whether the searches carry a threshold for this share."""
+        """Whether there are enough searches for a threshold at this share."""
         _, low, high = self.threshold(share)
         return self.people >= MIN_STRANGERS and low > 0 and high <= MAX_INTERVAL_RATIO * low
 
     def missing_people(self, share: float) -> int:
-        """How many more strangers it would take, as far as can be told from these."""
+        """Estimate how many more strangers would be needed for a threshold at this share."""
         _, low, high = self.threshold(share)
         wider = np.log(high / low) / np.log(MAX_INTERVAL_RATIO) if 0 < low < high else 2.0
         return max(1, math.ceil(max(MIN_STRANGERS, self.people * max(1.0, float(wider)) ** 2)) - self.people)
 
     def share_within(self, distance: float) -> float:
-        """The share of searches that come at least so near."""
+        """Return the share of searches whose distance is at most `distance`."""
         within = int(np.searchsorted(self.distances, distance, side="right"))
         return self.shares[within - 1] if within else 0.0
 
     @classmethod
     def from_dict(cls, kept: dict[str, Any]) -> Self:
-        """What `asdict` gave, through JSON or not. Raises Corrupt."""
+        """Restore what `asdict` returned, through JSON or not. Raises Corrupt."""
         try:
             tail = kept["tail"]
             return cls(
@@ -114,11 +115,11 @@ class StrangerSearches:
                 tail and TailFit(float(tail["intercept"]), float(tail["slope"]), tuple(tail["covariance"])),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(f"these are no searches for strangers: {error}") from error
+            raise Corrupt(f"these are not searches for strangers: {error}") from error
 
 
 def _effective(share: float, alarms: NDArray[np.int64], counts: NDArray[np.int64], searches: int) -> float:
-    """How many independent searches a share is worth. alarms: the stranger of each search that comes so near."""
+    """Return the effective number of searches for a share. alarms: the stranger of each search within the distance."""
     rates = np.bincount(alarms, minlength=len(counts)) / counts
     variance = float(rates.var()) / max(1, len(counts) - 1)
     if variance <= 0 or not 0 < share < 1:

@@ -1,4 +1,4 @@
-"""The lower tail of strangers' distances, fitted: a rare rate needs fewer searches, and bears a few wrong names."""
+"""Fit the lower tail of strangers' distances. Small rates then need fewer searches, and tolerate a few wrong names."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -17,17 +17,18 @@ RESAMPLES = 200
 STANDARD_ERRORS = float(ndtri((1 + CONFIDENCE) / 2))
 """How far an interval reaches to either side."""
 MISFIT = 0.12
-"""Standard error of the logarithm of a rate, for each factor of e that it lies below LOW_SHARE: real tails are not
-quite exponential, and named 0.65 to 0.95 % of strangers where 1 % was asked for (docs/results/openset.md)."""
+"""Additional standard error of the logarithm of a rate, for each factor of e below LOW_SHARE. Real tails are not quite
+exponential: at a requested rate of 1 %, they named 0.65 to 0.95 % of strangers (docs/results/openset.md)."""
 
 
 @dataclass(frozen=True)
 class TailFit:
-    """distance = intercept + slope * ln(share of searches that come so near): an exponential tail.
+    """An exponential tail: distance = intercept + slope * ln(share of searches up to this distance).
 
-    It is fitted between the shares LOW_SHARE and HIGH_SHARE and used below. People who are enrolled under two names lie
-    among the nearest few searches of every large gallery, where an order statistic would take them for strangers.
-    covariance: of intercept and slope, from resampled people: (intercept, both, slope)
+    It is fitted between the shares LOW_SHARE and HIGH_SHARE, and used below. In every large gallery, some people are
+    enrolled under two names and appear among the few nearest searches, where an order statistic would take them for
+    strangers.
+    covariance: (intercept, both, slope), estimated by resampling people
     """
 
     intercept: float
@@ -36,8 +37,10 @@ class TailFit:
 
     @classmethod
     def fit(cls, distances: Floats, people: NDArray[np.int64], seed: int = 0) -> Self | None:
-        """distances: (S,) of searches, +inf where nobody was found; people: (S,) the stranger of each, who all weigh
-        alike. None where the searches are too few, or do not rise."""
+        """Fit the tail; None if there are too few searches, or if the distances do not rise.
+
+        distances: (S,) of the searches, +inf if nobody was found; people: (S,) the stranger of each; all weigh alike
+        """
         _, own, counts = np.unique(people, return_inverse=True, return_counts=True)
         order = np.argsort(distances, kind="stable")
         ordered, own = distances[order], own[order]
@@ -57,12 +60,14 @@ class TailFit:
         return cls(*parameters, (float(spread[0, 0]), float(spread[0, 1]), float(spread[1, 1])))
 
     def distance(self, share: float) -> float:
-        """Up to here so many searches come."""
+        """Return the distance up to which this share (0..1) of searches comes."""
         return self.intercept + self.slope * float(np.log(share))
 
     def interval(self, share: float) -> tuple[float, float]:
-        """95 % interval of the true share that comes up to `distance(share)`, by the delta method on its logarithm,
-        with an allowance for tails that are not exponential."""
+        """Return the 95 % interval of the true share of searches up to `distance(share)`.
+
+        Computed by the delta method on its logarithm, with an allowance for tails that are not exponential.
+        """
         log = float(np.log(share))
         gradient = np.array([-1 / self.slope, -log / self.slope])
         a, both, b = self.covariance
@@ -72,7 +77,7 @@ class TailFit:
 
 
 def _fit(ordered: Floats, weights: Floats) -> tuple[float, float] | None:
-    """Least squares of rising distances on the logarithm of the share of weight that lies below each."""
+    """Regress rising distances on the logarithm of the cumulative share of the weights, by least squares."""
     total = weights.sum()
     if total <= 0:
         return None

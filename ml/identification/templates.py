@@ -1,4 +1,4 @@
-"""One embedding for a person: the mean of their faces, and how far a face is from it."""
+"""Person templates: the mean of a person's embeddings, and the distance of a face to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class PersonTemplate:
 
     @classmethod
     def from_rows(cls, rows: Rows) -> Self:
-        """rows: (n, d) embeddings of one person, n above 0."""
+        """Sum the (n, d) embeddings of one person; n must be above 0."""
         exact = rows.astype(np.float64)
         return cls(len(rows), exact.sum(0), float((exact**2).sum()))
 
     def without(self, row: Rows) -> Self:
-        """The person without one of the faces. row: (d,) its embedding; at least one other face is left."""
+        """Return the template without one face. row: (d,) its embedding; at least one other face must remain."""
         exact = row.astype(np.float64)
         return type(self)(self.count - 1, self.total - exact, self.squares - float(exact @ exact))
 
@@ -48,10 +48,10 @@ class PersonTemplate:
 
 
 def template_distances(metric: Distance, queries: Rows, templates: Sequence[PersonTemplate]) -> Floats:
-    """(n, d) queries, each to its own of n templates -> (n,) distances to the mean of the person's faces.
+    """Compute the (n,) distances of (n, d) queries to n templates, one each.
 
-    An inner product also depends on the length of the mean, which shrinks as a person's faces spread: half the spread
-    is taken off, so that faces of one length are ordered as by their squared distances.
+    An inner product also depends on the length of the mean, which shrinks as a person's faces spread. Half the spread
+    is therefore subtracted, so that embeddings of equal length are ordered as by their squared distances.
     """
     if not len(templates):
         return np.empty(0)

@@ -1,4 +1,4 @@
-"""A detector's points, steadied by asking it many times. Slow; our own model learns from it and is measured by it."""
+"""Landmarks as the median of many detector runs. Slow; used to train and to measure the default landmarker."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,13 @@ from ml.types import Box, Detection, Image, Points
 
 @dataclass(frozen=True)
 class Median(Landmarker):
-    """The median of what a detector that gives points says of a face at several sizes, mirrored or not.
+    """The median of the landmarks that a detector finds at several scales, with and without mirroring.
 
-    A single run of YuNet agrees with its own mirror image to 10 % of the eye distance on a quarter of LFW only.
+    A single run of YuNet agrees with its own mirror image to within 10 % of the eye distance for only a quarter of LFW.
 
-    sides: pixels to which the neighbourhood of the face is brought; context: its side over the box's
+    detector: one that finds landmarks
+    sides: sizes in pixels to which the neighbourhood of the face is scaled
+    context: side of that neighbourhood, relative to the detected box
     """
 
     detector: Detector
@@ -29,7 +31,7 @@ class Median(Landmarker):
         return np.median(runs, axis=0).astype(np.float32) if len(runs) else None
 
     def runs(self, image: Image, detection: Detection) -> NDArray[np.float32]:
-        """(R, 5, 2): what each run said that saw the face; R is at most twice the number of sides."""
+        """Return the (R, 5, 2) landmarks of each run that found the face; R is at most twice the number of sides."""
         estimates = [self._run(image, detection.box, side, mirror) for side in self.sides for mirror in (False, True)]
         return np.array([points for points in estimates if points is not None], np.float32).reshape(-1, 5, 2)
 
@@ -49,5 +51,5 @@ class Median(Landmarker):
 
 
 def _off_centre(box: Box, half: float) -> float:
-    """Pixels from the middle of the patch to the middle of the box."""
+    """Return the distance in pixels from the centre of the patch to the centre of the box."""
     return float(np.hypot(box.x + (box.width - 1) / 2 - half, box.y + (box.height - 1) / 2 - half))

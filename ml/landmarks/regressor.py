@@ -1,4 +1,4 @@
-"""The default landmarker: our own five-point model, which ships with the code (see CARD.md)."""
+"""The default landmarker: a small five-point CNN that ships with the code (see CARD.md)."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,19 +13,20 @@ from ml.landmarks.base import MIRRORED, Landmarker
 from ml.landmarks.common import patch_frames
 from ml.types import Detection, Image, Points
 
-STRAIGHT = ((0.0, 1.0),)
-LOOKS = ((6.0, 1.0), (-6.0, 1.0))
-"""Degrees and zoom of the looks of the second pass; they are the same set when mirrored."""
+FIRST_PASS_VIEWS = ((0.0, 1.0),)
+SECOND_PASS_VIEWS = ((6.0, 1.0), (-6.0, 1.0))
+"""Rotation in degrees and zoom of each view in a pass. Mirroring maps each set of views to itself."""
 
 
 @dataclass(frozen=True)
 class Regressor(Landmarker):
-    """Two passes of a small CNN: from the box to a guess, then a mean over looks at the face turned upright.
+    """Locates landmarks in two passes of a small CNN: a first guess from the box, then a mean over upright views.
 
-    Every look is taken twice, as it is and mirrored, so that the mirrored photo has the mirrored points.
-    A detector's own points, where it gives them, take the place of the first pass.
+    Every view is evaluated as it is and mirrored, so a mirrored photo has exactly mirrored landmarks. If the detector
+    finds landmarks itself, they replace the first pass.
 
-    path: of the model that `python -m ml.landmarks.training.train` writes
+    path: the ONNX file that `python -m ml.landmarks.training.train` writes
+    Raises Unavailable if the file is missing.
     """
 
     path: Path = field(default=Path(__file__).with_name("regressor.onnx"))
@@ -33,7 +34,7 @@ class Regressor(Landmarker):
     def __post_init__(self) -> None:
         if not Path(self.path).is_file():
             raise Unavailable(
-                f"the landmark model {self.path} is not there; `python -m ml.landmarks.training.train` makes one"
+                f"the landmark model {self.path} is missing; `python -m ml.landmarks.training.train` trains one"
             )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -43,23 +44,29 @@ class Regressor(Landmarker):
     def _locate(self, image: Image, detection: Detection) -> Points | None:
         points = detection.landmarks
         if points is None:
-            points = self._pass(image, patch_frames.of_box(detection.box), STRAIGHT)
-        return self._pass(image, patch_frames.of_points(points), LOOKS)
+            points = self._pass(image, patch_frames.frame_from_box(detection.box), FIRST_PASS_VIEWS)
+        return self._pass(image, patch_frames.frame_from_landmarks(points), SECOND_PASS_VIEWS)
 
-    def _pass(self, image: Image, frame: Matrix, looks: tuple[tuple[float, float], ...]) -> Points:
-        """Where the points lie in the photo, seen through `frame` and its variations."""
-        wide = grey(warp(image, patch_frames.widened(frame), (patch_frames.WIDE, patch_frames.WIDE)))
-        views = np.stack([patch_frames.look(turn, zoom) for turn, zoom in looks])
-        seen = np.stack([warp(wide, view, (patch_frames.SIDE, patch_frames.SIDE)) for view in views])
+    def _pass(self, image: Image, frame: Matrix, views: tuple[tuple[float, float], ...]) -> Points:
+        """Return the mean (5, 2) landmarks in the photo over all views. frame: photo -> patch transform, (2, 3)."""
+        wide = grey(
+            warp(
+                image, patch_frames.widen_frame(frame), (patch_frames.WIDE_PATCH_PIXELS, patch_frames.WIDE_PATCH_PIXELS)
+            )
+        )
+        transforms = np.stack([patch_frames.view_transform(turn, zoom) for turn, zoom in views])
+        seen = np.stack(
+            [warp(wide, view, (patch_frames.PATCH_PIXELS, patch_frames.PATCH_PIXELS)) for view in transforms]
+        )
         offsets = self._offsets(np.concatenate([seen, seen[:, :, ::-1]]))
         straight, mirrored = np.split(offsets, 2)
         mirrored = mirrored[:, MIRRORED] * (-1, 1)
-        points = (straight + mirrored) / 2 * patch_frames.EYES + patch_frames.TEMPLATE
-        back = [moved(inverse(view), one) for view, one in zip(views, points, strict=True)]
-        return moved(inverse(patch_frames.widened(frame)), np.mean(back, axis=0))
+        points = (straight + mirrored) / 2 * patch_frames.EYE_DISTANCE_PIXELS + patch_frames.TEMPLATE
+        back = [moved(inverse(view), one) for view, one in zip(transforms, points, strict=True)]
+        return moved(inverse(patch_frames.widen_frame(frame)), np.mean(back, axis=0))
 
     def _offsets(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """(n, 5, 2) in eye distances from the average face, as the net sees it."""
-        normal = patch_frames.normal(patches.astype(np.float32) / np.float32(255))
+        """Run the network on n patches: (n, 5, 2) offsets from the average face, in eye distances."""
+        normal = patch_frames.normalise_patches(patches.astype(np.float32) / np.float32(255))
         [output] = self._session.run(None, {"patches": normal})  # type: ignore[attr-defined]
         return np.asarray(output, np.float32).reshape(-1, 5, 2)

@@ -1,4 +1,4 @@
-"""What every embedding layer promises: it can stand behind a network, and tells which of its parameters are curved."""
+"""The interface of an embedding layer: the last layer of a network, with parameters that may live on a manifold."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from ml.manifolds.common.rsgdm import Rsgdm
 class Layer(nn.Module, ABC):
     """The last layer of a siamese network: (B, n) features -> (B, p), compared by squared Euclidean distance.
 
-    start: (n, p), what it maps by at first, n >= p
-    unit: whether features are brought to unit length before, as the paper does with a backbone's output
+    start: (n, p) initial matrix, n >= p
+    unit: whether features are first divided by their norm, as the paper (001) does with the output of a backbone
     """
 
     def __init__(self, start: Tensor, unit: bool = True) -> None:
@@ -30,28 +30,30 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, features: Tensor) -> Tensor:
-        """The linear map alone."""
+        """Apply the linear map to (B, n) features: (B, p)."""
 
     @property
     @abstractmethod
     def matrix(self) -> Tensor:
-        """(n, p), for which `embed` is features @ matrix."""
+        """The (n, p) matrix by which `embed` multiplies features."""
 
     def curved(self) -> Iterator[dict[str, Any]]:
-        """Groups for `Rsgdm`: the parameters that live on a manifold, and which. None in a plain layer."""
+        """The parameter groups for `Rsgdm`: parameters on a manifold, and their manifold. A plain layer has none."""
         yield from ()
 
 
 def random_start(n: int, p: int, seed: int = 0) -> Tensor:
-    """(n, p) whose columns are of unit length in the mean."""
+    """Draw an (n, p) matrix whose columns have unit length on average."""
     return torch.randn(n, p, generator=torch.Generator().manual_seed(seed)).div_(n**0.5)
 
 
 def optimisers(
     model: nn.Module, rate: float, momentum: float = 0.9, backbone_rate: float = 1e-4
 ) -> list[torch.optim.Optimizer]:
-    """rSGD-M for what lives on a manifold, RMSProp for all the rest: the paper asks RMSProp "for all layers", which
-    would leave the manifold. Step both. Schedulers take either.
+    """Make rSGD-M for the parameters on a manifold, and RMSProp for all others. Step both.
+
+    001 uses RMSProp "for all layers", which would leave the manifold.
+    rate, momentum: of rSGD-M; backbone_rate: of RMSProp
     """
     curved = [g for module in model.modules() if isinstance(module, Layer) for g in module.curved()]
     met = {id(p) for g in curved for p in g["params"]}

@@ -1,4 +1,4 @@
-"""The layer that knows nothing of the symmetry: what the two manifolds are compared with (001, "Conv")."""
+"""The plain linear layer, without a manifold: the baseline of 001 ("Conv")."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +10,10 @@ from ml.manifolds.flat import FlatManifold
 
 
 class PlainLayer(Layer):
-    """z = L^T f, L anything.
+    """z = L^T f with an unconstrained L.
 
-    manifold: `Flat()` has rSGD-M step it, so that nothing but the geometry differs from `QConv`; None leaves it to
-    RMSProp, as the paper has it
+    manifold: with `FlatManifold()`, L is stepped by rSGD-M, so that only the geometry differs from `QConv`; with None,
+        by RMSProp, as in the paper
     """
 
     def __init__(self, start: Tensor, unit: bool = True, manifold: FlatManifold | None = None) -> None:

@@ -10,7 +10,7 @@ from ml.manifolds.quotient import QuotientManifold
 
 
 class QConv(Layer):
-    """z = L^T f, L of full rank and known up to a rotation."""
+    """z = L^T f with L of full rank, where L and its rotations L R are the same point of the manifold."""
 
     def __init__(self, start: Tensor, unit: bool = True, manifold: QuotientManifold | None = None) -> None:
         super().__init__(start, unit)

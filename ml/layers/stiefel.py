@@ -1,4 +1,4 @@
-"""The Stiefel layer: a rotation into fewer numbers, then a scale for each (001, section 5.2)."""
+"""The Stiefel layer: an orthonormal projection, then a scale for each number (001, section 5.2)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,10 +11,10 @@ from ml.manifolds.stiefel import StiefelManifold
 
 
 class StiefelLayer(Layer):
-    """z = S U^T f, U^T U = I, S diagonal: M = U S^2 U^T. A number of S may turn negative, which changes no distance."""
+    """z = S U^T f with U^T U = I and diagonal S, so M = U S^2 U^T. Negative numbers in S do not change distances."""
 
     def __init__(self, start: Tensor, unit: bool = True, manifold: StiefelManifold | None = None) -> None:
-        """start: any (n, p); U and S are its singular vectors and values, so that distances begin as it has them."""
+        """Start from any (n, p) matrix: U and S are its singular vectors and values, which preserve its distances."""
         super().__init__(start, unit)
         u, s, _ = torch.linalg.svd(start, full_matrices=False)
         self.u, self.s, self.manifold = nn.Parameter(u.contiguous()), nn.Parameter(s), manifold or StiefelManifold()

@@ -1,4 +1,4 @@
-"""What every manifold promises: tangent vectors from any, a way back onto it, the gradient in its own metric."""
+"""The interface of a manifold: projection to tangent vectors, retraction, and the gradient in its metric."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -14,15 +14,15 @@ class Manifold(ABC):
 
     @abstractmethod
     def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
-        """Any (n, p) -> the tangent (or horizontal) vector next to it in the metric. Linear in `vector`.
+        """Project an (n, p) vector to the nearest tangent (or horizontal) vector at a point. Linear in `vector`.
 
-        kept: what a descent keeps of one projection for the next, near it; the result is the same to rounding.
+        kept: a cache that a descent passes from one projection to the next, nearby one. It only saves time.
         """
 
     @abstractmethod
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
-        """The point that a tangent vector leads to. tangent: what `project` gave at this point."""
+        """Return the (n, p) point to which a tangent vector at `at` leads. tangent: a result of `project`."""
 
     def gradient(self, at: Tensor, euclidean: Tensor) -> Tensor:
-        """What descends in place of the partial derivatives (n, p): the same, unless the manifold says otherwise."""
+        """Convert the partial derivatives (n, p) to the gradient in the manifold's metric; by default, no change."""
         return euclidean

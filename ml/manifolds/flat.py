@@ -1,4 +1,4 @@
-"""No geometry at all: what the two manifolds are compared with."""
+"""The flat space of matrices: the baseline for the two manifolds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from ml.manifolds.base import Manifold
 
 @dataclass(frozen=True)
 class FlatManifold(Manifold):
-    """R^{n x p}: rSGD-M is then stochastic gradient descent with momentum."""
+    """R^{n x p}, on which rSGD-M is ordinary stochastic gradient descent with momentum."""
 
     def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
         return vector

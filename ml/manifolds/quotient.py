@@ -1,4 +1,7 @@
-"""Matrices of full rank, of which L and L R are one point: both give M = L L^T (001, section 5.1)."""
+"""The quotient manifold: full-rank matrices, of which L and L R are one point, since both give M = L L^T.
+
+Source: 001, section 5.1.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,23 +14,24 @@ from ml.manifolds.base import Manifold
 
 @dataclass(frozen=True)
 class QuotientManifold(Manifold):
-    """R_*^{n x p} / O(p). A vector is horizontal, so that none of it turns L in place, where Lemma 2 holds.
+    """R_*^{n x p} / O(p). Horizontal vectors, which contain no rotation of L, are those that satisfy Lemma 2 of 001.
 
-    metric: "scaled" is equation 1, Tr(xi G^-1 theta^T) with G = L^T L; "frobenius" the plain one that the paper names
-    beside it; "inverse" Tr(xi G theta^T), which rotations leave alone as well
-    descends: "euclidean" projects the partial derivatives, as printed, which changes M at second order of the step
-    only; "metric" takes the gradient of the metric, the partial derivatives times G, 1 or G^-1, horizontal by itself.
-    With G^-1 weak directions learn as fast as strong ones: scaled gradient descent (Tong, Ma and Chi 2021)
+    metric: "scaled": equation 1, Tr(xi G^-1 theta^T) with G = L^T L; "frobenius": the plain inner product, which the
+        paper also mentions; "inverse": Tr(xi G theta^T), which is invariant to rotations as well
+    descends: "euclidean" projects the partial derivatives, as printed. This differs from plain descent on M only at
+        second order in the step. "metric" uses the gradient in the metric: the partial derivatives times G, 1 or G^-1,
+        which is horizontal. With G^-1, weak directions learn as fast as strong ones: scaled gradient descent (Tong, Ma
+        and Chi 2021).
     """
 
     metric: Literal["scaled", "frobenius", "inverse"] = "scaled"
     descends: Literal["euclidean", "metric"] = "euclidean"
 
     def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
-        """xi + L Lambda, Lambda G^2 + G^2 Lambda = xi^T L G - G L^T xi (Theorem 2), for an invertible G.
+        """Return xi + L Lambda with Lambda G^2 + G^2 Lambda = xi^T L G - G L^T xi (Theorem 2). G must be invertible.
 
-        With the Frobenius metric, Lambda G + G Lambda = xi^T L - L^T xi; with the inverse, 2 Lambda = xi^T L G^-1 -
-        G^-1 L^T xi. By the eigenvectors of G, or, near where they were computed, by those that were kept.
+        With the Frobenius metric, Lambda G + G Lambda = xi^T L - L^T xi; with the inverse metric, 2 Lambda =
+        xi^T L G^-1 - G^-1 L^T xi. Solved by the eigenvectors of G, or by cached ones of a nearby point.
         """
         gram, mixed = at.T @ at, at.T @ vector
         if self.metric == "inverse":
@@ -44,7 +48,7 @@ class QuotientManifold(Manifold):
         return torch.addmm(vector, at, turn @ inside @ turn.T)
 
     def _diagonal(self, strength: Tensor, mixed: Tensor) -> Tensor:
-        """Lambda for a G that is diagonal."""
+        """Return Lambda for a diagonal G."""
         if self.metric == "scaled":
             mixed, strength = strength[:, None] * mixed, strength.square()
         sums = strength[:, None] + strength
@@ -52,9 +56,9 @@ class QuotientManifold(Manifold):
         return (mixed.T - mixed) / torch.maximum(sums, floor)
 
     def _nearly_diagonal(self, gram: Tensor, mixed: Tensor) -> Tensor | None:
-        """Lambda where what G has off its diagonal is small, by correcting the above; None where it is not.
+        """Return Lambda for a nearly diagonal G by iterative correction; None if its off-diagonal part is too large.
 
-        Each round leaves the share rho of the error: rho^3 is below rounding where the last rest, rho^2, is so small.
+        Each round reduces the error by a factor rho, so after the check on rho^2 the error rho^3 is below rounding.
         """
         if self.metric == "scaled":
             gram, mixed = gram @ gram, gram @ mixed
@@ -70,7 +74,7 @@ class QuotientManifold(Manifold):
         return solution if float(rest.norm()) <= small * float(wanted.norm()) else None
 
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
-        """L + xi (equation 3, whose projection leaves a horizontal xi as it is)."""
+        """Return L + xi (equation 3, whose projection does not change a horizontal xi)."""
         return at + tangent
 
     def gradient(self, at: Tensor, euclidean: Tensor) -> Tensor:
@@ -81,7 +85,7 @@ class QuotientManifold(Manifold):
 
 
 def _through(gram: Tensor, vector: Tensor) -> Tensor:
-    """G^-1 v, G a little lifted so that a lost rank does no harm."""
+    """Return G^-1 v, with a small ridge on G in case it has lost rank."""
     lift = torch.finfo(gram.dtype).eps * gram.trace()
     solution: Tensor = torch.linalg.solve(
         gram + lift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device), vector

@@ -1,4 +1,4 @@
-"""Matrices of orthonormal columns (001, section 5.2)."""
+"""The Stiefel manifold: matrices with orthonormal columns (001, section 5.2)."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,39 +9,39 @@ from torch import Tensor
 from ml.manifolds.base import Manifold
 
 FAR = 1e3
-"""Mean squared length of the columns of U + xi above which its Gram matrix is no longer trusted in single precision."""
+"""If the columns of U + xi have a larger mean squared length, its Gram matrix is too inaccurate in single precision."""
 
 
 @dataclass(frozen=True)
 class StiefelManifold(Manifold):
     """St(p, n) = {U : U^T U = I} with the Frobenius inner product.
 
-    retraction: "qr" is equation 6; "cayley" the transform of Remark 2, which turns U as a curve does but is dearer
+    retraction: "qr" is equation 6; "cayley" is the transform of Remark 2, which is more accurate but slower
     """
 
     retraction: Literal["qr", "cayley"] = "qr"
 
     def project(self, at: Tensor, vector: Tensor, kept: dict[str, Any] | None = None) -> Tensor:
-        """v - U sym(U^T v) (equation 5)."""
+        """Return v - U sym(U^T v) (equation 5)."""
         inside = at.T @ vector
         return torch.addmm(vector, at, inside + inside.T, alpha=-0.5)
 
     def retract(self, at: Tensor, tangent: Tensor) -> Tensor:
-        """Columns orthonormal to rounding, however many steps came before."""
+        """Return a matrix whose columns are orthonormal to rounding, whatever the number of steps before."""
         return _near(at + tangent if self.retraction == "qr" else _cayley(at, tangent))
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
-    """qf(A): the Q of A = Q R with diag R > 0. (n, p) of full rank -> (n, p)."""
+    """Return qf(A) of an (n, p) matrix of full rank: the (n, p) factor Q of A = Q R with diag R > 0."""
     q, r = torch.linalg.qr(matrix)
     upright: Tensor = q * torch.where(r.diagonal() < 0, -1.0, 1.0).to(q)
     return upright
 
 
 def _near(matrix: Tensor) -> Tensor:
-    """The same for A = U + xi, or what rounding left of U, by Cholesky, A^T A = R^T R, which is cheaper.
+    """Compute `orthonormal` for A = U + xi by Cholesky, A^T A = R^T R, which is faster.
 
-    It loses nothing while xi is of moderate length, since A^T A = I + xi^T xi; else this is `orthonormal`.
+    This is accurate if xi has moderate length, because A^T A = I + xi^T xi. Otherwise it calls `orthonormal`.
     """
     gram = matrix.T @ matrix
     factor, failed = torch.linalg.cholesky_ex(gram)
@@ -53,7 +53,7 @@ def _near(matrix: Tensor) -> Tensor:
 
 
 def _cayley(at: Tensor, tangent: Tensor) -> Tensor:
-    """(I - W/2)^-1 (I + W/2) U with the skew W for which W U = xi, by a system of 2p unknowns (Wen, Yin 2013)."""
+    """Return (I - W/2)^-1 (I + W/2) U with skew W such that W U = xi, from 2p equations (Wen and Yin 2013)."""
     half = torch.addmm(tangent, at, at.T @ tangent, alpha=-0.5)
     left, right = torch.cat([half, at], 1), torch.cat([at, -half], 1)  # W = left right^T
     system = torch.eye(left.shape[1], dtype=at.dtype, device=at.device) - 0.5 * right.T @ left

@@ -9,11 +9,11 @@ from ml.sampling.base import Sampler
 from ml.types import Ids
 
 HALF_SHARE_LABELS = 50
-"""Labelled pairs at which they carry half of the share of the loss that they can have."""
+"""With this many labelled pairs, they have half of their largest possible share of the loss."""
 
 
 def compute_label_share(corrections: float, labels: int) -> float:
-    """The share of the loss, or of what is drawn, that labelled pairs have: it nears `corrections` as they grow."""
+    """Return the share of labelled pairs in the loss or the draws; it approaches `corrections` as labels grow."""
     return corrections * labels / (labels + HALF_SHARE_LABELS)
 
 
@@ -21,10 +21,10 @@ def compute_label_share(corrections: float, labels: int) -> float:
 class FaceBatches:
     """Draws the faces of a batch, and the labelled pairs that are mixed into it.
 
-    corrections: the share of the loss that labelled pairs carry once there are many
+    corrections: the share of labelled pairs in the loss when there are many of them, 0..1
     labels_per_batch: labelled pairs in a batch; without derived pairs, `labels_alone` times as many
 
-    derives: whether pairs can be derived from values; label_share: the share of the loss of labelled pairs
+    derives: whether pairs can be derived from values; label_share: the share of labelled pairs in the loss
     """
 
     task: TaskData
@@ -44,15 +44,15 @@ class FaceBatches:
         self._position = np.full(self.face_count, -1, np.int64)  # of a face in the batch that is being made
 
     def draw_faces(self) -> Ids:
-        """(B,) positions in the task's faces; none if no pair can be derived."""
+        """Draw (B,) positions in the task's faces; none if no pair can be derived."""
         return self._draw() if self._draw else np.empty(0, np.int64)
 
     def draw_labels(self) -> Ids:
-        """(label_count,) indexes of labelled pairs."""
+        """Draw (label_count,) indexes of labelled pairs."""
         return self.rng.permutation(len(self.task.pairs))[: self.label_count]
 
     def locate_labels(self, faces: Ids) -> Ids:
-        """(P, 2) the positions in a batch of the faces of all labelled pairs, -1 if a face is not in it."""
+        """Return (P, 2) the positions in a batch of the faces of all labelled pairs, -1 for faces not in it."""
         self._position[faces] = np.arange(len(faces))
         located = self._position[self.task.pairs]
         self._position[faces] = -1

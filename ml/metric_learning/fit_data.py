@@ -1,4 +1,4 @@
-"""What a fit learns from: the rows in the coordinates of a subspace, the tasks, and the people who are held out."""
+"""The data of a fit: the rows in the coordinates of a subspace, the tasks, and the held-out people."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ from ml.types import Ids
 
 @dataclass(frozen=True, eq=False)
 class FitData:
-    """coordinates: (N, r), all rows of the training set in the subspace
+    """The data of a fit.
 
-    tasks: without the people held out; the first is the main one
-    held_out: the people of the main task who are held out; None if nobody is
+    coordinates: (N, r), all rows of the training set in the subspace
+    tasks: the tasks without the held-out people; the first is the main one
+    held_out: the main task of the held-out people; None if nobody is held out
     """
 
     coordinates: Tensor
@@ -30,12 +31,12 @@ class FitData:
         return self.tasks[0]
 
     def select(self, faces: Ids) -> Tensor:
-        """The coordinates of these rows, (n, r)."""
+        """Return the (n, r) coordinates of (n,) rows."""
         return self.coordinates[torch.from_numpy(faces).to(self.coordinates.device)]
 
     @property
     def known(self) -> Tensor:
-        """The coordinates of the main task's faces, (n, r)."""
+        """The (n, r) coordinates of the main task's faces."""
         return self.select(self.task.faces)
 
     @property
@@ -45,9 +46,12 @@ class FitData:
 
     @property
     def mean_squared_distance(self) -> float:
-        """Between two faces of the main task."""
+        """The mean squared distance between two faces of the main task."""
         return max(2 * float(self.known.var(0, correction=0).sum()), 1e-12)
 
     def make_score(self, embed: Callable[[Ids], Tensor]) -> Score | None:
-        """The score of a map on the people held out; None if nobody is. embed: (n,) indexes of rows -> (n, d)."""
+        """Make a function that scores a map on the held-out people; None if nobody is held out.
+
+        embed: maps (n,) indexes of rows to (n, d) embeddings
+        """
         return make_score(embed, self.held_out)

@@ -1,4 +1,4 @@
-"""Scores an embedding by how well it tells held-out people apart; higher is better."""
+"""Score an embedding by how well it tells held-out people apart. Higher is better."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,9 @@ Score = Callable[[], float]
 
 
 def make_score(embed: Callable[[Ids], Tensor], held_out: TaskData | None) -> Score | None:
-    """A function that scores the map as it stands when it is called; None if nobody can be judged by.
+    """Make a function that scores the current state of a map; None if there are no held-out people to score by.
 
-    embed: indexes of rows (n,) -> z (n, d)
+    embed: maps (n,) indexes of rows to (n, d) embeddings
     """
     if held_out is None:
         return None
@@ -30,9 +30,9 @@ def make_score(embed: Callable[[Ids], Tensor], held_out: TaskData | None) -> Sco
 
 
 def mean_average_precision(z: Tensor, values: NDArray[np.float64], tolerance: float, limit: int = 1500) -> float:
-    """Searches for each of the first `limit` faces among all others.
+    """Search for each of the first `limit` faces among all others, and return the mean average precision.
 
-    z: (n, d); values: (n,), NaN if unknown. Returns 0 if no face has another of the same value.
+    z: (n, d); values: (n,), NaN if unknown. Returns 0 if no face has another one with the same value.
     """
     known = torch.from_numpy(np.flatnonzero(~np.isnan(values))).to(z.device)
     numbers = torch.from_numpy(values).to(z.device)[known]
@@ -47,7 +47,7 @@ def mean_average_precision(z: Tensor, values: NDArray[np.float64], tolerance: fl
 
 
 def score_labels(z: Tensor, task: TaskData) -> float:
-    """The AUC of the labelled pairs by their distances. z: (n, d), a row for each face of the task."""
+    """Return the AUC of the labelled pairs by their distances. z: (n, d), a row for each face of the task."""
     order = np.argsort(task.faces)
     index = torch.from_numpy(order[np.searchsorted(task.faces, task.pairs, sorter=order)]).to(z.device)
     ends = z[index]  # (P, 2, d)

@@ -1,4 +1,4 @@
-"""Linear maps from which a descent starts: whitening, Fisher's discriminant, and discriminants of regions."""
+"""Linear maps from which a fit starts: whitening, Fisher's discriminant, and regional discriminants."""
 
 from contextlib import suppress
 
@@ -15,21 +15,21 @@ from ml.metric_learning.holdout import count_matched_faces, select_faces
 FACES_PER_AXIS = 4
 MIN_RIDGE = 1e-6
 MAX_FACES_PER_PERSON = 10
-"""A person with more faces counts as one with so many in the variance within people."""
+"""In the variance within people, a person with more faces counts as if they had this many."""
 
 
 def make_whitening(x: Tensor, dim: int) -> Tensor:
-    """WPCA within a subspace. x: (N, r), centred, its columns principal. Returns (dim, r)."""
+    """Fit WPCA within a subspace: (dim, r). x: (N, r), centred, its columns principal components."""
     return torch.eye(dim, x.shape[1], device=x.device, dtype=x.dtype) / x.std(0)[:dim, None].clamp_min(1e-6)
 
 
 def fit_discriminant(x: Tensor, task: TaskData, dim: int, ridge: float, prior: float = 0.0) -> Tensor:
-    """Fisher's discriminant axes, each weighted by its information: sqrt of (total - within) / total.
+    """Fit Fisher's discriminant axes, each weighted by its information, sqrt((total - within) / total): (dim, r).
 
-    With few labels this goes over into WPCA: n matched faces weigh n : prior against the belief that a person varies
-    as all faces do, and the axes are sought within the leading dim + n / 4 principal ones.
-    x: (N, r), one row for each face of the task, its columns principal; ridge: share of the total variance within
-    people that is added to each axis. Returns (dim, r).
+    With few labels the result approaches WPCA: n matched faces weigh n : prior against the assumption that a person
+    varies as all faces do, and only the leading dim + n / 4 principal axes are used.
+    x: (N, r), one row for each face of the task, its columns principal components
+    ridge: share of the total variance within people that is added to each axis
     """
     n, r = count_matched_faces(task), x.shape[1]
     x = (x - x.mean(0))[:, : dim + n // FACES_PER_AXIS]
@@ -49,12 +49,13 @@ def fit_discriminant(x: Tensor, task: TaskData, dim: int, ridge: float, prior: f
 def fit_regional_discriminants(
     x: Tensor, task: TaskData, bases: int, regions: int, around: int, ridge: float, prior: float, seed: int
 ) -> Tensor:
-    """Fisher's axes of the faces around each of several means, the same number for each region.
+    """Fit Fisher's axes in several regions, the same number in each.
 
-    Regions are those of k-means in the space of the discriminant of all faces; the `around` nearest faces to a mean
-    are its region, so regions overlap. x: (n, r), one row for each face of the task, its columns principal. Returns
-    (bases or some fewer, r), scaled so that faces have variance 1/2 along each axis: (b . u)^2 of two of them is 1 on
-    average.
+    The centres of the regions are k-means centres in the space of the discriminant of all faces. A region consists of
+    the `around` faces nearest to its centre, so regions overlap.
+    x: (n, r), one row for each face of the task, its columns principal components
+    Returns (bases or a few less, r), scaled so that faces have variance 1/2 along each axis; the mean of (b . u)^2 over
+    pairs of faces is then 1.
     """
     per_region = min(max(1, bases // regions), x.shape[1])
     z = x @ fit_discriminant(x, task, per_region, ridge, prior).T
@@ -68,9 +69,9 @@ def fit_regional_discriminants(
 
 
 def _largest_eigenpairs(matrix: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalues (at most dim,) and their eigenvectors (r, dim), largest first. matrix: (r, r), symmetric.
+    """Return the largest eigenvalues (at most dim,) and eigenvectors (r, dim) of a symmetric (r, r) matrix.
 
-    For a few of many, Lanczos' method takes a third of the time.
+    They are sorted, the largest first. If only a few are needed, Lanczos' method takes a third of the time.
     """
     if 4 * dim < len(matrix):
         with suppress(ArpackError):
@@ -82,10 +83,10 @@ def _largest_eigenpairs(matrix: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def _deviations_within(x: Tensor, task: TaskData) -> list[Tensor]:
-    """Rows whose sum of squares is the covariance among faces that are the same.
+    """Return rows whose sum of squares is the covariance among faces that are the same.
 
-    From values: each face less the mean of all faces of its value, a person with n photos counting as min(n, 10).
-    From labels: half the difference of a pair, counting as one photo.
+    From values: each face minus the mean of all faces with its value; a person with n photos counts as min(n, 10).
+    From labels: half the difference of a pair, which counts as one photo.
     """
     order = np.flatnonzero(~np.isnan(task.values))
     order = order[np.argsort(task.values[order], kind="stable")]

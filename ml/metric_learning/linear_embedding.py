@@ -1,6 +1,6 @@
-"""One linear map as an embedding: z = L x - offset, of unit length if asked for.
+"""Embed by one linear map: z = L x - offset, optionally divided by its norm.
 
-Without torch, which takes two seconds to load: a process that only embeds by WPCA need not wait for it.
+This module does not import torch, which takes two seconds to load, so that a process that only embeds starts fast.
 """
 
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from ml.embedders.base import Maps
 from ml.types import Rows
 
 Learned = Mapping[str, NDArray[Any]]
-"""Of one linear map: projection (d, D) and offset (d,)."""
+"""The arrays of one linear map: projection (d, D) and offset (d,)."""
 
 
 def get_width(learned: Learned) -> int | None:
-    """D, or None before the fit. The projection is (d, D)."""
+    """Return D, the width of the (d, D) projection; None before the fit."""
     return learned["projection"].shape[1] if learned else None
 
 
 def embed_linear(learned: Learned, rows: Rows, unit: bool) -> Rows:
-    """(N, D) -> (N, d)."""
+    """Embed (N, D) rows: (N, d). unit: divide each embedding by its norm"""
     z = project(rows, learned["projection"], learned["offset"])
     return z / norms(z)[:, None] if unit else z
 
@@ -35,13 +35,13 @@ def make_linear_maps(learned: Learned, rows: Rows, unit: bool) -> Maps:
 
 
 def project(rows: Rows, projection: Rows, offset: Rows) -> Rows:
-    """x -> L x - offset. rows: (N, D), projection: (d, D), offset: (d,). Returns (N, d)."""
+    """Compute L x - offset of (N, D) rows: (N, d). projection: L (d, D); offset: (d,)"""
     z: Rows = rows @ projection.T
     z -= offset
     return z
 
 
 def norms(z: Rows) -> Rows:
-    """(N, d) -> (N,), none of them 0."""
+    """Return the (N,) norms of (N, d) rows; never 0."""
     lengths: Rows = np.maximum(np.linalg.norm(z, axis=1), np.finfo(np.float32).tiny).astype(np.float32)
     return lengths

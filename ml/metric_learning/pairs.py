@@ -1,4 +1,4 @@
-"""A fixed set of pairs, drawn once from what is known of a task, with the labelled pairs in it."""
+"""A fixed set of pairs, drawn once from the values of a task, which includes its labelled pairs."""
 
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ class PairSet:
 
 @dataclass(eq=False)
 class PairCycle:
-    """Goes through `count` pairs in random order, `batch` at a time, and then again in another order."""
+    """Iterates over `count` pairs in random order, `batch` at a time, with a new order in each round."""
 
     count: int
     batch: int
@@ -35,7 +35,7 @@ class PairCycle:
     _left: Ids = field(default_factory=lambda: np.empty(0, np.int64))
 
     def draw(self) -> Ids:
-        """(batch,) indexes of the next pairs."""
+        """Return the (batch,) indexes of the next pairs."""
         while len(self._left) < self.batch:
             self._left = np.concatenate([self._left, self.rng.permutation(self.count)])
         chosen, self._left = np.split(self._left, [self.batch])
@@ -45,9 +45,10 @@ class PairCycle:
 def draw_pair_set(
     task: TaskData, budget: int, rng: np.random.Generator, device: torch.device, *, negative_share: float = 0.5
 ) -> PairSet:
-    """`budget` pairs derived from the values, a share of them negatives, and all labelled pairs, which override.
+    """Draw `budget` pairs derived from values, a share of them negative, and add all labelled pairs.
 
     A value (a person, an age) is drawn first and then the pair, so that people with many photos do not dominate.
+    Labelled pairs override derived ones.
     """
     positives, negatives = round(budget * (1 - negative_share)), round(budget * negative_share)
     pairs, same = derive_pairs(task, positives, negatives, rng)
@@ -63,9 +64,9 @@ def draw_pair_set(
 def derive_pairs(
     task: TaskData, positives: int, negatives: int, rng: np.random.Generator
 ) -> tuple[Ids, NDArray[np.bool_]]:
-    """So many positives, and at most so many negatives, among the faces whose values are known.
+    """Derive `positives` positive and at most `negatives` negative pairs from the faces with known values.
 
-    Returns (P, 2) indexes into the rows and (P,) same.
+    Returns (P, 2) indexes of rows, and (P,) whether the pair is the same.
     """
     known = np.flatnonzero(~np.isnan(task.values))
     order = known[np.argsort(task.values[known], kind="stable")]
@@ -90,15 +91,15 @@ def derive_pairs(
 
 
 def pair_keys(pairs: Ids) -> Ids:
-    """One number for each pair, whichever face comes first. (P, 2) -> (P,)."""
+    """Return (P,) one number for each of (P, 2) pairs, whatever the order of its faces."""
     ends = np.sort(pairs, axis=1)
     return (ends[:, 0] << 32) + ends[:, 1]
 
 
 def median_pair_distance(rows: Tensor, pairs: PairSet, projection: Tensor | None = None, limit: int = 2000) -> float:
-    """The median |u|^2, or |L u|^2, over the pairs, positives and negatives in their own proportion; never zero.
+    """Return the median squared distance of the pairs, after a projection if one is given; never zero.
 
-    rows: (N, D); projection: (d, D).
+    rows: (N, D); projection: (d, D)
     """
     sample = torch.linspace(0, len(pairs.sign) - 1, min(limit, len(pairs.sign)), device=pairs.sign.device).long()
     i, j = pairs.pairs[sample].T
@@ -107,9 +108,9 @@ def median_pair_distance(rows: Tensor, pairs: PairSet, projection: Tensor | None
 
 
 def scale_to_distance(projection: Tensor, rows: Tensor, pairs: PairSet, distance: float) -> Tensor:
-    """The projection scaled so that the median squared distance of the pairs is `distance`.
+    """Scale a projection (d, D) so that the median squared distance of the pairs is `distance`.
 
-    projection: (d, D); rows: (N, D).
+    rows: (N, D); returns (d, D)
     """
     factor: float = (distance / median_pair_distance(rows, pairs, projection)) ** 0.5
     return torch.mul(projection, factor)

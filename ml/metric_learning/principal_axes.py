@@ -1,4 +1,4 @@
-"""Principal axes of descriptors, several of which may be concatenated in a row."""
+"""Principal axes of rows, each of which may concatenate several descriptors."""
 
 import numpy as np
 import torch
@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 def compute_block_weights(centred: Tensor, widths: tuple[int, ...]) -> Tensor | None:
-    """Factors for the numbers of a row that give all of its descriptors the same variance, whatever their units.
+    """Compute the (D,) factors that give all descriptors of a row the same variance; None for a single descriptor.
 
-    centred: (n, D), rows less their mean; widths: of the descriptors, which sum to D. Returns (D,), with which the
-    total variance stays and a constant descriptor is unchanged; None for a single descriptor.
+    centred: (n, D), rows minus their mean; widths: widths of the descriptors, which sum to D. The factors keep
+    the total variance, and do not change a constant descriptor.
     """
     if len(widths) < 2:
         return None
@@ -23,12 +23,12 @@ def compute_block_weights(centred: Tensor, widths: tuple[int, ...]) -> Tensor | 
 def fit_principal_axes(
     rows: Tensor, dim: int, seed: int = 0, sample: int = 4000, rounds: int = 4, widths: tuple[int, ...] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The principal axes by subspace iteration on a sample (Halko et al. 2011, algorithm 4.4).
+    """Fit principal axes by subspace iteration on a sample of the rows (Halko et al. 2011, algorithm 4.4).
 
-    rows: (N, D); sample: how many rows the axes are computed from; rounds: power iterations
-    widths: of the descriptors in a row; several are weighted to equal variance first
-    Returns axes (dim, D), orthonormal but for those weights, largest variance first; their standard deviations (dim,);
-    the mean (D,).
+    rows: (N, D); sample: number of rows in the sample; rounds: power iterations
+    widths: widths of the descriptors in a row; several are weighted to equal variance first
+    Returns the axes (dim, D), largest variance first and orthonormal except for those weights; their standard
+    deviations (dim,); the mean (D,).
     """
     generator = torch.Generator().manual_seed(seed)
     mean = rows.mean(0)
@@ -49,6 +49,6 @@ def fit_principal_axes(
 
 
 def _fix_signs(axes: Tensor) -> Tensor:
-    """Turns each axis so that its largest number is positive, since rounding must not choose its sign."""
+    """Flip each axis so that its largest number is positive; otherwise rounding would determine its sign."""
     largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
     return axes * torch.where(largest < 0, -1.0, 1.0).to(axes.dtype)

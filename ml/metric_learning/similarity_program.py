@@ -46,7 +46,7 @@ class SimilarityProgram:
         self.eye = torch.eye(self.x.shape[1], dtype=self.x.dtype, device=self.x.device)
 
     def solve(self, steps: int, tolerance: float, progress: Progress) -> ProgramSolution:
-        """Nesterov's method on the dual, restarted where it turns back, until the gap is at most the tolerance."""
+        """Solve by Nesterov's method on the dual, with restarts, until the gap is at most the tolerance."""
         force = ahead = self.weight / 2
         curvature, momentum = self._estimate_curvature(), 1.0
         for step in range(1, steps + 1):
@@ -72,15 +72,15 @@ class SimilarityProgram:
         return ((self.x @ g) * self.y).sum(1) - ((self.u @ m) * self.u).sum(1)
 
     def loss(self, g: Tensor, m: Tensor, hinge: Tensor) -> float:
-        """Equation 23 with its hinge put back, averaged over the pairs, and the pull of G and M to the identity."""
+        """Compute equation 23 with its hinge, averaged over the pairs, plus the pull of G and M to the identity."""
         return float(self.weight @ hinge.clamp_min(0)) + self._regulariser(g, m)
 
     def dual(self, force: Tensor, g: Tensor, m: Tensor, hinge: Tensor) -> float:
-        """A lower bound of the loss of any G and M. g, m: the matrices of the force."""
+        """Compute the dual: a lower bound of the loss for any G and M. g, m: the matrices of the force, (r, r)"""
         return float(force @ hinge) + self._regulariser(g, m)
 
     def matrices(self, force: Tensor) -> tuple[Tensor, Tensor]:
-        """The G and M of this force."""
+        """Return G and M of a force (P,)."""
         similar, different = self._sum_outer(force)
         strength, turn = torch.linalg.eigh(self.eye + torch.stack([similar, -different]) / self.pull)
         g, m = (turn * strength.clamp_min(0)[:, None]) @ turn.mT

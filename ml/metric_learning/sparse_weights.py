@@ -32,7 +32,7 @@ class SparseWeights:
         self.mean = torch.zeros_like(self.w)
 
     def step(self, p: Tensor, triplets: Tensor) -> float:
-        """p: (N, bases), b . x of each face; triplets: (T, 4). Returns the mean hinge before the step."""
+        """Take one step and return the mean hinge before it. p: (N, bases), b . x of each face; triplets: (T, 4)"""
         i, j, k, l = triplets.T
         change = (p[i] - p[j]).square_().sub_((p[k] - p[l]).square_())
         hinge = (1 + change @ self.w).clamp_min(0)
@@ -56,12 +56,12 @@ class LocalWeights:
     sparsity: float
 
     def transform(self, p: Tensor, faces: Tensor | None = None) -> Tensor:
-        """z: (n, bases) of these faces, or of all."""
+        """Return z of these faces, or of all: (n, bases)."""
         q = self.q if faces is None else self.q[faces]
         return (p if faces is None else p[faces]) * (q @ self.scales)
 
     def gradient(self, p: Tensor, triplets: Tensor) -> tuple[float, Tensor]:
-        """The mean hinge, and its gradient by the scales."""
+        """Return the mean hinge, and its gradient by the scales."""
         faces, index = torch.unique(triplets, return_inverse=True)
         z = self.transform(p, faces)
         i, j, k, l = index.T
@@ -74,7 +74,7 @@ class LocalWeights:
         return float(hinge.mean()), self.q[faces].T @ (by_z * p[faces])
 
     def step(self, p: Tensor, triplets: Tensor, rate: float) -> float:
-        """p: (N, bases); triplets: (T, 4). Returns the mean hinge before the step."""
+        """Take one step and return the mean hinge before it. p: (N, bases); triplets: (T, 4)"""
         hinge, gradient = self.gradient(p, triplets)
         moved = (self.scales - rate * gradient).clamp_min(0)
         size = moved.norm(dim=0).clamp_min(torch.finfo(moved.dtype).tiny)
@@ -104,7 +104,7 @@ class WeightLearner:
         self.best = self.weights.w
 
     def run(self, steps: int, progress: Progress, score: Score | None) -> TrainingOutcome:
-        """score: of the weights as they stand; None if nobody is held out."""
+        """Run all steps. score: returns the score of the current weights; None if nobody is held out"""
         return TrainingLoop(steps, EVALUATIONS).run(self, progress, score)
 
 
@@ -128,7 +128,7 @@ class LocalWeightLearner:
         return self.local.step(self.p, as_tensor(self.batches.draw(self.batch), self.p.device), pace)
 
     def keep(self, improved: Tensor) -> None:
-        """The last scales are kept, which the local form holds itself. improved: (fits,)."""
+        """Do nothing: the last scales are kept, and the local form holds them. improved: (fits,)"""
 
     def run(self, progress: Progress) -> TrainingOutcome:
         """Learn to the end and return the outcome."""

@@ -28,15 +28,15 @@ class Subspace:
     weights: Tensor | None = None
 
     def project(self, rows: Tensor) -> Tensor:
-        """(N, D) -> (N, r)."""
+        """Return the (N, r) coordinates of (N, D) rows."""
         return rows - self.mean if self.axes is None else torch.addmm(-(self.axes @ self.mean), rows, self.axes.T)
 
     def lift(self, maps: Tensor) -> Tensor:
-        """Turns maps of coordinates (..., r) into maps of rows (..., D)."""
+        """Convert maps of coordinates (..., r) to maps of rows (..., D)."""
         return maps if self.axes is None else maps @ self.axes
 
     def restrict(self, projection: Tensor) -> Tensor:
-        """Turns a map of rows (d, D) into the map of coordinates (d, r) that does the same within the subspace."""
+        """Convert a map of rows (d, D) to the map of coordinates (d, r) that is equal to it within the subspace."""
         if self.axes is None:
             return projection
         return (projection if self.weights is None else projection / self.weights.square()) @ self.axes.T
@@ -51,13 +51,13 @@ def fit_subspace(
     start: StartMap | None = None,
     widths: tuple[int, ...] = (),
 ) -> Subspace:
-    """The leading principal axes, exact for a sample of the rows.
+    """Fit the leading principal axes, exactly, to a sample of the rows.
 
-    faces: which of the rows; max_axes: r at most, 0 if the rows are such coordinates already, about their origin
-    sample: how many faces the axes and the mean are computed from, or a quarter more than `max_axes` if that is more
-    start: a map whose directions are kept as well; the mean is then the nearest that it takes to its offset
-    widths: of the descriptors in a row; several are weighted to equal variance first
-    rows: (N, D); faces: (n,).
+    rows: (N, D); faces: (n,) indexes of the rows to use
+    max_axes: largest r; 0 if the rows already are such coordinates about their origin
+    sample: size of the sample, at least a quarter more than `max_axes`
+    start: a map whose directions are included; the mean is then moved to the nearest point that it maps to its offset
+    widths: widths of the descriptors in a row; several are weighted to equal variance first
     """
     if not max_axes:
         origin = rows.new_zeros(rows.shape[1])
@@ -82,10 +82,10 @@ def fit_subspace(
 def fit_direction_subspace(
     rows: Tensor, faces: Ids, max_axes: int, seed: int, start: StartMap | None
 ) -> tuple[Subspace, Tensor]:
-    """The principal axes of rows scaled to unit length, and the coordinates of all of them.
+    """Fit the principal axes of rows divided by their norms; return the subspace and all (N, r) coordinates.
 
-    rows: (N, D); faces: those from which the axes are computed; max_axes: r at most; start: a map to start from.
-    Returns the subspace and (N, r).
+    rows: (N, D); faces: indexes of the rows from which the axes are computed; max_axes: largest r
+    start: a map whose directions are included
     """
     length = rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
     chosen = torch.from_numpy(np.random.default_rng((seed, 4)).permutation(faces)[:SAMPLE]).to(rows.device)
@@ -97,7 +97,7 @@ def fit_direction_subspace(
 
 
 def _exact_axes(centred: Tensor, max_axes: int) -> Tensor:
-    """(n, D) -> (r, D), by the smaller of the two Gram matrices."""
+    """Return the (r, D) principal axes of (n, D) centred rows, by the smaller of the two Gram matrices."""
     if len(centred) < centred.shape[1]:
         strength, mix = torch.linalg.eigh(centred @ centred.T)
         basis: Tensor = torch.linalg.qr(centred.T @ _leading(strength, mix, max_axes))[0]
@@ -107,13 +107,13 @@ def _exact_axes(centred: Tensor, max_axes: int) -> Tensor:
 
 
 def _move_origin(mean: Tensor, start: StartMap) -> Tensor:
-    """The nearest point to this mean that the map takes to its offset."""
+    """Return the point nearest to this mean that the map takes to its offset."""
     projection, offset = start
     moved: Tensor = mean + torch.linalg.pinv(projection) @ (offset - projection @ mean)
     return moved
 
 
 def _leading(strength: Tensor, vectors: Tensor, count: int) -> Tensor:
-    """The eigenvectors (columns) of the largest eigenvalues, largest first, without those that are only rounding."""
+    """Return the eigenvectors (columns) of the largest eigenvalues, largest first, without rounding errors."""
     kept = int((strength > 1e-6 * strength[-1]).sum())
     return vectors.flip(1)[:, : min(count, kept)]

@@ -10,25 +10,26 @@ from torch import Tensor
 from ml.embedders.base import Progress
 
 REPORTS = 100
-"""Progress is reported so many times in a fit, and at every evaluation."""
+"""How often progress is reported in a fit, besides every evaluation."""
 
 
 class BatchLearner(Protocol):
     """What a loop trains: one fit, or several that are computed together."""
 
     def step(self, step: int) -> float | Tensor:
-        """Learns from one batch. step: 1, 2, ... Returns the loss of the batch before the update, () or (fits,)."""
+        """Learn from one batch. step: 1, 2, ... Returns the loss of the batch before the update, () or (fits,)."""
 
     def keep(self, improved: Tensor) -> None:
-        """Copies the parameters of these fits aside as the best so far. improved: (fits,) bool."""
+        """Keep a copy of the parameters of these fits as the best so far. improved: (fits,) bool"""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingOutcome:
-    """What a loop found, a value for each fit.
+    """The result of a training loop, with one value per fit.
 
-    steps: after which the parameters were kept; loss: the running loss then, None before the first step
-    held_out: the score of the parameters kept, and start its score before the first step; None without people held out
+    steps: number of steps after which the kept parameters were reached; loss: the running loss at that time, None
+        before the first step
+    held_out: score of the kept parameters; start: score before the first step; both None without held-out people
     final_loss: the running loss at the end
     """
 
@@ -40,18 +41,18 @@ class TrainingOutcome:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Of a single fit, as an embedder's notes."""
+        """The outcome of a single fit, as an embedder's notes."""
         return {"steps": self.steps[0], "loss": self.loss[0], "held_out": self.held_out[0]}
 
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """Runs a learner, and has it keep the parameters that score best on held-out people, or the last without them.
+    """Runs a learner and keeps the parameters that score best on held-out people, or the last ones without them.
 
-    evaluations: how often held-out people are asked
-    evaluates_start: whether the parameters before the first step may be the best
-    loss_window: steps that the running loss is the mean of
-    fits: fits that the learner computes together
+    evaluations: number of evaluations on held-out people
+    evaluates_start: whether the parameters before the first step can be kept as the best
+    loss_window: number of steps over which the running loss is averaged
+    fits: number of fits that the learner computes together
     """
 
     steps: int
@@ -63,7 +64,10 @@ class TrainingLoop:
     def run(
         self, learner: BatchLearner, progress: Progress, score: Callable[[], float | Tensor] | None = None
     ) -> TrainingOutcome:
-        """score: of the learner's parameters as they stand, () or (fits,); None if nobody is held out."""
+        """Run all steps.
+
+        score: returns the score of the current parameters, () or (fits,); None if nobody is held out
+        """
         evaluate_every = max(1, self.steps // self.evaluations)
         report_every = max(1, self.steps // REPORTS)
         best = _Best(self.fits)
@@ -87,7 +91,7 @@ class TrainingLoop:
 
 @dataclass(eq=False)
 class _Best:
-    """The best parameters of each fit so far."""
+    """Keeps track of the best score of each fit."""
 
     fits: int
     scores: Tensor | None = None
@@ -97,7 +101,7 @@ class _Best:
     losses: list[float | None] = field(default_factory=list)
 
     def offer(self, learner: BatchLearner, step: int, loss: float | Tensor | None, score: float | Tensor) -> None:
-        """Has the learner keep its parameters where they score higher than before."""
+        """Make the learner keep the parameters of the fits whose score has improved."""
         self.latest = torch.as_tensor(score, dtype=torch.float64).reshape(-1)
         if self.scores is None:
             improved = torch.ones(self.fits, dtype=torch.bool)
@@ -122,9 +126,9 @@ class _Best:
 
 
 def averaging_pace(step: int, averaging: float) -> float:
-    """The share of the way that a running average goes to the parameters after this step.
+    """Return the share by which a running average moves towards the parameters after this step.
 
-    averaging: near 1, the average follows slowly; 0: it is the parameters themselves. It follows fast at first.
+    averaging: near 1, the average follows slowly; at 0 it equals the parameters. In the first steps it follows faster.
     """
     return 1 - min(averaging, step / (step + 9))
 

@@ -1,4 +1,4 @@
-"""Triplet comparisons: two faces that are the same, which should be nearer than two that are not."""
+"""Draw comparisons of two pairs: two faces that are the same should be nearer than two that are not."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class TripletBatches:
         self.labelled_keys = np.unique(pair_keys(self.task.pairs))
 
     def draw(self, count: int) -> Ids:
-        """(count, 4) indexes into the rows."""
+        """Draw (count, 4) indexes of rows."""
         (positives, _), (negatives, labelled) = (self._draw_pairs(*pool, count) for pool in self.pools)
         if len(self.known_faces) > 1:
             others = self.known_faces[self.rng.integers(0, len(self.known_faces), count)]
@@ -50,7 +50,7 @@ class TripletBatches:
         return np.concatenate([positives, negatives], axis=1)
 
     def _draw_pairs(self, derived: Ids, labelled: Ids, count: int) -> tuple[Ids, NDArray[np.bool_]]:
-        """(count, 2) pairs of either kind, and which of them are labelled: all of them, if none can be derived."""
+        """Draw (count, 2) pairs, and return which of them are labelled ones: all, if none can be derived."""
         share = compute_label_share(self.corrections, len(labelled)) if len(derived) else 1.0
         from_labels = self.rng.random(count) < share
         pairs = np.concatenate([derived, labelled])

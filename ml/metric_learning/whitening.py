@@ -14,13 +14,14 @@ Whitening = Literal["within", "all", "none"]
 def fit_whitening(
     rows: Tensor, inner: int, pairs: PairSet, seed: int, kind: Whitening, prior: float
 ) -> tuple[Tensor, Tensor]:
-    """Axes (r, D) and offset (r,) of x = axes row - offset, r <= inner, whose mean square is 1 over the pairs' faces.
+    """Fit axes (r, D) and offset (r,) of x = axes row - offset, with a mean square of 1 over the pairs' faces.
 
-    within: in the intra-personal subspace, where the faces of one person vary alike in all directions; n matched faces
-    weigh n : prior against the belief that they vary as all faces do
-    all: each coordinate has variance 1 over the pairs' faces
-    none: the descriptor itself, rotated: if no axes are left out, its angles stay
-    The first two have mean 0 over those faces. rows: (N, D), from all of which the principal axes come.
+    inner: largest r
+    kind: "within": the intra-personal subspace, in which the faces of one person vary equally in all directions; n
+        matched faces weigh n : prior against the assumption that they vary as all faces do
+        "all": each coordinate has variance 1 over the pairs' faces
+        "none": the descriptor itself, rotated; angles do not change if no axes are left out
+    With the first two, the mean over those faces is 0. rows: (N, D); the principal axes are fitted to all of them.
     """
     axes, deviations, mean = fit_principal_axes(rows, min(inner, rows.shape[1], len(rows) - 1), seed)
     paired = rows[torch.unique(pairs.pairs)]
@@ -35,7 +36,7 @@ def fit_whitening(
 
 
 def _whiten_within(x: Tensor, pairs: PairSet, prior: float) -> Tensor:
-    """(r, r) that makes the covariance of the differences of the same person the identity. x: (N, r), principal."""
+    """Return the (r, r) map after which differences within a person have unit covariance. x: (N, r), principal."""
     same = pairs.sign > 0
     first, second = pairs.pairs[same].T
     u = (x[first] - x[second]) * pairs.weight[same, None].sqrt()

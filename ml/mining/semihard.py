@@ -8,26 +8,32 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SemiHard:
-    """For an anchor and a positive, the nearest of those negatives that are no nearer than the positive.
+    """For each anchor and positive, choose the nearest negative that is not nearer than the positive.
 
-    An anchor has one triplet for each of `per_anchor` positives, drawn evenly where it has more (nu of section 6). A
-    pair without such a negative has none.
+    Each anchor takes part in at most `per_anchor` triplets (nu in section 6 of 001), with positives drawn at random. An
+    anchor and positive without such a negative give no triplet.
     """
 
     per_anchor: int = 5
 
     def __call__(
-        self, d2: Tensor, alike: Tensor, apart: Tensor, generator: torch.Generator, preferred: Tensor | None = None,
+        self,
+        d2: Tensor,
+        positives: Tensor,
+        negatives: Tensor,
+        generator: torch.Generator,
+        preferred: Tensor | None = None,
         margin: float = 0.0,
-    ) -> Tensor:  # fmt: skip
-        """d2: (B, B) squared distances; alike, apart: (B, B) bool, what may be an anchor's positive and its negative.
+    ) -> Tensor:
+        """Mine the triplets of a batch. Returns (T, 3) indexes: anchor, positive, negative.
 
-        preferred: (B, B) bool, negatives that come first while they break the constraint, d2(a, n) < d2(a, p) + margin,
-        also those nearer than the positive. Returns (T, 3) anchor, positive, negative.
+        d2: (B, B) squared distances; positives, negatives: (B, B) bool, the candidates of each anchor (row)
+        preferred: (B, B) bool, negatives that are chosen first while they violate d2(a, n) < d2(a, p) + margin, even if
+            they are nearer than the positive
         """
-        anchor, positive = self._pairs(alike, generator)
+        anchor, positive = self._pairs(positives, generator)
         far = d2[anchor, positive, None]
-        others = d2.masked_fill(~apart, torch.inf)[anchor]
+        others = d2.masked_fill(~negatives, torch.inf)[anchor]
         nearest, negative = others.masked_fill_(others < far, torch.inf).min(1)
         if preferred is not None:
             nearest_preferred, preferred_negative = d2.masked_fill(~preferred, torch.inf).min(1)
@@ -38,10 +44,10 @@ class SemiHard:
             )
         return torch.stack([anchor, positive, negative], 1)[nearest < torch.inf]
 
-    def _pairs(self, alike: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Anchors and their positives, one of each in turn."""
-        per_anchor = min(self.per_anchor, alike.shape[1])
-        chance = torch.rand(alike.shape, generator=generator).to(alike.device)
-        keys, positive = chance.masked_fill_(~alike, -1.0).topk(per_anchor, dim=1)
+    def _pairs(self, positives: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the anchors and their positives: two arrays of the same length."""
+        per_anchor = min(self.per_anchor, positives.shape[1])
+        chance = torch.rand(positives.shape, generator=generator).to(positives.device)
+        keys, positive = chance.masked_fill_(~positives, -1.0).topk(per_anchor, dim=1)
         anchor, which = (keys >= 0).nonzero(as_tuple=True)
         return anchor, positive[anchor, which]

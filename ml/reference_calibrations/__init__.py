@@ -1,4 +1,4 @@
-"""Calibrations that ship with a recogniser, for galleries too small to be measured themselves."""
+"""Reference calibrations: measured elsewhere, shipped with a recogniser, and used while a gallery is small."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,11 @@ FOLDER = Path(__file__).parent
 
 
 def load_reference_calibration(recogniser: str) -> Calibration:
-    """Of the squared distance between unit rows, 0 to 4, for the task identity; see README.md for where each comes
-    from. Raises Corrupt where there is none of that name or its file is damaged."""
+    """Load the calibration of a recogniser for the task identity; README.md says how each was measured.
+
+    It applies to the squared distance between embeddings of unit length (0 to 4).
+    Raises Corrupt if there is none for this recogniser, or if its file is damaged.
+    """
     path = FOLDER / f"{recogniser}.json"
     try:
         stored = json.loads(path.read_bytes())

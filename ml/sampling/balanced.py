@@ -1,4 +1,4 @@
-"""Every person as often as every other, however many photos there are of each."""
+"""Draw every person equally often, however many photos each has."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,11 @@ from ml.types import Ids
 
 @dataclass(frozen=True)
 class Balanced(Sampler):
-    """Draws values (people) evenly, then faces that are the same as each, then any others as negatives.
+    """Draws values (people) evenly, then faces that are the same as each, then further faces as negatives.
 
-    Drawing pairs evenly instead would learn whoever has most photos: on LFW 59 % of the positive pairs are of one man.
-    groups: values drawn; faces: faces of each, drawn with replacement (a face comes once); others: any known faces.
+    If pairs were drawn evenly, people with many photos would dominate: 59 % of LFW's positive pairs show one man.
+    groups: values in a batch; faces: faces of each, drawn with replacement (duplicates are removed)
+    others: further faces, drawn among all known ones
     """
 
     groups: int = 128

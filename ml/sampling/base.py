@@ -1,4 +1,4 @@
-"""What every sampler promises."""
+"""The interface of a batch sampler."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from ml.types import Ids
 
 Draw = Callable[[], Ids]
-"""One batch: (B,) positions into `values`, each at most once, sorted."""
+"""Draws one batch: (B,) positions in `values`, sorted, each at most once."""
 
 
 class Sampler(ABC):
-    """Decides which faces meet in a batch, in which every pair is then compared."""
+    """Chooses the faces of a batch. All pairs in a batch are then compared."""
 
     @abstractmethod
     def over(self, values: NDArray[np.float64], tolerance: float, rng: np.random.Generator) -> Draw:
-        """A source of batches. values: (n,), NaN where unknown; the same where |v_i - v_j| <= tolerance."""
+        """Return a function that draws batches.
+
+        values: (n,), NaN if unknown; faces are the same if |v_i - v_j| <= tolerance
+        """

@@ -1,4 +1,4 @@
-"""What labelled pairs imply where "the same" is an equivalence: a same as b and b same as c makes a same as c."""
+"""Derive pairs from labelled pairs by transitivity: if a and b are the same and b and c are, so are a and c."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,18 +7,20 @@ from scipy.sparse.csgraph import connected_components
 
 from ml.types import Ids
 
-MOST = 200
-"""Implied pairs that one labelled pair may bring: groups of many faces must not drown all others."""
+MAX_IMPLIED_PAIRS = 200
+"""Implied pairs per labelled pair. Without a limit, large groups of faces would outweigh all others."""
 
 
-def implied(
-    pairs: Ids, same: NDArray[np.bool_], rng: np.random.Generator, most: int = MOST
+def derive_implied_pairs(
+    pairs: Ids, same: NDArray[np.bool_], rng: np.random.Generator, max_pairs: int = MAX_IMPLIED_PAIRS
 ) -> tuple[Ids, NDArray[np.bool_]]:
-    """Pairs that nobody labelled and that follow from those labelled, each once.
+    """Derive the pairs that follow from labelled pairs and are not labelled themselves.
 
-    Faces that are joined by "same" form a group: all of its pairs are the same. One "not the same" between two groups
-    holds for every pair between them. A group in which a "not the same" lies contradicts itself and implies nothing.
-    pairs: (P, 2) face numbers; same: (P,). Returns (Q, 2), the smaller number first, and (Q,).
+    Faces joined by "same" labels form a group, and all pairs within it are the same. One "not the same" label between
+    two groups applies to every pair between them. A group with a "not the same" label inside contradicts itself and
+    implies nothing.
+    pairs: (P, 2) face ids; same: (P,) bool; max_pairs: pairs implied by one labelled pair
+    Returns (Q, 2) face ids, the smaller first and each pair once, and (Q,) whether they are the same.
     """
     faces, at = np.unique(pairs, return_inverse=True)
     at = at.reshape(-1, 2)
@@ -30,7 +32,7 @@ def implied(
     labels: dict[tuple[int, int], bool] = {}
     wanted = {(int(a), int(b)) for a, b in np.sort(ends, axis=1) if sound[a] and sound[b]}
     for a, b in sorted(wanted):
-        for i, j in _across(members[a], members[b], most, rng).tolist():
+        for i, j in _across(members[a], members[b], max_pairs, rng).tolist():
             labels[(min(i, j), max(i, j))] = a == b
     for i, j in np.sort(at, axis=1).tolist():
         labels.pop((i, j), None)
@@ -38,10 +40,10 @@ def implied(
     return faces[where], np.array(list(labels.values()), np.bool_)
 
 
-def _across(first: Ids, second: Ids, most: int, rng: np.random.Generator) -> Ids:
-    """(n, 2) pairs of a face of the one and a face of the other, at most so many, by chance."""
+def _across(first: Ids, second: Ids, max_pairs: int, rng: np.random.Generator) -> Ids:
+    """Draw at most `max_pairs` pairs of a face of the first group and a face of the second: (n, 2)."""
     one, other = np.meshgrid(first, second, indexing="ij")
     pairs = np.stack([one.ravel(), other.ravel()], axis=1)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    kept: Ids = pairs if len(pairs) <= most else pairs[rng.choice(len(pairs), most, replace=False)]
+    kept: Ids = pairs if len(pairs) <= max_pairs else pairs[rng.choice(len(pairs), max_pairs, replace=False)]
     return kept

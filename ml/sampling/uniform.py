@@ -1,4 +1,4 @@
-"""Every face as often as every other."""
+"""Draw every face equally often."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from ml.types import Ids
 
 @dataclass(frozen=True)
 class Uniform(Sampler):
-    """Draws faces evenly: the loss over all pairs as the papers print it, without bias and without balance.
+    """Draws faces evenly, so that the loss is an unbiased estimate of the loss over all pairs, as the papers print it.
 
-    size: faces in a batch.
+    size: faces in a batch
     """
 
     size: int = 640

@@ -1,8 +1,8 @@
-"""Drawn faces of people who do not exist: for the demo and the tests, which need no download and show nobody.
+"""Draw faces of people who do not exist, for the demo and the tests. They need no download and show no real person.
 
-A person is a set of proportions, colours and marks; a shot adds what photographs add: light, pose, expression, lens and
-noise, strong enough that pixels alone tell people apart poorly. Geometry is in eye distances, the origin amid the five
-points, x to the right and y down.
+A person is a set of proportions, colours and marks. A shot adds what a photograph adds: light, pose, expression, lens
+and noise, enough that people are hard to tell apart by pixels alone. Geometry is in eye distances, with the origin at
+the centre of the five landmarks, x to the right and y down.
 """
 
 from dataclasses import replace
@@ -23,9 +23,10 @@ def draw(
     age: float | None = None,
     strength: float = 1.0,
 ) -> Image:
-    """A (size, size, 3) uint8 RGB photo, the face amid it at an eye distance of 0.18 sizes.
+    """Draw a (size, size, 3) uint8 RGB photo with the face at the centre and an eye distance of 0.18 * size.
 
-    smile: 0 none .. 1 broad; age: years: where given, instead of the shot's and the person's own
+    shot_seed: determines the circumstances of the photo
+    smile: from 0 (none) to 1 (broad), None: as in the shot; age: in years, None: the person's
     strength: of light, pose, expression, blur and noise; 0 is a passport photo
     """
     return photograph(who, shot_seed, size, smile=smile, age=age, strength=strength)[0]
@@ -40,7 +41,7 @@ def photograph(
     age: float | None = None,
     strength: float = 1.0,
 ) -> tuple[Image, Points]:
-    """What `draw` draws, and where the five points are in it. Returns (size, size, 3) and (5, 2) points."""
+    """Draw a photo like `draw`: (size, size, 3) uint8 RGB, and its (5, 2) landmarks."""
     how = shot(who, shot_seed, strength)
     how = how if smile is None else replace(how, smile=smile)
     who = who if age is None else replace(who, age=age)

@@ -1,4 +1,4 @@
-"""The face as a relief, the light on it, and the photo taken of it."""
+"""Turn a painted face into a photo: its relief, the light on it, the pose and the camera."""
 
 from functools import lru_cache
 
@@ -12,23 +12,23 @@ from ml.types import Image, Points
 
 Grid = NDArray[np.float32]
 NEAR = 0.8
-"""The height of the relief that stays where it is when the head turns."""
+"""Points of the relief at this height do not move when the head turns."""
 
 
 @lru_cache(4)
 def _axis(size: int) -> Grid:
-    """Where the pixels of a row or column lie, in eye distances."""
+    """Return the (size,) positions of the pixels of a row or column, in eye distances."""
     return ((np.arange(size) - (size - 1) / 2) / (EYES * size)).astype(np.float32)
 
 
 def _hill(size: int, u: float, v: float, wide: float, high: float, rise: float) -> Grid:
-    """A bump at (u, v)."""
+    """Return a Gaussian bump at (u, v)."""
     along = _axis(size)
     return np.outer(rise * np.exp(-(((along - v) / high) ** 2)), np.exp(-(((along - u) / wide) ** 2)))
 
 
 def relief(who: Person, how: Shot, size: int) -> Grid:
-    """(size, size): the height of the face towards the camera, in eye distances."""
+    """Return the height of the face towards the camera, (size, size), in eye distances."""
     along = _axis(size)
     inside = 1 - (along / (1.15 * who.face_width))[None] ** 2 - ((along + 0.25) / 1.75)[:, None] ** 2
     z: Grid = np.float32(1.1) * np.sqrt(np.maximum(inside, np.float32(0.02)))
@@ -48,7 +48,7 @@ def relief(who: Person, how: Shot, size: int) -> Grid:
 
 
 def light(z: Grid, who: Person, how: Shot) -> Grid:
-    """(size, size): how bright each spot is, by a lamp, the light of the room (Lambert) and the skin's own texture."""
+    """Compute the brightness of each point, (size, size), from a lamp, ambient light (Lambert) and skin texture."""
     size = len(z)
     du = cv2.Sobel(z, cv2.CV_32F, 1, 0, scale=EYES * size / 8)
     dv = cv2.Sobel(z, cv2.CV_32F, 0, 1, scale=EYES * size / 8)
@@ -61,9 +61,10 @@ def light(z: Grid, who: Person, how: Shot) -> Grid:
 
 
 def photo(colours: Image, bright: Grid, z: Grid, who: Person, how: Shot) -> tuple[Image, Points]:
-    """Turns the head and takes the photo: shift, exposure, colour, blur and noise. The five points go along.
+    """Turn the head and take the photo, with shift, exposure, colour, blur and noise.
 
-    colours: (size, size, 3); bright, z: (size, size).
+    colours: (size, size, 3); bright, z: (size, size) brightness and height
+    Returns the photo, (size, size, 3), and its (5, 2) landmarks.
     """
     size = len(z)
     scale, half = EYES * size, (size - 1) / 2
@@ -86,7 +87,7 @@ def _five(who: Person, how: Shot) -> NDArray[np.float64]:
 
 
 def _whence(z: Grid, linear: NDArray[np.float64], turn: NDArray[np.float64], how: Shot) -> tuple[Grid, Grid]:
-    """For each pixel of the photo, where in the frontal picture it comes from: near things move more."""
+    """Return the position in the frontal picture of each pixel of the photo. Points near the camera move more."""
     size = len(z)
     scale, half = np.float32(EYES * size), np.float32((size - 1) / 2)
     back = np.linalg.inv(linear).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The colours of a face seen from the front, before any light falls on it."""
+"""Paint a face from the front, without light."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from ml.synthetic_faces.people import Person, Shot
 from ml.types import Image
 
 EYES = 0.18
-"""The distance between the eyes over the side of the photo."""
+"""Distance between the eyes, as a share of the side of the photo."""
 TURN = np.linspace(0, 2 * np.pi, 40, endpoint=False)
 CIRCLE: NDArray[np.float64] = np.column_stack([np.cos(TURN), np.sin(TURN)])
 
@@ -23,7 +23,7 @@ class Brush:
         self.sheet, self.size = sheet, len(sheet)
 
     def _at(self, points: Any) -> NDArray[np.int32]:
-        """OpenCV's sixteenths of a pixel."""
+        """Convert (n, 2) points to OpenCV's fixed-point coordinates, in sixteenths of a pixel."""
         return np.round((np.asarray(points) * EYES * self.size + (self.size - 1) / 2) * 16).astype(np.int32)
 
     def area(self, points: Any, colour: Sequence[float]) -> None:
@@ -42,7 +42,7 @@ class Brush:
 
 
 def face(who: Person, how: Shot, size: int) -> Image:
-    """(size, size, 3) uint8 RGB."""
+    """Paint a face: (size, size, 3) uint8 RGB."""
     rng = np.random.default_rng([22, who.seed, how.seed])
     behind = rng.uniform(40, 215, (4, 4, 1)) + rng.normal(0, 14, (4, 4, 3))
     smooth = cv2.resize(np.clip(behind, 0, 255).astype(np.uint8), (size, size), interpolation=cv2.INTER_LINEAR)
@@ -63,12 +63,12 @@ def face(who: Person, how: Shot, size: int) -> Image:
 
 
 def mouth_corner(who: Person, how: Shot) -> tuple[float, float]:
-    """Where the mouth ends, right of the middle."""
+    """Return the position of the right corner of the mouth."""
     return 0.41 * who.mouth_width * (1 + 0.18 * how.smile), 0.495 * who.mouth_height - 0.1 * how.smile
 
 
 def _outline(who: Person) -> NDArray[np.float64]:
-    """The edge of the face, from the right round the chin to the left and over the brow: drawn in to the jaw below."""
+    """Return the outline of the face, from the right round the chin to the left and over the brow."""
     u, v = CIRCLE.T
     narrow = np.where(v > 0, 1 - (1 - 0.62 * who.jaw) * v**2 * 0.55, 1.0)
     return np.column_stack([1.08 * who.face_width * u * narrow, -0.2 + v * np.where(v > 0, 1.5 * who.chin, 1.42)])
@@ -113,7 +113,7 @@ def _moles(brush: Brush, who: Person, skin: Any) -> None:
 
 
 def _ageing(brush: Brush, who: Person, skin: Any) -> None:
-    """Folds and lines that deepen with the years."""
+    """Draw folds and lines that deepen with age."""
     depth = min(max((who.age - 25) / 50, 0.0), 1.0)
     ink = skin * (1 - 0.45 * depth)
     for side in (-1, 1):

@@ -1,4 +1,4 @@
-"""Who is drawn, and under which circumstances: numbers alone."""
+"""The parameters of a synthetic person and of a shot."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,10 @@ Colour = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Person:
-    """Proportions are about 1, slants radians, colours RGB, age years, beard 0..1; `seed` makes the skin's marks."""
+    """A synthetic person. Proportions are about 1, slants in radians, colours RGB, age in years, beard 0..1.
+
+    seed: determines the marks on the skin
+    """
 
     seed: int
     skin: Colour
@@ -44,8 +47,12 @@ class Person:
 
 @dataclass(frozen=True)
 class Shot:
-    """yaw, pitch, roll: degrees; shift: eye distances; light: whence, x to the right and y down; blur: pixels of 250;
-    noise: SD of 255; exposure, zoom: factors; smile, mouth_open: 0..1."""
+    """The circumstances of a photo.
+
+    yaw, pitch, roll: degrees; shift: eye distances; light: direction it comes from, x to the right and y down
+    blur: SD in pixels of a photo of 250 pixels; noise: SD, on the scale 0..255; exposure, zoom: factors
+    smile, mouth_open: 0..1
+    """
 
     seed: int
     yaw: float
@@ -65,7 +72,7 @@ class Shot:
 
 
 def person(seed: int) -> Person:
-    """The person of this number: always the same."""
+    """Return the person with this number, always the same one."""
     rng = np.random.default_rng([20, seed])
 
     def colour(palette: NDArray[np.float64]) -> Colour:
@@ -106,7 +113,7 @@ def person(seed: int) -> Person:
 
 
 def shot(who: Person, seed: int, strength: float = 1.0) -> Shot:
-    """The circumstances of somebody's photo of this number; `strength` 0 is a passport photo."""
+    """Draw the circumstances of a person's photo with this number. A strength of 0 is a passport photo."""
     rng = np.random.default_rng([21, who.seed, seed])
 
     def around(spread: float) -> float:
@@ -132,5 +139,5 @@ def shot(who: Person, seed: int, strength: float = 1.0) -> Shot:
 
 
 def _bounded(rng: np.random.Generator) -> float:
-    """Normal, within two SD."""
+    """Draw a standard normal number, limited to two SD."""
     return max(-2.0, min(2.0, float(rng.standard_normal())))

@@ -13,7 +13,7 @@ from ml.active_learning import MAX_ANSWERS, MAX_SUGGESTIONS, SAMPLE_FACES, Label
 from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
-from ml.sampling.implied import implied
+from ml.sampling.implied import derive_implied_pairs
 from ml.types import Ids, Rows
 from workers.training.training_set import IMPLIED_PAIR_WEIGHT
 
@@ -52,7 +52,7 @@ class Labels:
         kept = ~np.zeros(n, np.bool_) if without is None else ~without
         inside = kept[self.pairs].all(axis=1)
         labelled, answers = self.pairs[inside], self.same[inside]
-        more, alike = implied(labelled, answers, self.rng)
+        more, alike = derive_implied_pairs(labelled, answers, self.rng)
         weights = np.concatenate([np.ones(len(labelled)), np.full(len(more), IMPLIED_PAIR_WEIGHT)]).astype(np.float32)
         pairs, same = np.concatenate([labelled, more]), np.concatenate([answers, alike])
         nobody, unknown = np.full(n, -1, np.int64), np.full(n, np.nan)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.embedders.base import Progress
-from ml.evaluation.restricted import Round
+from ml.evaluation.restricted import RestrictedFold
 from ml.evaluation.verification import det
 from ml.evaluation.verification_pairs import VerificationPairs
 from papers.cosim.systems import View2
@@ -23,22 +23,26 @@ def fvf(view: View2, fold: int) -> Work:
     key = {"method": "diagonal svm", "features": "fisher", "costs": COSTS, "protocol": "view2 restricted", "fold": fold}
 
     def run(folder: Path, progress: Progress) -> WorkOutput:
-        round = Round.of([np.zeros((len(view.photos), 1), np.float32)], view.folds, fold)
+        current = RestrictedFold.of([np.zeros((len(view.photos), 1), np.float32)], view.folds, fold)
         kernel = view.lab.store.do(products(view)).arrays["kernel"]
         ends = np.cumsum([0, *(len(p.same) for p in view.folds)])
         lines = [np.arange(ends[i], ends[i + 1]) for i in range(len(view.folds))]
-        others = [i for i in range(len(view.folds)) if i not in (fold, round.judge)]
+        others = [i for i in range(len(view.folds)) if i not in (fold, current.judge)]
         learners, same = (
             np.concatenate([lines[i] for i in others]),
             VerificationPairs.of([view.folds[i] for i in others]).same,
         )
         scores = {}
         for step, cost in enumerate(COSTS):
-            scores[cost] = _score_pairs(kernel, learners, same, cost, (lines[round.judge], lines[fold]))
+            scores[cost] = _score_pairs(kernel, learners, same, cost, (lines[current.judge], lines[fold]))
             progress(step + 1, len(COSTS), {})
-        best = max(COSTS, key=lambda cost: _auc(scores[cost][0], round.judges.same))
+        best = max(COSTS, key=lambda cost: _auc(scores[cost][0], current.judges.same))
         judges, test = scores[best]
-        record = {"judge": round.judge, "notes": {"cost": best}, "parameters": view.lab.photos.blocks("fisher")[0] + 1}
+        record = {
+            "judge": current.judge,
+            "notes": {"cost": best},
+            "parameters": view.lab.photos.blocks("fisher")[0] + 1,
+        }
         return {**record, "bias": 0.0}, {"judges": judges, "test": test, "curve": np.empty((0, 2))}
 
     return Work(f"FVF fold {fold}", key, 15.0, run)

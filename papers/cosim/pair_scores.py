@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from ml.evaluation.comparisons.paired_tests import FoldComparison, compare_folds
 from ml.evaluation.intervals import bootstrap_pairs
-from ml.evaluation.restricted import Said, Scores, fused, right
+from ml.evaluation.restricted import PairSimilarities, Scores, fuse_similarities, mark_correct
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.fusion.normalise import Normalise
 from papers.cosim.systems import System, View2
@@ -27,7 +27,7 @@ class SystemScores:
     """
 
     name: str
-    folds: tuple[Said, ...]
+    folds: tuple[PairSimilarities, ...]
     works: tuple[Work, ...]
     results: tuple[Result, ...]
 
@@ -47,7 +47,7 @@ class PairScoreReader:
     def scores(self, name: str, works: Sequence[Work]) -> SystemScores:
         results = tuple(self.view.lab.results(works))
         return SystemScores(
-            name, tuple(Said(r.arrays["judges"], r.arrays["test"]) for r in results), tuple(works), results
+            name, tuple(PairSimilarities(r.arrays["judges"], r.arrays["test"]) for r in results), tuple(works), results
         )
 
     def system(self, system: System) -> SystemScores:
@@ -56,14 +56,14 @@ class PairScoreReader:
     def fused(self, name: str, members: Sequence[SystemScores]) -> SystemScores:
         """Late fusion."""
         judges = self._judges(members[0])
-        folds = tuple(fused([m.folds[i] for m in members], judges[i]) for i in range(len(self.numbers)))
+        folds = tuple(fuse_similarities([m.folds[i] for m in members], judges[i]) for i in range(len(self.numbers)))
         works = tuple(w for m in members for w in m.works)
         return SystemScores(name, folds, works, tuple(r for m in members for r in m.results))
 
     def right(self, heard: SystemScores) -> list[Right]:
         """Of each fold's pairs."""
         every = zip(heard.folds, self._judges(heard), self.tests, strict=True)
-        return [right(scores, judges, test) for scores, judges, test in every]
+        return [mark_correct(scores, judges, test) for scores, judges, test in every]
 
     def accuracy(self, heard: SystemScores) -> Figure:
         """Percent; the interval resamples people, sd is over folds."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ml import registry
 from ml.embedders.base import Embedder, Progress, TrainingSet
-from ml.evaluation.restricted import Round, said
+from ml.evaluation.restricted import RestrictedFold, score_pairs
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids, Rows
 from papers.harness.lab_fits import FOLDS, WIDTHS, Lab, Method
@@ -87,10 +87,10 @@ class View2:
 
         def run(folder: Path, progress: Progress) -> WorkOutput:
             parts = self.rows(system.features, fold)
-            round = Round.of(parts, self.folds, fold)
-            fitted, curve = _fitted(system, round, progress)
-            scores = said(fitted, round, np.concatenate(parts, axis=1))
-            record = {"judge": round.judge, "notes": dict(fitted.notes), **_size(fitted, system)}
+            current = RestrictedFold.of(parts, self.folds, fold)
+            fitted, curve = _fitted(system, current, progress)
+            scores = score_pairs(fitted, current, np.concatenate(parts, axis=1))
+            record = {"judge": current.judge, "notes": dict(fitted.notes), **_size(fitted, system)}
             return record, {"judges": scores.judges, "test": scores.test, "curve": np.array(curve).reshape(-1, 2)}
 
         return Work(f"{system.name} fold {fold}", key, _guess(system), run)
@@ -107,7 +107,7 @@ def _guess(system: System) -> float:
     return 3.0 + 0.0015 * float(options.get("steps", 0)) * parts * float(options.get("inner", 300)) / 300
 
 
-def _fitted(system: System, round: Round, progress: Progress) -> tuple[Embedder, Curve]:
+def _fitted(system: System, current: RestrictedFold, progress: Progress) -> tuple[Embedder, Curve]:
     curve: Curve = []
 
     def report(step: int, steps: int, values: dict[str, float]) -> None:
@@ -116,9 +116,9 @@ def _fitted(system: System, round: Round, progress: Progress) -> tuple[Embedder,
             curve.append((step, seen))
         progress(step, steps, values)
 
-    options = {**system.method.options} | ({"held_out": round.share} if system.stops else {})
+    options = {**system.method.options} | ({"held_out": current.share} if system.stops else {})
     embedder = Method(system.method.name, system.method.dim, options).build()
-    return embedder.fit(round.data if system.stops else round.learners, progress=report), curve
+    return embedder.fit(current.data if system.stops else current.learners, progress=report), curve
 
 
 def _size(fitted: Embedder, system: System) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.evaluation.comparisons.paired_tests import Comparison, compare
-from ml.evaluation.folds import Verification, partner, verify
+from ml.evaluation.folds import Verification, threshold_fold, verify
 from ml.evaluation.intervals import Interval, bootstrap_mean
 from ml.evaluation.retrieval import average_precision
 from ml.evaluation.verification import Distances
@@ -89,7 +89,7 @@ def verified(
         return lambda index: kept[[position[tuple(pair)] for pair in index.tolist()]]
 
     def judge(fold: int) -> tuple[VerificationPairs, Distances]:
-        other = partner(fold, len(pairs))
+        other = threshold_fold(fold, len(pairs))
         return pairs[other], judges[fold // 2].arrays["distances"][every[other] : every[other + 1]]
 
     assert every[-1] == len(folds[0].arrays["distances"])

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ml.cnn_training.augmentation import augmented
+from ml.cnn_training.augmentation import augment
 from ml.cnn_training.crops import LabelledCrops
-from ml.cnn_training.export import MANIFEST, read
+from ml.cnn_training.export import MANIFEST_FILE, load_weights
 from ml.cnn_training.process_group import ProcessGroup
 from ml.cnn_training.recipe import CnnRecipe
 from ml.cnn_training.train import train
@@ -44,7 +44,7 @@ def begun(lab: Lab, steps: int, min_photos: int) -> Work:
         train(
             photographs, recipe, folder, group, licence="CelebA: non-commercial research",
             trained="for measuring alone",
-            tell=lambda report: progress(report.stand.step, steps, {"loss": report.stand.loss}),
+            report=lambda training: progress(training.state.step, steps, {"loss": training.state.loss}),
         )  # fmt: skip
         return measure_separation(features(_net(folder), _load_query_crops(lab, split)).numpy(), split)
 
@@ -60,7 +60,7 @@ def end_to_end(lab: Lab, first: Work, training: HeadTraining, min_photos: int) -
         crops = lab.photos.crops("celeba", "colour")
 
         def look(indices: Ids, draw: torch.Generator) -> Tensor:
-            return augmented(pictures(torch.from_numpy(np.array(crops[split.taught[indices]]))), draw)
+            return augment(pictures(torch.from_numpy(np.array(crops[split.taught[indices]]))), draw)
 
         axes = find_principal_axes(features(net, crops[split.taught[:: max(1, len(split.taught) // SEEN)]]), DIM)
         layer, like = train_head(HeadTrainingData(split.people, look), net, axes, training, progress)
@@ -78,7 +78,7 @@ def _key(what: str, min_photos: int) -> dict[str, Any]:
 
 def _net(folder: Path) -> nn.Module:
     net = NETS[NET]()
-    net.load_state_dict(read(folder / MANIFEST, NET))
+    net.load_state_dict(load_weights(folder / MANIFEST_FILE, NET))
     return net.train(False)
 
 

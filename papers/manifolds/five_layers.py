@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ml.embedders.base import Progress
-from ml.evaluation.protocols import people_of
+from ml.evaluation.protocols import number_people
 from ml.layers.base import random_start
 from ml.types import Ids
 from papers.harness.lab_fits import Lab
@@ -56,7 +56,7 @@ class PersonClasses:
 @lru_cache(maxsize=2)
 def classes(photos: Photos, photo_set: str, min_photos: int) -> PersonClasses:
     """The people of a photo set with `min_photos` photos or more."""
-    people = people_of(photos.names(photo_set))
+    people = number_people(photos.names(photo_set))
     kept = np.flatnonzero(np.bincount(people)[people] >= min_photos)
     crops = photos.crops(photo_set, "colour")
     small = [cv2.resize(np.asarray(crops[i]), (SIDE, SIDE), interpolation=cv2.INTER_AREA) for i in kept]

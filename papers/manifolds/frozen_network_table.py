@@ -23,7 +23,7 @@ DIMS = (32, 128)
 HEADER = (
     "CelebA10k teaches, {taught:,} photos of {people:,} people ({alike:,} more were left out, whom MobileFaceNet finds "
     "as near as cosine {near} to somebody in LFW); LFW is tested, {queries:,} photos of {query_people:,} people with "
-    "{min_photos} or more, each a query among all others. NMI of k-means with as many heaps as people: with few "
+    "{min_photos} or more, each a query among all others. NMI of k-means with as many clusters as people: with few "
     "photos each, chance "
     "alone stands high. In percent, ± over seeds, [95 %, bootstrap over people; NMI: Student over seeds]; over Conv's: "
     "paired; axes: as in Table 2. "

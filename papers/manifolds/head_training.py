@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ml.cnn_training.batches import evenly, grouped
+from ml.cnn_training.batches import draw_by_person, draw_evenly
 from ml.cnn_training.heads import NetworkWithHead, TripletHead
 from ml.embedders.base import Progress
 from ml.layers.base import Layer, optimisers
@@ -39,13 +39,13 @@ def make_step(lesson: HeadTrainingData, net: nn.Module, layer: Layer, plan: Head
     fine = plan.rate if plan.head == "rmsprop" else plan.fine
     both = optimisers(taught, plan.rate, MOMENTUM, fine)
     draw, people = torch.Generator().manual_seed(plan.seed), torch.from_numpy(lesson.people)
-    taught.head.ready(0.0, draw)
+    taught.head.prepare_step(0.0, draw)
 
     def step(number: int) -> float:
         if plan.photos_per_person:
-            batch = grouped(lesson.people, plan.batch, plan.photos_per_person, seed=plan.seed, step=number)
+            batch = draw_by_person(lesson.people, plan.batch, plan.photos_per_person, seed=plan.seed, step=number)
         else:
-            batch = evenly(len(people), plan.batch, seed=plan.seed, step=number)
+            batch = draw_evenly(len(people), plan.batch, seed=plan.seed, step=number)
         loss: Tensor = taught(lesson.look(batch, draw), people[batch])
         for optimiser in both:
             optimiser.zero_grad()

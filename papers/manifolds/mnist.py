@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize
 
-from ml.cnn_training.batches import evenly
+from ml.cnn_training.batches import draw_evenly
 from ml.layers.base import random_start
 from ml.metric_learning.principal_axes import fit_principal_axes
 from papers.manifolds.head_training import Step
@@ -74,7 +74,7 @@ def auto_encoder(pixels: Tensor, seed: int) -> tuple[Tensor, Step]:
     descent = torch.optim.RMSprop(net.parameters(), AE_RATE)
 
     def step(number: int) -> float:
-        seen = pixels[evenly(len(pixels), BATCH, seed=seed, step=number)]
+        seen = pixels[draw_evenly(len(pixels), BATCH, seed=seed, step=number)]
         loss = mse_loss(net(seen), seen)
         descent.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.evaluation.clustering import heaps, nmi
-from ml.evaluation.protocols import people_of
+from ml.evaluation.clustering import cluster_faces, nmi
+from ml.evaluation.protocols import number_people
 from ml.evaluation.retrieval import Faces, rank
 from ml.types import Ids, Rows
 from papers.harness.photos import Photos
@@ -34,7 +34,7 @@ class PeopleSplit:
 @lru_cache(maxsize=4)
 def split_people(photos: Photos, min_photos: int) -> PeopleSplit:
     """min_photos: photos that somebody must have in LFW to be tested."""
-    teachers, tested = (people_of(photos.names(one)) for one in ("celeba", "lfw"))
+    teachers, tested = (number_people(photos.names(one)) for one in ("celeba", "lfw"))
     known = _known(photos.rows("celeba", "mobilefacenet"), photos.rows("lfw", "mobilefacenet"))
     out = np.isin(teachers, teachers[known])
     taught = np.flatnonzero(~out)
@@ -63,6 +63,6 @@ def measure_separation(embedded: Rows, split: PeopleSplit) -> WorkOutput:
     person among all others; `whose` (Q,)."""
     faces = Faces(embedded, split.query_people.astype(np.float64), split.queries)
     record: dict[str, Any] = {
-        "nmi": nmi(split.query_people, heaps(embedded, int(split.query_people.max()) + 1), resamples=1).value
+        "nmi": nmi(split.query_people, cluster_faces(embedded, int(split.query_people.max()) + 1), resamples=1).value
     }
     return record, {"first": rank(faces, faces, impostors=0).first, "whose": split.query_people}

@@ -404,12 +404,12 @@ def test_a_model_is_not_believed_about_people_it_has_learned_from(
     draw = np.random.default_rng(0)
     strangers = Calibration.fit(draw.normal(5, 1, 200), draw.normal(9, 1, 2000))
     learned = {"changes": {learned_from: 7}} | more
-    model = replace(generation(f"m-{uuid4()}"), calibrations={"identity": strangers}, facts=learned)
+    model = replace(generation(f"m-{uuid4()}"), calibrations={"identity": strangers}, provenance=learned)
     gallery = Gallery(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
     found = measured(resources, model)
-    own = measured(resources, replace(model, facts={}))
+    own = measured(resources, replace(model, provenance={}))
     expected = own if believed else strangers
     assert (found.slope, found.intercept) == (expected.slope, expected.intercept)
     assert found.impostors == own.impostors != strangers.impostors
@@ -436,7 +436,7 @@ def test_where_nothing_is_known_there_is_no_similarity(gallery: Gallery, engine:
 def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Resources) -> None:
     held_out = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
     kept = {"identity": OpenSetCalibration(DecisionRule(), (held_out,)).to_dict()}
-    model = replace(generation("m-learned"), facts={"training": "t", "changes": {"staff": 7}, "open_set": kept})
+    model = replace(generation("m-learned"), provenance={"training": "t", "changes": {"staff": 7}, "open_set": kept})
     gallery = Gallery(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
@@ -444,7 +444,7 @@ def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Reso
     found = open_set(resources, model)
     assert [s.source for s in found.strangers] == ["held-out", "distractors"]
     assert (found.strangers[0], found.strangers[1].people, found.optimistic) == (held_out, 30, True)
-    own = open_set(resources, replace(model, facts={}))
+    own = open_set(resources, replace(model, provenance={}))
     assert [(s.source, s.people) for s in own.strangers] == [("leave-one-out", 40), ("distractors", 30)]
     assert own.optimistic is False
 

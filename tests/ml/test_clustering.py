@@ -4,7 +4,7 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.metrics import normalized_mutual_info_score
 
 from ml.errors import WrongShape
-from ml.evaluation.clustering import heaps, nmi, nmi_of
+from ml.evaluation.clustering import cluster_faces, measure_cluster_nmi, nmi
 
 
 def crowd(draw: np.random.Generator, people: int, loud: float) -> tuple[np.ndarray, np.ndarray]:
@@ -21,20 +21,20 @@ def test_it_is_scikit_learns_with_the_arithmetic_mean() -> None:
         assert nmi(a, b, resamples=10).value == pytest.approx(theirs, abs=1e-12)
 
 
-def test_it_is_pytorch_metric_learnings_on_the_same_heaps() -> None:
+def test_it_is_pytorch_metric_learnings_on_the_same_clusters() -> None:
     rows, who = crowd(np.random.default_rng(1), 20, 0.6)
-    found = heaps(rows, 20, seed=3)
+    found = cluster_faces(rows, 20, seed=3)
     theirs = AccuracyCalculator(include=("NMI",), kmeans_func=lambda *_: found, device="cpu").get_accuracy(
         rows, who, rows, who, ref_includes_query=True
     )
-    assert nmi_of(rows, who, seed=3, resamples=10).value == pytest.approx(theirs["NMI"], abs=1e-12)
+    assert measure_cluster_nmi(rows, who, seed=3, resamples=10).value == pytest.approx(theirs["NMI"], abs=1e-12)
 
 
-def test_people_apart_are_heaped_rightly_and_shuffled_names_are_not() -> None:
+def test_separate_people_give_high_nmi_and_shuffled_names_do_not() -> None:
     draw = np.random.default_rng(2)
     rows, who = crowd(draw, 12, 0.01)
-    assert nmi_of(rows, who).value == pytest.approx(1)
-    shuffled = nmi_of(rows, draw.permutation(who))
+    assert measure_cluster_nmi(rows, who).value == pytest.approx(1)
+    shuffled = measure_cluster_nmi(rows, draw.permutation(who))
     chance = np.mean([normalized_mutual_info_score(who, draw.permutation(who)) for _ in range(200)])
     assert shuffled.value == pytest.approx(chance, abs=0.06)
 
@@ -42,19 +42,19 @@ def test_people_apart_are_heaped_rightly_and_shuffled_names_are_not() -> None:
 def test_the_interval_covers() -> None:
     """The truth is the mean over worlds: NMI depends on how many people there are, so there is no other."""
     draw = np.random.default_rng(5)
-    found = [nmi_of(*crowd(draw, 60, 0.6), resamples=200) for _ in range(100)]
+    found = [measure_cluster_nmi(*crowd(draw, 60, 0.6), resamples=200) for _ in range(100)]
     truth = np.mean([one.value for one in found])
     assert 0.84 <= np.mean([one.low <= truth <= one.high for one in found]) <= 1.0
 
 
-def test_names_and_numbers_of_heaps_do_not_matter() -> None:
+def test_names_and_numbers_of_clusters_do_not_matter() -> None:
     a, b = np.array([5, 5, 9, 9, 1]), np.array([0, 0, 3, 3, 3])
     assert nmi(a, b) == nmi(np.array([2, 2, 7, 7, 0]), np.array([7, 7, 1, 1, 1]))
 
 
-def test_what_cannot_be_heaped_is_refused() -> None:
+def test_input_that_cannot_be_clustered_is_refused() -> None:
     with pytest.raises(WrongShape, match="1 to 3"):
-        heaps(np.zeros((3, 2), np.float32), 4)
-    with pytest.raises(WrongShape, match="as many"):
+        cluster_faces(np.zeros((3, 2), np.float32), 4)
+    with pytest.raises(WrongShape, match="of equal length"):
         nmi(np.zeros(3, np.int64), np.zeros(2, np.int64))
     assert np.isnan(nmi(np.zeros(3, np.int64), np.zeros(3, np.int64)).value)

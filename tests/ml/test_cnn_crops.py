@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ml.cnn_training.crops import gather, listed, load
+from ml.cnn_training.crops import list_photos, load_crops, prepare_crops
 from ml.errors import Corrupt, Unavailable
 from ml.synthetic_faces import draw, person
 
@@ -31,38 +31,38 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_photos_become_crops_once_and_what_shows_nobody_is_left_out(drawn: Path, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    kept = tmp_path / "kept" / "crops.npy"
-    made = gather(drawn, kept, tell=lambda done, of: told.append((done, of)))
-    assert told == [(n, 8) for n in range(1, 9)]
+    reports: list[tuple[int, int]] = []
+    path = tmp_path / "kept" / "crops.npy"
+    made = prepare_crops(drawn, path, report=lambda *counts: reports.append(counts))
+    assert reports == [(n, 8) for n in range(1, 9)]
     assert made.crops.shape == (6, 112, 112, 3)
     assert made.crops.dtype == np.uint8
     assert made.people.tolist() == [0, 0, 1, 1, 2, 2]
-    told.clear()
-    again = gather(drawn, kept, tell=lambda done, of: told.append((done, of)))
-    assert told == []
+    reports.clear()
+    again = prepare_crops(drawn, path, report=lambda *counts: reports.append(counts))
+    assert reports == []
     assert np.array_equal(again.crops, made.crops)
-    assert sorted(p.name for p in kept.parent.iterdir()) == ["crops.json", "crops.npy"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["crops.json", "crops.npy"]
 
 
 def test_another_list_makes_other_crops(drawn: Path, tmp_path: Path) -> None:
     people = tmp_path / "people.txt"
     people.write_text("p0/0.png ann\np2/1.png ben\n\np1/1.png ann\n")
-    made = gather(drawn, tmp_path / "crops.npy", people)
+    made = prepare_crops(drawn, tmp_path / "crops.npy", people)
     assert made.people.tolist() == [0, 1, 0]
     people.write_text("p2/1.png ben\n")
-    fewer = gather(drawn, tmp_path / "crops.npy", people)
+    fewer = prepare_crops(drawn, tmp_path / "crops.npy", people)
     assert np.array_equal(fewer.crops[0], made.crops[1])
 
 
 def test_lists_and_folders_without_photos_say_what_is_wanted(drawn: Path, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="a folder of its own"):
-        listed(tmp_path)
+        list_photos(tmp_path)
     (tmp_path / "people.txt").write_text("p0/0.png\n")
     with pytest.raises(Corrupt, match=r"people\.txt: each line is a photo's path and its person"):
-        listed(drawn, tmp_path / "people.txt")
+        list_photos(drawn, tmp_path / "people.txt")
     with pytest.raises(Unavailable, match="no crops"):
-        load(tmp_path / "crops.npy")
+        load_crops(tmp_path / "crops.npy")
 
 
 @pytest.mark.parametrize("note", ["{", "{}", json.dumps({"people": ["one"]})])
@@ -70,4 +70,4 @@ def test_crops_without_their_people_are_corrupt(note: str, tmp_path: Path) -> No
     np.save(tmp_path / "crops.npy", np.zeros((2, 112, 112, 3), np.uint8))
     (tmp_path / "crops.json").write_text(note)
     with pytest.raises(Corrupt, match=r"crops\.npy"):
-        load(tmp_path / "crops.npy")
+        load_crops(tmp_path / "crops.npy")

@@ -11,7 +11,7 @@ from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cosim_average import CosimAverage
 from ml.embedders.cosim_mass import CosimMass
 from ml.embedders.sml import Sml
-from ml.evaluation.restricted import Round
+from ml.evaluation.restricted import RestrictedFold
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.metric_learning.cosim.branches import Branches, compute_log_odds, cross_entropy, draw_dropout_mask
 from ml.metric_learning.cosim.embedder import SimilarityEmbedder
@@ -347,7 +347,7 @@ def test_the_fold_that_is_tested_is_never_touched(kind: type[SimilarityEmbedder]
     changed = [*parts[:4], labels, *parts[5:]]
     learned = []
     for rows, given in ((data.rows, parts), (poisoned, changed)):
-        played = Round.of(np.split(rows, [18], axis=1), given, 4)
+        played = RestrictedFold.of(np.split(rows, [18], axis=1), given, 4)
         learned.append(kind(steps=40, held_out=played.share).fit(played.data))
     assert learned[0].notes == learned[1].notes
     for name, found in learned[0].learned.items():

@@ -8,8 +8,8 @@ from ml.errors import WrongShape
 from ml.evaluation.comparisons.decisions import (
     SearchDistances,
     compare_named_rightly,
+    decide_searches,
     rate_named_rightly,
-    strangers_named,
 )
 from ml.evaluation.identification import Probes, fnir
 from ml.identification.decision_rule import DecisionRule
@@ -28,36 +28,36 @@ def searches(people: int, apart: float, seed: int = 0, photos: int = 2) -> Searc
 
 def test_at_the_threshold_so_many_strangers_are_named() -> None:
     told = SearchDistances(np.array([0.5, 2.5, 1.5, np.inf]), np.array([1.0, 3.0, 2.0, 4.0]), np.arange(4.0))
-    right = strangers_named(told, fpir=0.25).named_rightly  # one of four strangers may be named: the limit is 2
+    right = decide_searches(told, fpir=0.25).named_rightly  # one of four strangers may be named: the limit is 2
     assert right[:3].tolist() == [1.0, 0.0, 1.0]
     assert np.isnan(right[3])
-    assert strangers_named(told, fpir=0.0).named_rightly[:3].tolist() == [1.0, 0.0, 0.0]
-    assert strangers_named(told, fpir=1.0).named_rightly[:3].tolist() == [1.0, 1.0, 1.0]
+    assert decide_searches(told, fpir=0.0).named_rightly[:3].tolist() == [1.0, 0.0, 0.0]
+    assert decide_searches(told, fpir=1.0).named_rightly[:3].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_search_that_names_another_person_is_not_right() -> None:
     told = SearchDistances(np.array([1.0, 0.2]), np.array([0.9, 5.0]), np.arange(2.0))
-    assert strangers_named(told, fpir=1.0).named_rightly.tolist() == [0.0, 1.0]
+    assert decide_searches(told, fpir=1.0).named_rightly.tolist() == [0.0, 1.0]
 
 
 def test_it_is_one_less_fnir_at_that_fpir() -> None:
     told = searches(200, 2.0)
     probes = Probes(told.own, told.other, told.people, told.people, ranks=np.where(told.own < told.other, 1, 2))
     [missed] = fnir([probes], [0.01], within=1)
-    assert np.nanmean(strangers_named(told).named_rightly) == pytest.approx(1 - missed.value)
+    assert np.nanmean(decide_searches(told).named_rightly) == pytest.approx(1 - missed.value)
     rate = rate_named_rightly(told)
     assert (rate.value, rate.low, rate.high) == pytest.approx((1 - missed.value, 1 - missed.high, 1 - missed.low))
 
 
 def test_the_share_of_strangers_named_is_of_other_peoples_thresholds() -> None:
-    rates = [strangers_named(searches(500, 2.0, seed)).stranger_named.mean() for seed in range(20)]
+    rates = [decide_searches(searches(500, 2.0, seed)).stranger_named.mean() for seed in range(20)]
     assert np.mean(rates) == pytest.approx(0.01, abs=0.003)
     assert np.std(rates) > 0, "at the threshold of all searches it would be 1 % each time"
 
 
 def test_the_interval_of_a_difference_covers_it() -> None:
-    truth = np.nanmean(strangers_named(searches(20_000, 2.3, 99)).named_rightly) - np.nanmean(
-        strangers_named(searches(20_000, 2.0, 98)).named_rightly
+    truth = np.nanmean(decide_searches(searches(20_000, 2.3, 99)).named_rightly) - np.nanmean(
+        decide_searches(searches(20_000, 2.0, 98)).named_rightly
     )
     found = [compare_named_rightly(searches(150, 2.0, s), searches(150, 2.3, 1000 + s)).difference for s in range(40)]
     covered = [f.low <= truth <= f.high for f in found]
@@ -80,13 +80,13 @@ def test_by_rule_a_search_is_decided_as_the_service_does() -> None:
     assert (found.is_first == np.isfinite(expected.mate)).all()
     np.testing.assert_allclose(found.own[found.is_first], expected.mate[found.is_first])
     np.testing.assert_allclose(found.other, expected.stranger)
-    assert strangers_named(found, 0.05).named_rightly.mean() > 0.9
+    assert decide_searches(found, 0.05).named_rightly.mean() > 0.9
     once = SearchDistances.by_rule(rows[::3], people[::3], nobody, np.arange(5), EUCLIDEAN)
     assert not once.enrolled.any()
 
 
 def test_nobody_to_search_is_said() -> None:
     with pytest.raises(WrongShape):
-        strangers_named(SearchDistances(np.empty(0), np.empty(0), np.empty(0)))
+        decide_searches(SearchDistances(np.empty(0), np.empty(0), np.empty(0)))
     alone = SearchDistances(np.array([np.inf, np.inf]), np.array([1.0, 2.0]), np.zeros(2))
     assert np.isnan(rate_named_rightly(alone).value)

@@ -23,7 +23,7 @@ from ml.embedders.stml import Stml
 from ml.embedders.utml import Utml
 from ml.embedders.wpca import Wpca
 from ml.errors import NotLinear, WrongShape
-from ml.explanation import contributions, explain
+from ml.explanation import compute_contributions, explain_distances
 from ml.model import Model, Recipe
 from ml.synthetic_faces import person, photograph
 from ml.types import Rows, Spec
@@ -73,7 +73,7 @@ def test_the_parts_sum_to_the_distance_of_the_embeddings(name: str) -> None:
     rows = DATA.rows[:40]
     maps = embedder.maps(rows, task)
     assert maps is not None
-    values, rest = contributions(maps)
+    values, rest = compute_contributions(maps)
     z = embedder.embed(rows, task).astype(np.float64)
     d2 = ((z[0] - z[1:]) ** 2).sum(1)
     np.testing.assert_allclose(values.sum(1) + rest, d2, rtol=1e-4, atol=1e-5 * d2.max())
@@ -88,7 +88,7 @@ def test_in_double_precision_the_sum_is_exact(name: str) -> None:
     assert maps.projections is not None
     one_by_one = np.einsum("kdj,nj->nkd", maps.projections.astype(float), maps.rows.astype(float)) - maps.offsets
     z = np.einsum("nk,nkd->nd", maps.shares.astype(float), one_by_one)
-    values, rest = contributions(maps)
+    values, rest = compute_contributions(maps)
     np.testing.assert_allclose(values.sum(1) + rest, ((z[0] - z[1:]) ** 2).sum(1), rtol=1e-10)
 
 
@@ -100,7 +100,7 @@ def test_a_number_alike_in_both_faces_makes_nothing() -> None:
         maps = embedder.maps(rows, task)
         assert maps is not None
         if not isinstance(embedder, Cosine):
-            assert contributions(maps)[0][0, 3] == 0
+            assert compute_contributions(maps)[0][0, 3] == 0
 
 
 def test_where_a_descriptor_has_its_origin_changes_no_part() -> None:
@@ -110,7 +110,7 @@ def test_where_a_descriptor_has_its_origin_changes_no_part() -> None:
     moved.learned = dict(embedder.learned)
     moved.learned["offset"] = embedder.learned["offset"] + shift * embedder.learned["projection"].sum(1)
     here, there = (
-        contributions(e.maps(rows)) for e, rows in ((embedder, DATA.rows[:9]), (moved, DATA.rows[:9] + shift))
+        compute_contributions(e.maps(rows)) for e, rows in ((embedder, DATA.rows[:9]), (moved, DATA.rows[:9] + shift))
     )
     for one, other in zip(here, there, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)
@@ -143,7 +143,7 @@ def test_a_cell_of_lbp_is_the_cell_of_the_crop(cell: int) -> None:
     down, along = (slice(at * cell + cell // 2 - 1, at * cell + cell // 2 + 1) for at in (row, column))
     pair[1, down, along] = 255 - pair[1, down, along]
     rows = generation.describe({"grey": pair})
-    [told] = explain(generation, rows[0], rows[1:])
+    [told] = explain_distances(generation, rows[0], rows[1:])
     [part] = told.parts
     assert part.cells is not None
     assert part.cells.shape == (170 // cell, 100 // cell)
@@ -159,7 +159,7 @@ def test_a_projection_of_faces_is_taken_apart_by_cell() -> None:
     generation = of(lbp_wpca(9860), "wpca", Spec("lbp"))
     rows = generation.describe({"grey": crops()})
     z = generation.embed(rows).astype(float)
-    for told, other in zip(explain(generation, rows[0], rows[1:]), z[1:], strict=True):
+    for told, other in zip(explain_distances(generation, rows[0], rows[1:]), z[1:], strict=True):
         [part] = told.parts
         assert part.cells is not None
         assert part.layout is not None
@@ -175,7 +175,7 @@ def test_each_descriptor_has_its_part_and_one_without_cells_has_none(tmp_path: P
     generation = Model("g", recipe, "wpca", lbp_wpca(recipe.dim))
     colour = np.random.default_rng(0).integers(0, 255, (2, 112, 112, 3), dtype=np.uint8)
     rows = generation.describe({"grey": crops(2), "colour": colour})
-    [told] = explain(generation, rows[0], rows[1:])
+    [told] = explain_distances(generation, rows[0], rows[1:])
     assert [p.descriptor for p in told.parts] == ["lbp", "onnx"]
     assert told.parts[0].cells is not None
     assert told.parts[1].cells is None
@@ -196,6 +196,6 @@ class Curved(L2):
 def test_what_is_not_linear_is_refused_and_a_wrong_shape_too() -> None:
     rows = Lbp().describe(crops(2))
     with pytest.raises(NotLinear, match="curved is not made of linear maps"):
-        explain(of(Curved(), "curved", Spec("lbp")), rows[0], rows[1:])
+        explain_distances(of(Curved(), "curved", Spec("lbp")), rows[0], rows[1:])
     with pytest.raises(WrongShape):
-        explain(of(lbp_wpca(9), "wpca", Spec("lbp")), rows[0], rows[1:])
+        explain_distances(of(lbp_wpca(9), "wpca", Spec("lbp")), rows[0], rows[1:])

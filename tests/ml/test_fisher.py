@@ -265,5 +265,5 @@ def test_a_vocabulary_that_makes_no_sense_says_why(
 def test_a_file_cut_short_is_corrupt(made: Fisher, cut: int, tmp_path: Path) -> None:
     path = tmp_path / "words.safetensors"
     path.write_bytes(Path(made.vocabulary).read_bytes()[:cut])
-    with pytest.raises(Corrupt, match=r"words\.safetensors is not right"):
+    with pytest.raises(Corrupt, match=r"words\.safetensors is not valid"):
         Fisher(str(path))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ml.errors import WrongShape
-from ml.evaluation.folds import Apart, partner, verify
+from ml.evaluation.folds import PairDistances, threshold_fold, verify
 from ml.evaluation.verification import best_threshold
 from ml.evaluation.verification_pairs import VerificationPairs
 
@@ -24,7 +24,7 @@ def world(seed: int, apart: float = 2.0) -> tuple[list[VerificationPairs], np.nd
     return folds, people, rows
 
 
-def on_the_line(rows: np.ndarray) -> Apart:
+def on_the_line(rows: np.ndarray) -> PairDistances:
     return lambda index: np.abs(rows[index[:, 0]] - rows[index[:, 1]])
 
 
@@ -90,18 +90,18 @@ def test_one_fold_or_one_kind_of_pair_is_not_enough() -> None:
             verify(few, people, lambda _: on_the_line(rows))
 
 
-def test_a_threshold_of_pairs_not_learned_from_is_not_too_tight() -> None:
+def test_a_threshold_from_pairs_that_were_not_learned_from_is_not_too_strict() -> None:
     """A model that knows the others' people by heart puts them close; of new people it knows what it knew before."""
     folds, people, rows = world(5)
 
-    def apart(fold: int) -> Apart:
+    def apart(fold: int) -> PairDistances:
         mine = np.unique(folds[fold].index)
         heart = np.where(np.isin(np.arange(len(rows)), mine), rows, 0.02 * rows)
         return on_the_line(heart)
 
     def judge(fold: int) -> tuple[VerificationPairs, np.ndarray]:
-        partner = folds[fold ^ 1]
-        return partner, on_the_line(rows)(partner.index)
+        other_fold = folds[fold ^ 1]
+        return other_fold, on_the_line(rows)(other_fold.index)
 
     tight, told = verify(folds, people, apart), verify(folds, people, apart, judge=judge)
     assert told.accuracy.mean > tight.accuracy.mean + 0.05
@@ -112,5 +112,5 @@ def test_a_threshold_of_pairs_not_learned_from_is_not_too_tight() -> None:
 
 
 def test_two_neighbours_are_partners_and_an_odd_last_fold_has_the_one_before() -> None:
-    assert [partner(f, 4) for f in range(4)] == [1, 0, 3, 2]
-    assert [partner(f, 5) for f in range(5)] == [1, 0, 3, 2, 3]
+    assert [threshold_fold(f, 4) for f in range(4)] == [1, 0, 3, 2]
+    assert [threshold_fold(f, 5) for f in range(5)] == [1, 0, 3, 2, 3]

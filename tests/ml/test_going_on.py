@@ -120,14 +120,14 @@ def test_more_is_learned_from_more_labels(name: str) -> None:
 @pytest.mark.parametrize("name", GO_ON)
 def test_other_descriptors_are_refused(name: str) -> None:
     wider = replace(FEW, rows=np.concatenate([FEW.rows, FEW.rows[:, :3]], axis=1))
-    with pytest.raises(CannotGoOn, match=r"30 numbers a face, these descriptors have 33"):
+    with pytest.raises(CannotGoOn, match=r"30 numbers per face, these descriptors have 33"):
         small(name).start_from(fitted(name)).fit(wider)
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT + LAYERS)
 def test_another_method_is_refused(name: str) -> None:
     for other in {"ldml", "stml", "sml", "cpmtml"} - {name}:
-        with pytest.raises(CannotGoOn, match=f"{type(fitted(name)).__name__} goes on from .*, not from"):
+        with pytest.raises(CannotGoOn, match=f"{type(fitted(name)).__name__} can start from .*, not from"):
             small(name).start_from(fitted(other))
     with pytest.raises(NotFitted):
         small(name).start_from(small(name))

@@ -147,7 +147,7 @@ def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], said: str) -> No
 
 
 def test_too_many_bytes_are_refused_naming_the_limit() -> None:
-    with pytest.raises(Unreadable, match="at most 10 are taken") as refused:
+    with pytest.raises(Unreadable, match="at most 10 are allowed") as refused:
         read(b"x" * 11, ImageLimits(max_bytes=10))
     assert refused.value.code == "ImageTooLarge"
 

@@ -13,7 +13,7 @@ from ml.detectors.yunet import Yunet
 from ml.errors import Unavailable
 from ml.geometry import moved, similarity
 from ml.landmarks.base import MIRRORED
-from ml.landmarks.common.patch_frames import TEMPLATE, WIDE, WIDE_TEMPLATE
+from ml.landmarks.common.patch_frames import TEMPLATE, WIDE_PATCH_PIXELS, WIDE_TEMPLATE
 from ml.landmarks.median import Median
 from ml.landmarks.regressor import Regressor
 from ml.landmarks.training import train
@@ -109,13 +109,13 @@ def test_the_kind_lists_its_components_only() -> None:
     assert names("landmarks") == ("median", "regressor")
 
 
-def lessons(n: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_examples(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Patches of drawn people cut as the trainer cuts them."""
     found = []
     for number in range(n):
         photo, points = photograph(person(number), number)
         frame = similarity(points, WIDE_TEMPLATE)
-        patch = cv2.warpAffine(photo, frame, (WIDE, WIDE), borderMode=cv2.BORDER_REPLICATE)
+        patch = cv2.warpAffine(photo, frame, (WIDE_PATCH_PIXELS, WIDE_PATCH_PIXELS), borderMode=cv2.BORDER_REPLICATE)
         found.append((cv2.cvtColor(patch, cv2.COLOR_RGB2GRAY), moved(frame, points)))
     return np.stack([patch for patch, _ in found]), np.stack([points for _, points in found])
 
@@ -124,7 +124,7 @@ RECIPE = LandmarkRecipe(epochs=8, batch=8, rate=1e-3)
 
 
 def test_a_model_fitted_on_drawn_people_learns_and_is_the_same_each_time(tmp_path: Path) -> None:
-    wide, points = lessons(48)
+    wide, points = draw_examples(48)
     losses: list[float] = []
     first = fit(wide, points, RECIPE, lambda _, loss: losses.append(loss))
     assert losses[-1] < losses[0] * 0.85
@@ -145,14 +145,14 @@ def test_the_trainer_reads_its_sources_and_never_lfw(tmp_path: Path) -> None:
     for folder in ("age/30", "identities/7", "lfw/Somebody", "distractors"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.jpg").write_bytes(folder.encode())
-    assert list(train.photos(tmp_path)) == [b"age/30", b"identities/7"]
+    assert list(train.iterate_photos(tmp_path)) == [b"age/30", b"identities/7"]
 
 
-def test_the_teacher_shows_where_points_lie_and_skips_what_is_no_face(shared: Path) -> None:
-    teacher = train.Teacher(shared / "data" / "models" / "face_detection_yunet_2023mar.onnx")
-    lesson = teacher.lesson(cv2.imencode(".png", astronaut()[:, :, ::-1])[1].tobytes())
-    assert lesson is not None
-    assert lesson[0].shape == (WIDE, WIDE)
-    assert off(lesson[1], WIDE_TEMPLATE.astype(np.float32)) < 0.5
-    assert teacher.lesson(b"no picture") is None
-    assert teacher.lesson(cv2.imencode(".png", np.zeros((99, 99, 3), np.uint8))[1].tobytes()) is None
+def test_the_example_maker_finds_the_points_and_skips_photos_without_a_face(shared: Path) -> None:
+    maker = train.ExampleMaker(shared / "data" / "models" / "face_detection_yunet_2023mar.onnx")
+    example = maker.make(cv2.imencode(".png", astronaut()[:, :, ::-1])[1].tobytes())
+    assert example is not None
+    assert example[0].shape == (WIDE_PATCH_PIXELS, WIDE_PATCH_PIXELS)
+    assert off(example[1], WIDE_TEMPLATE.astype(np.float32)) < 0.5
+    assert maker.make(b"no picture") is None
+    assert maker.make(cv2.imencode(".png", np.zeros((99, 99, 3), np.uint8))[1].tobytes()) is None

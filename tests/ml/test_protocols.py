@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ml.errors import Corrupt, WrongShape
-from ml.evaluation.protocols import Protocol, held_out_people, people_of, read
+from ml.evaluation.protocols import Protocol, held_out_people, number_people, read
 from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import n_call
 
@@ -69,7 +69,7 @@ def test_photos_that_are_not_there_are_named(tmp_path: Path, photos: list[str]) 
     ("name", "text", "told"),
     [
         ("queries-0", "Zoe/Zoe_0001.jpg\n", "none of them is among"),
-        ("disjoint-0", "train Ann\nquery Ann/Ann_0001.jpg\n", "both to fit on and to search for"),
+        ("disjoint-0", "train Ann\nquery Ann/Ann_0001.jpg\n", "both for training and as queries"),
         ("disjoint-1", None, "cannot be read"),
         ("view2:0", None, "cannot be read"),
     ],
@@ -86,7 +86,7 @@ def test_pairs_that_are_too_few_or_a_fold_that_is_not_there_are_refused(tmp_path
     with pytest.raises(Corrupt, match="view2:0 to view2:0"):
         read("view2:1", tmp_path, photos)
     (tmp_path / "pairs.txt").write_text("10\t300\nAnn\t1\t2\n")
-    with pytest.raises(Corrupt, match="holds 1"):
+    with pytest.raises(Corrupt, match="contains 1"):
         read("view2:1", tmp_path, photos)
 
 
@@ -110,7 +110,7 @@ def test_holding_out_needs_people_with_two_photos() -> None:
 
 
 def test_a_photo_outside_any_folder_is_nobodys() -> None:
-    assert people_of(["B/B_0001.jpg", "x.jpg", "A/A_0001.jpg"]).tolist() == [1, -1, 0]
+    assert number_people(["B/B_0001.jpg", "x.jpg", "A/A_0001.jpg"]).tolist() == [1, -1, 0]
 
 
 @with_lfw

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from ml.cnn_training.export import export
+from ml.cnn_training.export import export_network
 from ml.descriptors.common.networks import NETS
 
 
@@ -16,7 +16,7 @@ def tiny_cnn(folder: Path, net: str = "light", /, seed: int = 0, **says: Any) ->
     """The manifest's path; `says`: more manifest."""
     torch.manual_seed(seed)
     made = NETS[net]()
-    path = export(net, made.state_dict(), folder, dim=made.dim, licence="CC0", trained="on nothing")
+    path = export_network(net, made.state_dict(), folder, dim=made.dim, licence="CC0", trained="on nothing")
     path.write_text(json.dumps(json.loads(path.read_text()) | says))
     return path
 

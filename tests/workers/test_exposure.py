@@ -46,12 +46,12 @@ def learn(
     data = read(resources, collection)
     training_plan = plan(collection, holdout=holdout, start_from=more.pop("start_from", None))
     model_facts = {**data.snapshot, "labels": {}, "plan": training_plan.model_dump(mode="json", by_alias=True)}
-    model = replace(generation(name), facts=model_facts | more)
+    model = replace(generation(name), provenance=model_facts | more)
     held = choose_held_out_faces(data, holdout)
     if holdout:
         pks = [face.pk for face, out in zip(data.faces, held, strict=True) if out]
         left_out = {"holdout": holdout} | ({HELD_OUT_FACES: pks} if listed else {})
-        save_model(replace(generation(name + HOLDOUT_SUFFIX), facts=left_out), resources.generations.folder)
+        save_model(replace(generation(name + HOLDOUT_SUFFIX), provenance=left_out), resources.generations.folder)
     with writing(resources.database) as session:
         resources.generations.keep(session, model)
     return model
@@ -145,7 +145,7 @@ def test_what_a_model_went_on_from_counts_too(resources: Resources) -> None:
 def test_what_fits_nothing_has_learned_from_nobody(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     with writing(resources.database) as session:
-        model = Model("m1", Recipe(), "cosine", Cosine(), facts={"changes": {"c": 10**6}})
+        model = Model("m1", Recipe(), "cosine", Cosine(), provenance={"changes": {"c": 10**6}})
         resources.generations.keep(session, model)
     assert known(resources, "m1") == ("m1", set())
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def keep(resources: Resources, name: str, dim: int, tasks: tuple[str, ...] = ("identity",), **model_facts: Any) -> str:
-    model = replace(generation(name, dim=dim), facts=model_facts)
+    model = replace(generation(name, dim=dim), provenance=model_facts)
     model.embedder.tasks = tasks
     with writing(resources.database) as session:
         resources.generations.keep(session, model)

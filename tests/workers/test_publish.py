@@ -312,7 +312,7 @@ def test_a_challenger_is_embedded_and_stands_beside(resources: Resources) -> Non
 def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2", "m3"):
-        keep(resources, replace(generation(name), facts={"made": name}))
+        keep(resources, replace(generation(name), provenance={"made": name}))
         run(resources, name)
     assert set(deployment(resources).measurements) == {"m2", "m3"}
 

@@ -86,7 +86,7 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     impostors = made.calibrations["identity"].impostors
     assert len(impostors.effective) == len(impostors.distances)
     assert min(impostors.effective) < impostors.n / 10  # few people are in all of its pairs
-    listed = resources.generations.get(made.id + HOLDOUT_SUFFIX).facts["held_out_faces"]
+    listed = resources.generations.get(made.id + HOLDOUT_SUFFIX).provenance["held_out_faces"]
     assert len(listed) == 4 * report["held_out_people"]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ml import indexes
 from ml.distances import EUCLIDEAN, Distance
-from ml.evaluation.clustering import nmi_of
+from ml.evaluation.clustering import measure_cluster_nmi
 from ml.evaluation.curves import distractor_curve, speed_accuracy
 from ml.evaluation.open_set import OpenSetOutcomes, search_open_set, summarise_open_set
 from ml.evaluation.protocols import Protocol
@@ -122,4 +122,4 @@ def _measure_nmi(protocol: Protocol, embeddings: GalleryEmbeddings) -> dict[str,
     clusters = len(np.unique(people))
     if not embeddings.metric.is_euclidean or clusters < 2 or clusters * len(faces) > MAX_CLUSTERING_WORK:
         return None
-    return asdict(nmi_of(embeddings.rows[faces], people)) | {"people": clusters, "faces": len(faces)}
+    return asdict(measure_cluster_nmi(embeddings.rows[faces], people)) | {"people": clusters, "faces": len(faces)}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ml.distances import Distance
-from ml.evaluation.folds import Apart, Judge, partner, verify
+from ml.evaluation.folds import Judge, PairDistances, threshold_fold, verify
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.verification import Distances
 from ml.evaluation.verification_pairs import VerificationPairs
@@ -29,7 +29,9 @@ class FoldFits:
         self.protocols, self.fitted, self.done = protocols, fitted, 0
         count = len(protocols)
         self.twos = (
-            {frozenset((f, partner(f, count))) for f in range(count)} if count >= MIN_FOLDS_FOR_PAIRING else set()
+            {frozenset((f, threshold_fold(f, count))) for f in range(count)}
+            if count >= MIN_FOLDS_FOR_PAIRING
+            else set()
         )
         self.told: dict[tuple[int, int], Distances] = {}
 
@@ -41,7 +43,7 @@ class FoldFits:
         return self._fit(self.protocols[fold])
 
     def _threshold_of(self, fold: int) -> tuple[VerificationPairs, Distances]:
-        other = partner(fold, len(self.protocols))
+        other = threshold_fold(fold, len(self.protocols))
         if (fold, other) not in self.told:
             embeddings = self._fit(self.protocols[fold].narrowed(self.protocols[other].training))
             for a, b in ((fold, other), (other, fold)):
@@ -67,14 +69,18 @@ def measure_verification(
     seconds: list[dict[str, float]] = []
     metric: list[Distance] = []
 
-    def make_distances(fold: int) -> Apart:
+    def make_distances(fold: int) -> PairDistances:
         start, embeddings = time.perf_counter(), embed_fold(fold)
         metric.append(embeddings.metric)
         seconds.append(embeddings.seconds | {"place_seconds": time.perf_counter() - start})
         return lambda pairs: embeddings.metric.pair_distances(embeddings.rows, pairs)
 
     verification = verify(
-        [p.pairs for p in protocols], people, make_distances, judge=judge, told=lambda d: metric[0].display_distance(d)
+        [p.pairs for p in protocols],
+        people,
+        make_distances,
+        judge=judge,
+        displayed=lambda d: metric[0].display_distance(d),
     )
     apart_by = verification.separation
     folds = zip(protocols, verification.accuracies, verification.thresholds, seconds, strict=True)

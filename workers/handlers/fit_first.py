@@ -67,7 +67,7 @@ def _keep(
     resources: Resources, candidate: Candidate, versions: dict[str, Any], report: dict[str, Any], publish: Publish
 ) -> None:
     """Save the model and its holdout model, and enqueue the publication."""
-    model = replace(candidate.model, facts={**candidate.model.facts, **versions})
+    model = replace(candidate.model, provenance={**candidate.model.provenance, **versions})
     if candidate.holdout_model is not None:
         save_model(candidate.holdout_model, resources.generations.folder)
     with writing(resources.database) as session:

@@ -69,7 +69,7 @@ def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candi
     Raises Interrupted where another worker has taken the job over: that one's model is kept.
     """
     resources, report = context.resources, to_json_values(candidate.report)
-    model = replace(candidate.model, facts={**candidate.model.facts, "training": training_id, **snapshot})
+    model = replace(candidate.model, provenance={**candidate.model.provenance, "training": training_id, **snapshot})
     if candidate.holdout_model is not None:
         save_model(candidate.holdout_model, resources.generations.folder)
     with writing(resources.database) as session:

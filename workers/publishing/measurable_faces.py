@@ -89,7 +89,7 @@ def _make_plan(collection: str, task: str, models: Sequence[Model]) -> Plan:
     if task == "identity":
         origins.insert(0, Source(task=task, origin="subjects"))
     for model in models if task != "identity" else ():
-        sources = (model.facts.get("plan") or {}).get("sources", ())
+        sources = (model.provenance.get("plan") or {}).get("sources", ())
         learned = [s for s in map(Source.model_validate, sources) if s.task == task and s.origin != "labels"]
         if learned:
             origins.insert(0, learned[0].model_copy(update={"collection": None, "max_pairs": None}))

@@ -94,10 +94,10 @@ def _trace_lineage(
     """Its own fit and those it went on from: on the collections, or the names of others."""
     if not model.embedder.needs_fit:
         return
-    changes = model.facts.get("changes", {})
+    changes = model.provenance.get("changes", {})
     for name in changes:
         yield _read_fit(session, generations, model, name, as_holdout) if name in collections else name
-    start = (model.facts.get("plan") or {}).get("start_from")
+    start = (model.provenance.get("plan") or {}).get("start_from")
     if start:
         further = as_holdout and generations.find_holdout(start) is not None
         yield from _trace_lineage(session, generations, generations.get(start), collections, as_holdout=further)
@@ -109,15 +109,15 @@ def _read_fit(
     row = session.get(ModelRecord, model.id)
     made_at = row.created_at if row is not None else np.inf
     holdout = generations.find_holdout(model.id) if as_holdout else None
-    share = float(holdout.facts["holdout"]) if holdout is not None else 0.0
+    share = float(holdout.provenance["holdout"]) if holdout is not None else 0.0
     if _is_recreated(session, model, collection, made_at):
         return CollectionFit(collection, 0, frozenset(), share, change=-1)
     older = select(func.max(Face.pk)).where(Face.collection_id == collection, Face.created_at <= made_at)
-    last, change = session.scalar(older) or 0, int(model.facts["changes"][collection])
+    last, change = session.scalar(older) or 0, int(model.provenance["changes"][collection])
     if holdout is None:
         return CollectionFit(collection, last, frozenset(), share, change)
-    pks = holdout.facts.get(HELD_OUT_FACES)
-    faces = frozenset(pks) if pks is not None else _recompute_held_out(session, model.facts)
+    pks = holdout.provenance.get(HELD_OUT_FACES)
+    faces = frozenset(pks) if pks is not None else _recompute_held_out(session, model.provenance)
     return CollectionFit(collection, last, faces, share, change)
 
 
@@ -127,7 +127,7 @@ def _is_recreated(session: Session, model: Model, collection: str, made_at: floa
     A model made before creation times were recorded is compared by its own creation time.
     """
     row = session.get(Collection, collection)
-    learned_at = model.facts.get(training_data.COLLECTIONS_CREATED_AT, {}).get(collection)
+    learned_at = model.provenance.get(training_data.COLLECTIONS_CREATED_AT, {}).get(collection)
     if row is None:
         return False
     return row.created_at > made_at if learned_at is None else row.created_at != learned_at

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from app.learning.plan import Plan
 from ml.embedders.base import TaskData, TrainingSet
-from ml.sampling.implied import implied
+from ml.sampling.implied import derive_implied_pairs
 from ml.sampling.value_pairs import are_among, draw_pairs
 from ml.types import Ids, Rows
 from workers.training.training_data import TaskExamples, TrainingData
@@ -34,7 +34,7 @@ def _make_task(
     pairs, same, weights = examples.pairs[is_kept], examples.same[is_kept], examples.weights[is_kept]
     values = examples.values[members]
     if examples.tolerance == 0 and len(pairs):
-        more, more_same = implied(pairs, same, rng)
+        more, more_same = derive_implied_pairs(pairs, same, rng)
         pairs, same = np.concatenate([pairs, more]), np.concatenate([same, more_same])
         weights = np.concatenate([weights, np.full(len(more), IMPLIED_PAIR_WEIGHT, np.float32)])
     if examples.max_pairs is not None:

@@ -47,31 +47,33 @@ def train_cnn(
     seed: Annotated[int, typer.Option(help="of the start, the order and the changes made to the photos")] = 0,
 ) -> None:
     """Align the photos once, then teach a network whose they are. Under torchrun: on several GPUs or machines."""
-    from ml.cnn_training.crops import gather, load
-    from ml.cnn_training.process_group import crew
+    from ml.cnn_training.crops import load_crops, prepare_crops
+    from ml.cnn_training.process_group import join_process_group
     from ml.cnn_training.recipe import CnnRecipe
     from ml.cnn_training.train import train  # torch takes two seconds, for which no other command should wait
 
     set_threads(threads or max(1, cpu_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    kept = crops or out / "crops.npy"
+    path = crops or out / "crops.npy"
     try:
         recipe = CnnRecipe(
             net=net, head=cast("Head", head), width=width, batch=batch, margin=margin, bf16=bf16, seed=seed,
             hours=hours, steps=steps, every=every, patience=patience,
         )  # fmt: skip
-        with crew(device) as us, bar(us.rank == 0) as shown:
-            if us.rank == 0:
-                gather(data, kept, identities, _aligning(shown))
-            us.agreed(0)
-            lesson = load(kept)
-            words = f"{len(lesson.people)} photos of {data.name}"
-            tell = _learning(shown)
-            made = train(lesson, recipe, out, us, licence=licence, trained=words, start=start, resume=resume, tell=tell)
+        with join_process_group(device) as group, bar(group.rank == 0) as shown:
+            if group.rank == 0:
+                prepare_crops(data, path, identities, _aligning(shown))
+            group.broadcast(0)  # wait until the first process has written the crops
+            training_crops = load_crops(path)
+            words = f"{len(training_crops.people)} photos of {data.name}"
+            manifest = train(
+                training_crops, recipe, out, group, licence=licence, trained=words, start=start, resume=resume,
+                report=_learning(shown),
+            )  # fmt: skip
     except LikenessError as error:
         console.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(1) from error
-    if us.rank == 0:
-        console.print(f"{made}: next: likeness recognisers add {made} --yes", soft_wrap=True)
+    if group.rank == 0:
+        console.print(f"{manifest}: next: likeness recognisers add {manifest} --yes", soft_wrap=True)
 
 
 def _aligning(shown: Progress) -> Callable[[int, int], None]:
@@ -83,15 +85,15 @@ def _learning(shown: Progress) -> Callable[["TrainingProgress"], None]:
     """A bar, and a line that stays for each judgement."""
     tasks: list[TaskID] = []
 
-    def tell(report: "TrainingProgress") -> None:
+    def report(progress: "TrainingProgress") -> None:
         if not tasks:
             tasks.append(shown.add_task("learn", total=TICKS))
-        text = f"step {report.stand.step:,}, {report.rate:.0f} photos/s, loss {report.stand.loss:.2f}"
-        shown.update(tasks[0], completed=round(TICKS * report.done), description=text)
-        if report.score is not None:
+        text = f"step {progress.state.step:,}, {progress.rate:.0f} photos/s, loss {progress.state.loss:.2f}"
+        shown.update(tasks[0], completed=round(TICKS * progress.done), description=text)
+        if progress.score is not None:
             people = (
-                f"people held out: mAP {100 * report.score.map:.1f}, nearest right {100 * report.score.first:.1f} %"
+                f"people held out: mAP {100 * progress.score.map:.1f}, nearest right {100 * progress.score.first:.1f} %"
             )
-            console.print(f"{report.stand.seconds / 60:.0f} min, {text}; {people}", soft_wrap=True)
+            console.print(f"{progress.state.seconds / 60:.0f} min, {text}; {people}", soft_wrap=True)
 
-    return tell
+    return report

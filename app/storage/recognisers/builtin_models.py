@@ -38,7 +38,7 @@ def build_model(recogniser: Recogniser) -> Model:
     (key,), (descriptor,) = recipe.keys, recipe.built
     digest = hashlib.sha256(f"{key}\0{EMBEDDER}".encode()).hexdigest()[:16]
     name = f"{type(descriptor).__name__.lower()}-{EMBEDDER}-{digest}"
-    return Model(name, recipe, EMBEDDER, embedder, facts=provenance)
+    return Model(name, recipe, EMBEDDER, embedder, provenance=provenance)
 
 
 def ensure_model(session: Session, generations: ModelStore, recogniser: Recogniser) -> str:

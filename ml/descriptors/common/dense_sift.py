@@ -1,4 +1,4 @@
-"""Dense root-SIFT at every position of a crop at once, as VLFeat's `vl_dsift` with its flat window lays it out."""
+"""Dense root-SIFT at every position of a crop at once, in the layout of VLFeat's `vl_dsift` with a flat window."""
 
 from math import pi
 from typing import NamedTuple
@@ -18,7 +18,7 @@ TINY = 1e-6
 
 
 def device_of(name: str) -> torch.device:
-    """`auto` is the GPU where there is one. Raises Unavailable."""
+    """Return the device of this name; "auto" is the GPU if there is one. Raises Unavailable."""
     seen = torch.cuda.is_available()
     if name == "cuda" and not seen:
         raise Unavailable("torch sees no GPU; install a build of torch with CUDA, or use device auto or cpu")
@@ -26,9 +26,9 @@ def device_of(name: str) -> torch.device:
 
 
 class Patches(NamedTuple):
-    """One column a patch: `rooted` (B, 128, T), and `length` (B, T), the norm of each; root-SIFT is their quotient.
+    """Root-SIFT of T patches of B crops, as a quotient: `rooted` (B, 128, T) divided by its norms `length` (B, T).
 
-    The two are kept apart since a linear map of the quotient is cheaper scaled afterwards.
+    The quotient is not computed here, because it is cheaper to divide after a linear map.
     """
 
     rooted: Tensor
@@ -36,17 +36,18 @@ class Patches(NamedTuple):
 
 
 class DenseSift:
-    """Every 24x24 patch that lies wholly inside the crop, row after row.
+    """Computes root-SIFT of every 24 x 24 patch that lies inside the crop, row by row.
 
-    Convention, where Y, X are a patch's first row and column, 0..146 and 0..76 in steps of `stride`:
-        gradient: central differences, one-sided at the border; 8 orientations 45 degrees apart, x to y, each
-            gradient shared linearly by the two around it
-        cells: 4 x 4, centred 6 pixels apart from (Y + 3, X + 3) on; a pixel counts in a cell by 1 - |distance| / 6
-            along each axis (bilinear), beyond the border the gradient goes on as it is there
-        window: flat over a cell; each cell is weighted by the mean over it of a Gaussian of deviation 12 about the
-            patch's middle
-        order of the 128 numbers: orientation, cell's row, cell's column (VLFeat has the orientation last)
-        then: cut at 0.2 of the L2 norm, divided by the L1 norm, rooted: L2 norm 1 (0 for a patch of one grey)
+    Convention, with Y, X the first row and column of a patch, 0..146 and 0..76 in steps of `stride`:
+        gradient: central differences, one-sided at the border. There are 8 orientations, 45 degrees apart, from x to
+            y; each gradient is shared linearly by the two nearest.
+        cells: 4 x 4, whose centres are 6 pixels apart and start at (Y + 3, X + 3). The weight of a pixel in a cell is
+            1 - |distance| / 6 along each axis (bilinear). Beyond the border the gradient is repeated.
+        window: flat within a cell. The weight of a cell is the mean over it of a Gaussian with an SD of 12 pixels
+            about the centre of the patch.
+        order of the 128 numbers: orientation, row of the cell, column of the cell (VLFeat: the orientation last)
+        normalisation: clipped at 0.2 of the L2 norm, divided by the L1 norm, square root. The L2 norm is then 1, or 0
+            for a uniform patch.
     Sources: Lowe, IJCV 2004; Vedaldi and Fulkerson, VLFeat 0.9.21; Arandjelovic and Zisserman, CVPR 2012 (the root).
     """
 
@@ -65,12 +66,15 @@ class DenseSift:
         self._orientations = put(torch.arange(ANGLES)[:, None, None])
 
     def centres(self) -> Tensor:
-        """(T, 2): x, y of each patch's middle as a share of the crop's width and height, less a half."""
+        """Return (T, 2): x, y of the centre of each patch, as a share of the crop's width and height, minus 0.5."""
         y, x = (torch.arange(0, side - PATCH + 1, self.stride) + PATCH / 2 for side in (HEIGHT, WIDTH))
         return torch.stack(torch.meshgrid(x / WIDTH - 0.5, y / HEIGHT - 0.5, indexing="xy"), -1).flatten(0, 1)
 
     def patches(self, crops: Tensor) -> Patches:
-        """(B, 170, 100) grey, any scale of brightness."""
+        """Compute the patches of (B, 170, 100) grey crops: `rooted` (B, 128, T) and `length` (B, T).
+
+        The scale of the grey values does not matter.
+        """
         cells = self._down @ (self._oriented(crops) @ self._across)
         energy = self._mass_down @ (cells.square().sum(1) @ self._mass_across)
         limit = (CLAMP * energy.clamp_min_(0).sqrt_()).sqrt_()
@@ -83,7 +87,7 @@ class DenseSift:
         return Patches(rooted, rooted.square().sum(1).sqrt_().clamp_min_(TINY))
 
     def _oriented(self, crops: Tensor) -> Tensor:
-        """The gradient's length, shared by the two orientations about it: (B, 8, 170, 100)."""
+        """Return the length of each gradient, shared by the two nearest orientations: (B, 8, 170, 100)."""
         by_y, by_x = torch.gradient(crops.to(self._weight.dtype), dim=(1, 2))
         turned = torch.atan2(by_y, by_x)[:, None] * (ANGLES / (2 * pi))
         difference = (turned - self._orientations).abs_()
@@ -92,7 +96,7 @@ class DenseSift:
 
 
 def _triangles(side: int) -> Tensor:
-    """(positions, side): how much each pixel counts in a cell centred on 3, 4, ... of an axis."""
+    """Return (positions, side): the weight of each pixel of an axis in a cell centred at 3, 4, ..."""
     centres = torch.arange(CELL // 2, side - CELL // 2 + 1)
     pixels = (centres[:, None] + torch.arange(1 - CELL, CELL)).clamp(0, side - 1)
     shares = 1 - torch.arange(1 - CELL, CELL).abs() / CELL
@@ -102,7 +106,7 @@ def _triangles(side: int) -> Tensor:
 
 
 def _four(side: int, weight: Tensor, stride: int) -> Tensor:
-    """(patches, positions): the sum over a patch's four cells of an axis, weighted."""
+    """Return (patches, positions): a matrix that computes the weighted sum over the four cells of a patch."""
     first = torch.arange(0, side - PATCH + 1, stride)
     sums = torch.zeros(len(first), side - CELL + 1, dtype=torch.float64)
     for cell in range(CELLS):
@@ -111,6 +115,6 @@ def _four(side: int, weight: Tensor, stride: int) -> Tensor:
 
 
 def _window() -> Tensor:
-    """(4,): the mean of the Gaussian window over each cell of an axis."""
+    """Return (4,): the mean of the Gaussian window over each cell of an axis."""
     away = torch.arange(1 - CELL, CELL) - CELL * (torch.arange(CELLS, dtype=torch.float64) - (CELLS - 1) / 2)[:, None]
     return torch.exp(-0.5 * (away / (2 * CELL)) ** 2).mean(1)

@@ -1,4 +1,4 @@
-"""Rebuild a residual network of dlib as an ONNX graph that takes raw pixels."""
+"""Convert a residual network of dlib to an ONNX graph that takes raw pixels."""
 
 from dataclasses import dataclass
 
@@ -26,18 +26,18 @@ RGB = 3
 
 @dataclass(frozen=True)
 class _Signal:
-    """A value of the graph: its name and, of one picture, its shape (channels, height, width)."""
+    """A value in the graph: its name, and its shape for one picture (channels, height, width)."""
 
     name: str
     shape: tuple[int, int, int]
 
 
 def build_model(network: DlibNetwork) -> bytes:
-    """An ONNX model from (n, height, width, 3) uint8 RGB to (n, d) float32.
+    """Build an ONNX model that maps (n, height, width, 3) uint8 RGB to (n, d) float32.
 
-    Means, scale and affine layers are folded into the convolutions. dlib does not store which layers a sum joins: a
-    block ends with the rectifier after a sum, its shortcut starts at its input, and the mean over 2 x 2 within it
-    belongs to the shortcut. Raises Corrupt where the layers are in another order.
+    Means, scale and affine layers are folded into the convolutions. dlib does not store which layers a sum connects, so
+    this assumes its residual networks: a block ends with the ReLU after a sum, its shortcut starts at the same input,
+    and a 2 x 2 mean pooling in the block belongs to the shortcut. Raises Corrupt if the layers are in another order.
     """
     builder = _Builder(network)
     layers = list(network.layers)
@@ -60,7 +60,7 @@ class _Builder:
         self.summed = False
 
     def add(self, layer: DlibLayer, following: DlibLayer) -> None:
-        """The next layer; an affine one was folded into the convolution before it."""
+        """Add the next layer. An affine layer is skipped, because it was folded into the convolution before it."""
         if layer.kind == CONVOLUTION:
             self._convolve(layer, following)
         elif layer.kind == RELU:
@@ -74,14 +74,14 @@ class _Builder:
         elif layer.kind == ADDITION:
             self._add_shortcut()
         elif layer.kind != AFFINE:
-            raise Corrupt(f"dlib weights: a layer of kind {layer.kind!r} within the network")
+            raise Corrupt(f"dlib weights: unexpected layer {layer.kind!r} within the network")
 
     def finish(self, last: DlibLayer) -> bytes:
-        """The mean over the picture, then a matrix."""
+        """Add the last layers, a mean over the picture and a matrix, and return the model's bytes."""
         assert last.weights is not None
         width, out = last.weights.shape
         if self.signal.shape[0] != width:
-            raise Corrupt("dlib weights: the last layer takes another number of channels")
+            raise Corrupt("dlib weights: the last layer expects another number of channels")
         mean = self.graph.node("GlobalAveragePool", [self.signal.name])
         row = self.graph.node("Flatten", [mean], axis=1)
         output = self.graph.node("MatMul", [row, self.graph.constant(last.weights)])
@@ -91,7 +91,7 @@ class _Builder:
     def _convolve(self, layer: DlibLayer, affine: DlibLayer) -> None:
         filters, bias = self._fold(layer, affine)
         if filters.shape[1] != self.signal.shape[0]:
-            raise Corrupt("dlib weights: a convolution takes another number of channels")
+            raise Corrupt("dlib weights: a convolution expects another number of channels")
         inputs = [self.signal.name, self.graph.constant(filters), self.graph.constant(bias)]
         (high, wide), (top, left) = layer.window, layer.padding
         name = self.graph.node(
@@ -100,7 +100,7 @@ class _Builder:
         self.signal = _Signal(name, (len(filters), *_size(self.signal, layer)))
 
     def _fold(self, layer: DlibLayer, affine: DlibLayer) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Filters and bias that do what the convolution and the affine layer after it do; of the first, on pixels."""
+        """Return filters and bias equal to a convolution followed by its affine layer; the first one acts on pixels."""
         if affine.kind != AFFINE or affine.weights is None or affine.bias is None:
             raise Corrupt("dlib weights: a convolution without its affine layer")
         assert layer.weights is not None
@@ -123,7 +123,7 @@ class _Builder:
         return _Signal(name, (source.shape[0], *_size(source, layer)))
 
     def _add_shortcut(self) -> None:
-        """Both sides are filled with zeros at the end of each axis, to the larger of the two."""
+        """Add block and shortcut, both padded with zeros at the end of each axis to the larger of their sizes."""
         channels, height, width = np.maximum(self.signal.shape, self._start().shape).tolist()
         shape = (channels, height, width)
         sides = [self._padded(side, shape) for side in (self.signal, self._start())]
@@ -142,7 +142,7 @@ class _Builder:
 
 
 def _size(signal: _Signal, layer: DlibLayer) -> tuple[int, int]:
-    """Height and width after a window has gone over it; what does not fill a whole step is left out."""
+    """Return height and width after a sliding window; an incomplete last step is dropped."""
     high, wide = (
         (size + 2 * pad - window) // step + 1
         for size, window, step, pad in zip(signal.shape[1:], layer.window, layer.stride, layer.padding, strict=True)

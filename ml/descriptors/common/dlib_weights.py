@@ -1,4 +1,4 @@
-"""Read the weights of a network that dlib has serialised.
+"""Read the weights of a network that was serialised by dlib.
 
 Source: dlib 19.24, `dlib/serialize.h`, `dlib/dnn/layers.h`, `dlib/cuda/tensor.h` (Boost licence).
 """
@@ -22,7 +22,7 @@ CONVOLUTION, AFFINE, FULLY_CONNECTED = "con_4", "affine_", "fc_2"
 
 
 class DlibReader:
-    """A cursor over dlib's portable encoding. Every method raises Corrupt where the bytes are not what it reads."""
+    """Reads dlib's portable encoding from start to end. Every method raises Corrupt if the bytes do not match."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -33,7 +33,7 @@ class DlibReader:
         return self._at == len(self._data)
 
     def read_integer(self) -> int:
-        """One byte holds the size (low four bits) and the sign (0x80); that many bytes follow, little-endian."""
+        """Read an integer: a byte with size (low four bits) and sign (0x80), then that many bytes, little-endian."""
         head = self._take(1)[0]
         size = head & SIZE_BITS
         if not 0 < size <= MAX_INTEGER_BYTES:
@@ -42,32 +42,32 @@ class DlibReader:
         return -value if head & NEGATIVE else value
 
     def read_integers(self, count: int) -> tuple[int, ...]:
-        """Read so many integers."""
+        """Read `count` integers."""
         return tuple(self.read_integer() for _ in range(count))
 
     def read_float(self) -> float:
-        """Mantissa, then exponent: m * 2^e."""
+        """Read a number: mantissa m, then exponent e, for m * 2^e."""
         mantissa, exponent = self.read_integers(2)
         if not -1100 < exponent < 1000:
             raise Corrupt(f"dlib weights: no number at byte {self._at}")
         return float(mantissa) * 2.0**exponent
 
     def read_flag(self) -> bool:
-        """ASCII 0 or 1."""
+        """Read a flag: ASCII 0 or 1."""
         flag = self._take(1)
         if flag not in (b"0", b"1"):
             raise Corrupt(f"dlib weights: no flag at byte {self._at - 1}")
         return flag == b"1"
 
     def read_text(self) -> str:
-        """Read a text that its length precedes. Raises Corrupt."""
+        """Read a string that is preceded by its length."""
         size = self.read_integer()
         if not 0 <= size < 256:
             raise Corrupt(f"dlib weights: no text at byte {self._at}")
         return self._take(size).decode("latin-1")
 
     def read_tensor(self) -> Weights:
-        """(n, k, rows, columns) float32, a view of the file."""
+        """Read a tensor: (n, k, rows, columns) float32, a view of the file."""
         version, *shape = self.read_integers(5)
         if version != TENSOR_VERSION or min(shape) < 0:
             raise Corrupt(f"dlib weights: no tensor at byte {self._at}")
@@ -75,7 +75,7 @@ class DlibReader:
         return values.reshape(shape).astype(np.float32, copy=False)
 
     def skip_to(self, mark: bytes) -> None:
-        """To the first place, from here on, where these bytes are."""
+        """Move to the next occurrence of these bytes."""
         start = self._data.find(mark, self._at)
         if start < 0:
             raise Corrupt("dlib weights: the description of the input is missing")
@@ -91,10 +91,10 @@ class DlibReader:
 
 @dataclass(frozen=True, eq=False)
 class DlibLayer:
-    """One layer as it is stored.
+    """One stored layer.
 
-    weights: of a convolution (out, in, height, width), of a fully connected layer (in, out), of an affine one the gain
-        (channels,); bias: (out,) or (channels,)
+    weights: (out, in, height, width) of a convolution, (in, out) of a fully connected layer, or the gain (channels,) of
+        an affine layer; bias: (out,) or (channels,)
     window, stride, padding: (vertical, horizontal) pixels; a window of 0 covers the whole picture
     """
 
@@ -108,8 +108,11 @@ class DlibLayer:
 
 @dataclass(frozen=True, eq=False)
 class DlibNetwork:
-    """means: of red, green and blue, subtracted from pixels of 0 to 255 before they are divided by 256;
-    size: (height, width) of the input; layers: from the input to the output."""
+    """A stored network.
+
+    means: of red, green and blue; subtracted from pixels (0 to 255), which are then divided by 256
+    size: (height, width) of the input; layers: in order from input to output
+    """
 
     means: tuple[float, float, float]
     size: tuple[int, int]
@@ -120,7 +123,7 @@ INPUT = "input_rgb_image_sized"
 
 
 def read_network(data: bytes) -> DlibNetwork:
-    """A metric network (`loss_metric`) on an RGB picture of fixed size. Raises Corrupt."""
+    """Read a metric network (`loss_metric`) that takes RGB pictures of fixed size. Raises Corrupt."""
     reader = DlibReader(data)
     if reader.read_integer() != 1 or reader.read_text() != "loss_metric_2":
         raise Corrupt("dlib weights: this is not a network trained with loss_metric")
@@ -156,7 +159,7 @@ def _read_layer(reader: DlibReader) -> DlibLayer:
         return DlibLayer(name, window=(high, wide), stride=(down, across), padding=(top, left))
     kind = next((known for known in (RELU, ADDITION) if name.startswith(known)), None)
     if kind is None:
-        raise Corrupt(f"dlib weights: a layer of kind {name!r}, which is not known here")
+        raise Corrupt(f"dlib weights: unknown layer {name!r}")
     return DlibLayer(kind)
 
 
@@ -185,5 +188,5 @@ def _read_fully_connected(reader: DlibReader) -> DlibLayer:
 
 
 def _skip_aliases(reader: DlibReader) -> None:
-    """Two views of the parameters, which repeat their shapes."""
+    """Skip two views of the parameters, which repeat their shapes."""
     reader.read_integers(2 * 5)

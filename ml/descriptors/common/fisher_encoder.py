@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ml.clustering.gaussian_mixture import Mixture, posteriors
 from ml.descriptors.common.dense_sift import DenseSift, device_of
-from ml.descriptors.common.vocabulary import PLACE, Vocabulary
+from ml.descriptors.common.vocabulary import POSITION_DIM, Vocabulary
 from ml.types import Crops, Rows
 
 TINY = 1e-12
@@ -46,11 +46,11 @@ class Encoder:
         """What the mixture sees of each patch, beside its squares: (B, T, 2 (d + 2)). crops: (B, height, width)."""
         rooted, length = self.sift.patches(crops)
         d = len(self.mean)
-        both = rooted.new_empty(*length.shape, 2 * (d + PLACE))
-        z = both[..., : d + PLACE]
+        both = rooted.new_empty(*length.shape, 2 * (d + POSITION_DIM))
+        z = both[..., : d + POSITION_DIM]
         torch.sub(torch.matmul(rooted.mT, self.axes).div_(length[..., None]), self.mean, out=z[..., :d])
         z[..., d:] = self.places
-        torch.mul(z, z, out=both[..., d + PLACE :])
+        torch.mul(z, z, out=both[..., d + POSITION_DIM :])
         return both
 
     def fisher_vectors(self, both: Tensor) -> Tensor:

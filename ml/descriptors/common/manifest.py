@@ -1,5 +1,7 @@
-"""The small JSON file beside a model's weights: what it is, and how it wants its pictures (docs/use/recognisers.md,
-docs/research/cnn.md)."""
+"""The manifest: a JSON file beside a model's weights that states their hash and the input they expect.
+
+See docs/use/recognisers.md and docs/research/cnn.md.
+"""
 
 import hashlib
 import json
@@ -11,15 +13,15 @@ from ml.errors import Corrupt, Unavailable
 
 Colour = Literal["rgb", "bgr"]
 Layout = Literal["nchw", "nhwc"]
-LARGEST = 4096
+MAX_DIM = 4096
 
 
 @dataclass(frozen=True)
 class DescriptorManifest:
-    """What every model's says.
+    """The fields of every manifest.
 
-    file: of the model, relative to the manifest; sha256: of that file, hex
-    dim: numbers a face; licence: shown, never judged
+    file: path of the model file, relative to the manifest; sha256: of that file, in hex
+    dim: numbers in a descriptor, 1 to 4096; licence: a text that is displayed but not interpreted
     """
 
     file: str
@@ -31,7 +33,7 @@ class DescriptorManifest:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises Unavailable where there is no such file, Corrupt where it is no manifest."""
+        """Read a manifest. Raises Unavailable if the file is missing, Corrupt if it is not a valid manifest."""
         if not path.is_file():
             raise Unavailable(f"no {cls.kind} manifest at {path}; {cls.page} says how one is written")
         try:
@@ -41,18 +43,21 @@ class DescriptorManifest:
                 raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
             return cls(**content)._checked()
         except (ValueError, TypeError, AttributeError) as error:
-            raise Corrupt(f"the {cls.kind} manifest {path.name} is not right: {error}") from error
+            raise Corrupt(f"the {cls.kind} manifest {path.name} is not valid: {error}") from error
 
     def write(self, path: Path) -> None:
-        """As JSON. Raises Corrupt where a value is not right: nothing is written then."""
+        """Write the manifest as JSON. Raises Corrupt, and writes nothing, if a value is not valid."""
         try:
             checked = self._checked()
         except (ValueError, TypeError) as error:
-            raise Corrupt(f"the {self.kind} manifest {path.name} would not be right: {error}") from error
+            raise Corrupt(f"the {self.kind} manifest {path.name} would not be valid: {error}") from error
         path.write_text(json.dumps(asdict(checked), indent=1))
 
     def model(self, beside: Path, *, check: bool = True) -> Path:
-        """The model's file, its hash checked unless that is not wanted. Raises Unavailable, Corrupt."""
+        """Return the path of the model file, which lies beside the manifest `beside`.
+
+        check: verify the hash of the file. Raises Unavailable, Corrupt.
+        """
         path = beside.parent / self.file
         if not path.is_file():
             raise Unavailable(f"the {self.kind} model {self.file} is not beside its manifest {beside.name}")
@@ -64,18 +69,20 @@ class DescriptorManifest:
     def _checked(self) -> Self:
         """Raises ValueError, TypeError."""
         if not all(isinstance(text, str) for text in (self.file, self.sha256, self.licence)):
-            raise ValueError("file, sha256 and licence are texts")
-        if type(self.dim) is not int or not 0 < self.dim <= LARGEST:
-            raise ValueError(f"dim is a whole number from 1 to {LARGEST}")
+            raise ValueError("file, sha256 and licence must be texts")
+        if type(self.dim) is not int or not 0 < self.dim <= MAX_DIM:
+            raise ValueError(f"dim must be a whole number from 1 to {MAX_DIM}")
         return self
 
 
 @dataclass(frozen=True)
 class OnnxManifest(DescriptorManifest):
-    """A model that takes (pixel - mean) / scale of a picture of `size` (height, width).
+    """The manifest of an ONNX model, whose input is (pixel - mean) / scale of a picture.
 
-    mean, scale: for each channel in the order of `colour`; output: its name, "" where there is one alone
-    normalise: whether a row is divided by its L2 norm
+    size: (height, width) of the picture in pixels; colour, layout: order of its channels and of its axes
+    mean, scale: one value per channel, in the order of `colour`
+    output: name of the model's output; empty if it has only one
+    normalise: whether each descriptor is divided by its L2 norm
     """
 
     size: tuple[int, int] = (112, 112)
@@ -89,28 +96,28 @@ class OnnxManifest(DescriptorManifest):
     page: ClassVar[str] = "docs/use/recognisers.md"
 
     def _checked(self) -> Self:
-        """With sizes and channels as tuples."""
+        """Return the manifest with size, mean and scale as tuples."""
         super()._checked()
-        size = _numbers("size", self.size, 2)
-        mean, scale = _numbers("mean", self.mean, 3), _numbers("scale", self.scale, 3)
-        if not all(type(n) is int and 0 < n <= LARGEST for n in size):
-            raise ValueError(f"size is of whole numbers from 1 to {LARGEST}")
+        size = _as_tuple("size", self.size, 2)
+        mean, scale = _as_tuple("mean", self.mean, 3), _as_tuple("scale", self.scale, 3)
+        if not all(type(n) is int and 0 < n <= MAX_DIM for n in size):
+            raise ValueError(f"size must hold whole numbers from 1 to {MAX_DIM}")
         if 0 in scale:
-            raise ValueError("scale may not be 0")
+            raise ValueError("scale must not be 0")
         if self.colour not in get_args(Colour) or self.layout not in get_args(Layout):
-            raise ValueError("colour is rgb or bgr, layout is nchw or nhwc")
+            raise ValueError("colour must be rgb or bgr, layout nchw or nhwc")
         if not isinstance(self.output, str):
-            raise ValueError("output is a text")
+            raise ValueError("output must be a text")
         return type(self)(**(vars(self) | {"size": size, "mean": mean, "scale": scale}))
 
 
 @dataclass(frozen=True)
 class CnnManifest(DescriptorManifest):
-    """A network of `networks.py` that `likeness recognisers train-cnn` trained.
+    """The manifest of a network of `networks.py` that `likeness recognisers train-cnn` trained.
 
-    net: which; unit: whether its feature is divided by its L2 norm
-    projected: whether that is then multiplied by the matrix `projection` (features, dim) that lies with the weights
-    trained: on what and how, in words
+    net: name of the network; unit: whether its features are divided by their L2 norm
+    projected: whether they are then multiplied by the matrix `projection` (features, dim) among the weights
+    trained: a text that says on what and how it was trained
     """
 
     net: str
@@ -122,21 +129,21 @@ class CnnManifest(DescriptorManifest):
 
     def _checked(self) -> Self:
         if not all(isinstance(text, str) for text in (self.net, self.trained)):
-            raise ValueError("net and trained are texts")
+            raise ValueError("net and trained must be texts")
         if not all(isinstance(flag, bool) for flag in (self.unit, self.projected)):
-            raise ValueError("unit and projected are true or false")
+            raise ValueError("unit and projected must be true or false")
         return super()._checked()
 
 
 def sha256(path: Path) -> str:
-    """Of a file, hex."""
+    """Return the SHA-256 of a file in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _numbers(name: str, given: Any, count: int) -> tuple[Any, ...]:
-    """One number stands for all."""
+def _as_tuple(name: str, given: Any, count: int) -> tuple[Any, ...]:
+    """Return `count` numbers as a tuple. A single number is repeated. Raises ValueError."""
     several = tuple(given) if isinstance(given, list | tuple) else (given,) * count
     if len(several) != count or not all(isinstance(n, int | float) for n in several):
-        raise ValueError(f"{name} is a number or {count} of them")
+        raise ValueError(f"{name} must be a number or {count} of them")
     return several

@@ -1,4 +1,4 @@
-"""The networks: aligned faces -> one feature each. Arithmetic alone; how they are trained is in `ml/cnn_training`."""
+"""The networks that compute one feature vector of each aligned face. `ml/cnn_training` trains them."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ LUMA = (0.299, 0.587, 0.114)
 CASIA_PAIRS = ((32, 64), (64, 128), (96, 192), (128, 256), (160, 320))
 """Output channels of conv11 and conv12, conv21 and conv22, ... (Yi et al. 2014, Table 1)."""
 LIGHT_STAGES = ((2, 64, 1, 1), (2, 96, 4, 2), (2, 128, 2, 2))
-"""(widening, channels, blocks, stride of the first), as Table 1 of Chen et al. 2018 is written."""
+"""(expansion, channels, blocks, stride of the first block), as in Table 1 of Chen et al. 2018."""
 
 
 class Casia(nn.Module):
@@ -18,8 +18,9 @@ class Casia(nn.Module):
 
     (n, 3, 112, 112) -> (n, 320).
 
-    Pairs of 3x3 convolutions, a 2x2 maximum after each pair, a mean over what the last leaves (7x7). No ReLU after the
-    last convolution, since what follows is the feature. Where the paper is silent or of its time: docs/research/cnn.md.
+    Pairs of 3 x 3 convolutions with a 2 x 2 maximum pooling after each pair, and a mean over the last 7 x 7 map. The
+    last convolution has no ReLU, because its output is the feature. docs/research/cnn.md lists the differences from the
+    paper.
     """
 
     dim = 320
@@ -41,10 +42,11 @@ class Casia(nn.Module):
 
 
 class Light(nn.Module):
-    """A thin MobileFaceNet (Chen et al. 2018): (n, 3, 112, 112) -> (n, 128), 0.4 M parameters.
+    """A narrow MobileFaceNet (Chen et al. 2018): (n, 3, 112, 112) -> (n, 128), 0.4 M parameters.
 
-    Depthwise-separable bottlenecks, and at the end each place of the 7x7 map has a weight of its own (its "global
-    depthwise convolution") where a mean would treat the chin as the eyes. ReLU, not PReLU: docs/research/cnn.md.
+    It consists of depthwise-separable bottlenecks. At the end, each position of the 7 x 7 map has its own weight (the
+    paper's "global depthwise convolution"); a mean would treat the chin like the eyes. It has ReLU instead of PReLU
+    (docs/research/cnn.md).
     """
 
     dim = 128
@@ -65,7 +67,7 @@ class Light(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    """Wide, by channel, narrow again; added to what came in where the shape is the same."""
+    """Expansion, depthwise convolution, projection; the input is added if it has the same shape."""
 
     def __init__(self, wide: int, to: int, widening: int, stride: int) -> None:
         super().__init__()
@@ -94,19 +96,22 @@ def _relu() -> nn.Module:
 def _conv(
     wide: int, to: int, size: int, *, stride: int = 1, groups: int = 1, pad: int | None = None
 ) -> list[nn.Module]:
-    """A convolution and its batch normalisation."""
+    """Return a convolution and its batch normalisation."""
     around = size // 2 if pad is None else pad
     return [nn.Conv2d(wide, to, size, stride, around, groups=groups, bias=False), nn.BatchNorm2d(to)]
 
 
 def pictures(crops: Tensor) -> Tensor:
-    """(n, 112, 112, 3) uint8 -> (n, 3, 112, 112) float32 from -1 to 1, channels last in memory."""
+    """Convert (n, 112, 112, 3) uint8 crops to (n, 3, 112, 112) float32 from -1 to 1, channels last in memory."""
     return crops.permute(0, 3, 1, 2).to(torch.float32).sub_(127.5).div_(127.5)
 
 
 @torch.inference_mode()
 def features(net: nn.Module, crops: Crops, *, unit: bool = True, batch: int = 64) -> Tensor:
-    """(N, dim) float32 on the net's device, from (N, 112, 112, 3) uint8; N above 0."""
+    """Compute the features of (N, 112, 112, 3) uint8 crops: (N, dim) float32 on the network's device.
+
+    N must be above 0. unit: divide each feature by its L2 norm; batch: crops per forward pass
+    """
     device = next(net.parameters()).device
     parts = (torch.from_numpy(np.array(crops[at : at + batch])) for at in range(0, len(crops), batch))
     rows = torch.cat([net(pictures(part.to(device))) for part in parts])

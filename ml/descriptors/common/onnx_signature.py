@@ -1,4 +1,4 @@
-"""Read what an ONNX file says of itself: what its manifest needs, by which the descriptor `onnx` runs it."""
+"""Inspect an ONNX file for what its manifest must state, so that the descriptor `onnx` can run it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ MIN_DIM, MAX_DIM = 2, 4096
 FLOAT = "tensor(float)"
 CHANNELS = 3
 AXES: dict[Layout, tuple[int, int, int]] = {"nchw": (1, 2, 3), "nhwc": (3, 1, 2)}
-"""Where channels, height and width stand in the shape of the input."""
+"""Positions of channels, height and width in the shape of the input."""
 
 
 @dataclass(frozen=True)
 class OnnxSignature:
     """The input and the outputs of a recogniser in an ONNX file.
 
-    batch: pictures in one run, None for any number
-    layout: of the input; size: its (height, width) in pixels
-    size_is_fixed: whether the file itself states both
-    outputs: name -> numbers a face (2 to 4,096), of each output that can be an embedding, in the file's order
+    batch: pictures in one run; None: any number
+    layout: order of the input's axes; size: its (height, width) in pixels
+    size_is_fixed: whether the file states height and width
+    outputs: name -> numbers per face (2 to 4,096) of each output that can be an embedding, in the file's order
     """
 
     batch: int | None
@@ -48,11 +48,12 @@ class OnnxSignature:
 
 
 def inspect_onnx(path: Path, *, layout: Layout | None = None, size: tuple[int, int] | None = None) -> OnnxSignature:
-    """Load the file, read its shapes and run it once on a grey picture, which settles what the shapes leave open.
+    """Read the shapes in an ONNX file, and run it once on a grey picture to determine those that the file leaves open.
 
-    layout, size: what the caller states; needed only where the file leaves them open
-    Raises Unavailable (no such file), Corrupt (not an ONNX model), WrongShape (not a network that takes one colour
-    picture and gives a row of numbers; what was stated contradicts the file; the message says what to do).
+    layout, size: given by the caller; needed only if the file leaves them open
+    Raises Unavailable if there is no such file, Corrupt if it is not an ONNX model, and WrongShape if the network does
+    not map one colour picture to a row of numbers, or if `layout` or `size` contradicts the file. The message says what
+    to do.
     """
     session = _open_session(path)
     shape = _read_input_shape(session, path.name)
@@ -87,7 +88,7 @@ def _open_session(path: Path) -> Any:
     options.log_severity_level = 4
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's classes share no base of their own
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise Corrupt(f"{path.name} is not an ONNX model that ONNX Runtime can load: {error}") from error
 
 
@@ -103,7 +104,7 @@ def _read_input_shape(session: Any, name: str) -> list[Any]:
 
 
 def _list_layouts(shape: Sequence[Any], name: str) -> list[Layout]:
-    """The layouts that the input's shape allows, the usual one first."""
+    """List the layouts that the input's shape allows, the more common one first."""
     layouts = [layout for layout, axes in AXES.items() if _allows(shape[axes[0]], CHANNELS)]
     certain = [layout for layout in layouts if shape[AXES[layout][0]] == CHANNELS]
     if not layouts:
@@ -114,7 +115,7 @@ def _list_layouts(shape: Sequence[Any], name: str) -> list[Layout]:
 def _read_size(
     shape: Sequence[Any], layout: Layout, stated: tuple[int, int] | None, name: str
 ) -> tuple[tuple[int, int], bool]:
-    """(height, width), and whether the file states both."""
+    """Return (height, width), and whether the file states both."""
     axes = [shape[axis] for axis in AXES[layout][1:]]
     if not _allows(shape[AXES[layout][0]], CHANNELS):
         raise WrongShape(f"the input of {name}", f"of 3 channels in the layout {layout}", list(shape))
@@ -131,19 +132,19 @@ def _read_size(
 
 
 def _allows(axis: Any, number: int) -> bool:
-    """Whether an axis of the file, a number or open, can be of this size."""
+    """Whether an axis of the file, which is a number or open, can have this size."""
     return not isinstance(axis, int) or axis == number
 
 
 def _probe_outputs(session: Any, layout: Layout, size: tuple[int, int], batch: int | None) -> dict[str, float]:
-    """Name -> numbers a picture of each float output. Raises _RunFailed."""
-    count = batch or 2  # a network that claims to take any number must take two
+    """Run the network and return name -> numbers per picture of each float output. Raises _RunFailed."""
+    count = batch or 2  # a network that accepts any number of pictures must accept two
     picture = (CHANNELS, *size) if layout == "nchw" else (*size, CHANNELS)
     grey = np.full((count, *picture), 0.1, np.float32)
     named = [o.name for o in session.get_outputs() if o.type == FLOAT]
     try:
         arrays = session.run(named, {session.get_inputs()[0].name: grey}) if named else []
-    except Exception as error:  # as above
+    except Exception as error:  # no common base class, as above
         raise _RunFailed(str(error).split("\n")[0][:300]) from error
     return {name: array.size / count for name, array in zip(named, arrays, strict=True)}
 

@@ -1,4 +1,4 @@
-"""Write a small ONNX graph without the `onnx` package: the protobuf messages, field by field.
+"""Write a small ONNX graph without the `onnx` package, by encoding the protobuf messages field by field.
 
 Source: `onnx/onnx.proto` of ONNX 1.13 (IR version 8); https://protobuf.dev/programming-guides/encoding.
 """
@@ -45,7 +45,7 @@ class Graph:
     _constants: list[bytes] = field(default_factory=list)
 
     def constant(self, values: NDArray[np.float32] | NDArray[np.int64]) -> str:
-        """The name of a stored array. values: of any shape, (n, ...)."""
+        """Store an array of any shape (n, ...) and return its name."""
         name = f"c{len(self._constants)}"
         dims = b"".join(_integer(1, size) for size in values.shape)
         kind = ELEMENT_TYPES[values.dtype]
@@ -54,7 +54,7 @@ class Graph:
         return name
 
     def node(self, operation: str, inputs: Sequence[str], **attributes: int | Sequence[int]) -> str:
-        """The name of its one output."""
+        """Add a node and return the name of its output."""
         name = f"n{len(self._nodes)}"
         written = b"".join(_block(1, given) for given in inputs) + _block(2, name) + _block(4, operation)
         for key, value in attributes.items():
@@ -70,9 +70,9 @@ class Graph:
     def model(
         self, given: str, given_type: int, given_shape: Sequence[Dimension], output: str, shape: Sequence[Dimension]
     ) -> bytes:
-        """The whole model, as a file holds it: one input of this name, type and shape, one float output.
+        """Return the bytes of the model: one input with this name, type and shape, and one float output.
 
-        A dimension that is a text may be of any size.
+        A dimension given as a text may have any size.
         """
         graph = b"".join(_block(1, node) for node in self._nodes) + _block(2, "likeness")
         graph += b"".join(_block(5, constant) for constant in self._constants)

@@ -1,4 +1,4 @@
-"""Load a trained CNN from its weights and run it. Apart from its descriptor because it imports torch."""
+"""Load a trained CNN from its weights and run it. In a module of its own, because it imports torch."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,8 +20,8 @@ from ml.types import Crops, Rows
 class TrainedNetwork:
     """A network in evaluation mode.
 
-    unit: whether its feature is divided by its L2 norm
-    projection: (features, dim), by which the feature is multiplied; None: it is not
+    unit: whether features are divided by their L2 norm
+    projection: (features, dim), by which features are multiplied; None: they are not
     """
 
     net: nn.Module
@@ -38,9 +38,9 @@ class TrainedNetwork:
 
 
 def load_network(weights: Path, manifest: CnnManifest, device: Device) -> TrainedNetwork:
-    """Load a network onto the GPU if there is one and `device` allows it.
+    """Load a network, onto the GPU if there is one and `device` allows it.
 
-    Raises Unavailable (device "cuda" without a GPU), Corrupt.
+    Raises Unavailable if `device` is "cuda" and there is no GPU, Corrupt if the weights do not fit.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise Unavailable("torch sees no GPU; install a build of torch with CUDA, or use device auto or cpu")
@@ -49,7 +49,7 @@ def load_network(weights: Path, manifest: CnnManifest, device: Device) -> Traine
 
 @lru_cache(maxsize=8)
 def _load_once(weights: Path, manifest: CnnManifest, device: str) -> TrainedNetwork:
-    """One copy for all descriptors of one model; several threads may run it. Raises Corrupt."""
+    """Load one copy that all descriptors of a model share. It is safe to run from several threads. Raises Corrupt."""
     try:
         net = NETS[manifest.net]()
         tensors = load_file(weights, device=device)

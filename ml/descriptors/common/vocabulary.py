@@ -1,4 +1,4 @@
-"""The file that a Fisher vector stands on: principal axes of patches, and a mixture of them."""
+"""The vocabulary of Fisher vectors: principal axes of root-SIFT, and a Gaussian mixture of projected patches."""
 
 import hashlib
 import json
@@ -16,16 +16,17 @@ from safetensors.numpy import load, save
 from ml.errors import Corrupt, Unavailable
 
 Floats = NDArray[np.float32]
-NUMBERS = 128
-PLACE = 2
+SIFT_DIM = 128
+POSITION_DIM = 2
 ARRAYS = ("axes", "mean", "means", "variances", "log_weights")
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Axes of root-SIFT (d, 128) with its mean (128,); Gaussians of the d projections and x, y of a patch.
+    """Principal axes of root-SIFT, and a mixture of k Gaussians over the d projections and x, y of a patch.
 
-    means, variances: (k, d + 2); log_weights: (k,); sha256: of the file that it was read from, hex
+    axes: (d, 128); mean: (128,) of root-SIFT; means, variances: (k, d + 2); log_weights: (k,)
+    sha256: of the file from which it was read, in hex; empty if it was not read from a file
     """
 
     axes: Floats
@@ -37,11 +38,14 @@ class Vocabulary:
 
     @property
     def dim(self) -> int:
-        """Numbers of a Fisher vector: one a mean and one a variance."""
+        """The length of a Fisher vector: one number for each mean and each variance."""
         return 2 * self.means.size
 
     def write(self, folder: Path, metadata: dict[str, Any]) -> Path:
-        """`folder/<sha256 of the file>.safetensors`, whole or not at all. facts: kept beside the numbers."""
+        """Write `folder/<SHA-256 of the file>.safetensors` atomically and return its path.
+
+        metadata: values for JSON, stored in the same file
+        """
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
         data = save(arrays, {"about": json.dumps(metadata, sort_keys=True)})
         final = folder / f"{hashlib.sha256(data).hexdigest()}.safetensors"
@@ -56,21 +60,26 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises Unavailable where it is not there, Corrupt where it is not right."""
+        """Read what `write` wrote. Raises Unavailable if the file is missing, Corrupt if it is not a vocabulary."""
         if not path.is_file():
-            raise Unavailable(f"no vocabulary at {path}; Fisher.learn makes one from crops (docs/research/fisher.md)")
+            raise Unavailable(f"no vocabulary at {path}; Fisher.learn fits one to crops (docs/research/fisher.md)")
         data = path.read_bytes()
         try:
             arrays = load(data)
             vocabulary = cls(**{name: arrays[name] for name in ARRAYS}, sha256=hashlib.sha256(data).hexdigest())
             return vocabulary._checked()
         except (SafetensorError, ValueError, KeyError) as error:
-            raise Corrupt(f"the vocabulary {path.name} is not right: {error}") from error
+            raise Corrupt(f"the vocabulary {path.name} is not valid: {error}") from error
 
     def _checked(self) -> Self:
-        """Raises ValueError."""
-        k, wide = self.log_weights.size, len(self.axes) + PLACE
-        wanted = {"axes": (wide - PLACE, NUMBERS), "mean": (NUMBERS,), "means": (k, wide), "variances": (k, wide)}
+        """Return the vocabulary if its arrays have the right shapes and values. Raises ValueError."""
+        k, wide = self.log_weights.size, len(self.axes) + POSITION_DIM
+        wanted = {
+            "axes": (wide - POSITION_DIM, SIFT_DIM),
+            "mean": (SIFT_DIM,),
+            "means": (k, wide),
+            "variances": (k, wide),
+        }
         for name, shape in (wanted | {"log_weights": (k,)}).items():
             tensor = getattr(self, name)
             if tensor.shape != shape or tensor.dtype != np.float32 or not np.isfinite(tensor).all():

@@ -30,14 +30,14 @@ FOLDS = 10
 
 @dataclass(frozen=True, eq=False)
 class SearchDistances:
-    """Q searches of one gallery with one model; the face that searches is itself left out.
+    """Q searches of one gallery with one model. The query face itself is left out of the gallery.
 
-    own: (Q,) distance of the query's own person, +inf where nothing else of theirs is enrolled
-    other: (Q,) distance of the nearest other person, +inf where there is none. With the query's own person left out of
-        the gallery, the same search is a stranger's, and this is the distance it must be refused at.
-    people: (Q,) number of the query's person
-    own_first: (Q,) whether the query's own person is the nearest; None: where `own` is below `other`. A person distance
-        contains the lead over the next person, so that it is not compared with that of a search without the person
+    own: (Q,) distance of the query's own person, +inf if no other face of theirs is enrolled
+    other: (Q,) distance of the nearest other person, +inf if there is none. Without the query's own person in the
+        gallery, the same search is a stranger's, and this is the distance at which it must be rejected.
+    people: (Q,) person of each query
+    own_first: (Q,) whether the query's own person is the nearest; None: where `own` is below `other`. Person distances
+        need this array, because they depend on the next person and cannot be compared between galleries.
     """
 
     own: Numbers
@@ -47,14 +47,15 @@ class SearchDistances:
 
     @classmethod
     def of(cls, ranked: Ranked) -> Self:
-        """With the nearest face of each person as that person's distance."""
+        """Use the distance of each person's nearest face."""
         return cls(ranked.mate.astype(np.float64), ranked.stranger.astype(np.float64), ranked.groups)
 
     @classmethod
     def by_rule(cls, rows: Rows, people: Ids, distractors: Rows, queries: Ids, metric: Distance) -> Self:
-        """By person distance, as the service decides.
+        """Use person distances, by which the service decides.
 
-        rows: (N, d) embeddings; people: (N,) whose each is; distractors: (M, d) of nobody; queries: (Q,) places in rows
+        rows: (N, d) embeddings; people: (N,) person of each; distractors: (M, d) embeddings of people who are not named
+        queries: (Q,) indexes into rows
         """
         ids = np.arange(len(rows) + len(distractors))
         index = indexes.build(ids, np.concatenate([rows, distractors]), metric)
@@ -73,30 +74,30 @@ class SearchDistances:
 
     @property
     def enrolled(self) -> NDArray[np.bool_]:
-        """(Q,) whether the query's own person can be found."""
+        """(Q,) whether another face of the query's person is enrolled."""
         return np.isfinite(self.own)
 
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What the default decision answers, 1.0 for yes and 0.0 for no.
+    """The decisions of Q searches: 1.0 for yes, 0.0 for no.
 
-    named_rightly: (Q,) the search names the query's own person; NaN where nothing else of theirs is enrolled
-    stranger_named: (Q,) the same search, the query's own person left out, names somebody
+    named_rightly: (Q,) whether the search names the query's own person; NaN if no other face of theirs is enrolled
+    stranger_named: (Q,) whether the same search names somebody if the query's own person is left out of the gallery
     """
 
     named_rightly: Numbers
     stranger_named: Numbers
 
 
-def strangers_named(
+def decide_searches(
     searches: SearchDistances, fpir: float = DEFAULT_FPIR, folds: int = FOLDS, seed: int = 0
 ) -> Decisions:
     """Decide every search at the threshold at which a share `fpir` (0..1) of strangers' searches names somebody.
 
-    The share of right names is 1 - FNIR at this FPIR (ISO/IEC 19795-1) with the mate in first place. Whether a stranger
-    is named is decided at the threshold of other people's searches, fold by fold, since at the threshold of all of them
-    it would be `fpir` by construction. Raises WrongShape where nobody searches.
+    The share of searches that name the right person is 1 - FNIR at this FPIR (ISO/IEC 19795-1), with the mate at rank
+    1. Strangers' searches are decided at thresholds from other people's searches, fold by fold: with a threshold from
+    all searches, the share of strangers named would equal `fpir` by construction. Raises WrongShape without searches.
     """
     if not len(searches.other):
         raise WrongShape("searches", "one or more", 0)
@@ -109,11 +110,11 @@ def strangers_named(
 
 
 def rate_named_rightly(searches: SearchDistances, fpir: float = DEFAULT_FPIR, *, seed: int = 0) -> Interval:
-    """The share of searches for somebody enrolled that name them; each resample of people chooses its threshold anew.
+    """Return the share of searches for enrolled people that name them, with a bootstrap interval over people.
 
-    NaN where nobody is enrolled twice. Raises WrongShape where nobody searches.
+    Each resample chooses its own threshold. NaN if nobody has two enrolled faces. Raises WrongShape without searches.
     """
-    value = _mean(strangers_named(searches, fpir).named_rightly)
+    value = _mean(decide_searches(searches, fpir).named_rightly)
     people, member = np.unique(searches.people, return_inverse=True)
     shares = _shares(searches, member, fpir)
     interval = bootstrap(lambda times: shares(times)[:, None], len(people), seed=seed)[0]
@@ -123,12 +124,12 @@ def rate_named_rightly(searches: SearchDistances, fpir: float = DEFAULT_FPIR, *,
 def compare_named_rightly(
     first: SearchDistances, second: SearchDistances, fpir: float = DEFAULT_FPIR, *, seed: int = 0
 ) -> Comparison:
-    """`rate_named_rightly` of the second less that of the first, both on the same searches.
+    """Compare `rate_named_rightly` of two models on the same searches: the second minus the first.
 
-    The interval resamples people, and each resample chooses both thresholds anew, so that it holds what few strangers
-    leave open about them; p is of the permutation test at the thresholds of all searches.
+    The interval resamples people, and each resample chooses both thresholds anew, so it includes the uncertainty of the
+    thresholds. p comes from the permutation test at the thresholds of all searches.
     """
-    before, after = (strangers_named(s, fpir).named_rightly for s in (first, second))
+    before, after = (decide_searches(s, fpir).named_rightly for s in (first, second))
     plain = compare(after, before, first.people, seed=seed)
     people, member = np.unique(first.people, return_inverse=True)
     shares = [_shares(s, member, fpir) for s in (first, second)]
@@ -146,13 +147,13 @@ def _mean(values: Numbers) -> float:
 
 
 def _limit(others: Numbers, fpir: float) -> float:
-    """The distance below which a search names somebody: at most this share of strangers' searches lies below."""
+    """Return the threshold below which at most a share `fpir` of strangers' searches lies."""
     allowed = int(fpir * len(others) + 1e-9)
     return float(np.partition(others, allowed)[allowed]) if allowed < len(others) else np.inf
 
 
 def _folds(people: Numbers, folds: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Who is decided together: whole people, in as many parts as there are people where those are fewer."""
+    """Split the searches into folds of whole people; at most one fold per person. Returns a (Q,) mask of each fold."""
     numbers, member = np.unique(people, return_inverse=True)
     count = min(folds, len(numbers))
     if count < 2:
@@ -162,7 +163,7 @@ def _folds(people: Numbers, folds: int, seed: int) -> list[NDArray[np.bool_]]:
 
 
 def _shares(searches: SearchDistances, member: Ids, fpir: float) -> Callable[[Times], Numbers]:
-    """From (R, people) times drawn to the (R,) shares of right names, at the thresholds of each resample."""
+    """Return a function from (R, people) bootstrap counts to the (R,) shares of searches that name the right person."""
     order = np.argsort(searches.other, kind="stable")
     strangers, known = member[order], np.flatnonzero(searches.enrolled)
     mates = member[known]

@@ -1,4 +1,4 @@
-"""May a candidate be published? A pure function that gives its reasons. The rule: docs/decisions/0008."""
+"""The gate: decide from a comparison whether a candidate may be published. docs/decisions/0008 explains the rule."""
 
 import math
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from ml.evaluation.comparisons.models import FIRST, MAP, NAMED, PAIRS, STRANGERS
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """What a comparison says of a candidate, as sentences.
+    """The verdict on a candidate, as sentences. It passes if there are none.
 
-    reasons: harm that is shown
-    unclear: harm that the evidence is too thin to exclude
+    reasons: how the candidate is shown to be worse
+    unclear: harm that the evidence cannot exclude
     """
 
     reasons: tuple[str, ...] = ()
@@ -24,24 +24,24 @@ class GateVerdict:
 
 
 MIN_PEOPLE = 10
-"""People who must have something to be found, or whose faces must be labelled, before anything is judged."""
+"""People with a face to be found, or with labelled faces, without whom no verdict is given."""
 TOLERANCE = 0.005
-"""A loss of at most half a point is none, however surely it is shown."""
+"""Losses up to half a percentage point are ignored, even if they are significant."""
 MAX_HARM = {MAP: 0.05, FIRST: 0.05, NAMED: 0.10, PAIRS: 0.05}
-"""By metric: the loss that the evidence must exclude."""
+"""The loss in each metric that the evidence must exclude."""
 RULE_OF_THREE = 3.0
-"""What happened to none of n people may still happen to 3/n of them (95 % confidence)."""
+"""If an event occurred for none of n people, its rate may still be as high as 3/n (95 % confidence)."""
 JUDGED = (MAP, FIRST, NAMED, STRANGERS, PAIRS)
 NAMES = {NAMED: "queries named rightly", STRANGERS: "strangers named", PAIRS: "labelled pairs told right"}
 
 
 def judge(comparison: ModelComparison) -> GateVerdict:
-    """Whether a candidate may take a baseline's place, by the paired differences over people.
+    """Decide whether a candidate may replace the baseline, from the paired differences over people.
 
-    Refused is what is shown to be worse: a difference whose interval lies wholly on the wrong side of 0, by more than
-    TOLERANCE. Unclear is what may be worse by more than MAX_HARM: no interval is taken to reach less than 3/n to
-    either side, n being the people, since few people show little even where both models do the same. Without a
-    baseline the candidate need only rank better than a random order.
+    A metric counts as worse if the whole interval of its difference lies on the wrong side of 0 and the difference
+    exceeds TOLERANCE. It is unclear if it may be worse by more than MAX_HARM. Intervals are taken to reach at least 3/n
+    to either side, with n the number of people, because a few people show little even if both models answer alike.
+    Without a baseline, the candidate must only rank better than chance.
     """
     if comparison.people < MIN_PEOPLE:
         return GateVerdict(unclear=(f"{comparison.people} people to measure on, {MIN_PEOPLE} needed",))
@@ -88,7 +88,7 @@ def _unclear(comparison: ModelComparison, name: str) -> Iterator[str]:
 
 
 def _needed(difference: Difference, allowed: float, people: int) -> str:
-    """How many people would do, if they differ as these do."""
+    """Say how many people would be enough if they differed as these do."""
     room = difference.value + allowed
     if room <= 0:
         return ""

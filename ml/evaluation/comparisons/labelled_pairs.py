@@ -1,4 +1,4 @@
-"""Two models judged by labelled pairs, where nobody is named and too few pairs are joined to rank people."""
+"""Compare two models on labelled pairs, for galleries without named people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from ml.types import Ids
 
 Distances = NDArray[np.float64]
 FOLDS = 5
-LARGEST_SHARE = 0.5
-"""Of the pairs, that one labeller may have for labellers to be held out one by one: the others set the threshold."""
+MAX_LABELLER_SHARE = 0.5
+"""If one labeller has a larger share of the pairs, the pairs are split by person instead of by labeller."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledPairs:
-    """P pairs of faces and what was said of them.
+    """P labelled pairs of faces.
 
-    same: (P,); people: (P, 2) numbers of the people of both faces, faces joined by "same" being one person
-    labellers: (P,) who said so
+    same: (P,) bool; people: (P, 2) person of each face, where faces joined by "same" count as one person
+    labellers: (P,) who labelled each pair
     """
 
     same: NDArray[np.bool_]
@@ -32,18 +32,17 @@ class LabelledPairs:
 
 
 def compare_pairs(baseline: Distances | None, candidate: Distances, pairs: LabelledPairs) -> ModelComparison:
-    """Which model tells more of the labelled pairs right, both kinds weighing alike.
+    """Compare the balanced accuracy of two models on labelled pairs; "same" and "different" pairs weigh alike.
 
-    Each labeller's pairs are decided at the threshold that is best on the pairs of the others, so that no labeller's
-    habits are both learned and judged by; where one said more than half, the pairs are parted by person. Intervals
-    resample people, a pair coming back as often as both of its people. Raises WrongShape unless there are pairs of
-    both kinds.
-    baseline, candidate: (P,) distances, one for each pair.
+    baseline, candidate: (P,) distances of the pairs under each model
+    Each labeller's pairs are decided at the threshold that is best on the pairs of the other labellers. If one labeller
+    has more than half of the pairs, the pairs are split by person instead. Intervals resample people; a pair counts as
+    often as both of its people are drawn. Raises WrongShape unless there are pairs of both kinds.
     """
     if pairs.same.all() or not pairs.same.any():
         raise WrongShape("labelled pairs", "of both kinds", f"{int(pairs.same.sum())} of {len(pairs.same)} the same")
     sides = [candidate] if baseline is None else [baseline, candidate]
-    right = [_told_right(distances, pairs) for distances in sides]
+    right = [_decide_pairs(distances, pairs) for distances in sides]
     weights = len(pairs.same) / (2 * np.where(pairs.same, pairs.same.sum(), (~pairs.same).sum()))
     shares = [bootstrap_pairs([side * weights], [pairs.people]) for side in right]
     difference = {}
@@ -67,8 +66,8 @@ def _share(interval: Interval) -> Interval:
     return Interval(interval.value, max(0.0, interval.low), min(1.0, interval.high))
 
 
-def _told_right(distances: Distances, pairs: LabelledPairs) -> NDArray[np.bool_]:
-    """(P,) whether each pair is decided as it was labelled."""
+def _decide_pairs(distances: Distances, pairs: LabelledPairs) -> NDArray[np.bool_]:
+    """Return (P,) whether each pair is decided as it was labelled."""
     right = np.zeros(len(distances), np.bool_)
     for inside in _parts(pairs):
         limit = _balanced_threshold(distances[~inside], pairs.same[~inside])
@@ -77,10 +76,10 @@ def _told_right(distances: Distances, pairs: LabelledPairs) -> NDArray[np.bool_]
 
 
 def _parts(pairs: LabelledPairs) -> list[NDArray[np.bool_]]:
-    """Pairs decided together, each part at a threshold of all others: by labeller if each leaves half of the pairs."""
+    """Split the pairs into parts, by labeller if none has too many, else by person: a (P,) mask of each part."""
     names = np.array(pairs.labellers, np.str_)
     parts = [names == name for name in np.unique(names)]
-    if all(part.mean() <= LARGEST_SHARE and _both_kinds(pairs.same[~part]) for part in parts):
+    if all(part.mean() <= MAX_LABELLER_SHARE and _both_kinds(pairs.same[~part]) for part in parts):
         return parts
     numbers, member = np.unique(pairs.people[:, 0], return_inverse=True)
     turn = np.random.default_rng(0).permutation(len(numbers)) % min(FOLDS, len(numbers))
@@ -97,7 +96,7 @@ def _both_kinds(same: NDArray[np.bool_]) -> bool:
 
 
 def _balanced_threshold(distances: Distances, same: NDArray[np.bool_]) -> float:
-    """The distance up to which "same" is decided best, both kinds weighing alike: between two of those seen."""
+    """Return the threshold with the best balanced accuracy, midway between two of the distances."""
     order = np.argsort(distances, kind="stable")
     ranked, kind = distances[order], same[order]
     accepted = np.cumsum(kind) / max(1, kind.sum()) - np.cumsum(~kind) / max(1, (~kind).sum())

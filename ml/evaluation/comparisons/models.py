@@ -1,4 +1,4 @@
-"""Two models side by side: what each reaches on the same searches, and the paired differences."""
+"""Compare two models on the same searches: the metrics of each, and the paired differences."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,8 +11,8 @@ from ml.errors import Corrupt, WrongShape
 from ml.evaluation.comparisons.decisions import (
     SearchDistances,
     compare_named_rightly,
+    decide_searches,
     rate_named_rightly,
-    strangers_named,
 )
 from ml.evaluation.comparisons.paired_tests import Comparison, compare
 from ml.evaluation.intervals import Interval, bootstrap_mean, bootstrap_rate
@@ -28,7 +28,7 @@ METRICS = (MAP, FIRST, TENTH, NAMED, STRANGERS, PAIRS)
 
 @dataclass(frozen=True)
 class Difference:
-    """The candidate's figure less the baseline's, its 95 % interval over people, and the permutation test's p."""
+    """The candidate's value minus the baseline's, its 95 % interval over people, and p of the permutation test."""
 
     value: float
     low: float
@@ -37,19 +37,20 @@ class Difference:
 
     @classmethod
     def of(cls, comparison: Comparison) -> Self:
-        """Take the interval and p of a comparison."""
+        """Take over the interval and p of a comparison."""
         return cls(**asdict(comparison.difference), p=comparison.p)
 
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """What a baseline and a candidate reach on the same searches or labelled pairs. Shares are 0..1.
+    """The metrics of a baseline and a candidate on the same searches or labelled pairs. Rates are 0..1.
 
-    baseline, candidate: by metric, with 95 % intervals over people; `baseline` is empty where no model serves yet
-    difference: by metric, candidate less baseline; empty without a baseline. More is better, but for `strangers_named`
-    people: who have something to be found, or whose faces were labelled; searches: faces that searched
-    gallery: faces that each search was ranked among, distractors included
-    chance: 1-call@1 of a random order, 0 where nothing was ranked
+    baseline, candidate: value of each metric with its 95 % interval over people; `baseline` is empty if no model serves
+    difference: candidate minus baseline for each metric; empty without a baseline. Higher is better, except for
+        `strangers_named`.
+    people: number of people with a face to be found, or with labelled faces; searches: number of queries
+    gallery: number of faces ranked in each search, distractors included; pairs: number of labelled pairs
+    chance: 1-call@1 of a random ranking; 0 if nothing was ranked
     """
 
     baseline: Mapping[str, Interval]
@@ -61,7 +62,7 @@ class ModelComparison:
     pairs: int = 0
     chance: float = 0.0
     labellers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """labeller -> `pairs` of theirs that were judged, and how many the `baseline` and the `candidate` got right"""
+    """For each labeller: the number of `pairs`, and how many of them `baseline` and `candidate` decided correctly."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as values for JSON."""
@@ -69,7 +70,7 @@ class ModelComparison:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote, also after JSON. Raises Corrupt."""
+        """Restore what `to_dict` returned, through JSON or not. Raises Corrupt."""
         try:
             figures = {
                 side: {name: _interval(stored) for name, stored in state[side].items()}
@@ -88,11 +89,12 @@ def compare_rankings(
     open_set: bool = True,
     searches: tuple[SearchDistances | None, SearchDistances | None] = (None, None),
 ) -> ModelComparison:
-    """Two models' rankings of the same gallery for the same queries. Intervals and tests take people whole.
+    """Compare two models' rankings of the same gallery for the same queries.
 
-    open_set: whether the default decision has a meaning: where the task is who somebody is
-    searches: what the decision goes by, of the baseline and of the candidate; else the distances of nearest faces
-    Raises WrongShape where no query has anything to find.
+    Intervals and tests treat all queries of a person together.
+    open_set: whether to compare open-set decisions, which only make sense for the task identity
+    searches: the distances for the decisions of baseline and candidate; default: the distances of nearest faces
+    Raises WrongShape if no query has a relevant face in the gallery.
     """
     mated = candidate.mated
     if not mated.any():
@@ -123,7 +125,7 @@ def _figures(ranked: Ranked, searches: SearchDistances | None) -> dict[str, Inte
     }
     if searches is not None:
         intervals[NAMED] = rate_named_rightly(searches)
-        intervals[STRANGERS] = bootstrap_rate(strangers_named(searches).stranger_named, ranked.groups)
+        intervals[STRANGERS] = bootstrap_rate(decide_searches(searches).stranger_named, ranked.groups)
     return intervals
 
 
@@ -137,7 +139,7 @@ def _differences(
     differences |= {name: of(n_call(candidate, k), n_call(baseline, k)) for name, k in ((FIRST, 1), (TENTH, 10))}
     if before is not None and after is not None:
         differences[NAMED] = Difference.of(compare_named_rightly(before, after))
-        differences[STRANGERS] = of(strangers_named(after).stranger_named, strangers_named(before).stranger_named)
+        differences[STRANGERS] = of(decide_searches(after).stranger_named, decide_searches(before).stranger_named)
     return differences
 
 
@@ -146,5 +148,5 @@ def _interval(stored: Mapping[str, Any]) -> Interval:
 
 
 def _numbers(stored: Mapping[str, Any]) -> dict[str, float]:
-    """JSON has no NaN: what is null is one."""
+    """Convert null back to NaN, which JSON lacks."""
     return {name: float("nan") if value is None else value for name, value in stored.items()}

@@ -1,4 +1,4 @@
-"""Is one system better than another? Both are judged on the same queries, pairs or folds, and compared one by one."""
+"""Paired comparisons of two systems that were measured on the same queries, pairs or folds."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from ml.evaluation.intervals import Interval, paired_difference, student_interva
 Values = NDArray[np.float64]
 
 PERMUTATIONS = 9999
-CHUNK = 1 << 21
+CHUNK_NUMBERS = 1 << 21
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """a less b, in the unit of what was compared.
+    """System a minus system b, in the unit of what was compared.
 
-    difference: the mean of the differences and its bootstrap interval over groups
-    p: of the two-sided permutation test: how often a difference as large or larger comes from chance alone
-    groups: people (or queries) that were swapped and resampled whole
+    difference: the mean difference with its bootstrap interval over groups
+    p: of the two-sided permutation test: the probability of a difference at least as large by chance
+    groups: number of people (or queries) that were resampled and swapped as a whole
     """
 
     difference: Interval
@@ -31,12 +31,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class FoldComparison:
-    """a less b over F folds, in the unit of what was compared; p values are two-sided.
+    """System a minus system b over F folds, in the unit of what was compared. All p values are two-sided.
 
-    difference: with the interval of the corrected t
-    t: paired t test; wilcoxon: signed ranks, exact; both take folds as independent, which they are not where each
-        fold's model was fitted on the others, so that they find differences too easily
-    corrected: t with its variance raised by the share of the training sets in common (Nadeau and Bengio 2003)
+    difference: the mean difference with the interval of the corrected t test
+    t: p of the paired t test; wilcoxon: p of the exact signed-rank test. Both assume independent folds. If each fold's
+        model was fitted on the other folds, they are not independent, and both tests report differences too easily.
+    corrected: p of the t test whose variance is corrected for overlapping training sets (Nadeau and Bengio 2003)
     """
 
     difference: Interval
@@ -47,11 +47,11 @@ class FoldComparison:
 
 
 def compare(a: Values, b: Values, groups: Values | None = None, *, seed: int = 0) -> Comparison:
-    """The same (Q,) queries under two systems; queries that are NaN under either are left out.
+    """Compare two systems on the same queries. Queries that are NaN under either system are left out.
 
-    groups: (Q,) whom each belongs to; None: each to itself. Raises WrongShape.
+    a, b: (Q,) values; groups: (Q,) person of each query; None: each query is a group of its own. Raises WrongShape.
     """
-    differences = _apart(a, b)
+    differences = _subtract(a, b)
     kept = np.isfinite(differences)
     if not kept.any():
         raise WrongShape("queries to compare", "judged under both systems", 0)
@@ -62,10 +62,10 @@ def compare(a: Values, b: Values, groups: Values | None = None, *, seed: int = 0
 
 
 def permutation_p(totals: Values, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
-    """The two-sided p of (G,) summed differences under swapping the two systems for whole groups.
+    """Return the two-sided p of (G,) summed differences, by swapping the two systems for whole groups.
 
-    Every swap is tried where there are no more of them than `permutations`; else so many are drawn, and the one seen
-    is counted among them, so that p is never 0 (Phipson and Smyth 2010).
+    If there are at most `permutations` different swaps, all are tried. Otherwise that many are drawn at random, and the
+    observed one is counted among them, so that p is never 0 (Phipson and Smyth 2010).
     """
     seen, slack = abs(totals.sum()), 1e-9 * np.abs(totals).sum()
     g = len(totals)
@@ -73,7 +73,7 @@ def permutation_p(totals: Values, *, permutations: int = PERMUTATIONS, seed: int
         signs = 1.0 - 2.0 * ((np.arange(2**g)[:, None] >> np.arange(g)) & 1)
         return float(np.mean(np.abs(signs @ totals) >= seen - slack))
     draw, extreme = np.random.default_rng(seed), 1
-    step = max(1, CHUNK // g)
+    step = max(1, CHUNK_NUMBERS // g)
     for start in range(0, permutations, step):
         swapped = draw.integers(0, 2, (min(step, permutations - start), g), np.int8)
         extreme += int(np.count_nonzero(np.abs((1.0 - 2.0 * swapped) @ totals) >= seen - slack))
@@ -81,10 +81,10 @@ def permutation_p(totals: Values, *, permutations: int = PERMUTATIONS, seed: int
 
 
 def compare_folds(a: Values, b: Values) -> FoldComparison:
-    """One figure a fold, (F,), under two systems; two folds or more. Raises WrongShape."""
-    from scipy.stats import wilcoxon  # most of a second to load, for one call
+    """Compare two systems by one value per fold. a, b: (F,) with two folds or more. Raises WrongShape."""
+    from scipy.stats import wilcoxon  # imported here, because it takes most of a second to load
 
-    differences, f = _apart(a, b), len(a)
+    differences, f = _subtract(a, b), len(a)
     if f < 2:
         raise WrongShape("folds to compare", "two or more", f)
     mean, spread = float(differences.mean()), float(differences.std(ddof=1))
@@ -100,7 +100,7 @@ def _t(mean: float, error: float, folds: int) -> float:
     return float(2 * stdtr(folds - 1, -abs(mean / error)))
 
 
-def _apart(a: Values, b: Values) -> Values:
+def _subtract(a: Values, b: Values) -> Values:
     if a.shape != b.shape or a.ndim != 1:
         raise WrongShape("the other system's figures", f"{a.shape}, one each", b.shape)
     return np.asarray(a - b, np.float64)

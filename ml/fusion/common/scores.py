@@ -1,4 +1,4 @@
-"""What fusion takes for scores."""
+"""Check the scores that a fusion takes."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,10 @@ Scores = NDArray[np.float64]
 
 
 def checked(scores: Scores, same: NDArray[np.bool_] | None = None, systems: int | None = None) -> Scores:
-    """As float64. Raises WrongShape where they are not (P, systems), or not one a pair of `same`; NotFinite."""
+    """Return (P, S) scores as float64.
+
+    Raises WrongShape if they are not (P, systems), or if `same` is not (P,); NotFinite.
+    """
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 2 or (systems is not None and scores.shape[1] != systems):
         raise WrongShape("scores", f"(P, {'S' if systems is None else systems})", scores.shape)

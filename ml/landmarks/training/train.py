@@ -1,8 +1,8 @@
-"""`python -m ml.landmarks.training.train --data DIR --yunet FILE --out FILE`: makes the landmark model that ships.
+"""`python -m ml.landmarks.training.train --data DIR --yunet FILE --out FILE`: train the landmark model that ships.
 
-With `--lessons FILE.npz` what the photos teach is kept there, and read from there when it is there.
-DIR holds `age*` and `identities*`, as folders or tars of photos, each of one face. Nothing else in it is read:
-never LFW, by which the model is measured.
+With `--examples FILE.npz`, the training examples are stored in that file, or read from it if it exists.
+DIR holds `age*` and `identities*`: folders or tar files of photos of one face each. Nothing else in it is read. In
+particular LFW is not, because the model is measured on it.
 """
 
 import argparse
@@ -25,20 +25,20 @@ from ml.detectors.yunet import Yunet
 from ml.errors import LikenessError
 from ml.geometry import grey, moved, warp
 from ml.images import read
-from ml.landmarks.common.patch_frames import WIDE, of_points, widened
+from ml.landmarks.common.patch_frames import WIDE_PATCH_PIXELS, frame_from_landmarks, widen_frame
 from ml.landmarks.median import Median
 from ml.landmarks.training.fit import LandmarkRecipe, accuracy, check_export, export, fit
 
 SOURCES = ("age*", "identities*")
-STEADY = 0.15
-"""A photo is left out where YuNet's runs lie further than this from their median, in eye distances."""
-HELD_OUT = 20
-"""Of so many photos one is kept to check by."""
+MAX_SPREAD = 0.15
+"""Photos whose YuNet runs lie further than this from their median are left out; in eye distances."""
+PHOTOS_PER_TEST_PHOTO = 20
+"""One photo out of so many is held out for testing."""
 log = logging.getLogger("likeness.landmarks")
 
 
-def photos(data: Path) -> Iterator[bytes]:
-    """Every JPEG of the sources, sorted."""
+def iterate_photos(data: Path) -> Iterator[bytes]:
+    """Read every JPEG file of the sources, in sorted order."""
     for source in sorted(path for pattern in SOURCES for path in data.glob(pattern)):
         if source.is_dir():
             yield from (path.read_bytes() for path in sorted(source.rglob("*.jpg")))
@@ -48,18 +48,15 @@ def photos(data: Path) -> Iterator[bytes]:
                 yield from (file.read() for m in members if (file := tar.extractfile(m)))
 
 
-class Teacher:
-    """Shows where the points of a photo lie; made anew in each process."""
+class ExampleMaker:
+    """Turns photos into training examples. Each process has one of its own."""
 
     def __init__(self, yunet: Path) -> None:
         cv2.setNumThreads(1)
         self.hog, self.median = Hog(), Median(Yunet(yunet))
 
-    def lesson(self, data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.float32]] | None:
-        """A wide grey patch and its points; None where no face is seen, or not steadily.
-
-        The patch is (WIDE, WIDE), the points are (5, 2).
-        """
+    def make(self, data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.float32]] | None:
+        """Return a wide grey patch (W, W) and its (5, 2) points; None if no face is found, or if the runs disagree."""
         try:
             image = read(data)
         except LikenessError:
@@ -70,55 +67,55 @@ class Teacher:
             return None
         points = np.median(runs, axis=0)
         away = np.linalg.norm(runs - points, axis=2) / np.linalg.norm(points[1] - points[0])
-        if np.median(away, axis=0).max() > STEADY:
+        if np.median(away, axis=0).max() > MAX_SPREAD:
             return None
-        frame = widened(of_points(points))
-        return grey(warp(image, frame, (WIDE, WIDE))), moved(frame, points)
+        frame = widen_frame(frame_from_landmarks(points))
+        return grey(warp(image, frame, (WIDE_PATCH_PIXELS, WIDE_PATCH_PIXELS))), moved(frame, points)
 
 
-_teachers: list[Teacher] = []
+_example_makers: list[ExampleMaker] = []
 
 
-def _start(yunet: Path) -> None:
-    _teachers.append(Teacher(yunet))
+def _start_process(yunet: Path) -> None:
+    _example_makers.append(ExampleMaker(yunet))
 
 
-def _lesson(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.float32]] | None:
-    return _teachers[0].lesson(data)
+def _make_example(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.float32]] | None:
+    return _example_makers[0].make(data)
 
 
-def lessons(data: Path, yunet: Path) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """(n, WIDE, WIDE) patches and their (n, 5, 2) points; a process for each core."""
-    with ProcessPoolExecutor(cpu_count(), get_context("spawn"), _start, (yunet,)) as pool:
-        examples = [one for one in pool.map(_lesson, photos(data), chunksize=32) if one]
+def make_examples(data: Path, yunet: Path) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Make examples of all photos, with one process per core: (n, W, W) patches and their (n, 5, 2) points."""
+    with ProcessPoolExecutor(cpu_count(), get_context("spawn"), _start_process, (yunet,)) as pool:
+        examples = [one for one in pool.map(_make_example, iterate_photos(data), chunksize=32) if one]
     return np.stack([patch for patch, _ in examples]), np.stack([points for _, points in examples])
 
 
 def main() -> None:
-    """Make the landmark model that the command line asks for."""
+    """Train and export the landmark model as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m ml.landmarks.training.train", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--yunet", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=LandmarkRecipe.epochs)
-    parser.add_argument("--lessons", type=Path)
+    parser.add_argument("--examples", type=Path)
     args = parser.parse_args()
     check_export()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    if args.lessons and args.lessons.exists():
-        kept = np.load(args.lessons)
+    if args.examples and args.examples.exists():
+        kept = np.load(args.examples)
         wide, points = kept["wide"], kept["points"]
     else:
-        wide, points = lessons(args.data, args.yunet)
-        if args.lessons:
-            np.savez(args.lessons, wide=wide, points=points)
-    known = np.arange(len(wide)) % HELD_OUT != 0
-    log.info("%d photos to learn from, %d to check by", known.sum(), (~known).sum())
+        wide, points = make_examples(args.data, args.yunet)
+        if args.examples:
+            np.savez(args.examples, wide=wide, points=points)
+    known = np.arange(len(wide)) % PHOTOS_PER_TEST_PHOTO != 0
+    log.info("%d photos for training, %d for testing", known.sum(), (~known).sum())
     recipe = LandmarkRecipe(epochs=args.epochs)
     model = fit(wide[known], points[known], recipe, lambda epoch, loss: log.info("epoch %d: %.4f", epoch, loss))
     for fine, when in ((0.0, "first"), (1.0, "second")):
         right = accuracy(model, wide[~known], points[~known], replace(recipe, fine=fine))
-        log.info("%s pass, one look: all five points within 15 %% on %.1f %%", when, 100 * right)
+        log.info("%s pass, one view: all five points within 15 %% of the eye distance on %.1f %%", when, 100 * right)
     export(model, args.out)
 
 

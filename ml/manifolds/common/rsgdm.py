@@ -9,14 +9,14 @@ from torch.optim import Optimizer
 
 
 class Rsgdm(Optimizer):
-    """m <- nu Pi(m) + eta Pi(grad), X <- Y(-m) (equations 10 and 11).
+    """m <- nu Pi(m) + eta Pi(grad), X <- Y(-m) (equations 10 and 11), with momentum m, projection Pi and retraction Y.
 
-    eta stands inside m, as printed: after eta falls, m still remembers the steps of before. torch.optim.SGD and geoopt
-    keep it outside, which is the same while eta is constant. m starts at zero. Each group names its `manifold`.
+    As in the paper, m includes the learning rate eta, so earlier steps keep their rate when eta is lowered.
+    torch.optim.SGD and geoopt apply eta outside m, which is the same if eta is constant. m starts at zero.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, momentum: float = 0.9) -> None:
-        """lr: eta; momentum: nu. groups: {"params": [...], "manifold": Manifold}, with their own lr if they like."""
+        """Take groups {"params": [...], "manifold": Manifold}, optionally with an "lr". lr: eta; momentum: nu"""
         super().__init__(groups, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
@@ -36,6 +36,6 @@ class Rsgdm(Optimizer):
         vector = group["lr"] * manifold.gradient(point, point.grad)
         if "momentum" in state:
             vector.add_(state["momentum"], alpha=group["momentum"])
-        # Pi is linear, so one projection of the sum is both of equation 10's
+        # Pi is linear, so one projection of the sum replaces the two of equation 10
         momentum = state["momentum"] = manifold.project(point, vector, state)
         point.copy_(manifold.retract(point, -momentum))

@@ -1,4 +1,4 @@
-"""Batches of pairs of several tasks in turn: the loop around Algorithm 1 of CP-mtML (002)."""
+"""Learn from batches of pairs of several tasks in turn: the loop around Algorithm 1 of CP-mtML (002)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ml.metric_learning.pairs import PairCycle, PairSet
 from ml.metric_learning.training_loop import TrainingLoop, TrainingOutcome, averaging_pace
 
 MIN_RATE_FACTOR = 1e-3
-"""A descent that diverges begins again at half the rate, down to this share of it."""
+"""A fit that diverges restarts at half the rate, down to this share of the original rate."""
 EVALUATIONS, LOSS_WINDOW = 20, 100
 
 
@@ -35,7 +35,7 @@ class HingeSchedule:
 
 
 class HingeLearner:
-    """start is left unchanged; `best` is the copy that was kept."""
+    """Steps projections by batches of pairs. `start` is not changed; `best` is the copy that was kept."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class HingeLearner:
         self.cycles = [PairCycle(count, min(schedule.batch, count), rng) for count in counts]
 
     def step(self, step: int) -> float:
-        """Raises FloatingPointError if the steps are so long that nothing finite is left."""
+        """Learn from one batch. See `BatchLearner.step`. Raises FloatingPointError if the fit diverges."""
         task, schedule = (step - 1) % len(self.pair_sets), self.schedule
         batch = self.pair_sets[task].select(self.cycles[task].draw())
         loss = self.live.step(task, self.rows, batch.pairs, batch.sign, batch.weight, schedule.rates)
@@ -73,9 +73,10 @@ def descend_safely(
     progress: Progress,
     score: Callable[[Projections], float] | None,
 ) -> tuple[Projections, TrainingOutcome]:
-    """Fits projections, from the start again at half the rate whenever the descent diverges.
+    """Fit projections; whenever the fit diverges, restart it at half the rate.
 
-    make_learner: of this share of the rate; score: of projections on the people held out. Raises NotFinite.
+    make_learner: makes a learner at a share of the original rate; score: scores projections on held-out people
+    Raises NotFinite if the fit diverges at every rate.
     """
     report, factor = _only_forward(progress), 1.0
     loop = TrainingLoop(steps, EVALUATIONS, evaluates_start=True, loss_window=LOSS_WINDOW)
@@ -96,7 +97,7 @@ def _score_averaged(learner: HingeLearner, score: Callable[[Projections], float]
 
 
 def _only_forward(progress: Progress) -> Progress:
-    """Progress that stays where it is while a repeated descent catches up."""
+    """Return a progress function that does not go backwards while a restarted fit catches up."""
     furthest = 0
 
     def report(step: int, steps: int, values: dict[str, float]) -> None:

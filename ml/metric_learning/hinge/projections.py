@@ -1,4 +1,4 @@
-"""Projections learned from pairs: Algorithm 1 of CP-mtML (002), many pairs at a step.
+"""Projections learned from pairs: Algorithm 1 of CP-mtML (002), with batches of pairs.
 
 A pair (i, j) with sign y violates its constraint where y (b_t - d_t^2) < 1, with d_t^2 = |L_0 u|^2 + |L_t u|^2 and
 u = x_i - x_j. Then L_0 -= eta_0 y L_0 u u^T, L_t -= eta y L_t u u^T, b_t += 0.1 eta y: half the gradient of the
@@ -50,7 +50,7 @@ class Projections:
         return replace(self, common=common, own=[p.clone() for p in self.own], bias=list(self.bias), _scratch=None)
 
     def move_towards(self, other: Self, pace: float) -> None:
-        """Moves a share of the way to another's."""
+        """Move by a share of the way towards other projections."""
         pairs = zip(self._tensors, other._tensors, strict=True)
         for here, there in pairs:
             here.lerp_(there, pace)
@@ -61,10 +61,10 @@ class Projections:
         return self.own if self.common is None else [self.common, *self.own]
 
     def step(self, task: int, rows: Tensor, pairs: Tensor, sign: Tensor, weight: Tensor, rates: Rates) -> float:
-        """One update by a batch of one task's pairs; a batch of one is a step of Algorithm 1 to the letter.
+        """Update by a batch of one task's pairs, and return the mean loss. A batch of one is a step of Algorithm 1.
 
-        All pairs of a batch see the projections before it. A pair's gradient is of rank one, so both products are with
-        its u alone. rows: (N, D); pairs: (B, 2); sign: (B,) +1 or -1; weight: (B,). Returns the mean loss.
+        All gradients are computed with the projections before the update.
+        rows: (N, D); pairs: (B, 2); sign: (B,) +1 or -1; weight: (B,)
         """
         u, spare = self._subtract(rows, pairs)
         z = u @ self.stack(task).T
@@ -79,7 +79,7 @@ class Projections:
         return float((weight * loss).mean())
 
     def _subtract(self, rows: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, D) u of each pair, and as much scratch memory again: fresh memory at each step is slow."""
+        """Return u of each pair, (B, D), and scratch memory of the same size, which is reused for speed."""
         if self._scratch is None or self._scratch.shape[1] < len(pairs):
             self._scratch = torch.empty(2, len(pairs), rows.shape[1], dtype=rows.dtype, device=rows.device)
         first, second = self._scratch[:, : len(pairs)]

@@ -71,7 +71,7 @@ class LogisticLearner:
         self.best = [p.clone() for p in self.averaged]
 
     def score(self, score: Score) -> float:
-        """The score of the averaged parameters."""
+        """Return the score of the averaged parameters."""
         live = [p.clone() for p in self.model.parameters]
         for parameter, mean in zip(self.model.parameters, self.averaged, strict=False):
             parameter.copy_(mean)
@@ -81,7 +81,7 @@ class LogisticLearner:
         return value
 
     def restore(self) -> float:
-        """Gives the map its best parameters. Returns the bias that belongs to them."""
+        """Set the map to its best parameters, and return their bias."""
         for parameter, best in zip(self._parameters, self.best, strict=True):
             parameter.copy_(best)
         return float(self.bias)
@@ -97,9 +97,9 @@ def descend(
     *,
     early_stopping: bool = True,
 ) -> tuple[float, TrainingOutcome]:
-    """Fits the map's parameters, of which the best average is kept.
+    """Fit the parameters of a map and keep their best average. Returns the bias and the outcome.
 
-    early_stopping: by the people held out, if there are any. Returns the bias and the outcome.
+    early_stopping: whether held-out people, if there are any, determine the best step
     """
     learner = LogisticLearner(model, data.coordinates, batches, schedule, bias)
     score = data.make_score(lambda faces: model.project(data.select(faces), faces)) if early_stopping else None

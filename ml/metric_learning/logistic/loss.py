@@ -1,4 +1,4 @@
-"""The logistic loss of LDML over all pairs of a batch, and the scale at which it is least."""
+"""The logistic loss of LDML over all pairs of a batch, and the scale that minimises it."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ NEWTON_ROUNDS = 40
 
 
 def logistic_loss(z: Tensor, bias: Tensor, sign: Tensor, weight: Tensor) -> tuple[float, Tensor, Tensor]:
-    """LDML's loss over all ordered pairs of a batch, with its gradient as a graph Laplacian (003, equation 5).
+    """Compute LDML's loss over all ordered pairs of a batch, and its gradient, as a graph Laplacian (003, equation 5).
 
     sum_ij w_ij ln(1 + exp(-y_ij (b - |z_i - z_j|^2)))
     z: (B, d); bias: (); sign: (B, B) of -1 and +1; weight: (B, B), symmetric like sign.
@@ -24,9 +24,9 @@ def logistic_loss(z: Tensor, bias: Tensor, sign: Tensor, weight: Tensor) -> tupl
 
 
 def spherical_loss(z: Tensor, bias: Tensor, batch: PairBatch, radius: float) -> tuple[float, Tensor, Tensor]:
-    """`logistic_loss` of z (B, d) scaled to length `radius`, with its gradients by the unscaled z and by the bias.
+    """Compute `logistic_loss` of z (B, d) scaled to length `radius`, and its gradients by the unscaled z and the bias.
 
-    A radius of 0 leaves z as it is.
+    If the radius is 0, z is not scaled.
     """
     if not radius:
         return logistic_loss(z, bias, batch.sign, batch.weight)
@@ -37,9 +37,9 @@ def spherical_loss(z: Tensor, bias: Tensor, batch: PairBatch, radius: float) -> 
 
 
 def fit_scale(z: Tensor, batch: PairBatch) -> tuple[float, float]:
-    """The scale a and bias b at which the loss with b - a |z_i - z_j|^2 is least, by damped Newton steps.
+    """Find the scale a and bias b that minimise the loss with b - a |z_i - z_j|^2, by damped Newton steps.
 
-    z: (B, d).
+    z: (B, d)
     """
     unit = median_squared_distance(z)
     distances = (squared_distances(z) / unit).double().flatten()

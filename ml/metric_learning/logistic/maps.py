@@ -1,4 +1,4 @@
-"""Maps that are learned from pairs, with the gradient by their parameters."""
+"""Maps that are learned from pairs, with the gradients by their parameters."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -17,16 +17,16 @@ class LearnableMap(Protocol):
     """The root mean square of each parameter: the rate of its steps is relative to it."""
 
     def project(self, rows: Tensor, faces: Ids) -> Tensor:
-        """(B, r) rows and their indexes -> (B, d)."""
+        """Map (B, r) rows to (B, d). faces: (B,) indexes of the rows"""
 
     def gradients(self, rows: Tensor, faces: Ids, by_z: Tensor) -> list[Tensor]:
-        """The gradient by each parameter, regulariser included, from the gradient by z (B, d)."""
+        """Return the gradient by each parameter, regulariser included, from the gradient by z (B, d)."""
 
 
 class LinearMap:
     """z = L x, with the regulariser shrink |L|^2 + proximal_weight |L - L_start|^2 (squared Frobenius norms).
 
-    projection: (d, r)
+    projection: the initial L, (d, r)
     """
 
     def __init__(self, projection: Tensor, shrink: float = 0.0, proximal_weight: float = 0.0) -> None:
@@ -45,13 +45,13 @@ class LinearMap:
 
 
 class LocalMaps:
-    """z = sum_s q_s ((C + D_s) x + b_s): CLML with each local map as a common part and a deviation (003, equation 3).
+    """z = sum_s q_s ((C + D_s) x + b_s): CLML with each local map L_s = C + D_s as a common part and a deviation.
 
-    With L_s = C + D_s, its regulariser is the mean over s of shrink (|L_s|^2 + |b_s|^2), the paper's norm made
-    independent of k, plus pull |L_s - their mean|^2 and anchor |b_s|^2. A face meets only the maps whose q_s is above
-    zero.
-    projection: (d, r), the global map that all of them start from; q: (N, k), its rows sum to 1; offset_size: the size
-    that the rate of the offsets is relative to
+    The regulariser is the mean over s of shrink (|L_s|^2 + |b_s|^2), the paper's norm made independent of k, plus
+    pull |L_s - mean of all|^2 and anchor |b_s|^2. For each face, only the maps with q_s above zero are computed.
+    projection: (d, r), the global map from which all local maps start; q: (N, k), whose rows sum to 1
+    offset_size: the size to which the step of the offsets is relative
+    Source: 003, equation 3.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LocalMaps:
 
 
 def iterate_members(q: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Each component that has any row, with its rows. q: (N, k), sparse."""
+    """Iterate over the components that have any row, with their rows. q: (N, k), sparse"""
     for s in torch.nonzero(q.sum(0)).flatten().tolist():
         yield s, torch.nonzero(q[:, s]).flatten()
 

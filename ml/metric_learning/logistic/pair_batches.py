@@ -10,7 +10,7 @@ from ml.metric_learning.batches import FaceBatches
 from ml.types import Ids
 
 HALF_TRUST_LABELS = 1000
-"""Labelled pairs of not the same at which `negatives` counts half, when nothing else is known."""
+"""If nothing but labelled pairs is known, `negatives` has half of its effect at this number of "not the same" pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class PairBatches(FaceBatches):
     negatives: float = 20.0
 
     def draw(self, device: torch.device, dtype: torch.dtype = torch.float32) -> PairBatch:
-        """Draw the faces of the next batch with the labels of all their pairs."""
+        """Draw the faces of the next batch, and label all of their pairs."""
         chosen = self.draw_faces()
         positives, negatives = self._derive(chosen, device)
         labels = self.draw_labels()
@@ -46,7 +46,7 @@ class PairBatches(FaceBatches):
         return PairBatch(faces, sign, weight)
 
     def _derive(self, chosen: Ids, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Which pairs of these faces are the same, and which are not; neither where a label overrides them."""
+        """Return which pairs of these faces are the same, and which are not; neither where a label overrides them."""
         values = torch.from_numpy(self.task.values[chosen]).to(device)
         positives = (values[:, None] - values[None, :]).abs() <= self.task.tolerance
         negatives = ~positives
@@ -59,7 +59,7 @@ class PairBatches(FaceBatches):
         return positives, negatives
 
     def _mix(self, labels: Ids, n: int, sign: Tensor, weight: Tensor) -> None:
-        """Writes the labelled pairs, whose faces follow in the batch from `n` on, two by two."""
+        """Write the labelled pairs, whose faces are in the batch from position `n` on, two by two."""
         same = torch.from_numpy(self.task.same[labels]).to(sign.device)
         label_weight = torch.from_numpy(self.task.weights[labels]).to(weight)
         if not self.derives:
@@ -74,10 +74,9 @@ class PairBatches(FaceBatches):
 
 
 def balance_weights(positives: Tensor, negatives: Tensor, ratio: float, dtype: torch.dtype) -> Tensor:
-    """Weights that sum to 1, of which the negatives together have `ratio` times what the positives have.
+    """Return (B, B) weights that sum to 1, such that all negatives together weigh `ratio` times all positives.
 
-    positives, negatives: masks of one shape, which the weights have too.
-    All are (B, B).
+    positives, negatives: (B, B) bool masks
     """
     share = torch.tensor([1.0, ratio], dtype=dtype, device=positives.device)
     counts = torch.stack([positives.sum(), negatives.sum()])

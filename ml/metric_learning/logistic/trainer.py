@@ -50,10 +50,10 @@ class LinearFit:
 
 
 class LogisticTrainer:
-    """What a method's fits of maps share: its options, the data and the batches."""
+    """The parts that the fits of a method share: its options, the data and the batches."""
 
     def __init__(self, method: LogisticMethod, data: TrainingSet) -> None:
-        """Holds people out and projects the rows. Raises TooFewPairs, WrongShape, NotFitted."""
+        """Hold people out and project the rows. Raises TooFewPairs, WrongShape, NotFitted."""
         self.method, self.options = method, method.map
         task, held_out = split_training_set(data, method.batches.min_pairs, method.held_out, method.seed)
         rows = as_tensor(data.rows, select_device(method.device))
@@ -92,7 +92,7 @@ class LogisticTrainer:
         return AdamSchedule(steps, rate, averaging=self.options.averaging)
 
     def fit_linear(self, steps: int, progress: Progress, *, early_stopping: bool = True) -> LinearFit:
-        """The first map, from the method's start."""
+        """Fit the first map, from the method's start."""
         projection, bias = self.rescale(self._initial_map())
         proximal = scale_proximal_weight(self.options.proximal_weight, self.options.prior, self.data.task)
         model = self.make_map(projection, proximal)
@@ -104,21 +104,21 @@ class LogisticTrainer:
         return LinearFit(model, bias, outcome)
 
     def make_map(self, projection: Tensor, proximal_weight: float) -> LinearMap:
-        """A map with this method's regularisers, which are measured in the variance of the descriptors.
+        """Make a map with this method's regularisers, which are scaled by the variance of the descriptors.
 
-        projection: (d, r).
+        projection: (d, r)
         """
         variance = self.data.mean_squared_norm
         return LinearMap(projection, self.options.shrink * variance, proximal_weight * variance)
 
     def rescale(self, projection: Tensor) -> tuple[Tensor, float]:
-        """The map at the scale, and the bias, where the loss of a batch is least. projection: (d, r)."""
+        """Return a (d, r) projection at the scale, and the bias, with the smallest loss on a batch."""
         batch = self._draw(projection)
         scale, bias = fit_scale(self.data.select(batch.faces) @ projection.T, batch)
         return projection * scale**0.5, bias
 
     def _fit_radius(self, projection: Tensor) -> tuple[float, float]:
-        """The length of z, and the bias, where the loss of a batch of equal lengths is least, times `spherical`."""
+        """Return the best length of z, times `spherical`, and the bias for it, on a batch of equal lengths."""
         batch, share = self._draw(projection), self.options.spherical
         z = torch.nn.functional.normalize(self.data.select(batch.faces) @ projection.T)
         scale, bias = fit_scale(z, batch)
@@ -128,7 +128,7 @@ class LogisticTrainer:
         return self.batches.draw(projection.device, projection.dtype)
 
     def _initial_map(self) -> Tensor:
-        """L in the coordinates of the subspace, (dim, r)."""
+        """Return the initial L in the coordinates of the subspace, (dim, r)."""
         known, dim = self.data.known, self.method.dim
         if self.start is not None:
             return self.data.subspace.restrict(self.start[0])
@@ -143,25 +143,25 @@ class LogisticTrainer:
 
 
 def export_linear(fitted: LinearFit, subspace: Subspace) -> dict[str, NDArray[Any]]:
-    """The arrays that an embedder of one linear map keeps. The projection is (d, D)."""
+    """Return the arrays that an embedder with one linear map keeps: the projection (d, D) and the offset (d,)."""
     projection = subspace.lift(fitted.map.projection)
     kept = {"projection": projection, "offset": projection @ subspace.mean}
     return as_arrays(kept) | {"bias": np.array(fitted.bias, np.float32)}
 
 
 def require_linear_map(owner: Embedder, model: Embedder) -> tuple[Rows, Rows]:
-    """The model's projection and offset. Raises CannotGoOn if it is not one linear map of the row, NotFitted.
+    """Return the model's projection (d, D) and offset (d,).
 
-    They are (d, D) and (d,).
+    Raises CannotGoOn if it is not one linear map of the row, NotFitted.
     """
     linear = model.linear_map()
     if linear is None:
-        raise CannotGoOn(f"{type(owner).__name__} goes on from one linear map, which {type(model).__name__} is not")
+        raise CannotGoOn(f"{type(owner).__name__} can start from one linear map, which {type(model).__name__} is not")
     return linear
 
 
 def get_linear_map(embedder: Embedder, learned: Mapping[str, NDArray[Any]]) -> tuple[Rows, Rows]:
-    """The map that an embedder of one linear map has learned. Raises NotFitted. Returns (d, D) and (d,)."""
+    """Return the projection (d, D) and offset (d,) that an embedder has learned. Raises NotFitted."""
     if not learned:
         raise NotFitted(type(embedder).__name__)
     return learned["projection"], learned["offset"]

@@ -1,4 +1,4 @@
-"""Descent of an embedding layer on fixed descriptors: mined triplets, and a pull towards the start."""
+"""Train an embedding layer on fixed descriptors, by mined triplets and a pull towards the start."""
 
 import math
 from dataclasses import dataclass
@@ -23,10 +23,11 @@ EVALUATIONS = 20
 
 @dataclass(frozen=True)
 class LayerSchedule:
-    """rate, scale_rate: of rSGD-M and of RMSProp, which fall to zero over the last half
+    """The schedule of a layer's training.
 
-    proximal_weight: of the pull of each squared distance to what it was at the start
-    distance: the median squared distance at the start, the unit of that pull
+    rate, scale_rate: steps of rSGD-M and of RMSProp, which fall to zero over the last half
+    proximal_weight: weight of the pull of each squared distance to its initial value
+    distance: median squared distance at the start, the unit of that pull
     """
 
     steps: int
@@ -39,7 +40,7 @@ class LayerSchedule:
 
 @dataclass(frozen=True, eq=False)
 class LayerFit:
-    """matrix: (r, p) after so many steps; loss: None before any; held_out: None if nobody was held out."""
+    """A fitted layer. matrix: (r, p) after `steps` steps; loss: None without steps; held_out: None if nobody was."""
 
     matrix: Tensor
     steps: int
@@ -106,9 +107,9 @@ class LayerLearner:
 
 
 def descend(learner: LayerLearner, unit: bool, progress: Progress) -> LayerFit:
-    """Fits the layer. The start is kept if the best matrix is no better on the people held out than by chance.
+    """Fit the layer. The start is kept unless the best matrix is better on held-out people than chance explains.
 
-    unit: whether embeddings are scored at unit length
+    unit: whether embeddings are divided by their norm before they are scored
     """
     start = learner.best
     score = MatrixScore.of(learner.data, unit)
@@ -122,13 +123,13 @@ def descend(learner: LayerLearner, unit: bool, progress: Progress) -> LayerFit:
 
 
 def chance_margin(data: FitData, score: float) -> float:
-    """The gain that may be chance: a quarter of the standard error, as the same people score both."""
+    """Return the gain that may be due to chance: a quarter of the standard error, since the comparison is paired."""
     people = max(1, len(np.unique(data.held_out.people))) if data.held_out else 1
     return 0.25 * math.sqrt(max(score * (1 - score), 0.0) / people)
 
 
 class MatrixScore:
-    """Scores matrices (r, p) by the people held out."""
+    """Scores (r, p) matrices on held-out people."""
 
     def __init__(self, data: FitData, unit: bool) -> None:
         self._matrix: Tensor | None = None
@@ -142,7 +143,7 @@ class MatrixScore:
 
     @classmethod
     def of(cls, data: FitData, unit: bool) -> "MatrixScore | None":
-        """unit: whether embeddings are scored at unit length. None if nobody is held out."""
+        """Make a score; None if nobody is held out. unit: whether embeddings are divided by their norm"""
         made = cls(data, unit)
         return made if made._score else None
 

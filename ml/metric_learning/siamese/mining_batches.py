@@ -1,4 +1,4 @@
-"""Batches of faces in which triplets are mined; labelled pairs are mixed in, and override the values."""
+"""Batches of faces for mining triplets. Labelled pairs are mixed in, and override the values."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from ml.metric_learning.batches import FaceBatches
 from ml.types import Ids
 
 PARTNERS_PER_FACE = 4
-"""Of each face that a labelled pair brings into a batch, so many of its other labelled pairs come along."""
+"""For each face that a labelled pair brings into a batch, this many of its other labelled pairs are added."""
 PRESUMED_NEGATIVES = 16
-"""Random faces taken as negatives for a face that nobody labelled as different from another."""
+"""Random faces that serve as negatives for a face without a "not the same" label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,10 @@ class MiningBatch:
     label_share: float
 
     def weigh(self, triplets: Tensor) -> Tensor | None:
-        """(T, 3) -> (T,), which sum to 1; None if all weigh alike. A triplet is labelled if one of its edges is."""
+        """Return the (T,) weights of (T, 3) triplets, which sum to 1; None if all weigh alike.
+
+        A triplet counts as labelled if one of its pairs is.
+        """
         if not self.label_share:
             return None
         anchor, positive, negative = triplets.T
@@ -61,7 +64,7 @@ class MiningBatches(FaceBatches):
         self.partner_count = np.bincount(ends[:, 0], minlength=self.face_count)
 
     def draw(self, device: torch.device) -> MiningBatch:
-        """Draw the faces of the next batch with the labels of their pairs."""
+        """Draw the faces of the next batch, and label their pairs."""
         chosen = self.draw_faces()
         faces = np.unique(np.concatenate([self.task.faces[chosen], self._draw_labelled_faces()]))
         values = torch.from_numpy(self.value[faces]).to(device)
@@ -76,17 +79,17 @@ class MiningBatches(FaceBatches):
         return batch
 
     def _draw_labelled_faces(self) -> Ids:
-        """Faces of a few labelled pairs, and a few partners of each."""
+        """Draw the faces of a few labelled pairs, and a few partners of each."""
         seeds = self.task.pairs[self.draw_labels()].ravel()
         first = np.cumsum(self.partner_count) - self.partner_count
         offsets = self.rng.integers(0, self.partner_count[seeds, None], (len(seeds), PARTNERS_PER_FACE))
         return np.concatenate([seeds, self.partners[(first[seeds, None] + offsets).ravel()]])
 
     def _mix(self, batch: MiningBatch) -> None:
-        """Writes every labelled pair whose faces are both in the batch.
+        """Write every labelled pair whose faces are both in the batch.
 
-        A face with a labelled negative and no positive is its own positive: the negative should be a margin away. One
-        with a positive and no negative takes a few random faces as negatives.
+        A face with a labelled negative and no positive becomes its own positive, so the negative should be a margin
+        away. A face with a positive and no negative gets a few random faces as negatives.
         """
         positives, negatives, labelled_negatives = batch.positives, batch.negatives, batch.labelled_negatives
         located = self.locate_labels(batch.faces)
