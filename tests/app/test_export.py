@@ -177,7 +177,7 @@ def test_what_is_not_there_is_refused_with_what_is(home: Path) -> None:
     assert "there are: clml" in refused(home, "--method", "none")
     assert "cslbp" in refused(home, "--method", "l2", "--descriptor", "none")
     assert "manifest" in refused(home, "--method", "l2", "--descriptor", "onnx")
-    assert "is not a manifest" in refused(home, "--method", "l2", "--descriptor", "none.json")
+    assert "no manifest at" in refused(home, "--method", "l2", "--descriptor", "none.json")
     assert "has no option" in refused(home, "--method", "cosine", "--dim", "5")
 
 

@@ -16,7 +16,7 @@ from ml.types import CropKind, Crops, Ids, Rows
 
 HEIGHT, WIDTH = CROP_SHAPES["grey"]
 CELL_HELP = "side of a cell"
-MARGIN_HELP = "cells left out on each side of the crop; with 1, most of what is behind the face"
+MARGIN_HELP = "cells left out on each side of the crop; 1 leaves out most of what is behind the face"
 MAX_MARGIN = 24
 Codes = NDArray[np.uint8]
 

@@ -35,7 +35,8 @@ function readValue({ type, items, choices }, input) {
 const isNumeric = (type) => type === "integer" || type === "number";
 const isChanged = ([option, value]) => value !== undefined && JSON.stringify(value) !== JSON.stringify(option.default);
 
-function describeRange({ minimum, maximum, unit }) {
+function describeRange({ type, minimum, maximum, unit }) {
+  if (type === "array") return `${unit}, separated by commas`;
   const range = minimum === null ? "" : maximum === null ? `${minimum} or more` : `${minimum} to ${maximum}`;
   return [range, unit].filter(Boolean).join(" ");
 }
