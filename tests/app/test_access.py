@@ -1,4 +1,4 @@
-"""The door: keys, roles, bindings and sizes, before any body is read."""
+"""Access to the API: keys, roles, bound keys and size limits, all checked before a body is read."""
 
 import socket
 import time
@@ -10,28 +10,28 @@ from tests.service import Service
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer nonsense"}, {"x-api-key": "nonsense"}])
-def test_without_a_valid_key_the_answer_is_401_as_a_problem(service: Service, headers: dict[str, str]) -> None:
+def test_a_request_without_a_valid_key_gets_a_401_problem(service: Service, headers: dict[str, str]) -> None:
     answer = httpx.get(f"{service.url}/v1/collections", headers=headers)
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
     assert {"type", "title", "status", "detail", "code", "request_id"} <= answer.json().keys()
 
 
-def test_a_key_is_taken_as_bearer_and_as_x_api_key(service: Service) -> None:
+def test_a_key_is_accepted_as_bearer_token_and_as_x_api_key(service: Service) -> None:
     bearer = service.key("reader")
     secret = bearer["Authorization"].removeprefix("Bearer ")
     for headers in (bearer, {"x-api-key": secret}):
         assert httpx.get(f"{service.url}/v1/collections", headers=headers).status_code == 200
 
 
-def test_a_role_may_do_its_own_and_no_more(service: Service) -> None:
+def test_a_role_is_refused_what_a_higher_role_may_do(service: Service) -> None:
     url = f"{service.url}/v1/collections/a"
     assert httpx.put(url, headers=service.key("reader")).status_code == 403
     assert httpx.put(url, headers=service.key("operator")).status_code == 201
     assert httpx.get(f"{service.url}/v1/keys", headers=service.key("operator")).status_code == 403
 
 
-def test_a_bound_key_opens_its_own_collections_only(service: Service) -> None:
+def test_a_bound_key_can_access_only_its_own_collections(service: Service) -> None:
     headers = service.key("operator", "mine")
     assert httpx.put(f"{service.url}/v1/collections/mine", headers=headers).status_code == 201
     assert httpx.put(f"{service.url}/v1/collections/other", headers=headers).status_code == 403
@@ -47,7 +47,7 @@ def test_a_revoked_key_is_refused(service: Service) -> None:
     assert answer.status_code == 401
 
 
-def test_a_body_without_a_key_is_refused_before_it_is_sent(service: Service) -> None:
+def test_a_request_without_a_key_is_refused_before_its_body_arrives(service: Service) -> None:
     host, port = service.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as raw:
         raw.sendall(b"POST /v1/collections/a:import HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n\r\n")
@@ -56,13 +56,13 @@ def test_a_body_without_a_key_is_refused_before_it_is_sent(service: Service) -> 
         assert time.monotonic() - began < 5
 
 
-def test_who_sends_all_of_a_body_that_is_refused_hears_why(service: Service) -> None:
+def test_a_client_that_sends_its_whole_body_still_receives_the_refusal(service: Service) -> None:
     body = b"x" * 800_000
     refused = [httpx.post(f"{service.url}/v1/labels", content=body) for _ in range(20)]
     assert {answer.status_code for answer in refused} == {401}
 
 
-def test_a_body_over_the_limit_is_refused_by_its_declared_and_by_its_counted_length(service: Service) -> None:
+def test_a_body_over_the_limit_is_refused_by_declared_and_by_counted_length(service: Service) -> None:
     over = service.resources.settings.max_json_bytes + 1
 
     def undeclared():  # type: ignore[no-untyped-def]
@@ -75,6 +75,6 @@ def test_a_body_over_the_limit_is_refused_by_its_declared_and_by_its_counted_len
     assert "bytes" in declared.json()["detail"]
 
 
-def test_an_unknown_path_is_a_problem_too(service: Service) -> None:
+def test_an_unknown_path_is_answered_with_a_problem(service: Service) -> None:
     answer = service.client.get("/v1/nonsense")
     assert (answer.status_code, answer.json()["code"]) == (404, "ResourceNotFound")

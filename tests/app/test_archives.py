@@ -1,4 +1,4 @@
-"""Archives: listed in bounded memory, read at random, refused where they are hostile."""
+"""Archives: listed in bounded memory, read in any order, and refused when they are hostile."""
 
 import gzip
 import io
@@ -51,7 +51,7 @@ def listed(path: Path, limits: ArchiveLimits = LIMITS) -> list[Entry]:
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip", "stored zip", "folder"])
-def test_every_file_is_listed_and_read_where_it_lies(kind: str, tmp_path: Path) -> None:
+def test_every_file_is_listed_and_can_be_read_in_any_order(kind: str, tmp_path: Path) -> None:
     everything = FILES | HIDDEN
     path = {
         "tar": lambda: tar(tmp_path / "a", everything),
@@ -73,13 +73,13 @@ def test_every_file_is_listed_and_read_where_it_lies(kind: str, tmp_path: Path) 
         archive.read(next(e for e in entries if e.size > 3), 3)
 
 
-def test_a_tar_of_the_folder_itself_is_taken(tmp_path: Path) -> None:
+def test_a_tar_that_contains_the_folder_itself_is_accepted(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a", "w") as archive:
         archive.add(folder(tmp_path / "f", FILES), ".")
     assert sorted(e.name for e in listed(tmp_path / "a")) == sorted(FILES)
 
 
-def test_a_packed_tar_is_unpacked_in_its_place(tmp_path: Path) -> None:
+def test_a_compressed_tar_is_decompressed_in_place(tmp_path: Path) -> None:
     path = tar(tmp_path / "a", FILES, "w:gz")
     assert is_gzip(path)
     unpack_gzip(path, LIMITS)
@@ -135,7 +135,7 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
         open_archive(path).read(Entry("link.jpg", 1, 1), 10_000)
 
 
-def test_limits_are_named(tmp_path: Path) -> None:
+def test_an_archive_over_a_limit_is_refused_with_the_limit(tmp_path: Path) -> None:
     many = tar(tmp_path / "many", {f"{n}.jpg": b"" for n in range(101)})
     with pytest.raises(TooLarge, match="100 entries"):
         listed(many)
@@ -147,7 +147,7 @@ def test_limits_are_named(tmp_path: Path) -> None:
         listed(bomb)
 
 
-def test_an_entry_that_lies_about_its_size_is_refused_in_bounded_memory(tmp_path: Path) -> None:
+def test_an_entry_with_a_false_size_is_refused_in_bounded_memory(tmp_path: Path) -> None:
     path = packed(tmp_path / "a", {"1.jpg": bytes(10**6)})
     data = bytearray(path.read_bytes())
     at = data.index(b"PK\x01\x02")
@@ -166,7 +166,7 @@ def test_a_large_header_is_not_read_into_memory(tmp_path: Path) -> None:
         listed(tmp_path / "a")
 
 
-def test_a_zip64_is_read(tmp_path: Path) -> None:
+def test_a_zip64_archive_can_be_read(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a", "w") as archive, archive.open("ada/1.jpg", "w", force_zip64=True) as file:
         file.write(b"one")
     count = 65_600
@@ -180,7 +180,7 @@ def test_a_zip64_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_a_damaged_archive_is_refused_or_read_never_anything_else(kind: str, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_either_read_or_refused_and_never_crashes(kind: str, tmp_path: Path) -> None:
     whole = (tar if kind == "tar" else packed)(tmp_path / "a", FILES).read_bytes()
     rng = np.random.default_rng(7)
     for _ in range(300):
@@ -196,21 +196,21 @@ def test_a_damaged_archive_is_refused_or_read_never_anything_else(kind: str, tmp
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_an_archive_that_is_cut_short_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused(kind: str, tmp_path: Path) -> None:
     path = (tar if kind == "tar" else packed)(tmp_path / "a", FILES)
     path.write_bytes(path.read_bytes()[:1600] if kind == "tar" else path.read_bytes()[:-30])
     with pytest.raises(Invalid):
         listed(path)
 
 
-def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
     for data in (b"", b"text", bytes(range(256)) * 8, b"\x89PNG\r\n\x1a\n" + bytes(1000)):
         (tmp_path / "a").write_bytes(data)
         with pytest.raises(Invalid, match="neither tar"):
             listed(tmp_path / "a")
 
 
-def test_a_table_says_who_is_on_which_photo() -> None:
+def test_a_manifest_assigns_photos_to_subjects() -> None:
     lines = b'file,subject,role,age,metadata\na.jpg,ada,distractor,36,"{""desk"": 1}"\nb.jpg,,,,\n'
     table = ArchiveManifest.read(lines, "manifest.csv")
     first = table.take("a.jpg")
@@ -240,6 +240,6 @@ def test_a_table_says_who_is_on_which_photo() -> None:
         b"\xff\xfe",
     ],
 )
-def test_a_table_with_a_wrong_line_is_refused_with_its_number(lines: bytes) -> None:
+def test_a_manifest_with_an_invalid_line_is_refused_with_the_line_number(lines: bytes) -> None:
     with pytest.raises(Invalid, match=r"line \d of manifest\.csv"):
         ArchiveManifest.read(lines, "manifest.csv")

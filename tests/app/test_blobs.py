@@ -1,4 +1,4 @@
-"""Files are kept whole or not at all."""
+"""The blob store writes a file completely or not at all."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ def blobs(tmp_path: Path) -> Blobs:
 
 
 @pytest.mark.parametrize("files", [1, MAX_SINGLE_SYNCS + 3])
-def test_what_is_put_is_there(blobs: Blobs, files: int) -> None:
+def test_a_stored_file_can_be_read_back(blobs: Blobs, files: int) -> None:
     kept = {f"photos/{n:02d}/{n}": bytes([n]) * 1000 * n for n in range(files)}
     blobs.put("staff", kept.items())
     assert blobs.has("staff", kept)
@@ -26,7 +26,7 @@ def test_what_is_put_is_there(blobs: Blobs, files: int) -> None:
     assert {name: blobs.get("staff", name) for name in blobs.names("staff")} == kept
 
 
-def test_a_name_that_is_there_keeps_its_bytes_and_is_young_again(blobs: Blobs, tmp_path: Path) -> None:
+def test_storing_an_existing_name_keeps_the_bytes_and_resets_the_age(blobs: Blobs, tmp_path: Path) -> None:
     blobs.put("..", [("photos/ab/abc", b"first")])
     os.utime(tmp_path / "c-../photos/ab/abc", (0, 0))
     assert blobs.age("..", "photos/ab/abc") > 1e6
@@ -35,14 +35,14 @@ def test_a_name_that_is_there_keeps_its_bytes_and_is_young_again(blobs: Blobs, t
     assert blobs.age("..", "photos/ab/abc") < 60
 
 
-def test_a_disk_that_takes_a_part_at_a_time_keeps_the_whole(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_continued_until_the_file_is_complete(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, bytes(data[:7])))
     blobs.put("staff", [("photos/ab/abc", bytes(range(100)))])
     assert blobs.get("staff", "photos/ab/abc") == bytes(range(100))
 
 
-def test_of_what_a_full_disk_refuses_nothing_is_left(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_to_a_full_disk_leaves_no_file(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     write, written = os.write, []
 
     def fills(file: int, data: bytes) -> int:

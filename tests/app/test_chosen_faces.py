@@ -44,7 +44,7 @@ def boxes_of(client: httpx.Client, photo: bytes) -> list[dict[str, float]]:
     return [face["bounding_box"] for face in answer.json()["faces"]]
 
 
-def test_the_face_at_the_box_is_enrolled_and_no_other(service: Service, staff: httpx.Client) -> None:
+def test_only_the_face_at_the_bounding_box_is_enrolled(service: Service, staff: httpx.Client) -> None:
     photo = group_photo()
     boxes = boxes_of(staff, photo)
     assert len(boxes) == len(PEOPLE)
@@ -60,7 +60,7 @@ def test_the_face_at_the_box_is_enrolled_and_no_other(service: Service, staff: h
     assert staff.get(BASE).json()["subject_count"] == 2
 
 
-def test_a_face_that_is_enrolled_under_a_name_is_told_by_its_id(staff: httpx.Client) -> None:
+def test_enrolling_a_face_again_under_another_subject_is_refused_with_its_face_id(staff: httpx.Client) -> None:
     photo = group_photo()
     boxes = boxes_of(staff, photo)
     [mine] = enrol_at(staff, photo, boxes[2], subject="cleo").json()["face_records"]
@@ -70,7 +70,7 @@ def test_a_face_that_is_enrolled_under_a_name_is_told_by_its_id(staff: httpx.Cli
     assert enrol_at(staff, photo, boxes[0]).status_code == 201, "the other faces of the photo are free"
 
 
-def test_a_box_in_which_no_face_is_enrols_nothing(staff: httpx.Client) -> None:
+def test_a_bounding_box_without_a_face_enrols_nothing(staff: httpx.Client) -> None:
     photo = group_photo()
     nowhere = {"x": 5.0, "y": 5.0, "width": 12.0, "height": 12.0}
     answer = enrol_at(staff, photo, nowhere, subject="ada")
@@ -79,14 +79,14 @@ def test_a_box_in_which_no_face_is_enrols_nothing(staff: httpx.Client) -> None:
     assert staff.get(BASE).json()["subject_count"] == 0
 
 
-def test_the_photo_as_base64_takes_a_box_too(staff: httpx.Client) -> None:
+def test_a_base64_photo_accepts_a_bounding_box(staff: httpx.Client) -> None:
     photo = group_photo((1, 2))
     box = boxes_of(staff, photo)[1]
     answer = staff.post(f"{BASE}/faces", json={"image": base64.b64encode(photo).decode(), "bounding_box": box})
     assert (answer.status_code, answer.json()["face_records"][0]["bounding_box"]) == (201, box)
 
 
-def test_a_box_that_cannot_be_is_refused(staff: httpx.Client) -> None:
+def test_an_invalid_bounding_box_is_refused(staff: httpx.Client) -> None:
     good = {"x": 0.0, "y": 0.0, "width": 50.0, "height": 50.0}
     for wrong in (good | {"width": 0}, good | {"height": -3}, {"x": 1}, [1, 2, 3, 4], "box", good | {"angle": 3}):
         answer = enrol_at(staff, picture(), wrong)

@@ -1,4 +1,4 @@
-"""Commands that work on the service's home refuse to make a second database by mistake."""
+"""Commands that use the service's home never create a second database by mistake."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def likeness(folder: Path, *arguments: str, **settings: str) -> subprocess.Compl
 
 
 @pytest.mark.parametrize("command", [["keys", "create"], ["migrate"], ["worker"]], ids=" ".join)
-def test_a_command_in_the_wrong_folder_makes_nothing(tmp_path: Path, command: list[str]) -> None:
+def test_a_command_in_the_wrong_folder_creates_nothing(tmp_path: Path, command: list[str]) -> None:
     refused = likeness(tmp_path, *command)
     assert refused.returncode == 2
     text = re.sub(r"[\s│]+", "", refused.stderr)
@@ -34,7 +34,7 @@ def test_a_command_in_the_wrong_folder_makes_nothing(tmp_path: Path, command: li
     assert list(tmp_path.iterdir()) == []
 
 
-def test_keys_are_made_where_the_database_is(tmp_path: Path) -> None:
+def test_keys_are_created_in_the_database_of_the_named_home(tmp_path: Path) -> None:
     made = likeness(tmp_path, "keys", "create", "--new", "--role", "admin")
     assert made.returncode == 0, made.stderr
     elsewhere = tmp_path / "elsewhere"
@@ -46,7 +46,7 @@ def test_keys_are_made_where_the_database_is(tmp_path: Path) -> None:
         assert database.execute("select count(*) from keys").fetchone() == (2,)
 
 
-def test_a_database_server_is_never_made_by_mistake(tmp_path: Path) -> None:
+def test_only_a_missing_sqlite_file_counts_as_a_missing_database(tmp_path: Path) -> None:
     assert missing_database(Settings(home=tmp_path, database_url="postgresql://somebody@nowhere/likeness")) is None
     assert missing_database(Settings(home=tmp_path)) == tmp_path / "likeness.sqlite"
     (tmp_path / "likeness.sqlite").touch()

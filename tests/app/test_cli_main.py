@@ -1,4 +1,4 @@
-"""The commands of `likeness` are found without importing those that are not run."""
+"""The commands of `likeness` are listed without importing the modules that implement them."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def test_an_unknown_command_is_refused() -> None:
     assert result.exit_code == 2
 
 
-def test_serving_does_not_import_what_only_other_commands_need() -> None:
+def test_serve_does_not_import_modules_of_other_commands() -> None:
     code = f"import sys, app.cli.serve; print(*[name for name in {NOT_NEEDED} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert loaded == []

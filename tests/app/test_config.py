@@ -6,13 +6,13 @@ from pydantic import ValidationError
 from app.config import Settings
 
 
-def test_settings_come_from_the_variables_with_our_prefix() -> None:
+def test_settings_are_read_from_variables_with_the_prefix() -> None:
     env = {"LIKENESS_HOME": "/tmp/x", "LIKENESS_WORKERS": "3", "PATH": "/bin", "LIKENESS_IMPORT_ROOTS": '["/srv/a"]'}
     settings = Settings.from_env(env)
     assert (settings.home, settings.workers, settings.import_roots) == (Path("/tmp/x"), 3, (Path("/srv/a"),))
 
 
-def test_a_misspelt_variable_stops_the_start_and_is_named() -> None:
+def test_a_misspelt_variable_stops_the_start_with_its_name() -> None:
     with pytest.raises(ValidationError, match="worker_count"):
         Settings.from_env({"LIKENESS_WORKER_COUNT": "3"})
 
@@ -25,7 +25,7 @@ def test_a_misspelt_variable_stops_the_start_and_is_named() -> None:
         ("sqlite:////tmp/a", "sqlite:////tmp/a"),
     ],
 )
-def test_the_database_has_the_driver_that_we_use(given: str, used: str) -> None:
+def test_a_database_url_gets_the_installed_driver(given: str, used: str) -> None:
     assert Settings(database_url=given).database == used
 
 

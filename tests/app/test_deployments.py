@@ -1,4 +1,4 @@
-"""Deployments over HTTP: looked at, published, rolled back."""
+"""Deployments over HTTP: read, publish and roll back."""
 
 import time
 from typing import Any
@@ -60,7 +60,7 @@ def test_the_default_rate_of_strangers_named_can_be_set(service: Service) -> Non
     assert service.client.get(BASE).json()["default_fpir"] == 0.05
 
 
-def test_rolling_back_is_done_when_it_is_answered(service: Service) -> None:
+def test_a_rollback_is_complete_when_it_is_answered(service: Service) -> None:
     stocked(service, "m1")
     publish(service, "m1")
     start = time.monotonic()
@@ -74,7 +74,7 @@ def test_rolling_back_is_done_when_it_is_answered(service: Service) -> None:
     assert service.client.post(f"{BASE}:rollback").json()["champion"] == "m1"
 
 
-def test_what_served_before_is_published_at_once(service: Service) -> None:
+def test_a_model_that_served_before_is_published_at_once(service: Service) -> None:
     stocked(service, "m1", "m2")
     for model in ("m1", "m2"):
         publish(service, model)
@@ -84,7 +84,7 @@ def test_what_served_before_is_published_at_once(service: Service) -> None:
 
 
 @on_sqlite
-def test_there_is_nothing_to_roll_back_to_at_first(service: Service) -> None:
+def test_a_rollback_without_a_previous_model_is_refused(service: Service) -> None:
     stocked(service)
     answer = service.client.post(f"{BASE}:rollback")
     assert (answer.status_code, answer.json()["code"]) == (409, "ResourceInUse")
@@ -103,7 +103,7 @@ def test_a_stale_etag_is_refused(service: Service) -> None:
 
 
 @on_sqlite
-def test_what_cannot_be_published_says_why(service: Service) -> None:
+def test_a_model_that_cannot_be_published_is_refused_with_the_reason(service: Service) -> None:
     stocked(service, "m1")
     client = service.client
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_published_says_why(service: Service) -> None:
 
 
 @on_sqlite
-def test_only_administrators_publish(service: Service) -> None:
+def test_only_administrators_can_publish(service: Service) -> None:
     stocked(service, "m1")
     operator = service.key("operator")
     for answer in (
@@ -134,7 +134,7 @@ def test_only_administrators_publish(service: Service) -> None:
 
 
 @on_sqlite
-def test_a_challenger_comes_and_goes(service: Service) -> None:
+def test_a_challenger_can_be_set_and_removed(service: Service) -> None:
     stocked(service, "m1")
     assert service.wait(service.client.put(f"{BASE}/challenger", json={"model": "m1"}))["state"] == "succeeded"
     assert service.client.get(BASE).json()["challenger"] == "m1"

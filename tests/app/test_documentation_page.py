@@ -1,4 +1,4 @@
-"""The page /docs works without internet and without the key."""
+"""The page /docs works without internet access and without a key."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield started
 
 
-def test_everything_comes_from_this_server(service: Service) -> None:
+def test_the_page_loads_everything_from_this_server(service: Service) -> None:
     page = service.client.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     references = re.findall(r'(?:src|href)="([^"]+)"', page.text.partition('<script type="application/json"')[0])
@@ -34,7 +34,7 @@ def test_everything_comes_from_this_server(service: Service) -> None:
     assert service.client.get("/redoc").status_code == 404, "FastAPI's own pages need a CDN"
 
 
-def test_the_page_holds_the_document_and_gets_no_key(service: Service) -> None:
+def test_the_page_contains_the_document_and_runs_in_a_sandbox_without_the_key(service: Service) -> None:
     page = service.client.get("/docs")
     inside = re.search(r'id="openapi">(.*?)</script>', page.text, re.DOTALL)
     assert inside is not None
@@ -46,13 +46,13 @@ def test_the_page_holds_the_document_and_gets_no_key(service: Service) -> None:
     assert "connect-src" not in policy
 
 
-def test_a_document_cannot_end_its_element() -> None:
+def test_text_in_the_document_cannot_close_its_script_element() -> None:
     page = documentation.render_page({"description": "</script><script>alert(1)</script>"})
     assert "</script><script>alert" not in page
     assert "\\u003c/script>" in page
 
 
-def test_a_browser_shows_it_without_internet(service: Service, tmp_path: Path) -> None:
+def test_a_browser_without_internet_shows_the_page(service: Service, tmp_path: Path) -> None:
     with open_browser(tmp_path, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1") as browser:
         page = Page(browser, service)
         page.enter()

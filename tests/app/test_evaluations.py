@@ -16,7 +16,7 @@ def stocked(service: Service) -> None:
     enrol(service.resources, "c", range(8), shots=5)
 
 
-def test_an_evaluation_is_a_job_with_a_report(service: Service) -> None:
+def test_an_evaluation_runs_as_a_job_and_keeps_its_report(service: Service) -> None:
     stocked(service)
     answer = service.client.post("/v1/evaluations", json={"collection": "c", "draws": 2})
     started = answer.json()
@@ -32,7 +32,7 @@ def test_an_evaluation_is_a_job_with_a_report(service: Service) -> None:
 
 
 @on_sqlite
-def test_what_a_look_can_tell_is_refused_at_once(service: Service) -> None:
+def test_an_invalid_evaluation_is_refused_before_a_job_starts(service: Service) -> None:
     stocked(service)
 
     def refused(**body: Any) -> tuple[int, str]:
@@ -57,7 +57,7 @@ def test_what_a_look_can_tell_is_refused_at_once(service: Service) -> None:
 
 
 @on_sqlite
-def test_an_evaluation_is_compared_with_an_earlier_one_of_the_same(service: Service) -> None:
+def test_an_evaluation_can_be_compared_with_an_earlier_one_of_the_same_protocol(service: Service) -> None:
     stocked(service)
     first = service.client.post("/v1/evaluations", json={"collection": "c", "draws": 2})
     assert service.wait(first)["state"] == "succeeded"
@@ -73,7 +73,7 @@ def test_an_evaluation_is_compared_with_an_earlier_one_of_the_same(service: Serv
 
 
 @on_sqlite
-def test_an_evaluation_is_for_administrators_of_the_collection(service: Service) -> None:
+def test_only_administrators_of_the_collection_can_evaluate(service: Service) -> None:
     stocked(service)
     body = {"collection": "c"}
     for key in (service.key("operator"), service.key("admin", "other")):

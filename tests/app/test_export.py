@@ -1,4 +1,4 @@
-"""`likeness export-embeddings`: whoever scores the file ranks as the method does, and nothing of a test was learned."""
+"""`likeness export-embeddings`: the exported file ranks as the method does, and nothing is learned from test photos."""
 
 import io
 import json
@@ -132,7 +132,7 @@ def test_the_file_ranks_as_the_method_does(home: Path, method: str, descriptor: 
 
 @pytest.mark.parametrize("protocol", ["disjoint-0.txt", "view2:3", "queries-0.txt"])
 @pytest.mark.parametrize(("method", "descriptor"), [("wpca", "fisher"), ("subsml", "lbp+cslbp")])
-def test_nothing_of_a_test_is_learned(tmp_path: Path, method: str, descriptor: str, protocol: str) -> None:
+def test_test_photos_do_not_change_the_fit(tmp_path: Path, method: str, descriptor: str, protocol: str) -> None:
     home = write(tmp_path)
     lists = home / "data" / "lfw-protocol"
     asked = protocol if ":" in protocol else str(lists / protocol)
@@ -173,7 +173,7 @@ def refused(home: Path, *asked: str) -> str:
     return told.output
 
 
-def test_what_is_not_there_is_refused_with_what_is(home: Path) -> None:
+def test_an_unknown_name_is_refused_with_the_known_names(home: Path) -> None:
     assert "there are: clml" in refused(home, "--method", "none")
     assert "cslbp" in refused(home, "--method", "l2", "--descriptor", "none")
     assert "manifest" in refused(home, "--method", "l2", "--descriptor", "onnx")
@@ -181,14 +181,14 @@ def test_what_is_not_there_is_refused_with_what_is(home: Path) -> None:
     assert "has no option" in refused(home, "--method", "cosine", "--dim", "5")
 
 
-def test_a_signed_product_that_is_no_term_of_each_face_alone_is_told() -> None:
+def test_an_export_that_needs_a_signed_product_says_so() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
     found = Signed(2).to_portable(rows)
     assert "last 2 columns" in found.metric
     np.testing.assert_array_equal(found.rows, rows)
 
 
-def test_sub_sml_comes_as_near_as_it_says() -> None:
+def test_the_error_of_an_exported_subsml_is_at_most_the_stated_one() -> None:
     draw = np.random.default_rng(1)
     inner, q = draw.normal(size=(300, 8)), draw.uniform(0, 2, (300, 1))
     rows = np.concatenate([inner, (1 - q) / 2**0.5, (1 + q) / 2**0.5], axis=1).astype(np.float32)

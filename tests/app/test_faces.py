@@ -1,4 +1,4 @@
-"""Enrolling, listing, changing and deleting faces over HTTP."""
+"""Faces over HTTP: enrol, list, change and delete."""
 
 import base64
 import io
@@ -46,7 +46,7 @@ def enrol(client: httpx.Client, photo: bytes, aligned: bool = True, **fields: An
     return client.post(f"{BASE}/faces", files={"file": photo}, data={"aligned": aligned, **fields})
 
 
-def test_a_photo_becomes_a_face_once(staff: httpx.Client) -> None:
+def test_the_same_photo_is_enrolled_once(staff: httpx.Client) -> None:
     first = enrol(staff, picture(), subject="ada", metadata=json.dumps({"age": 36}), external_image_id="a.png")
     assert first.status_code == 201, first.text
     [face] = first.json()["face_records"]
@@ -72,7 +72,7 @@ def test_the_same_photo_under_another_subject_or_role_is_refused(staff: httpx.Cl
     assert staff.get(f"{BASE}/subjects").json()["subjects"][0]["id"] == "ada"
 
 
-def test_equal_uploads_at_once_give_one_record(staff: httpx.Client) -> None:
+def test_simultaneous_equal_uploads_create_one_face(staff: httpx.Client) -> None:
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda _: enrol(staff, picture(), subject="ada"), range(6)))
     assert sorted(a.status_code for a in answers) == [200] * 5 + [201]
@@ -80,7 +80,7 @@ def test_equal_uploads_at_once_give_one_record(staff: httpx.Client) -> None:
     assert len(staff.get(f"{BASE}/faces").json()["faces"]) == 1
 
 
-def test_every_face_has_its_place_for_every_model_that_serves(service: Service, staff: httpx.Client) -> None:
+def test_every_face_has_an_embedding_for_the_champion(service: Service, staff: httpx.Client) -> None:
     for seed in range(3):
         enrol(staff, picture(seed)).raise_for_status()
     with reading(service.resources.database) as session:
@@ -91,7 +91,7 @@ def test_every_face_has_its_place_for_every_model_that_serves(service: Service, 
         assert np.isfinite(np.frombuffer(vector, "<f4")).all()
 
 
-def test_a_drawn_face_is_found_and_cut_out(staff: httpx.Client) -> None:
+def test_a_synthetic_face_is_detected_and_cropped(staff: httpx.Client) -> None:
     image = draw(person(1), 1)
     answer = enrol(staff, encoded(Pillow.fromarray(image)), aligned=False, subject="drawn")
     [face] = answer.json()["face_records"]
@@ -104,7 +104,7 @@ def test_a_drawn_face_is_found_and_cut_out(staff: httpx.Client) -> None:
     assert (photo.headers["content-type"], photo.content) == ("image/png", encoded(Pillow.fromarray(image)))
 
 
-def test_of_several_faces_the_largest_is_the_subjects(staff: httpx.Client) -> None:
+def test_the_largest_of_several_faces_is_assigned_to_the_subject(staff: httpx.Client) -> None:
     near, far = (draw(person(n), n) for n in (1, 2))
     far = np.asarray(Pillow.fromarray(far).resize((far.shape[1] // 2, far.shape[0] // 2)))
     together = np.full((near.shape[0], near.shape[1] + far.shape[1], 3), 90, np.uint8)
@@ -121,21 +121,21 @@ def test_of_several_faces_the_largest_is_the_subjects(staff: httpx.Client) -> No
     assert staff.get(BASE).json()["face_count"] == 2
 
 
-def test_a_photo_without_a_face_says_so(staff: httpx.Client) -> None:
+def test_a_photo_without_a_face_is_refused(staff: httpx.Client) -> None:
     answer = enrol(staff, encoded(Pillow.new("RGB", (300, 300), "grey")), aligned=False, subject="ada")
     assert answer.status_code == 200
     assert answer.json() == {"face_records": [], "unindexed_faces": [{"bounding_box": None, "reasons": ["NO_FACE"]}]}
     assert staff.get(BASE).json()["subject_count"] == 0
 
 
-def test_pictures_of_every_mode_are_taken(staff: httpx.Client) -> None:
+def test_photos_of_every_colour_mode_are_accepted(staff: httpx.Client) -> None:
     grey = Pillow.open(io.BytesIO(picture())).convert("L")
     deep = Pillow.fromarray(np.asarray(grey).astype(np.uint16) * 256)
     for image in [deep, *(grey.convert(mode) for mode in ("L", "LA", "RGBA", "P", "1"))]:
         assert enrol(staff, encoded(image)).status_code == 201, image.mode
 
 
-def test_cmyk_and_turned_photos_are_taken(staff: httpx.Client) -> None:
+def test_cmyk_and_rotated_photos_are_accepted(staff: httpx.Client) -> None:
     image = Pillow.open(io.BytesIO(picture()))
     assert enrol(staff, encoded(image.convert("CMYK"), "JPEG")).status_code == 201
     turned = Pillow.Exif()
@@ -156,7 +156,7 @@ def broken() -> dict[str, bytes]:
     }
 
 
-def test_what_is_no_picture_is_refused(staff: httpx.Client) -> None:
+def test_a_file_that_is_not_a_photo_is_refused(staff: httpx.Client) -> None:
     for what, data in broken().items():
         answer = enrol(staff, data)
         assert (answer.status_code, answer.json()["code"]) == (422, "InvalidImageFormat"), what
@@ -167,7 +167,7 @@ def test_what_is_no_picture_is_refused(staff: httpx.Client) -> None:
     assert staff.get(BASE).json()["face_count"] == 0
 
 
-def test_fields_that_cannot_be_kept_are_refused(staff: httpx.Client) -> None:
+def test_invalid_form_fields_are_refused(staff: httpx.Client) -> None:
     for fields in [
         {"role": "hero"},
         {"subject": "a/b"},
@@ -189,7 +189,7 @@ def by_json(client: httpx.Client, **body: Any) -> httpx.Response:
     return client.post(f"{BASE}/faces", json={"aligned": True} | body)
 
 
-def test_a_photo_in_base64_is_enrolled_as_the_same_photo_in_a_form(staff: httpx.Client) -> None:
+def test_a_base64_photo_and_an_uploaded_photo_are_enrolled_alike(staff: httpx.Client) -> None:
     told = {"subject": "ada", "role": "gallery", "external_image_id": "a.png"}
     image = base64.encodebytes(picture()).decode()
     first = by_json(staff, image=image, metadata={"age": 36}, **told)
@@ -201,7 +201,7 @@ def test_a_photo_in_base64_is_enrolled_as_the_same_photo_in_a_form(staff: httpx.
     assert staff.get(f"{BASE}/faces/{face['face_id']}/image").content == picture()
 
 
-def test_a_json_body_that_cannot_be_taken_is_named(staff: httpx.Client) -> None:
+def test_an_invalid_json_body_is_refused_with_the_field(staff: httpx.Client) -> None:
     image = base64.b64encode(picture()).decode()
     for wrong in (image[:-1], "not base64!", f"data:image/png;base64,{image}", "\u00e9"):
         answer = by_json(staff, image=wrong)
@@ -232,7 +232,7 @@ def test_a_json_body_over_the_limit_is_refused_before_it_is_parsed(service: Serv
     assert (large.status_code, large.json()["code"]) == (422, "ImageTooLarge")
 
 
-def test_a_body_over_the_limit_is_refused_unread(service: Service) -> None:
+def test_a_body_over_the_limit_is_refused_before_it_is_read(service: Service) -> None:
     key = service.key("operator")["Authorization"]
     address = httpx.URL(service.url)
     with socket.create_connection((address.host, address.port or 80), timeout=10) as wire:
@@ -241,7 +241,7 @@ def test_a_body_over_the_limit_is_refused_unread(service: Service) -> None:
         assert b" 413 " in wire.recv(4096).splitlines()[0]
 
 
-def test_the_door_is_before_the_body(service: Service, staff: httpx.Client) -> None:
+def test_the_key_is_checked_before_the_body_is_read(service: Service, staff: httpx.Client) -> None:
     with httpx.Client(base_url=service.url) as stranger:
         assert enrol(stranger, picture()).status_code == 401
         stranger.headers.update(service.key("reader"))
@@ -279,7 +279,7 @@ def test_faces_are_listed_by_page_subject_and_role(staff: httpx.Client) -> None:
     assert staff.get(f"{BASE}/faces", params={"next_token": "nonsense"}).status_code == 422
 
 
-def test_the_newest_faces_are_listed_first_where_it_is_asked_for(staff: httpx.Client) -> None:
+def test_faces_can_be_listed_newest_first(staff: httpx.Client) -> None:
     for seed in range(5):
         enrol(staff, picture(seed), subject=f"s{seed % 2}")
     oldest = [f["face_id"] for f in staff.get(f"{BASE}/faces").json()["faces"]]
@@ -297,7 +297,7 @@ def test_the_newest_faces_are_listed_first_where_it_is_asked_for(staff: httpx.Cl
     assert staff.get(f"{BASE}/faces?order=prettiest").status_code == 422
 
 
-def test_a_token_is_for_the_order_that_it_came_of(staff: httpx.Client) -> None:
+def test_a_page_token_is_valid_only_for_its_own_order(staff: httpx.Client) -> None:
     for seed in range(3):
         enrol(staff, picture(seed))
     for order, other in (("newest", "oldest"), ("oldest", "newest")):
@@ -317,7 +317,7 @@ def test_a_face_can_be_changed(service: Service, staff: httpx.Client) -> None:
         assert session.scalars(select(Face.change)).all() == [3]
 
 
-def test_a_deleted_face_takes_its_files_and_can_come_back(service: Service, staff: httpx.Client) -> None:
+def test_a_deleted_face_loses_its_files_and_can_be_enrolled_again(service: Service, staff: httpx.Client) -> None:
     [face] = enrol(staff, picture(), subject="ada").json()["face_records"]
     blobs = service.resources.blobs
     assert len(list(blobs.names("staff"))) == 3

@@ -1,4 +1,4 @@
-"""Probes, figures and versions."""
+"""Health probes, metrics and versions."""
 
 import time
 from collections.abc import Iterator
@@ -49,7 +49,9 @@ def ready(api: httpx.Client, wanted: int = 200) -> dict[str, object]:
         time.sleep(0.05)
 
 
-def test_it_is_ready_when_rows_vectors_and_ids_are_as_many(api: httpx.Client, gallery: Gallery) -> None:
+def test_the_service_is_ready_only_when_every_face_has_an_embedding_and_an_index_entry(
+    api: httpx.Client, gallery: Gallery
+) -> None:
     assert api.get("/livez", headers={"x-api-key": ""}).json() == {"status": "ok"}
     assert ready(api) == {"status": "ok", "reasons": []}
     with writing(gallery.resources.database) as session:
@@ -59,7 +61,7 @@ def test_it_is_ready_when_rows_vectors_and_ids_are_as_many(api: httpx.Client, ga
     assert ready(api)["reasons"] == []
 
 
-def test_it_stays_ready_while_faces_arrive(api: httpx.Client, gallery: Gallery) -> None:
+def test_the_service_stays_ready_while_faces_are_enrolled(api: httpx.Client, gallery: Gallery) -> None:
     ready(api)
     for i in range(20):
         gallery.add({MODEL.id: np.full((1, 8), i, np.float32)}, [None])
@@ -67,7 +69,7 @@ def test_it_stays_ready_while_faces_arrive(api: httpx.Client, gallery: Gallery) 
     ready(api)
 
 
-def test_an_index_that_lost_a_face_mends_itself(api: httpx.Client, gallery: Gallery) -> None:
+def test_an_index_that_lost_a_face_is_repaired(api: httpx.Client, gallery: Gallery) -> None:
     ready(api)
     with writing(gallery.resources.database) as session:
         row = session.get_one(Embedding, (MODEL.id, "identity", gallery.pks[0]))
@@ -80,7 +82,7 @@ def test_an_index_that_lost_a_face_mends_itself(api: httpx.Client, gallery: Gall
     ready(api)
 
 
-def test_figures_are_told_to_who_has_a_key(api: httpx.Client, gallery: Gallery) -> None:
+def test_metrics_need_a_key_and_cover_only_its_collections(api: httpx.Client, gallery: Gallery) -> None:
     ready(api)
     api.get("/v1/collections/staff")
     api.get("/v1/collections/nobody")
@@ -97,7 +99,7 @@ def test_figures_are_told_to_who_has_a_key(api: httpx.Client, gallery: Gallery) 
     assert "staff" not in api.get("/metrics", headers=key(gallery, "other")).text
 
 
-def test_what_is_loaded_is_told(api: httpx.Client, gallery: Gallery) -> None:
+def test_the_info_page_lists_the_version_and_the_loaded_deployments(api: httpx.Client, gallery: Gallery) -> None:
     ready(api)
     told = api.get("/info").json()
     [deployment] = told["deployments"]

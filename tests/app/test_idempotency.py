@@ -1,4 +1,4 @@
-"""A request that is sent again is not done again."""
+"""A request that is sent again with its idempotency key is not carried out again."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,7 +25,7 @@ def imported(client: httpx.Client, key: str, **changes: object) -> httpx.Respons
     return client.post(f"{BASE}:import", headers={"Idempotency-Key": key}, **request)  # type: ignore[arg-type]
 
 
-def test_an_import_that_is_sent_again_is_the_same_job(service: Service, staff: httpx.Client) -> None:
+def test_an_import_sent_again_returns_the_same_job(service: Service, staff: httpx.Client) -> None:
     first, second = imported(staff, "a"), imported(staff, "a")
     assert (first.status_code, second.status_code) == (202, 202)
     assert second.headers["Location"] == first.headers["Location"]
@@ -35,7 +35,7 @@ def test_an_import_that_is_sent_again_is_the_same_job(service: Service, staff: h
         assert len(session.scalars(select(Job).where(Job.kind == "import")).all()) == 2
 
 
-def test_a_key_belongs_to_one_request_and_one_caller(service: Service, staff: httpx.Client) -> None:
+def test_an_idempotency_key_belongs_to_one_request_and_one_caller(service: Service, staff: httpx.Client) -> None:
     imported(staff, "a").raise_for_status()
     other = imported(staff, "a", params={"aligned": False})
     assert (other.status_code, other.json()["code"]) == (422, "IdempotencyKeyReused")
@@ -44,7 +44,7 @@ def test_a_key_belongs_to_one_request_and_one_caller(service: Service, staff: ht
         assert "Idempotent-Replayed" not in imported(colleague, "a").headers
 
 
-def test_what_failed_may_be_tried_again_under_its_key(staff: httpx.Client) -> None:
+def test_a_corrected_request_can_be_sent_under_the_key_of_a_refused_one(staff: httpx.Client) -> None:
     headers = {"Idempotency-Key": "a"}
     staff.headers.update(headers)
     assert enrol(staff, b"no picture").status_code == 422
@@ -53,7 +53,7 @@ def test_what_failed_may_be_tried_again_under_its_key(staff: httpx.Client) -> No
     assert again.status_code == 422, "httpx makes a new boundary each time: another body"
 
 
-def test_a_request_that_is_being_done_is_not_done_twice(service: Service, staff: httpx.Client) -> None:
+def test_a_repeated_request_is_refused_while_the_first_one_runs(service: Service, staff: httpx.Client) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: imported(staff, "a"), range(4)))
     assert {a.status_code for a in answers} <= {202, 409}

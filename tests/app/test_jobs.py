@@ -1,4 +1,4 @@
-"""Jobs over HTTP: the list, its order, its filters, and what it leaves out."""
+"""Jobs over HTTP: the list with its order, filters and left-out fields, and the stream of events."""
 
 import json
 import time
@@ -57,7 +57,7 @@ def ids(answer: httpx.Response) -> list[str]:
     return [job["id"] for job in answer.json()["jobs"]]
 
 
-def test_the_newest_jobs_come_first_page_by_page(service: Service, jobs: list[str]) -> None:
+def test_jobs_are_listed_newest_first_in_pages(service: Service, jobs: list[str]) -> None:
     client = service.client
     assert ids(client.get("/v1/jobs")) == jobs[::-1]
     assert ids(client.get("/v1/jobs", params={"order": "oldest"})) == jobs
@@ -69,7 +69,7 @@ def test_the_newest_jobs_come_first_page_by_page(service: Service, jobs: list[st
     assert (wrong.status_code, wrong.json()["code"]) == (422, "InvalidPaginationToken")
 
 
-def test_results_are_left_to_the_job_itself(service: Service, jobs: list[str]) -> None:
+def test_the_list_of_jobs_leaves_results_out(service: Service, jobs: list[str]) -> None:
     answer = service.client.get("/v1/jobs")
     assert len(answer.content) < 5_000
     assert all("result" not in job for job in answer.json()["jobs"])
@@ -80,7 +80,7 @@ def test_results_are_left_to_the_job_itself(service: Service, jobs: list[str]) -
     assert service.client.get(f"/v1/jobs/{jobs[1]}").json()["problem"]["reasons"] == ["x" * 9]
 
 
-def test_jobs_are_chosen_by_collection_kind_and_state(service: Service, jobs: list[str]) -> None:
+def test_jobs_are_filtered_by_collection_kind_and_state(service: Service, jobs: list[str]) -> None:
     def chosen(**params: object) -> list[str]:
         return ids(service.client.get("/v1/jobs", params=params))  # type: ignore[arg-type]
 
@@ -97,14 +97,14 @@ def test_jobs_are_chosen_by_collection_kind_and_state(service: Service, jobs: li
     ]  # fmt: skip
 
 
-def test_a_bound_key_sees_the_jobs_of_its_collections(service: Service, jobs: list[str]) -> None:
+def test_a_bound_key_sees_only_the_jobs_of_its_collections(service: Service, jobs: list[str]) -> None:
     with httpx.Client(base_url=service.url, headers=service.key("reader", "guests")) as guest:
         assert ids(guest.get("/v1/jobs")) == [jobs[2]]
         assert ids(guest.get("/v1/jobs", params={"collection": "staff"})) == []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_an_event_stream_survives_a_database_that_is_away(
+def test_an_event_stream_survives_a_database_outage(
     service: Service, jobs: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with service.client.stream("GET", f"/v1/jobs/{jobs[2]}/events") as answer:

@@ -1,4 +1,4 @@
-"""Labels over HTTP: what is kept, what is refused, what they settle."""
+"""Labels over HTTP: which are accepted, which are refused, and the consensus that they form."""
 
 import itertools
 from typing import Any
@@ -24,7 +24,7 @@ def pair(a: Face, b: Face, same: bool = True, **more: object) -> dict[str, objec
     return {"face_a": a.face_id, "face_b": b.face_id, "same": same, **more}
 
 
-def test_what_can_be_kept_is_kept_and_the_rest_is_refused_one_by_one(service: Service, faces: list[Face]) -> None:
+def test_valid_labels_are_accepted_and_invalid_ones_refused_one_by_one(service: Service, faces: list[Face]) -> None:
     labels = [
         pair(faces[1], faces[0], note="twins?"),
         pair(faces[0], faces[0]),
@@ -54,7 +54,7 @@ REFUSED = [
 NO_LABELS = [b"", b"\xff\xfe", b"one,two\n1,2\n", b'face_a,face_b,same\n"x,y', b"{not json}\n"]
 
 
-def test_where_nothing_can_be_kept_the_answer_is_a_problem(service: Service) -> None:
+def test_a_request_with_only_invalid_labels_gets_a_problem(service: Service) -> None:
     for label, code in REFUSED:
         answer = service.client.post("/v1/labels", json={"labels": [label]})
         assert (answer.status_code, answer.json()["code"]) == (422, code)
@@ -63,7 +63,7 @@ def test_where_nothing_can_be_kept_the_answer_is_a_problem(service: Service) -> 
         assert (answer.status_code, answer.json()["code"]) == (422, "InvalidParameter"), bad
 
 
-def test_a_key_must_cover_both_collections(service: Service, faces: list[Face]) -> None:
+def test_a_label_across_collections_needs_a_key_for_both(service: Service, faces: list[Face]) -> None:
     [other] = enrol(service.resources, "d", [9], shots=1)
     body = {"labels": [pair(faces[0], other)]}
     assert service.client.post("/v1/labels", json=body, headers=service.key("operator", "c")).status_code == 403
@@ -73,7 +73,7 @@ def test_a_key_must_cover_both_collections(service: Service, faces: list[Face]) 
     assert seen["labels"] == []
 
 
-def test_labels_come_in_bulk_as_csv_json_lines_or_a_form(service: Service, faces: list[Face]) -> None:
+def test_labels_can_be_sent_in_bulk_as_csv_json_lines_or_form(service: Service, faces: list[Face]) -> None:
     a, b, c, _ = (f.face_id for f in faces[:4])
     csv = (
         f'\ufeffface_a,face_b,same,by,note\n{a},{b},true,ana,\n{a},{c},no,ana,"far, I think"\n{a},{a},1,ana,\n{a},,1\n'
@@ -89,7 +89,7 @@ def test_labels_come_in_bulk_as_csv_json_lines_or_a_form(service: Service, faces
     assert len(service.client.get("/v1/labels").json()["labels"]) == 4
 
 
-def test_a_later_label_supersedes_and_the_majority_settles(service: Service, faces: list[Face]) -> None:
+def test_a_later_label_replaces_an_earlier_one_and_the_majority_decides(service: Service, faces: list[Face]) -> None:
     a, b, c, d = faces[:4]
     said = [
         pair(a, b, True, by="ana"), pair(b, a, False, by="ana"),  # ana has changed her mind
@@ -110,7 +110,7 @@ def test_a_later_label_supersedes_and_the_majority_settles(service: Service, fac
     assert len(told) == 5
 
 
-def test_all_labels_of_one_labeller_are_taken_back_at_once(service: Service, faces: list[Face]) -> None:
+def test_all_labels_of_a_labeller_can_be_withdrawn_at_once(service: Service, faces: list[Face]) -> None:
     said = [pair(a, b, by="mallory") for a, b in itertools.pairwise(faces)] + [
         pair(faces[0], faces[1], False, by="ana")
     ]
@@ -126,7 +126,7 @@ def test_all_labels_of_one_labeller_are_taken_back_at_once(service: Service, fac
     assert not service.client.get("/v1/labels", params={"contradicting": True}).json()["labels"]
 
 
-def test_labels_are_listed_by_face_and_in_pages(service: Service, faces: list[Face]) -> None:
+def test_labels_can_be_listed_by_face_and_in_pages(service: Service, faces: list[Face]) -> None:
     said = [pair(a, b) for a, b in itertools.combinations(faces[:4], 2)]
     service.client.post("/v1/labels", json={"labels": said})
     of = service.client.get("/v1/labels", params={"face": faces[0].face_id}).json()["labels"]
@@ -140,7 +140,7 @@ def test_labels_are_listed_by_face_and_in_pages(service: Service, faces: list[Fa
     assert service.client.get("/v1/labels?by=%00").status_code == 422
 
 
-def test_the_most_doubtful_pairs_are_suggested_and_not_twice(service: Service, faces: list[Face]) -> None:
+def test_the_most_uncertain_pairs_are_suggested_once(service: Service, faces: list[Face]) -> None:
     enrol(service.resources, "c", range(20, 30), shots=2, named=False)
     asked = {"collection": "c", "limit": 8}
     pairs = service.client.post("/v1/labels:suggest", json=asked).json()["pairs"]
@@ -159,7 +159,7 @@ def test_the_most_doubtful_pairs_are_suggested_and_not_twice(service: Service, f
     )
 
 
-def test_answers_are_heeded_wherever_their_faces_lie(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suggestions_use_labels_of_faces_outside_the_sample(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only those of the faces that this request looks at; and not those that were taken back."""
     enrol(service.resources, "far", range(40, 44), shots=2)
     with reading(service.resources.database) as session:
@@ -182,13 +182,13 @@ def test_answers_are_heeded_wherever_their_faces_lie(service: Service, monkeypat
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_of_fewer_than_two_faces_nothing_is_suggested(service: Service, count: int) -> None:
+def test_fewer_than_two_faces_give_no_suggestion(service: Service, count: int) -> None:
     enrol(service.resources, f"c{count}", range(count), shots=1)
     found = service.client.post("/v1/labels:suggest", json={"collection": f"c{count}"})
     assert (found.status_code, found.json()["pairs"]) == (200, [])
 
 
-def test_weights_and_a_quorum_keep_one_voice_from_ruling() -> None:
+def test_weights_and_a_quorum_prevent_one_labeller_from_deciding_alone() -> None:
     votes = {(1, 2): {"ana": True, "mallory": False}, (3, 4): {"mallory": True}}
     trusted = decide_consensus(votes, ConsensusRule(weights={"mallory": 0.1}))
     assert trusted.same.tolist() == [True, True]

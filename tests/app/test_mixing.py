@@ -1,4 +1,4 @@
-"""Searches by several tasks at once, against a ranking computed here the long way."""
+"""Searches by several tasks at once, compared with a ranking that this test computes from all distances."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -101,7 +101,7 @@ def mixed(answer: httpx.Response) -> NDArray[np.float64]:
     return told["identity"] * apart(FACES) + told["age"] * apart(AGES)
 
 
-def test_a_mix_ranks_as_the_weighted_sum_over_all_faces_does(api: Api, gallery: Gallery) -> None:
+def test_a_mixed_search_ranks_by_the_weighted_sum_of_distances(api: Api, gallery: Gallery) -> None:
     ids = face_ids(gallery)
     for query in (0, 57, 399):
         answer = search(api, ids[query], limit=7)
@@ -115,7 +115,7 @@ def test_a_mix_ranks_as_the_weighted_sum_over_all_faces_does(api: Api, gallery: 
         assert answer.json()["complete"] is True
 
 
-def test_an_answer_says_what_was_mixed_and_that_it_is_an_order_only(api: Api, gallery: Gallery) -> None:
+def test_a_mixed_search_states_its_weights_and_gives_no_probability(api: Api, gallery: Gallery) -> None:
     answer = search(api, face_ids(gallery)[0], limit=3)
     body, match = answer.json(), matches(answer)[0]
     assert (body["task"], body["model"], body["calibrated"]) == (MIX, "m-who,m-age", False)
@@ -132,7 +132,7 @@ def test_an_answer_says_what_was_mixed_and_that_it_is_an_order_only(api: Api, ga
     assert answer.headers["X-Index-Generation"] == body["index_generation"]
 
 
-def test_weights_say_which_task_leads(api: Api, gallery: Gallery) -> None:
+def test_a_larger_weight_makes_a_task_dominate_the_ranking(api: Api, gallery: Gallery) -> None:
     ids = face_ids(gallery)
     by_one, by_other = (matches(search(api, ids[8], task, limit=5)) for task in ("identity", "age"))
     led = matches(search(api, ids[8], "identity:1000,age:0.001", limit=3))
@@ -148,7 +148,7 @@ def test_weights_say_which_task_leads(api: Api, gallery: Gallery) -> None:
     assert "tasks" not in alone
 
 
-def test_filters_and_groups_hold_for_a_mix(api: Api, gallery: Gallery) -> None:
+def test_filters_and_grouping_apply_to_a_mixed_search(api: Api, gallery: Gallery) -> None:
     ids = face_ids(gallery)
     answer = search(api, ids[1], limit=5, filter='{"metadata": {"even": true}}')
     order = [i for i in np.argsort(mixed(answer)[1], kind="stable") if i % 2 == 0][:5]
@@ -161,7 +161,7 @@ def test_filters_and_groups_hold_for_a_mix(api: Api, gallery: Gallery) -> None:
     assert (len(matches(every)), every.json()["complete"]) == (399, True)
 
 
-def test_a_face_that_lacks_its_place_in_a_task_is_left_out(lasting: Resources, api: Api) -> None:
+def test_a_face_without_an_embedding_for_a_task_is_left_out(lasting: Resources, api: Api) -> None:
     by_identity = np.argsort(apart(FACES)[5])
     ids = face_ids(collection(lasting, api, FACES, AGES, SUBJECTS, ageless=int(by_identity[1])))
     answer = search(api, ids[5], "identity:99,age:0.0001", limit=3)
@@ -181,7 +181,7 @@ UNMIXED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_mix_that_cannot_be_is_named(api: Api, gallery: Gallery) -> None:
+def test_an_invalid_mix_is_refused_with_the_reason(api: Api, gallery: Gallery) -> None:
     face_id = face_ids(gallery)[0]
     for asked, told in UNMIXED:
         answer = search(api, face_id, **asked)
@@ -192,7 +192,7 @@ def test_a_mix_that_cannot_be_is_named(api: Api, gallery: Gallery) -> None:
     assert (by_vector.status_code, "space of one task" in by_vector.text) == (422, True)
 
 
-def test_a_task_that_is_not_calibrated_cannot_be_weighed(lasting: Resources, api: Api) -> None:
+def test_a_task_without_a_calibration_cannot_be_weighted(lasting: Resources, api: Api) -> None:
     bare = generation("m-bare")
     Gallery(lasting, api.staff).make(bare).add({bare.id: FACES[:8]}, SUBJECTS[:8])
     Gallery(lasting, api.staff).make(AGE, task="age")
@@ -201,7 +201,7 @@ def test_a_task_that_is_not_calibrated_cannot_be_weighed(lasting: Resources, api
     assert "'identity'" in answer.json()["detail"]
 
 
-def test_a_task_that_is_switched_off_is_not_searched_by(api: Api, gallery: Gallery) -> None:
+def test_a_disabled_task_cannot_be_searched_by(api: Api, gallery: Gallery) -> None:
     face_id = face_ids(gallery)[0]
     assert search(api, face_id).status_code == 200
     try:

@@ -20,7 +20,7 @@ def stocked(service: Service, *models: str) -> None:
 
 
 @on_sqlite
-def test_a_model_tells_how_it_was_made_and_where_it_serves(service: Service) -> None:
+def test_a_model_shows_its_origin_and_its_deployments(service: Service) -> None:
     stocked(service, "m1")
     listed = service.client.get("/v1/models").json()["models"]
     assert [(m["id"], m["method"], m["tasks"]) for m in listed] == [
@@ -37,7 +37,7 @@ def test_a_model_tells_how_it_was_made_and_where_it_serves(service: Service) -> 
 
 
 @on_sqlite
-def test_a_bound_key_is_not_told_of_other_collections(service: Service) -> None:
+def test_a_bound_key_does_not_see_deployments_of_other_collections(service: Service) -> None:
     stocked(service)
     elsewhere = service.key("reader", "other")
     assert service.client.get(f"/v1/models/{FIRST}", headers=elsewhere).json()["deployed"] == []
@@ -46,7 +46,7 @@ def test_a_bound_key_is_not_told_of_other_collections(service: Service) -> None:
     assert answer.status_code == 403
 
 
-def test_a_model_is_published_by_its_own_name_too(service: Service) -> None:
+def test_a_model_can_be_published_through_its_own_path(service: Service) -> None:
     stocked(service, "m1")
     job = service.wait(service.client.post("/v1/models/m1:publish", json={"collection": "c"}))
     assert job["state"] == "succeeded", job["problem"]
@@ -56,7 +56,7 @@ def test_a_model_is_published_by_its_own_name_too(service: Service) -> None:
 
 
 @on_sqlite
-def test_a_model_that_a_pointer_names_cannot_be_archived(service: Service) -> None:
+def test_a_deployed_model_cannot_be_archived(service: Service) -> None:
     stocked(service, "m1", "m2")
     assert service.client.post("/v1/models/m2:archive").json()["archived_at"] > 0
     assert service.client.post("/v1/models/m2:publish", json={"collection": "c"}).status_code == 409

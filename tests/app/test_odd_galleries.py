@@ -1,4 +1,4 @@
-"""Galleries from which little can be measured: nothing fails, and what is not known is said."""
+"""Galleries with too little evidence: measuring them never fails, and the answer states what is unknown."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,7 +48,9 @@ ODD = {
 
 @on_sqlite
 @pytest.mark.parametrize("faces", ODD.values(), ids=ODD.keys())
-def test_without_evidence_nothing_is_claimed(resources: Resources, faces: list[tuple[str | None, str]]) -> None:
+def test_a_gallery_without_evidence_gets_no_thresholds(
+    resources: Resources, faces: list[tuple[str | None, str]]
+) -> None:
     measured, scores = measure(resources, faces)
     assert measured["faces"] == len(faces)
     threshold = scores.person_threshold(0.01, max(1, len(faces)))
@@ -62,7 +64,9 @@ def test_without_evidence_nothing_is_claimed(resources: Resources, faces: list[t
 
 @on_sqlite
 @pytest.mark.parametrize("faces", ODD.values(), ids=ODD.keys())
-def test_the_models_own_calibration_stands_in(resources: Resources, faces: list[tuple[str | None, str]]) -> None:
+def test_a_gallery_without_evidence_uses_the_calibration_of_its_model(
+    resources: Resources, faces: list[tuple[str | None, str]]
+) -> None:
     _, scores = measure(resources, faces, calibrated=True)
     threshold = scores.person_threshold(0.01, max(1, len(faces)))
     assert threshold is not None
@@ -76,7 +80,7 @@ def test_the_models_own_calibration_stands_in(resources: Resources, faces: list[
 
 
 @on_sqlite
-def test_one_face_each_is_enough_for_strangers_and_says_nothing_of_the_enrolled(resources: Resources) -> None:
+def test_a_gallery_of_one_face_per_person_measures_strangers_only(resources: Resources) -> None:
     measured, scores = measure(resources, [(f"p{i}", "gallery") for i in range(400)])
     [strangers] = OpenSetCalibration.from_dict(measured["open_set"]["calibration"]).strangers
     assert (strangers.source, strangers.people) == ("leave-one-out", 400)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: complete, right, and what is really answered."""
+"""The OpenAPI document is complete and valid, and its examples are accepted by the API."""
 
 import base64
 import json
@@ -61,7 +61,7 @@ def test_it_is_openapi_3_1() -> None:
 
 
 @each_operation
-def test_every_operation_says_what_it_is_for_and_who_may(operation: Operation) -> None:
+def test_every_operation_states_its_purpose_and_its_role(operation: Operation) -> None:
     _, path, told = operation
     assert told["summary"]
     assert told["description"]
@@ -71,7 +71,7 @@ def test_every_operation_says_what_it_is_for_and_who_may(operation: Operation) -
     assert role or path in ("/livez", "/readyz")
 
 
-def test_operations_and_schemas_have_names_that_a_client_can_use() -> None:
+def test_operation_and_schema_names_suit_generated_clients() -> None:
     names = [told["operationId"] for _, _, told in OPERATIONS]
     assert len(names) == len(set(names))
     assert all(
@@ -81,7 +81,7 @@ def test_operations_and_schemas_have_names_that_a_client_can_use() -> None:
 
 
 @each_operation
-def test_every_parameter_is_described_and_shown(operation: Operation) -> None:
+def test_every_parameter_has_a_description_and_an_example(operation: Operation) -> None:
     for given in operation[2].get("parameters", ()):
         told = resolved(given)
         assert told.get("description"), told["name"]
@@ -115,7 +115,7 @@ def parts(told: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
             yield from parts(inner, f"{where}/{i}")
 
 
-def test_every_example_is_what_its_schema_allows() -> None:
+def test_every_example_matches_its_schema() -> None:
     checked = 0
     for where, part in parts(openapi_document()):
         shown = part.get("examples", [])
@@ -129,7 +129,7 @@ def test_every_example_is_what_its_schema_allows() -> None:
 
 
 @pytest.mark.parametrize("route", [r for r in ROUTES if r.dependant.body_params], ids=lambda r: r.name)
-def test_every_example_of_a_request_is_taken(route: APIRoute) -> None:
+def test_every_request_example_is_accepted(route: APIRoute) -> None:
     [told] = [told for _, _, told in OPERATIONS if told["operationId"] == route.name]
     for kind, content in told["requestBody"]["content"].items():
         for shown in examples(content):
@@ -140,7 +140,7 @@ def test_every_example_of_a_request_is_taken(route: APIRoute) -> None:
                 TypeAdapter(field.field_info.annotation).validate_json(json.dumps(shown))
 
 
-def test_every_example_of_a_photo_is_taken(service: Service) -> None:
+def test_every_photo_example_is_accepted(service: Service) -> None:
     service.client.put(f"/v1/collections/{COLLECTION}").raise_for_status()
     answers: list[httpx.Response] = []
     for _, path, told in OPERATIONS:
@@ -160,7 +160,7 @@ def by_form(service: Service, path: str, file: str | list[str], **fields: Any) -
 
 
 @each_operation
-def test_what_follows_from_a_route_is_listed(operation: Operation) -> None:
+def test_answers_that_follow_from_a_route_are_listed(operation: Operation) -> None:
     method, path, told = operation
     listed = set(told["responses"])
     if "x-role" in told:
@@ -202,7 +202,7 @@ def test_headers_are_listed_where_they_are_sent(operation: Operation) -> None:
         assert all(resolved(header)["schema"] for header in answer["headers"].values())
 
 
-def test_every_code_of_the_service_has_a_meaning() -> None:
+def test_every_problem_code_has_a_description() -> None:
     known = {code for _, code in KNOWN}
     app = Path(__file__).resolve().parents[2] / "app"
     said = {code for path in app.rglob("*.py") for code in re.findall(r"code=\"(\w+)\"", path.read_text())}
@@ -212,7 +212,7 @@ def test_every_code_of_the_service_has_a_meaning() -> None:
         assert (example(refusal)["value"]["status"], example(refusal)["value"]["code"]) == refusal
 
 
-def test_a_route_cannot_name_what_nobody_knows() -> None:
+def test_a_route_cannot_list_an_unknown_problem() -> None:
     from app.deps.problems import refuses
 
     with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""Errors, provoked one by one: each is in the document, as it was answered; and none is a 500."""
+"""Every problem of the API is provoked and compared with the document; none is a 500."""
 
 from typing import Any
 
@@ -103,7 +103,7 @@ WRONG: list[tuple[str, str, dict[str, str], dict[str, Any], int, str]] = [
 
 
 @on_sqlite
-def test_every_error_is_in_the_document_as_it_is_answered(service: Service) -> None:
+def test_every_error_is_answered_as_the_document_lists_it(service: Service) -> None:
     enrol(service.resources, "c", range(2), shots=2)
     for method, path, named, sent, status, code in WRONG:
         answer = service.client.request(method, path.format(**named), **sent)
@@ -136,7 +136,7 @@ HOSTILE: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def test_what_no_database_can_keep_or_compare_is_refused(service: Service) -> None:
+def test_text_that_a_database_cannot_store_or_compare_is_refused(service: Service) -> None:
     service.client.put("/v1/collections/c")
     for method, path, sent in HOSTILE:
         answer = service.client.request(method, path, **sent)
@@ -156,7 +156,7 @@ def asked(app: Any, path: str, headers: dict[str, str] | None = None) -> httpx.R
     return anyio.run(ask)
 
 
-def test_an_error_that_nobody_expected_names_its_request(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_unexpected_error_is_answered_with_its_request_id(tmp_path_factory: pytest.TempPathFactory) -> None:
     app = create_app(Settings(home=tmp_path_factory.mktemp("home")))
     app.add_api_route("/broken", lambda: 1 // 0)
     with_id = {"X-Request-Id": "abc"}
@@ -167,7 +167,7 @@ def test_an_error_that_nobody_expected_names_its_request(tmp_path_factory: pytes
 
 
 @on_sqlite
-def test_a_search_that_is_sent_again_names_its_model_again(service: Service) -> None:
+def test_a_repeated_search_names_its_model_again(service: Service) -> None:
     faces = enrol(service.resources, "c", range(2), shots=2)
     ask = f"/v1/collections/c/faces/{faces[0].face_id}/search"
     first, again = (service.client.post(ask, headers={"Idempotency-Key": "k"}) for _ in range(2))
@@ -187,7 +187,7 @@ class Liar:
         await PlainTextResponse("tea", self.status)(scope, receive, send)
 
 
-def test_an_answer_that_the_document_lacks_fails_its_test() -> None:
+def test_the_checker_reports_answers_that_the_document_does_not_list() -> None:
     liar = Liar()
     checker = OpenApiChecker(liar)  # type: ignore[arg-type]
     asked(checker, "/v1/collections")

@@ -1,4 +1,4 @@
-"""The job's row is the truth."""
+"""The job queue: who gets which job, and what happens when a worker dies."""
 
 import threading
 
@@ -28,14 +28,14 @@ def state(resources: Resources, job_id: str) -> str:
         return session.get_one(Job, job_id).state
 
 
-def test_jobs_are_taken_oldest_first_and_only_of_their_own_queue(resources: Resources) -> None:
+def test_a_worker_takes_the_oldest_job_of_its_own_queue(resources: Resources) -> None:
     first, second = add(resources, Sweep(), Sweep())
     [fit] = add(resources, Train(training="t", collection="a"))
     assert [take(resources), take(resources), take(resources)] == [first, second, None]
     assert take(resources, queue="training") == fit
 
 
-def test_parts_of_an_import_let_all_others_go_first(resources: Resources) -> None:
+def test_parts_of_an_import_are_taken_after_all_other_jobs(resources: Resources) -> None:
     [whole] = add(resources, Sweep())
     with writing(resources.database) as session:
         part = jobs.enqueue(session, IngestBatch(job=whole, first=0, last=1), parent=whole).id
@@ -55,7 +55,7 @@ def test_a_transaction_that_is_rolled_back_leaves_no_job(resources: Resources) -
     assert take(resources) is None
 
 
-def test_many_workers_never_get_the_same_job(resources: Resources) -> None:
+def test_concurrent_workers_never_take_the_same_job(resources: Resources) -> None:
     jobs = add(resources, *[Sweep()] * 40)
     taken: list[str] = []
 
@@ -71,7 +71,7 @@ def test_many_workers_never_get_the_same_job(resources: Resources) -> None:
     assert sorted(taken) == jobs
 
 
-def test_a_job_waits_for_an_earlier_one_of_its_lock(resources: Resources) -> None:
+def test_a_job_waits_for_an_earlier_job_with_the_same_lock(resources: Resources) -> None:
     first, second, other = add(resources, *[Train(training="t", collection=c) for c in ("a", "a", "b")])
     assert take(resources, queue="training") == first
     assert take(resources, queue="training") == other
@@ -81,7 +81,7 @@ def test_a_job_waits_for_an_earlier_one_of_its_lock(resources: Resources) -> Non
     assert take(resources, queue="training") == second
 
 
-def test_what_a_dead_worker_held_is_freed_and_fails_after_too_many_tries(resources: Resources) -> None:
+def test_a_job_of_a_dead_worker_is_retried_and_fails_after_too_many_attempts(resources: Resources) -> None:
     [job] = add(resources, Sweep())
     for _ in range(jobs.MAX_TRIES):
         assert take(resources, lease=-1) == job
@@ -92,7 +92,7 @@ def test_what_a_dead_worker_held_is_freed_and_fails_after_too_many_tries(resourc
         assert session.get_one(Job, job).problem["code"] == "WorkerLost"  # type: ignore[index]
 
 
-def test_a_worker_that_lost_its_job_can_neither_renew_nor_end_it(resources: Resources) -> None:
+def test_a_worker_that_lost_its_lease_can_neither_renew_nor_finish_the_job(resources: Resources) -> None:
     [job] = add(resources, Sweep())
     take(resources, "slow", lease=-1)
     with writing(resources.database) as session:
@@ -105,7 +105,7 @@ def test_a_worker_that_lost_its_job_can_neither_renew_nor_end_it(resources: Reso
         assert not jobs.end(session, job, "failed", worker="quick"), "a job ends once"
 
 
-def test_a_job_put_off_counts_no_try_and_lets_fresh_work_pass(resources: Resources) -> None:
+def test_a_postponed_job_counts_no_attempt_and_lets_newer_jobs_pass(resources: Resources) -> None:
     old, fresh = add(resources, Sweep(), Erase(collection="a"))
     assert take(resources) == old
     with writing(resources.database) as session:
@@ -116,7 +116,7 @@ def test_a_job_put_off_counts_no_try_and_lets_fresh_work_pass(resources: Resourc
         assert session.get_one(Job, old).tries == 1
 
 
-def test_cancelling_ends_what_waits_and_stops_what_runs(resources: Resources) -> None:
+def test_cancelling_ends_a_queued_job_and_interrupts_a_running_one(resources: Resources) -> None:
     [parent] = add(resources, Sweep())
     assert take(resources) == parent
     [child] = add(resources, Sweep(), parent=parent)

@@ -1,4 +1,4 @@
-"""The registry of recognisers: what is listed, what is kept in the home, and the commands that put it there."""
+"""Recognisers: the list, the files in the home, and the commands that put them there."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ def test_one_command_registers_a_recogniser_with_its_hash_and_its_separation(hom
     assert catalogue.find_recogniser(Settings(home=home), "theirs").spec is not None, "the home has a copy of its own"
 
 
-def test_options_state_what_the_file_cannot(home: Path, tmp_path: Path) -> None:
+def test_options_supply_what_the_file_does_not_state(home: Path, tmp_path: Path) -> None:
     model = learned_onnx(tmp_path / "theirs.onnx", second_output=True, open_size=True)
     words = "--name a --output embedding --size 112x112 --mean 127.5,127.5,127.5 --scale 127 --colour bgr --licence MIT"
     result = add(home, model, *words.split(), "--source", "a friend", "--no-normalise")
@@ -77,9 +77,7 @@ def test_options_state_what_the_file_cannot(home: Path, tmp_path: Path) -> None:
     assert (says["licence"], says["normalise"], listed(home)["a"].source) == ("MIT", False, "a friend")
 
 
-def test_the_preprocessing_is_found_by_measuring_and_a_wrong_one_is_refused_with_the_right_one(
-    home: Path, tmp_path: Path
-) -> None:
+def test_preprocessing_is_detected_and_a_wrong_one_is_refused_with_the_right_one(home: Path, tmp_path: Path) -> None:
     model = learned_onnx(tmp_path / "theirs.onnx")
     wrong = add(home, model, "--mean", "0", "--scale", "1")
     assert wrong.exit_code == 1
@@ -89,7 +87,9 @@ def test_the_preprocessing_is_found_by_measuring_and_a_wrong_one_is_refused_with
 
 
 @pytest.mark.parametrize("make", [random_onnx, lambda path: tiny_onnx(path.parent).with_suffix(".onnx")])
-def test_what_does_not_tell_people_apart_is_refused_unless_forced(make: Any, home: Path, tmp_path: Path) -> None:
+def test_a_recogniser_that_cannot_separate_people_is_refused_unless_forced(
+    make: Any, home: Path, tmp_path: Path
+) -> None:
     model = make(tmp_path / "random.onnx")
     refused = add(home, model, "--name", "a")
     assert refused.exit_code == 1
@@ -120,14 +120,14 @@ def test_what_does_not_tell_people_apart_is_refused_unless_forced(make: Any, hom
         (["--size", "96x96"], "112 x 112, as the file says"),
     ],
 )
-def test_wrong_options_are_refused_with_what_to_do(words: list[str], reason: str, home: Path, tmp_path: Path) -> None:
+def test_invalid_options_are_refused_with_advice(words: list[str], reason: str, home: Path, tmp_path: Path) -> None:
     result = add(home, learned_onnx(tmp_path / "theirs.onnx"), *words)
     assert result.exit_code == 1
     assert reason in result.output
     assert list(listed(home)) == ["dlib_resnet", "sface", "lbp"]
 
 
-def test_a_name_stays_with_its_recogniser(home: Path, tmp_path: Path) -> None:
+def test_a_name_cannot_be_reused_for_another_recogniser(home: Path, tmp_path: Path) -> None:
     assert add(home, learned_onnx(tmp_path / "a.onnx")).exit_code == 0
     assert add(home, tmp_path / "a.onnx").exit_code == 0, "the same again changes nothing"
     other = add(home, learned_onnx(tmp_path / "b.onnx", flip=-1.0), "--name", "a")
@@ -135,20 +135,20 @@ def test_a_name_stays_with_its_recogniser(home: Path, tmp_path: Path) -> None:
     assert "another recogniser is registered as a" in other.output
 
 
-def test_a_home_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_home_is_not_created(tmp_path: Path) -> None:
     result = add(tmp_path / "nowhere", learned_onnx(tmp_path / "a.onnx"))
     assert result.exit_code == 1
     assert "set LIKENESS_HOME" in result.output.replace("\n", " ")
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_without_a_terminal_it_asks_for_options_or_for_yes(home: Path, tmp_path: Path) -> None:
+def test_without_a_terminal_the_command_requires_options_or_yes(home: Path, tmp_path: Path) -> None:
     result = likeness(home, "recognisers", "add", learned_onnx(tmp_path / "a.onnx"))
     assert result.exit_code == 2
     assert "--yes" in result.output
 
 
-def test_on_a_terminal_it_asks_for_what_it_cannot_know(home: Path, tmp_path: Path) -> None:
+def test_on_a_terminal_the_command_asks_for_missing_answers(home: Path, tmp_path: Path) -> None:
     """Name, output, licence, colour (wrongly at first), mean and scale."""
     model = learned_onnx(tmp_path / "theirs.onnx", second_output=True)
     answers = "asked\nembedding\nMIT\ngrey\nbgr\n\n\n"
@@ -181,7 +181,7 @@ def test_a_manifest_is_added_with_its_model(home: Path, tmp_path: Path) -> None:
     assert "is not a manifest" in likeness(home, "recognisers", "add", tmp_path / "broken.json", "--yes").output
 
 
-def test_sface_is_pulled_from_a_file_and_only_if_it_is_the_one(
+def test_sface_is_installed_from_a_file_only_if_its_hash_matches(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = learned_onnx(tmp_path / "sface.onnx")
@@ -203,7 +203,7 @@ def test_the_address_of_sface_is_pinned_by_a_commit() -> None:
     assert len(catalogue.SFACE_COMMIT) == 40
 
 
-def test_the_list_tells_licence_size_source_accuracy_and_how_to_install(home: Path, tmp_path: Path) -> None:
+def test_the_list_shows_licence_size_source_accuracy_and_how_to_install(home: Path, tmp_path: Path) -> None:
     add(home, learned_onnx(tmp_path / "theirs.onnx"), "--licence", "MIT")
     result = likeness(home, "recognisers", "list")
     assert result.exit_code == 0, result.output
@@ -212,13 +212,13 @@ def test_the_list_tells_licence_size_source_accuracy_and_how_to_install(home: Pa
         assert words in result.output
 
 
-def test_the_facts_of_lbp_are_those_of_the_descriptor() -> None:
+def test_the_dimension_listed_for_lbp_is_that_of_the_descriptor() -> None:
     from ml.registry import build
 
     assert build("descriptors", "lbp").dim == catalogue.LBP.dim
 
 
-def test_what_the_settings_name_comes_first_and_a_broken_one_says_why(home: Path, tmp_path: Path) -> None:
+def test_recognisers_from_settings_are_listed_first_and_broken_ones_with_the_reason(home: Path, tmp_path: Path) -> None:
     settings = Settings(home=home, descriptor_manifests={"theirs": tiny_onnx(tmp_path), "gone": tmp_path / "no.json"})
     known = {entry.name: entry for entry in catalogue.list_recognisers(settings)}
     assert known["theirs"].spec is not None
@@ -233,7 +233,7 @@ def test_what_the_settings_name_comes_first_and_a_broken_one_says_why(home: Path
         manifests.check_name(settings, "theirs")
 
 
-def test_an_altered_file_makes_it_unusable_and_says_so(home: Path, tmp_path: Path) -> None:
+def test_an_altered_file_makes_a_recogniser_unusable_with_the_reason(home: Path, tmp_path: Path) -> None:
     add(home, learned_onnx(tmp_path / "a.onnx"))
     assert listed(home)["a"].spec is not None
     with (home / "recognisers" / "a" / "a.onnx").open("ab") as file:
@@ -243,7 +243,7 @@ def test_an_altered_file_makes_it_unusable_and_says_so(home: Path, tmp_path: Pat
     assert listed(home)["a"].spec is None
 
 
-def test_the_same_recogniser_is_the_same_model_everywhere_and_another_is_another(tmp_path: Path) -> None:
+def test_equal_recognisers_give_the_same_model_id_and_different_ones_do_not(tmp_path: Path) -> None:
     ids = []
     for folder, name, flip in (("h1", "a", 1.0), ("h2", "b", 1.0), ("h3", "a", -1.0)):
         home = tmp_path / folder
@@ -268,7 +268,7 @@ def test_a_model_finds_its_recogniser_again_after_the_home_was_moved(home: Path,
 
 
 @pytest.mark.parametrize(("old", "new"), [("pull", "detectors pull"), ("train-cnn", "recognisers train-cnn")])
-def test_the_old_commands_say_where_they_went(old: str, new: str, home: Path, tmp_path: Path) -> None:
+def test_the_old_commands_name_their_replacements(old: str, new: str, home: Path, tmp_path: Path) -> None:
     words = (
         ["yunet", "--file", __file__]
         if old == "pull"

@@ -1,4 +1,4 @@
-"""The script that measures the calibration of a recogniser."""
+"""The script that measures the reference calibration of a recogniser."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def test_every_pair_of_different_people_counts_once() -> None:
     np.testing.assert_allclose(np.sort(found), np.sort(by_hand), atol=1e-5)
 
 
-def test_what_is_measured_tells_people_apart_and_how_sure_it_is() -> None:
+def test_the_calibration_separates_people_and_states_its_precision() -> None:
     calibration = measure(*gallery())
     assert calibration.impostors.n == 60 * 59 // 2 * 9
     threshold = calibration.threshold(0.05)
@@ -30,6 +30,6 @@ def test_what_is_measured_tells_people_apart_and_how_sure_it_is() -> None:
     assert Calibration.from_dict(calibration.to_dict()) == calibration
 
 
-def test_few_people_say_less_than_their_pairs() -> None:
+def test_few_people_count_for_less_than_their_number_of_pairs() -> None:
     calibration = measure(*gallery())
     assert min(calibration.impostors.effective) < calibration.impostors.n / 5

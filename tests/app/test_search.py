@@ -1,4 +1,4 @@
-"""Search over HTTP: by photo, by face and by vector; and whether two photos show one person."""
+"""Search and verification over HTTP: by photo, by face and by embedding."""
 
 import base64
 import io
@@ -107,7 +107,7 @@ def subjects(answer: httpx.Response) -> list[str | None]:
     return [m["subject"] and m["subject"]["id"] for m in matches(answer)]
 
 
-def test_a_vector_finds_its_own_people_nearest_first(api: Api, gallery: Gallery) -> None:
+def test_a_search_by_embedding_returns_the_nearest_faces_first(api: Api, gallery: Gallery) -> None:
     answer = by_vector(api, ROWS[7], limit=5)
     found = matches(answer)
     assert subjects(answer)[:3] == ["p002"] * 3
@@ -123,7 +123,7 @@ def test_a_vector_finds_its_own_people_nearest_first(api: Api, gallery: Gallery)
     assert answer.headers["X-Request-Id"]
 
 
-def test_distractors_match_like_any_other_and_are_told(api: Api, gallery: Gallery) -> None:
+def test_distractors_match_like_other_faces_and_are_marked(api: Api, gallery: Gallery) -> None:
     first = matches(by_vector(api, ROWS[0] + 9))[0]
     assert (first["role"], first["subject"], first["distance"]) == ("distractor", None, 0)
 
@@ -141,7 +141,7 @@ UNSEARCHABLE: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_vector_that_cannot_be_searched_is_a_422(api: Api, gallery: Gallery) -> None:
+def test_an_invalid_embedding_is_refused_with_422(api: Api, gallery: Gallery) -> None:
     by_vector(api, ROWS[0])
     for vector, told in UNSEARCHABLE:
         body = json.dumps({"vector": vector}).encode()
@@ -187,7 +187,7 @@ UNTAKEN: list[dict[str, Any]] = [
 ]
 
 
-def test_a_parameter_that_cannot_be_taken_is_a_422(api: Api, gallery: Gallery) -> None:
+def test_an_invalid_parameter_is_refused_with_422(api: Api, gallery: Gallery) -> None:
     by_vector(api, ROWS[0])
     for asked in UNTAKEN:
         answer = by_vector(api, ROWS[0], **asked)
@@ -195,7 +195,7 @@ def test_a_parameter_that_cannot_be_taken_is_a_422(api: Api, gallery: Gallery) -
         assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_what_is_not_there_is_a_404(api: Api, gallery: Gallery) -> None:
+def test_a_missing_face_or_collection_is_answered_with_404(api: Api, gallery: Gallery) -> None:
     assert by_vector(api, ROWS[0], "nobody").status_code == 404
     assert by_vector(api, ROWS[0], task="age").json()["code"] == "UnknownTask"
     assert by_vector(api, ROWS[0], model="m-nine").json()["code"] == "UnknownModel"
@@ -204,7 +204,7 @@ def test_what_is_not_there_is_a_404(api: Api, gallery: Gallery) -> None:
     assert by_vector(api, ROWS[0], model=MODEL.id).status_code == 200
 
 
-def test_a_key_is_needed(api: Api, gallery: Gallery) -> None:
+def test_a_search_needs_a_key(api: Api, gallery: Gallery) -> None:
     for path in (
         f"collections/{api.staff}/search",
         f"collections/{api.staff}/search:by-embedding",
@@ -214,7 +214,7 @@ def test_a_key_is_needed(api: Api, gallery: Gallery) -> None:
     assert api.post("/v1/verify", headers={"Authorization": ""}).status_code == 401
 
 
-def test_a_face_finds_the_others_of_its_person_and_not_itself(api: Api, gallery: Gallery) -> None:
+def test_a_search_by_face_finds_the_person_and_leaves_the_face_itself_out(api: Api, gallery: Gallery) -> None:
     with writing(gallery.resources.database) as session:
         face_id = session.get_one(Face, gallery.pks[30]).face_id
     asked = {"limit": 64, "group_by": "face"}
@@ -224,7 +224,7 @@ def test_a_face_finds_the_others_of_its_person_and_not_itself(api: Api, gallery:
     assert face_id not in {m["face_id"] for m in matches(answer)}
 
 
-def test_each_subject_comes_once_by_its_nearest_face(api: Api, gallery: Gallery) -> None:
+def test_each_subject_is_listed_once_by_its_nearest_face(api: Api, gallery: Gallery) -> None:
     answer = by_vector(api, ROWS[0], group_by="subject", limit=22)
     named = [s for s in subjects(answer) if s]
     assert named[0] == "p000"
@@ -256,7 +256,7 @@ FILTERS: list[tuple[dict[str, Any], Callable[[int], object]]] = [
 ]
 
 
-def test_a_filter_lets_through_what_it_says(api: Api, gallery: Gallery) -> None:
+def test_a_filter_keeps_only_matching_faces(api: Api, gallery: Gallery) -> None:
     with writing(gallery.resources.database) as session:
         there = {i: session.get_one(Face, pk).face_id for i, pk in enumerate(gallery.pks)}
     for wanted, expected in FILTERS:
@@ -273,7 +273,7 @@ def calibrate(api: Api, gallery: Gallery, open_set: dict[str, Any] | None = None
         assert time.monotonic() < limit
 
 
-def test_a_threshold_leaves_out_what_is_farther(api: Api, gallery: Gallery) -> None:
+def test_matches_beyond_the_threshold_are_left_out(api: Api, gallery: Gallery) -> None:
     assert by_vector(api, ROWS[0], threshold=50).json()["code"] == "NotCalibrated"
     calibrate(api, gallery)
     every = matches(by_vector(api, ROWS[0], limit=64))
@@ -318,7 +318,7 @@ def measured(gallery: Gallery) -> dict[str, Any]:
     return OpenSetCalibration(DecisionRule(), (strangers,)).to_dict()
 
 
-def test_a_search_names_a_person_or_says_unknown(api: Api, gallery: Gallery) -> None:
+def test_the_decision_names_a_person_or_is_unknown(api: Api, gallery: Gallery) -> None:
     calibrate(api, gallery, measured(gallery))
     answer = by_vector(api, ROWS[7] + np.float32(0.02), group_by="subject", limit=3).json()
     [face], threshold = answer["faces"], answer["threshold"]
@@ -338,7 +338,7 @@ def test_a_search_names_a_person_or_says_unknown(api: Api, gallery: Gallery) -> 
     assert len(far["matches"]) == 10, "a rate of strangers is no filter"
 
 
-def test_the_decision_is_the_same_whatever_is_shown(api: Api, gallery: Gallery) -> None:
+def test_the_decision_does_not_depend_on_the_matches_that_are_shown(api: Api, gallery: Gallery) -> None:
     calibrate(api, gallery, measured(gallery))
     for query in (ROWS[7] + np.float32(0.1), ROWS[7] + np.float32(0.5), ROWS[30] * 0.5, ROWS[0] + 9):
         shown = [{"limit": limit, "group_by": by} for limit in (1, 5, 64) for by in ("subject", "face")]
@@ -347,7 +347,7 @@ def test_the_decision_is_the_same_whatever_is_shown(api: Api, gallery: Gallery) 
     assert faces[0]["decision"] == "unknown", "a distractor lies there"
 
 
-def test_a_looser_rate_names_more(api: Api, gallery: Gallery) -> None:
+def test_a_higher_false_match_rate_names_more_queries(api: Api, gallery: Gallery) -> None:
     calibrate(api, gallery, measured(gallery))
     rates = [0.01, 0.05, 0.2, 0.9]
     distances = [by_vector(api, ROWS[7], fpir=rate).json()["threshold"]["distance"] for rate in rates]
@@ -357,7 +357,7 @@ def test_a_looser_rate_names_more(api: Api, gallery: Gallery) -> None:
     assert (decisions[0], decisions[-1]) == ("unknown", "match")
 
 
-def test_a_search_that_asks_for_no_rate_takes_the_one_that_was_set(api: Api, gallery: Gallery) -> None:
+def test_a_search_without_a_rate_uses_the_default_of_the_deployment(api: Api, gallery: Gallery) -> None:
     calibrate(api, gallery, measured(gallery))
     with writing(gallery.resources.database) as session:
         session.get_one(Deployment, (api.staff, "identity")).default_fpir = 0.2
@@ -367,7 +367,7 @@ def test_a_search_that_asks_for_no_rate_takes_the_one_that_was_set(api: Api, gal
     assert threshold["distance"] == by_vector(api, ROWS[7], fpir=0.2).json()["threshold"]["distance"]
 
 
-def test_a_face_without_a_name_does_not_stand_before_its_person(api: Api, gallery: Gallery) -> None:
+def test_a_nearer_unnamed_face_does_not_hide_the_person(api: Api, gallery: Gallery) -> None:
     calibrate(api, gallery, measured(gallery))
     query = ROWS[7] + np.float32(0.02)
     gallery.add({MODEL.id: query[None]}, [None])
@@ -375,7 +375,7 @@ def test_a_face_without_a_name_does_not_stand_before_its_person(api: Api, galler
     assert (face["decision"], face["subject"]["id"]) == ("match", "p002")
 
 
-def test_thin_evidence_is_told_and_errs_on_the_safe_side(api: Api, gallery: Gallery) -> None:
+def test_insufficient_evidence_is_reported_and_gives_a_stricter_threshold(api: Api, gallery: Gallery) -> None:
     assert by_vector(api, ROWS[7], fpir=0.01).json()["code"] == "NotCalibrated"
     calibrate(api, gallery)
     threshold = by_vector(api, ROWS[7]).json()["threshold"]
@@ -389,7 +389,7 @@ def test_thin_evidence_is_told_and_errs_on_the_safe_side(api: Api, gallery: Gall
     assert threshold["distance"] < loose["distance"]
 
 
-def test_a_face_that_is_removed_is_not_answered_even_before_the_index_knows(api: Api, gallery: Gallery) -> None:
+def test_a_removed_face_is_not_returned_even_before_the_index_is_updated(api: Api, gallery: Gallery) -> None:
     by_vector(api, ROWS[0])
     with writing(gallery.resources.database) as session:
         session.delete(session.get_one(Face, gallery.pks[0]))
@@ -402,7 +402,7 @@ def test_a_face_that_is_removed_is_not_answered_even_before_the_index_knows(api:
     assert matches(answer)[0]["distance"] > 0
 
 
-def test_the_collection_may_vanish_beneath_a_search(api: Api, gallery: Gallery) -> None:
+def test_a_search_in_a_deleted_collection_gives_404_before_the_index_is_updated(api: Api, gallery: Gallery) -> None:
     by_vector(api, ROWS[0])
     with writing(gallery.resources.database) as session:
         session.delete(session.get_one(Collection, api.staff))
@@ -459,7 +459,7 @@ def text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_a_photo_in_base64_is_searched_with_as_a_file_is(api: Api, faces: Gallery) -> None:
+def test_a_base64_photo_and_an_uploaded_photo_give_the_same_matches(api: Api, faces: Gallery) -> None:
     by_file = by_photo(api, photo(3, 1), limit=5)
     asked, url = {"limit": 5, "group_by": "face"}, f"/v1/collections/{api.staff}/search"
     assert api.post(url, params=asked, json={"image": text(photo(3, 1))}).json() == by_file.json()
@@ -467,14 +467,14 @@ def test_a_photo_in_base64_is_searched_with_as_a_file_is(api: Api, faces: Galler
     assert api.post(url, json={"url": "https://example.org/a.png"}).status_code == 422
 
 
-def test_every_face_of_a_photo_is_searched_with_if_asked(api: Api, faces: Gallery) -> None:
+def test_every_face_of_a_photo_can_be_searched(api: Api, faces: Gallery) -> None:
     two = np.concatenate([synthetic_faces.draw(synthetic_faces.person(p), 0, strength=0.3) for p in (1, 4)], axis=1)
     answer = by_photo(api, encoded(two), face_selection="all", limit=1)
     assert {f["matches"][0]["subject"]["id"] for f in answer.json()["faces"]} == {"d1", "d4"}
     assert len(by_photo(api, encoded(two), limit=1).json()["faces"]) == 1
 
 
-def test_crops_come_along_if_asked(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:
+def test_crops_are_returned_on_request(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:
     with writing(faces.resources.database) as session:
         rows = [session.get_one(Face, pk) for pk in faces.pks]
         stored = [
@@ -497,7 +497,7 @@ def keep_crops(faces: Gallery, crops: Crops, count: int) -> None:
     faces.resources.blobs.put(faces.collection, stored[:count])
 
 
-def test_an_explanation_sums_to_the_distance_and_shows_what_was_changed(
+def test_an_explanation_sums_to_the_distance_and_locates_a_changed_region(
     api: Api, faces: Gallery, enrolled: dict[str, Any]
 ) -> None:
     keep_crops(faces, enrolled["grey"], 12)
@@ -519,7 +519,7 @@ def test_an_explanation_sums_to_the_distance_and_shows_what_was_changed(
     assert (nearest[:7] == 0).all()
 
 
-def test_an_enrolled_face_is_explained_and_one_without_its_crop_says_so(
+def test_an_enrolled_face_is_explained_unless_its_crop_is_missing(
     api: Api, faces: Gallery, enrolled: dict[str, Any]
 ) -> None:
     with writing(faces.resources.database) as session:
@@ -538,13 +538,13 @@ def test_an_enrolled_face_is_explained_and_one_without_its_crop_says_so(
     assert all(t["distance"] == pytest.approx(m["distance"], rel=1e-4) for m, t in zip(found, told, strict=True) if t)
 
 
-def test_a_vector_cannot_be_explained(api: Api, gallery: Gallery) -> None:
+def test_a_search_by_embedding_cannot_be_explained(api: Api, gallery: Gallery) -> None:
     answer = by_vector(api, ROWS[0], include="explanation")
     assert answer.status_code == 422
     assert "a vector has no crop" in answer.json()["detail"]
 
 
-def test_an_aligned_face_is_taken_as_it_is(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:
+def test_an_aligned_face_is_used_without_detection(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:
     answer = by_photo(api, encoded(enrolled["grey"][5]), aligned=True)
     assert matches(answer)[0]["distance"] < 1e-3
     assert subjects(answer)[0] == "d2"
@@ -559,13 +559,13 @@ UNSEEN = {
 }
 
 
-def test_a_photo_that_cannot_be_searched_is_named(api: Api, faces: Gallery) -> None:
+def test_a_photo_that_cannot_be_searched_is_refused_with_the_reason(api: Api, faces: Gallery) -> None:
     for what, (data, code) in UNSEEN.items():
         answer = by_photo(api, data)
         assert (answer.status_code, answer.json()["code"]) == (422, code), what
 
 
-def test_a_search_without_a_photo_is_a_422(api: Api, faces: Gallery) -> None:
+def test_a_search_without_a_photo_is_refused_with_422(api: Api, faces: Gallery) -> None:
     assert api.post(f"/v1/collections/{api.staff}/search").status_code == 422
     assert api.post(f"/v1/collections/{api.staff}/search", files={"photo": b"x"}).status_code == 422
 
@@ -576,7 +576,7 @@ def verify(api: Api, *photos: bytes, **asked: Any) -> httpx.Response:
     )
 
 
-def test_two_photos_are_verified(api: Api, faces: Gallery) -> None:
+def test_two_photos_can_be_verified(api: Api, faces: Gallery) -> None:
     by_photo(api, photo(0, 0))
     same, other = verify(api, photo(1, 0), photo(1, 1)).json(), verify(api, photo(1, 0), photo(5, 0)).json()
     assert same["distance"] < other["distance"]
@@ -587,7 +587,7 @@ def test_two_photos_are_verified(api: Api, faces: Gallery) -> None:
     assert verify(api, photo(1, 0), photo(1, 0)).json()["distance"] == pytest.approx(0, abs=1e-3)
 
 
-def test_photos_in_base64_are_verified_as_files_are(api: Api, faces: Gallery) -> None:
+def test_base64_photos_and_uploaded_photos_are_verified_alike(api: Api, faces: Gallery) -> None:
     by_photo(api, photo(0, 0))
     asked, two = {"collection": api.staff}, [text(photo(1, 0)), text(photo(5, 0))]
     by_json = api.post("/v1/verify", params=asked, json={"images": two})
@@ -599,7 +599,7 @@ def test_photos_in_base64_are_verified_as_files_are(api: Api, faces: Gallery) ->
     assert verify(api, *[photo(1, 0)] * 3).status_code == 422
 
 
-def test_a_photo_is_verified_against_a_face_or_a_subject(api: Api, faces: Gallery) -> None:
+def test_a_photo_can_be_verified_against_a_face_or_a_subject(api: Api, faces: Gallery) -> None:
     face_id = matches(by_photo(api, photo(4, 1), limit=1))[0]["face_id"]
     assert verify(api, photo(4, 1), face_id=face_id).json()["distance"] < 1e-3
     nearest = verify(api, photo(4, 1), subject="d4").json()
@@ -607,7 +607,7 @@ def test_a_photo_is_verified_against_a_face_or_a_subject(api: Api, faces: Galler
     assert verify(api, photo(4, 1), subject="d0").json()["distance"] > nearest["distance"]
 
 
-def test_a_verification_says_what_is_missing(api: Api, faces: Gallery) -> None:
+def test_an_incomplete_verification_is_refused_with_what_is_missing(api: Api, faces: Gallery) -> None:
     by_photo(api, photo(0, 0))
     assert verify(api, photo(0, 0)).status_code == 422
     assert verify(api, photo(0, 0), photo(0, 1), subject="d0").status_code == 422
@@ -623,7 +623,7 @@ def test_a_verification_says_what_is_missing(api: Api, faces: Gallery) -> None:
     assert api.post("/v1/verify", files=two, headers=bound).status_code == 200, "the only one that this key may use"
 
 
-def test_a_key_of_another_collection_may_not_verify_here(api: Api, faces: Gallery) -> None:
+def test_a_key_for_another_collection_cannot_verify(api: Api, faces: Gallery) -> None:
     with writing(faces.resources.database) as session:
         bound = {"Authorization": f"Bearer {keys.create(session, 'reader', 'bound', ('other',))[1]}"}
     two = [("file", photo(0, 0)), ("file", photo(0, 1))]

@@ -1,4 +1,4 @@
-"""People: made, changed, merged, erased over HTTP."""
+"""Subjects over HTTP: create, change, merge and erase."""
 
 import httpx
 import pytest
@@ -17,7 +17,7 @@ def staff(service: Service) -> httpx.Client:
     return service.client
 
 
-def test_a_subject_is_made_and_changed(staff: httpx.Client) -> None:
+def test_a_subject_can_be_created_and_changed(staff: httpx.Client) -> None:
     path = f"{BASE}/subjects/Ada%20L."
     made = staff.put(path, json={"metadata": {"desk": 1}, "retain_until": "2030-01-01T00:00:00Z"})
     assert made.status_code == 201
@@ -52,7 +52,7 @@ def test_subjects_are_listed_with_the_number_of_their_faces(staff: httpx.Client)
     assert found == {"ada": 2, "bob": 3, "cleo": 0}
 
 
-def test_two_names_of_one_person_are_merged(service: Service, staff: httpx.Client) -> None:
+def test_two_subjects_can_be_merged(service: Service, staff: httpx.Client) -> None:
     for n in range(3):
         enrol(staff, picture(n), subject="ada" if n else "ada l").raise_for_status()
     staff.patch(f"{BASE}/subjects/ada", json={"metadata": {"desk": 1}})
@@ -83,7 +83,7 @@ def test_a_deleted_subject_leaves_nothing_but_a_receipt(service: Service, staff:
     assert enrol(staff, picture(1), subject="ada").status_code == 201
 
 
-def test_a_reader_changes_nobody(service: Service, staff: httpx.Client) -> None:
+def test_a_reader_cannot_change_subjects(service: Service, staff: httpx.Client) -> None:
     staff.put(f"{BASE}/subjects/ada")
     with httpx.Client(base_url=service.url, headers=service.key("reader")) as reader:
         assert reader.get(f"{BASE}/subjects/ada").status_code == 200

@@ -3,14 +3,14 @@
 from tests.service import Service
 
 
-def test_identity_is_built_in_and_the_sensitive_ones_are_off(service: Service) -> None:
+def test_identity_is_built_in_and_sensitive_tasks_are_disabled(service: Service) -> None:
     tasks = {t["name"]: t["enabled"] for t in service.client.get("/v1/tasks").json()["tasks"]}
     assert tasks == {"identity": True, "age": False, "expression": False}
     answer = service.client.put("/v1/tasks/identity", json={"enabled": False})
     assert answer.status_code == 409
 
 
-def test_an_administrator_switches_a_task_on(service: Service) -> None:
+def test_an_administrator_can_enable_a_task(service: Service) -> None:
     refused = service.client.put("/v1/tasks/age", json={"enabled": True}, headers=service.key("operator"))
     assert refused.status_code == 403
     answer = service.client.put("/v1/tasks/age", json={"enabled": True})
@@ -19,7 +19,7 @@ def test_an_administrator_switches_a_task_on(service: Service) -> None:
     assert answer.json()["description"], "it keeps what was not told"
 
 
-def test_there_are_tasks_of_ones_own(service: Service) -> None:
+def test_a_client_can_define_a_task(service: Service) -> None:
     answer = service.client.put("/v1/tasks/glasses", json={"description": "both wear glasses"})
     assert answer.status_code == 201
     assert service.client.get("/v1/tasks/glasses").json()["enabled"]

@@ -10,7 +10,7 @@ ASKED = "from app.config import Settings; from app.threads import get_threads; p
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU sets")
-def test_a_process_held_to_one_core_of_several_counts_one() -> None:
+def test_a_process_bound_to_one_core_counts_one_core() -> None:
     one = min(os.sched_getaffinity(0))
     environment = {k: v for k, v in os.environ.items() if "NUM_THREADS" not in k}
     command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{one}]); {ASKED}"]

@@ -1,4 +1,4 @@
-"""Trainings over HTTP: checked at once, kept with their job."""
+"""Trainings over HTTP: checked before a job starts, and stored with their job."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-def test_what_is_wrong_is_told_at_once(service: Service) -> None:
+def test_an_invalid_training_is_refused_before_a_job_starts(service: Service) -> None:
     service.client.put("/v1/collections/c")
     for asked, status, says in WRONG:
         answer = start(service, **asked)
@@ -59,7 +59,7 @@ def test_what_is_wrong_is_told_at_once(service: Service) -> None:
     assert service.client.get("/v1/trainings").json()["trainings"] == []
 
 
-def test_a_training_is_kept_with_its_job(service: Service) -> None:
+def test_a_training_stores_its_request_its_job_and_its_report(service: Service) -> None:
     enrol(service.resources, "c", range(8), shots=2)
     answer = start(service, method="wpca", dim=4, seed=3)
     assert answer.status_code == 202, answer.text
@@ -80,7 +80,7 @@ def test_a_training_is_kept_with_its_job(service: Service) -> None:
     assert service.client.get("/v1/trainings", params={"collection": "d"}).json()["trainings"] == []
 
 
-def test_a_bound_key_sees_and_starts_its_own(service: Service) -> None:
+def test_a_bound_key_can_see_and_start_only_trainings_of_its_collections(service: Service) -> None:
     enrol(service.resources, "c", range(8), shots=2)
     service.client.put("/v1/collections/d")
     training = start(service, method="wpca", dim=4).json()["training"]
@@ -107,7 +107,7 @@ def test_too_few_labels_fail_the_job_and_say_how_many_are_missing(service: Servi
     assert training["problem"]["code"] == "TooFewLabels"
 
 
-def test_a_training_may_go_on_from_what_serves(service: Service) -> None:
+def test_a_training_can_start_from_a_learned_model_but_not_from_the_built_in_one(service: Service) -> None:
     enrol(service.resources, "c", range(12), shots=3)
     first = service.wait(start(service, method="wpca", dim=6))
     model = first["result"]["model"]
@@ -120,7 +120,7 @@ def test_a_training_may_go_on_from_what_serves(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("method", "dim"), [("stml", 6), ("sml", None), ("stiefel", 6)])
-def test_each_family_goes_on_from_its_like(service: Service, method: str, dim: int | None) -> None:
+def test_a_method_can_start_from_a_model_of_its_own_family_only(service: Service, method: str, dim: int | None) -> None:
     enrol(service.resources, "c", range(12), shots=3)
     first = service.wait(start(service, method=method, options={"steps": 20}, **({"dim": dim} if dim else {})))
     model = first["result"]["model"]
@@ -132,12 +132,12 @@ def test_each_family_goes_on_from_its_like(service: Service, method: str, dim: i
     assert other["problem"]["code"] == "CannotGoOn"
 
 
-def test_an_option_may_be_given_by_its_earlier_name() -> None:
+def test_an_option_is_accepted_under_its_earlier_name() -> None:
     options = check_options("embedders", "ldml", {"stay": 0.03, "needed": 4})
     assert (options["proximal_weight"], options["min_pairs"]) == (0.03, 4)
 
 
-def test_a_descriptor_may_be_given_its_options(service: Service) -> None:
+def test_a_training_can_set_the_options_of_a_descriptor(service: Service) -> None:
     enrol(service.resources, "c", range(8), shots=2)
     cut = {"name": "lbp", "options": {"margin": 2, "mirrored": True}}
     job = service.wait(start(service, method="wpca", dim=4, descriptors=[cut, "cslbp"]))

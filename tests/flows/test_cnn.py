@@ -1,4 +1,4 @@
-"""A network of the operator's own: taught by the command, named in the settings, trained upon and searched by."""
+"""A network that the operator trained with the command: named in the settings, used in a training, and searched by."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ TEACH = [
 ]
 
 
-def test_a_network_is_taught_named_learned_upon_and_searched_by(tmp_path: Path) -> None:
+def test_a_trained_network_can_be_named_in_the_settings_trained_on_and_searched_by(tmp_path: Path) -> None:
     data, out = photos(tmp_path / "photos", range(50, 58), 2), tmp_path / "net"
     asked = [*TEACH, "--data", str(data), "--out", str(out)]
     taught = CliRunner().invoke(app, asked)

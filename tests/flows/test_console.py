@@ -1,4 +1,4 @@
-"""The operator's page, driven in a real browser over a real service."""
+"""The console, used in a real browser against a real service."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two models side by side on the operator's page."""
+"""The console shows two models side by side."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.service import running
 BASE = "/v1/collections/staff"
 
 
-def test_a_model_stands_beside_the_one_that_serves(tmp_path: Path) -> None:
+def test_a_candidate_is_compared_with_the_champion(tmp_path: Path) -> None:
     manifests = {"tiny": tiny_onnx(tmp_path)}
     settings = Settings(
         home=tmp_path / "home", poll_seconds=0.05, workers=1, default_recogniser="lbp", descriptor_manifests=manifests

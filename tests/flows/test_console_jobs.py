@@ -1,4 +1,4 @@
-"""What the operator's page shows of long work, after a reload too."""
+"""The console shows running jobs, also after the page is reloaded."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def change(service: Service, kind: type[Any], key: str, **values: object) -> Non
             setattr(row, name, value)
 
 
-def test_a_running_import_is_found_again_after_a_reload(service: Service, page: Page) -> None:
+def test_a_running_import_is_shown_after_a_reload(service: Service, page: Page) -> None:
     job = begin(service, ImportArchive(collection="staff", path="/none"))
     other = begin(service, ImportArchive(collection="guests", path="/none"))
     change(service, Job, job, total=400, done=120, failed=3)
@@ -75,7 +75,7 @@ def test_a_running_import_is_found_again_after_a_reload(service: Service, page: 
         change(service, Job, each, state="cancelled", finished_at=now())
 
 
-def test_the_newest_faces_stand_first(service: Service, page: Page) -> None:
+def test_the_newest_faces_are_shown_first(service: Service, page: Page) -> None:
     ids = []
     for seed in range(70, 75):
         answer = service.client.post(f"{BASE}/faces", files={"file": picture(seed)}, data={"aligned": True})
@@ -85,7 +85,7 @@ def test_the_newest_faces_stand_first(service: Service, page: Page) -> None:
     assert [a.get_attribute("data-face") for a in page.all("#faces a")][:5] == ids[::-1]
 
 
-def test_a_running_training_is_found_again_after_a_reload(service: Service, page: Page) -> None:
+def test_a_running_training_is_shown_after_a_reload(service: Service, page: Page) -> None:
     request = {"collection": "staff", "method": "ldml"}
     with writing(service.resources.database) as session:
         training = Training(request=request, curve=[{"step": 1, "loss": 0.9}])
@@ -106,7 +106,7 @@ def test_a_running_training_is_found_again_after_a_reload(service: Service, page
     assert not page.all("#training-state"), "what has ended is not under way"
 
 
-def test_a_training_is_described_by_what_serves_unless_another_is_chosen(service: Service, page: Page) -> None:
+def test_a_training_uses_the_champions_descriptor_unless_another_is_chosen(service: Service, page: Page) -> None:
     page.open("staff/learn")
     options = [o.get_attribute("value") for o in page.see("#descriptor").find_elements("css selector", "option")]
     descriptors = service.client.get("/v1/methods").json()["descriptors"]
@@ -143,9 +143,7 @@ def test_the_recogniser_can_be_chosen(service: Service, page: Page) -> None:
     page.see("[data-recogniser='lbp'] .tag", "serving")
 
 
-def test_where_the_strong_recogniser_is_missing_the_page_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_warns_that_the_strong_recogniser_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
     settings = Settings(home=tmp_path / "home", poll_seconds=0.05, workers=1)
     with running(settings) as weak, open_browser(tmp_path) as browser:

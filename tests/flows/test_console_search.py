@@ -1,4 +1,4 @@
-"""Searching and labelling on the operator's page."""
+"""Search and labels on the console."""
 
 import time
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def other_of(label: dict[str, Any], face_id: str) -> str:
     return str((pair - {face_id}).pop())
 
 
-def test_a_label_is_about_the_face_that_was_chosen(service: Service, page: Page, tmp_path: Path) -> None:
+def test_a_label_refers_to_the_chosen_face_of_the_photo(service: Service, page: Page, tmp_path: Path) -> None:
     group = group_photo(shot=60)
     search(page, photo(tmp_path, "group.png", group))
     boxes = page.wait(lambda: (found := page.all(".photo .box")) and len(found) == len(PEOPLE) and found)
@@ -119,9 +119,7 @@ def test_a_label_is_about_the_face_that_was_chosen(service: Service, page: Page,
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1, "one face of the four"
 
 
-def test_a_query_that_is_enrolled_already_is_labelled_as_that_face(
-    service: Service, page: Page, tmp_path: Path
-) -> None:
+def test_a_label_of_an_enrolled_photo_refers_to_the_enrolled_face(service: Service, page: Page, tmp_path: Path) -> None:
     data = images.encode_png(draw(person(21), 0))
     enrolled = enrol(service, data, "p21")
     wait_until_found(service, enrolled)
@@ -136,7 +134,7 @@ def test_a_query_that_is_enrolled_already_is_labelled_as_that_face(
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1
 
 
-def test_a_face_is_not_labelled_against_itself(service: Service, page: Page, tmp_path: Path) -> None:
+def test_a_face_cannot_be_labelled_against_itself(service: Service, page: Page, tmp_path: Path) -> None:
     data = images.encode_png(draw(person(22), 0))
     enrolled = enrol(service, data, "p22")
     wait_until_found(service, enrolled)
@@ -169,7 +167,7 @@ def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1
 
 
-def test_people_stand_before_faces_without_a_name(service: Service, page: Page, tmp_path: Path) -> None:
+def test_unnamed_faces_are_listed_apart_from_people(service: Service, page: Page, tmp_path: Path) -> None:
     data = images.encode_png(draw(person(13), 62))
     wait_until_found(service, enrol(service, data))
     search(page, photo(tmp_path, "query.png", data))
@@ -198,7 +196,7 @@ window.fetch = async (url, options) => {
 """
 
 
-def test_a_slow_answer_never_stands_under_a_newer_photo(service: Service, page: Page, tmp_path: Path) -> None:
+def test_a_late_answer_is_not_shown_under_a_newer_photo(service: Service, page: Page, tmp_path: Path) -> None:
     page.open("staff/search")
     page.browser.refresh()
     page.see(".drop")
@@ -216,7 +214,7 @@ def test_a_slow_answer_never_stands_under_a_newer_photo(service: Service, page: 
     page.browser.refresh()
 
 
-def test_matches_go_as_soon_as_another_photo_is_there(service: Service, page: Page, tmp_path: Path) -> None:
+def test_choosing_another_photo_removes_the_matches_at_once(service: Service, page: Page, tmp_path: Path) -> None:
     search(page, photo(tmp_path, "face.png", images.encode_png(draw(person(11), 1))))
     grey = Pillow.new("RGB", (300, 300), "grey")
     path = tmp_path / "nobody.png"
@@ -227,7 +225,7 @@ def test_matches_go_as_soon_as_another_photo_is_there(service: Service, page: Pa
     assert not page.all(".photo .box")
 
 
-def test_changing_how_many_are_shown_searches_again(service: Service, page: Page, tmp_path: Path) -> None:
+def test_changing_the_number_of_matches_searches_again(service: Service, page: Page, tmp_path: Path) -> None:
     group = photo(tmp_path, "group.png", group_photo(shot=61))
     search(page, group)
     page.wait(lambda: len(page.all(".photo .box")) == len(PEOPLE))
@@ -243,7 +241,7 @@ def test_changing_how_many_are_shown_searches_again(service: Service, page: Page
     assert pressed == ["false", "false", "true", "false"], "the face that was chosen stays chosen"
 
 
-def test_an_answer_is_shown_as_a_verdict(service: Service, page: Page, tmp_path: Path) -> None:
+def test_the_decision_is_shown_above_the_matches(service: Service, page: Page, tmp_path: Path) -> None:
     service.client.put("/v1/collections/verdicts").raise_for_status()
     faces = gallery.enrol(service.resources, "verdicts", range(40), shots=4, strength=0.3)
     path = f"/v1/collections/verdicts/faces/{faces[0].face_id}/search"
@@ -268,16 +266,14 @@ def test_an_answer_is_shown_as_a_verdict(service: Service, page: Page, tmp_path:
     assert service.client.delete("/v1/collections/verdicts").status_code < 300
 
 
-def test_where_nothing_is_measured_the_page_says_so(service: Service, page: Page, tmp_path: Path) -> None:
+def test_the_page_gives_no_decision_where_nothing_was_measured(service: Service, page: Page, tmp_path: Path) -> None:
     search(page, photo(tmp_path, "face.png", images.encode_png(draw(person(11), 1))))
     assert page.see("#verdict", "No verdict").get_attribute("data-decision") == "none"
     assert "Nothing is measured here to decide by" in page.see("#evidence").text
     assert not first_match(page).find_elements(By.CSS_SELECTOR, ".tag")
 
 
-def test_the_face_that_is_shown_of_a_person_is_the_one_that_is_labelled(
-    service: Service, page: Page, tmp_path: Path
-) -> None:
+def test_a_label_refers_to_the_face_that_is_shown_for_the_person(service: Service, page: Page, tmp_path: Path) -> None:
     search(page, photo(tmp_path, "query.png", images.encode_png(draw(person(12), 60))))
     match = first_match(page)
     second = match.find_elements(By.CSS_SELECTOR, ".thumbs button")[1]

@@ -1,4 +1,4 @@
-"""Descriptors that need no file, two at once, an ONNX model: trained on over HTTP, published, searched, explained."""
+"""Descriptors end to end: train on them over HTTP, publish, search, explain and roll back."""
 
 from math import prod
 from pathlib import Path
@@ -21,13 +21,15 @@ PEOPLE, SHOTS, DIM = 12, 3, 8
 READY = [name for name in registry.names("descriptors") if name not in manifest_types()]
 
 
-def test_those_that_need_no_file_are_known() -> None:
+def test_the_built_in_descriptors_are_tested() -> None:
     assert {"lbp", "cslbp", "fplbp", "sift", "fisher"} <= set(READY)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("names", [[name] for name in READY] + [["cslbp", "sift"]], ids="+".join)
-def test_a_descriptor_is_learned_on_published_searched_and_taken_back(service: Service, names: list[str]) -> None:
+def test_a_model_of_a_built_in_descriptor_can_be_trained_published_searched_and_rolled_back(
+    service: Service, names: list[str]
+) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     asked: dict[str, Any] = {"descriptor": names[0]} if len(names) == 1 else {"descriptors": names}
     model = taught_and_explained(service, names, method="wpca", dim=DIM, **asked)
@@ -35,7 +37,7 @@ def test_a_descriptor_is_learned_on_published_searched_and_taken_back(service: S
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_recogniser_of_the_operators_is_learned_on_published_searched_and_taken_back(
+def test_a_model_of_an_onnx_recogniser_can_be_trained_published_searched_and_rolled_back(
     settings: Settings, tmp_path: Path
 ) -> None:
     manifests = {"theirs": tiny_onnx(tmp_path)}
@@ -79,7 +81,7 @@ def taught_and_explained(service: Service, names: list[str], **asked: Any) -> st
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_service_has_one_vocabulary_until_it_has_many_more_faces(service: Service) -> None:
+def test_trainings_share_a_vocabulary_until_the_gallery_has_grown_much(service: Service) -> None:
     upload(service, "c", range(6), 2)
     asked: dict[str, Any] = {"method": "wpca", "dim": 2, "descriptor": "fisher", "holdout": 0}
     first = wait_for_model(service, train(service, **asked))["descriptors"]

@@ -1,4 +1,4 @@
-"""Nothing unmeasured goes live: a candidate is measured on the collection's own people before it may serve."""
+"""The gate: a candidate is measured on the collection's own people before it may serve."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def refused(job: dict[str, Any], code: str) -> str:
     return str(job["problem"]["detail"])
 
 
-def test_a_harmful_model_without_a_report_is_refused_and_an_override_is_on_record(service: Service) -> None:
+def test_a_worse_model_without_a_report_is_refused_and_an_override_is_recorded(service: Service) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     job = publish(service, keep(service, "harmful", dim=1))
     assert "1-call@1" in refused(job, "GateRefused")
@@ -61,7 +61,7 @@ def test_a_harmful_model_without_a_report_is_refused_and_an_override_is_on_recor
 
 
 @on_sqlite
-def test_another_collections_model_is_measured_on_everybody_here(service: Service) -> None:
+def test_a_model_of_another_collection_is_measured_on_all_people(service: Service) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     upload(service, "d", range(100, 140), SHOTS)
     options = {"dim": 32, "options": {"steps": 60, "start": "pca"}}
@@ -80,7 +80,7 @@ def test_another_collections_model_is_measured_on_everybody_here(service: Servic
 
 
 @on_sqlite
-def test_a_model_of_this_collection_is_measured_by_its_holdout_model(service: Service) -> None:
+def test_a_model_of_this_collection_is_measured_through_its_holdout_model(service: Service) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     body = {"method": "wpca", "dim": 32, "holdout": 0.5}
     model = service.wait(train(service, **body), 120)["result"]["model"]
@@ -104,7 +104,7 @@ def test_a_model_of_this_collection_is_measured_by_its_holdout_model(service: Se
 
 
 @on_sqlite
-def test_labels_alone_can_judge(service: Service) -> None:
+def test_a_gallery_with_labels_and_no_names_is_enough_for_the_gate(service: Service) -> None:
     faces = enrol(service.resources, "c", range(30), shots=3, named=False)
     keep(service, "harmful", dim=1)
     detail = refused(publish(service, "harmful"), "NotMeasured")
@@ -126,7 +126,7 @@ def test_labels_alone_can_judge(service: Service) -> None:
 
 
 @on_sqlite
-def test_where_too_little_is_known_it_says_what_is_missing(service: Service) -> None:
+def test_the_gate_states_what_is_missing_when_it_cannot_measure(service: Service) -> None:
     service.client.put("/v1/collections/c")
     keep(service, "m1", dim=8)
     job = publish(service, "m1")
@@ -142,7 +142,7 @@ def test_where_too_little_is_known_it_says_what_is_missing(service: Service) -> 
 
 
 @on_sqlite
-def test_two_models_are_compared_in_one_call(service: Service) -> None:
+def test_one_request_compares_two_models(service: Service) -> None:
     upload(service, "c", range(30), SHOTS)
     keep(service, "m1", dim=2)
     result = compare(service, "champion", "m1")["result"]

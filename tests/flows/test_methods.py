@@ -1,4 +1,4 @@
-"""Every method that a training can name: learned over HTTP from drawn faces, published, searched, taken back."""
+"""Every training method end to end: train over HTTP on synthetic faces, publish, search and roll back."""
 
 import io
 import json
@@ -62,7 +62,9 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("method", registry.names("embedders"))
-def test_a_method_is_learned_published_searched_and_taken_back(service: Service, method: str) -> None:
+def test_a_model_of_each_method_can_be_trained_published_searched_and_rolled_back(
+    service: Service, method: str
+) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     asked, tasks = QUICK.get(method, {}), ["identity"]
     if method in SEVERAL_TASKS:
@@ -77,7 +79,7 @@ def test_a_method_is_learned_published_searched_and_taken_back(service: Service,
 
 
 @pytest.mark.parametrize("method", ["cosim_mass", "cosim_average", "subsml"])
-def test_several_descriptors_are_fused_published_and_searched(service: Service, method: str) -> None:
+def test_a_model_that_fuses_two_descriptors_can_be_published_and_searched(service: Service, method: str) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     asked = QUICK[method] | {"descriptors": ["lbp", "sift"]}
     model = wait_for_model(service, train(service, method=method, holdout=0.25, **asked))

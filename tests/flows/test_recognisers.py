@@ -1,4 +1,4 @@
-"""From an ONNX file to serving it, while the service runs: two commands; then back, and while much else goes on."""
+"""Recognisers end to end: add an ONNX file while the service runs, switch a collection to it, and roll back."""
 
 import os
 from pathlib import Path
@@ -73,7 +73,7 @@ def serves(service: Service) -> dict[str, list[str]]:
     return {r["name"]: r["serves"] for r in service.client.get("/v1/recognisers").json()["recognisers"] if r["serves"]}
 
 
-def test_two_commands_from_a_file_to_serving_it_and_one_back(service: Service, tmp_path: Path) -> None:
+def test_two_commands_put_an_onnx_file_into_service_and_one_rolls_back(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     before, first = faces(service), search(service)
     same = service.client.post(
@@ -114,7 +114,7 @@ def test_two_commands_from_a_file_to_serving_it_and_one_back(service: Service, t
 
 
 @on_sqlite
-def test_one_command_is_enough(service: Service, tmp_path: Path) -> None:
+def test_add_with_a_collection_also_switches_to_the_recogniser(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(4), 2)
     model = learned_onnx(tmp_path / "theirs.onnx")
     result = likeness(service, "recognisers", "add", model, "--yes", "--collection", "c")
@@ -123,9 +123,7 @@ def test_one_command_is_enough(service: Service, tmp_path: Path) -> None:
 
 
 @on_sqlite
-def test_searches_go_on_while_it_is_switched_and_it_finds_the_right_person_more_often(
-    service: Service, tmp_path: Path
-) -> None:
+def test_searches_succeed_during_a_switch_to_a_better_recogniser(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     add(service, tmp_path)
 
@@ -142,7 +140,7 @@ def test_searches_go_on_while_it_is_switched_and_it_finds_the_right_person_more_
 
 
 @on_sqlite
-def test_what_cannot_be_used_is_answered_at_once(service: Service, tmp_path: Path) -> None:
+def test_a_switch_to_an_unusable_recogniser_is_refused_at_once(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(2), 1)
     unknown = use(service, "nobody")
     assert (unknown.status_code, unknown.json()["code"]) == (422, "UnknownComponent")
@@ -167,7 +165,7 @@ def test_what_cannot_be_used_is_answered_at_once(service: Service, tmp_path: Pat
 
 
 @on_sqlite
-def test_faces_without_the_crop_that_it_describes_are_told(service: Service, tmp_path: Path) -> None:
+def test_a_switch_is_refused_while_crops_are_missing(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(3), 2)
     add(service, tmp_path)
     crop = next(name for name in service.resources.blobs.names("c") if name.endswith(".colour.png"))
@@ -180,7 +178,7 @@ def test_faces_without_the_crop_that_it_describes_are_told(service: Service, tmp
 
 
 @on_sqlite
-def test_a_key_sees_only_its_own_collections(service: Service) -> None:
+def test_a_bound_key_sees_only_its_collections_in_the_list(service: Service) -> None:
     for name in ("c", "d"):
         service.client.put(f"/v1/collections/{name}")
     assert serves(service) == {"lbp": ["c", "d"]}
@@ -188,7 +186,7 @@ def test_a_key_sees_only_its_own_collections(service: Service) -> None:
     assert {r["name"]: r["serves"] for r in bound if r["serves"]} == {"lbp": ["d"]}
 
 
-def test_switched_while_an_import_runs_and_back_every_face_is_found_under_both(
+def test_every_face_is_found_after_a_switch_during_an_import_and_after_its_rollback(
     service: Service, tmp_path: Path
 ) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
@@ -219,7 +217,7 @@ def test_switched_while_an_import_runs_and_back_every_face_is_found_under_both(
 
 
 @on_sqlite
-def test_the_automatic_first_model_does_not_replace_a_recogniser_chosen_meanwhile(
+def test_the_automatic_first_model_does_not_replace_a_recogniser_chosen_later(
     settings: Settings, tmp_path: Path
 ) -> None:
     with running(settings.model_copy(update={"wpca_after_faces": 40})) as service:
@@ -240,7 +238,7 @@ def test_the_automatic_first_model_does_not_replace_a_recogniser_chosen_meanwhil
 
 
 @on_sqlite
-def test_a_training_starts_from_the_recogniser_that_serves(service: Service, tmp_path: Path) -> None:
+def test_a_training_uses_the_recogniser_that_serves(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
     add(service, tmp_path)
     used(service)
@@ -253,7 +251,7 @@ def test_a_training_starts_from_the_recogniser_that_serves(service: Service, tmp
 
 
 @on_sqlite
-def test_an_archived_recogniser_comes_back_when_it_is_used(service: Service, tmp_path: Path) -> None:
+def test_switching_to_an_archived_recogniser_restores_it(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(4), 2)
     add(service, tmp_path)
     add(service, tmp_path, "other", flip=-1.0)
@@ -267,7 +265,7 @@ def test_an_archived_recogniser_comes_back_when_it_is_used(service: Service, tmp
 
 
 @on_sqlite
-def test_a_new_collection_may_state_its_recogniser(service: Service, tmp_path: Path) -> None:
+def test_a_new_collection_can_name_its_recogniser(service: Service, tmp_path: Path) -> None:
     add(service, tmp_path)
     for status in (201, 200):
         answer = service.client.put("/v1/collections/c", json={"recogniser": "theirs"})

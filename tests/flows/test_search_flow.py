@@ -1,4 +1,4 @@
-"""From a photo to an answer, over HTTP and with nothing replaced."""
+"""From a photo to an answer, over HTTP and without test doubles."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def search(service: Service, who: int, shot: int, **asked: Any) -> list[dict[str
     raise AssertionError(f"the index did not come to change {change}: {answer.text}")
 
 
-def test_a_photo_that_is_enrolled_is_found_until_it_is_deleted(service: Service) -> None:
+def test_an_enrolled_photo_is_found_until_it_is_deleted(service: Service) -> None:
     faces = enrol(service)
     for who in range(PEOPLE):
         found = search(service, who, 1, limit=1)[0]
@@ -56,7 +56,7 @@ def test_a_photo_that_is_enrolled_is_found_until_it_is_deleted(service: Service)
     assert service.client.get("/readyz").status_code == 200
 
 
-def test_a_new_start_answers_alike(settings: Settings) -> None:
+def test_a_restarted_service_gives_the_same_answers(settings: Settings) -> None:
     with running(settings) as service:
         enrol(service)
         before = search(service, 0, 5, limit=10)

@@ -1,8 +1,7 @@
-"""`likeness serve` ends soon after TERM, though somebody watches a job."""
+"""`likeness serve` ends soon after SIGTERM while a client watches a job."""
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,18 +17,13 @@ from app.db.session import open_database, writing
 from app.db.tables import Collection
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive
-from tests.crew import LIKENESS, ROOT
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+from tests.conftest import free_port
+from tests.service_subprocess import LIKENESS_COMMAND, ROOT
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> tuple[str, str]:
-    """The id of a job that waits, and a key that may watch it."""
+    """The id of a queued job, and a key that may read it."""
     settings = Settings(home=tmp_path)
     upgrade(settings.database)
     with writing(open_database(settings.database)) as session:
@@ -40,19 +34,19 @@ def job(tmp_path: Path) -> tuple[str, str]:
 
 @pytest.fixture
 def server(tmp_path: Path, job: tuple[str, str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The API as its operator starts it, and its address."""
+    """The API as an operator starts it, and its address."""
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
     environment |= {"LIKENESS_HOME": str(tmp_path), "LIKENESS_DEFAULT_RECOGNISER": "lbp"}
-    command = [*LIKENESS, "serve", "--no-workers", "--port", str(port)]
+    command = [*LIKENESS_COMMAND, "serve", "--no-workers", "--port", str(port)]
     with subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         yield process, f"http://127.0.0.1:{port}"
         process.kill()
 
 
 def wait_until_listening(url: str, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         try:
             httpx.get(f"{url}/livez")
             return

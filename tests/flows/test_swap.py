@@ -1,4 +1,4 @@
-"""From labels to a new model, over HTTP and with nothing replaced, while somebody searches throughout."""
+"""From labels to a new champion, over HTTP and without test doubles, while another client searches."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def label(service: Service, faces: dict[str, list[str]]) -> None:
     assert service.client.post("/v1/labels", json={"labels": said}).json()["accepted"] == len(said)
 
 
-def test_a_new_model_comes_to_serve_without_a_refused_search_and_goes_again(service: Service) -> None:
+def test_searches_succeed_while_a_model_is_published_and_rolled_back(service: Service) -> None:
     label(service, upload(service))
     before, first = ask(service), service.client.get(BASE).json()["champion"]
     with ContinuousSearch(service.client, photo(5, 77)) as searcher:
@@ -88,7 +88,7 @@ def test_a_new_model_comes_to_serve_without_a_refused_search_and_goes_again(serv
 
 
 @on_sqlite
-def test_a_face_enrolled_after_the_swap_is_found_after_rolling_back(service: Service) -> None:
+def test_a_face_enrolled_after_a_publication_is_found_after_its_rollback(service: Service) -> None:
     upload(service)
     model = train(service, method="wpca", options={}, holdout=0)
     job = service.wait(service.client.post(f"{BASE}:publish", json={"model": model}))
@@ -107,7 +107,7 @@ def test_a_face_enrolled_after_the_swap_is_found_after_rolling_back(service: Ser
 
 
 @on_sqlite
-def test_the_gate_keeps_a_worse_model_out_and_an_administrator_may_insist(service: Service) -> None:
+def test_the_gate_refuses_a_worse_model_unless_an_administrator_overrides_it(service: Service) -> None:
     upload(service, MANY)
     good = train(service, method="wpca", dim=16, options={}, holdout=0.5)
     forced = {"override": True, "reason": "to have something to lose"}

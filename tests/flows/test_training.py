@@ -1,4 +1,4 @@
-"""From an upload to a candidate, over HTTP alone."""
+"""From an upload to a candidate model, over HTTP alone."""
 
 import io
 import tarfile
@@ -46,7 +46,7 @@ def face_ids(service: Service, subject: str) -> list[str]:
     return [f["face_id"] for f in faces]
 
 
-def test_labels_become_a_candidate_that_is_measured_against_what_serves(service: Service) -> None:
+def test_a_training_gives_a_candidate_that_is_compared_with_the_champion(service: Service) -> None:
     upload(service, "c", range(24), shots=4)
     upload(service, "c", range(100, 110), shots=1, role="distractor")
     same = face_ids(service, "p1")
@@ -88,7 +88,7 @@ def test_labels_become_a_candidate_that_is_measured_against_what_serves(service:
     assert service.wait(waiting)["state"] == "succeeded"
 
 
-def test_too_few_are_told_how_many_are_missing_and_a_cancel_ends_it(service: Service) -> None:
+def test_a_training_with_too_few_labels_fails_and_a_running_one_can_be_cancelled(service: Service) -> None:
     upload(service, "c", range(3), shots=2)
     ended = service.wait(train(service, method="ldml", dim=4))
     assert (ended["state"], ended["problem"]["code"], ended["problem"]["missing"]) == ("failed", "TooFewLabels", 7)

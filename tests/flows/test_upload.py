@@ -1,4 +1,4 @@
-"""Many photos over HTTP, in every way that one can send them."""
+"""Imports over HTTP: every way to send many photos, and what is refused."""
 
 import io
 import socket
@@ -68,7 +68,7 @@ def send(service: Service, **request: object) -> httpx.Response:
     return service.client.post(f"{BASE}:import", params={"aligned": True}, **request)  # type: ignore[arg-type]
 
 
-def test_an_archive_becomes_a_gallery_however_it_is_sent(staff: Service, photos: Path) -> None:
+def test_every_archive_format_and_transport_enrols_the_same_photos(staff: Service, photos: Path) -> None:
     ways: dict[str, dict[str, object]] = {
         "form": {"files": {"file": ("a.tar", tar(FEW))}},
         "form made by hand": form(tar(FEW)),
@@ -91,7 +91,7 @@ def test_an_archive_becomes_a_gallery_however_it_is_sent(staff: Service, photos:
     assert photos.is_dir()
 
 
-def test_a_job_lists_what_was_refused(staff: Service) -> None:
+def test_the_items_of_an_import_list_the_refused_files(staff: Service) -> None:
     files = {**FEW, "p9/notes.txt": b"no photo", "p9/cut.png": picture(50)[:-300]}
     job = staff.wait(send(staff, content=tar(files)))
     assert job["progress"] == {"done": 6, "total": 8, "failed": 2}
@@ -103,7 +103,7 @@ def test_a_job_lists_what_was_refused(staff: Service) -> None:
     }
 
 
-def test_a_hostile_or_broken_upload_is_refused_before_anything_is_kept(staff: Service, tmp_path: Path) -> None:
+def test_a_hostile_or_broken_upload_is_refused_and_nothing_is_stored(staff: Service, tmp_path: Path) -> None:
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/bomb.png", bytes(30 * 2**20))
@@ -138,7 +138,7 @@ def test_a_hostile_or_broken_upload_is_refused_before_anything_is_kept(staff: Se
     assert staff.client.get(BASE).json()["face_count"] == 0
 
 
-def test_the_door_answers_before_the_body_of_an_import_is_sent(staff: Service) -> None:
+def test_an_import_is_refused_before_its_body_is_sent(staff: Service) -> None:
     keys = {
         401: {},
         403: staff.key("reader"),
@@ -160,7 +160,7 @@ def told(url: str, head: str) -> str:
         return wire.recv(4096).splitlines()[0].decode()
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(staff: Service) -> None:
+def test_an_interrupted_upload_leaves_no_file(staff: Service) -> None:
     address = httpx.URL(staff.url)
     key = staff.key("operator")["Authorization"]
     with socket.create_connection((address.host, address.port or 80), timeout=10) as wire:
@@ -170,7 +170,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(staff: Service) -> None:
     wait_until(lambda: not list(staff.resources.uploads.iterdir()))
 
 
-def test_two_imports_at_once_and_a_search_among_them(staff: Service) -> None:
+def test_two_simultaneous_imports_succeed_while_faces_are_listed(staff: Service) -> None:
     files = [{f"q{n}/{n}.png": picture(1000 * part + n) for n in range(30)} for part in range(2)]
     jobs = [send(staff, content=tar(f)) for f in files]
     failures: list[httpx.Response] = []

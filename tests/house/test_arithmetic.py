@@ -1,4 +1,4 @@
-"""The kinds of arithmetic that the suite runs under, and how one is chosen."""
+"""The arithmetics that the suite runs under, and how one is chosen for a commit."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def names(found: list[Arithmetic]) -> set[str]:
     return {one.name for one in found}
 
 
-def test_a_processor_runs_only_what_it_has_the_kernels_for() -> None:
+def test_a_processor_runs_only_arithmetics_whose_kernels_it_has() -> None:
     assert names(runnable(frozenset())) == {"native", "two-threads"}
     assert names(runnable(frozenset({"sse4_2"}))) == {"native", "two-threads", "nehalem"}
     assert names(runnable(WITHOUT_AVX512)) == names(list(ARITHMETICS)) - {"skylakex"}
@@ -33,14 +33,14 @@ def test_a_processor_runs_only_what_it_has_the_kernels_for() -> None:
     assert "skylakex" not in names(runnable((WITHOUT_AVX512 | AVX512) - {"avx512vl"}))
 
 
-def test_the_same_commit_gets_the_same_arithmetic_and_many_commits_get_all() -> None:
+def test_a_commit_always_gets_the_same_arithmetic_and_many_commits_get_all() -> None:
     counts = Counter(choose(f"commit {n}", ARITHMETICS).name for n in range(600))
     assert counts == Counter(choose(f"commit {n}", ARITHMETICS).name for n in range(600))
     assert counts.keys() == names(list(ARITHMETICS))
     assert min(counts.values()) > 60, "100 each is fair"
 
 
-def test_every_setting_that_has_failed_somewhere_is_among_them() -> None:
+def test_every_kernel_that_once_failed_a_test_is_in_the_list() -> None:
     settings = {item for one in ARITHMETICS for item in one.variables.items()}
     kernels = {("OPENBLAS_CORETYPE", core) for core in ("Haswell", "Zen", "SkylakeX")}
     assert kernels | {("ATEN_CPU_CAPABILITY", "default"), ("ATEN_CPU_CAPABILITY", "avx2")} <= settings
@@ -63,7 +63,7 @@ def test_the_command_is_run_with_the_variables_and_its_status_returned(
     assert "-m tests.arithmetic run other" in capfd.readouterr().out
 
 
-def test_one_failure_among_each_is_the_status_and_the_others_run_all_the_same(
+def test_each_runs_all_arithmetics_and_returns_the_worst_status(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = tuple(Arithmetic(name, {"STATUS": status}) for name, status in (("a", "0"), ("b", "1"), ("c", "0")))
@@ -78,26 +78,24 @@ def test_one_failure_among_each_is_the_status_and_the_others_run_all_the_same(
 
 
 @pytest.mark.parametrize("words", [[], ["run", "native"], ["run", "none", "true"], ["each"], ["rotate"], ["some"]])
-def test_a_call_that_makes_no_sense_is_answered_with_the_usage(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_command_line_prints_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert "this processor can run: native" in capsys.readouterr().err
 
 
-def test_without_a_repository_the_day_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_repository_the_date_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("git") is None:
         pytest.skip("needs git, which is not installed")
     monkeypatch.setattr(arithmetic, "ROOT", tmp_path)
     assert len(arithmetic.commit()) == len("2026-11-22")
 
 
-def test_what_is_called_numerical_is_there() -> None:
+def test_the_listed_numerical_tests_exist() -> None:
     assert [path for path in NUMERICAL if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("one", runnable(arithmetic.processor_flags()), ids=lambda one: one.name)
-def test_the_libraries_take_the_kernels_that_are_named(one: Arithmetic) -> None:
+def test_the_libraries_use_the_kernels_that_are_named(one: Arithmetic) -> None:
     environment = {**os.environ, **one.environment()}
     command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", SHOWS_KERNELS]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=ROOT)

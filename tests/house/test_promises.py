@@ -1,4 +1,4 @@
-"""Promises that one list makes to another."""
+"""Lists that must agree: errors and statuses, jobs and handlers, tables and migrations."""
 
 import base64
 import inspect
@@ -38,7 +38,7 @@ def test_every_route_names_its_role_and_its_purpose(route: APIRoute) -> None:
         assert (route.openapi_extra or {}).get("x-role") in ("reader", "operator", "admin")
 
 
-def test_a_photo_may_be_a_file_or_base64_wherever_one_is_taken() -> None:
+def test_every_route_that_takes_a_photo_accepts_a_file_and_base64() -> None:
     taken = [o for p in openapi_document()["paths"].values() for o in p.values() if o.get("x-body") == "photo"]
     assert len(taken) == 3
     for operation in taken:
@@ -54,7 +54,7 @@ def test_a_photo_may_be_a_file_or_base64_wherever_one_is_taken() -> None:
                 assert images.read(base64.b64decode(picture)).shape == (1, 1, 3)
 
 
-def test_the_tables_are_what_the_migrations_make(resources: Resources) -> None:
+def test_the_tables_equal_those_that_the_migrations_create(resources: Resources) -> None:
     with resources.database.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []

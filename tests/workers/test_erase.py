@@ -1,4 +1,4 @@
-"""Files go after their rows, and never a file that a row names."""
+"""Erasing: files are removed after their rows, and never while a row names them."""
 
 import os
 import time
@@ -62,7 +62,7 @@ def age(resources: Resources, name: str, seconds: float) -> None:
     os.utime(resources.blobs.root / "c-staff" / name, (moment, moment))
 
 
-def test_a_face_takes_rows_and_files_along(staff: Resources) -> None:
+def test_erasing_a_face_removes_its_rows_and_files(staff: Resources) -> None:
     with writing(staff.database) as session:
         face = session.scalars(select(Face)).first()
         assert face is not None
@@ -81,7 +81,7 @@ def test_a_face_takes_rows_and_files_along(staff: Resources) -> None:
     assert erase.erase_files(again, context(staff)) == {"files": 0}
 
 
-def test_of_a_photo_of_two_faces_one_crop_goes(staff: Resources) -> None:
+def test_erasing_one_face_of_a_photo_keeps_the_crops_of_the_other(staff: Resources) -> None:
     with writing(staff.database) as session:
         face = session.scalars(select(Face)).first()
         assert face is not None
@@ -92,7 +92,7 @@ def test_of_a_photo_of_two_faces_one_crop_goes(staff: Resources) -> None:
     assert len(files(staff)) == 12
 
 
-def test_an_upload_and_an_erasing_of_one_photo_leave_row_and_files_together(staff: Resources) -> None:
+def test_uploading_and_erasing_a_photo_at_once_keeps_row_and_files_consistent(staff: Resources) -> None:
     image = Blobs.digest(picture(0))
 
     def remove(_: int) -> None:
@@ -110,7 +110,7 @@ def test_an_upload_and_an_erasing_of_one_photo_leave_row_and_files_together(staf
             assert sum(image in name for name in files(staff)) >= 3 * there
 
 
-def test_a_deleted_collection_leaves_no_file(staff: Resources) -> None:
+def test_deleting_a_collection_removes_its_files(staff: Resources) -> None:
     with writing(staff.database) as session:
         session.delete(session.get_one(Collection, "staff"))
         jobs.enqueue(session, Erase(collection="staff", whole=True))
@@ -120,7 +120,7 @@ def test_a_deleted_collection_leaves_no_file(staff: Resources) -> None:
     assert (count(staff, Face), count(staff, Subject), count(staff, Embedding), count(staff, Collection)) == (0,) * 4
 
 
-def test_a_collection_made_anew_keeps_its_files(staff: Resources) -> None:
+def test_a_recreated_collection_keeps_its_new_files(staff: Resources) -> None:
     assert erase.erase_files(Erase(collection="staff", whole=True), context(staff)) is not None
     assert len(files(staff)) == 12
 
@@ -143,7 +143,7 @@ def test_a_sweep_removes_old_orphans_and_nothing_else(staff: Resources) -> None:
     assert sweep.sweep_all(Sweep(), context(staff))["files"] == 0
 
 
-def test_a_sweep_removes_what_is_out_of_date(staff: Resources) -> None:
+def test_a_sweep_removes_expired_rows_and_keeps_current_ones(staff: Resources) -> None:
     values = {"collection_id": "staff", "task": "identity", "model_id": FIRST, "change": 0, "vectors": 0}
     with writing(staff.database) as session:
         session.add(Follower(process="dead", seen_at=now() - 40, **values))
@@ -164,7 +164,7 @@ def test_a_sweep_removes_what_is_out_of_date(staff: Resources) -> None:
         assert session.scalars(select(Job.id)).all() == [kept]
 
 
-def test_a_sweep_keeps_the_archives_of_living_imports(staff: Resources) -> None:
+def test_a_sweep_keeps_the_archives_of_running_imports(staff: Resources) -> None:
     for name in ("alive", "stale", "young"):
         (staff.uploads / name).write_bytes(b"x")
     for name in ("alive", "stale"):
@@ -175,7 +175,7 @@ def test_a_sweep_keeps_the_archives_of_living_imports(staff: Resources) -> None:
     assert sorted(p.name for p in staff.uploads.iterdir()) == ["alive", "young"]
 
 
-def test_a_sweep_removes_embeddings_that_no_pointer_names(staff: Resources) -> None:
+def test_a_sweep_removes_embeddings_of_models_that_are_not_deployed(staff: Resources) -> None:
     with writing(staff.database) as session:
         staff.generations.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()

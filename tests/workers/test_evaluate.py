@@ -1,4 +1,4 @@
-"""Evaluations, called as a worker calls them, on drawn faces."""
+"""Evaluations as a worker runs them, on synthetic faces."""
 
 import json
 from collections.abc import Iterable
@@ -98,7 +98,7 @@ def test_a_model_is_ranked_over_the_whole_gallery(resources: Resources, times: i
 
 
 @on_sqlite
-def test_the_figures_are_those_of_the_book_and_of_a_search_of_every_cell(resources: Resources) -> None:
+def test_the_figures_equal_their_definition_and_those_of_an_exhaustive_search(resources: Resources) -> None:
     faces = stocked(resources)
     model = generation("m1")
     with writing(resources.database) as session:
@@ -117,7 +117,7 @@ def test_the_figures_are_those_of_the_book_and_of_a_search_of_every_cell(resourc
 
 
 @on_sqlite
-def test_what_learns_nothing_is_measured_like_the_model_that_learned_nothing(resources: Resources) -> None:
+def test_a_method_that_learns_nothing_is_measured_like_the_built_in_model(resources: Resources) -> None:
     stocked(resources)
     built_in = run(resources, draws=2, model=FIRST)
     trained = run(resources, draws=2, training={"method": "l2", "descriptor": "lbp"})
@@ -129,7 +129,7 @@ def test_what_learns_nothing_is_measured_like_the_model_that_learned_nothing(res
 
 
 @on_sqlite
-def test_a_descriptor_that_must_learn_first_describes_by_what_it_learned(
+def test_a_learned_descriptor_is_fitted_before_it_describes(
     resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vocabulary_fit, "fit_mixture", lambda z, k, seed: fit_mixture(z, 4, seed))
@@ -147,7 +147,7 @@ def test_a_descriptor_that_must_learn_first_describes_by_what_it_learned(
 
 
 @on_sqlite
-def test_a_model_is_made_for_each_draw_from_its_training_side(resources: Resources) -> None:
+def test_each_draw_fits_a_model_on_its_training_side(resources: Resources) -> None:
     stocked(resources)
     enrol(resources, "c", range(100, 108), shots=1, named=False, role="distractor")
     known = "".join(f"train Person_{i}\n" for i in range(6))
@@ -165,14 +165,14 @@ def test_a_model_is_made_for_each_draw_from_its_training_side(resources: Resourc
 
 
 @on_sqlite
-def test_another_likeness_than_identity_is_told_by_metadata(resources: Resources) -> None:
+def test_a_task_other_than_identity_is_read_from_metadata(resources: Resources) -> None:
     stocked(resources, metadata={who: {"age": 20 + 10 * (who % 3)} for who in range(PEOPLE)})
     report = run(resources, model=FIRST, by="metadata.age", tolerance=5)
     assert report["pooled"]["relevant"] == 12 * 16  # of 48 in the gallery a third has the query's age
 
 
 @on_sqlite
-def test_labels_judge_a_model(resources: Resources) -> None:
+def test_a_model_can_be_evaluated_on_labels(resources: Resources) -> None:
     faces = stocked(resources)
     with writing(resources.database) as session:
         session.merge(Task(name="identity"))
@@ -215,7 +215,7 @@ def as_lfw_names_them(resources: Resources) -> list[Face]:
 
 
 @on_sqlite
-def test_pairs_are_judged_fold_by_fold(resources: Resources) -> None:
+def test_pairs_are_evaluated_fold_by_fold(resources: Resources) -> None:
     faces, model = as_lfw_names_them(resources), generation("m1")
     with writing(resources.database) as session:
         resources.generations.keep(session, model)
@@ -258,7 +258,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @on_sqlite
 @pytest.mark.parametrize("setting", ["restricted", "unrestricted"])
-def test_what_a_fold_says_teaches_nothing_of_its_own_model(
+def test_the_model_and_threshold_of_a_fold_do_not_depend_on_its_own_pairs(
     resources: Resources, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fold 1 poisoned: what its own model is fitted on stays the same to the bit, and so does its threshold."""
@@ -282,7 +282,7 @@ def test_what_a_fold_says_teaches_nothing_of_its_own_model(
 
 @on_sqlite
 @pytest.mark.parametrize("setting", ["restricted", "unrestricted"])
-def test_what_was_learned_has_its_threshold_from_a_fit_that_saw_neither_fold(
+def test_the_threshold_of_a_fold_comes_from_a_fit_without_either_fold(
     resources: Resources, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_lfw_names_them(resources)
@@ -297,7 +297,7 @@ def test_what_was_learned_has_its_threshold_from_a_fit_that_saw_neither_fold(
 
 
 @on_sqlite
-def test_a_model_is_compared_with_an_earlier_evaluation_of_the_same(resources: Resources) -> None:
+def test_an_evaluation_is_compared_with_an_earlier_one_of_the_same_protocol(resources: Resources) -> None:
     as_lfw_names_them(resources)
     first = run(resources, draws=2, model=FIRST)
     again = run(resources, draws=2, training={"method": "l2", "descriptor": "lbp"}, against=first["id"])
@@ -336,7 +336,7 @@ def test_strangers_of_an_open_set_are_not_enrolled(resources: Resources) -> None
 
 
 @on_sqlite
-def test_what_cannot_be_measured_says_why(resources: Resources) -> None:
+def test_an_evaluation_that_cannot_be_measured_fails_with_the_reason(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for fields in ({"model": FIRST}, {"files": [{"name": "q.txt", "text": "Nobody/1.jpg\n"}], "model": FIRST}):
         with pytest.raises(Invalid) as refused:

@@ -1,4 +1,4 @@
-"""Which people of a collection a model has learned from."""
+"""Which people of a collection a model may have learned from."""
 
 from dataclasses import replace
 from typing import Any
@@ -89,7 +89,7 @@ def test_a_model_of_this_collection_is_measured_without_its_people_held_out(reso
     assert known(resources, "m1") == ("m1-held-out", EVERYBODY - kept_out)
 
 
-def test_one_that_learned_from_everybody_knows_all_but_those_who_came_later(resources: Resources) -> None:
+def test_a_model_without_holdout_has_seen_everybody_except_later_people(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     learn(resources, "m1", holdout=0.0)
     enrol(resources, "c", range(50, 55), shots=SHOTS)
@@ -99,7 +99,7 @@ def test_one_that_learned_from_everybody_knows_all_but_those_who_came_later(reso
     assert known(resources, "m1")[1] == EVERYBODY | {f"p{i}" for i in range(50, 55)}, "they may be the same again"
 
 
-def test_after_an_erasure_newcomers_count_who_would_have_been_held_out(resources: Resources) -> None:
+def test_after_an_erasure_only_newcomers_in_the_holdout_count_as_unseen(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     learn(resources, "m1")
     before = held_out(resources)
@@ -113,7 +113,7 @@ def test_after_an_erasure_newcomers_count_who_would_have_been_held_out(resources
     assert known(resources, "m1")[1] == (EVERYBODY - before) | (newcomers - would_be)
 
 
-def test_a_label_that_joins_somebody_held_out_with_somebody_seen_makes_both_seen(resources: Resources) -> None:
+def test_a_label_between_a_held_out_and_a_seen_person_makes_both_seen(resources: Resources) -> None:
     faces = enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     learn(resources, "m1")
     seen = known(resources, "m1")[1]
@@ -125,14 +125,14 @@ def test_a_label_that_joins_somebody_held_out_with_somebody_seen_makes_both_seen
     assert known(resources, "m1")[1] == seen | {other}
 
 
-def test_another_collections_model_knows_nobody_but_whose_photo_is_there_too(resources: Resources) -> None:
+def test_a_model_of_another_collection_has_seen_only_people_whose_photo_is_in_both(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     enrol(resources, "d", range(15, 40), shots=1)
     learn(resources, "m1", "d")
     assert known(resources, "m1") == ("m1", {f"p{i}" for i in range(15, PEOPLE)})
 
 
-def test_what_a_model_went_on_from_counts_too(resources: Resources) -> None:
+def test_people_seen_by_the_starting_model_count_as_seen(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     enrol(resources, "d", range(100, 110), shots=SHOTS)
     learn(resources, "m1")
@@ -142,7 +142,7 @@ def test_what_a_model_went_on_from_counts_too(resources: Resources) -> None:
     assert known(resources, "m3") == ("m3", EVERYBODY), "it went on from m1 itself, which knows everybody"
 
 
-def test_what_fits_nothing_has_learned_from_nobody(resources: Resources) -> None:
+def test_a_method_without_a_fit_has_learned_from_nobody(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     with writing(resources.database) as session:
         model = Model("m1", Recipe(), "cosine", Cosine(), provenance={"changes": {"c": 10**6}})
@@ -150,7 +150,7 @@ def test_what_fits_nothing_has_learned_from_nobody(resources: Resources) -> None
     assert known(resources, "m1") == ("m1", set())
 
 
-def test_of_a_collection_that_was_made_anew_nobody_is_taken_for_new(resources: Resources) -> None:
+def test_people_of_a_recreated_collection_do_not_count_as_unseen(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     learn(resources, "m1", holdout=0.0)
     with writing(resources.database) as session:
@@ -160,7 +160,7 @@ def test_of_a_collection_that_was_made_anew_nobody_is_taken_for_new(resources: R
     assert known(resources, "m1")[1] == EVERYBODY
 
 
-def test_a_collection_recreated_while_a_model_was_trained_is_another_one(resources: Resources) -> None:
+def test_a_collection_recreated_during_a_training_is_another_collection(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     learn(resources, "m1", holdout=0.0)
     enrol(resources, "c", range(50, 55), shots=SHOTS)

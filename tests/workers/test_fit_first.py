@@ -1,4 +1,4 @@
-"""The first model that is learned, from the first faces."""
+"""The first learned model, which is fitted automatically once a collection has enough faces."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def kept(resources: Resources) -> list[str]:
         return sorted(session.scalars(select(ModelRecord.id)))
 
 
-def test_a_better_first_model_is_fitted_once_and_its_publication_written_down_once(
+def test_a_better_first_model_is_fitted_once_and_published_once(
     resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fit_first, "why_not_better", lambda report: None)
@@ -51,7 +51,7 @@ def test_a_better_first_model_is_fitted_once_and_its_publication_written_down_on
     assert publish["override"] is False
 
 
-def test_a_first_model_that_is_not_measured_to_be_better_is_not_kept(resources: Resources) -> None:
+def test_a_first_model_that_is_not_significantly_better_is_not_kept(resources: Resources) -> None:
     enrol(resources, "c", range(20), shots=3)
     result = fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))
     assert result["model"] is None
@@ -61,7 +61,7 @@ def test_a_first_model_that_is_not_measured_to_be_better_is_not_kept(resources: 
     assert published(resources) == []
 
 
-def test_without_names_nothing_is_measured_and_nothing_published(resources: Resources) -> None:
+def test_without_names_the_first_model_is_neither_measured_nor_published(resources: Resources) -> None:
     enrol(resources, "c", range(20), shots=1, named=False)
     result = fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))
     assert result["model"] is None
@@ -92,13 +92,13 @@ def report_of(gain: float, low: float, first: float, people: int = 100) -> dict[
         (-0.05, -0.1, 0.0, False),
     ],
 )
-def test_better_is_a_gain_beyond_chance_that_loses_no_first_place(
+def test_a_model_is_better_if_its_gain_is_significant_and_rank_one_does_not_fall(
     gain: float, low: float, first: float, better: bool
 ) -> None:
     assert (fit_first.why_not_better(report_of(gain, low, first)) is None) == better
 
 
-def test_one_that_the_gate_would_not_let_pass_is_not_published() -> None:
+def test_a_first_model_that_the_gate_would_refuse_is_not_published() -> None:
     assert "people to measure on" in str(fit_first.why_not_better(report_of(0.05, 0.01, 0.02, people=9)))
     report = report_of(0.05, 0.01, 0.02)
     report["tasks"]["identity"]["comparison"] = None
@@ -110,7 +110,7 @@ def test_a_report_without_a_comparison_shows_nothing() -> None:
         assert "could not be measured" in str(fit_first.why_not_better(report))
 
 
-def test_it_does_nothing_where_something_else_serves(resources: Resources) -> None:
+def test_no_first_model_is_fitted_where_another_model_serves(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=1)
     assert fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))["model"] is None, "too few faces"
     enrol(resources, "c", range(10, 30), shots=1)

@@ -1,4 +1,4 @@
-"""Stored crops are described as they would be in memory, and a share of the cores is left to those who are served."""
+"""Descriptors of stored crops: computed in order, cached, and with only as many threads as serving leaves free."""
 
 import time
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_faces_are_described_in_their_order(resources: Resources) -> None:
     assert describe_faces(context, recipe, []).shape == (0, recipe.dim)
 
 
-def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None:
+def test_a_missing_crop_and_a_cancel_are_reported(resources: Resources) -> None:
     faces = enrol(resources, "c", range(3), shots=1)
     context = JobContext("j", "w", resources)
     resources.blobs.remove("c", [Blobs.crop(faces[1].image_id, 0, "grey")])
@@ -51,7 +51,7 @@ def test_a_crop_that_is_gone_and_a_cancel_are_told(resources: Resources) -> None
         describe_faces(context, Recipe(), faces)
 
 
-def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resources) -> None:
+def test_a_training_uses_one_thread_while_searches_are_served(resources: Resources) -> None:
     enrol(resources, "c", [1], shots=1)
     traffic, before = RequestTimestamp(resources.settings.home), get_threads()
     assert traffic.idle_seconds() == float("inf")
@@ -69,7 +69,7 @@ def test_the_trainer_takes_one_thread_while_somebody_is_served(resources: Resour
         set_threads(before)
 
 
-def test_a_stamp_costs_a_file_once_a_second_at_most(resources: Resources) -> None:
+def test_ten_thousand_request_timestamps_take_less_than_a_second(resources: Resources) -> None:
     traffic = RequestTimestamp(resources.settings.home)
     began = time.perf_counter()
     for _ in range(10_000):
@@ -77,7 +77,7 @@ def test_a_stamp_costs_a_file_once_a_second_at_most(resources: Resources) -> Non
     assert time.perf_counter() - began < 1
 
 
-def test_what_a_dear_descriptor_said_is_kept_and_goes_with_its_face(resources: Resources, tmp_path: Path) -> None:
+def test_an_expensive_descriptor_is_cached_and_removed_with_its_face(resources: Resources, tmp_path: Path) -> None:
     faces = enrol(resources, "c", range(6), shots=1)
     recipe = Recipe((Spec("lbp", {"cell": 50}), Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))})))
     context = JobContext("j", "w", resources)
@@ -94,9 +94,7 @@ def test_what_a_dear_descriptor_said_is_kept_and_goes_with_its_face(resources: R
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 11, 20])
-def test_a_file_of_another_size_than_the_numbers_take_is_made_anew(
-    resources: Resources, tmp_path: Path, size: int
-) -> None:
+def test_a_cached_file_of_the_wrong_size_is_computed_again(resources: Resources, tmp_path: Path, size: int) -> None:
     faces = enrol(resources, "c", range(3), shots=1)
     recipe, context = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))}),)), JobContext("j", "w", resources)
     first = describe_faces(context, recipe, faces)
@@ -107,7 +105,7 @@ def test_a_file_of_another_size_than_the_numbers_take_is_made_anew(
     assert broken.stat().st_size == 10
 
 
-def test_another_model_of_the_same_name_is_asked_itself(resources: Resources, tmp_path: Path) -> None:
+def test_a_changed_model_file_is_described_anew_under_the_same_name(resources: Resources, tmp_path: Path) -> None:
     [face] = enrol(resources, "c", [1], shots=1)
     context = JobContext("j", "w", resources)
     rows_read = []

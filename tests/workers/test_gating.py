@@ -1,4 +1,4 @@
-"""The gate, called as publishing calls it, on drawn faces."""
+"""The gate as publishing calls it, on synthetic faces."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,7 @@ def refusal(resources: Resources, model: str, champion: str | None = FIRST, **wi
     return refused.value
 
 
-def test_few_faces_are_excused_but_not_while_an_import_runs(resources: Resources) -> None:
+def test_a_small_collection_passes_the_gate_unless_an_import_runs(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=2)
     keep(resources, "m1", 8)
     assert "8 faces" in judge(resources, "m1")["measured"]["identity"]["unmeasured"]
@@ -57,7 +57,7 @@ def test_few_faces_are_excused_but_not_while_an_import_runs(resources: Resources
     assert "an import is running" in refused.detail
 
 
-def test_what_served_here_before_is_not_judged_again(resources: Resources) -> None:
+def test_a_model_that_served_before_is_not_measured_again(resources: Resources) -> None:
     enrol(resources, "c", range(12), shots=2)
     keep(resources, "m1", 1)
     assert refusal(resources, "m1").code in ("GateRefused", "NotMeasured")
@@ -67,12 +67,12 @@ def test_what_served_here_before_is_not_judged_again(resources: Resources) -> No
     assert judge(resources, "m1")["measured"] == {"identity": {"unmeasured": "it served here before"}}
 
 
-def test_a_challenger_is_not_judged(resources: Resources) -> None:
+def test_a_challenger_is_not_measured_by_the_gate(resources: Resources) -> None:
     enrol(resources, "c", range(12), shots=2)
     assert judge(resources, keep(resources, "m1", 1), pointer="challenger")["measured"] == {}
 
 
-def test_a_champion_that_cannot_be_run_is_not_measured_against_and_an_override_gets_past_it(
+def test_a_champion_that_cannot_be_loaded_stops_the_gate_unless_it_is_overridden(
     resources: Resources,
 ) -> None:
     enrol(resources, "c", range(12), shots=2)
@@ -95,7 +95,7 @@ def by_group(name: str) -> dict[str, Any]:
     return {"plan": plan.model_dump(mode="json", by_alias=True), "changes": {"elsewhere": 7}}
 
 
-def test_another_task_is_judged_by_the_metadata_that_it_was_learned_from(resources: Resources) -> None:
+def test_another_task_is_measured_by_the_metadata_it_was_trained_on(resources: Resources) -> None:
     groups = {who: {"group": who % 15} for who in range(60)}
     enrol(resources, "c", range(60), shots=3, metadata=groups)
     with writing(resources.database) as session:
@@ -113,7 +113,7 @@ def test_another_task_is_judged_by_the_metadata_that_it_was_learned_from(resourc
     assert refused.extra["compared_with"] == {"age": good}
 
 
-def test_a_task_of_which_only_pairs_are_known_is_judged_by_them(resources: Resources) -> None:
+def test_a_task_that_has_only_labelled_pairs_is_measured_by_them(resources: Resources) -> None:
     faces = enrol(resources, "c", range(60), shots=2, strength=0.3)
     with writing(resources.database) as session:
         session.merge(Task(name="age", enabled=True))
@@ -130,7 +130,9 @@ def test_a_task_of_which_only_pairs_are_known_is_judged_by_them(resources: Resou
     assert refused.extra["measured"]["age"]["people"] == 60
 
 
-def test_a_face_erased_while_it_is_measured_is_left_out(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_face_erased_during_the_measurement_is_left_out(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
     faces = enrol(resources, "c", range(12), shots=2)
     keep(resources, "m1", 8)
     resources.blobs.remove("c", [n for n in resources.blobs.names("c") if faces[0].image_id in n])

@@ -1,4 +1,4 @@
-"""Imports: everything enrolled or refused with a reason, once, whatever dies on the way."""
+"""Imports: every photo is enrolled or refused with a reason, exactly once, also when a worker dies."""
 
 import io
 import json
@@ -117,7 +117,7 @@ def test_every_photo_becomes_a_face_under_its_folder(staff: Resources) -> None:
     assert (again.done, again.failed, count(staff, Face)) == (40, 0, 41)
 
 
-def test_what_is_refused_says_why(staff: Resources) -> None:
+def test_a_refused_file_is_listed_with_its_reason(staff: Resources) -> None:
     files = {
         "a/1.png": picture(1),
         "b/1.png": picture(1),
@@ -169,7 +169,7 @@ def test_a_table_in_the_archive_overrides_the_folders(staff: Resources) -> None:
         ({**PEOPLE, "manifest.csv": b"file\na\na\n"}, "second time"),
     ],
 )
-def test_of_a_hostile_archive_nothing_is_kept(staff: Resources, files: dict[str, bytes], phrase: str) -> None:
+def test_nothing_of_a_hostile_archive_is_stored(staff: Resources, files: dict[str, bytes], phrase: str) -> None:
     path = uploaded(staff, files)
     job = drain(staff, asked(staff, path))
     assert job.state == "failed"
@@ -201,7 +201,7 @@ def test_parts_cover_every_photo_once_and_grow_smaller_towards_the_end(resources
     assert sizes[-1] <= batches.MIN_BATCH_PHOTOS or len(sizes) == 1
 
 
-def test_a_part_that_is_done_twice_changes_nothing(staff: Resources) -> None:
+def test_a_part_that_runs_twice_changes_nothing(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     worker = Worker(staff, "default")
     worker.step()
@@ -228,7 +228,7 @@ def wait(resources: Resources, job: str, until: float) -> None:
         session.execute(update(Job).where(Job.id == job).values(not_before=until))
 
 
-def test_an_import_goes_on_where_its_worker_died(staff: Resources) -> None:
+def test_an_import_continues_after_its_worker_died(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     worker = Worker(staff, "default")
     worker.step()
@@ -245,7 +245,7 @@ def test_an_import_goes_on_where_its_worker_died(staff: Resources) -> None:
     assert (done.state, done.done, done.failed, count(staff, Face)) == ("succeeded", 40, 0, 40)
 
 
-def test_a_photo_that_kills_its_worker_again_and_again_is_refused_alone(staff: Resources) -> None:
+def test_a_photo_that_keeps_killing_its_worker_is_the_only_one_refused(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     Worker(staff, "default").step()
     with writing(staff.database) as session:
@@ -257,7 +257,7 @@ def test_a_photo_that_kills_its_worker_again_and_again_is_refused_alone(staff: R
     assert items(staff, job)[killer.name] == ("failed", {"reasons": ["WORKER_LOST"]})
 
 
-def test_a_part_that_was_given_up_is_taken_up_again(staff: Resources) -> None:
+def test_a_part_whose_worker_was_lost_runs_again(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     Worker(staff, "default").step()
     with writing(staff.database) as session:
@@ -267,7 +267,7 @@ def test_a_part_that_was_given_up_is_taken_up_again(staff: Resources) -> None:
     assert (done.state, done.done, done.failed) == ("succeeded", 40, 0)
 
 
-def test_a_part_that_cannot_be_done_is_refused_and_the_import_ends(staff: Resources) -> None:
+def test_a_part_that_keeps_failing_is_refused_and_the_import_ends(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     Worker(staff, "default").step()
     with writing(staff.database) as session:
@@ -292,7 +292,7 @@ def test_a_cancelled_import_stops(staff: Resources) -> None:
         assert 0 < session.get_one(Job, job).done == count(staff, Face) < 40
 
 
-def test_it_ends_when_the_serving_indexes_hold_what_it_brought(staff: Resources) -> None:
+def test_an_import_ends_when_all_indexes_hold_its_faces(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     with writing(staff.database) as session:
         values = {"task": "identity", "model_id": FIRST, "vectors": 0}
@@ -310,7 +310,7 @@ def test_it_ends_when_the_serving_indexes_hold_what_it_brought(staff: Resources)
     assert drain(staff, job).state == "succeeded"
 
 
-def test_the_first_model_is_asked_for_once(staff: Resources) -> None:
+def test_imports_request_the_first_model_once(staff: Resources) -> None:
     small = staff.settings.model_copy(update={"wpca_after_faces": 20})
     object.__setattr__(staff, "settings", small)
     drain(staff, asked(staff, uploaded(staff, PEOPLE)))
@@ -320,7 +320,7 @@ def test_the_first_model_is_asked_for_once(staff: Resources) -> None:
     assert job.body == {"collection": "staff"}
 
 
-def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
+def test_a_model_deployed_between_description_and_storage_is_embedded_too(staff: Resources) -> None:
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
     ready = prepared(staff, "staff", looked)
     with writing(staff.database) as session:
@@ -347,7 +347,7 @@ def kept(resources: Resources) -> set[str]:
     return {name for name in resources.blobs.names("staff") if name.endswith(".f16")}
 
 
-def test_what_a_dear_descriptor_says_of_an_import_is_kept_once(staff: Resources, tmp_path: Path) -> None:
+def test_an_expensive_descriptor_is_cached_once_per_imported_face(staff: Resources, tmp_path: Path) -> None:
     recipe = serves_dear(staff, tiny_onnx(tmp_path))
     drain(staff, asked(staff, uploaded(staff, PEOPLE)))
     with reading(staff.database) as session:
@@ -364,7 +364,7 @@ def test_what_a_dear_descriptor_says_of_an_import_is_kept_once(staff: Resources,
     assert {name: (staff.blobs.root / "c-staff" / name).stat().st_ino for name in kept(staff)} == written
 
 
-def test_a_photo_that_could_not_be_taken_leaves_nothing_of_a_dear_descriptor(staff: Resources, tmp_path: Path) -> None:
+def test_the_cached_descriptor_of_a_failed_enrolment_is_swept(staff: Resources, tmp_path: Path) -> None:
     serves_dear(staff, tiny_onnx(tmp_path))
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
     ready = prepared(staff, "staff", looked)
@@ -382,7 +382,9 @@ def dies(session: Session, outcomes: list[EnrolmentOutcome]) -> None:
     raise RuntimeError
 
 
-def test_a_dear_model_that_comes_before_the_lock_is_asked_and_kept_as_well(staff: Resources, tmp_path: Path) -> None:
+def test_an_expensive_model_deployed_between_description_and_storage_is_cached_too(
+    staff: Resources, tmp_path: Path
+) -> None:
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
     ready = prepared(staff, "staff", looked)
     assert not ready.files
@@ -391,7 +393,7 @@ def test_a_dear_model_that_comes_before_the_lock_is_asked_and_kept_as_well(staff
     assert kept(staff) == {Blobs.described(looked[0].image_id, 0, key)}
 
 
-def test_a_folder_of_the_server_is_left_as_it_is(staff: Resources, tmp_path: Path) -> None:
+def test_an_import_does_not_change_a_folder_of_the_server(staff: Resources, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     for name, data in PEOPLE.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -402,7 +404,7 @@ def test_a_folder_of_the_server_is_left_as_it_is(staff: Resources, tmp_path: Pat
 
 
 @pytest.mark.parametrize("table", [{}, {"manifest.csv": b"file,subject\np0/0.png,ada\n"}])
-def test_a_long_listing_is_read_twice_and_says_the_same(
+def test_a_long_listing_is_the_same_when_it_is_read_again(
     staff: Resources, monkeypatch: pytest.MonkeyPatch, table: dict[str, bytes]
 ) -> None:
     path, context = uploaded(staff, PEOPLE | table), JobContext("job", "w", staff)
@@ -412,7 +414,7 @@ def test_a_long_listing_is_read_twice_and_says_the_same(
     assert len(remembered) == len(PEOPLE)
 
 
-def test_a_job_that_was_put_off_is_taken_up_when_it_said(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_postponed_job_is_taken_at_its_time(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: list[float] = []
 
     def put_off(message: FitFirst, context: JobContext) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Publishing, called as a worker calls it, on drawn faces."""
+"""Publishing as a worker runs it, on synthetic faces."""
 
 import threading
 from dataclasses import replace
@@ -109,7 +109,7 @@ def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resou
     assert change(resources) == before + 1 == entry["change"]
 
 
-def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -> None:
+def test_embeddings_of_an_earlier_run_are_kept(resources: Resources) -> None:
     faces = enrol(resources, "c", range(4), shots=3)
     model = keep(resources, generation("m1"))
     marked = np.ones((5, 8), np.float32)
@@ -123,7 +123,7 @@ def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -
     assert len(stored) == 12
 
 
-def test_a_place_is_not_kept_for_a_face_that_was_removed_meanwhile(resources: Resources) -> None:
+def test_a_face_removed_during_the_run_gets_no_embedding(resources: Resources) -> None:
     faces = enrol(resources, "c", range(2), shots=1)
     keep(resources, generation("m1"))
     with writing(resources.database) as session:
@@ -133,7 +133,7 @@ def test_a_place_is_not_kept_for_a_face_that_was_removed_meanwhile(resources: Re
     assert counted(resources, "m1") == 1
 
 
-def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -> None:
+def test_faces_enrolled_during_the_run_are_embedded_too(resources: Resources) -> None:
     enrol(resources, "c", range(12), shots=4)
     model = keep(resources, generation("m1"))
     stop = threading.Event()
@@ -169,7 +169,7 @@ def test_the_gate_refuses_a_worse_candidate_with_reasons(resources: Resources) -
 
 
 @on_sqlite
-def test_an_override_is_kept_on_record_with_what_the_gate_said(resources: Resources) -> None:
+def test_an_override_is_recorded_with_the_gates_verdict(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=3)
     keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
     result = run(resources, "m1", override=True, reason="the held-out photos are old")
@@ -182,7 +182,7 @@ def test_an_override_is_kept_on_record_with_what_the_gate_said(resources: Resour
 
 
 @on_sqlite
-def test_a_report_counts_only_for_what_served_and_was_enrolled_when_it_was_made(resources: Resources) -> None:
+def test_a_report_is_valid_only_for_the_champion_and_gallery_it_was_measured_on(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=3)
     keep(resources, generation("m1"), trained(candidate=0.5, current=3.0))
     keep(resources, generation("m2"), trained(candidate=0.5, current=3.0))
@@ -198,7 +198,7 @@ def test_a_report_counts_only_for_what_served_and_was_enrolled_when_it_was_made(
 
 @on_sqlite
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
-def test_a_report_does_not_count_for_a_later_collection_of_the_same_id(resources: Resources, recorded: bool) -> None:
+def test_a_report_is_not_valid_for_a_later_collection_of_the_same_id(resources: Resources, recorded: bool) -> None:
     enrol(resources, "c", range(4), shots=3)
     report = trained(candidate=0.5, current=3.0)
     with reading(resources.database) as session:
@@ -213,7 +213,7 @@ def test_a_report_does_not_count_for_a_later_collection_of_the_same_id(resources
     assert refused.value.code == "NotMeasured"
 
 
-def test_a_job_whose_deployment_has_moved_before_it_runs_is_stale(resources: Resources) -> None:
+def test_a_job_is_stale_if_its_deployment_changed_before_it_ran(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2"):
         keep(resources, generation(name))
@@ -233,7 +233,7 @@ def test_an_archived_model_is_not_published(resources: Resources) -> None:
         run(resources, "m1")
 
 
-def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resources: Resources) -> None:
+def test_a_publication_ends_when_all_processes_serve_it_and_moves_pointers_once(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     model = keep(resources, generation("m1"))
     follower = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
@@ -250,7 +250,7 @@ def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resource
 
 
 @on_sqlite
-def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resources: Resources) -> None:
+def test_a_job_rolled_back_while_it_waits_does_not_move_the_pointers_again(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     model = keep(resources, generation("m1"))
     message, row = job(resources, model.id)
@@ -262,7 +262,7 @@ def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resource
 
 
 @on_sqlite
-def test_an_interrupted_run_leaves_the_pointers_and_another_goes_on(resources: Resources) -> None:
+def test_an_interrupted_run_leaves_the_pointers_and_the_next_run_continues(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     model = keep(resources, generation("m1"))
     message, row = job(resources, model.id)
@@ -283,7 +283,7 @@ def two_tasks(resources: Resources, name: str) -> Model:
     return keep(resources, model)
 
 
-def test_a_model_of_several_tasks_is_moved_for_all_and_rolled_back_where_it_came_after_another(
+def test_a_model_of_several_tasks_is_published_for_all_and_rolled_back_where_possible(
     resources: Resources,
 ) -> None:
     enrol(resources, "c", range(3), shots=2)
@@ -299,7 +299,7 @@ def test_a_model_of_several_tasks_is_moved_for_all_and_rolled_back_where_it_came
 
 
 @on_sqlite
-def test_a_challenger_is_embedded_and_stands_beside(resources: Resources) -> None:
+def test_a_challenger_is_embedded_and_does_not_replace_the_champion(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
     run(resources, "m1", pointer="challenger")
@@ -309,7 +309,7 @@ def test_a_challenger_is_embedded_and_stands_beside(resources: Resources) -> Non
 
 
 @on_sqlite
-def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -> None:
+def test_measurements_are_kept_only_for_deployed_models(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2", "m3"):
         keep(resources, replace(generation(name), provenance={"made": name}))
@@ -318,7 +318,7 @@ def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -
 
 
 @on_sqlite
-def test_a_model_may_come_to_an_empty_collection(resources: Resources) -> None:
+def test_a_model_can_be_published_in_an_empty_collection(resources: Resources) -> None:
     with writing(resources.database) as session:
         session.add_all([Collection(id="c"), Deployment(collection_id="c", task="identity", champion=FIRST)])
     keep(resources, generation("m1"))

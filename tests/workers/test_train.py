@@ -1,4 +1,4 @@
-"""The trainer, called as a worker calls it, on drawn faces."""
+"""Trainings as a worker runs them, on synthetic faces."""
 
 import threading
 import time
@@ -90,7 +90,7 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     assert len(listed) == 4 * report["held_out_people"]
 
 
-def test_run_twice_it_ends_with_the_same_model(resources: Resources) -> None:
+def test_a_training_that_runs_twice_ends_with_the_same_model(resources: Resources) -> None:
     enrol(resources, "c", range(12))
     job, message = begin(resources)
     first = train.train_model(message, context(resources, job))
@@ -110,7 +110,7 @@ def test_run_twice_it_ends_with_the_same_model(resources: Resources) -> None:
         assert session.scalar(select(func.count()).select_from(ModelRecord)) == 2  # it, and the first of all
 
 
-def test_too_few_labels_say_how_many_are_missing(resources: Resources) -> None:
+def test_a_training_with_too_few_labels_states_how_many_are_missing(resources: Resources) -> None:
     faces = enrol(resources, "c", range(6), shots=1, named=False)
     with writing(resources.database) as session:
         for a, b, same in ((0, 1, True), (2, 3, True), (1, 4, False)):
@@ -121,7 +121,7 @@ def test_too_few_labels_say_how_many_are_missing(resources: Resources) -> None:
     assert refused.value.missing == 8
 
 
-def test_labels_teach_where_nobody_is_named(resources: Resources) -> None:
+def test_a_training_can_learn_from_labels_without_names(resources: Resources) -> None:
     faces = enrol(resources, "c", range(20), shots=3, named=False)
     with writing(resources.database) as session:
         for who in range(20):
@@ -138,7 +138,7 @@ def test_labels_teach_where_nobody_is_named(resources: Resources) -> None:
     assert report["candidate"] is None
 
 
-def test_what_labels_alone_taught_is_judged_by_the_people_who_are_named(resources: Resources) -> None:
+def test_a_model_trained_on_labels_is_measured_on_named_people(resources: Resources) -> None:
     faces = enrol(resources, "c", range(20), shots=3)
     with writing(resources.database) as session:
         for who in range(10):
@@ -162,7 +162,7 @@ def test_principal_components_need_neither_labels_nor_names(resources: Resources
     assert not result["report"]["refit"]
 
 
-def test_a_second_training_is_compared_with_what_has_not_seen_the_held_out(resources: Resources) -> None:
+def test_a_second_training_is_compared_with_the_champions_holdout_model(resources: Resources) -> None:
     enrol(resources, "c", range(16))
     job, message = begin(resources)
     first = train.train_model(message, context(resources, job))
@@ -178,7 +178,7 @@ def test_a_second_training_is_compared_with_what_has_not_seen_the_held_out(resou
     )
 
 
-def test_a_cancel_is_heard_soon(resources: Resources) -> None:
+def test_a_cancelled_training_stops_soon(resources: Resources) -> None:
     enrol(resources, "c", range(12))
     job, message = begin(resources, options=LDML | {"steps": 3000})
     ended: list[float] = []
@@ -212,7 +212,7 @@ def test_metadata_defines_a_task_of_its_own(resources: Resources) -> None:
     assert np.isfinite(report["candidate"]["mean_average_precision"]["value"])
 
 
-def test_several_tasks_of_several_collections_share_one_model(resources: Resources) -> None:
+def test_one_model_can_be_trained_on_several_tasks_and_collections(resources: Resources) -> None:
     enrol(resources, "c", range(16), shots=3)
     ages = {who: {"age": 20 + who % 10} for who in range(100, 140)}
     enrol(resources, "d", range(100, 140), shots=1, metadata=ages, named=False)
@@ -233,7 +233,7 @@ def test_several_tasks_of_several_collections_share_one_model(resources: Resourc
     assert {p["phase"] for p in of(resources, message).curve} == {"fit", "refit"}
 
 
-def test_a_face_that_is_erased_meanwhile_is_done_without(resources: Resources) -> None:
+def test_a_face_erased_during_the_training_is_left_out(resources: Resources) -> None:
     faces = enrol(resources, "c", range(12), shots=3)
     job, message = begin(resources)
     with writing(resources.database) as session:
@@ -248,7 +248,7 @@ def test_a_face_that_is_erased_meanwhile_is_done_without(resources: Resources) -
 
 
 @pytest.mark.parametrize("method", ["ldml", "stml", "qconv", "cosim_mass"])
-def test_a_training_goes_on_from_a_model_and_its_twin(resources: Resources, method: str) -> None:
+def test_a_training_starts_from_a_model_and_from_its_holdout_model(resources: Resources, method: str) -> None:
     enrol(resources, "c", range(24), shots=4)
     options = FAMILIES[method]
     job, message = begin(resources, method=method, options=options)
@@ -265,7 +265,7 @@ def test_a_training_goes_on_from_a_model_and_its_twin(resources: Resources, meth
 
 
 @pytest.mark.parametrize("method", ["ldml", "stml", "qconv", "cosim_mass"])
-def test_a_method_says_what_it_cannot_go_on_from(resources: Resources, method: str) -> None:
+def test_a_method_refuses_a_model_it_cannot_start_from(resources: Resources, method: str) -> None:
     enrol(resources, "c", range(12), shots=3)
     job, message = begin(resources, method=method, options=FAMILIES[method], start_from="lbp-l2")
     with pytest.raises(CannotGoOn, match="L2"):
