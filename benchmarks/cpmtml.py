@@ -80,12 +80,12 @@ def opened(args: argparse.Namespace) -> TaskFaces:
 def methods(dim: int) -> dict[str, Callable[[], HingeEmbedder]]:
     both = {"pairs": PAIRS, "auxiliary_pairs": AUXILIARY, "dim": dim, "steps": 2 * STEPS}
     return {
-        f"stML d={dim}": lambda: Stml(dim=dim, pairs=PAIRS, steps=STEPS),
-        f"stML d={2 * dim}": lambda: Stml(dim=2 * dim, pairs=PAIRS, steps=STEPS),
-        f"CP-mtML d={dim}, L0 from L1": lambda: Cpmtml(**both, common="first"),
-        f"CP-mtML d={dim}, L0 next": lambda: Cpmtml(**both, common="next"),
-        f"utML d={dim}": lambda: Utml(**both),
-        f"mtLMCA d={dim}": lambda: Mtlmca(**both),
+        f"stML d={dim}": lambda: Stml.from_options(dim=dim, pairs=PAIRS, steps=STEPS),
+        f"stML d={2 * dim}": lambda: Stml.from_options(dim=2 * dim, pairs=PAIRS, steps=STEPS),
+        f"CP-mtML d={dim}, L0 from L1": lambda: Cpmtml.from_options(**both, common="first"),
+        f"CP-mtML d={dim}, L0 next": lambda: Cpmtml.from_options(**both, common="next"),
+        f"utML d={dim}": lambda: Utml.from_options(**both),
+        f"mtLMCA d={dim}": lambda: Mtlmca.from_options(**both),
     }
 
 

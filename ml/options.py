@@ -5,7 +5,7 @@ code options are flat: a request, a saved model and a manifest name each one alo
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 KEY = "option"
@@ -55,27 +55,31 @@ def option(
     return field(default=default, metadata={KEY: described})
 
 
-def option_group(group: type[Any]) -> Any:
-    """A dataclass field that holds a group of options. group: a frozen dataclass whose options all have defaults."""
-    return field(default=group())
+def option_group(group: type[Any], **defaults: Any) -> Any:
+    """A dataclass field that holds a group of options.
+
+    group: a frozen dataclass whose options all have defaults; defaults: those that differ for this component.
+    """
+    return field(default=group(**defaults))
 
 
-def list_options(component: type[Any], group: str = "") -> tuple[Option, ...]:
-    """The options of a component or of a group of options, in the order of their declaration."""
-    return tuple(_iterate_options(component, group))
+def list_options(component: type[Any]) -> tuple[Option, ...]:
+    """The options of a component, those of its groups included, in the order of their declaration."""
+    return tuple(_iterate_options(component)) if is_dataclass(component) else ()
 
 
-def _iterate_options(component: type[Any], group: str) -> Iterator[Option]:
-    if not is_dataclass(component):
-        return
+def _iterate_options(component: type[Any], group: str = "", defaults: Any = None) -> Iterator[Option]:
+    """defaults: the group as the component has it; None for the component itself."""
     hints = get_type_hints(component)
     for declared in fields(component):
         kind: type[Any] = hints[declared.name]
+        factory = declared.default_factory
+        default = declared.default if factory is MISSING else factory()
         if is_dataclass(kind):
-            yield from list_options(kind, declared.name)
+            yield from _iterate_options(kind, declared.name, default)
         elif declared.init:
-            factory = declared.default_factory
-            default = declared.default if factory is MISSING else factory()
+            if defaults is not None:
+                default = getattr(defaults, declared.name)
             yield Option(declared.name, kind, default, group=group, **declared.metadata.get(KEY, {}))
 
 
@@ -98,8 +102,8 @@ def from_options(component: type[Component], options: Mapping[str, Any]) -> Comp
             raise TypeError(f"{component.__name__} has no option {name!r}; it has: {', '.join(known) or 'none'}")
         group = known[name].group
         (grouped.setdefault(group, {}) if group else own)[name] = value
-    hints = get_type_hints(component)
-    return component(**own, **{group: hints[group](**values) for group, values in grouped.items()})
+    groups = {group: replace(getattr(component, group), **values) for group, values in grouped.items()}
+    return component(**own, **groups)
 
 
 def flatten_options(component: Any) -> dict[str, Any]:

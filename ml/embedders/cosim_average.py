@@ -52,14 +52,14 @@ class CosimAverage(SimilarityEmbedder):
             return super()._choose_shares(x, task, progress)
         candidates = _list_candidates(len(x)).to(x)
         fits = candidates.shape[1]
-        scores, total = np.zeros(fits), (self.parts + 1) * self.steps
+        scores, total = np.zeros(fits), (self.parts + 1) * self.fitting.steps
         for number, people in enumerate(np.array_split(shuffle_people(task, self.seed), self.parts)):
             pairs, judges = self._draw_pairs(*self._hold_out(task, people), x.device)
             if judges:
-                report = offset_progress(number * self.steps, total, progress)
+                report = offset_progress(number * self.fitting.steps, total, progress)
                 _, outcome = self._learn(x, [pairs] * fits, [judges] * fits, candidates, report)
                 scores += np.array(outcome.held_out, np.float64)
-        return candidates[:, [int(scores.argmax())]], offset_progress(self.parts * self.steps, total, progress)
+        return candidates[:, [int(scores.argmax())]], offset_progress(self.parts * self.fitting.steps, total, progress)
 
 
 def _list_candidates(n: int) -> Tensor:

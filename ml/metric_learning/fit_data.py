@@ -1,4 +1,4 @@
-"""The data of a fit: the rows in the coordinates of a subspace, the tasks, and the held-out people."""
+"""The data of a fit, and the options of every fit that descends from a start."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,40 @@ from torch import Tensor
 from ml.embedders.base import TaskData
 from ml.metric_learning.held_out_score import Score, make_score
 from ml.metric_learning.subspace import Subspace
+from ml.options import option
 from ml.types import Ids
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How long a fit descends, whom it holds out, and how firmly it keeps to its start."""
+
+    steps: int = option(300, "batches at most, over all tasks", low=1, unit="steps")
+    held_out: float = option(
+        0.15,
+        "share of the first task's people kept out, by whom the best number of steps is chosen; if people are too few, "
+        "all steps are taken",
+        low=0,
+        high=1,
+    )
+    min_pairs: int = option(
+        10, "pairs of the same, and of not the same, of each task without which nothing is learned",
+        low=0, unit="pairs", formerly="needed",
+    )  # fmt: skip
+    proximal_weight: float = option(
+        0.0,
+        "pull towards the model that the fit starts from, times prior / n of n faces with another of the same",
+        low=0,
+        formerly="stay",
+    )
+    prior: float = option(
+        300.0,
+        "labelled faces that weigh as much as what is believed without any: that the start is right, to which the fit "
+        "is pulled, and that a person varies as all faces do",
+        low=0,
+        unit="faces",
+    )
+    device: str = option("auto", "auto, cpu or cuda", server_only=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,12 +162,12 @@ def test_every_weight_starts_at_the_identity() -> None:
 @pytest.mark.parametrize("kind", [Sml, *JOINT])
 def test_without_a_step_z_is_the_whitened_descriptor(kind: type[SimilarityEmbedder]) -> None:
     data = replace(people(), blocks=(12, 18))
-    fitted = kind(rate=1e-12, steps=1).fit(data)
+    fitted = kind.from_options(rate=1e-12, steps=1).fit(data)
     blocks = (30,) if kind is Sml else (12, 18)
     room = fitted.reach / (len(blocks) if kind is CosimMass else 1)
     for part in np.split(fitted.embed(data.rows), np.cumsum(blocks)[:-1], axis=1):
         np.testing.assert_allclose((part**2).sum(1), room, rtol=1e-3)
-    printed = kind(rate=1e-12, steps=1, unit=False, reach=0.0, held_out=0.0, whitening="all").fit(data)
+    printed = kind.from_options(rate=1e-12, steps=1, unit=False, reach=0.0, held_out=0.0, whitening="all").fit(data)
     raw = printed.embed(data.rows)
     np.testing.assert_allclose(raw.mean(0), 0, atol=1e-4)
     np.testing.assert_allclose(raw.std(0), 1, rtol=5e-3)
@@ -175,7 +175,7 @@ def test_without_a_step_z_is_the_whitened_descriptor(kind: type[SimilarityEmbedd
 
 def test_whitened_within_people_a_face_varies_alike_in_all_directions() -> None:
     data = people(400, photos=6, telling=5, loud=6)
-    start = Sml(rate=1e-12, steps=1, unit=False, held_out=0.0, prior=0.0).fit(data)
+    start = Sml.from_options(rate=1e-12, steps=1, unit=False, held_out=0.0, prior=0.0).fit(data)
     z = start.embed(data.rows).reshape(400, 6, 11)
     within = np.cov((z - z.mean(1, keepdims=True)).reshape(-1, 11).T)
     np.testing.assert_allclose(within / within.trace() * 11, np.eye(11), atol=0.05)
@@ -183,7 +183,7 @@ def test_whitened_within_people_a_face_varies_alike_in_all_directions() -> None:
 
 def test_without_whitening_it_starts_at_the_cosine() -> None:
     data = people()
-    z = Sml(rate=1e-12, steps=1, held_out=0.0, whitening="none").fit(data).embed(data.rows)
+    z = Sml.from_options(rate=1e-12, steps=1, held_out=0.0, whitening="none").fit(data).embed(data.rows)
     unit = data.rows / np.linalg.norm(data.rows, axis=1, keepdims=True)
     np.testing.assert_allclose(z @ z.T, 4 * unit @ unit.T, atol=1e-4)
 
@@ -191,7 +191,7 @@ def test_without_whitening_it_starts_at_the_cosine() -> None:
 @pytest.mark.parametrize("kind", JOINT)
 def test_the_metric_says_what_the_network_says(kind: type[SimilarityEmbedder]) -> None:
     data = replace(people(seed=3), blocks=(7, 13, 10))
-    fitted = kind(steps=60, seed=2).fit(data)
+    fitted = kind.from_options(steps=60, seed=2).fit(data)
     z = fitted.embed(data.rows)
     found = fitted.metric.distances(z[:40], z[40:])
     parts = np.split(z.astype(np.float64), [7, 20], axis=1)
@@ -210,7 +210,9 @@ def test_people_it_never_saw_are_told_apart_better_than_before(kind: type[Simila
     seen = np.flatnonzero(data.tasks[0].people < 80)
     known = TaskData("identity", seen, data.tasks[0].values[seen], data.tasks[0].people[seen])
     start, learned = (
-        kind(steps=steps, rate=rate, dropout=0.3, batch=256, whitening="all").fit(replace(data, tasks=(known,)))
+        kind.from_options(steps=steps, rate=rate, dropout=0.3, batch=256, whitening="all").fit(
+            replace(data, tasks=(known,))
+        )
         for steps, rate in ((1, 1e-12), (1500, 1e-3))
     )
     assert auc(learned, data, 80) > auc(start, data, 80) + 0.05
@@ -256,8 +258,8 @@ def view_two(seed: int, count: int = 90) -> tuple[TrainingSet, TaskData]:
 @pytest.mark.parametrize("kind", JOINT)
 def test_given_pairs_alone_are_enough(kind: type[SimilarityEmbedder]) -> None:
     data, task = view_two(5)
-    fitted = kind(steps=300, dropout=0.3, rate=1e-3, whitening="all").fit(data)
-    start = kind(steps=1, rate=1e-12, whitening="all").fit(data)
+    fitted = kind.from_options(steps=300, dropout=0.3, rate=1e-3, whitening="all").fit(data)
+    start = kind.from_options(steps=1, rate=1e-12, whitening="all").fit(data)
     z, raw = fitted.embed(data.rows), start.embed(data.rows)
     first, second = task.pairs.T
     sign = torch.from_numpy(np.where(task.same, 1.0, -1.0))
@@ -271,12 +273,13 @@ def test_given_pairs_alone_are_enough(kind: type[SimilarityEmbedder]) -> None:
 
 def test_from_those_who_judge_nothing_is_learned() -> None:
     data, task = view_two(6)
-    plain = CosimMass(steps=40)
+    plain = CosimMass.from_options(steps=40)
     order = shuffle_people(task, plain.seed)
-    judged = np.isin(task.people[task.pairs[:, 0]], order[: round(plain.held_out * len(order))])
+    judged = np.isin(task.people[task.pairs[:, 0]], order[: round(plain.fitting.held_out * len(order))])
     assert 0 < judged.sum() < len(judged) / 4
     one, other = (
-        CosimMass(steps=40).fit(replace(data, tasks=(t,))) for t in (task, replace(task, same=task.same ^ judged))
+        CosimMass.from_options(steps=40).fit(replace(data, tasks=(t,)))
+        for t in (task, replace(task, same=task.same ^ judged))
     )
     assert other.notes["held_out"] != one.notes["held_out"]
     assert other.notes["loss"] == one.notes["loss"], "the descent itself is the same to the bit"
@@ -318,16 +321,16 @@ def test_the_step_falls_as_in_keras() -> None:
 
 def test_shares_are_searched_among_people_held_out() -> None:
     data = replace(people(120, telling=16, loud=24), blocks=(16, 24))
-    fitted = CosimAverage(steps=40, shares="search").fit(data)
+    fitted = CosimAverage.from_options(steps=40, shares="search").fit(data)
     found = fitted.metric.shares
     assert sum(found) == pytest.approx(1)
     assert found[0] > found[1], "the second descriptor knows nothing"
-    assert CosimAverage(steps=40).fit(data).metric.shares == (0.5, 0.5)
+    assert CosimAverage.from_options(steps=40).fit(data).metric.shares == (0.5, 0.5)
 
 
 def test_one_descriptor_makes_sml_of_both() -> None:
     data = people()
-    sml, mass, average = (kind(steps=50).fit(data).embed(data.rows) for kind in (Sml, *JOINT))
+    sml, mass, average = (kind.from_options(steps=50).fit(data).embed(data.rows) for kind in (Sml, *JOINT))
     np.testing.assert_array_equal(sml, mass)
     np.testing.assert_allclose(sml, average, atol=1e-4)
 
@@ -348,7 +351,7 @@ def test_the_fold_that_is_tested_is_never_touched(kind: type[SimilarityEmbedder]
     learned = []
     for rows, given in ((data.rows, parts), (poisoned, changed)):
         played = RestrictedFold.of(np.split(rows, [18], axis=1), given, 4)
-        learned.append(kind(steps=40, held_out=played.share).fit(played.data))
+        learned.append(kind.from_options(steps=40, held_out=played.share).fit(played.data))
     assert learned[0].notes == learned[1].notes
     for name, found in learned[0].learned.items():
         np.testing.assert_array_equal(found, learned[1].learned[name])

@@ -150,7 +150,9 @@ def faces() -> TrainingSet:
 
 @pytest.fixture(scope="module")
 def fitted(faces: TrainingSet) -> Cpmtml:
-    return Cpmtml(dim=6, steps=400, batch=32, pairs=2000, auxiliary_pairs=2000, averaging=0.9, held_out=0).fit(faces)
+    return Cpmtml.from_options(
+        dim=6, steps=400, batch=32, pairs=2000, auxiliary_pairs=2000, averaging=0.9, held_out=0
+    ).fit(faces)
 
 
 def mean_distance_ratio(z: np.ndarray, values: np.ndarray) -> float:
@@ -182,7 +184,9 @@ def test_the_distance_of_embeddings_is_the_sum_of_both_projections(fitted: Cpmtm
 
 
 def test_the_same_data_and_seed_give_the_same_result(fitted: Cpmtml, faces: TrainingSet) -> None:
-    again = Cpmtml(dim=6, steps=400, batch=32, pairs=2000, auxiliary_pairs=2000, averaging=0.9, held_out=0).fit(faces)
+    again = Cpmtml.from_options(
+        dim=6, steps=400, batch=32, pairs=2000, auxiliary_pairs=2000, averaging=0.9, held_out=0
+    ).fit(faces)
     assert np.array_equal(again.learned["projections"], fitted.learned["projections"])
 
 
@@ -195,7 +199,9 @@ def test_it_is_kept_and_read_back_bit_for_bit(fitted: Cpmtml, faces: TrainingSet
 
 def test_people_held_out_choose_the_number_of_steps(faces: TrainingSet) -> None:
     told: list[dict[str, float]] = []
-    held = Cpmtml(dim=6, steps=200, batch=32, pairs=2000, auxiliary_pairs=2000, held_out=0.3, averaging=0.9)
+    held = Cpmtml.from_options(
+        dim=6, steps=200, batch=32, pairs=2000, auxiliary_pairs=2000, held_out=0.3, averaging=0.9
+    )
     held.fit(faces, progress=lambda step, steps, values: told.append(values))
     assert 0 < held.notes["steps"] <= 200
     assert held.notes["held_out"] == max(v["held_out"] for v in told if "held_out" in v)
@@ -209,23 +215,23 @@ def test_a_descriptor_in_other_units_learns_the_same_metric(fitted: Cpmtml, face
 
 
 def test_a_common_projection_may_start_where_the_first_ends(faces: TrainingSet) -> None:
-    e = Cpmtml(dim=6, steps=0, pairs=500, auxiliary_pairs=500, held_out=0).fit(faces)
+    e = Cpmtml.from_options(dim=6, steps=0, pairs=500, auxiliary_pairs=500, held_out=0).fit(faces)
     common, own = e.learned["projections"][0, :6], e.learned["projections"][0, 6:]
     cosine = common @ own.T / np.linalg.norm(common, axis=1)[:, None] / np.linalg.norm(own, axis=1)
     assert np.abs(cosine).max() < 1e-4
 
 
 def test_as_printed_the_common_projection_starts_at_the_first_tasks(faces: TrainingSet) -> None:
-    e = Cpmtml(dim=6, steps=0, pairs=500, auxiliary_pairs=500, common="first", held_out=0).fit(faces)
+    e = Cpmtml.from_options(dim=6, steps=0, pairs=500, auxiliary_pairs=500, common="first", held_out=0).fit(faces)
     assert np.array_equal(e.learned["projections"][0, :6], e.learned["projections"][0, 6:])
 
 
 def test_after_early_stopping_it_learns_from_everybody_with_so_many_steps(faces: TrainingSet) -> None:
     told: list[tuple[int, int]] = []
     options = {"dim": 6, "batch": 32, "pairs": 2000, "auxiliary_pairs": 2000, "averaging": 0.9}
-    found = Cpmtml(**options, steps=200, held_out=0.3)
+    found = Cpmtml.from_options(**options, steps=200, held_out=0.3)
     found.fit(faces, progress=lambda step, steps, values: told.append((step, steps)))
-    same = Cpmtml(**options, steps=found.notes["steps"], held_out=0).fit(faces)
+    same = Cpmtml.from_options(**options, steps=found.notes["steps"], held_out=0).fit(faces)
     assert np.array_equal(found.learned["projections"], same.learned["projections"])
     assert told == sorted(told)
     assert told[-1] == (400, 400)
@@ -233,7 +239,7 @@ def test_after_early_stopping_it_learns_from_everybody_with_so_many_steps(faces:
 
 def test_with_too_few_people_to_hold_out_it_takes_all_steps(faces: TrainingSet) -> None:
     few = [TaskData(t.task, t.faces[:24], t.values[:24], t.people[:24]) for t in faces.tasks]
-    found = Cpmtml(dim=6, steps=20, pairs=100, auxiliary_pairs=100, held_out=0.01).fit(
+    found = Cpmtml.from_options(dim=6, steps=20, pairs=100, auxiliary_pairs=100, held_out=0.01).fit(
         TrainingSet(faces.rows, tuple(few))
     )
     assert found.notes["steps"] == 20
@@ -244,7 +250,7 @@ def test_every_task_needs_pairs_of_both_kinds(faces: TrainingSet) -> None:
     identity, mood = faces.tasks
     alike = TaskData("expression", mood.faces, np.zeros(360), mood.people)
     with pytest.raises(TooFewPairs, match=r"pairs of not the same \(expression\)"):
-        Cpmtml(dim=6).fit(TrainingSet(faces.rows, (identity, alike)))
+        Cpmtml.from_options(dim=6).fit(TrainingSet(faces.rows, (identity, alike)))
 
 
 def test_a_task_it_was_not_fitted_for_is_refused(fitted: Cpmtml, faces: TrainingSet) -> None:
@@ -256,12 +262,14 @@ def test_a_task_it_was_not_fitted_for_is_refused(fitted: Cpmtml, faces: Training
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_learns_what_the_cpu_learns(faces: TrainingSet) -> None:
     options = {"dim": 6, "steps": 50, "batch": 32, "pairs": 2000, "auxiliary_pairs": 2000, "held_out": 0}
-    first, again = (Cpmtml(**options, device="cuda").fit(faces).embed(faces.rows) for _ in range(2))
+    first, again = (Cpmtml.from_options(**options, device="cuda").fit(faces).embed(faces.rows) for _ in range(2))
     assert np.array_equal(first, again)
-    assert np.allclose(first, Cpmtml(**options, device="cpu").fit(faces).embed(faces.rows), atol=1e-2)
+    assert np.allclose(first, Cpmtml.from_options(**options, device="cpu").fit(faces).embed(faces.rows), atol=1e-2)
 
 
 def test_one_task_alone_is_learned_too(faces: TrainingSet) -> None:
-    alone = Cpmtml(dim=6, steps=100, batch=32, pairs=2000, held_out=0).fit(TrainingSet(faces.rows, faces.tasks[:1]))
+    alone = Cpmtml.from_options(dim=6, steps=100, batch=32, pairs=2000, held_out=0).fit(
+        TrainingSet(faces.rows, faces.tasks[:1])
+    )
     values = faces.tasks[0].values
     assert mean_distance_ratio(alone.embed(faces.rows), values) > mean_distance_ratio(faces.rows, values) + 0.2

@@ -52,16 +52,16 @@ EMBEDDERS: dict[str, tuple[Callable[[], Embedder], str]] = {
         lambda: HierarchicalClusters.from_options(dim=6, depth=3, local_steps=20, wall=4, **QUICK).fit(DATA),
         "identity",
     ),
-    "stml": (lambda: Stml(dim=6, **QUICK).fit(DATA), "identity"),
-    "cp-mtml": (lambda: Cpmtml(dim=6, **QUICK).fit(TWO), "age"),
+    "stml": (lambda: Stml.from_options(dim=6, **QUICK).fit(DATA), "identity"),
+    "cp-mtml": (lambda: Cpmtml.from_options(dim=6, **QUICK).fit(TWO), "age"),
     "scml": (lambda: Scml(dim=6, bases=40, regions=4, batch=100, unit=False, **QUICK).fit(DATA), "identity"),
     "scml, local": (
         lambda: Scml(dim=6, bases=40, regions=4, batch=100, k=3, local_steps=20, **QUICK).fit(DATA),
         "identity",
     ),
-    "utml": (lambda: Utml(dim=6, **QUICK).fit(TWO), "age"),
-    "mtlmca": (lambda: Mtlmca(dim=6, **QUICK).fit(TWO), "age"),
-    "pcca": (lambda: Pcca(dim=6, **QUICK).fit(DATA), "identity"),
+    "utml": (lambda: Utml.from_options(dim=6, **QUICK).fit(TWO), "age"),
+    "mtlmca": (lambda: Mtlmca.from_options(dim=6, **QUICK).fit(TWO), "age"),
+    "pcca": (lambda: Pcca.from_options(dim=6, **QUICK).fit(DATA), "identity"),
 }
 ONE_MAP = ("l2", "cosine", "wpca", "ldml", "stml", "cp-mtml", "utml", "mtlmca", "pcca", "scml")
 

@@ -159,12 +159,12 @@ def test_a_task_that_the_model_does_not_know_is_refused(name: str) -> None:
 
 def test_descriptors_cut_otherwise_are_refused() -> None:
     cut = replace(KNOWN, blocks=(10, 20))
-    before = CosimMass(steps=20, inner=8).fit(cut)
+    before = CosimMass.from_options(steps=20, inner=8).fit(cut)
     with pytest.raises(CannotGoOn, match=r"no\. 1 has 20 numbers here"):
-        CosimMass(steps=20).start_from(before).fit(replace(FEW, blocks=(20, 10)))
+        CosimMass.from_options(steps=20).start_from(before).fit(replace(FEW, blocks=(20, 10)))
     with pytest.raises(CannotGoOn, match=r"other descriptors"):
-        CosimMass(steps=20).start_from(before).fit(FEW)
-    fewer = CosimMass(steps=20).start_from(small("cosim_mass").fit(FEW))
+        CosimMass.from_options(steps=20).start_from(before).fit(FEW)
+    fewer = CosimMass.from_options(steps=20).start_from(small("cosim_mass").fit(FEW))
     with pytest.raises(CannotGoOn, match=r"other descriptors"):
         fewer.fit(replace(FEW, blocks=(10, 20)))
 

@@ -62,7 +62,7 @@ def test_with_turns_held_at_the_identity_it_is_one_projection_for_all() -> None:
 
 
 def test_without_turning_it_learns_what_utml_learns() -> None:
-    held, union = Mtlmca(**QUICK, turning=0.0).fit(DATA), Utml(**QUICK).fit(DATA)
+    held, union = Mtlmca.from_options(**QUICK, turning=0.0).fit(DATA), Utml.from_options(**QUICK).fit(DATA)
     np.testing.assert_allclose(held.embed(DATA.rows), union.embed(DATA.rows), atol=1e-4)
 
 
@@ -74,7 +74,7 @@ def test_orthogonal_turns_change_no_distance() -> None:
 
 
 def test_each_task_is_told_apart_better_in_its_own_space() -> None:
-    fitted = Mtlmca(**QUICK | {"steps": 600}).fit(DATA)
+    fitted = Mtlmca.from_options(**QUICK | {"steps": 600}).fit(DATA)
     for task, other in (("identity", "mood"), ("mood", "identity")):
         values = DATA.task(task).values
         own, theirs = (mean_distance_ratio(fitted.embed(DATA.rows, t), values) for t in (task, other))
@@ -83,7 +83,7 @@ def test_each_task_is_told_apart_better_in_its_own_space() -> None:
 
 
 def test_the_printed_start_is_the_first_numbers_of_the_descriptor() -> None:
-    fitted = Mtlmca(**QUICK | {"steps": 1}, rate=1e-9, start="eye").fit(DATA)
+    fitted = Mtlmca.from_options(**QUICK | {"steps": 1}, rate=1e-9, start="eye").fit(DATA)
     z = fitted.embed(DATA.rows)
     first = DATA.rows[:, :6] - DATA.rows[:, :6].mean(0)
     np.testing.assert_allclose(z / z.std(), first / first.std(), atol=1e-3)
@@ -92,7 +92,7 @@ def test_the_printed_start_is_the_first_numbers_of_the_descriptor() -> None:
 
 def test_the_distances_of_all_tasks_come_of_one_projection() -> None:
     """L_t = R_t^T L_0: whatever the tasks, the rows of L_t lie in the d dimensions of L_0's."""
-    fitted = Mtlmca(**QUICK).fit(DATA)
+    fitted = Mtlmca.from_options(**QUICK).fit(DATA)
     stacks = fitted.learned["projections"]
     assert stacks.shape == (2, 6, DATA.rows.shape[1])
     strength = np.linalg.svd(np.concatenate(list(stacks.astype(np.float64))), compute_uv=False)

@@ -1,13 +1,14 @@
 """Options of components: their ranges, groups and earlier names, and the flat form that requests and files have."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from ml.embedders.clml import Clml
+from ml.metric_learning.fit_data import FitOptions
 from ml.options import flatten_options, from_options, list_options, option, option_group
 from ml.registry import build, component, names, summarise
 from ml.registry import list_options as list_component_options
@@ -37,6 +38,25 @@ def test_flat_options_reach_their_groups_also_by_their_earlier_names() -> None:
     assert cake == Cake(3, Filling(0.5, "curd"))
     assert flatten_options(cake) == {"layers": 3, "sugar": 0.5, "kind": "curd"}
     assert from_options(Cake, flatten_options(cake)) == cake
+
+
+def test_a_component_may_have_defaults_of_its_own_for_a_shared_group() -> None:
+    @dataclass
+    class Tart:
+        filling: Filling = option_group(Filling, sugar=0.8)
+
+    assert [option.default for option in list_options(Tart)] == [0.8, "jam"]
+    assert from_options(Tart, {"kind": "curd"}) == Tart(Filling(0.8, "curd"))
+    assert [option.default for option in list_options(Cake)][1:] == [0.5, "jam"]
+
+
+def test_methods_that_descend_from_a_start_declare_their_fit_alike() -> None:
+    shared = {o.name: o for o in list_options(FitOptions)}
+    for name in ("cpmtml", "stiefel", "cosim_mass"):
+        own = {o.name: o for o in list_component_options("embedders", name) if o.name in shared}
+        assert own.keys() == shared.keys()
+        for option_name, each in own.items():
+            assert replace(each, default=0, group="") == replace(shared[option_name], default=0)
 
 
 @pytest.mark.parametrize("wrong", ["icing", "filling"])

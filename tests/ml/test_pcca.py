@@ -64,7 +64,7 @@ def test_as_beta_grows_the_loss_becomes_a_hinge_without_margin() -> None:
 def test_full_batches_descend() -> None:
     """The paper's plain gradient descent: every pair at each step."""
     data, told = people(), []
-    learner = Pcca(dim=6, steps=40, batch=500, pairs=500, rate=0.02, averaging=0.0, held_out=0.0)
+    learner = Pcca.from_options(dim=6, steps=40, batch=500, pairs=500, rate=0.02, averaging=0.0, held_out=0.0)
     learner.fit(data, progress=lambda step, steps, values: told.append(values["loss"]))
     assert len(told) == 40
     assert told == sorted(told, reverse=True)
@@ -72,19 +72,22 @@ def test_full_batches_descend() -> None:
 
 
 def test_the_threshold_stays() -> None:
-    assert Pcca(**SMALL).fit(people()).learned["bias"].tolist() == [1.0]
+    assert Pcca.from_options(**SMALL).fit(people()).learned["bias"].tolist() == [1.0]
 
 
 def test_new_people_are_told_apart_better_than_by_its_start() -> None:
     known, new = people(80, seed=1), people(60, seed=2)
-    found = [nearest_is_alike(e.fit(known).embed(new.rows), new.tasks[0].people) for e in (Pcca(**SMALL), Wpca(dim=6))]
+    found = [
+        nearest_is_alike(e.fit(known).embed(new.rows), new.tasks[0].people)
+        for e in (Pcca.from_options(**SMALL), Wpca(dim=6))
+    ]
     assert found[0] > found[1] + 0.1
 
 
 def test_shuffled_labels_teach_nothing() -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     shuffled = TrainingSet(known.rows, (identity(np.random.default_rng(0).permutation(known.tasks[0].people)),))
-    learned, start = Pcca(**SMALL).fit(shuffled), Wpca(dim=6).fit(known)
+    learned, start = Pcca.from_options(**SMALL).fit(shuffled), Wpca(dim=6).fit(known)
     found = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, start)]
     assert found[0] < found[1] + 0.1
 
@@ -99,7 +102,7 @@ def test_given_pairs_alone_are_enough() -> None:
     same = person[pairs[:, 0]] == person[pairs[:, 1]]
     task = identity(person, pairs=pairs, same=same, weights=np.ones(len(pairs), np.float32))
     task.values[:] = np.nan
-    learned = Pcca(**SMALL).fit(TrainingSet(known.rows, (task,)))
+    learned = Pcca.from_options(**SMALL).fit(TrainingSet(known.rows, (task,)))
     start = Wpca(dim=6).fit(known)
     found = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, start)]
     assert found[0] > found[1]

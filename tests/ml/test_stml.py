@@ -50,7 +50,9 @@ def test_one_task_without_a_common_projection_is_the_hinge_of_one_projection() -
 def test_people_it_never_saw_are_told_apart_better_than_before(faces: TrainingSet) -> None:
     seen = np.arange(300)
     known = TaskData("identity", seen, faces.tasks[0].values[:300], faces.tasks[0].people[:300])
-    learned = Stml(dim=10, steps=1500, batch=32, pairs=4000, held_out=0).fit(TrainingSet(faces.rows[:300], (known,)))
+    learned = Stml.from_options(dim=10, steps=1500, batch=32, pairs=4000, held_out=0).fit(
+        TrainingSet(faces.rows[:300], (known,))
+    )
     new, values = faces.rows[300:], faces.tasks[0].values[300:]
     assert learned.embed(new).shape == (100, 10)
     assert nearest_is_alike(learned.embed(new), values) > nearest_is_alike(new, values) + 0.1
@@ -66,18 +68,18 @@ def test_it_learns_from_explicit_labels_alone(faces: TrainingSet) -> None:
     labels = TaskData(
         "identity", np.arange(400), np.full(400, np.nan), person, 0.0, pairs, same, np.ones(len(pairs), np.float32)
     )
-    learned = Stml(dim=10, steps=800, batch=32).fit(TrainingSet(faces.rows, (labels,)))
+    learned = Stml.from_options(dim=10, steps=800, batch=32).fit(TrainingSet(faces.rows, (labels,)))
     z, values = learned.embed(faces.rows), faces.tasks[0].values
     assert nearest_is_alike(z, values) > nearest_is_alike(faces.rows, values) + 0.1
 
 
 def test_labels_of_people_held_out_do_not_reach_what_is_learned(faces: TrainingSet) -> None:
-    made, [task] = Stml(held_out=0.3), faces.tasks
-    [kept], judges = split_known_people(faces.tasks, made.held_out, made.seed)
+    made, [task] = Stml.from_options(held_out=0.3), faces.tasks
+    [kept], judges = split_known_people(faces.tasks, made.fitting.held_out, made.seed)
     held = np.isin(task.faces, judges.faces)
     poisoned = task.values.copy()
     poisoned[held] = np.random.default_rng(0).permutation(poisoned[held])
-    [again], _ = split_known_people((replace(task, values=poisoned),), made.held_out, made.seed)
+    [again], _ = split_known_people((replace(task, values=poisoned),), made.fitting.held_out, made.seed)
     assert 20 < held.sum() < 380
     for one, other in ((kept.faces, again.faces), (kept.values, again.values), (kept.pairs, again.pairs)):
         np.testing.assert_array_equal(one, other)
@@ -85,14 +87,14 @@ def test_labels_of_people_held_out_do_not_reach_what_is_learned(faces: TrainingS
 
 
 def test_it_is_kept_and_read_back_bit_for_bit(faces: TrainingSet, tmp_path: Path) -> None:
-    learned = Stml(dim=4, steps=50, held_out=0).fit(faces)
+    learned = Stml.from_options(dim=4, steps=50, held_out=0).fit(faces)
     learned.save(tmp_path)
     assert np.array_equal(Stml.load(tmp_path).embed(faces.rows), learned.embed(faces.rows))
 
 
 def test_it_learns_the_first_task_alone(faces: TrainingSet) -> None:
     other = TaskData("age", faces.tasks[0].faces, np.zeros(400), faces.tasks[0].people)
-    assert Stml(dim=4, steps=10).fit(TrainingSet(faces.rows, (*faces.tasks, other))).tasks == ("identity",)
+    assert Stml.from_options(dim=4, steps=10).fit(TrainingSet(faces.rows, (*faces.tasks, other))).tasks == ("identity",)
 
 
 def test_too_few_labels_say_how_many_are_missing(faces: TrainingSet) -> None:
@@ -104,7 +106,7 @@ def test_too_few_labels_say_how_many_are_missing(faces: TrainingSet) -> None:
         (TaskData("identity", np.arange(20), np.arange(20) // 5 * 1.0, np.arange(20)),),
     )
     with pytest.raises(TooFewPairs, match="65 faces needed, 20 found"):
-        Stml(dim=64).fit(few)
+        Stml.from_options(dim=64).fit(few)
 
 
 def test_derived_pairs_are_what_they_say_and_no_one_rules() -> None:
@@ -144,15 +146,15 @@ def test_an_explicit_label_overrides_what_the_values_say() -> None:
 
 def test_a_descriptor_too_narrow_is_refused(faces: TrainingSet) -> None:
     with pytest.raises(WrongShape, match=r"\(N, 64 or more\)"):
-        Stml(dim=64).fit(faces)
+        Stml.from_options(dim=64).fit(faces)
 
 
 def test_steps_that_are_too_long_are_halved() -> None:
     data, told = people(seed=3), list[tuple[int, int]]()
-    wild = Stml(dim=6, steps=100, batch=64, pairs=2000, held_out=0, rate=20.0)
+    wild = Stml.from_options(dim=6, steps=100, batch=64, pairs=2000, held_out=0, rate=20.0)
     wild.fit(data, progress=lambda step, steps, values: told.append((step, steps)))
     assert np.isfinite(wild.embed(data.rows)).all()
     assert np.isfinite(wild.notes["loss"])
     assert told == sorted(told)
     with pytest.raises(NotFinite, match="rate"):
-        Stml(dim=6, steps=100, batch=64, pairs=2000, held_out=0, rate=1e30).fit(data)
+        Stml.from_options(dim=6, steps=100, batch=64, pairs=2000, held_out=0, rate=1e30).fit(data)

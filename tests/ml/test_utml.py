@@ -43,7 +43,7 @@ def test_of_one_task_it_is_stml() -> None:
     """
     few = QUICK | {"steps": 50}
     alone = TrainingSet(DATA.rows, DATA.tasks[:1])
-    union, single = Utml(**few).fit(alone), Stml(**few).fit(alone)
+    union, single = Utml.from_options(**few).fit(alone), Stml.from_options(**few).fit(alone)
     near = rounding(DATA.rows.shape[1] + few["batch"], steps=few["steps"])
     z, same = union.embed(DATA.rows), single.embed(DATA.rows)
     np.testing.assert_allclose(z, same, atol=near * np.abs(same).max())
@@ -51,7 +51,7 @@ def test_of_one_task_it_is_stml() -> None:
 
 
 def test_a_face_lies_at_one_place_for_all_tasks_and_each_has_its_bias() -> None:
-    fitted = Utml(**QUICK, auxiliary_pairs=2000).fit(DATA)
+    fitted = Utml.from_options(**QUICK, auxiliary_pairs=2000).fit(DATA)
     z = fitted.embed(DATA.rows)
     assert z.shape == (len(DATA.rows), 6)
     np.testing.assert_array_equal(z, fitted.embed(DATA.rows, "mood"))
@@ -62,9 +62,9 @@ def test_a_face_lies_at_one_place_for_all_tasks_and_each_has_its_bias() -> None:
 
 
 def test_the_other_tasks_pairs_count() -> None:
-    longer = replace(Utml(**QUICK), auxiliary_pairs=2000)
+    longer = replace(Utml.from_options(**QUICK), auxiliary_pairs=2000)
     both = longer.fit(DATA).embed(DATA.rows)
-    alone = Utml(**QUICK | {"steps": 100}).fit(TrainingSet(DATA.rows, DATA.tasks[:1])).embed(DATA.rows)
+    alone = Utml.from_options(**QUICK | {"steps": 100}).fit(TrainingSet(DATA.rows, DATA.tasks[:1])).embed(DATA.rows)
     mood = DATA.tasks[1].values
     assert mean_distance_ratio(both, mood) > mean_distance_ratio(alone, mood)
 

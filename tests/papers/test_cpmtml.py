@@ -139,7 +139,7 @@ def fitted(lab: Lab, setting: Setting) -> tuple[Cpmtml, Rows]:
     assert method is not None
     train = make_training_set(lab, setting.features, setting.learner.aux)
     assert train is not None
-    embedder = Cpmtml(dim=setting.dim, **method.options).fit(train(lab.protocol("queries-0")))
+    embedder = Cpmtml.from_options(dim=setting.dim, **method.options).fit(train(lab.protocol("queries-0")))
     return embedder, lab.photos.rows("lfw", setting.features)
 
 

@@ -14,6 +14,7 @@ from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet, require
 from ml.errors import CannotGoOn
 from ml.metric_learning.cosim.branches import Branches
 from ml.metric_learning.cosim.learner import BranchLearner, DecaySchedule, descend
+from ml.metric_learning.fit_data import FitOptions
 from ml.metric_learning.holdout import (
     count_pairs,
     require_pairs,
@@ -27,7 +28,7 @@ from ml.metric_learning.pairs import PairSet, draw_pair_set
 from ml.metric_learning.tensors import as_tensor, select_device
 from ml.metric_learning.training_loop import TrainingOutcome
 from ml.metric_learning.whitening import Whitening, fit_whitening
-from ml.options import option
+from ml.options import option, option_group
 from ml.types import Ids, Rows
 
 HELD_OUT_PAIRS = 4000
@@ -45,30 +46,15 @@ class SimilarityEmbedder(Embedder):
         300, "r, whitened principal components of each descriptor; fewer if it or the faces are fewer", low=1,
         unit="components",
     )  # fmt: skip
-    steps: int = option(1500, "minibatches at most", low=1, unit="steps")
+    fitting: FitOptions = option_group(FitOptions, steps=1500, proximal_weight=1e-3)
     batch: int = option(128, "pairs in a minibatch", low=1, unit="pairs")
-    held_out: float = option(
-        0.15,
-        "share of the people kept out, by whom the best number of steps is chosen; if people are too few, all "
-        "steps are taken",
-        low=0,
-        high=1,
-    )
     pairs: int = option(100_000, "pairs derived from people; labelled pairs come on top", low=1, unit="pairs")
     negative_share: float = option(0.5, "share of these pairs that are not the same", low=0, high=1, formerly="apart")
-    min_pairs: int = option(
-        10, "pairs of the same, and of not the same, without which nothing is learned",
-        low=0, unit="pairs", formerly="needed",
-    )  # fmt: skip
     whitening: Whitening = option(
         "within",
         "by how the faces of one person vary (the intra-personal subspace of Sub-SML); by how all faces do, as "
         "printed; or none, for a descriptor that is good already, whose cosine is then where the fit starts",
     )
-    prior: float = option(
-        300.0, "so many labelled faces weigh as much as the belief that a person varies as all faces do", low=0,
-        unit="faces",
-    )  # fmt: skip
     rate: float = option(0.0003, "Adam's step at minibatch t is rate / (1 + decay t), as in Keras", low=0)
     decay: float = option(0.001, "how fast the rate falls", low=0)
     dropout: float = option(0.7, "share of the numbers of each image that is dropped at every step", low=0, high=1)
@@ -79,13 +65,6 @@ class SimilarityEmbedder(Embedder):
         "face and itself are at even odds; 0: as printed, which without unit length is a logit of SD 17, and b near 0",
         low=0,
     )
-    proximal_weight: float = option(
-        1e-3,
-        "pull towards the model that the fit starts from, times prior / n of n faces with another of the same",
-        low=0,
-        formerly="stay",
-    )
-    device: str = option("auto", "auto, cpu or cuda", server_only=True)
     summed: ClassVar[bool] = True
     """Whether the inner products are summed to one logit."""
 
@@ -123,10 +102,10 @@ class SimilarityEmbedder(Embedder):
         return self
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
-        task, device = require_task(data), select_device(self.device)
-        require_pairs(task, self.min_pairs)
+        task, device = require_task(data), select_device(self.fitting.device)
+        require_pairs(task, self.fitting.min_pairs)
         people = shuffle_people(task, self.seed)
-        kept, held_out = self._hold_out(task, people[: round(self.held_out * len(people))])
+        kept, held_out = self._hold_out(task, people[: round(self.fitting.held_out * len(people))])
         pairs, held_out_pairs = self._draw_pairs(kept, held_out, device)
         x = self._whiten(data, pairs)
         if self.start_model is None:
@@ -134,7 +113,7 @@ class SimilarityEmbedder(Embedder):
             proximal = 0.0
         else:
             shares = as_tensor(self.start_model.learned["shares"], device)[:, None]
-            proximal = scale_proximal_weight(self.proximal_weight, self.prior, kept)
+            proximal = scale_proximal_weight(self.fitting.proximal_weight, self.fitting.prior, kept)
         judges = [held_out_pairs] if held_out_pairs else None
         model, outcome = self._learn(x, [pairs], judges, shares, progress, proximal)
         for i, weights in enumerate(model.weights[:, 0]):
@@ -148,7 +127,7 @@ class SimilarityEmbedder(Embedder):
         """The task without these people, and them alone; all of it and None if either would be too few."""
         chosen = np.isin(task.people, people)
         kept, held_out = select_faces(task, ~chosen), select_faces(task, chosen)
-        enough = min(*count_pairs(kept), *count_pairs(held_out)) >= self.min_pairs
+        enough = min(*count_pairs(kept), *count_pairs(held_out)) >= self.fitting.min_pairs
         return (kept, held_out) if enough else (task, None)
 
     def _draw_pairs(
@@ -179,7 +158,7 @@ class SimilarityEmbedder(Embedder):
     def _get_axes(self, rows: Tensor, i: int, pairs: PairSet) -> tuple[Tensor, Tensor]:
         """Axes and offset of descriptor i: those of the model that the fit starts from, if any. Raises CannotGoOn."""
         if self.start_model is None:
-            return fit_whitening(rows, self.inner, pairs, self.seed, self.whitening, self.prior)
+            return fit_whitening(rows, self.inner, pairs, self.seed, self.whitening, self.fitting.prior)
         axes, offset = (self.start_model.learned.get(f"{name}_{i}") for name in ("axes", "offset"))
         if axes is None or offset is None or axes.shape[1] != rows.shape[1]:
             raise CannotGoOn(f"it was learned from other descriptors: no. {i + 1} has {rows.shape[1]} numbers here")
@@ -202,7 +181,7 @@ class SimilarityEmbedder(Embedder):
     ) -> tuple[Branches, TrainingOutcome]:
         """One fit for each of the columns of shares (m, F)."""
         model = self._make_start(x, shares)
-        schedule = DecaySchedule(self.steps, self.batch, self.rate, self.decay, self.dropout, proximal_weight)
+        schedule = DecaySchedule(self.fitting.steps, self.batch, self.rate, self.decay, self.dropout, proximal_weight)
         learner = BranchLearner(model, x, pair_sets, held_out, shares, schedule, self.seed)
         return model, descend(learner, progress)
 

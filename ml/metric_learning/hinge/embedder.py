@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, offset_progress, require_fitted
 from ml.errors import CannotGoOn, TooFewPairs, WrongShape
-from ml.metric_learning.fit_data import FitData
+from ml.metric_learning.fit_data import FitData, FitOptions
 from ml.metric_learning.hinge.learner import HingeLearner, HingeSchedule, descend_safely
 from ml.metric_learning.hinge.projections import Projections, Rates
 from ml.metric_learning.holdout import (
@@ -26,7 +26,7 @@ from ml.metric_learning.pairs import PairSet, draw_pair_set, median_pair_distanc
 from ml.metric_learning.principal_axes import fit_principal_axes
 from ml.metric_learning.subspace import Subspace
 from ml.metric_learning.tensors import as_tensor, select_device
-from ml.options import option
+from ml.options import option, option_group
 from ml.types import Rows
 
 SAMPLE = 4000
@@ -38,22 +38,11 @@ class HingeEmbedder(Embedder):
     """Minimises the hinge over pairs of one task or of several. All options are in units that suit any descriptor."""
 
     dim: int = option(64, "numbers of a projection", low=1, unit="numbers")
-    steps: int = option(2000, "batches at most, over all tasks", low=1, unit="steps")
+    fitting: FitOptions = option_group(FitOptions, steps=2000, proximal_weight=0.1)
     batch: int = option(256, "pairs in a batch", low=1, unit="pairs")
-    held_out: float = option(
-        0.15,
-        "share of the first task's people kept out, by whom the best number of steps is chosen; if people are too few, "
-        "all steps are taken",
-        low=0,
-        high=1,
-    )
     refit: bool = option(True, "then learn from everybody with so many steps")
     pairs: int = option(100_000, "pairs drawn for the first task; labelled pairs come on top", low=1, unit="pairs")
     negative_share: float = option(0.5, "share of these pairs that are not the same", low=0, high=1, formerly="apart")
-    min_pairs: int = option(
-        10, "pairs of the same, and of not the same, of each task without which nothing is learned",
-        low=0, unit="pairs", formerly="needed",
-    )  # fmt: skip
     rate: float = option(0.06, "the step eta, times the median |x_i - x_j|^2 of the first task's pairs", low=0)
     bias_rate: float = option(
         0.0015,
@@ -70,14 +59,6 @@ class HingeEmbedder(Embedder):
         0.996, "how slowly the average of the projections over steps follows them; 0 keeps the last, as printed",
         low=0, high=1,
     )  # fmt: skip
-    proximal_weight: float = option(
-        0.1,
-        "pull towards the model that the fit starts from, times prior / n of n faces with another of the same",
-        low=0,
-        formerly="stay",
-    )
-    prior: float = option(300.0, "labelled faces at which the pull counts as given", low=0, unit="faces")
-    device: str = option("auto", "auto, cpu or cuda", server_only=True)
     learns_all_tasks: ClassVar[bool] = False
 
     @property
@@ -105,15 +86,17 @@ class HingeEmbedder(Embedder):
         tasks = data.tasks if self.learns_all_tasks else data.tasks[:1]
         self.tasks = tuple(task.task for task in tasks)
         for task in tasks:
-            require_pairs(task, self.min_pairs)
-        rows = as_tensor(data.rows, select_device(self.device))
+            require_pairs(task, self.fitting.min_pairs)
+        rows = as_tensor(data.rows, select_device(self.fitting.device))
         everybody = FitData(rows, Subspace(None, torch.zeros_like(rows[0])), tasks)
-        kept, held_out = split_known_people(tasks, self.held_out, self.seed)
+        kept, held_out = split_known_people(tasks, self.fitting.held_out, self.seed)
         if min(count_pairs(held_out)) < 1 or not all(self._has_enough(task) for task in kept):
-            self._learn(everybody, self.steps, progress)
+            self._learn(everybody, self.fitting.steps, progress)
             return
-        total = (2 if self.refit else 1) * self.steps
-        self._learn(replace(everybody, tasks=kept, held_out=held_out), self.steps, offset_progress(0, total, progress))
+        total = (2 if self.refit else 1) * self.fitting.steps
+        self._learn(
+            replace(everybody, tasks=kept, held_out=held_out), self.fitting.steps, offset_progress(0, total, progress)
+        )
         if self.refit:
             self._refit(everybody, total, progress)
 
@@ -131,8 +114,8 @@ class HingeEmbedder(Embedder):
         if self.start_model is None:
             start, pull = self._make_start(data, pair_sets), 0.0
         else:
-            start, weight = self._resume(data), self.rate * self.proximal_weight
-            pull = min(1.0, scale_proximal_weight(weight, self.prior, data.task))
+            start, weight = self._resume(data), self.rate * self.fitting.proximal_weight
+            pull = min(1.0, scale_proximal_weight(weight, self.fitting.prior, data.task))
         self._descend(data, pair_sets, start, steps, pull, progress)
 
     def _resume(self, data: FitData) -> Projections:
@@ -173,7 +156,7 @@ class HingeEmbedder(Embedder):
         }
 
     def _has_enough(self, task: TaskData) -> bool:
-        return min(count_pairs(task)) >= self.min_pairs and len(task.faces) > self._start_axes
+        return min(count_pairs(task)) >= self.fitting.min_pairs and len(task.faces) > self._start_axes
 
     @property
     def _start_axes(self) -> int:
@@ -187,7 +170,7 @@ class HingeEmbedder(Embedder):
 
     def _draw_pair_sets(self, tasks: Sequence[TaskData]) -> list[PairSet]:
         budgets = [self.pairs] + [self._further_pairs] * (len(tasks) - 1)
-        device = select_device(self.device)
+        device = select_device(self.fitting.device)
         return [
             draw_pair_set(
                 task, budget, np.random.default_rng((self.seed, 2, number)), device, negative_share=self.negative_share

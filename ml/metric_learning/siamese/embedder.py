@@ -12,7 +12,7 @@ from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, o
 from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.layers.base import Layer, random_start
 from ml.losses.triplet import Triplet
-from ml.metric_learning.fit_data import FitData
+from ml.metric_learning.fit_data import FitData, FitOptions
 from ml.metric_learning.holdout import (
     count_pairs,
     require_pairs,
@@ -34,7 +34,7 @@ from ml.metric_learning.siamese.mining_batches import MiningBatches
 from ml.metric_learning.subspace import fit_direction_subspace
 from ml.metric_learning.tensors import as_arrays, as_tensor, median_squared_distance, select_device
 from ml.mining.semihard import SemiHard
-from ml.options import option
+from ml.options import option, option_group
 from ml.sampling.balanced import Balanced
 from ml.types import Rows
 
@@ -44,17 +44,14 @@ HELD_OUT_FOR_START = 0.2
 
 @dataclass
 class SiameseEmbedder(Embedder):
-    """z = the layer's map of x / |x|, compared by squared distance. Learns one task by triplets (equation 12)."""
+    """z = the layer's map of x / |x|, compared by squared distance. Learns one task by triplets (equation 12).
+
+    No step is taken unless the people held out gain more than by chance. The pull towards the start is one of each
+    squared distance in a batch to what it was at the start.
+    """
 
     dim: int = option(128, "numbers of an embedding", low=1, unit="numbers")
-    steps: int = option(300, "batches at most", low=1, unit="steps")
-    held_out: float = option(
-        0.15,
-        "share of the people kept out, by whom the best number of steps is chosen: 0 unless they gain more than by "
-        "chance; if people are too few, all steps are taken",
-        low=0,
-        high=1,
-    )
+    fitting: FitOptions = option_group(FitOptions, proximal_weight=1.0)
     refit: bool = option(True, "then learn from everybody with so many steps")
     groups: int = option(128, "people in a batch", low=1, unit="people")
     faces: int = option(4, "faces of each of these people in a batch", low=1, unit="faces")
@@ -63,21 +60,9 @@ class SiameseEmbedder(Embedder):
     distance: float = option(2.0, "the start is scaled to this median squared distance", low=0)
     per_anchor: int = option(5, "nu, triplets for each anchor", low=1, unit="triplets")
     corrections: float = option(0.2, "share of the loss that labelled pairs carry once there are many", low=0, high=1)
-    min_pairs: int = option(
-        10, "pairs of the same, and of not the same, without which nothing is learned",
-        low=0, unit="pairs", formerly="needed",
-    )  # fmt: skip
     length: Literal["best", "kept", "unit"] = option(
         "best", "whether learned embeddings are divided by their norm (unit) or not (kept), or what people held out say"
     )
-    proximal_weight: float = option(
-        1.0,
-        "pull of each squared distance in a batch to what it was at the start, times prior / n of n faces with another "
-        "of the same",
-        low=0,
-        formerly="stay",
-    )
-    prior: float = option(300.0, "labelled faces at which the pull counts as given", low=0, unit="faces")
     start: Literal["best", "pca", "lda", "wpca", "random", "learned"] = option(
         "best",
         "where the map starts: the descriptor's own distance (pca), Fisher's discriminant, whitened axes, at random, "
@@ -89,7 +74,6 @@ class SiameseEmbedder(Embedder):
     axes: int = option(
         2000, "principal axes that the map is sought in, fewer than the descriptor has for speed", low=1, unit="axes"
     )
-    device: str = option("auto", "auto, cpu or cuda", server_only=True)
     normalises_rows: ClassVar[bool] = True
 
     @abstractmethod
@@ -117,9 +101,9 @@ class SiameseEmbedder(Embedder):
         fit_data = self._prepare(data)
         start, unit = self._choose_start(fit_data)
         self.notes = {"start": start, "unit": unit}
-        judged, steps, total = None, self.steps, self.steps
-        if fit_data.held_out is not None and self.held_out:
-            total = (1 + self.refit) * self.steps
+        judged, steps, total = None, self.fitting.steps, self.fitting.steps
+        if fit_data.held_out is not None and self.fitting.held_out:
+            total = (1 + self.refit) * self.fitting.steps
             fitted = judged = self._learn(fit_data, start, steps, offset_progress(0, total, progress))
             steps = judged.steps
         if judged is None or self.refit:
@@ -133,15 +117,15 @@ class SiameseEmbedder(Embedder):
     def _prepare(self, data: TrainingSet) -> FitData:
         """The first task in its subspace, with people held out if there are enough."""
         task = self._check_task(data)
-        rows, start = as_tensor(data.rows, select_device(self.device)), None
+        rows, start = as_tensor(data.rows, select_device(self.fitting.device)), None
         if self.start == "learned":
             start = as_tensor(self.learned["projection"], rows.device), as_tensor(self.learned["offset"], rows.device)
         subspace, coordinates = fit_direction_subspace(rows, task.faces, self.axes, self.seed, start)
         if coordinates.shape[1] < self.dim:
             raise TooFewPairs("faces that differ", self.dim + 1, coordinates.shape[1] + 1)
         rng = np.random.default_rng((self.seed, 1))
-        kept, held_out = split_by_person(task, self.held_out or HELD_OUT_FOR_START, rng)
-        enough = min(count_pairs(kept)) >= self.min_pairs and len(kept.faces) > self.dim
+        kept, held_out = split_by_person(task, self.fitting.held_out or HELD_OUT_FOR_START, rng)
+        enough = min(count_pairs(kept)) >= self.fitting.min_pairs and len(kept.faces) > self.dim
         if min(count_pairs(held_out)) > 0 and enough:
             return FitData(coordinates, subspace, (kept,), held_out)
         return FitData(coordinates, subspace, (task,))
@@ -149,7 +133,7 @@ class SiameseEmbedder(Embedder):
     def _check_task(self, data: TrainingSet) -> TaskData:
         """The first task. Raises TooFewPairs, WrongShape, NotFitted."""
         task = require_task(data)
-        require_pairs(task, self.min_pairs)
+        require_pairs(task, self.fitting.min_pairs)
         if len(task.faces) <= self.dim:
             raise TooFewPairs("faces", self.dim + 1, len(task.faces))
         if data.rows.shape[1] < self.dim:
@@ -177,7 +161,7 @@ class SiameseEmbedder(Embedder):
         layer, rate, scale_rate = self._make_layer(self._make_start(start, data), data.mean_squared_distance)
         sampler = Balanced(self.groups, self.faces, self.others)
         batches = MiningBatches(data.task, sampler, np.random.default_rng((self.seed, 2)), self.corrections)
-        proximal = scale_proximal_weight(self.proximal_weight, self.prior, data.task)
+        proximal = scale_proximal_weight(self.fitting.proximal_weight, self.fitting.prior, data.task)
         schedule = LayerSchedule(steps, rate, scale_rate, self.momentum, proximal, self.distance)
         miner, loss = SemiHard(self.per_anchor), Triplet(self.margin)
         learner = LayerLearner(layer, data, batches, miner, loss, schedule, self.seed)
@@ -192,7 +176,7 @@ class SiameseEmbedder(Embedder):
         if name == "random":
             matrix = random_start(r, self.dim, self.seed).to(known)
         elif name == "lda":
-            matrix = fit_discriminant(known, data.task, self.dim, self.ridge, self.prior).T
+            matrix = fit_discriminant(known, data.task, self.dim, self.ridge, self.fitting.prior).T
         else:
             matrix = make_whitening(known, self.dim).T if name == "wpca" else torch.eye(r, self.dim).to(known)
         scale: float = (self.distance / median_squared_distance(known @ matrix, self.seed)) ** 0.5
