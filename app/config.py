@@ -9,6 +9,7 @@ from joblib import cpu_count
 from pydantic import BaseModel, Field, model_validator
 
 PREFIX = "LIKENESS_"
+MODEL_FOLDER, DETECTOR_FOLDER = "models", "detectors"  # of the home
 CLIENT = {"LIKENESS_URL", "LIKENESS_KEY"}  # where the commands find a service; no setting of one
 MiB = 2**20
 REPLACED = dict.fromkeys(("onnx_manifests", "cnn_manifests"), "descriptor_manifests")
@@ -110,8 +111,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         return self.database_url.replace("postgresql://", "postgresql+psycopg://", 1)
 
     @property
-    def generations(self) -> Path:
-        return self.home / "generations"
+    def model_folder(self) -> Path:
+        return self.home / MODEL_FOLDER
+
+    @property
+    def detector_folder(self) -> Path:
+        return self.home / DETECTOR_FOLDER
 
     @property
     def slots(self) -> int:

@@ -73,7 +73,7 @@ def create_app(settings: Settings) -> DocumentedApi:
         set_threads(max(1, cpu_count() // settings.slots))
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
-                ensure_built_in(session, resources.generations, resources.default_recogniser)
+                ensure_built_in(session, resources.models, resources.default_recogniser)
             with open_engine(resources) as engine:
                 opened.append(resources)
                 yield {"resources": resources, "engine": engine}

@@ -246,7 +246,7 @@ def _import_ms(recogniser: str, sample: list[bytes]) -> float:
         upgrade(settings.database)
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
-                ensure_built_in(session, resources.generations, resources.default_recogniser)
+                ensure_built_in(session, resources.models, resources.default_recogniser)
                 collections.put(session, resources, "c", CollectionIn())
             _enrol(resources, sample[:INGESTED])
             began = time.process_time()

@@ -29,7 +29,7 @@ from app.resources import open_resources
 from app.threads import set_threads
 from ml import images, synthetic_faces
 from tests.conftest import free_port
-from tests.rows import Gallery, generation, people
+from tests.rows import Gallery, make_model, people
 
 ROUNDS = 100
 WHOLE = "search by photo over HTTP"
@@ -73,7 +73,7 @@ def main() -> None:
         upgrade(settings.database)
         port = free_port()
         with open_resources(settings) as resources:
-            model, other = (generation(f"m-{i}", dim=args.dim, seed=i) for i in (1, 2))
+            model, other = (make_model(f"m-{i}", dim=args.dim, seed=i) for i in (1, 2))
             rows, owners = people(args.faces // 3, 3, dim=args.dim, spread=0.5)
             gallery = Gallery(resources).make(model, previous=other)
             for at in range(0, len(rows), 50_000):

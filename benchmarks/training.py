@@ -56,7 +56,7 @@ def main() -> None:
         upgrade(settings.database)
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
-                ensure_first(session, resources.generations)
+                ensure_first(session, resources.models)
             names = args.names.read_text().splitlines()[: args.limit]
             fill(resources, np.load(args.crops, mmap_mode="r")[: args.limit], names)
             print(json.dumps(trained(resources, args.method, options, args.holdout), indent=1))

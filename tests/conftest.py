@@ -101,7 +101,7 @@ def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     migrate(settings)
     with open_resources(settings) as opened:
         with writing(opened.database) as session:
-            ensure_first(session, opened.generations)
+            ensure_first(session, opened.models)
         yield opened
     next(database, None)
 
@@ -140,7 +140,7 @@ def resources(settings: Settings) -> Iterator[Resources]:
     migrate(settings)
     with open_resources(settings) as opened:
         with writing(opened.database) as session:
-            ensure_first(session, opened.generations)
+            ensure_first(session, opened.models)
         yield opened
 
 

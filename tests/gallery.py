@@ -91,7 +91,7 @@ def _subject(session: Session, name: str, subject_id: str) -> Subject:
 
 
 def _embed(resources: Resources, session: Session, faces: list[Face]) -> None:
-    first = resources.generations.get(FIRST)
+    first = resources.models.get(FIRST)
     rows = describe_faces(JobContext("none", "test", resources), first.recipe, faces)
     vectors = first.embed(rows).astype("<f4")
     session.add_all(

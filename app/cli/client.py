@@ -23,7 +23,7 @@ def connect(url: str | None = None, key: str | None = None) -> httpx.Client:
     return httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}, timeout=600)
 
 
-def told(answer: httpx.Response) -> Any:
+def read_answer(answer: httpx.Response) -> Any:
     """Its JSON; a problem ends the command with its own words."""
     if answer.is_error:
         body = answer.json() if "json" in answer.headers.get("content-type", "") else {"detail": answer.text}
@@ -34,13 +34,13 @@ def told(answer: httpx.Response) -> Any:
 
 def wait(client: httpx.Client, answer: httpx.Response, what: str) -> dict[str, Any]:
     """The job that a 202 names, shown with a bar until it ends; the command ends where the job failed."""
-    job = told(answer)
+    job = read_answer(answer)
     if answer.status_code != 202:
         return dict(job)
     with bar() as progress:
         shown = progress.add_task(what, total=None)
         while True:
-            job = told(client.get(answer.headers["Location"]))
+            job = read_answer(client.get(answer.headers["Location"]))
             counts = job["progress"]
             progress.update(shown, completed=counts["done"] + counts["failed"], total=counts["total"])
             if job["finished_at"]:
@@ -57,7 +57,7 @@ def pages(client: httpx.Client, path: str, field: str, **query: Any) -> Iterator
     """Every entry of a list, page after page."""
     token: str | None = None
     while True:
-        body = told(client.get(path, params={"limit": 1000, **query} | ({"next_token": token} if token else {})))
+        body = read_answer(client.get(path, params={"limit": 1000, **query} | ({"next_token": token} if token else {})))
         yield from body[field]
         token = body.get("next_token")
         if not token:

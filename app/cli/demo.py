@@ -16,7 +16,7 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.cli.client import bar, console, counted, pages, told, wait
+from app.cli.client import bar, console, counted, pages, read_answer, wait
 from app.cli.private_service import service
 from ml import images
 from ml.synthetic_faces import draw, person
@@ -51,7 +51,7 @@ def demo(
         service(Path(home), import_roots=roots, default_recogniser="lbp") as client,
     ):
         console.rule("1  upload")
-        told(client.put(f"/v1/collections/{COLLECTION}", json={"description": "demo"}))
+        read_answer(client.put(f"/v1/collections/{COLLECTION}", json={"description": "demo"}))
         _upload(client, data, people)
         faces = _faces(client)
         known, unseen = _split(faces)
@@ -91,7 +91,7 @@ def _upload(client: httpx.Client, data: Path | None, people: int) -> None:
             answer = client.post(path, content=body, headers={"Content-Type": "application/octet-stream"})
     job = wait(client, answer, "import")
     console.print(f"{job['progress']['done']:,} enrolled, {job['progress']['failed']:,} refused")
-    for item in told(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 3}))["items"]:
+    for item in read_answer(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 3}))["items"]:
         console.print(f"  refused {item['name']}: {', '.join(item['reasons'])}")
 
 
@@ -127,7 +127,7 @@ def _measure(client: httpx.Client, unseen: Faces, what: str) -> DemoAccuracy:
     def rank(query: tuple[str, str]) -> int:
         name, face = query
         began = time.perf_counter()
-        body = told(client.post(f"/v1/collections/{COLLECTION}/faces/{face}/search", params={"limit": 11}))
+        body = read_answer(client.post(f"/v1/collections/{COLLECTION}/faces/{face}/search", params={"limit": 11}))
         times.append(time.perf_counter() - began)
         matches = [m for m in body["faces"][0]["matches"] if m["face_id"] != face][:10]
         return next((i for i, m in enumerate(matches) if (m["subject"] or {}).get("id") == name), 99)
@@ -151,7 +151,7 @@ def _pairs(known: Faces) -> Iterator[dict[str, Any]]:
 def _learn(client: httpx.Client, known: Faces) -> str:
     pairs = list(_pairs(known))
     blocks = [pairs[i : i + 500] for i in range(0, len(pairs), 500)]
-    answers = counted("label", blocks, lambda block: told(client.post("/v1/labels", json={"labels": block})))
+    answers = counted("label", blocks, lambda block: read_answer(client.post("/v1/labels", json={"labels": block})))
     console.print(
         f"{sum(s['accepted'] for s in answers):,} labels accepted, {sum(len(s['refused']) for s in answers)} refused"
     )

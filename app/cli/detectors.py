@@ -9,13 +9,13 @@ import typer
 from app.cli.client import console
 from app.cli.recognisers.pinned_files import PinnedFile, is_pinned, read_pinned
 from app.config import Settings
-from app.resources import YUNET
+from app.resources import YUNET_FILE
 
 app = typer.Typer(help="Optional face detectors.", no_args_is_help=True)
 
 DETECTORS = {
     "yunet": (
-        YUNET,
+        YUNET_FILE,
         PinnedFile(
             "https://github.com/opencv/opencv_zoo/raw/main/models/face_detection_yunet/face_detection_yunet_2023mar.onnx",
             "8f2383e4dd3cfbb4553ea8718107fc0423210dc964f9f4280604804ed2552fa4",
@@ -39,7 +39,7 @@ def pull(
     if name not in DETECTORS:
         raise typer.BadParameter(f"there are: {', '.join(DETECTORS)}", param_hint="NAME")
     stored, pinned = DETECTORS[name]
-    target = Settings.from_env(os.environ).home / "models" / stored
+    target = Settings.from_env(os.environ).detector_folder / stored
     if is_pinned(target, pinned):
         return
     data = read_pinned(pinned, file, quiet)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from app.cli.client import connect, console, told, wait
+from app.cli.client import connect, console, read_answer, wait
 
 Url = Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")]
 Collection = Annotated[str, typer.Argument(help="id of the collection")]
@@ -22,13 +22,15 @@ def import_(
 ) -> None:
     """Upload many photos; shows progress and what was refused."""
     with connect(url) as client, archive.open("rb") as body:
-        told(client.put(f"/v1/collections/{collection}"))
+        read_answer(client.put(f"/v1/collections/{collection}"))
         query = {"role": role, "aligned": str(aligned).lower()}
         headers = {"Content-Type": "application/octet-stream"}
         path = f"/v1/collections/{collection}:import"
         job = wait(client, client.post(path, params=query, content=body, headers=headers), f"import {archive.name}")
         console.print_json(json.dumps(job["result"]))
-        for item in told(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 20}))["items"]:
+        for item in read_answer(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 20}))[
+            "items"
+        ]:
             console.print(f"refused {item['name']}: {', '.join(item['reasons'])}")
 
 
@@ -46,7 +48,7 @@ def search(
     query = {"limit": str(limit), "aligned": str(aligned).lower()} | rates
     with connect(url) as client:
         path = f"/v1/collections/{collection}/search"
-        body = told(client.post(path, params=query, files={"file": photo.read_bytes()}))
+        body = read_answer(client.post(path, params=query, files={"file": photo.read_bytes()}))
     for face in body["faces"]:
         verdict = face["decision"] or "not calibrated"
         name = f": {face['subject']['id']}" if face["subject"] else ""

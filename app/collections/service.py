@@ -36,8 +36,8 @@ def put(session: Session, resources: Resources, collection_id: str, body: Collec
 
 def _find_model(session: Session, resources: Resources, recogniser: str | None) -> str:
     if recogniser is None:
-        return resources.default_recogniser.model
-    model = ensure_model(session, resources.generations, find_recogniser(resources.settings, recogniser))
+        return resources.default_recogniser.model_id
+    model = ensure_model(session, resources.models, find_recogniser(resources.settings, recogniser))
     session.flush()
     return model
 

@@ -47,8 +47,8 @@ def prepared(resources: Resources, collection_id: str, looked: Sequence[Analysed
     descriptions = _Descriptions(looked)
     vectors = {}
     for model, task in wanted:
-        generation = resources.generations.get(model)
-        vectors[model, task] = generation.embed(descriptions.of(generation.recipe), task)
+        loaded = resources.models.get(model)
+        vectors[model, task] = loaded.embed(descriptions.of(loaded.recipe), task)
     return Prepared(vectors, descriptions.files)
 
 

@@ -71,7 +71,7 @@ def info(engine: Engine, caller: Caller) -> InfoOut:
         index_device=settings.index_device,
         recogniser=DefaultRecogniserOut(
             name=default.name,
-            model=default.model,
+            model=default.model_id,
             right_first=default.right_first,
             notice=default.notice,
             mend=default.mend,

@@ -9,7 +9,7 @@ from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.problems import refuses
 from app.deps.roles import OPERATOR
-from app.labels import bulk_labels, service, suggesting
+from app.labels import bulk_labels, label_suggestions, service
 from app.labels.schemas import AddedOut, LabelsIn, LabelsOut, SuggestIn, SuggestionsOut, WithdrawnOut
 
 router = APIRouter(prefix="/v1/labels", tags=["labels"])
@@ -79,4 +79,4 @@ def suggest_labels(body: SuggestIn, session: ReadDep, resources: ResourcesDep, c
     """The pairs of which the serving model is least sure, no face more than twice; pairs labelled already are left
     out. From a random sample of the gallery: ask again for others."""
     caller.check(body.collection)
-    return suggesting.suggest(session, resources, body)
+    return label_suggestions.suggest_labels(session, resources, body)

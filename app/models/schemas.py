@@ -37,7 +37,7 @@ class DeployedAt(BaseModel):
 
 
 class ModelOut(BaseModel):
-    """A generation: how faces are described, embedded and scored. It never changes."""
+    """How faces are described, embedded and scored. A model never changes."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str

@@ -52,7 +52,7 @@ def use(
     get_collection(session, collection)
     recogniser = find_recogniser(resources.settings, body.recogniser)
     _check_crops(session, resources.blobs, collection, recogniser)
-    model = ensure_model(session, resources.generations, recogniser)
+    model = ensure_model(session, resources.models, recogniser)
     session.flush()
     reason = body.reason or f"recogniser {recogniser.name}"
     if body.override:

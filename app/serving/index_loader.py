@@ -27,7 +27,7 @@ class IndexLoader:
         """
         saved = self.snapshots.load(key, self.resources.settings.index_device)
         if saved is not None:
-            loaded = LoadedIndex(key, self.resources.generations.get(key.model_id), *saved)
+            loaded = LoadedIndex(key, self.resources.models.get(key.model_id), *saved)
             loaded.saved_change = loaded.state.change
             if self.update(loaded, compare=True) and not loaded.index.needs_rebuild():
                 return loaded
@@ -37,7 +37,7 @@ class IndexLoader:
     def build(self, key: IndexKey) -> LoadedIndex:
         """Build the index from the rows alone."""
         started = time.monotonic()
-        model, device = self.resources.generations.get(key.model_id), self.resources.settings.index_device
+        model, device = self.resources.models.get(key.model_id), self.resources.settings.index_device
         with snapshot(self.resources.database) as session:
             change = index_builder.read_change(session, key) or 0
             index = index_builder.build_index(session, key, self.embedding_size(key), model.metric, device)
@@ -75,6 +75,6 @@ class IndexLoader:
         """How many numbers an embedding has there."""
         known = key.model_id, key.task
         if known not in self._embedding_sizes:
-            model = self.resources.generations.get(key.model_id)
+            model = self.resources.models.get(key.model_id)
             self._embedding_sizes[known] = index_builder.embedding_size(model, key.task)
         return self._embedding_sizes[known]

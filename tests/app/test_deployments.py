@@ -8,7 +8,7 @@ import pytest
 from app.db.session import writing
 from app.storage.model_cache import FIRST
 from tests.gallery import enrol
-from tests.rows import generation
+from tests.rows import make_model
 from tests.service import Service
 
 BASE = "/v1/collections/c/deployments/identity"
@@ -20,7 +20,7 @@ def stocked(service: Service, *models: str) -> None:
     enrol(service.resources, "c", range(8), shots=2)
     for seed, name in enumerate(models):
         with writing(service.resources.database) as session:
-            service.resources.generations.keep(session, generation(name, seed=seed))
+            service.resources.models.keep(session, make_model(name, seed=seed))
 
 
 def publish(service: Service, model: str, **told: Any) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Embedding
 from app.resources import Resources
-from tests.rows import Gallery, generation, people
+from tests.rows import Gallery, make_model, people
 from tests.service import serving
 
-MODEL = generation("m-one")
+MODEL = make_model("m-one")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from app.db.session import writing
 from app.storage.model_cache import FIRST
 from tests.gallery import enrol
-from tests.rows import generation
+from tests.rows import make_model
 from tests.service import Service
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -16,7 +16,7 @@ def stocked(service: Service, *models: str) -> None:
     enrol(service.resources, "c", range(3), shots=2)
     for name in models:
         with writing(service.resources.database) as session:
-            service.resources.generations.keep(session, generation(name), training_id="t", report={"candidate": None})
+            service.resources.models.keep(session, make_model(name), training_id="t", report={"candidate": None})
 
 
 @on_sqlite

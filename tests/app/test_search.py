@@ -27,10 +27,10 @@ from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.flat import FlatIndex
 from ml.types import Crops, Image, Rows
-from tests.rows import Gallery, generation, people
+from tests.rows import Gallery, make_model, people
 from tests.service import serving
 
-MODEL = generation("m-one")
+MODEL = make_model("m-one")
 ROWS, SUBJECTS = people(20, 3)
 
 
@@ -429,7 +429,7 @@ def enrolled() -> dict[str, Any]:
 @pytest.fixture
 def faces(lasting: Resources, api: Api, enrolled: dict[str, Any]) -> Gallery:
     """Six drawn people with two photos each, described by the first model."""
-    first = lasting.generations.get(FIRST)
+    first = lasting.models.get(FIRST)
     if not enrolled:
         seen = [lasting.front_end.faces(images.read(photo(p, s)))[0] for p in range(6) for s in range(2)]
         crops = {kind: np.stack([f.crops[kind] for f in seen]) for kind in first.recipe.crops}

@@ -9,7 +9,7 @@ from app.cli.main import app
 from app.db.session import writing
 from tests.flows.test_training import face_ids, train, upload
 from tests.gallery import enrol
-from tests.rows import generation
+from tests.rows import make_model
 from tests.service import Service
 
 BASE = "/v1/collections/c/deployments/identity"
@@ -20,7 +20,7 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def keep(service: Service, name: str, dim: int) -> str:
     """A model without a report: a random projection of LBP, the fewer dimensions the worse."""
     with writing(service.resources.database) as session:
-        service.resources.generations.keep(session, generation(name, dim=dim))
+        service.resources.models.keep(session, make_model(name, dim=dim))
     return name
 
 

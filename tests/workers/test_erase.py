@@ -177,7 +177,7 @@ def test_a_sweep_keeps_the_archives_of_living_imports(staff: Resources) -> None:
 
 def test_a_sweep_removes_embeddings_that_no_pointer_names(staff: Resources) -> None:
     with writing(staff.database) as session:
-        staff.generations.keep(session, Model("later", Recipe(), "l2", L2()))
+        staff.models.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()
         session.get_one(Deployment, ("staff", "identity")).champion = "later"
     assert count(staff, Embedding) == 4

@@ -24,7 +24,7 @@ from ml.descriptors.fisher import Fisher
 from ml.indexes import build
 from ml.types import Rows
 from tests.gallery import context, enrol
-from tests.rows import generation
+from tests.rows import make_model
 from workers.handlers import evaluate
 from workers.publishing import reembedding
 from workers.training import fit
@@ -100,9 +100,9 @@ def test_a_model_is_ranked_over_the_whole_gallery(resources: Resources, times: i
 @on_sqlite
 def test_the_figures_are_those_of_the_book_and_of_a_search_of_every_cell(resources: Resources) -> None:
     faces = stocked(resources)
-    model = generation("m1")
+    model = make_model("m1")
     with writing(resources.database) as session:
-        resources.generations.keep(session, model)
+        resources.models.keep(session, model)
         job = enqueue(session, Evaluate(evaluation="none"))
     rows = reembedding.embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
     queries = [i * SHOTS + i % SHOTS for i in range(PEOPLE)]
@@ -216,9 +216,9 @@ def as_lfw_names_them(resources: Resources) -> list[Face]:
 
 @on_sqlite
 def test_pairs_are_judged_fold_by_fold(resources: Resources) -> None:
-    faces, model = as_lfw_names_them(resources), generation("m1")
+    faces, model = as_lfw_names_them(resources), make_model("m1")
     with writing(resources.database) as session:
-        resources.generations.keep(session, model)
+        resources.models.keep(session, model)
         job = enqueue(session, Evaluate(evaluation="none"))
     rows = reembedding.embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
     report = run(resources, protocol="verification", files=[pairs_file()], model="m1")

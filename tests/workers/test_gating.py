@@ -14,7 +14,7 @@ from app.queue.messages import ImportArchive, Publish
 from app.resources import Resources
 from app.storage.model_cache import FIRST
 from tests.gallery import context, enrol
-from tests.rows import generation
+from tests.rows import make_model
 from workers.publishing.gate import judge_publication
 from workers.publishing.model_comparison import measure_models
 
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def keep(resources: Resources, name: str, dim: int, tasks: tuple[str, ...] = ("identity",), **model_facts: Any) -> str:
-    model = replace(generation(name, dim=dim), provenance=model_facts)
+    model = replace(make_model(name, dim=dim), provenance=model_facts)
     model.embedder.tasks = tasks
     with writing(resources.database) as session:
-        resources.generations.keep(session, model)
+        resources.models.keep(session, model)
     return name
 
 
@@ -77,7 +77,7 @@ def test_a_champion_that_cannot_be_run_is_not_measured_against_and_an_override_g
 ) -> None:
     enrol(resources, "c", range(12), shots=2)
     keep(resources, "m1", 8)
-    (resources.generations.folder / keep(resources, "broken", 8) / "embedder.json").write_text("{}")
+    (resources.models.folder / keep(resources, "broken", 8) / "embedder.json").write_text("{}")
     refused = refusal(resources, "m1", champion="broken")
     assert refused.code == "NotMeasured"
     assert "cannot be measured" in refused.detail

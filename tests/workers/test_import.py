@@ -324,7 +324,7 @@ def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
     ready = prepared(staff, "staff", looked)
     with writing(staff.database) as session:
-        staff.generations.keep(session, Model("later", Recipe(), "l2", L2()))
+        staff.models.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()
         session.get_one(Deployment, ("staff", "identity")).challenger = "later"
     [outcome] = enrol_photos(staff, "staff", looked, ready)
@@ -337,7 +337,7 @@ def serves_dear(resources: Resources, manifest: Path, pointer: str = "champion")
     """A model of a dear descriptor serves `staff` from now on."""
     recipe = Recipe((Spec("onnx", {"manifest": str(manifest)}),))
     with writing(resources.database) as session:
-        resources.generations.keep(session, Model("dear", recipe, "cosine", Cosine()))
+        resources.models.keep(session, Model("dear", recipe, "cosine", Cosine()))
         session.flush()
         setattr(session.get_one(Deployment, ("staff", "identity")), pointer, "dear")
     return recipe

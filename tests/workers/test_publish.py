@@ -28,7 +28,7 @@ from ml.images import encode_png
 from ml.model import Model
 from ml.synthetic_faces import draw, person
 from tests.gallery import context, enrol
-from tests.rows import generation
+from tests.rows import make_model
 from workers.context import Interrupted, Later
 from workers.handlers import publish
 from workers.publishing import reembedding
@@ -39,7 +39,7 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 def keep(resources: Resources, model: Model, report: dict[str, Any] | None = None) -> Model:
     with writing(resources.database) as session:
-        resources.generations.keep(session, model, report=report or {})
+        resources.models.keep(session, model, report=report or {})
     return model
 
 
@@ -91,7 +91,7 @@ def trained(candidate: float, current: float, against: str = FIRST, faces: int =
 @pytest.mark.parametrize("times", [1, 2])
 def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resources, times: int) -> None:
     enrol(resources, "c", range(3), shots=3)
-    model, before = keep(resources, generation("m1")), change(resources)
+    model, before = keep(resources, make_model("m1")), change(resources)
     message, row = job(resources, model.id)
     for _ in range(times):
         result = publish.publish_model(message, context(resources, row))
@@ -111,7 +111,7 @@ def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resou
 
 def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -> None:
     faces = enrol(resources, "c", range(4), shots=3)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     marked = np.ones((5, 8), np.float32)
     with writing(resources.database) as session:
         reembedding.store_embeddings(session, "m1", {"identity": marked}, [f.pk for f in faces[:5]])
@@ -125,7 +125,7 @@ def test_what_an_earlier_run_has_embedded_stays_as_it_is(resources: Resources) -
 
 def test_a_place_is_not_kept_for_a_face_that_was_removed_meanwhile(resources: Resources) -> None:
     faces = enrol(resources, "c", range(2), shots=1)
-    keep(resources, generation("m1"))
+    keep(resources, make_model("m1"))
     with writing(resources.database) as session:
         session.delete(session.get_one(Face, faces[0].pk))
     with writing(resources.database) as session:
@@ -135,7 +135,7 @@ def test_a_place_is_not_kept_for_a_face_that_was_removed_meanwhile(resources: Re
 
 def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -> None:
     enrol(resources, "c", range(12), shots=4)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     stop = threading.Event()
     arrived: list[str] = []
 
@@ -159,7 +159,7 @@ def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -
 @on_sqlite
 def test_the_gate_refuses_a_worse_candidate_with_reasons(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=3)
-    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    keep(resources, make_model("m1"), trained(candidate=3.0, current=0.5))
     with pytest.raises(Conflict, match="m1") as refused:
         run(resources, "m1")
     assert refused.value.code == "GateRefused"
@@ -171,7 +171,7 @@ def test_the_gate_refuses_a_worse_candidate_with_reasons(resources: Resources) -
 @on_sqlite
 def test_an_override_is_kept_on_record_with_what_the_gate_said(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=3)
-    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    keep(resources, make_model("m1"), trained(candidate=3.0, current=0.5))
     result = run(resources, "m1", override=True, reason="the held-out photos are old")
     assert not result["verdict"]["passed"]
     [entry] = deployment(resources).history
@@ -184,9 +184,9 @@ def test_an_override_is_kept_on_record_with_what_the_gate_said(resources: Resour
 @on_sqlite
 def test_a_report_counts_only_for_what_served_and_was_enrolled_when_it_was_made(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=3)
-    keep(resources, generation("m1"), trained(candidate=0.5, current=3.0))
-    keep(resources, generation("m2"), trained(candidate=0.5, current=3.0))
-    keep(resources, generation("m3"), trained(candidate=0.5, current=3.0, against="m1", faces=20))
+    keep(resources, make_model("m1"), trained(candidate=0.5, current=3.0))
+    keep(resources, make_model("m2"), trained(candidate=0.5, current=3.0))
+    keep(resources, make_model("m3"), trained(candidate=0.5, current=3.0, against="m1", faces=20))
     verdict = run(resources, "m1")["verdict"]
     assert (verdict["passed"], verdict["compared_with"]) == (True, {"identity": FIRST})
     assert verdict["measured"]["identity"]["difference"]["mAP"]["low"] > 0
@@ -205,7 +205,7 @@ def test_a_report_does_not_count_for_a_later_collection_of_the_same_id(resources
         created_at = session.get_one(Collection, "c").created_at
     if recorded:
         report["tasks"]["identity"]["comparison"]["collection_created_at"] = created_at
-    keep(resources, generation("m1"), report)
+    keep(resources, make_model("m1"), report)
     with writing(resources.database) as session:
         session.get_one(Collection, "c").created_at += 60.0
     with pytest.raises(Conflict) as refused:
@@ -216,7 +216,7 @@ def test_a_report_does_not_count_for_a_later_collection_of_the_same_id(resources
 def test_a_job_whose_deployment_has_moved_before_it_runs_is_stale(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2"):
-        keep(resources, generation(name))
+        keep(resources, make_model(name))
     message, row = job(resources, "m2", version=1)
     run(resources, "m1")
     with pytest.raises(Stale):
@@ -228,14 +228,14 @@ def test_a_job_whose_deployment_has_moved_before_it_runs_is_stale(resources: Res
 def test_an_archived_model_is_not_published(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     with writing(resources.database) as session:
-        resources.generations.keep(session, generation("m1"), archived_at=now())
+        resources.models.keep(session, make_model("m1"), archived_at=now())
     with pytest.raises(Conflict, match="archived"):
         run(resources, "m1")
 
 
 def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     follower = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
     with writing(resources.database) as session:
         session.add(Follower(**follower, model_id=FIRST, change=1, seen_at=now() + 60))
@@ -252,7 +252,7 @@ def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resource
 @on_sqlite
 def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     message, row = job(resources, model.id)
     publish.publish_model(message, context(resources, row))
     with writing(resources.database) as session:
@@ -264,7 +264,7 @@ def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resource
 @on_sqlite
 def test_an_interrupted_run_leaves_the_pointers_and_another_goes_on(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     message, row = job(resources, model.id)
     stopped = context(resources, row)
     stopped.interrupted.set()
@@ -276,7 +276,7 @@ def test_an_interrupted_run_leaves_the_pointers_and_another_goes_on(resources: R
 
 
 def two_tasks(resources: Resources, name: str) -> Model:
-    model = generation(name)
+    model = make_model(name)
     model.embedder.tasks = ("identity", "age")
     with writing(resources.database) as session:
         session.merge(Task(name="age", enabled=True))
@@ -301,7 +301,7 @@ def test_a_model_of_several_tasks_is_moved_for_all_and_rolled_back_where_it_came
 @on_sqlite
 def test_a_challenger_is_embedded_and_stands_beside(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    keep(resources, make_model("m1"), trained(candidate=3.0, current=0.5))
     run(resources, "m1", pointer="challenger")
     here = deployment(resources)
     assert (here.champion, here.challenger, here.previous) == (FIRST, "m1", None)
@@ -312,7 +312,7 @@ def test_a_challenger_is_embedded_and_stands_beside(resources: Resources) -> Non
 def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2", "m3"):
-        keep(resources, replace(generation(name), provenance={"made": name}))
+        keep(resources, replace(make_model(name), provenance={"made": name}))
         run(resources, name)
     assert set(deployment(resources).measurements) == {"m2", "m3"}
 
@@ -321,5 +321,5 @@ def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -
 def test_a_model_may_come_to_an_empty_collection(resources: Resources) -> None:
     with writing(resources.database) as session:
         session.add_all([Collection(id="c"), Deployment(collection_id="c", task="identity", champion=FIRST)])
-    keep(resources, generation("m1"))
+    keep(resources, make_model("m1"))
     assert run(resources, "m1")["served"]

@@ -40,7 +40,7 @@ def run_evaluation(message: Evaluate, context: JobContext) -> dict[str, Any]:
 
 
 def _measure_by_labels(context: JobContext, request: EvaluationRequest) -> dict[str, Any]:
-    model = context.resources.generations.get(str(request.model))
+    model = context.resources.models.get(str(request.model))
     with snapshot(context.resources.database) as session:
         consensus = label_agreement.read_collection_consensus(session, request.collection, request.task)
         faces = label_agreement.list_faces(session, consensus)

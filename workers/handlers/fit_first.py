@@ -69,9 +69,9 @@ def _keep(
     """Save the model and its holdout model, and enqueue the publication."""
     model = replace(candidate.model, provenance={**candidate.model.provenance, **versions})
     if candidate.holdout_model is not None:
-        save_model(candidate.holdout_model, resources.generations.folder)
+        save_model(candidate.holdout_model, resources.models.folder)
     with writing(resources.database) as session:
-        resources.generations.keep(session, model, report=report)
+        resources.models.keep(session, model, report=report)
         session.flush()
         enqueue(session, publish)
     resources.notifier.notify("jobs")

@@ -8,7 +8,7 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.cli.client import console, told, wait
+from app.cli.client import console, read_answer, wait
 from app.cli.datasets import lfw
 from app.cli.datasets.evaluate_openset import choose_rows, evaluate_openset, show_openset, write_json
 from app.cli.private_service import service
@@ -128,8 +128,8 @@ def make_settings(manifests: dict[str, Path]) -> dict[str, str]:
 
 
 def _import(client: httpx.Client, source: lfw.LfwDataset) -> None:
-    told(client.put(f"/v1/collections/{COLLECTION}", json={"description": "Labeled Faces in the Wild"}))
-    if told(client.get(f"/v1/collections/{COLLECTION}"))["face_count"]:
+    read_answer(client.put(f"/v1/collections/{COLLECTION}", json={"description": "Labeled Faces in the Wild"}))
+    if read_answer(client.get(f"/v1/collections/{COLLECTION}"))["face_count"]:
         return
     for archive in source.archives:
         with archive.open("rb") as body:

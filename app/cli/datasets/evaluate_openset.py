@@ -9,7 +9,7 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.cli.client import console, told, wait
+from app.cli.client import console, read_answer, wait
 from app.cli.datasets.lfw import LfwDataset
 from app.config import Settings
 from app.storage.recognisers.catalogue import DLIB_OPTIONS, DLIB_RESNET, LBP, list_recognisers
@@ -71,8 +71,8 @@ def evaluate_openset(client: httpx.Client, data: Path, rows: list[RecogniserRow]
 def _import_photos(client: httpx.Client, data: Path) -> None:
     """LFW's archives where the folder holds them, else the folder itself as <person>/<photo>."""
     path = f"/v1/collections/{COLLECTION}"
-    told(client.put(path, json={"description": f"open-set evaluation of {data.name}"}))
-    if told(client.get(path))["face_count"]:
+    read_answer(client.put(path, json={"description": f"open-set evaluation of {data.name}"}))
+    if read_answer(client.get(path))["face_count"]:
         return
     archives = LfwDataset(data).archives
     for archive in archives:
@@ -91,14 +91,14 @@ def show_openset(results: list[dict[str, Any]], draws: int) -> None:
     )
     for result in results:
         report = result["report"]
-        found = report["open_set"]
-        if found is None:
+        open_set = report["open_set"]
+        if open_set is None:
             console.print(f"{result['recogniser']}: there were not both people enrolled and strangers among the probes")
             continue
-        own = found["decided"]["0.01"]
+        own = open_set["decided"]["0.01"]
         decided = [describe(own["fpir"]), describe(own["fnir"])] if own else ["too few people", "-"]
         right = describe(report["pooled"]["ncall"]["1"])
-        table.add_row(result["recogniser"], right, *(describe(found["fnir"][rate]) for rate in RATES), *decided)
+        table.add_row(result["recogniser"], right, *(describe(open_set["fnir"][rate]) for rate in RATES), *decided)
     console.print(table)
     console.print(EXPLAINED, soft_wrap=True)
 

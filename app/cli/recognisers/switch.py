@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import connect, console, told, wait
+from app.cli.client import connect, console, read_answer, wait
 
 Collection = Annotated[str, typer.Option(help="id of the collection")]
 Url = Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")]
@@ -34,5 +34,5 @@ def rollback(collection: Collection, url: Url = None) -> None:
     with connect(url) as client:
         path = f"/v1/collections/{collection}/deployments/identity"
         wait(client, client.post(f"{path}:rollback"), "roll back")
-        serving = told(client.get(path))["champion"]
+        serving = read_answer(client.get(path))["champion"]
     console.print(f"{collection} is searched by the model {serving} again", soft_wrap=True)

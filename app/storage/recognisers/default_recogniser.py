@@ -28,17 +28,17 @@ RIGHT_FIRST = {LBP: 0.4, DLIB_RESNET: 0.97}
 class DefaultRecogniser:
     """What describes the faces of a new collection.
 
-    name: of the recogniser; generation: the built-in model that serves with it
+    name: of the recogniser; model: the built-in model that serves with it
     missing: why the recommended recogniser cannot be used; None where it can, or where the operator chose another
     """
 
     name: str
-    generation: Model
+    model: Model
     missing: str | None = None
 
     @property
-    def model(self) -> str:
-        return self.generation.id
+    def model_id(self) -> str:
+        return self.model.id
 
     @property
     def right_first(self) -> float | None:
@@ -77,11 +77,11 @@ def choose_default(settings: Settings) -> DefaultRecogniser:
     return DefaultRecogniser(LBP, lbp_model(), missing=missing.split("; run:")[0])
 
 
-def ensure_built_in(session: Session, generations: ModelStore, default: DefaultRecogniser) -> None:
+def ensure_built_in(session: Session, models: ModelStore, default: DefaultRecogniser) -> None:
     """Keeps the models that a new collection may start with, and logs what is missing."""
-    ensure_first(session, generations)
+    ensure_first(session, models)
     if default.notice:
         log.warning("recogniser.missing %s", default.notice)
-    model = default.generation
-    if session.get(ModelRecord, model.id) is None or not (generations.folder / model.id).is_dir():
-        generations.keep(session, model)
+    model = default.model
+    if session.get(ModelRecord, model.id) is None or not (models.folder / model.id).is_dir():
+        models.keep(session, model)
