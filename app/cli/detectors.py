@@ -1,4 +1,4 @@
-"""Optional face detectors."""
+"""`likeness detectors`: fetch the files of optional face detectors."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from app.resources import YUNET_FILE
 
 app = typer.Typer(help="Optional face detectors.", no_args_is_help=True)
 
-DETECTORS = {
+DETECTOR_FILES = {
     "yunet": (
         YUNET_FILE,
         PinnedFile(
@@ -32,13 +32,13 @@ def _detectors() -> None:
 @app.command()
 def pull(
     name: Annotated[str, typer.Argument(help="yunet: a face detector with five landmarks (MIT licence)")],
-    file: Annotated[Path | None, typer.Option(exists=True, help="take it from here, not from the network")] = None,
-    quiet: Annotated[bool, typer.Option(help="say nothing and succeed where there is no network")] = False,
+    file: Annotated[Path | None, typer.Option(exists=True, help="copy this file instead of downloading it")] = None,
+    quiet: Annotated[bool, typer.Option(help="print nothing and succeed if there is no network")] = False,
 ) -> None:
-    """Fetch a detector's file once; the same file is not fetched again."""
-    if name not in DETECTORS:
-        raise typer.BadParameter(f"there are: {', '.join(DETECTORS)}", param_hint="NAME")
-    stored, pinned = DETECTORS[name]
+    """Fetch the file of a detector, unless it is there already."""
+    if name not in DETECTOR_FILES:
+        raise typer.BadParameter(f"there are: {', '.join(DETECTOR_FILES)}", param_hint="NAME")
+    stored, pinned = DETECTOR_FILES[name]
     target = Settings.from_env(os.environ).detector_folder / stored
     if is_pinned(target, pinned):
         return

@@ -63,7 +63,7 @@ def _sample_faces(session: Session, champion: Model, request: SuggestIn) -> Face
     in_gallery = (Face.collection_id == request.collection, Face.role == "gallery")
     stored = select(Face.pk, Face.face_id, Face.subject_pk, Subject.id, Embedding.vector)
     stored = stored.join(Embedding, Embedding.face_pk == Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk)
-    row_bytes = 4 * index_builder.embedding_size(champion, request.task)
+    row_bytes = 4 * index_builder.find_embedding_size(champion, request.task)
     pks = select(Face.pk).join(Embedding, Embedding.face_pk == Face.pk).where(*in_gallery, *of_champion)
     pks = pks.order_by(func.random()).limit(min(SAMPLE_FACES, SAMPLE_BYTES // row_bytes))
     faces = session.execute(stored.where(*of_champion, Face.pk.in_(pks)).order_by(Face.pk)).all()
@@ -89,7 +89,7 @@ def _find_labelled_pairs(session: Session, task: str, faces: FaceSample) -> set[
 def _sample_answers(session: Session, champion: Model, request: SuggestIn) -> LabelledDistances:
     """Sample labels of the whole collection, with the distances of their pairs."""
     first, second = aliased(Embedding), aliased(Embedding)
-    row_bytes = 4 * index_builder.embedding_size(champion, request.task)
+    row_bytes = 4 * index_builder.find_embedding_size(champion, request.task)
     in_force = (Face.collection_id == request.collection, Label.task == request.task, Label.withdrawn_at.is_(None))
     max_labels = min(MAX_ANSWERS, SAMPLE_BYTES // (2 * row_bytes))
     pks = select(Label.pk).join(Face, Face.pk == Label.face_a).where(*in_force)
@@ -99,9 +99,10 @@ def _sample_answers(session: Session, champion: Model, request: SuggestIn) -> La
         is_of_face = and_(embedding.face_pk == face, embedding.model_id == champion.id, embedding.task == request.task)
         query = query.join(embedding, is_of_face)
     labels = session.execute(query).all()
-    rows_a, rows_b = (_decode_rows([label[side] for label in labels], row_bytes) for side in (0, 1))
+    rows_a = _decode_rows([vector for vector, _, _ in labels], row_bytes)
+    rows_b = _decode_rows([vector for _, vector, _ in labels], row_bytes)
     distances = champion.metric.paired_distances(rows_a, rows_b).astype(np.float64)
-    return LabelledDistances(distances, np.array([label[2] for label in labels], np.bool_))
+    return LabelledDistances(distances, np.array([same for _, _, same in labels], np.bool_))
 
 
 def _decode_rows(vectors: list[bytes], row_bytes: int) -> Rows:

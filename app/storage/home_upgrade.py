@@ -16,10 +16,10 @@ log = logging.getLogger("likeness.storage")
 
 
 def upgrade_home(home: Path) -> None:
-    """Rename the folders of an earlier version in this home; nothing happens where there are none.
+    """Rename the folders of an earlier version in this home; nothing happens if there are none.
 
-    Each step is one rename. If the process dies between two steps, the next start does the rest; several processes may
-    run this at once. Raises OSError if a folder cannot be renamed, as when `generations/` is a mount of its own.
+    Each step is one rename. If the process dies between two steps, the next start does the rest. Several processes may
+    run this at once. Raises OSError if a folder cannot be renamed, for example if `generations/` is a mount.
     """
     earlier = home / EARLIER_MODEL_FOLDER
     if not earlier.is_dir():
@@ -48,7 +48,7 @@ def _move_content(earlier: Path, models: Path) -> None:
 
 
 def _move(path: Path, folder: Path) -> None:
-    """Move a file or a folder into a folder, unless one of this name is there: models never change."""
+    """Move a file or a folder into a folder, unless it has one of this name already: models never change."""
     if (folder / path.name).exists():
         log.warning("home.kept path=%s reason=%s", path, "it exists in the new folder too")
         return

@@ -12,7 +12,7 @@ from app.storage.recognisers.manifests import find_manifests
 from ml.embedders.l2 import L2
 from ml.model import Model, Recipe, load_model, save_model
 
-FIRST = "lbp-l2"
+LBP_MODEL = "lbp-l2"
 HOLDOUT_SUFFIX = "-held-out"
 """Ends the name of a holdout model: the same fit as the model's, without the people held out of it."""
 MAX_CACHED_MODELS = 8
@@ -54,12 +54,12 @@ class ModelStore:
         session.merge(ModelRecord(id=model.id, manifest=model.manifest(), **columns))
 
 
-def lbp_model() -> Model:
+def make_lbp_model() -> Model:
     """Build the model that needs no data and no file: LBP with its own distance."""
-    return Model(FIRST, Recipe(), "l2", L2(), provenance={"made": "built in: LBP with its own distance"})
+    return Model(LBP_MODEL, Recipe(), "l2", L2(), provenance={"made": "built in: LBP with its own distance"})
 
 
-def ensure_first(session: Session, models: ModelStore) -> None:
+def ensure_lbp_model(session: Session, models: ModelStore) -> None:
     """Save the LBP model unless it is stored already."""
-    if session.get(ModelRecord, FIRST) is None or not (models.folder / FIRST).is_dir():
-        models.keep(session, lbp_model())
+    if session.get(ModelRecord, LBP_MODEL) is None or not (models.folder / LBP_MODEL).is_dir():
+        models.keep(session, make_lbp_model())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.home import missing_database
+from app.cli.home import find_missing_database
 from app.config import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def test_keys_are_made_where_the_database_is(tmp_path: Path) -> None:
 
 
 def test_a_database_server_is_never_made_by_mistake(tmp_path: Path) -> None:
-    assert missing_database(Settings(home=tmp_path, database_url="postgresql://somebody@nowhere/likeness")) is None
-    assert missing_database(Settings(home=tmp_path)) == tmp_path / "likeness.sqlite"
+    assert find_missing_database(Settings(home=tmp_path, database_url="postgresql://somebody@nowhere/likeness")) is None
+    assert find_missing_database(Settings(home=tmp_path)) == tmp_path / "likeness.sqlite"
     (tmp_path / "likeness.sqlite").touch()
-    assert missing_database(Settings(home=tmp_path)) is None
+    assert find_missing_database(Settings(home=tmp_path)) is None

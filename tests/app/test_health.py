@@ -36,7 +36,7 @@ def api(settings: Settings, gallery: Gallery) -> Iterator[httpx.Client]:
 
 def key(gallery: Gallery, *collections: str) -> dict[str, str]:
     with writing(gallery.resources.database) as session:
-        return {"x-api-key": keys.create(session, "reader", "test", collections)[1]}
+        return {"x-api-key": keys.create_key(session, "reader", "test", collections)[1]}
 
 
 def ready(api: httpx.Client, wanted: int = 200) -> dict[str, object]:

@@ -172,8 +172,8 @@ def test_a_face_that_lacks_its_place_in_a_task_is_left_out(lasting: Resources, a
 UNMIXED: list[tuple[dict[str, Any], str]] = [
     ({"task": MIX, "threshold": 50}, "a mix of tasks is not calibrated"),
     ({"task": MIX, "fmr": 0.01}, "a mix of tasks is not calibrated"),
-    ({"task": "identity,identity:2"}, "each task is named once"),
-    ({"task": "identity:0,age"}, "a weight is above 0"),
+    ({"task": "identity,identity:2"}, "name each task once"),
+    ({"task": "identity:0,age"}, "a weight must be above 0"),
     ({"task": "identity:-1,age"}, "pattern"),
     ({"task": "identity:nan,age"}, "pattern"),
     ({"task": "identity,"}, "pattern"),
@@ -189,7 +189,7 @@ def test_a_mix_that_cannot_be_is_named(api: Api, gallery: Gallery) -> None:
     assert search(api, face_id, "identity,height").json()["code"] == "UnknownTask"
     body = {"vector": FACES[0].tolist()}
     by_vector = api.post(f"/v1/collections/{api.staff}/search:by-embedding", params={"task": MIX}, json=body)
-    assert (by_vector.status_code, "space of one task" in by_vector.text) == (422, True)
+    assert (by_vector.status_code, "belongs to one task" in by_vector.text) == (422, True)
 
 
 def test_a_task_that_is_not_calibrated_cannot_be_weighed(lasting: Resources, api: Api) -> None:

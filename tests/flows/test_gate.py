@@ -162,7 +162,7 @@ def test_two_models_are_compared_in_one_call(service: Service) -> None:
         app, ["compare", "c", "champion", "m1", "--url", service.url], env={"LIKENESS_KEY": key, "COLUMNS": "200"}
     )
     assert printed.exit_code == 0, printed.output
-    assert "30 people of c, whom neither has learned from" in printed.output
+    assert "30 people of c, unknown to both models" in printed.output
     assert f"{100 * second['1-call@1']['value']:.1f} (" in printed.output
     assert "m1 in place of lbp-l2: the gate" in printed.output
     for models, status, code in (

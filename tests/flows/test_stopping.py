@@ -13,7 +13,7 @@ import pytest
 
 from app.access import keys
 from app.config import Settings
-from app.db.migrate import upgrade
+from app.db.migrate import upgrade_database
 from app.db.session import open_database, writing
 from app.db.tables import Collection
 from app.queue.jobs import enqueue
@@ -31,11 +31,11 @@ def free_port() -> int:
 def job(tmp_path: Path) -> tuple[str, str]:
     """The id of a job that waits, and a key that may watch it."""
     settings = Settings(home=tmp_path)
-    upgrade(settings.database)
+    upgrade_database(settings.database)
     with writing(open_database(settings.database)) as session:
         session.add(Collection(id="staff", change=0))
         waiting = enqueue(session, ImportArchive(collection="staff", path="/none"), delay=3600.0)
-        return waiting.id, keys.create(session, "admin", "test")[1]
+        return waiting.id, keys.create_key(session, "admin", "test")[1]
 
 
 @pytest.fixture

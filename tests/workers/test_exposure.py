@@ -10,7 +10,7 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Label, Removal, Training
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.resources import Resources
-from app.storage.model_cache import FIRST, HOLDOUT_SUFFIX
+from app.storage.model_cache import HOLDOUT_SUFFIX, LBP_MODEL
 from ml.embedders.cosine import Cosine
 from ml.model import Model, Recipe, save_model
 from tests.gallery import enrol
@@ -77,7 +77,7 @@ EVERYBODY = {f"p{i}" for i in range(PEOPLE)}
 
 def test_the_built_in_model_has_learned_from_nobody(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
-    assert known(resources, FIRST) == (FIRST, set())
+    assert known(resources, LBP_MODEL) == (LBP_MODEL, set())
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "recomputed"])

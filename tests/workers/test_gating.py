@@ -12,7 +12,7 @@ from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive, Publish
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from tests.gallery import context, enrol
 from tests.rows import make_model
 from workers.publishing.gate import judge_publication
@@ -29,7 +29,7 @@ def keep(resources: Resources, name: str, dim: int, tasks: tuple[str, ...] = ("i
     return name
 
 
-def judge(resources: Resources, model: str, champion: str | None = FIRST, **wish: Any) -> dict[str, Any]:
+def judge(resources: Resources, model: str, champion: str | None = LBP_MODEL, **wish: Any) -> dict[str, Any]:
     task = wish.pop("task", "identity")
     message = Publish(collection="c", tasks=(task,), model=model, **wish)
     with writing(resources.database) as session:
@@ -37,7 +37,7 @@ def judge(resources: Resources, model: str, champion: str | None = FIRST, **wish
     return judge_publication(context(resources, job), message, {task: champion})
 
 
-def refusal(resources: Resources, model: str, champion: str | None = FIRST, **wish: Any) -> Conflict:
+def refusal(resources: Resources, model: str, champion: str | None = LBP_MODEL, **wish: Any) -> Conflict:
     with pytest.raises(Conflict) as refused:
         judge(resources, model, champion, **wish)
     return refused.value
@@ -147,7 +147,7 @@ def test_a_face_erased_while_it_is_measured_is_left_out(resources: Resources, mo
     monkeypatch.setitem(measure_models.__globals__, "read_measurable_faces", erasing)
     with writing(resources.database) as session:
         job = enqueue(session, Publish(collection="c", tasks=("identity",), model="m1"))
-    result = measure_models(context(resources, job), "c", "identity", [FIRST, "m1"])
+    result = measure_models(context(resources, job), "c", "identity", [LBP_MODEL, "m1"])
     assert len(calls) == 2
     assert result.evidence["faces"] == 23
     assert result.comparison is not None

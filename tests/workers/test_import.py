@@ -19,13 +19,13 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, JobItem, Subject, now
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
-from app.enrolment.preparation import prepared
+from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
 from app.storage.blob_store import Blobs
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from app.storage.stored_faces import read_crops
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
@@ -295,7 +295,7 @@ def test_a_cancelled_import_stops(staff: Resources) -> None:
 def test_it_ends_when_the_serving_indexes_hold_what_it_brought(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     with writing(staff.database) as session:
-        values = {"task": "identity", "model_id": FIRST, "vectors": 0}
+        values = {"task": "identity", "model_id": LBP_MODEL, "vectors": 0}
         session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 60, **values))
         session.add(Follower(process="dead", collection_id="staff", change=0, seen_at=now() - 60, **values))
     worker = Worker(staff, "default")
@@ -322,7 +322,7 @@ def test_the_first_model_is_asked_for_once(staff: Resources) -> None:
 
 def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
-    ready = prepared(staff, "staff", looked)
+    ready = prepare_photos(staff, "staff", looked)
     with writing(staff.database) as session:
         staff.models.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()
@@ -330,7 +330,7 @@ def test_what_moved_before_the_lock_is_made_good(staff: Resources) -> None:
     [outcome] = enrol_photos(staff, "staff", looked, ready)
     assert outcome.new
     with reading(staff.database) as session:
-        assert set(session.scalars(select(Embedding.model_id))) == {FIRST, "later"}
+        assert set(session.scalars(select(Embedding.model_id))) == {LBP_MODEL, "later"}
 
 
 def serves_dear(resources: Resources, manifest: Path, pointer: str = "champion") -> Recipe:
@@ -367,7 +367,7 @@ def test_what_a_dear_descriptor_says_of_an_import_is_kept_once(staff: Resources,
 def test_a_photo_that_could_not_be_taken_leaves_nothing_of_a_dear_descriptor(staff: Resources, tmp_path: Path) -> None:
     serves_dear(staff, tiny_onnx(tmp_path))
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
-    ready = prepared(staff, "staff", looked)
+    ready = prepare_photos(staff, "staff", looked)
     assert not kept(staff), "nothing is written before its crops are"
     with pytest.raises(RuntimeError):
         enrol_photos(staff, "staff", looked, ready, dies)
@@ -384,7 +384,7 @@ def dies(session: Session, outcomes: list[EnrolmentOutcome]) -> None:
 
 def test_a_dear_model_that_comes_before_the_lock_is_asked_and_kept_as_well(staff: Resources, tmp_path: Path) -> None:
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
-    ready = prepared(staff, "staff", looked)
+    ready = prepare_photos(staff, "staff", looked)
     assert not ready.files
     [key] = serves_dear(staff, tiny_onnx(tmp_path), "challenger").keys
     enrol_photos(staff, "staff", looked, ready)

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
-from app.enrolment.preparation import prepared
+from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import enrol_photos as take
 from app.errors import Conflict, Stale
 from app.publishing import pointers
@@ -19,7 +19,7 @@ from app.publishing.pointers import MoveReason
 from app.queue.jobs import enqueue
 from app.queue.messages import Publish
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from ml.evaluation.comparisons.models import compare_rankings
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
@@ -81,7 +81,7 @@ def ranked(spread: float) -> Ranked:
     return rank_protocol(rows, Protocol("held-out", people, np.empty(0, np.int64), everybody, everybody))
 
 
-def trained(candidate: float, current: float, against: str = FIRST, faces: int = 12) -> dict[str, Any]:
+def trained(candidate: float, current: float, against: str = LBP_MODEL, faces: int = 12) -> dict[str, Any]:
     """A training's report, of a collection `c` of so many faces."""
     comparison = compare_rankings(ranked(current), ranked(candidate)).to_dict()
     reported = {"collection": "c", "champion": against, "faces": faces, "comparison": comparison}
@@ -102,7 +102,7 @@ def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resou
     }  # fmt: skip
     assert counted(resources, "m1") == 9
     served = deployment(resources)
-    assert (served.champion, served.previous, served.version) == ("m1", FIRST, 2)
+    assert (served.champion, served.previous, served.version) == ("m1", LBP_MODEL, 2)
     [entry] = served.history
     assert (entry["model"], entry["by"], entry["overridden"]) == ("m1", "ann", False)
     assert served.measurements["m1"]["faces"] == 9
@@ -144,7 +144,7 @@ def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -
             if stop.is_set():
                 return
             photo = analyse_photo(resources, encode_png(draw(person(50), shot)), EnrolmentRequest(aligned=True))
-            outcomes = take(resources, "c", [photo], prepared(resources, "c", [photo]))
+            outcomes = take(resources, "c", [photo], prepare_photos(resources, "c", [photo]))
             arrived.extend(face.face_id for face, _ in outcomes[0].faces)
 
     thread = threading.Thread(target=arrive)
@@ -153,7 +153,7 @@ def test_faces_that_arrive_meanwhile_are_not_left_behind(resources: Resources) -
     stop.set()
     thread.join()
     assert arrived
-    assert counted(resources, "m1") == 48 + len(arrived) == counted(resources, FIRST)
+    assert counted(resources, "m1") == 48 + len(arrived) == counted(resources, LBP_MODEL)
 
 
 @on_sqlite
@@ -165,7 +165,7 @@ def test_the_gate_refuses_a_worse_candidate_with_reasons(resources: Resources) -
     assert refused.value.code == "GateRefused"
     assert any("mAP" in reason for reason in refused.value.extra["reasons"])
     assert refused.value.extra["measured"]["identity"]["by"] == "the report of its training"
-    assert (deployment(resources).champion, counted(resources, "m1")) == (FIRST, 0)
+    assert (deployment(resources).champion, counted(resources, "m1")) == (LBP_MODEL, 0)
 
 
 @on_sqlite
@@ -188,7 +188,7 @@ def test_a_report_counts_only_for_what_served_and_was_enrolled_when_it_was_made(
     keep(resources, make_model("m2"), trained(candidate=0.5, current=3.0))
     keep(resources, make_model("m3"), trained(candidate=0.5, current=3.0, against="m1", faces=20))
     verdict = run(resources, "m1")["verdict"]
-    assert (verdict["passed"], verdict["compared_with"]) == (True, {"identity": FIRST})
+    assert (verdict["passed"], verdict["compared_with"]) == (True, {"identity": LBP_MODEL})
     assert verdict["measured"]["identity"]["difference"]["mAP"]["low"] > 0
     for model in ("m2", "m3"):  # another champion by now; other faces by now
         with pytest.raises(Conflict) as refused:
@@ -238,8 +238,8 @@ def test_it_ends_when_all_live_processes_serve_it_and_never_moves_again(resource
     model = keep(resources, make_model("m1"))
     follower = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
     with writing(resources.database) as session:
-        session.add(Follower(**follower, model_id=FIRST, change=1, seen_at=now() + 60))
-        session.add(Follower(**follower | {"process": "dead"}, model_id=FIRST, change=1, seen_at=now() - 60))
+        session.add(Follower(**follower, model_id=LBP_MODEL, change=1, seen_at=now() + 60))
+        session.add(Follower(**follower | {"process": "dead"}, model_id=LBP_MODEL, change=1, seen_at=now() - 60))
     message, row = job(resources, model.id)
     with pytest.raises(Later):
         publish.publish_model(message, context(resources, row))
@@ -258,7 +258,7 @@ def test_a_job_that_was_rolled_back_while_it_waited_does_not_move_again(resource
     with writing(resources.database) as session:
         pointers.roll_back(session, pointers.lock_collection(session, "c"), "identity", MoveReason("bob"))
     publish.publish_model(message, context(resources, row))
-    assert deployment(resources).champion == FIRST
+    assert deployment(resources).champion == LBP_MODEL
 
 
 @on_sqlite
@@ -270,7 +270,7 @@ def test_an_interrupted_run_leaves_the_pointers_and_another_goes_on(resources: R
     stopped.interrupted.set()
     with pytest.raises(Interrupted):
         publish.publish_model(message, stopped)
-    assert deployment(resources).champion == FIRST
+    assert deployment(resources).champion == LBP_MODEL
     publish.publish_model(message, context(resources, row))
     assert deployment(resources).champion == "m1"
 
@@ -304,7 +304,7 @@ def test_a_challenger_is_embedded_and_stands_beside(resources: Resources) -> Non
     keep(resources, make_model("m1"), trained(candidate=3.0, current=0.5))
     run(resources, "m1", pointer="challenger")
     here = deployment(resources)
-    assert (here.champion, here.challenger, here.previous) == (FIRST, "m1", None)
+    assert (here.champion, here.challenger, here.previous) == (LBP_MODEL, "m1", None)
     assert counted(resources, "m1") == 6
 
 
@@ -320,6 +320,6 @@ def test_facts_are_kept_for_what_the_pointers_name_alone(resources: Resources) -
 @on_sqlite
 def test_a_model_may_come_to_an_empty_collection(resources: Resources) -> None:
     with writing(resources.database) as session:
-        session.add_all([Collection(id="c"), Deployment(collection_id="c", task="identity", champion=FIRST)])
+        session.add_all([Collection(id="c"), Deployment(collection_id="c", task="identity", champion=LBP_MODEL)])
     keep(resources, make_model("m1"))
     assert run(resources, "m1")["served"]

@@ -93,7 +93,9 @@ def _move(
             raise Later(0.0)  # rolled back meanwhile: the gate has judged against another
         arrived = list(
             session.scalars(
-                pointers.faces_without_embedding(collection.id, model, tasks).limit(max_new_faces and max_new_faces + 1)
+                pointers.select_faces_without_embedding(collection.id, model, tasks).limit(
+                    max_new_faces and max_new_faces + 1
+                )
             )
         )
         if max_new_faces is not None and len(arrived) > max_new_faces:

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.config import DLIB_RESNET, LBP
 from app.db.tables import ModelRecord
-from app.storage.model_cache import ModelStore, lbp_model
+from app.storage.model_cache import ModelStore, make_lbp_model
 from app.storage.recognisers.catalogue import Recogniser
 from ml import registry
 from ml.model import Model, Recipe
@@ -24,7 +24,7 @@ def build_model(recogniser: Recogniser) -> Model:
     """
     assert recogniser.spec is not None
     if recogniser.name == LBP:
-        return lbp_model()
+        return make_lbp_model()
     provenance = {
         "made": f"the recogniser {recogniser.name} with its own distance",
         "recogniser": recogniser.name,
