@@ -1,4 +1,4 @@
-"""Settings, read once from a mapping, frozen and passed. A misspelt variable stops the start."""
+"""The settings of the service, read once from the environment. An unknown variable stops the start."""
 
 import json
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from joblib import cpu_count
 from pydantic import BaseModel, Field, model_validator
 
 PREFIX = "LIKENESS_"
+MODEL_FOLDER, DETECTOR_FOLDER = "models", "detectors"  # of the home
 CLIENT = {"LIKENESS_URL", "LIKENESS_KEY"}  # where the commands find a service; no setting of one
 MiB = 2**20
 REPLACED = dict.fromkeys(("onnx_manifests", "cnn_manifests"), "descriptor_manifests")
@@ -17,7 +18,7 @@ AUTO, LBP, DLIB_RESNET = "auto", "lbp", "dlib_resnet"
 
 
 class Settings(BaseModel, frozen=True, extra="forbid"):
-    """`LIKENESS_DATABASE_URL` -> `database_url`, and so on; every setting has a default."""
+    """The settings. `LIKENESS_DATABASE_URL` sets `database_url`, and so on; every setting has a default."""
 
     home: Path = Field(Path(".likeness"), description="The folder that holds everything the service keeps on disk.")
     database_url: str = Field(
@@ -82,7 +83,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Settings":
-        """Raises pydantic.ValidationError that names an unknown or wrong variable."""
+        """Read the settings. Raises pydantic.ValidationError, which names an unknown or wrong variable."""
         values = {k.removeprefix(PREFIX).lower(): v for k, v in env.items() if k.startswith(PREFIX) and k not in CLIENT}
         return cls.model_validate({k: json.loads(v) if v[:1] in ("{", "[") else v for k, v in values.items()})
 
@@ -104,14 +105,18 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def database(self) -> str:
-        """The address with the driver that we use."""
+        """The address of the database, with the driver for SQLAlchemy."""
         if not self.database_url:
             return f"sqlite:///{self.home / 'likeness.sqlite'}"
         return self.database_url.replace("postgresql://", "postgresql+psycopg://", 1)
 
     @property
-    def generations(self) -> Path:
-        return self.home / "generations"
+    def model_folder(self) -> Path:
+        return self.home / MODEL_FOLDER
+
+    @property
+    def detector_folder(self) -> Path:
+        return self.home / DETECTOR_FOLDER
 
     @property
     def slots(self) -> int:

@@ -1,7 +1,7 @@
 """Every error that the service answers with, as RFC 9457 problems.
 
 AppError
-├── Invalid            400 / 422   what was sent cannot be taken; `code` says why
+├── Invalid            400 / 422   the request is not valid; `code` says why
 ├── Unauthenticated    401
 ├── Forbidden          403
 ├── NotFound           404
@@ -10,7 +10,7 @@ AppError
 ├── TooLarge           413
 └── Busy               503         try again: Retry-After
 
-Errors of `ml` get their status from ML_ERRORS; a test proves that none is missing.
+Errors of `ml` get their status from ML_ERRORS. A test checks that none is missing.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from ml import errors as ml
 
 
 class AppError(Exception):
-    """An answer of our own. `code` is stable and made for programs, `detail` for people."""
+    """An error that is answered as a problem. `code` is stable and for programs, `detail` is for people."""
 
     status = 500
     code = "InternalServerError"
@@ -33,7 +33,7 @@ class AppError(Exception):
 
 
 class Invalid(AppError):
-    status, code, title = 422, "InvalidParameter", "The request cannot be taken as it is"
+    status, code, title = 422, "InvalidParameter", "The request is not valid"
 
 
 class Unauthenticated(AppError):
@@ -45,19 +45,19 @@ class Forbidden(AppError):
 
 
 class NotFound(AppError):
-    status, code, title = 404, "ResourceNotFound", "No such thing"
+    status, code, title = 404, "ResourceNotFound", "Not found"
 
 
 class Conflict(AppError):
-    status, code, title = 409, "ResourceInUse", "It contradicts what is there"
+    status, code, title = 409, "ResourceInUse", "The request conflicts with the current state"
 
 
 class Stale(AppError):
-    status, code, title = 412, "PreconditionFailed", "It has changed since you looked"
+    status, code, title = 412, "PreconditionFailed", "It has changed since you read it"
 
 
 class TooLarge(AppError):
-    status, code, title = 413, "RequestTooLarge", "Over a limit"
+    status, code, title = 413, "RequestTooLarge", "A limit is exceeded"
 
 
 class Busy(AppError):
@@ -78,17 +78,20 @@ ML_ERRORS: dict[type[ml.LikenessError], tuple[int, str]] = {
 }
 
 
-def problem(error: Exception, request_id: str = "") -> dict[str, Any]:
-    """The body of an answer, or of a failed job: type title status detail code retryable request_id."""
+def describe_problem(error: Exception, request_id: str = "") -> dict[str, Any]:
+    """Describe an error as the body of an answer or the problem of a failed job.
+
+    Its members are type, title, status, detail, code, retryable, request_id, and what the error adds.
+    """
     status, code, title, retryable, extra = 500, AppError.code, AppError.title, False, {}
-    detail = "an unexpected error; the log has it under this request id"
+    detail = "an unexpected error; it is in the log under this request id"
     if isinstance(error, AppError):
         status, code, title, retryable = error.status, error.code, error.title, error.retryable
         detail, extra = error.detail, error.extra
     elif isinstance(error, ml.LikenessError):
         status, code = ML_ERRORS[type(error)]
         code = getattr(error, "code", code)
-        title, detail, retryable = "The request cannot be taken as it is", str(error), status == 503
+        title, detail, retryable = "The request is not valid", str(error), status == 503
         extra = {"missing": error.missing} if isinstance(error, ml.TooFewPairs) else {}
     return {
         "type": f"urn:likeness:problem:{code}",

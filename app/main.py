@@ -1,4 +1,4 @@
-"""The API: every slice's router, the door before them, and what is opened for them."""
+"""The application: the routers of all slices, the middleware, and the resources that they share."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ from app.db.session import writing
 from app.deployments.routes import router as deployments
 from app.deps.idempotency import IdempotencyMiddleware
 from app.document.api import DocumentedApi
-from app.errors import AppError, Busy, Invalid, NotFound, problem
+from app.errors import AppError, Busy, Invalid, NotFound, describe_problem
 from app.evaluations.routes import router as evaluations
 from app.faces.routes import router as faces
 from app.health.metrics import Meter, MetricsMiddleware
@@ -65,7 +65,7 @@ ROUTERS = (
 
 
 def create_app(settings: Settings) -> DocumentedApi:
-    """The API over these settings; what it holds is opened when it starts and closed when it stops."""
+    """Create the application. Its resources are opened when it starts and closed when it stops."""
     opened: list[Resources] = []
 
     @asynccontextmanager
@@ -73,7 +73,7 @@ def create_app(settings: Settings) -> DocumentedApi:
         set_threads(max(1, cpu_count() // settings.slots))
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
-                ensure_built_in(session, resources.generations, resources.default_recogniser)
+                ensure_built_in(session, resources.models, resources.default_recogniser)
             with open_engine(resources) as engine:
                 opened.append(resources)
                 yield {"resources": resources, "engine": engine}
@@ -92,9 +92,9 @@ def create_app(settings: Settings) -> DocumentedApi:
 
 
 def answer_problem(request: Request, error: Exception) -> JSONResponse:
-    """Every failure as application/problem+json; what nobody expected is logged and never shown."""
+    """Answer an error as application/problem+json. An unexpected error is logged, and its text is not shown."""
     request_id = getattr(request.state, "request_id", "")
-    body = problem(_as_ours(error), request_id)
+    body = describe_problem(_to_app_error(error), request_id)
     if body["status"] == 500:
         log.error("request.failed request_id=%s path=%s", request_id, request.url.path, exc_info=error)
     headers = {"Retry-After": "1"} if body["retryable"] else {}
@@ -102,30 +102,30 @@ def answer_problem(request: Request, error: Exception) -> JSONResponse:
 
 
 def answer_failure(request: Request, error: Exception) -> JSONResponse:
-    """What nobody expected is answered outside of the door, which else adds the request's id."""
+    """Answer an unexpected error. This happens outside of the middleware that adds the request id, so it is added."""
     answer = answer_problem(request, error)
     answer.headers["X-Request-Id"] = getattr(request.state, "request_id", "")
     return answer
 
 
-def _as_ours(error: Exception) -> Exception:
+def _to_app_error(error: Exception) -> Exception:
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return Invalid(f"{where}: {first['msg']}", errors=_plain(error.errors()))
+        return Invalid(f"{where}: {first['msg']}", errors=_shorten_errors(error.errors()))
     if isinstance(error, OperationalError):
-        return Busy("the database is busy or away; nothing of this request was kept")
+        return Busy("the database is busy or cannot be reached; nothing of this request was stored")
     if isinstance(error, HTTPException):
-        known = AppError(str(error.detail), code=NotFound.code if error.status_code == 404 else "InvalidRequest")
-        known.status, known.title = error.status_code, str(error.detail)
-        return known
+        app_error = AppError(str(error.detail), code=NotFound.code if error.status_code == 404 else "InvalidRequest")
+        app_error.status, app_error.title = error.status_code, str(error.detail)
+        return app_error
     return error
 
 
-def _plain(errors: Any) -> list[dict[str, Any]]:
+def _shorten_errors(errors: Any) -> list[dict[str, Any]]:
     return [{"loc": [str(p) for p in e["loc"]], "msg": e["msg"]} for e in errors[:20]]
 
 
 def from_env() -> DocumentedApi:
-    """For `uvicorn --factory app.main:from_env`."""
+    """Create the application from the environment, for `uvicorn --factory app.main:from_env`."""
     return create_app(Settings.from_env(os.environ))

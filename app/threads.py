@@ -1,8 +1,8 @@
-"""How many threads the libraries of this process take.
+"""Limit the threads of the numerical libraries in this process.
 
-torch is told when it is there: it takes two seconds to load, and a process loads it with the first model that needs it.
-Small calls on two OpenMP threads of a busy machine take ten times as long as on one. Cores are counted by joblib, which
-heeds the CPU set and the container's quota.
+torch is limited only if it is loaded: that takes two seconds, and a process loads it with the first model that needs
+it. On a busy machine, small calls on two OpenMP threads take ten times as long as on one. Cores are counted by joblib,
+which respects the CPU set and the container's quota.
 """
 
 import os
@@ -13,13 +13,13 @@ import faiss
 from joblib import cpu_count
 from threadpoolctl import threadpool_limits
 
-NAMES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Read by libraries that are loaded later."""
+ENVIRONMENT_NAMES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Environment variables that libraries read when they are loaded."""
 
 
 def set_threads(threads: int) -> None:
-    """At most so many each, of the calling thread and of those that start later."""
-    os.environ.update(dict.fromkeys(NAMES, str(threads)))
+    """Limit the threads of each library, for the calling thread and those that start later."""
+    os.environ.update(dict.fromkeys(ENVIRONMENT_NAMES, str(threads)))
     threadpool_limits(threads, user_api="blas")
     cv2.setNumThreads(threads)
     faiss.omp_set_num_threads(threads)
@@ -28,4 +28,5 @@ def set_threads(threads: int) -> None:
 
 
 def get_threads() -> int:
-    return int(os.environ.get(NAMES[0]) or cpu_count())
+    """Return the limit that was set, or else the number of cores."""
+    return int(os.environ.get(ENVIRONMENT_NAMES[0]) or cpu_count())

@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from app.cli.private_service import service
+from app.cli.private_service import run_service
 from benchmarks import first_hour_table, first_hour_user
 from benchmarks.first_hour_client import COLLECTION, import_gallery, measure, run_likeness, wait_for_calibration
 from benchmarks.first_hour_photos import FULL, QUICK, Draw, PhotoSets, Size, write_tar
@@ -94,7 +94,7 @@ class Run:
         if all(phase in self.results for phase in phases):
             return
         home, draw = self.work / name, self.draw(seed, everybody=everybody)
-        with service(home) as client:
+        with run_service(home) as client:
             imported = import_gallery(client, self._archive(draw, home))
             self.once(f"{name}/default", lambda: {"import": imported, **measure(client, draw)})
             if self.onnx.is_file():
@@ -107,7 +107,7 @@ class Run:
         if phase in self.results:
             return
         home, draw = self.work / f"seed-{seed}-lbp", self.draw(seed)
-        with service(home, default_recogniser="lbp") as client:
+        with run_service(home, default_recogniser="lbp") as client:
             imported = import_gallery(client, self._archive(draw, home))
             self.once(phase, lambda: {"import": imported, **measure(client, draw)})
         shutil.rmtree(home, ignore_errors=True)

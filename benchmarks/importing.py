@@ -40,7 +40,7 @@ def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
     """One process's share of the photos; how many faces it found."""
     set_threads(1)
     entries, _ = share
-    front_end, model = default_front_end(), choose_default(Settings.from_env(os.environ)).generation
+    front_end, model = default_front_end(), choose_default(Settings.from_env(os.environ)).model
     [kind] = model.recipe.crops
     embedded = 0
     for start in range(0, len(entries), CHUNK):

@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 import psutil
 
-from app.cli.private_service import service
+from app.cli.private_service import run_service
 
 READ_SECONDS = 0.02
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=300)
     args = parser.parse_args()
-    with service(args.home) as client:
+    with run_service(args.home) as client:
         print(json.dumps(measured(client, args), indent=1))
 
 

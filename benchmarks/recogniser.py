@@ -32,15 +32,15 @@ import numpy as np
 import onnxruntime
 from PIL import Image as Pillow
 
-from app.cli.datasets.lfw import LfwDataset, centre_face
-from app.cli.private_service import service
+from app.cli.datasets.lfw import LfwDataset, find_centre_face
+from app.cli.private_service import run_service
 from app.collections import service as collections
 from app.collections.schemas import CollectionIn
 from app.config import Settings
-from app.db.migrate import upgrade
+from app.db.migrate import upgrade_database
 from app.db.session import writing
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
-from app.enrolment.preparation import prepared
+from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import enrol_photos
 from app.resources import Resources, open_resources
 from app.storage.recognisers.default_recogniser import ensure_built_in
@@ -100,7 +100,7 @@ def front_end() -> Any:
 def chip(data: bytes) -> Crops:
     """Cut from the photo itself by the five points."""
     image = images.read(data)
-    face = centre_face(front_end(), image)
+    face = find_centre_face(front_end(), image)
     return warp(image, similarity(face.landmarks, CHIP_POINTS), (CHIP_PIXELS, CHIP_PIXELS))
 
 
@@ -243,11 +243,11 @@ def _import_ms(recogniser: str, sample: list[bytes]) -> float:
     """As a worker enrols, a chunk at a time; the first chunk, which loads what is needed, does not count."""
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home), default_recogniser=recogniser, wpca_after_faces=0)
-        upgrade(settings.database)
+        upgrade_database(settings.database)
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
-                ensure_built_in(session, resources.generations, resources.default_recogniser)
-                collections.put(session, resources, "c", CollectionIn())
+                ensure_built_in(session, resources.models, resources.default_recogniser)
+                collections.put_collection(session, resources, "c", CollectionIn())
             _enrol(resources, sample[:INGESTED])
             began = time.process_time()
             for at in range(INGESTED, len(sample), INGESTED):
@@ -257,14 +257,14 @@ def _import_ms(recogniser: str, sample: list[bytes]) -> float:
 
 def _enrol(resources: Resources, sample: list[bytes]) -> None:
     looked = [analyse_photo(resources, content, EnrolmentRequest(max_faces=1)) for content in sample]
-    enrol_photos(resources, "c", looked, prepared(resources, "c", looked))
+    enrol_photos(resources, "c", looked, prepare_photos(resources, "c", looked))
 
 
 def show_search(faces: int, recogniser: str) -> None:
     """The server runs on one core of its own, beside this client."""
     with (
         tempfile.TemporaryDirectory() as home,
-        service(Path(home), default_recogniser=recogniser, inference_slots="1", workers="1") as client,
+        run_service(Path(home), default_recogniser=recogniser, inference_slots="1", workers="1") as client,
     ):
         client.put("/v1/collections/c").raise_for_status()
         folder = Path(home) / "photos"

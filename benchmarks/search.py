@@ -23,13 +23,13 @@ from PIL import Image as Pillow
 
 from app.access import keys
 from app.config import Settings
-from app.db.migrate import upgrade
+from app.db.migrate import upgrade_database
 from app.db.session import writing
 from app.resources import open_resources
 from app.threads import set_threads
 from ml import images, synthetic_faces
 from tests.conftest import free_port
-from tests.rows import Gallery, generation, people
+from tests.rows import Gallery, make_model, people
 
 ROUNDS = 100
 WHOLE = "search by photo over HTTP"
@@ -70,17 +70,17 @@ def main() -> None:
     set_threads(1)
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home))
-        upgrade(settings.database)
+        upgrade_database(settings.database)
         port = free_port()
         with open_resources(settings) as resources:
-            model, other = (generation(f"m-{i}", dim=args.dim, seed=i) for i in (1, 2))
+            model, other = (make_model(f"m-{i}", dim=args.dim, seed=i) for i in (1, 2))
             rows, owners = people(args.faces // 3, 3, dim=args.dim, spread=0.5)
             gallery = Gallery(resources).make(model, previous=other)
             for at in range(0, len(rows), 50_000):
                 part = slice(at, at + 50_000)
                 gallery.add({model.id: rows[part], other.id: rows[part] + 1}, owners[part])
             with writing(resources.database) as session:
-                secret = keys.create(session, "admin", "bench")[1]
+                secret = keys.create_key(session, "admin", "bench")[1]
             command = [sys.executable, "-m", "uvicorn", "--factory", "app.main:from_env", "--port", str(port)]
             environment = os.environ | {"LIKENESS_HOME": home, "OMP_NUM_THREADS": "1"}
             server = subprocess.Popen([*command, "--log-level", "warning"], env=environment)

@@ -20,7 +20,7 @@ import numpy as np
 from sqlalchemy import select
 
 from app.config import Settings
-from app.db.migrate import upgrade
+from app.db.migrate import upgrade_database
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Face, Subject, Training
 from app.learning.plan import ComponentChoice, Plan, Source
@@ -28,7 +28,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Train
 from app.resources import Resources, open_resources
 from app.storage.blob_store import Blobs
-from app.storage.model_cache import FIRST, ensure_first
+from app.storage.model_cache import LBP_MODEL, ensure_lbp_model
 from app.threads import set_threads
 from ml.images import encode_png
 from workers.context import JobContext
@@ -53,10 +53,10 @@ def main() -> None:
     options = {"dim": args.dim} | {n: json.loads(v) for n, _, v in (o.partition("=") for o in args.option)}
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder))
-        upgrade(settings.database)
+        upgrade_database(settings.database)
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
-                ensure_first(session, resources.generations)
+                ensure_lbp_model(session, resources.models)
             names = args.names.read_text().splitlines()[: args.limit]
             fill(resources, np.load(args.crops, mmap_mode="r")[: args.limit], names)
             print(json.dumps(trained(resources, args.method, options, args.holdout), indent=1))
@@ -65,7 +65,8 @@ def main() -> None:
 def fill(resources: Resources, crops: Any, names: Sequence[str]) -> None:
     """One collection, `c`, of all these faces."""
     with writing(resources.database) as session:
-        session.add_all([Collection(id="c", change=1), Deployment(collection_id="c", task="identity", champion=FIRST)])
+        deployment = Deployment(collection_id="c", task="identity", champion=LBP_MODEL)
+        session.add_all([Collection(id="c", change=1), deployment])
         session.flush()
         session.add_all(Subject(collection_id="c", id=who) for who in dict.fromkeys(n.split("/")[0] for n in names))
         session.flush()

@@ -1,4 +1,4 @@
-"""Run by Alembic; the address comes from whoever calls."""
+"""The environment of Alembic. The caller of Alembic sets the address of the database."""
 
 from alembic import context
 

@@ -17,7 +17,7 @@ import redis
 from app.config import Settings
 from app.db.session import writing
 from app.resources import Resources, open_resources
-from app.storage.model_cache import ensure_first
+from app.storage.model_cache import ensure_lbp_model
 from app.threads import set_threads
 from tests.databases import address, execute, migrate, migrated_database
 from tests.service import Service, running
@@ -101,7 +101,7 @@ def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     migrate(settings)
     with open_resources(settings) as opened:
         with writing(opened.database) as session:
-            ensure_first(session, opened.generations)
+            ensure_lbp_model(session, opened.models)
         yield opened
     next(database, None)
 
@@ -140,7 +140,7 @@ def resources(settings: Settings) -> Iterator[Resources]:
     migrate(settings)
     with open_resources(settings) as opened:
         with writing(opened.database) as session:
-            ensure_first(session, opened.generations)
+            ensure_lbp_model(session, opened.models)
         yield opened
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from app.config import Settings
-from app.db.migrate import upgrade
+from app.db.migrate import upgrade_database
 from app.db.session import open_database
 
 
@@ -23,7 +23,7 @@ def migrate(settings: Settings) -> None:
         return
     path = settings.home / "likeness.sqlite"
     if path.exists():
-        upgrade(settings.database)
+        upgrade_database(settings.database)
     else:
         shutil.copyfile(migrated_file(), path)
 
@@ -32,7 +32,7 @@ def migrate(settings: Settings) -> None:
 def migrated_file() -> Path:
     """An empty SQLite database of the newest schema."""
     home = Path(tempfile.mkdtemp(prefix="likeness-schema-"))
-    upgrade(Settings(home=home).database)
+    upgrade_database(Settings(home=home).database)
     path = home / "likeness.sqlite"
     with closing(sqlite3.connect(path)) as database:
         database.execute("pragma wal_checkpoint(truncate)")
@@ -44,7 +44,7 @@ def migrated_database(server: str) -> str:
     """The name of an empty database of the newest schema on this PostgreSQL server, to copy others from."""
     name = "migrated"
     execute(server, f"create database {name}")
-    upgrade(Settings(database_url=address(server, name)).database)
+    upgrade_database(Settings(database_url=address(server, name)).database)
     return name
 
 

@@ -12,7 +12,7 @@ from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
 from app.resources import Resources
 from app.storage.blob_store import Blobs
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from ml.aligners.similarity import Similarity
 from ml.images import encode_png
 from ml.synthetic_faces import person, photograph
@@ -34,7 +34,7 @@ def collection(session: Session, name: str) -> Collection:
     found = session.get(Collection, name)
     if found is None:
         found = Collection(id=name, change=0)
-        session.add_all([found, Deployment(collection_id=name, task="identity", champion=FIRST)])
+        session.add_all([found, Deployment(collection_id=name, task="identity", champion=LBP_MODEL)])
         session.flush()
     return found
 
@@ -91,11 +91,11 @@ def _subject(session: Session, name: str, subject_id: str) -> Subject:
 
 
 def _embed(resources: Resources, session: Session, faces: list[Face]) -> None:
-    first = resources.generations.get(FIRST)
+    first = resources.models.get(LBP_MODEL)
     rows = describe_faces(JobContext("none", "test", resources), first.recipe, faces)
     vectors = first.embed(rows).astype("<f4")
     session.add_all(
-        Embedding(model_id=FIRST, task="identity", face_pk=face.pk, vector=np.ascontiguousarray(row).tobytes())
+        Embedding(model_id=LBP_MODEL, task="identity", face_pk=face.pk, vector=np.ascontiguousarray(row).tobytes())
         for face, row in zip(faces, vectors, strict=True)
     )
 

@@ -19,7 +19,7 @@ from ml.types import Rows
 WIDTH = 9860
 
 
-def generation(name: str, dim: int = 8, seed: int = 0) -> Model:
+def make_model(name: str, dim: int = 8, seed: int = 0) -> Model:
     """A model with a random projection of the LBP descriptor to `dim` numbers, and no calibration."""
     embedder = Wpca(dim=dim)
     draw = np.random.default_rng(seed)
@@ -49,7 +49,7 @@ class Gallery:
     def make(self, champion: Model, task: str = "identity", **pointers: Any) -> "Gallery":
         with writing(self.resources.database) as session:
             for model in (champion, *(m for m in pointers.values() if m)):
-                self.resources.generations.keep(session, model)
+                self.resources.models.keep(session, model)
             if session.get(Collection, self.collection) is None:
                 session.add(Collection(id=self.collection))
             session.flush()
@@ -65,7 +65,7 @@ class Gallery:
         metadata: Sequence[dict[str, Any]] | None = None,
         task: str = "identity",
     ) -> list[str]:
-        """vectors: generation id -> (n, dim). Returns the face ids."""
+        """vectors: model id -> (n, dim). Returns the face ids."""
         with writing(self.resources.database) as session:
             change = self._raised(session)
             known = {s.id: s.pk for s in session.scalars(select(Subject).where(self._here(Subject)))}

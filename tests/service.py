@@ -34,7 +34,7 @@ class Service:
     def key(self, role: str, *collections: str) -> dict[str, str]:
         """Create a key and return the header that sends it."""
         with writing(self.resources.database) as session:
-            return {"Authorization": f"Bearer {keys.create(session, role, 'test', collections)[1]}"}  # type: ignore[arg-type]
+            return {"Authorization": f"Bearer {keys.create_key(session, role, 'test', collections)[1]}"}  # type: ignore[arg-type]
 
     def wait(self, answer: httpx.Response, seconds: float = 60) -> dict[str, Any]:
         """Wait until the job that a 202 names has ended, and return it."""
@@ -71,7 +71,7 @@ def running(settings: Settings) -> Iterator[Service]:
         for thread in threads:
             thread.start()
         with writing(resources.database) as session:
-            secret = keys.create(session, "admin", "test")[1]
+            secret = keys.create_key(session, "admin", "test")[1]
         bearer = {"Authorization": f"Bearer {secret}"}
         with httpx.Client(base_url=url, headers=bearer, timeout=60, verify=False) as client:  # reads no certificates
             yield Service(url, client, resources)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Job
-from app.errors import Busy, problem
+from app.errors import Busy, describe_problem
 from app.queue import jobs
 from app.resources import Resources, open_resources
 from app.threads import set_threads
@@ -126,7 +126,7 @@ class Worker:
                 jobs.put_back(session, job_id, worker=self.name)
 
     def _end_failed(self, job_id: str, error: Exception) -> None:
-        body = problem(error, job_id)
+        body = describe_problem(error, job_id)
         if body["status"] == 500:
             log.exception("job.failed job_id=%s", job_id)
         self._end(job_id, "failed", problem=body)

@@ -1,4 +1,4 @@
-"""Keys: made, shown once, kept hashed, found again by their hash."""
+"""Create, look up and revoke keys. Only the hash of a key is stored."""
 
 import hashlib
 import secrets
@@ -11,29 +11,33 @@ from app.deps.caller import Caller, Role
 from app.errors import NotFound
 
 
-def digest(secret: str) -> str:
-    """SHA-256 is enough: the secret has 256 random bits, so there is nothing to guess."""
+def hash_secret(secret: str) -> str:
+    """Return the SHA-256 of a secret, in hex. A slow hash is not needed: the secret has 256 random bits."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create(session: Session, role: Role, name: str = "", collections: tuple[str, ...] = ()) -> tuple[Key, str]:
-    """The row and the secret, which is not kept."""
+def create_key(session: Session, role: Role, name: str = "", collections: tuple[str, ...] = ()) -> tuple[Key, str]:
+    """Store a new key. Returns its row, and the secret, which is not stored. collections: empty means all."""
     secret = f"lk_{secrets.token_urlsafe(32)}"
-    key = Key(role=role, name=name, collections=list(collections), digest=digest(secret))
+    key = Key(role=role, name=name, collections=list(collections), digest=hash_secret(secret))
     session.add(key)
     session.flush()
     return key, secret
 
 
-def holder_or_none(session: Session, secret: str) -> Caller | None:
-    """The lookup is by hash, so no comparison of the secret itself takes a telling time."""
-    key = session.scalar(select(Key).where(Key.digest == digest(secret), Key.revoked_at.is_(None)))
+def find_caller(session: Session, secret: str) -> Caller | None:
+    """Return the holder of a key, or None if the key is unknown or revoked.
+
+    The lookup is by hash, so its timing reveals nothing about the secret.
+    """
+    key = session.scalar(select(Key).where(Key.digest == hash_secret(secret), Key.revoked_at.is_(None)))
     if key is None:
         return None
     return Caller(key.id, key.role, key.name, tuple(key.collections))  # type: ignore[arg-type]
 
 
-def revoke(session: Session, key_id: str) -> None:
+def revoke_key(session: Session, key_id: str) -> None:
+    """Revoke a key; revoking it again changes nothing. Raises NotFound."""
     key = session.get(Key, key_id)
     if key is None:
         raise NotFound(f"no key {key_id}")

@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for keys."""
+
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from app.db import examples
@@ -13,11 +15,11 @@ class KeyIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
     role: Role
     name: Note = Field("", max_length=255)
-    collections: tuple[CollectionName, ...] = Field((), description="empty: all collections")
+    collections: tuple[CollectionName, ...] = Field((), description="the collections it may use; empty: all")
 
 
 class KeyOut(BaseModel):
-    """Who may do what; never the secret."""
+    """A key, without its secret."""
 
     model_config = ConfigDict(from_attributes=True, json_schema_extra={"examples": [OUT]})
     id: str
@@ -29,10 +31,10 @@ class KeyOut(BaseModel):
 
 
 class NewKeyOut(KeyOut):
-    """With the secret."""
+    """A new key, with its secret."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [NEW]})
-    key: str = Field(description="shown here and never again")
+    key: str = Field(description="the secret, which cannot be shown again")
 
 
 class KeysOut(BaseModel):

@@ -1,4 +1,4 @@
-"""What every command that speaks to a running service needs: its address, a key, and the patience for a job."""
+"""Connect commands to a running service: send requests, wait for jobs, show progress."""
 
 import os
 import time
@@ -15,7 +15,10 @@ console = Console(highlight=False)
 
 
 def connect(url: str | None = None, key: str | None = None) -> httpx.Client:
-    """The service that LIKENESS_URL and LIKENESS_KEY name, or these. Exits with a sentence where there is none."""
+    """Return a client of the service at this address, by default that of LIKENESS_URL and LIKENESS_KEY.
+
+    Raises typer.BadParameter if there is no key.
+    """
     key = key or os.environ.get("LIKENESS_KEY")
     if not key:
         raise typer.BadParameter("set LIKENESS_KEY to a key of the service (`likeness keys create --role operator`)")
@@ -23,8 +26,8 @@ def connect(url: str | None = None, key: str | None = None) -> httpx.Client:
     return httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}, timeout=600)
 
 
-def told(answer: httpx.Response) -> Any:
-    """Its JSON; a problem ends the command with its own words."""
+def read_answer(answer: httpx.Response) -> Any:
+    """Return the JSON of an answer. A problem is printed and ends the command."""
     if answer.is_error:
         body = answer.json() if "json" in answer.headers.get("content-type", "") else {"detail": answer.text}
         console.print(f"[red]{body.get('code', answer.status_code)}[/red]: {body.get('detail')}", soft_wrap=True)
@@ -32,47 +35,51 @@ def told(answer: httpx.Response) -> Any:
     return answer.json() if answer.content else None
 
 
-def wait(client: httpx.Client, answer: httpx.Response, what: str) -> dict[str, Any]:
-    """The job that a 202 names, shown with a bar until it ends; the command ends where the job failed."""
-    job = told(answer)
+def wait_for_job(client: httpx.Client, answer: httpx.Response, title: str) -> dict[str, Any]:
+    """Show a progress bar until the job that a 202 names has ended, and return the job. A failure ends the command.
+
+    Any other answer is returned as it is.
+    """
+    job = read_answer(answer)
     if answer.status_code != 202:
         return dict(job)
-    with bar() as progress:
-        shown = progress.add_task(what, total=None)
+    with open_progress() as progress:
+        task = progress.add_task(title, total=None)
         while True:
-            job = told(client.get(answer.headers["Location"]))
+            job = read_answer(client.get(answer.headers["Location"]))
             counts = job["progress"]
-            progress.update(shown, completed=counts["done"] + counts["failed"], total=counts["total"])
+            progress.update(task, completed=counts["done"] + counts["failed"], total=counts["total"])
             if job["finished_at"]:
                 break
             time.sleep(0.2)
     if job["state"] != "succeeded":
-        problem = job["problem"] or {"code": job["state"], "detail": "it was cancelled"}
+        problem = job["problem"] or {"code": job["state"], "detail": "the job was cancelled"}
         console.print(f"[red]{problem['code']}[/red]: {problem['detail']} {problem.get('reasons', '')}", soft_wrap=True)
         raise typer.Exit(1)
     return dict(job)
 
 
-def pages(client: httpx.Client, path: str, field: str, **query: Any) -> Iterator[dict[str, Any]]:
-    """Every entry of a list, page after page."""
+def iterate_pages(client: httpx.Client, path: str, field: str, **query: Any) -> Iterator[dict[str, Any]]:
+    """Yield every entry of a list, page after page. field: of the answer that holds the entries"""
     token: str | None = None
     while True:
-        body = told(client.get(path, params={"limit": 1000, **query} | ({"next_token": token} if token else {})))
+        body = read_answer(client.get(path, params={"limit": 1000, **query} | ({"next_token": token} if token else {})))
         yield from body[field]
         token = body.get("next_token")
         if not token:
             return
 
 
-def counted(what: str, things: list[Any], do: Callable[[Any], Any]) -> list[Any]:
-    """`do` of each, under a bar."""
-    with bar() as progress:
-        return [do(thing) for thing in progress.track(things, description=what)]
+def map_with_progress(title: str, items: list[Any], function: Callable[[Any], Any]) -> list[Any]:
+    """Return the function's result for each item, and show a progress bar meanwhile."""
+    with open_progress() as progress:
+        return [function(item) for item in progress.track(items, description=title)]
 
 
 @contextmanager
-def bar(seen: bool = True) -> Iterator[Progress]:
+def open_progress(visible: bool = True) -> Iterator[Progress]:
+    """Show progress bars until the end of the block."""
     columns = (SpinnerColumn(), TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn())
-    left = TimeRemainingColumn(compact=True, elapsed_when_finished=True)
-    with Progress(*columns, left, console=console, disable=not seen) as shown:
-        yield shown
+    remaining = TimeRemainingColumn(compact=True, elapsed_when_finished=True)
+    with Progress(*columns, remaining, console=console, disable=not visible) as progress:
+        yield progress

@@ -1,4 +1,4 @@
-"""`likeness demo`: the whole loop, through the API alone, on a service of its own."""
+"""`likeness demo`: from upload to a learned model and back, through the API of a temporary service."""
 
 import io
 import random
@@ -16,22 +16,23 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.cli.client import bar, console, counted, pages, told, wait
-from app.cli.private_service import service
+from app.cli.client import console, iterate_pages, map_with_progress, open_progress, read_answer, wait_for_job
+from app.cli.private_service import run_service
 from ml import images
 from ml.synthetic_faces import draw, person
 
-PEOPLE, SHOTS = 120, 6
+DEFAULT_PEOPLE, PHOTOS_PER_PERSON = 120, 6
 COLLECTION = "demo"
-LABELLED = 0.5
-PAIRS_A_PERSON = 6
+LABELLED_SHARE = 0.5
+PAIRS_PER_PERSON = 6
 
 Faces = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
 class DemoAccuracy:
-    """Of people whom nobody labelled: how often the right one stands first, and among the first ten."""
+    """Searches for people who were not labelled. at_1, at_10: share of searches with the right person first, and among
+    the first ten; milliseconds: median time of an answer"""
 
     at_1: float
     at_10: float
@@ -40,118 +41,122 @@ class DemoAccuracy:
 
 def demo(
     data: Annotated[Path | None, typer.Option(exists=True, help="folder, tar or zip of <person>/<photo>")] = None,
-    people: Annotated[int, typer.Option(help="how many people are drawn, without --data")] = PEOPLE,
+    people: Annotated[int, typer.Option(help="number of synthetic people, without --data")] = DEFAULT_PEOPLE,
 ) -> None:
-    """Upload a gallery, search it, label pairs, learn from them, publish, search better, roll back; all on LBP, which
-    has most to learn."""
-    began = time.monotonic()
+    """Upload a gallery, search it, label pairs, learn from them, publish, search again, roll back. It describes faces
+    by LBP, which gains most from labels."""
+    started_at = time.monotonic()
     roots = f'["{data.resolve()}"]' if data and data.is_dir() else "[]"
     with (
         tempfile.TemporaryDirectory(prefix="likeness-demo-") as home,
-        service(Path(home), import_roots=roots, default_recogniser="lbp") as client,
+        run_service(Path(home), import_roots=roots, default_recogniser="lbp") as client,
     ):
         console.rule("1  upload")
-        told(client.put(f"/v1/collections/{COLLECTION}", json={"description": "demo"}))
-        _upload(client, data, people)
-        faces = _faces(client)
-        known, unseen = _split(faces)
+        read_answer(client.put(f"/v1/collections/{COLLECTION}", json={"description": "demo"}))
+        _upload_gallery(client, data, people)
+        faces = _read_faces(client)
+        known, unseen = _split_people(faces)
         console.rule("2  search: people who will not be labelled")
-        before = _measure(client, unseen, "search before")
-        console.rule("3  label pairs of the other half, and learn from them")
-        model = _learn(client, known)
+        before = _measure_accuracy(client, unseen, "search before")
+        console.rule("3  label pairs of the other people, and learn from them")
+        model = _train_model(client, known)
         console.rule("4  publish while serving, search again")
         path = f"/v1/collections/{COLLECTION}/deployments/identity"
-        _publish(client, path, model)
-        after = _measure(client, unseen, "search after")
+        _publish_model(client, path, model)
+        after = _measure_accuracy(client, unseen, "search after")
         console.rule("5  roll back, and forward again")
-        wait(client, client.post(f"{path}:rollback"), "roll back")
-        rolled = _measure(client, unseen, "search, rolled back")
-    _show(before, after, rolled, len(unseen))
-    console.print(f"{time.monotonic() - began:.0f} s in all; nothing of it is kept.")
+        wait_for_job(client, client.post(f"{path}:rollback"), "roll back")
+        rolled = _measure_accuracy(client, unseen, "search, rolled back")
+    _print_accuracy(before, after, rolled, len(unseen))
+    console.print(f"{time.monotonic() - started_at:.0f} s in all. Nothing is kept.")
 
 
-def _publish(client: httpx.Client, path: str, model: str) -> None:
-    """The gate may refuse, as it would anybody; the demo then goes on by an override, which stays on record."""
+def _publish_model(client: httpx.Client, path: str, model: str) -> None:
+    """Publish the model. If the gate refuses, publish by an override, which the history records."""
     try:
-        wait(client, client.post(f"{path}:publish", json={"model": model}), "measure, re-embed and publish")
+        wait_for_job(client, client.post(f"{path}:publish", json={"model": model}), "measure, re-embed and publish")
     except typer.Exit:
-        console.print("The gate has refused. The demo goes on by an override, which the deployment's history keeps.")
-        forced = {"model": model, "override": True, "reason": "the demo goes on"}
-        wait(client, client.post(f"{path}:publish", json=forced), "re-embed and publish")
+        console.print(
+            "The gate has refused. The demo continues with an override, which the deployment's history shows."
+        )
+        body = {"model": model, "override": True, "reason": "the demo goes on"}
+        wait_for_job(client, client.post(f"{path}:publish", json=body), "re-embed and publish")
 
 
-def _upload(client: httpx.Client, data: Path | None, people: int) -> None:
+def _upload_gallery(client: httpx.Client, data: Path | None, people: int) -> None:
     path = f"/v1/collections/{COLLECTION}:import"
     if data is None:
-        answer = client.post(path, params={"aligned": "true"}, content=_drawn(people))
+        answer = client.post(path, params={"aligned": "true"}, content=_draw_archive(people))
     elif data.is_dir():
         answer = client.post(path, json={"directory": str(data.resolve())})
     else:
         with data.open("rb") as body:
             answer = client.post(path, content=body, headers={"Content-Type": "application/octet-stream"})
-    job = wait(client, answer, "import")
+    job = wait_for_job(client, answer, "import")
     console.print(f"{job['progress']['done']:,} enrolled, {job['progress']['failed']:,} refused")
-    for item in told(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 3}))["items"]:
+    for item in read_answer(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 3}))["items"]:
         console.print(f"  refused {item['name']}: {', '.join(item['reasons'])}")
 
 
-def _drawn(people: int) -> bytes:
+def _draw_archive(people: int) -> bytes:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive, bar() as progress:
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive, open_progress() as progress:
         for i in progress.track(range(people), description=f"draw {people} people who do not exist"):
-            for shot in range(SHOTS):
+            for shot in range(PHOTOS_PER_PERSON):
                 archive.writestr(f"person-{i:04d}/{shot}.png", images.encode_png(draw(person(i), shot)))
     return packed.getvalue()
 
 
-def _faces(client: httpx.Client) -> Faces:
-    """Ids of the faces of each subject."""
+def _read_faces(client: httpx.Client) -> Faces:
+    """Return subject -> ids of the faces, of the subjects with more than one face."""
     faces: Faces = defaultdict(list)
-    for face in pages(client, f"/v1/collections/{COLLECTION}/faces", "faces"):
+    for face in iterate_pages(client, f"/v1/collections/{COLLECTION}/faces", "faces"):
         if face["subject"]:
             faces[face["subject"]["id"]].append(face["face_id"])
     return {name: ids for name, ids in faces.items() if len(ids) > 1}
 
 
-def _split(faces: Faces) -> tuple[Faces, Faces]:
+def _split_people(faces: Faces) -> tuple[Faces, Faces]:
     names = sorted(faces)
     random.Random(0).shuffle(names)
-    cut = round(LABELLED * len(names))
+    cut = round(LABELLED_SHARE * len(names))
     return {n: faces[n] for n in names[:cut]}, {n: faces[n] for n in names[cut:]}
 
 
-def _measure(client: httpx.Client, unseen: Faces, what: str) -> DemoAccuracy:
-    """Each person's first face is searched for among all others."""
+def _measure_accuracy(client: httpx.Client, unseen: Faces, what: str) -> DemoAccuracy:
+    """Search for each person's first face among all others."""
     times: list[float] = []
 
     def rank(query: tuple[str, str]) -> int:
         name, face = query
-        began = time.perf_counter()
-        body = told(client.post(f"/v1/collections/{COLLECTION}/faces/{face}/search", params={"limit": 11}))
-        times.append(time.perf_counter() - began)
+        started_at = time.perf_counter()
+        body = read_answer(client.post(f"/v1/collections/{COLLECTION}/faces/{face}/search", params={"limit": 11}))
+        times.append(time.perf_counter() - started_at)
         matches = [m for m in body["faces"][0]["matches"] if m["face_id"] != face][:10]
         return next((i for i, m in enumerate(matches) if (m["subject"] or {}).get("id") == name), 99)
 
-    ranks = counted(what, [(name, ids[0]) for name, ids in unseen.items()], rank)
+    ranks = map_with_progress(what, [(name, ids[0]) for name, ids in unseen.items()], rank)
     first, tenth = (sum(r < k for r in ranks) / len(ranks) for k in (1, 10))
     return DemoAccuracy(first, tenth, 1000 * sorted(times)[len(times) // 2])
 
 
-def _pairs(known: Faces) -> Iterator[dict[str, Any]]:
-    """What people would say: a few pairs of each person the same, as many with others not."""
-    chance, names = random.Random(1), sorted(known)
+def _iterate_labels(known: Faces) -> Iterator[dict[str, Any]]:
+    """Yield the labels that people would give: a few pairs of each person, and as many pairs with other people."""
+    rng, names = random.Random(1), sorted(known)
     for name in names:
         same = list(combinations(known[name], 2))
-        for a, b in chance.sample(same, min(PAIRS_A_PERSON, len(same))):
+        for a, b in rng.sample(same, min(PAIRS_PER_PERSON, len(same))):
             yield {"face_a": a, "face_b": b, "task": "identity", "same": True}
-            other = chance.choice([n for n in names if n != name])
-            yield {"face_a": a, "face_b": chance.choice(known[other]), "task": "identity", "same": False}
+            other = rng.choice([n for n in names if n != name])
+            yield {"face_a": a, "face_b": rng.choice(known[other]), "task": "identity", "same": False}
 
 
-def _learn(client: httpx.Client, known: Faces) -> str:
-    pairs = list(_pairs(known))
+def _train_model(client: httpx.Client, known: Faces) -> str:
+    pairs = list(_iterate_labels(known))
     blocks = [pairs[i : i + 500] for i in range(0, len(pairs), 500)]
-    answers = counted("label", blocks, lambda block: told(client.post("/v1/labels", json={"labels": block})))
+    answers = map_with_progress(
+        "label", blocks, lambda block: read_answer(client.post("/v1/labels", json={"labels": block}))
+    )
     console.print(
         f"{sum(s['accepted'] for s in answers):,} labels accepted, {sum(len(s['refused']) for s in answers)} refused"
     )
@@ -160,11 +165,11 @@ def _learn(client: httpx.Client, known: Faces) -> str:
         "method": "ldml",
         "sources": [{"task": "identity", "collection": COLLECTION, "from": "labels"}],
     }
-    job = wait(client, client.post("/v1/trainings", json=body), "train LDML from the labels alone")
+    job = wait_for_job(client, client.post("/v1/trainings", json=body), "train LDML on the labels only")
     return str(job["result"]["model"])
 
 
-def _show(before: DemoAccuracy, after: DemoAccuracy, rolled: DemoAccuracy, people: int) -> None:
+def _print_accuracy(before: DemoAccuracy, after: DemoAccuracy, rolled: DemoAccuracy, people: int) -> None:
     table = Table(
         "", "the right person first", "among the first ten", "median answer", title=f"{people:,} people never labelled"
     )

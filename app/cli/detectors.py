@@ -1,4 +1,4 @@
-"""Optional face detectors."""
+"""`likeness detectors`: fetch the files of optional face detectors."""
 
 import os
 from pathlib import Path
@@ -9,13 +9,13 @@ import typer
 from app.cli.client import console
 from app.cli.recognisers.pinned_files import PinnedFile, is_pinned, read_pinned
 from app.config import Settings
-from app.resources import YUNET
+from app.resources import YUNET_FILE
 
 app = typer.Typer(help="Optional face detectors.", no_args_is_help=True)
 
-DETECTORS = {
+DETECTOR_FILES = {
     "yunet": (
-        YUNET,
+        YUNET_FILE,
         PinnedFile(
             "https://github.com/opencv/opencv_zoo/raw/main/models/face_detection_yunet/face_detection_yunet_2023mar.onnx",
             "8f2383e4dd3cfbb4553ea8718107fc0423210dc964f9f4280604804ed2552fa4",
@@ -32,14 +32,14 @@ def _detectors() -> None:
 @app.command()
 def pull(
     name: Annotated[str, typer.Argument(help="yunet: a face detector with five landmarks (MIT licence)")],
-    file: Annotated[Path | None, typer.Option(exists=True, help="take it from here, not from the network")] = None,
-    quiet: Annotated[bool, typer.Option(help="say nothing and succeed where there is no network")] = False,
+    file: Annotated[Path | None, typer.Option(exists=True, help="copy this file instead of downloading it")] = None,
+    quiet: Annotated[bool, typer.Option(help="print nothing and succeed if there is no network")] = False,
 ) -> None:
-    """Fetch a detector's file once; the same file is not fetched again."""
-    if name not in DETECTORS:
-        raise typer.BadParameter(f"there are: {', '.join(DETECTORS)}", param_hint="NAME")
-    stored, pinned = DETECTORS[name]
-    target = Settings.from_env(os.environ).home / "models" / stored
+    """Fetch the file of a detector, unless it is there already."""
+    if name not in DETECTOR_FILES:
+        raise typer.BadParameter(f"there are: {', '.join(DETECTOR_FILES)}", param_hint="NAME")
+    stored, pinned = DETECTOR_FILES[name]
+    target = Settings.from_env(os.environ).detector_folder / stored
     if is_pinned(target, pinned):
         return
     data = read_pinned(pinned, file, quiet)

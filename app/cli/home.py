@@ -1,4 +1,4 @@
-"""Which folder a command works on, and whether a service keeps its database there."""
+"""Check that the folder that a command works on has the database of a service."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from sqlalchemy import make_url
 from app.config import Settings
 
 
-def missing_database(settings: Settings) -> Path | None:
-    """The SQLite file that is not there; None where it is, or where the settings name a database server."""
+def find_missing_database(settings: Settings) -> Path | None:
+    """Return the path of the SQLite file if it does not exist; None if it does, or the settings name a server."""
     url = make_url(settings.database)
     if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
         return None
@@ -18,18 +18,18 @@ def missing_database(settings: Settings) -> Path | None:
 
 
 def require_database(settings: Settings, new: bool | None = None) -> None:
-    """Keep a command from making a second, empty database in the wrong folder.
+    """Keep a command from creating an empty database in the wrong folder.
 
-    new: whether --new was given, None where the command has no such option
-    Raises typer.BadParameter that names the folder, and how to name another.
+    new: whether --new was given; None if the command has no such option
+    Raises typer.BadParameter if there is no database; it names the folder, and how to choose another.
     """
-    path = missing_database(settings)
+    path = find_missing_database(settings)
     if path is None or new:
         return
-    otherwise = "" if new is None else "; or add --new to make a new, empty database there"
+    alternative = "" if new is None else "; or add --new to make a new, empty database there"
     raise typer.BadParameter(
         f"there is no database at {path.resolve()}. A command works on the folder that LIKENESS_HOME names "
         f"(now {settings.home.resolve()}). Run it in the folder in which the service was started, or set LIKENESS_HOME "
-        f"to the service's home{otherwise}.",
+        f"to the service's home{alternative}.",
         param_hint="LIKENESS_HOME",
     )

@@ -1,4 +1,4 @@
-"""Keys, made by whoever may read the service's home."""
+"""`likeness keys`: create keys in the service's database."""
 
 import os
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from app.access import keys
 from app.cli.home import require_database
 from app.config import Settings
-from app.db.migrate import upgrade
+from app.db.migrate import upgrade_database
 from app.db.session import open_database, writing
 from app.deps.caller import RANK
 
@@ -23,17 +23,17 @@ def _keys() -> None:
 @app.command()
 def create(
     role: Annotated[str, typer.Option(help="reader, operator or admin")] = "reader",
-    name: Annotated[str, typer.Option(help="whose it is")] = "",
+    name: Annotated[str, typer.Option(help="a name for the key, such as its owner's")] = "",
     collection: Annotated[list[str] | None, typer.Option(help="only for this collection; may be repeated")] = None,
-    new: Annotated[bool, typer.Option("--new", help="make the database where there is none yet")] = False,
+    new: Annotated[bool, typer.Option("--new", help="create the database if there is none yet")] = False,
 ) -> None:
-    """Print a new key, and nothing else. It is shown once. Refuses where the service's home holds no database."""
+    """Print a new key, which cannot be shown again. Refuses if the service's home has no database."""
     if role not in RANK:
-        raise typer.BadParameter(f"a role is one of {', '.join(RANK)}", param_hint="--role")
+        raise typer.BadParameter(f"the role must be one of {', '.join(RANK)}", param_hint="--role")
     settings = Settings.from_env(os.environ)
     require_database(settings, new)
     settings.home.mkdir(parents=True, exist_ok=True)
-    upgrade(settings.database)
+    upgrade_database(settings.database)
     with writing(open_database(settings.database)) as session:
-        _, secret = keys.create(session, role, name, tuple(collection or ()))  # type: ignore[arg-type]
+        _, secret = keys.create_key(session, role, name, tuple(collection or ()))  # type: ignore[arg-type]
     print(secret)

@@ -1,4 +1,4 @@
-"""`likeness`: the service and its tools, from a terminal. A command's module is imported when the command is run."""
+"""The command `likeness`. The module of a subcommand is imported when the subcommand runs."""
 
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -12,10 +12,10 @@ COMMANDS = {
     "serve": "app.cli.serve:serve",
     "worker": "app.cli.serve:worker",
     "migrate": "app.cli.serve:migrate",
-    "import": "app.cli.use:import_",
-    "search": "app.cli.use:search",
-    "train": "app.cli.use:train",
-    "publish": "app.cli.use:publish",
+    "import": "app.cli.service_commands:import_",
+    "search": "app.cli.service_commands:search",
+    "train": "app.cli.service_commands:train",
+    "publish": "app.cli.service_commands:publish",
     "compare": "app.cli.compare:compare",
     "demo": "app.cli.demo:demo",
     "evaluate": "app.cli.datasets.evaluate:evaluate",
@@ -28,14 +28,13 @@ HIDDEN_COMMANDS = {"models": "app.cli.models:app"}
 
 
 class LazyCommands(TyperGroup):
-    """The commands of the service, and of packages that stand above it (entry points of the group
-    `likeness.commands`)."""
+    """The commands of the service, and those of other packages (entry points of the group `likeness.commands`)."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS, *sorted(plugin.name for plugin in entry_points(group="likeness.commands"))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import one command. None where there is none of this name."""
+        """Import a command. Returns None if no command has this name."""
         for plugin in entry_points(group="likeness.commands", name=cmd_name):
             return _build_command(cmd_name, plugin.load())
         target = (COMMANDS | HIDDEN_COMMANDS).get(cmd_name)
@@ -46,7 +45,7 @@ class LazyCommands(TyperGroup):
 
 
 def _build_command(name: str, target: Any) -> Any:
-    """From a function or a group of commands."""
+    """Build a command from a function, or a group of commands from a Typer application."""
     if isinstance(target, typer.Typer):
         group = get_group(target)
         group.name = name

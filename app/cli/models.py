@@ -1,4 +1,4 @@
-"""`likeness models`, which "model" no longer means: its commands under their old names, each saying where it went."""
+"""`likeness models`: two commands under the names that they had before, which say what they are called now."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""A service of one's own for as long as a command runs: same program, own port, own home."""
+"""Run a service of its own while a command runs, on a free port and with its own home."""
 
 import os
 import signal
@@ -12,12 +12,16 @@ from pathlib import Path
 
 import httpx
 
-START_SECONDS = 120
+MAX_START_SECONDS = 120
 
 
 @contextmanager
-def service(home: Path, **settings: str) -> Iterator[httpx.Client]:
-    """A client with an admin's key. The home stays, so that the next run finds what this one made."""
+def run_service(home: Path, **settings: str) -> Iterator[httpx.Client]:
+    """Start a service in this home, yield a client with an administrator's key, and stop the service.
+
+    The home is kept, so that the next run finds the data of this one. settings: without the prefix LIKENESS_
+    Raises RuntimeError if the service does not become ready.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -32,16 +36,16 @@ def service(home: Path, **settings: str) -> Iterator[httpx.Client]:
         process = subprocess.Popen([*likeness, "serve", "--port", str(port)], env=env, stdout=log, stderr=log)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"x-api-key": key}, timeout=600) as client:
-            _ready(client, process, home)
+            _wait_until_ready(client, process, home)
             yield client
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
 
 
-def _ready(client: httpx.Client, process: subprocess.Popen[bytes], home: Path) -> None:
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until and process.poll() is None:
+def _wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes], home: Path) -> None:
+    deadline = time.monotonic() + MAX_START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             if client.get("/readyz").status_code == 200:
                 return

@@ -1,4 +1,4 @@
-"""Starting the service: the API in this process, the workers as processes that it watches."""
+"""Start the service: the API in this process, and worker processes that it restarts when they die."""
 
 import os
 import subprocess
@@ -12,20 +12,20 @@ from joblib import cpu_count
 from sqlalchemy import exists, select
 
 from app.access import keys
-from app.cli.home import missing_database, require_database
+from app.cli.home import find_missing_database, require_database
 from app.config import Settings
-from app.db.migrate import upgrade
+from app.db.migrate import upgrade_database
 from app.db.session import open_database, writing
 from app.db.tables import Key
 from app.main import create_app
 
-STOP_SECONDS = 8
+MAX_STOP_SECONDS = 8
 
 
 def migrate(
-    new: Annotated[bool, typer.Option("--new", help="make the database where there is none yet")] = False,
+    new: Annotated[bool, typer.Option("--new", help="create the database if there is none yet")] = False,
 ) -> None:
-    """Bring the database to the newest schema. Refuses where the service's home holds no database."""
+    """Migrate the database to the newest schema. Refuses if the service's home has no database."""
     settings = Settings.from_env(os.environ)
     require_database(settings, new)
     _migrate(settings)
@@ -33,7 +33,7 @@ def migrate(
 
 def _migrate(settings: Settings) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
-    upgrade(settings.database)
+    upgrade_database(settings.database)
 
 
 def worker(
@@ -42,7 +42,7 @@ def worker(
     ] = "default",
     threads: Annotated[int, typer.Option(help="library threads of this process")] = 1,
 ) -> None:
-    """Run one worker in the foreground. Refuses where the service's home holds no database."""
+    """Run one worker in the foreground. Refuses if the service's home has no database."""
     require_database(Settings.from_env(os.environ))
     os.execv(sys.executable, [sys.executable, "-m", "workers.main", "--queue", queue, "--threads", str(threads)])
 
@@ -50,38 +50,39 @@ def worker(
 def serve(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to listen on")] = 8000,
-    workers: Annotated[bool, typer.Option(help="start and watch the workers too")] = True,
+    workers: Annotated[bool, typer.Option(help="start the workers too, and restart those that die")] = True,
 ) -> None:
-    """Migrate, then run the API and its workers until TERM."""
+    """Migrate the database, then run the API and its workers until they are stopped (TERM, Ctrl-C)."""
     settings = Settings.from_env(os.environ)
-    made = missing_database(settings)
+    new_database = find_missing_database(settings)
     _migrate(settings)
-    secret = _first_key(settings)
-    if made:
-        print(f"made a new database: {made.resolve()}")
+    secret = _create_first_key(settings)
+    if new_database:
+        print(f"made a new database: {new_database.resolve()}")
     if secret:
         print(f"admin key (shown once): {secret}")
     print(f"Likeness listens on http://{host}:{port}  (TERM or Ctrl-C stops it)", flush=True)
-    crew = ServiceProcesses(settings) if workers else None
+    processes = ServiceProcesses(settings) if workers else None
     try:
         config = uvicorn.Config(
             create_app(settings), host=host, port=port, log_level="warning", timeout_graceful_shutdown=3
         )
         uvicorn.Server(config).run()
     finally:
-        if crew is not None:
-            crew.stop()
+        if processes is not None:
+            processes.stop()
 
 
-def _first_key(settings: Settings) -> str | None:
+def _create_first_key(settings: Settings) -> str | None:
+    """Create an administrator's key and return its secret; None if there is one already."""
     with writing(open_database(settings.database)) as session:
         if session.scalar(select(exists().where(Key.role == "admin"))):
             return None
-        return keys.create(session, "admin", "first start")[1]
+        return keys.create_key(session, "admin", "first start")[1]
 
 
 class ServiceProcesses:
-    """The worker processes of one server; one that dies is started again."""
+    """The worker processes of one server. A process that dies is started again."""
 
     def __init__(self, settings: Settings) -> None:
         python = [sys.executable, "-m", "workers.main", "--parent", str(os.getpid())]
@@ -90,7 +91,7 @@ class ServiceProcesses:
         self._commands = [python + options for options in [default] * (settings.workers or cpu_count()) + [training]]
         self._running = [subprocess.Popen(c) for c in self._commands]
         self._stopping = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name="crew", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="worker-watcher", daemon=True)
         self._watcher.start()
 
     def _watch(self) -> None:
@@ -100,12 +101,13 @@ class ServiceProcesses:
                     self._running[i] = subprocess.Popen(self._commands[i])
 
     def stop(self) -> None:
+        """Stop the processes; those that do not end within MAX_STOP_SECONDS are killed."""
         self._stopping.set()
         self._watcher.join()
         for process in self._running:
             process.terminate()
         for process in self._running:
             try:
-                process.wait(STOP_SECONDS)
+                process.wait(MAX_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()

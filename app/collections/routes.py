@@ -1,4 +1,4 @@
-"""Galleries."""
+"""Create, list, read and delete collections."""
 
 from typing import Annotated
 
@@ -10,8 +10,8 @@ from app.db import lookups
 from app.db.field_types import CollectionName
 from app.db.tables import Collection
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
-from app.deps.paging import page
-from app.deps.problems import refuses
+from app.deps.paging import read_page
+from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, OPERATOR, READER
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"])
@@ -22,8 +22,11 @@ CollectionId = Annotated[CollectionName, Path(alias="collection")]
     "/{collection}",
     status_code=201,
     summary="Make a collection",
-    openapi_extra={**OPERATOR, **refuses((409, "ResourceInUse"), (409, "NotInstalled"), (422, "UnknownComponent"))},
-    responses={200: {"model": CollectionOut, "description": "it was there"}},
+    openapi_extra={
+        **OPERATOR,
+        **declare_problems((409, "ResourceInUse"), (409, "NotInstalled"), (422, "UnknownComponent")),
+    },
+    responses={200: {"model": CollectionOut, "description": "the collection existed already"}},
 )
 def put_collection(
     collection: CollectionId,
@@ -32,27 +35,27 @@ def put_collection(
     response: Response,
     body: CollectionIn | None = None,
 ) -> CollectionOut:
-    """201 where it is new, 200 where it was there. A new one is served by the recogniser that the body states, else by
-    the default one (`GET /info`)."""
-    row, new = service.put(session, resources, collection, body or CollectionIn())
+    """201 if the collection is new, 200 if it existed already. A new collection is served by the recogniser in the
+    body, or by the default recogniser (`GET /info`)."""
+    row, new = service.put_collection(session, resources, collection, body or CollectionIn())
     response.status_code = 201 if new else 200
-    return service.shown(session, [row])[0]
+    return service.describe_collections(session, [row])[0]
 
 
 @router.get("", summary="List collections", openapi_extra=READER)
 def list_collections(session: ReadDep, limit: Limit = 100, next_token: NextToken = None) -> CollectionsOut:
-    """By id."""
-    rows, token = page(session, Collection, Collection.id, limit, next_token)
-    return CollectionsOut(collections=service.shown(session, rows), next_token=token)
+    """Collections in the order of their ids."""
+    rows, token = read_page(session, Collection, Collection.id, limit, next_token)
+    return CollectionsOut(collections=service.describe_collections(session, rows), next_token=token)
 
 
 @router.get("/{collection}", summary="Look at a collection", openapi_extra=READER)
 def get_collection(collection: CollectionId, session: ReadDep) -> CollectionOut:
-    """With the numbers of its faces and subjects."""
-    return service.shown(session, [lookups.get_collection(session, collection)])[0]
+    """The collection, with the numbers of its faces and subjects."""
+    return service.describe_collections(session, [lookups.get_collection(session, collection)])[0]
 
 
 @router.delete("/{collection}", status_code=204, summary="Delete a collection", openapi_extra=ADMIN)
 def delete_collection(collection: CollectionId, session: WriteDep) -> None:
-    """With its faces, subjects, labels, embeddings and index entries; its files follow by a job."""
-    service.remove(session, collection)
+    """Deletes the collection, its faces, subjects, labels, embeddings and index entries. A job deletes its files."""
+    service.delete_collection(session, collection)

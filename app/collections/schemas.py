@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for collections."""
+
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,19 +21,21 @@ class CollectionIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN, IN | {"recogniser": "dlib_resnet"}]})
     description: Note = ""
     recogniser: Word | None = Field(
-        None, description="of a new collection: a name that `GET /v1/recognisers` lists as installed; null: the default"
+        None,
+        description="the recogniser of a new collection: a name that `GET /v1/recognisers` lists as installed; null: "
+        "the default",
     )
 
 
 class CollectionOut(BaseModel):
-    """A gallery."""
+    """A set of enrolled faces that is searched as one."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
     description: str
     face_count: int
     subject_count: int
-    change: int = Field(description="the number of its last change; followers serve up to one of these")
+    change: int = Field(description="the number of its last change; it rises with every change")
     created_at: float
 
 

@@ -1,3 +1,5 @@
+"""Create, describe and delete collections."""
+
 from collections.abc import Sequence
 
 from sqlalchemy import func, select
@@ -13,13 +15,16 @@ from app.resources import Resources
 from app.storage.recognisers.builtin_models import ensure_model
 from app.storage.recognisers.catalogue import find_recogniser
 
-TASK = "identity"
+BUILT_IN_TASK = "identity"
 
 
-def put(session: Session, resources: Resources, collection_id: str, body: CollectionIn) -> tuple[Collection, bool]:
-    """The collection, and whether it is new. A new one is served by the recogniser stated, else by the default one.
+def put_collection(
+    session: Session, resources: Resources, collection_id: str, body: CollectionIn
+) -> tuple[Collection, bool]:
+    """Create or change a collection. Returns it, and whether it is new.
 
-    Raises Invalid (an unknown recogniser), Conflict (not installed; the collection is served by another).
+    A new collection is served by the recogniser in the body, or by the default one.
+    Raises Invalid if the recogniser is unknown, Conflict if it is not installed or the collection has another one.
     """
     model = _find_model(session, resources, body.recogniser)
     collection = session.get(Collection, collection_id)
@@ -29,38 +34,43 @@ def put(session: Session, resources: Resources, collection_id: str, body: Collec
         collection.description = body.description or collection.description
         return collection, False
     collection = Collection(id=collection_id, description=body.description)
-    session.add_all([collection, Deployment(collection_id=collection_id, task=TASK, champion=model)])
+    session.add_all([collection, Deployment(collection_id=collection_id, task=BUILT_IN_TASK, champion=model)])
     session.flush()
     return collection, True
 
 
 def _find_model(session: Session, resources: Resources, recogniser: str | None) -> str:
+    """Return the id of the model that a recogniser serves with, None meaning the default recogniser."""
     if recogniser is None:
-        return resources.default_recogniser.model
-    model = ensure_model(session, resources.generations, find_recogniser(resources.settings, recogniser))
+        return resources.default_recogniser.model_id
+    model = ensure_model(session, resources.models, find_recogniser(resources.settings, recogniser))
     session.flush()
     return model
 
 
 def _check_served_by(session: Session, collection_id: str, recogniser: str, model: str) -> None:
-    deployment = session.get(Deployment, (collection_id, TASK))
+    deployment = session.get(Deployment, (collection_id, BUILT_IN_TASK))
     if deployment is None or deployment.champion != model:
         raise Conflict(
-            f"the collection {collection_id!r} is there and is not served by {recogniser}; POST "
-            f"/v1/collections/{collection_id}:use-recogniser lets it be"
+            f"the collection {collection_id!r} exists and is not served by {recogniser}; to change its recogniser, "
+            f"POST /v1/collections/{collection_id}:use-recogniser"
         )
 
 
-def remove(session: Session, collection_id: str) -> None:
-    """Rows now, in this transaction; files by the job that it writes down."""
+def delete_collection(session: Session, collection_id: str) -> None:
+    """Delete the rows of a collection in this transaction, and enqueue the job that deletes its files.
+
+    Raises NotFound.
+    """
     session.delete(get_collection(session, collection_id))
     enqueue(session, Erase(collection=collection_id, whole=True))
 
 
-def shown(session: Session, collections: Sequence[Collection]) -> list[CollectionOut]:
+def describe_collections(session: Session, collections: Sequence[Collection]) -> list[CollectionOut]:
+    """Describe collections, each with the numbers of its faces and subjects."""
     ids = [c.id for c in collections]
-    faces = _counts(session, Face, ids)
-    subjects = _counts(session, Subject, ids)
+    faces = _count_rows(session, Face, ids)
+    subjects = _count_rows(session, Subject, ids)
     return [
         CollectionOut(
             id=c.id,
@@ -74,6 +84,6 @@ def shown(session: Session, collections: Sequence[Collection]) -> list[Collectio
     ]
 
 
-def _counts(session: Session, row: type[Face] | type[Subject], ids: list[str]) -> dict[str, int]:
+def _count_rows(session: Session, row: type[Face] | type[Subject], ids: list[str]) -> dict[str, int]:
     counted = select(row.collection_id, func.count()).where(row.collection_id.in_(ids)).group_by(row.collection_id)
     return dict(session.execute(counted).all())

@@ -1,4 +1,4 @@
-"""What the document's examples speak of: one small story, the same in every slice."""
+"""The values that the examples of the OpenAPI document use, so that they agree in all slices."""
 
 COLLECTION, SUBJECT, EXTERNAL_ID = "staff", "ada", "personnel-7"
 FACE, OTHER_FACE = "7f9c24e5-0c1d-4f0e-9a53-5b1c6c1d2e3f", "1b4e28ba-2fa1-41d2-883f-0016d3cca427"

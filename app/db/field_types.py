@@ -10,28 +10,28 @@ from app.db import examples
 
 Role = Literal["gallery", "distractor"]
 
-LONGEST_METADATA = 65_536  # bytes of JSON
-NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+MAX_METADATA_BYTES = 65_536  # bytes of JSON
+NUL_PATTERN = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 
-def _no_dots(name: str) -> str:
+def _check_not_dots(name: str) -> str:
     if name in (".", ".."):
         raise ValueError("may not be '.' or '..', which a URL would lose")
     return name
 
 
-def _text(value: str) -> str:
-    value.encode()  # half a surrogate pair is no text: a ValueError
+def _check_text(value: str) -> str:
+    value.encode()  # raises a ValueError for half of a surrogate pair
     return value
 
 
-def _storable(metadata: dict[str, Any]) -> dict[str, Any]:
+def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     encoded = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
-    if len(encoded.encode()) > LONGEST_METADATA:
-        raise ValueError(f"has {len(encoded.encode()):,} bytes as JSON; at most {LONGEST_METADATA:,} are kept")
-    if NUL.search(encoded):
-        raise ValueError("may hold no zero character, in which no database can look for text")
+    if len(encoded.encode()) > MAX_METADATA_BYTES:
+        raise ValueError(f"has {len(encoded.encode()):,} bytes as JSON; at most {MAX_METADATA_BYTES:,} are allowed")
+    if NUL_PATTERN.search(encoded):
+        raise ValueError("may not contain the zero character, which PostgreSQL cannot store")
     return metadata
 
 
@@ -40,20 +40,20 @@ _SUBJECT = StringConstraints(pattern=r"^[^/\\\x00-\x1f\x7f]*$", min_length=1, ma
 SubjectId = Annotated[
     str,
     _SUBJECT,
-    AfterValidator(_no_dots),
-    AfterValidator(_text),
-    Field(description="a subject, by the id that its client chose", examples=["ada"]),
+    AfterValidator(_check_not_dots),
+    AfterValidator(_check_text),
+    Field(description="the id of a subject, chosen by the client", examples=["ada"]),
 ]
-ExternalId = Annotated[str, StringConstraints(pattern=PRINTABLE, max_length=255), AfterValidator(_text)]
+ExternalId = Annotated[str, StringConstraints(pattern=PRINTABLE, max_length=255), AfterValidator(_check_text)]
 ExternalImageId = Annotated[
     str,
     StringConstraints(pattern=PRINTABLE, max_length=1024),
-    AfterValidator(_text),
+    AfterValidator(_check_text),
     Field(description="the client's name for the photo", examples=["badge-0042.jpg"]),
 ]
-Metadata = Annotated[dict[str, Any], AfterValidator(_storable)]
+Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 
-NO_NUL = r"^[^\x00]*$"  # PostgreSQL keeps no zero byte
+NO_NUL = r"^[^\x00]*$"  # PostgreSQL cannot store a zero byte
 Word = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=NO_NUL)]
 Note = Annotated[str, StringConstraints(max_length=4096, pattern=NO_NUL)]
 TaskName = Annotated[
@@ -64,7 +64,7 @@ TaskName = Annotated[
 CollectionName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,255}$"),
-    Field(description="a collection, by the id that its client chose", examples=[examples.COLLECTION]),
+    Field(description="the id of a collection, chosen by the client", examples=[examples.COLLECTION]),
 ]
 FaceName = Annotated[Word, Field(description="a face's id", examples=[examples.FACE])]
 ModelName = Annotated[Word, Field(max_length=64, description="a model's id", examples=[examples.MODEL])]

@@ -7,7 +7,10 @@ from app.errors import NotFound
 
 
 def get_collection(session: Session, collection_id: str, *, lock: bool = False) -> Collection:
-    """lock: no other transaction changes the collection until this one ends. Raises NotFound."""
+    """Return a collection. Raises NotFound.
+
+    lock: whether to keep other transactions from changing the collection until this one ends
+    """
     if lock:
         collection = session.get(Collection, collection_id, with_for_update=True, populate_existing=True)
     else:
@@ -18,7 +21,7 @@ def get_collection(session: Session, collection_id: str, *, lock: bool = False) 
 
 
 def get_model(session: Session, model_id: str) -> ModelRecord:
-    """Raises NotFound."""
+    """Return the row of a model. Raises NotFound."""
     model = session.get(ModelRecord, model_id)
     if model is None:
         raise NotFound(f"no model {model_id!r}")

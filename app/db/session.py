@@ -1,4 +1,4 @@
-"""One door to the database: SQLite honestly, PostgreSQL plainly."""
+"""Open the database, SQLite or PostgreSQL, and sessions that read or write."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 
 from app.errors import Busy
 
-REQUEST_THREADS = 40  # Starlette's; a pool smaller than that would make requests wait for connections
-WRITES = {"writes": True}
+REQUEST_THREADS = 40
+"""The number of threads that Starlette has. With fewer connections, requests would wait for one."""
+WRITE_OPTIONS = {"writes": True}
 
 
 def open_database(url: str) -> Engine:
-    """SQLite: WAL, waits 10 s for the writer, flushes what was promised; begins are ours (see `writing`)."""
+    """Open a database. SQLite runs in WAL mode, waits 10 s for a lock, and syncs the disk at every commit."""
     if not url.startswith("sqlite"):
         return create_engine(url, pool_size=REQUEST_THREADS, max_overflow=24, pool_pre_ping=True)
     database = create_engine(url, pool_size=REQUEST_THREADS + 24, connect_args={"check_same_thread": False})
@@ -25,7 +26,7 @@ def open_database(url: str) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # the driver begins nothing by itself
+    connection.isolation_level = None  # keeps the driver from beginning transactions: see _begin_sqlite
     for pragma in ("busy_timeout=10000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -37,30 +38,31 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def reading(database: Engine) -> Iterator[Session]:
-    """A look; nothing may be written through it. On PostgreSQL each statement sees its own moment: see `snapshot`."""
+    """Open a session for reading only. On PostgreSQL, each statement sees what is committed by then: see `snapshot`."""
     with Session(database) as session:
-        yield session  # closing ends the transaction, and leaves the rows that were read as they are
+        yield session  # closing it ends the transaction; the rows that were read stay usable
 
 
 @contextmanager
 def snapshot(database: Engine) -> Iterator[Session]:
-    """Several looks at one and the same moment, whatever is committed meanwhile; nothing may be written."""
-    steady = {} if database.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
-    with Session(database.execution_options(**steady)) as session:
-        yield session  # closing ends the transaction, and leaves the rows that were read as they are
+    """Open a session for reading only, whose statements all see the same state, whatever is committed meanwhile."""
+    options = {} if database.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+    with Session(database.execution_options(**options)) as session:
+        yield session  # closing it ends the transaction; the rows that were read stay usable
 
 
 @contextmanager
 def writing(database: Engine) -> Iterator[Session]:
-    """Kept if the block ends, dropped if it raises. On SQLite it is the one writer from its first statement on.
+    """Open a session whose changes are committed at the end of the block, or rolled back if the block raises.
 
-    Raises Busy where the database stayed locked, or is away.
+    On SQLite, it is the only writer from its first statement on.
+    Raises Busy if the database stays locked or cannot be reached.
     """
     try:
         with (
-            Session(database.execution_options(**WRITES), expire_on_commit=False) as session,
+            Session(database.execution_options(**WRITE_OPTIONS), expire_on_commit=False) as session,
             session.begin(),
         ):
             yield session
     except OperationalError as error:
-        raise Busy("the database is busy or away; nothing of this request was kept") from error
+        raise Busy("the database is busy or cannot be reached; nothing of this request was stored") from error

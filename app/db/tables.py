@@ -1,4 +1,4 @@
-"""Every table. Moments are seconds since 1970 (UTC); JSON columns hold what no query looks into."""
+"""All tables. Times are in seconds since 1970 (UTC)."""
 
 import secrets
 import time
@@ -19,7 +19,7 @@ def now() -> float:
 
 
 def new_id() -> str:
-    """Unique, and sorted by the time it was made."""
+    """Return a new unique id. Ids sort by the time at which they were made."""
     return f"{time.time_ns() // 1000:014x}{secrets.token_hex(5)}"
 
 
@@ -28,7 +28,10 @@ class Base(DeclarativeBase):
 
 
 class Collection(Base):
-    """A gallery. `change` numbers its changes: raised and stamped on rows while this row is locked."""
+    """A set of faces that is searched as one.
+
+    change: the number of its last change; it is raised, and copied to the changed rows, while this row is locked
+    """
 
     __tablename__ = "collections"
     id: Mapped[str] = mapped_column(String(255), primary_key=True)
@@ -38,7 +41,7 @@ class Collection(Base):
 
 
 class Subject(Base):
-    """A person. `id` is the client's name for it, unique in its collection."""
+    """A person. `id` is chosen by the client and unique in the collection."""
 
     __tablename__ = "subjects"
     __table_args__ = (UniqueConstraint("collection_id", "id"),)
@@ -53,7 +56,7 @@ class Subject(Base):
 
 
 class Face(Base):
-    """An enrolled face; `pk` is its id in every index, never used twice."""
+    """An enrolled face. `pk` is its id in every index, and is never used again."""
 
     __tablename__ = "faces"
     __table_args__ = (
@@ -78,7 +81,7 @@ class Face(Base):
 
 
 class Removal(Base):
-    """A face that is no more: what followers read to forget it."""
+    """A face that was deleted. Followers read these rows to remove it from their indexes."""
 
     __tablename__ = "removals"
     __table_args__ = (Index("removals_in_order_of_change", "collection_id", "change"),)
@@ -89,7 +92,7 @@ class Removal(Base):
 
 
 class ModelRecord(Base):
-    """A model: recipe + embedder + calibration + report; immutable, in a folder of its own."""
+    """A model: recipe, embedder, calibration and report. It is immutable and has a folder of its own."""
 
     __tablename__ = "models"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -101,7 +104,7 @@ class ModelRecord(Base):
 
 
 class Embedding(Base):
-    """The embedding of a face for one task of one model: float32, little-endian."""
+    """The embedding of a face by one model for one task. vector: float32, little-endian"""
 
     __tablename__ = "embeddings"
     model_id: Mapped[str] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"), primary_key=True)
@@ -111,10 +114,11 @@ class Embedding(Base):
 
 
 class Deployment(Base):
-    """Which models serve a task in a collection. `version` is raised by every move of a pointer (the ETag).
+    """The models that serve a task in a collection.
 
-    default_fpir: the share of strangers' searches that may name somebody, where a search asks for no other
-    measurements: model id -> what was measured when it was published here: thresholds, cells, curve.
+    version: the ETag; every move of a pointer raises it
+    default_fpir: the share of strangers' searches that may name somebody, unless a search states another
+    measurements: model id -> what was measured of it here: thresholds, cells, curve
     """
 
     __tablename__ = "deployments"
@@ -154,9 +158,9 @@ class Task(Base):
 
 
 class Label(Base):
-    """Somebody said so of a pair: never edited, only superseded by a later one of theirs. face_a < face_b.
+    """One person's statement about a pair of faces, face_a < face_b. It is never edited; a later one supersedes it.
 
-    withdrawn_at: set where all that this person said was taken back; kept on record, and counts for nothing.
+    withdrawn_at: when all labels of this person were withdrawn; withdrawn labels are stored but no longer count
     """
 
     __tablename__ = "labels"
@@ -173,10 +177,10 @@ class Label(Base):
 
 
 class Training(Base):
-    """A run: what was asked, its live curve, and its candidate.
+    """A training: its request, learning curve, report and candidate model.
 
-    snapshot: what it learns from: {"changes": {collection: number}, "collections_created_at": {collection: seconds},
-    "labels": {task: [pk]}}; taken once, so that a run that is begun again learns the same.
+    snapshot: the data that it learns from: {"changes": {collection: number}, "collections_created_at": {collection:
+        seconds}, "labels": {task: [pk]}}; written once, so that a training that is started again learns from the same
     """
 
     __tablename__ = "trainings"
@@ -191,7 +195,7 @@ class Training(Base):
 
 
 class Evaluation(Base):
-    """A report of a model on a protocol."""
+    """The measurement of a model or a method by a protocol."""
 
     __tablename__ = "evaluations"
     id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
@@ -202,7 +206,7 @@ class Evaluation(Base):
 
 
 class Job(Base):
-    """Something to be done; this row is the truth. `lease_until` belongs to the worker that runs it."""
+    """A job for the workers. lease_until: the worker that runs it renews this time while it lives"""
 
     __tablename__ = "jobs"
     __table_args__ = (Index("jobs_to_claim", "queue", "state", "not_before"),)
@@ -229,18 +233,20 @@ class Job(Base):
 
 
 class JobItem(Base):
-    """One photo of an import: queued, done or failed, and why."""
+    """One photo of an import, which is queued, done or failed."""
 
     __tablename__ = "job_items"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     name: Mapped[str] = mapped_column(String(1024))
     state: Mapped[str] = mapped_column(String(16), default="queued")
-    detail: Mapped[dict[str, Any]] = mapped_column(default=dict)  # the entry before; face ids or reasons after
+    detail: Mapped[dict[str, Any]] = mapped_column(
+        default=dict
+    )  # of a queued item its archive entry, later its face ids or reasons
 
 
 class Key(Base):
-    """Who may do what. The key itself is shown once; only its hash is kept. collections: empty means all."""
+    """A key with its role. Only the hash of its secret is stored. collections: empty means all"""
 
     __tablename__ = "keys"
     id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
@@ -253,7 +259,7 @@ class Key(Base):
 
 
 class StoredResponse(Base):
-    """What a creating request with an Idempotency-Key was answered, for 24 hours."""
+    """The answer to a request with an Idempotency-Key, stored for 24 hours. status: None while it is being answered"""
 
     __tablename__ = "answers"
     key_id: Mapped[str] = mapped_column(String(64), primary_key=True)

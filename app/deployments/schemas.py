@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for deployments."""
+
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Self
@@ -9,9 +11,9 @@ from app.db.field_types import ModelName, Note
 from app.db.tables import Deployment
 from ml.calibration import Calibration
 
-LARGE = {"calibration", "open_set"}
-"""Facts that are shown as thresholds instead."""
-RATES = (0.1, 0.01, 0.001, 0.0001)
+HIDDEN_MEASUREMENTS = {"calibration", "open_set"}
+"""Measurements that `facts` leaves out: they are shown as `thresholds` and `decisions`."""
+REPORTED_FMRS = (0.1, 0.01, 0.001, 0.0001)
 THRESHOLD: dict[str, Any] = {
     "asked": 0.001, "distance": 0.7, "fmr": 0.00097, "low": 0.00064, "high": 0.0014, "enough": True,
 }  # fmt: skip
@@ -49,49 +51,49 @@ CHALLENGERS: list[JsonValue] = [{"model": examples.MODEL}, {"model": None}]
 
 
 class ThresholdOut(BaseModel):
-    """Up to which distance faces pass at a false-match rate, as this gallery's impostors say."""
+    """The distance up to which two faces match, at a false-match rate that was measured on this gallery's impostors."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [THRESHOLD]})
-    asked: float = Field(description="the false-match rate that one accepts")
+    asked: float = Field(description="the false-match rate that was requested")
     distance: float
-    fmr: float
-    low: float = Field(description="its 95 % interval, over people; 0 to 1 where an older version measured it")
+    fmr: float = Field(description="the false-match rate at this distance, as measured")
+    low: float = Field(description="low end of its 95 % interval over people; 0 to 1 if an older version measured it")
     high: float
-    enough: bool = Field(description="whether the evidence carries it: high is at most three times low")
+    enough: bool = Field(description="whether there is enough evidence: high is at most three times low")
 
 
 class PersonThresholdOut(BaseModel):
-    """Up to which person distance a search names somebody, at a rate of strangers named."""
+    """The person distance up to which a search names somebody, at a rate of strangers named."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [PERSON_THRESHOLD]})
     fpir: float = Field(description="the share of strangers' searches that may name somebody")
-    distance: float = Field(description="the person distance up to which it is a match")
-    possible_distance: float = Field(description="and up to which a person is worth a look")
-    low: float | None = Field(description="95 % interval of the true rate; null where only pairs are known")
+    distance: float = Field(description="the person distance up to which the decision is `match`")
+    possible_distance: float = Field(description="the person distance up to which the decision is `possible`")
+    low: float | None = Field(description="low end of the 95 % interval of the true rate; null: measured by pairs only")
     high: float | None
-    enough: bool = Field(description="whether searches carry it; else it comes from pairs, on the safe side")
+    enough: bool = Field(description="whether enough searches were measured; if not, pairs give a cautious threshold")
     named_rightly: float | None = Field(
-        description="the share of searches for enrolled people, each without the face that searches, that name the "
-        "right one; null where the model has learned from them"
+        description="the share of enrolled people's searches that name the right person, each without the face that "
+        "searches; null if the model was trained on these people"
     )
 
 
 class DeploymentOut(BaseModel):
-    """Which models serve a task in a collection. The version is the ETag."""
+    """The models that serve a task in a collection. The version is the ETag."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     collection: str
     task: str
     champion: str = Field(description="the model that serves")
-    challenger: str | None = Field(description="searched beside it and compared")
-    previous: str | None = Field(description="what a roll back brings back")
+    challenger: str | None = Field(description="a model that can be searched by name, beside the champion")
+    previous: str | None = Field(description="the model that a roll back restores")
     version: int
-    default_fpir: float = Field(description="the rate that searches decide by where they ask for no other")
-    decisions: list[PersonThresholdOut] = Field(description="of the champion, at its size when it was measured")
-    thresholds: list[ThresholdOut] = Field(description="of the champion, where its pairs here were measured")
-    cells: int | None = Field(description="p, the cells of its index")
+    default_fpir: float = Field(description="the rate of strangers named, unless a search states another")
+    decisions: list[PersonThresholdOut] = Field(description="of the champion, for the gallery's size when measured")
+    thresholds: list[ThresholdOut] = Field(description="of the champion, if pairs of this gallery were measured")
+    cells: int | None = Field(description="p, the number of cells of the champion's index")
     curve: list[dict[str, float]] = Field(description="of the champion: recall, fraction and milliseconds over m")
-    facts: dict[str, dict[str, Any]] = Field(description="model -> what was measured of it here")
+    facts: dict[str, dict[str, Any]] = Field(description="model id -> what was measured of the model here")
     history: list[dict[str, Any]] = Field(description="every move of a pointer: who, when, why, against which reasons")
     updated_at: float
 
@@ -107,21 +109,24 @@ class DeploymentOut(BaseModel):
             version=row.version,
             default_fpir=row.default_fpir,
             decisions=[PersonThresholdOut(**rate) for rate in (measured.get("open_set") or {}).get("rates", ())],
-            thresholds=list(_thresholds(measured)),
+            thresholds=list(_iterate_thresholds(measured)),
             cells=measured.get("cells"),
             curve=measured.get("curve", []),
-            facts={m: {k: v for k, v in entry.items() if k not in LARGE} for m, entry in row.measurements.items()},
+            facts={
+                m: {k: v for k, v in entry.items() if k not in HIDDEN_MEASUREMENTS}
+                for m, entry in row.measurements.items()
+            },
             history=row.history,
             updated_at=row.updated_at,
         )
 
 
-def _thresholds(measured: Mapping[str, Any]) -> Iterator[ThresholdOut]:
+def _iterate_thresholds(measured: Mapping[str, Any]) -> Iterator[ThresholdOut]:
     own = measured.get("calibration")
     if not own:
         return
     calibration = Calibration.from_dict(own)
-    for rate in RATES:
+    for rate in REPORTED_FMRS:
         yield ThresholdOut(asked=rate, **asdict(calibration.threshold(rate)))
 
 
@@ -131,11 +136,11 @@ class DeploymentsOut(BaseModel):
 
 
 class PublishIn(BaseModel):
-    """The model that is to serve."""
+    """The model to publish."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": PUBLISHED})
     model: ModelName
-    override: bool = Field(False, description="publish against the gate; needs a reason, which is kept")
+    override: bool = Field(False, description="publish against the gate; needs a reason, which is recorded")
     reason: Note = ""
 
 
@@ -145,7 +150,7 @@ class RollbackIn(BaseModel):
 
 
 class DeploymentIn(BaseModel):
-    """What of a deployment may be changed."""
+    """The fields of a deployment that can be changed."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"default_fpir": 0.001}]})
     default_fpir: float = Field(
@@ -154,7 +159,7 @@ class DeploymentIn(BaseModel):
 
 
 class CompareIn(BaseModel):
-    """Two models to be measured side by side; the differences are of the second less the first."""
+    """Two models to measure side by side. Differences are those of the second minus the first."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": COMPARED})
     models: Annotated[list[ModelName], Field(min_length=2, max_length=2)] = Field(
@@ -163,7 +168,7 @@ class CompareIn(BaseModel):
 
 
 class ChallengerIn(BaseModel):
-    """A model to stand beside the champion; null: none."""
+    """The model that is to be the challenger; null: none."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": CHALLENGERS})
     model: ModelName | None

@@ -1,3 +1,5 @@
+"""Describe and change deployments."""
+
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,7 +12,7 @@ from app.db.lookups import get_collection, get_model
 from app.db.tables import POINTERS, Deployment, Job
 from app.deployments.schemas import ChallengerIn, CompareIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
 from app.deps.caller import Caller
-from app.deps.job_response import JobOut, accepted
+from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict, Invalid, NotFound
 from app.publishing import pointers, requests
 from app.publishing.pointers import MoveReason
@@ -21,7 +23,7 @@ from app.queue.messages import Compare, Publish
 
 @dataclass(frozen=True)
 class DeploymentPath:
-    """A deployment as a path names it."""
+    """The collection and task in the path of a request."""
 
     collection: Annotated[CollectionName, Path()]
     task: Annotated[TaskName, Path()]
@@ -29,99 +31,109 @@ class DeploymentPath:
 
 @dataclass(frozen=True)
 class VersionedPath(DeploymentPath):
-    """And the version at which the caller expects it."""
+    """A path with the version that the caller expects."""
 
     if_match: Annotated[
-        str | None, Header(description="the ETag that it must still have; without it, any will do", examples=['"3"'])
+        str | None,
+        Header(description="the ETag that the deployment must still have; without it, any", examples=['"3"']),
     ] = None
 
     @property
     def version(self) -> int | None:
-        """None: any will do. Raises Invalid where If-Match is no ETag of ours."""
+        """The expected version, None meaning any. Raises Invalid if If-Match is not an ETag of a deployment."""
         tag = (self.if_match or "*").strip().removeprefix("W/").strip('"')
         if tag == "*":
             return None
         if not tag.isdigit():
-            raise Invalid('If-Match holds the ETag of the deployment, such as "3"')
+            raise Invalid('If-Match must be the ETag of the deployment, such as "3"')
         return int(tag)
 
 
-def everywhere(session: Session, collection: str) -> list[DeploymentOut]:
-    """Every task's. Raises NotFound."""
+def list_deployments(session: Session, collection: str) -> list[DeploymentOut]:
+    """List the deployments of all tasks of a collection. Raises NotFound."""
     get_collection(session, collection)
     rows = select(Deployment).where(Deployment.collection_id == collection).order_by(Deployment.task)
     return [DeploymentOut.of(d) for d in session.scalars(rows)]
 
 
-def change(session: Session, path: DeploymentPath, body: DeploymentIn, response: Response) -> DeploymentOut:
-    """Raises NotFound."""
+def change_deployment(session: Session, path: DeploymentPath, body: DeploymentIn, response: Response) -> DeploymentOut:
+    """Set the default rate of strangers named. Raises NotFound."""
     deployment = pointers.get_deployment(session, path.collection, path.task)
     deployment.default_fpir = body.default_fpir
     session.flush()
-    return shown(session, path, response)
+    return describe_deployment(session, path, response)
 
 
-def shown(session: Session, path: DeploymentPath, response: Response) -> DeploymentOut:
-    """With its version as the ETag. Raises NotFound."""
+def describe_deployment(session: Session, path: DeploymentPath, response: Response) -> DeploymentOut:
+    """Describe a deployment, and set its version as the ETag. Raises NotFound."""
     deployment = pointers.get_deployment(session, path.collection, path.task)
     response.headers["ETag"] = f'"{deployment.version}"'
     return DeploymentOut.of(deployment)
 
 
-def publish(
+def publish_model(
     session: Session, path: VersionedPath, body: PublishIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
-    """200 where it serves already or can at once; else 202. Raises as `requests.request_publication` does."""
-    wish = PublishRequest(body.model, (path.task,), body.override, body.reason, caller.signature, path.version)
-    return _answered(session, path, requests.request_publication(session, path.collection, wish), response)
+    """Publish a model: 200 if it serves at once, else 202 with a job. Raises like `requests.request_publication`."""
+    request = PublishRequest(body.model, (path.task,), body.override, body.reason, caller.signature, path.version)
+    return _answer_with_job(session, path, requests.request_publication(session, path.collection, request), response)
 
 
-def challenge(
+def set_challenger(
     session: Session, path: VersionedPath, body: ChallengerIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
-    """As `publish`; no model takes the challenger away. Raises the same."""
+    """Set the challenger, like `publish_model`; a body without a model removes it."""
     if body.model is not None:
-        wish = PublishRequest(body.model, (path.task,), by=caller.signature, version=path.version, pointer="challenger")
-        return _answered(session, path, requests.request_publication(session, path.collection, wish), response)
+        request = PublishRequest(
+            body.model, (path.task,), by=caller.signature, version=path.version, pointer="challenger"
+        )
+        return _answer_with_job(
+            session, path, requests.request_publication(session, path.collection, request), response
+        )
     collection = pointers.lock_collection(session, path.collection)
     pointers.check_version(session, collection.id, path.task, path.version)
     pointers.set_challenger(session, collection, path.task, None, MoveReason(caller.signature))
-    return shown(session, path, response)
+    return describe_deployment(session, path, response)
 
 
 def roll_back(
     session: Session, path: VersionedPath, body: RollbackIn | None, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
-    """At once, since ingest keeps the previous model's embeddings; a job where some are missing all the same."""
+    """Roll back at once, since enrolment keeps the previous model's embeddings current.
+
+    If some are missing nevertheless, a job embeds these faces first. Raises NotFound, Conflict, Stale.
+    """
     collection = pointers.lock_collection(session, path.collection)
     pointers.check_version(session, collection.id, path.task, path.version)
     why = MoveReason(caller.signature, body.reason if body else "")
     previous = pointers.get_deployment(session, collection.id, path.task).previous
     if previous is None or pointers.has_all_embeddings(session, collection.id, previous, [path.task]):
         pointers.roll_back(session, collection, path.task, why)
-        return shown(session, path, response)
+        return describe_deployment(session, path, response)
     repair = Publish(
         collection=collection.id, tasks=(path.task,), model=previous, override=True, reason=why.reason, by=why.by
     )
-    return _answered(session, path, enqueue(session, repair), response)
+    return _answer_with_job(session, path, enqueue(session, repair), response)
 
 
-def compare(session: Session, path: DeploymentPath, body: CompareIn, response: Response) -> JobOut:
-    """202 with the job. Raises NotFound, Conflict (the task is off), Invalid (a task that a model lacks, or one model
-    named twice)."""
+def compare_models(session: Session, path: DeploymentPath, body: CompareIn, response: Response) -> JobOut:
+    """Enqueue the comparison of two models.
+
+    Raises NotFound, Conflict if the task is off, Invalid if a model lacks the task or both are the same.
+    """
     get_collection(session, path.collection)
-    if not pointers.enabled_tasks(session, [path.task]):
+    if not pointers.filter_enabled_tasks(session, [path.task]):
         raise Conflict(f"the task {path.task} is off; an administrator can switch it on", code="TaskDisabled")
-    first, second = (_resolved(session, path, name) for name in body.models)
+    first, second = (_resolve_model(session, path, name) for name in body.models)
     if first == second:
         raise Invalid(f"both are {first}: name two different models to compare")
     job = enqueue(session, Compare(collection=path.collection, task=path.task, models=(first, second)))
-    accepted(response, job)
+    point_to_job(response, job)
     return JobOut.of(job)
 
 
-def _resolved(session: Session, path: DeploymentPath, name: str) -> str:
-    """The id of a model that serves the task, named by it or by a pointer."""
+def _resolve_model(session: Session, path: DeploymentPath, name: str) -> str:
+    """Return the id of the model that is named by its id or by a pointer. Raises NotFound, Invalid."""
     if name in POINTERS:
         deployment = pointers.get_deployment(session, path.collection, path.task)
         pointed: str | None = getattr(deployment, name)
@@ -135,9 +147,11 @@ def _resolved(session: Session, path: DeploymentPath, name: str) -> str:
     return model.id
 
 
-def _answered(session: Session, path: DeploymentPath, job: Job | None, response: Response) -> DeploymentOut | JobOut:
+def _answer_with_job(
+    session: Session, path: DeploymentPath, job: Job | None, response: Response
+) -> DeploymentOut | JobOut:
     if job is None:
-        return shown(session, path, response)
+        return describe_deployment(session, path, response)
     response.status_code = 202
-    accepted(response, job)
+    point_to_job(response, job)
     return JobOut.of(job)

@@ -1,4 +1,4 @@
-"""What routes are given. What only hands over is async: a plain function would visit a thread for it."""
+"""The dependencies of routes. Those that only return a value are async, so that they need no thread."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -13,41 +13,41 @@ from app.resources import Resources
 from app.serving.engine import Engine
 
 
-async def resources(request: Request) -> Resources:
+async def get_resources(request: Request) -> Resources:
     return request.state.resources  # type: ignore[no-any-return]
 
 
-async def engine(request: Request) -> Engine:
+async def get_engine(request: Request) -> Engine:
     return request.state.engine  # type: ignore[no-any-return]
 
 
-async def caller(request: Request) -> Caller:
-    """Whose key it is; the middleware has checked it before any body was read."""
+async def get_caller(request: Request) -> Caller:
+    """Return the holder of the key, which the middleware has checked."""
     return request.state.caller  # type: ignore[no-any-return]
 
 
-ResourcesDep = Annotated[Resources, Depends(resources)]
-EngineDep = Annotated[Engine, Depends(engine)]
-CallerDep = Annotated[Caller, Depends(caller)]
+ResourcesDep = Annotated[Resources, Depends(get_resources)]
+EngineDep = Annotated[Engine, Depends(get_engine)]
+CallerDep = Annotated[Caller, Depends(get_caller)]
 
 
-def _reading(resources: ResourcesDep) -> Iterator[Session]:
+def _open_reading(resources: ResourcesDep) -> Iterator[Session]:
     with reading(resources.database) as session:
         yield session
 
 
-def _writing(resources: ResourcesDep) -> Iterator[Session]:
-    """Kept if the request answered, dropped if it raised; closed before the answer leaves."""
+def _open_writing(resources: ResourcesDep) -> Iterator[Session]:
+    """Commit if the route returns, roll back if it raises; both happen before the answer is sent."""
     with writing(resources.database) as session:
         yield session
     resources.notifier.notify("jobs")
     resources.notifier.notify("changes")
 
 
-ReadDep = Annotated[Session, Depends(_reading, scope="function")]
-WriteDep = Annotated[Session, Depends(_writing, scope="function")]
+ReadDep = Annotated[Session, Depends(_open_reading, scope="function")]
+WriteDep = Annotated[Session, Depends(_open_writing, scope="function")]
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="how many at most")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="the largest number of entries to return")]
 NextToken = Annotated[
-    str | None, Query(description="the `next_token` of the page before", examples=[examples.NEXT_TOKEN])
+    str | None, Query(description="the `next_token` of the previous page", examples=[examples.NEXT_TOKEN])
 ]

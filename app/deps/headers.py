@@ -1,28 +1,31 @@
-"""The headers of answers, each said once; routes name those that are special to them with `telling`."""
+"""Describe the headers of answers for the OpenAPI document. Routes declare theirs with `describe_headers`."""
 
 from typing import Any
 
 HEADERS: dict[str, tuple[str, str | int]] = {
-    "X-Request-Id": ("as the request gave it, else made here; the server's log has it", "4f1d2a0b9c8e7f65"),
+    "X-Request-Id": ("the id that the request sent or the service made; it is in the server's log", "4f1d2a0b9c8e7f65"),
     "X-Model": ("the model that answered", "0005f2c1a9e0b2"),
-    "X-Index-Generation": ("another after each move of a pointer and each change of the collection", "3.1042"),
+    "X-Index-Generation": (
+        "the state of the index; every move of a pointer and every change of the collection changes it",
+        "3.1042",
+    ),
     "ETag": ("the version of the deployment, for If-Match", '"3"'),
-    "Location": ("the job, as a path", "/v1/jobs/0006423bd5c1e7a91f2b3c4d5"),
-    "Retry-After": ("seconds after which it is worth to look or to try again", 1),
-    "WWW-Authenticate": ("how a key is sent", "Bearer"),
-    "Idempotent-Replayed": ("true where an earlier request with this Idempotency-Key was answered so", "true"),
+    "Location": ("the path of the job", "/v1/jobs/0006423bd5c1e7a91f2b3c4d5"),
+    "Retry-After": ("the number of seconds to wait before the next request", 1),
+    "WWW-Authenticate": ("how to send a key", "Bearer"),
+    "Idempotent-Replayed": ("true: this is the answer of an earlier request with this Idempotency-Key", "true"),
 }
-KINDS: dict[type, str] = {str: "string", int: "integer"}
+JSON_TYPES: dict[type, str] = {str: "string", int: "integer"}
 
 
-def telling(*names: str) -> dict[str, Any]:
-    """For one status of a route's `responses`. Raises KeyError for an unknown header."""
+def describe_headers(*names: str) -> dict[str, Any]:
+    """Return the entry of one status in a route's `responses`. Raises KeyError for an unknown header."""
     return {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names if HEADERS[name]}}
 
 
-def components() -> dict[str, Any]:
-    """For the document's components."""
+def build_components() -> dict[str, Any]:
+    """Return the headers for the components of the document."""
     return {
-        name: {"description": description, "schema": {"type": KINDS[type(example)], "examples": [example]}}
+        name: {"description": description, "schema": {"type": JSON_TYPES[type(example)], "examples": [example]}}
         for name, (description, example) in HEADERS.items()
     }

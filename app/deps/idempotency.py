@@ -1,7 +1,7 @@
-"""`Idempotency-Key` on every POST: a repetition is answered as the first request was, for 24 hours.
+"""Answer a repeated POST with the same `Idempotency-Key` as the first one was answered, for 24 hours.
 
-Only answers of 2xx are kept; whatever failed may be tried again under its key. A request whose process died before it
-answered holds its key for five minutes. Of an archive that is streamed to disk, its length stands for its bytes.
+Only 2xx answers are stored; a request that failed may be repeated with its key. If the process dies before it answers,
+the key stays reserved for five minutes. An archive that is streamed to disk is compared by its length only.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.session import writing
 from app.db.tables import StoredResponse, now
-from app.errors import AppError, Busy, Conflict, Invalid, problem
+from app.errors import AppError, Busy, Conflict, Invalid, describe_problem
 from app.resources import Resources
 
 RESERVATION_SECONDS = 300.0
@@ -27,7 +27,7 @@ KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x
 
 
 class IdempotencyMiddleware:
-    """Stands behind the door, which knows the caller and counts the bytes."""
+    """Runs after AuthMiddleware, which sets the caller and limits the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -40,30 +40,30 @@ class IdempotencyMiddleware:
             return
         resources: Resources = scope["state"]["resources"]
         try:
-            fingerprint, receive = await _fingerprint(scope, receive)
-            earlier = await run_sync(_reserve, resources, (caller.key_id, key), fingerprint)
+            fingerprint, receive = await _compute_fingerprint(scope, receive)
+            earlier = await run_sync(_reserve_key, resources, (caller.key_id, key), fingerprint)
         except AppError as error:
-            body = problem(error, scope["state"].get("request_id", ""))
+            body = describe_problem(error, scope["state"].get("request_id", ""))
             refusal = JSONResponse(body, error.status, media_type="application/problem+json")
             await refusal(scope, receive, send)
             return
         if earlier is not None:
             await earlier(scope, receive, send)
             return
-        keeper = _ResponseRecorder(resources, (caller.key_id, key), send)
+        recorder = _ResponseRecorder(resources, (caller.key_id, key), send)
         try:
-            await self.app(scope, receive, keeper.send)
+            await self.app(scope, receive, recorder.send)
         finally:
-            await keeper.close()
+            await recorder.close()
 
 
 class _ResponseRecorder:
-    """Keeps the answer before its last piece is sent, so that who has heard it will hear it again."""
+    """Stores the answer before its last part is sent, so that a client that received it can receive it again."""
 
     def __init__(self, resources: Resources, name: tuple[str, str], send: Send) -> None:
         self.resources, self.name, self._send = resources, name, send
         self.status, self.headers, self.body = 0, Headers(), b""
-        self.kept = False
+        self.is_closed = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -75,17 +75,18 @@ class _ResponseRecorder:
         await self._send(message)
 
     async def close(self) -> None:
-        if not self.kept:
-            self.kept = True
-            good = 200 <= self.status < 300 and len(self.body) <= MAX_STORED_BYTES
+        """Store the answer, or free the key if the request failed. A second call does nothing."""
+        if not self.is_closed:
+            self.is_closed = True
+            is_storable = 200 <= self.status < 300 and len(self.body) <= MAX_STORED_BYTES
             headers = {k: v for k, v in self.headers.items() if k in KEPT_HEADERS}
-            values = {"status": self.status, "headers": headers, "body": self.body} if good else None
-            with suppress(Busy):  # the key is held until its time is over
+            values = {"status": self.status, "headers": headers, "body": self.body} if is_storable else None
+            with suppress(Busy):  # the key stays reserved until RESERVATION_SECONDS have passed
                 await run_sync(_store_response, self.resources, self.name, values)
 
 
-async def _fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
-    """Of method, path, query and body; and the body once more, for the route."""
+async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
+    """Return a hash of method, path, query and body, and a `receive` that yields the body again for the route."""
     digest = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
     if scope["path"].endswith(STREAMED_PATH_SUFFIX):
         digest.update(Headers(scope=scope).get("content-length", "").encode())
@@ -95,24 +96,28 @@ async def _fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
         messages.append(await receive())
     for message in messages:
         digest.update(message.get("body", b""))
-    heard = iter(messages)
+    received = iter(messages)
 
-    async def again() -> Message:
-        return next(heard, None) or await receive()
+    async def receive_again() -> Message:
+        return next(received, None) or await receive()
 
-    return digest.hexdigest(), again
+    return digest.hexdigest(), receive_again
 
 
-def _reserve(resources: Resources, name: tuple[str, str], fingerprint: str) -> Response | None:
-    """The answer of an earlier request, or None: the key is ours. Raises Conflict, Invalid."""
+def _reserve_key(resources: Resources, name: tuple[str, str], fingerprint: str) -> Response | None:
+    """Reserve the key, or return the answer of an earlier request.
+
+    name: the id of the caller's key and the idempotency key
+    Raises Conflict if that request is not answered yet, Invalid if the key is malformed or was sent with another one.
+    """
     key_id, key = name
     if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
-        raise Invalid(f"Idempotency-Key has 1 to {MAX_KEY_CHARACTERS} printable characters")
-    busy = Conflict("a request with this Idempotency-Key is being done; try again", code="RequestInProgress")
+        raise Invalid(f"Idempotency-Key must have 1 to {MAX_KEY_CHARACTERS} printable characters")
+    busy = Conflict("a request with this Idempotency-Key is in progress; try again", code="RequestInProgress")
     try:
         with writing(resources.database) as session:
             stored = session.get(StoredResponse, name, with_for_update=True)
-            if stored is None:  # two that come at once both insert, and one of them fails
+            if stored is None:  # if two requests come at once, both insert, and one of them fails
                 session.add(StoredResponse(key_id=key_id, idempotency_key=key, fingerprint=fingerprint))
                 return None
             if stored.status is None and stored.created_at < now() - RESERVATION_SECONDS:

@@ -1,4 +1,4 @@
-"""Long work: 202, where its job is to be looked at, and the job itself."""
+"""Jobs as answers show them, and the headers of a 202 that name the job."""
 
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
@@ -37,45 +37,45 @@ PROBLEM_MEMBERS = ("type", "title", "status", "detail", "code", "retryable", "re
 
 class Progress(BaseModel):
     done: int
-    total: int | None = Field(description="null as long as nobody knows; done + failed at the end")
+    total: int | None = Field(description="null while it is unknown; done + failed at the end")
     failed: int
 
 
 class JobEntry(BaseModel):
-    """A job as lists show it: without its result, which can be large; `GET /v1/jobs/{id}` has it."""
+    """A job as lists show it: without its result, which can be large. `GET /v1/jobs/{id}` returns the result."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ENTRY]})
     id: str
     kind: str = Field(description="import, train, evaluate, compare, publish, erase, ...")
-    collection: str | None = Field(description="the collection it works on; null where it concerns none or several")
+    collection: str | None = Field(description="the collection that it works on; null: none or several")
     state: State
     progress: Progress
-    rate: float | None = Field(description="items a second since it started")
+    rate: float | None = Field(description="items per second since it started")
     eta_seconds: float | None
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    problem: dict[str, Any] | None = Field(description="once it has failed: as the body of an error")
+    problem: dict[str, Any] | None = Field(description="if it failed: the problem, like the body of an error")
 
     @classmethod
     def of(cls, job: Job) -> Self:
         problem = job.problem and {name: value for name, value in job.problem.items() if name in PROBLEM_MEMBERS}
-        return cls(**_members(job), problem=problem)
+        return cls(**_common_fields(job), problem=problem)
 
 
 class JobOut(JobEntry):
-    """Anything that takes long."""
+    """Long work that a request started."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [QUEUED, RUNNING]})
-    result: dict[str, Any] | None = Field(description="once it has succeeded, by its kind")
+    result: dict[str, Any] | None = Field(description="if it succeeded: the result, which depends on its kind")
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        return cls(**_members(job), problem=job.problem, result=job.result)
+        return cls(**_common_fields(job), problem=job.problem, result=job.result)
 
 
-def _members(job: Job) -> dict[str, Any]:
-    """What entries and whole jobs have in common."""
+def _common_fields(job: Job) -> dict[str, Any]:
+    """Return the fields that entries of lists and whole jobs have in common."""
     rate = eta = None
     if job.started_at and job.done + job.failed:
         rate = (job.done + job.failed) / max(1e-3, (job.finished_at or now()) - job.started_at)
@@ -88,17 +88,17 @@ def _members(job: Job) -> dict[str, Any]:
         "progress": Progress(done=job.done, total=job.total, failed=job.failed),
         "rate": rate and round(rate, 3),
         "eta_seconds": None if eta is None or job.finished_at else round(eta, 1),
-        "created_at": _moment(job.created_at),
-        "started_at": _moment(job.started_at) if job.started_at else None,
-        "finished_at": _moment(job.finished_at) if job.finished_at else None,
+        "created_at": _to_datetime(job.created_at),
+        "started_at": _to_datetime(job.started_at) if job.started_at else None,
+        "finished_at": _to_datetime(job.finished_at) if job.finished_at else None,
     }
 
 
-def _moment(seconds: float) -> datetime:
+def _to_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def accepted(response: Response, job: Job) -> None:
-    """Tells where the job is; it is worth a look in a second."""
+def point_to_job(response: Response, job: Job) -> None:
+    """Set the headers that name the job and ask the client to wait a second before it looks."""
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     response.headers["Retry-After"] = "1"

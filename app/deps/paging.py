@@ -1,4 +1,4 @@
-"""Lists: `limit` + opaque `next_token`."""
+"""Read lists page by page, with a `limit` and an opaque `next_token`."""
 
 import base64
 import binascii
@@ -17,35 +17,37 @@ from app.db.tables import Base
 from app.errors import Invalid
 
 Row = TypeVar("Row", bound=Base)
-PLACES: dict[type, TypeAdapter[Any]] = {
+KEY_TYPES: dict[type, TypeAdapter[Any]] = {
     str: TypeAdapter(Word),
     int: TypeAdapter(Annotated[int, Field(ge=0, lt=2**63)]),
 }
 
 
 Order = Annotated[
-    Literal["oldest", "newest"], Query(description="which come first; a `next_token` is for the order that it came of")
+    Literal["oldest", "newest"],
+    Query(description="which entries come first; a `next_token` is valid for one order only"),
 ]
 
 
-def encode(value: object) -> str:
+def encode_token(value: object) -> str:
+    """Encode the key of a page's last row."""
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def decode(token: str, kind: type, newest_first: bool = False) -> Any:
-    """The key of the last row of the page before. Raises Invalid, also where the token came of the other order."""
+def decode_token(token: str, kind: type, newest_first: bool = False) -> Any:
+    """Return the key of the last row of the previous page. Raises Invalid, also if the token is of the other order."""
     try:
         text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         if newest_first:
             text = json.dumps(json.loads(text)["before"]).encode()
-        return PLACES[kind].validate_json(text, strict=True)
+        return KEY_TYPES[kind].validate_json(text, strict=True)
     except (binascii.Error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Invalid(
-            "next_token is not one that this service gave for this list and order", code="InvalidPaginationToken"
+            "next_token was not made by this service for this list and order", code="InvalidPaginationToken"
         ) from error
 
 
-def page(
+def read_page(
     session: Session,
     row: type[Row],
     key: InstrumentedAttribute[Any],
@@ -55,18 +57,18 @@ def page(
     order: Literal["oldest", "newest"] = "oldest",
     options: Sequence[ORMOption] = (),
 ) -> tuple[list[Row], str | None]:
-    """The rows after the token in order of `key`, and the token for those after them.
+    """Return up to `limit` rows after the token, in the order of `key`, and the token of the next page or None.
 
-    order: "oldest" is ascending, "newest" descending. options: loader options, as `defer`.
-    Raises Invalid for a token that is not of this list and order.
+    order: "oldest" is ascending, "newest" descending; options: loader options such as `defer`
+    Raises Invalid for a token of another list or order.
     """
     newest = order == "newest"
     chosen = select(row).where(*where).order_by(key.desc() if newest else key).limit(limit + 1).options(*options)
     if next_token:
-        last = decode(next_token, key.type.python_type, newest)
+        last = decode_token(next_token, key.type.python_type, newest)
         chosen = chosen.where(key < last if newest else key > last)
     rows = list(session.scalars(chosen))
     if len(rows) <= limit:
         return rows, None
     last = getattr(rows[limit - 1], key.key)
-    return rows[:limit], encode({"before": last} if newest else last)
+    return rows[:limit], encode_token({"before": last} if newest else last)

@@ -1,4 +1,4 @@
-"""A photo as it is sent: a file of a form, or base64 in JSON. The door has counted its bytes."""
+"""Read photos from a request: files of a form, or base64 in JSON. AuthMiddleware has limited their bytes."""
 
 import base64
 import binascii
@@ -14,14 +14,14 @@ from starlette.requests import ClientDisconnect
 
 from app.errors import Invalid
 
-FILE = "file"
-KINDS = "JPEG, PNG, WebP or BMP"
-BINARY = {"type": "string", "contentMediaType": "application/octet-stream", "description": KINDS}
-BASE64 = {"type": "string", "contentEncoding": "base64", "description": f"{KINDS}, as base64"}
-SHORTEST = "Qk06AAAAAAAAADYAAAAoAAAAAQAAAAEAAAABABgAAAAAAAQAAADEDgAAxA4AAAAAAAAAAAAAAAAAAA=="  # a black pixel
+FILE_PART = "file"
+IMAGE_FORMATS = "JPEG, PNG, WebP or BMP"
+BINARY = {"type": "string", "contentMediaType": "application/octet-stream", "description": IMAGE_FORMATS}
+BASE64 = {"type": "string", "contentEncoding": "base64", "description": f"{IMAGE_FORMATS}, as base64"}
+SMALLEST_IMAGE = "Qk06AAAAAAAAADYAAAAoAAAAAQAAAAEAAAABABgAAAAAAAQAAADEDgAAxA4AAAAAAAAAAAAAAAAAAA=="  # a black pixel
 
 
-def _decoded(sent: object) -> object:
+def _decode_base64(sent: object) -> object:
     """Raises Invalid."""
     if not isinstance(sent, str):
         return sent
@@ -29,80 +29,82 @@ def _decoded(sent: object) -> object:
         return base64.b64decode("".join(sent.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise Invalid(
-            f"the image is not base64: {error}; send the file's bytes so encoded, without `data:` before them",
+            f"the image is not base64: {error}; send the bytes of the file as base64, without `data:` before them",
             code="InvalidImageFormat",
         ) from error
 
 
-Photo = Annotated[bytes, BeforeValidator(_decoded), WithJsonSchema(BASE64)]
+Photo = Annotated[bytes, BeforeValidator(_decode_base64), WithJsonSchema(BASE64)]
 
 
 class PhotoIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"image": SHORTEST}]})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"image": SMALLEST_IMAGE}]})
     image: Photo
 
 
 class PhotosIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"images": [SHORTEST, SHORTEST]}]})
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"images": [SMALLEST_IMAGE, SMALLEST_IMAGE]}]}
+    )
     images: list[Photo] = Field(min_length=1, max_length=2, description="one photo, or two")
 
 
-Sent = TypeVar("Sent", bound=BaseModel)
+PhotoBody = TypeVar("PhotoBody", bound=BaseModel)
 
 
-def sent(shape: type[Sent]) -> Callable[[Request], Awaitable[Sent]]:
-    """A dependency: what a request sends of this shape, whose first field is `image` or `images`.
+def read_photos(shape: type[PhotoBody]) -> Callable[[Request], Awaitable[PhotoBody]]:
+    """Return a dependency that reads a body of this shape, whose first field is `image` or `images`.
 
-    Of a form, that field is the part named `file`, given once or more often, and fields left empty are left out.
+    In a form, this field is the part `file`, which may be repeated. Empty fields of a form are ignored.
     """
 
-    async def read(request: Request) -> Sent:
+    async def read(request: Request) -> PhotoBody:
         try:
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
-                return await run_sync(_of_json, shape, await request.body())
+                return await run_sync(_parse_json, shape, await request.body())
             async with request.form() as form:
-                files = [await part.read() for part in form.getlist(FILE) if isinstance(part, UploadFile)]
+                files = [await part.read() for part in form.getlist(FILE_PART) if isinstance(part, UploadFile)]
                 fields = {name: form[name] for name in shape.model_fields if form.get(name)}
-            return _of_form(shape, files, fields)
+            return _parse_form(shape, files, fields)
         except ClientDisconnect as error:
-            raise Invalid("the body ended before it was whole", code="InvalidRequest") from error
+            raise Invalid("the body ended before it was complete", code="InvalidRequest") from error
 
     return read
 
 
-def _of_json(shape: type[Sent], body: bytes) -> Sent:
+def _parse_json(shape: type[PhotoBody], body: bytes) -> PhotoBody:
     try:
         return shape.model_validate_json(body)
     except ValidationError as error:
-        raise _told(error) from error
+        raise _describe_error(error) from error
 
 
-def _of_form(shape: type[Sent], files: list[bytes], fields: dict[str, Any]) -> Sent:
+def _parse_form(shape: type[PhotoBody], files: list[bytes], fields: dict[str, Any]) -> PhotoBody:
     photo = next(iter(shape.model_fields))
     given = {photo: files if photo == "images" else files[-1]} if files else {}
     try:
         return shape.model_validate({name: value for name, value in fields.items() if name != photo} | given)
     except ValidationError as error:
-        raise _told(error, {photo: FILE}) from error
+        raise _describe_error(error, {photo: FILE_PART}) from error
 
 
-def _told(error: ValidationError, renamed: dict[str, str] | None = None) -> RequestValidationError:
-    """As FastAPI tells of a body that it read itself."""
+def _describe_error(error: ValidationError, renamed: dict[str, str] | None = None) -> RequestValidationError:
+    """Make the error that FastAPI raises for a body that it reads itself. renamed: field -> part of the form"""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     names = renamed or {}
     return RequestValidationError([e | {"loc": ("body", *(names.get(str(p), p) for p in e["loc"]))} for e in errors])
 
 
-def bodies(shape: type[BaseModel], **form: Any) -> dict[str, Any]:
-    """For a route's `openapi_extra`: both ways of sending this shape, and an example of the form."""
+def describe_bodies(shape: type[BaseModel], **form: Any) -> dict[str, Any]:
+    """Return the entries of a route's `openapi_extra` for both ways of sending this shape. form: an example"""
     json = shape.model_json_schema()
     photo = next(iter(shape.model_fields))
     several = {"type": "array", "items": BINARY, "minItems": 1, "maxItems": 2}
     fields = {name: field for name, field in json["properties"].items() if name != photo}
     parts = {
         "type": "object",
-        "properties": {FILE: several if photo == "images" else BINARY} | fields,
-        "required": [FILE],
+        "properties": {FILE_PART: several if photo == "images" else BINARY} | fields,
+        "required": [FILE_PART],
     }
     content = {"multipart/form-data": {"schema": parts, "example": form}, "application/json": {"schema": json}}
     return {"requestBody": {"required": True, "content": content}}

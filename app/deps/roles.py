@@ -1,4 +1,7 @@
-"""Which role a route needs: read by the middleware before a body is, and shown in the OpenAPI document."""
+"""The entries of a route's `openapi_extra` that state its role and the kind of its body.
+
+AuthMiddleware reads them before it reads the body.
+"""
 
 from typing import Any
 

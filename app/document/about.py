@@ -1,43 +1,43 @@
-"""What the document says of the API as a whole."""
+"""The texts of the OpenAPI document about the API as a whole."""
 
 from typing import Any
 
-ABOUT = """\
-Face retrieval: galleries, search by a face, labels of pairs, and metrics that are learned from them.
+API_DESCRIPTION = """\
+Face retrieval: galleries, search by face, labels of pairs of faces, and metrics that are learned from them.
 
 - **Keys**: `Authorization: Bearer KEY`, or `x-api-key: KEY`. A role includes those below it: `admin`, `operator`,
   `reader`. A key may be bound to collections.
 - **Errors** are `application/problem+json`. `code` is for programs; `Retry-After` says when to try again.
-- **Long work** answers 202 with the `Location` of its job.
-- **Lists** answer a page and, where there is more, the `next_token` for the page after it.
-- **`Idempotency-Key`** on a POST: sent again within 24 hours, it is answered as it was the first time.
-- **`X-Request-Id`** of a request is taken over; else one is made.
+- **Long work** is answered with 202 and the `Location` of its job.
+- **Lists** return a page and, if there is more, the `next_token` of the next page.
+- **`Idempotency-Key`** on a POST: if it is sent again within 24 hours, it gets the same answer as the first time.
+- **`X-Request-Id`** of a request is returned in the answer; without it, the service makes one.
 """
-TAGS = {
-    "health": "Probes, figures and versions.",
-    "keys": "Who may do what.",
-    "collections": "Galleries.",
-    "subjects": "People of a gallery.",
-    "faces": "Enrolled faces, one photo at a time or many at once.",
-    "search": "1:N by photo, by enrolled face and by vector; 1:1.",
-    "labels": "Who said what of which pair.",
-    "tasks": "The criteria of likeness.",
-    "methods": "What a training can name: methods, descriptors and their options.",
-    "trainings": "A metric learned from labels, subjects and metadata.",
-    "evaluations": "How well a model, or a way of making one, ranks a collection's faces.",
-    "models": "What was learned: how it was made, and where it serves.",
-    "recognisers": "How faces are described: what can be used, and what each collection uses.",
-    "deployments": "Which model serves a task in a collection.",
-    "jobs": "Anything that takes long.",
+TAG_DESCRIPTIONS = {
+    "health": "Probes, metrics and versions.",
+    "keys": "The keys of clients, with their roles.",
+    "collections": "Sets of enrolled faces that are searched as one.",
+    "subjects": "The people in a collection.",
+    "faces": "Enrolled faces, from single photos or from archives.",
+    "search": "Search 1:N by photo, by enrolled face and by vector, and verify 1:1.",
+    "labels": "Statements of people that two faces are the same or not.",
+    "tasks": "The criteria of likeness, such as identity or age.",
+    "methods": "The methods and descriptors that a training can name, with their options.",
+    "trainings": "Runs that learn a metric from labels, subjects and metadata.",
+    "evaluations": "Measurements of how well a model, or a method, ranks a collection's faces.",
+    "models": "Models: how they were made, and where they serve.",
+    "recognisers": "Ways to describe faces: which are installed, and which each collection uses.",
+    "deployments": "The models that serve a task in a collection.",
+    "jobs": "Long work that a request started.",
 }
-KEYS: dict[str, Any] = {
+SECURITY_SCHEMES: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`"},
     "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-ONCE: dict[str, Any] = {
+IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "of your choice: a repetition with it is answered as the first request was, for 24 hours",
+    "description": "a text of your choice: for 24 hours, a repeated request with it gets the answer of the first one",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "examples": ["0e5b2f6a-upload-17"]},
 }
-SUCCESS = {"200": "done", "201": "it is new", "202": "a job does it", "204": "done; there is nothing to tell"}
+SUCCESS_DESCRIPTIONS = {"200": "done", "201": "created", "202": "accepted; a job does it", "204": "done; no content"}

@@ -1,6 +1,6 @@
-"""The OpenAPI document: what FastAPI cannot know of our answers, added to what it finds by itself.
+"""Complete the OpenAPI document that FastAPI makes with problems, headers, security and examples.
 
-Problems and headers are derived from what an operation takes and needs; a route names only what is special to it.
+Most problems and headers are derived from the parameters and the role of an operation; a route declares only others.
 """
 
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from app.deps import headers
-from app.deps.problems import Problem, Refusal, example
-from app.document.about import ABOUT, KEYS, ONCE, TAGS
-from app.document.deriving import add_headers, add_problems, refusals
+from app.deps.problems import Problem, Refusal, build_example
+from app.document.about import API_DESCRIPTION, IDEMPOTENCY_KEY, SECURITY_SCHEMES, TAG_DESCRIPTIONS
+from app.document.operations import add_headers, add_problems, derive_problems
 
-ANSWERED: JsonSchemaMode = "serialization"
+SCHEMA_MODE: JsonSchemaMode = "serialization"
 
 
 class DocumentedApi(FastAPI):
-    """FastAPI over these routers, with the whole of their document."""
+    """FastAPI with these routers and the complete OpenAPI document."""
 
     def __init__(self, routers: Sequence[APIRouter], **options: Any) -> None:
-        tags = [{"name": name, "description": what} for name, what in TAGS.items()]
+        tags = [{"name": name, "description": description} for name, description in TAG_DESCRIPTIONS.items()]
         super().__init__(
             title="Likeness",
             version="1",
-            description=ABOUT,
+            description=API_DESCRIPTION,
             openapi_tags=tags,
             docs_url=None,  # FastAPI's pages load scripts from a CDN; app/console serves /docs
             redoc_url=None,
@@ -41,33 +41,35 @@ class DocumentedApi(FastAPI):
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             document = super().openapi()
-            _complete(document)
-            _bring_back_nulls(document, [r for r in self.documented if isinstance(r, APIRoute)])
+            _complete_document(document)
+            _restore_nulls(document, [r for r in self.documented if isinstance(r, APIRoute)])
         return super().openapi()
 
 
-def _complete(document: dict[str, Any]) -> None:
-    parts, met = document["components"], set[Refusal]()
+def _complete_document(document: dict[str, Any]) -> None:
+    parts, all_problems = document["components"], set[Refusal]()
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            refusals_found = refusals(path, method, operation)
-            met |= refusals_found
-            add_problems(operation["responses"], refusals_found)
+            problems = derive_problems(path, method, operation)
+            all_problems |= problems
+            add_problems(operation["responses"], problems)
             add_headers(method, operation["responses"])
             operation["responses"] = dict(sorted(operation["responses"].items()))
             role = operation.get("x-role")
-            operation["security"] = [{scheme: [role]} for scheme in KEYS] if role else []
+            operation["security"] = [{scheme: [role]} for scheme in SECURITY_SCHEMES] if role else []
             if role and method == "post":
                 operation.setdefault("parameters", []).append({"$ref": "#/components/parameters/IdempotencyKey"})
     for name in ("HTTPValidationError", "ValidationError"):
         parts["schemas"].pop(name, None)
     parts["schemas"]["Problem"] = Problem.model_json_schema()
-    parts["examples"] = {f"{status}.{code}": example((status, code)) for status, code in sorted(met)}
-    parts |= {"securitySchemes": KEYS, "parameters": {"IdempotencyKey": ONCE}, "headers": headers.components()}
+    parts["examples"] = {f"{status}.{code}": build_example((status, code)) for status, code in sorted(all_problems)}
+    parts["securitySchemes"] = SECURITY_SCHEMES
+    parts["parameters"] = {"IdempotencyKey": IDEMPOTENCY_KEY}
+    parts["headers"] = headers.build_components()
 
 
-def _bring_back_nulls(document: dict[str, Any], routes: Sequence[APIRoute]) -> None:
-    """FastAPI drops every null of its document, and so those of examples, whose fields may be null but not missing."""
+def _restore_nulls(document: dict[str, Any], routes: Sequence[APIRoute]) -> None:
+    """Restore the nulls of examples: FastAPI drops every null of the document, but these fields may not be missing."""
     models = {
         model
         for route in routes
@@ -78,7 +80,7 @@ def _bring_back_nulls(document: dict[str, Any], routes: Sequence[APIRoute]) -> N
         )
         if model is not None
     }
-    _, whole = TypeAdapter.json_schemas([(model, ANSWERED, TypeAdapter(model)) for model in models])
+    _, whole = TypeAdapter.json_schemas([(model, SCHEMA_MODE, TypeAdapter(model)) for model in models])
     for name, schema in document["components"]["schemas"].items():
         schema |= (
             {"examples": operation["examples"]} if "examples" in (operation := whole["$defs"].get(name, {})) else {}

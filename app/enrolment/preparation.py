@@ -1,4 +1,4 @@
-"""What is computed of photos before anything of them is written: where their faces lie, and what is kept for later."""
+"""Describe and embed the faces of photos, before any row is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,52 +16,54 @@ from app.storage.stored_faces import make_cache_files
 from ml.model import Recipe
 from ml.types import Rows
 
-Served = tuple[str, str]
+ModelTask = tuple[str, str]
 """A model and a task that it serves in a collection."""
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """All faces of some photos, one after the other.
+class PreparedPhotos:
+    """The embeddings of all faces of some photos.
 
-    vectors: where they lie, for whatever serves; files: what dear descriptors said of them, to be kept beside the crops
+    vectors: for each model and task of the collection the (n, dim) embeddings, in the order of photos and faces
+    files: names and bytes of cached descriptors, to be stored beside the crops
     """
 
-    vectors: dict[Served, Rows]
+    vectors: dict[ModelTask, Rows]
     files: Sequence[tuple[str, bytes]] = ()
 
 
-def served(session: Session, collection_id: str) -> set[Served]:
-    """Every model that champions, challenges or came before, with its task."""
+def list_models_to_embed(session: Session, collection_id: str) -> set[ModelTask]:
+    """Return every model that is champion, challenger or previous in the collection, with its task."""
     rows = session.scalars(select(Deployment).where(Deployment.collection_id == collection_id))
     return {(m, d.task) for d in rows for m in (d.champion, d.challenger, d.previous) if m is not None}
 
 
-def prepared(resources: Resources, collection_id: str, looked: Sequence[AnalysedPhoto]) -> Prepared:
-    """Each descriptor is asked once, whichever models have it. Raises NotFound."""
+def prepare_photos(resources: Resources, collection_id: str, photos: Sequence[AnalysedPhoto]) -> PreparedPhotos:
+    """Embed the faces for every model of the collection. Each descriptor is computed once. Raises NotFound."""
     with reading(resources.database) as session:
         get_collection(session, collection_id)
-        wanted = served(session, collection_id)
-    if not any(photo.faces for photo in looked):
-        return Prepared({})
-    descriptions = _Descriptions(looked)
+        models = list_models_to_embed(session, collection_id)
+    if not any(photo.faces for photo in photos):
+        return PreparedPhotos({})
+    descriptions = _Descriptions(photos)
     vectors = {}
-    for model, task in wanted:
-        generation = resources.generations.get(model)
-        vectors[model, task] = generation.embed(descriptions.of(generation.recipe), task)
-    return Prepared(vectors, descriptions.files)
+    for model, task in models:
+        loaded = resources.models.get(model)
+        vectors[model, task] = loaded.embed(descriptions.of(loaded.recipe), task)
+    return PreparedPhotos(vectors, descriptions.files)
 
 
 class _Descriptions:
-    """By the key of the descriptor."""
+    """The descriptors of some faces, each computed when a recipe first needs it. rows: descriptor key -> (n, d)"""
 
-    def __init__(self, looked: Sequence[AnalysedPhoto]) -> None:
-        self.names = [(photo.image_id, number) for photo in looked for number in photo.faces]
-        self.faces = [face for photo in looked for face in photo.faces.values()]
+    def __init__(self, photos: Sequence[AnalysedPhoto]) -> None:
+        self.names = [(photo.image_id, number) for photo in photos for number in photo.faces]
+        self.faces = [face for photo in photos for face in photo.faces.values()]
         self.rows: dict[str, Rows] = {}
         self.files: list[tuple[str, bytes]] = []
 
     def of(self, recipe: Recipe) -> Rows:
+        """Return the (n, d) descriptors of a recipe, side by side."""
         for descriptor, key in zip(recipe.built, recipe.keys, strict=True):
             if key in self.rows:
                 continue

@@ -1,7 +1,7 @@
-"""Photos that were looked at become rows: the one way in, for the route and the worker alike.
+"""Store analysed photos as rows. The route and the workers both enrol through `enrol_photos`.
 
-Everything is computed and every file is on the disk before the collection is locked. Under the lock the pointers, the
-files and the photos that are there already are looked at once more, then rows, change number and commit follow.
+All embeddings are computed and all files written before the collection is locked. Under the lock, the pointers, the
+files and the faces that exist already are checked again; then the rows and the change number are written.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,162 +12,183 @@ from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
-from app.enrolment.photo_analysis import AnalysedPhoto, rounded_box
-from app.enrolment.preparation import Prepared, prepared, served
+from app.enrolment.photo_analysis import AnalysedPhoto, round_box
+from app.enrolment.preparation import PreparedPhotos, list_models_to_embed, prepare_photos
 from app.errors import Busy
 from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst
 from app.resources import Resources
 from app.storage.embedding_codec import encode_embeddings
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 
-ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class EnrolmentOutcome:
-    """What became of a photo: its faces with their subjects, or the face that contradicts it."""
+    """The result for one photo.
 
-    looked: AnalysedPhoto
+    faces: with their subjects; new: whether any of them is new
+    conflict: a face of this photo that is enrolled under another subject or role; then no face is enrolled
+    """
+
+    photo: AnalysedPhoto
     faces: tuple[tuple[Face, Subject | None], ...] = ()
     new: bool = False
     conflict: Face | None = None
 
 
-class _Moved(Exception):
-    """The pointers moved, or a file went away, between the preparation and the lock."""
+class _PointersMovedError(Exception):
+    """A pointer moved or a file was deleted between the preparation and the lock."""
 
 
 def enrol_photos(
     resources: Resources,
     collection_id: str,
-    looked: Sequence[AnalysedPhoto],
-    ready: Prepared,
+    photos: Sequence[AnalysedPhoto],
+    prepared: PreparedPhotos,
     record: Callable[[Session, list[EnrolmentOutcome]], None] = lambda session, outcomes: None,
 ) -> list[EnrolmentOutcome]:
-    """Keeps what is new of these photos. `ready` comes from `prepared`; `record` writes in the same transaction.
+    """Store the new faces of these photos.
 
-    Safe to repeat: a photo that is there under the same subject and role is answered as it is there.
-    Raises NotFound, Busy.
+    prepared: of these photos, by `prepare_photos`; record: writes more rows in the same transaction
+
+    Safe to repeat: faces that are enrolled already under the same subject and role are returned as they are.
+    Raises NotFound, or Busy if the pointers keep moving.
     """
-    files = [file for photo in looked for file in photo.files()]
-    for _ in range(ATTEMPTS):
-        resources.blobs.put(collection_id, [*files, *ready.files])
+    files = [file for photo in photos for file in photo.files()]
+    for _ in range(MAX_ATTEMPTS):
+        resources.blobs.put(collection_id, [*files, *prepared.files])
         try:
             with writing(resources.database) as session:
-                outcomes = _Chunk(session, resources, collection_id, looked, ready).keep()
+                outcomes = _EnrolmentTransaction(session, resources, collection_id, photos, prepared).enrol()
                 record(session, outcomes)
-        except _Moved:
-            ready = prepared(resources, collection_id, looked)
+        except _PointersMovedError:
+            prepared = prepare_photos(resources, collection_id, photos)
             continue
         resources.notifier.notify("changes")
         return outcomes
     raise Busy("the models of this collection keep changing; try again")
 
 
-def first_model_wanted(session: Session, collection: Collection, after: int) -> bool:
-    """Whether the collection has faces enough for its first learned model, and nobody has asked for it yet."""
+def needs_first_model(session: Session, collection: Collection, after: int) -> bool:
+    """Whether the collection has at least `after` gallery faces and its first learned model was not requested yet."""
     message = FitFirst(collection=collection.id)
     deployment = session.get(Deployment, (collection.id, "identity"))
     is_requested = exists().where(Job.lock == message.lock, Job.created_at >= collection.created_at)
-    if not after or deployment is None or deployment.champion != FIRST or session.scalar(select(is_requested)):
+    if not after or deployment is None or deployment.champion != LBP_MODEL or session.scalar(select(is_requested)):
         return False
     gallery = select(func.count()).where(Face.collection_id == collection.id, Face.role == "gallery")
     return (session.scalar(gallery) or 0) >= after
 
 
 @dataclass(eq=False)
-class _Chunk:
-    """Some photos on their way into the tables, within one transaction."""
+class _EnrolmentTransaction:
+    """Writes the rows of some photos in one transaction.
+
+    faces: (image id, number) -> face of these photos; people: id -> subject
+    added: position of the embedding -> new face
+    """
 
     session: Session
     resources: Resources
     collection_id: str
-    looked: Sequence[AnalysedPhoto]
-    ready: Prepared
+    photos: Sequence[AnalysedPhoto]
+    prepared: PreparedPhotos
     faces: dict[tuple[str, int], Face] = field(default_factory=dict)
     people: dict[str, Subject] = field(default_factory=dict)
-    added: dict[int, Face] = field(default_factory=dict)  # the number of its vector -> the face
+    added: dict[int, Face] = field(default_factory=dict)
 
-    def keep(self) -> list[EnrolmentOutcome]:
+    def enrol(self) -> list[EnrolmentOutcome]:
+        """Enrol the photos. Raises NotFound, _PointersMovedError."""
         collection = pointers.lock_collection(self.session, self.collection_id)
-        self._check()
-        self._read()
-        self._make_people()
-        outcomes, at = [], 0
-        theirs = {p.pk: p.id for p in self.people.values()}
-        for photo in self.looked:
-            outcomes.append(self._place(photo, collection.change + 1, at, theirs))
-            at += len(photo.faces)
+        self._check_preparation()
+        self._read_existing()
+        self._create_subjects()
+        outcomes, position = [], 0
+        subject_ids = {p.pk: p.id for p in self.people.values()}
+        for photo in self.photos:
+            outcomes.append(self._enrol_photo(photo, collection.change + 1, position, subject_ids))
+            position += len(photo.faces)
         if self.added:
             collection.change += 1
-            self._write()
-            if first_model_wanted(self.session, collection, self.resources.settings.wpca_after_faces):
+            self._write_rows()
+            if needs_first_model(self.session, collection, self.resources.settings.wpca_after_faces):
                 enqueue(self.session, FitFirst(collection=collection.id))
         return outcomes
 
-    def _check(self) -> None:
-        """Raises _Moved."""
-        if (
-            any(photo.faces for photo in self.looked)
-            and not served(self.session, self.collection_id) <= self.ready.vectors.keys()
-        ):
-            raise _Moved
-        names = (name for photo in self.looked for name in photo.names())
+    def _check_preparation(self) -> None:
+        """Raises _PointersMovedError if a model has no embeddings, or a file is missing."""
+        models = list_models_to_embed(self.session, self.collection_id)
+        if any(photo.faces for photo in self.photos) and not models <= self.prepared.vectors.keys():
+            raise _PointersMovedError
+        names = (name for photo in self.photos for name in photo.names())
         if not self.resources.blobs.has(self.collection_id, names):
-            raise _Moved
+            raise _PointersMovedError
 
-    def _read(self) -> None:
-        """What is there already of these photos and people."""
-        images = {photo.image_id for photo in self.looked}
+    def _read_existing(self) -> None:
+        """Read the faces of these photos, and the subjects, that exist already."""
+        images = {photo.image_id for photo in self.photos}
         rows = select(Face).where(Face.collection_id == self.collection_id, Face.image_id.in_(images))
         self.faces = {(f.image_id, f.number): f for f in self.session.scalars(rows)}
-        ids = {photo.wish.subject for photo in self.looked if photo.wish.subject}
+        ids = {photo.request.subject for photo in self.photos if photo.request.subject}
         pks = {f.subject_pk for f in self.faces.values() if f.subject_pk}
-        here = Subject.collection_id == self.collection_id
-        people = [*self.session.scalars(select(Subject).where(here, Subject.id.in_(ids)))]
-        people += self.session.scalars(select(Subject).where(here, Subject.pk.in_(pks)))
+        is_here = Subject.collection_id == self.collection_id
+        people = [*self.session.scalars(select(Subject).where(is_here, Subject.id.in_(ids)))]
+        people += self.session.scalars(select(Subject).where(is_here, Subject.pk.in_(pks)))
         self.people = {p.id: p for p in people}
 
-    def _make_people(self) -> None:
-        """The subjects of new faces, where they are missing."""
-        wishes = [
-            p.wish for p in self.looked if p.wish.number in p.faces and (p.image_id, p.wish.number) not in self.faces
+    def _create_subjects(self) -> None:
+        """Create the subjects of new faces that do not exist yet."""
+        requests = [
+            photo.request
+            for photo in self.photos
+            if photo.request.number in photo.faces and (photo.image_id, photo.request.number) not in self.faces
         ]
-        missing = {w.subject: w.external_id or w.subject for w in wishes if w.subject and w.subject not in self.people}
-        made = {
+        missing = {
+            request.subject: request.external_id or request.subject
+            for request in requests
+            if request.subject and request.subject not in self.people
+        }
+        created = {
             name: Subject(collection_id=self.collection_id, id=name, external_id=external_id)
             for name, external_id in missing.items()
         }
-        self.session.add_all(made.values())
+        self.session.add_all(created.values())
         self.session.flush()
-        self.people |= made
+        self.people |= created
 
-    def _place(self, photo: AnalysedPhoto, change: int, at: int, theirs: dict[int, str]) -> EnrolmentOutcome:
-        """The photo's faces, old or new. at: the number of the vector of the first of them; theirs: people by pk."""
+    def _enrol_photo(
+        self, photo: AnalysedPhoto, change: int, position: int, subject_ids: dict[int, str]
+    ) -> EnrolmentOutcome:
+        """Find or create the rows of the photo's faces.
+
+        position: of the embedding of its first face; subject_ids: pk -> id
+        """
         for number in photo.faces:
-            old = self.faces.get((photo.image_id, number))
-            if old is not None and not _agrees(old, photo, number, theirs):
-                return EnrolmentOutcome(photo, conflict=old)
+            existing = self.faces.get((photo.image_id, number))
+            if existing is not None and not _is_same_enrolment(existing, photo, number, subject_ids):
+                return EnrolmentOutcome(photo, conflict=existing)
         new = False
-        placed = []
-        for vector, number in enumerate(photo.faces, at):
-            subject = self.people[name] if (name := photo.wish.of(number)) else None
+        faces = []
+        for face_position, number in enumerate(photo.faces, position):
+            subject = self.people[name] if (name := photo.request.get_subject(number)) else None
             face = self.faces.get((photo.image_id, number))
             if face is None:
                 new = True
-                face = _row(self.collection_id, photo, number, subject, change)
-                self.faces[photo.image_id, number] = self.added[vector] = face
-            placed.append((face, subject))
-        return EnrolmentOutcome(photo, tuple(placed), new)
+                face = _make_row(self.collection_id, photo, number, subject, change)
+                self.faces[photo.image_id, number] = self.added[face_position] = face
+            faces.append((face, subject))
+        return EnrolmentOutcome(photo, tuple(faces), new)
 
-    def _write(self) -> None:
+    def _write_rows(self) -> None:
+        """Write the new faces and their embeddings."""
         self.session.add_all(self.added.values())
         self.session.flush()
-        numbers, faces = list(self.added), list(self.added.values())
-        for (model, task), rows in self.ready.vectors.items():
-            vectors = encode_embeddings(rows[numbers])
+        positions, faces = list(self.added), list(self.added.values())
+        for (model, task), rows in self.prepared.vectors.items():
+            vectors = encode_embeddings(rows[positions])
             embeddings = [
                 {"model_id": model, "task": task, "face_pk": face.pk, "vector": vector}
                 for face, vector in zip(faces, vectors, strict=True)
@@ -175,24 +196,25 @@ class _Chunk:
             self.session.execute(insert(Embedding), embeddings)
 
 
-def _agrees(face: Face, photo: AnalysedPhoto, number: int, people: dict[int, str]) -> bool:
+def _is_same_enrolment(face: Face, photo: AnalysedPhoto, number: int, people: dict[int, str]) -> bool:
+    """Whether a stored face has the subject and role that the photo is enrolled with."""
     subject = people[face.subject_pk] if face.subject_pk is not None else None
-    return (subject, face.role) == (photo.wish.of(number), photo.wish.role)
+    return (subject, face.role) == (photo.request.get_subject(number), photo.request.role)
 
 
-def _row(collection_id: str, photo: AnalysedPhoto, number: int, subject: Subject | None, change: int) -> Face:
+def _make_row(collection_id: str, photo: AnalysedPhoto, number: int, subject: Subject | None, change: int) -> Face:
     face = photo.faces[number]
     quality = {k: round(v, 3) for k, v in vars(face.quality).items() if k != "reasons"}
     return Face(
         collection_id=collection_id,
         subject_pk=subject.pk if subject else None,
-        role=photo.wish.role,
+        role=photo.request.role,
         image_id=photo.image_id,
         number=number,
-        external_image_id=photo.wish.external_image_id,
-        bounding_box=rounded_box(face.box),
+        external_image_id=photo.request.external_image_id,
+        bounding_box=round_box(face.box),
         landmarks=[[round(float(v), 2) for v in point] for point in face.landmarks],
         quality=quality,
-        attributes=photo.wish.metadata,
+        attributes=photo.request.metadata,
         change=change,
     )

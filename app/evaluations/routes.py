@@ -1,4 +1,4 @@
-"""Evaluations: how well a model, or a way of making one, ranks a collection's faces."""
+"""Start, list and read evaluations, which measure how well a model or a method ranks a collection's faces."""
 
 from typing import Annotated
 
@@ -7,8 +7,8 @@ from fastapi import APIRouter, Path, Query, Response
 from app.db import examples
 from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
-from app.deps.job_response import accepted
-from app.deps.problems import refuses
+from app.deps.job_response import point_to_job
+from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, OPERATOR
 from app.evaluations import service
 from app.evaluations.schemas import EvaluationIn, EvaluationsOut, EvaluationStarted, WholeEvaluationOut
@@ -18,19 +18,19 @@ OfCollection = Annotated[
     Word | None, Query(description="only evaluations of this collection", examples=[examples.COLLECTION])
 ]
 EvaluationId = Annotated[Word, Path(description="an evaluation's id", examples=[examples.EVALUATION])]
-STARTS = refuses((404, "ResourceNotFound"), (422, "UnknownComponent"), (422, "UnknownTask"))
+STARTS = declare_problems((404, "ResourceNotFound"), (422, "UnknownComponent"), (422, "UnknownTask"))
 
 
 @router.post("", status_code=202, summary="Measure a model", openapi_extra={**ADMIN, **STARTS})
 def start_evaluation(
     body: EvaluationIn, session: WriteDep, resources: ResourcesDep, caller: CallerDep, response: Response
 ) -> EvaluationStarted:
-    """A job that ranks the whole gallery for each query, as a search with m = p and no limit would.
+    """Starts a job that ranks the whole gallery for each query, like an exact search (m = p) without a limit.
 
-    With `training`, a model is fitted for each draw, on that draw's training side alone; nothing of it is kept.
+    With `training`, a model is fitted for each draw, only on the training side of that draw, and is not stored.
     """
     job, started = service.start_evaluation(session, resources.settings, caller, body)
-    accepted(response, job)
+    point_to_job(response, job)
     return started
 
 
@@ -42,12 +42,12 @@ def list_evaluations(
     limit: Limit = 100,
     next_token: NextToken = None,
 ) -> EvaluationsOut:
-    """Oldest first, without reports."""
+    """Evaluations without their reports, the oldest first."""
     evaluations, token = service.list_evaluations(session, caller, collection, limit, next_token)
     return EvaluationsOut(evaluations=evaluations, next_token=token)
 
 
 @router.get("/{evaluation_id}", summary="Look at an evaluation", openapi_extra=OPERATOR)
 def get_evaluation(evaluation_id: EvaluationId, session: ReadDep, caller: CallerDep) -> WholeEvaluationOut:
-    """Its report, once there is one: also the result of its job."""
+    """The evaluation with its report, which is also the result of its job."""
     return service.get_evaluation(session, caller, evaluation_id)

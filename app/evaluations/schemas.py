@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for evaluations."""
+
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -5,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from app.db import examples
 from app.db.tables import Evaluation
 from app.deps.job_response import QUEUED, JobOut, State
-from app.learning.evaluation_request import EvaluationRequest, public_report
+from app.learning.evaluation_request import EvaluationRequest, make_public_report
 
 EXAMPLES: list[JsonValue] = [
     {"collection": examples.COLLECTION, "protocol": "retrieval", "draws": 3, "model": "champion"},
@@ -60,34 +62,35 @@ WHOLE: dict[str, Any] = OUT | {"report": REPORT}
 
 
 class EvaluationIn(EvaluationRequest):
-    """What is measured: a model that there is, or what a training makes; on protocol files, draws, or labels."""
+    """What to measure: an existing model, or the models of a training; on protocol files, random draws, or labels."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": EXAMPLES})
 
 
 class EvaluationOut(BaseModel):
-    """A measurement: what was asked, and what came of it."""
+    """An evaluation: its request and its state."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
     collection: str
     state: State
     job: str | None
-    request: dict[str, Any] = Field(description="files by their names alone")
+    request: dict[str, Any] = Field(description="the request; files are listed by name")
     problem: dict[str, Any] | None
     created_at: float
 
     @classmethod
     def of(cls, row: Evaluation, job: JobOut | None) -> "EvaluationOut":
-        return cls(**_common(row, job))
+        return cls(**_common_fields(row, job))
 
 
 class WholeEvaluationOut(EvaluationOut):
-    """With its report: `mean` and `sd` over the draws, each draw, all draws pooled with intervals, and the curves.
+    """An evaluation with its report: `mean` and `sd` over the draws, each draw, all draws `pooled`, and the curves.
 
-    Intervals hold 95 % and resample people. `pooled`: mAP, n-call@K, CMC, FNIR at FPIR, 1-NN error, and under
-    `separation` EER, AUC, FNMR at FMR and how far friends and foes lie apart; for verification these stand at the top,
-    beside `accuracy`. `against`: this less the earlier evaluation, query by query, with the p of a permutation test.
+    Intervals are 95 % and resample people. `pooled` has mAP, n-call@K, CMC, FNIR at FPIR and 1-NN error, and under
+    `separation` EER, AUC, FNMR at FMR and the separation of genuine and impostor distances. For verification, the
+    latter are at the top, beside `accuracy`. `against` has the differences from the earlier evaluation, paired by
+    query, with the p of a permutation test.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [WHOLE]})
@@ -95,7 +98,7 @@ class WholeEvaluationOut(EvaluationOut):
 
     @classmethod
     def of(cls, row: Evaluation, job: JobOut | None) -> "WholeEvaluationOut":
-        return cls(**_common(row, job), report=public_report(row.report))
+        return cls(**_common_fields(row, job), report=make_public_report(row.report))
 
 
 class EvaluationsOut(BaseModel):
@@ -111,7 +114,7 @@ class EvaluationStarted(JobOut):
     evaluation: str
 
 
-def _common(row: Evaluation, job: JobOut | None) -> dict[str, Any]:
+def _common_fields(row: Evaluation, job: JobOut | None) -> dict[str, Any]:
     return {
         "id": row.id,
         "collection": row.request["collection"],

@@ -1,3 +1,5 @@
+"""Start, read and list evaluations."""
+
 from sqlalchemy.orm import Session
 
 from app.config import Settings
@@ -38,18 +40,19 @@ def start_evaluation(
 
 
 def get_evaluation(session: Session, caller: Caller, evaluation: str) -> WholeEvaluationOut:
+    """Return an evaluation with its report. Raises NotFound, Forbidden."""
     row = session.get(Evaluation, evaluation)
     if row is None:
         raise NotFound(f"no evaluation {evaluation!r}")
     caller.check(row.request["collection"])
-    return WholeEvaluationOut.of(row, runs.job_of(session, row))
+    return WholeEvaluationOut.of(row, runs.get_job_of_run(session, row))
 
 
 def list_evaluations(
     session: Session, caller: Caller, collection: str | None, limit: int, next_token: str | None
 ) -> tuple[list[EvaluationOut], str | None]:
     """List evaluations, the oldest first; a key that is bound to collections sees only theirs."""
-    rows, token = runs.listed(session, Evaluation, caller, collection, limit, next_token)
+    rows, token = runs.list_runs(session, Evaluation, caller, collection, limit, next_token)
     return [EvaluationOut.of(*pair) for pair in rows], token
 
 
@@ -82,4 +85,4 @@ def _check_comparable(session: Session, caller: Caller, request: EvaluationIn) -
         raise Invalid(f"evaluation {request.against} has no report to compare with")
     for name in ("collection", "task", "protocol", "by", "tolerance"):
         if row.request.get(name) != getattr(request, name):
-            raise Invalid(f"evaluation {request.against} was of another {name}: {row.request.get(name)}")
+            raise Invalid(f"evaluation {request.against} has another {name}: {row.request.get(name)}")

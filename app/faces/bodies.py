@@ -1,9 +1,9 @@
-"""What the document says of photos and archives, which no schema of ours describes."""
+"""Describe the bodies and answers that are photos, crops and archives for the OpenAPI document."""
 
 from typing import Any
 
 from app.deps import photos
-from app.deps.problems import refuses
+from app.deps.problems import declare_problems
 from app.faces.schemas import PATCH, DirectoryIn, EnrolIn, EnrolledOut
 
 ARCHIVE_FORM = {
@@ -11,10 +11,11 @@ ARCHIVE_FORM = {
     "properties": {"file": photos.BINARY | {"description": "a tar, tar.gz or zip"}},
     "required": ["file"],
 }
-ARCHIVES: dict[str, Any] = {
+IMPORT_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "a tar, tar.gz or zip, told by its bytes; or a folder of the server that its settings allow",
+        "description": "a tar, tar.gz or zip, recognised by its bytes; or a folder of the server that its settings "
+        "allow",
         "content": {
             "application/x-tar": {"schema": {}},
             "application/zip": {"schema": {}},
@@ -24,12 +25,12 @@ ARCHIVES: dict[str, Any] = {
         },
     }
 }
-PHOTO = photos.bodies(EnrolIn, **PATCH, file="badge-0042.jpg")
-ENROLLED: dict[int | str, dict[str, Any]] = {
-    200: {"model": EnrolledOut, "description": "it was there, or no face of it could be enrolled"}
+ENROL_BODY = photos.describe_bodies(EnrolIn, **PATCH, file="badge-0042.jpg")
+ENROLLED_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {"model": EnrolledOut, "description": "the photo was enrolled already, or has no face to enrol"}
 }
-ENROLS = refuses((409, "DuplicateWithOtherSubject"))
-CROP: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {"schema": {}}}}}
-PICTURE: dict[int | str, dict[str, Any]] = {
+ENROL_PROBLEMS = declare_problems((409, "DuplicateWithOtherSubject"))
+CROP_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {"schema": {}}}}}
+PHOTO_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {f"image/{kind}": {"schema": {}} for kind in ("jpeg", "png", "webp", "bmp")}}
 }

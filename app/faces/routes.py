@@ -1,4 +1,4 @@
-"""Enrolled faces, one photo at a time or many at once."""
+"""Enrol photos, import archives, and list, read, change and delete faces."""
 
 from typing import Annotated, Literal
 
@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from app.db import examples
 from app.db.field_types import NO_NUL, CollectionName, FaceName, Role
 from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
-from app.deps.job_response import JobOut, accepted
+from app.deps.job_response import JobOut, point_to_job
 from app.deps.paging import Order
-from app.deps.photos import sent
+from app.deps.photos import read_photos
 from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
 from app.enrolment.photo_analysis import EnrolmentRequest
 from app.faces import bodies, service
@@ -21,13 +21,14 @@ router = APIRouter(prefix="/v1/collections", tags=["faces"])
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 FaceId = Annotated[FaceName, Path(max_length=36)]
-IsAligned = Annotated[bool, Query(description="each photo is one aligned face and is taken as it is")]
+IsAligned = Annotated[bool, Query(description="each photo is one aligned face: skip detection")]
 OfSubject = Annotated[
     str | None, Query(pattern=NO_NUL, description="only faces of this subject", examples=[examples.SUBJECT])
 ]
 OfRole = Annotated[Role | Literal[""] | None, Query(description="only faces of this role", examples=["distractor"])]
 MaxFaces = Annotated[
-    int | None, Query(ge=1, description="by default 1 where a subject is given, else all", examples=[1])
+    int | None,
+    Query(ge=1, description="the most faces to enrol; by default 1 if a subject is given, else all", examples=[1]),
 ]
 Kind = Annotated[CropKind, Query(description="colour: 112 x 112 pixels; grey: 100 x 170")]
 
@@ -36,27 +37,28 @@ Kind = Annotated[CropKind, Query(description="colour: 112 x 112 pixels; grey: 10
     "/{collection}/faces",
     status_code=201,
     summary="Enrol a photo",
-    responses=bodies.ENROLLED,
-    openapi_extra={**OPERATOR, **PHOTO, **bodies.PHOTO, **bodies.ENROLS},
+    responses=bodies.ENROLLED_RESPONSE,
+    openapi_extra={**OPERATOR, **PHOTO, **bodies.ENROL_BODY, **bodies.ENROL_PROBLEMS},
 )
 def enrol_photo(
     collection: CollectionId,
     engine: EngineDep,
     response: Response,
-    body: Annotated[EnrolIn, Depends(sent(EnrolIn))],
+    body: Annotated[EnrolIn, Depends(read_photos(EnrolIn))],
     max_faces: MaxFaces = None,
 ) -> EnrolledOut:
-    """201 with what is new; 200 where the photo was there under the same subject and role, or holds no face to enrol.
+    """201 with the new faces. 200 if the photo is enrolled already under the same subject and role, or has no face to
+    enrol.
 
-    With a subject, only the largest face belongs to it. With `bounding_box`, only the face there is enrolled, and the
-    subject, if one is given, is whose face that is. 409 `DuplicateWithOtherSubject` where the photo is enrolled
-    under another subject or role; 422 `InvalidImageFormat`, `ImageTooLarge`.
+    With a subject, only the largest face belongs to it. With `bounding_box`, only the face there is enrolled, and it
+    belongs to the subject, if one is given. 409 `DuplicateWithOtherSubject` if the photo is enrolled under another
+    subject or role; 422 `InvalidImageFormat`, `ImageTooLarge`.
     """
-    wish = EnrolmentRequest(
+    request = EnrolmentRequest(
         subject=body.subject, role=body.role, external_image_id=body.external_image_id, metadata=body.metadata,
         aligned=body.aligned, max_faces=max_faces, bounding_box=body.box,
     )  # fmt: skip
-    enrolled, new = service.add(engine, collection, body.image, wish)
+    enrolled, new = service.enrol_photo(engine, collection, body.image, request)
     response.status_code = 201 if new else 200
     return enrolled
 
@@ -65,7 +67,7 @@ def enrol_photo(
     "/{collection}:import",
     status_code=202,
     summary="Import many photos",
-    openapi_extra={**OPERATOR, **ARCHIVE, **bodies.ARCHIVES},
+    openapi_extra={**OPERATOR, **ARCHIVE, **bodies.IMPORT_BODY},
 )
 def import_archive(
     collection: CollectionId,
@@ -73,16 +75,17 @@ def import_archive(
     resources: ResourcesDep,
     session: WriteDep,
     response: Response,
-    role: Annotated[Role, Query(description="distractor: faces of nobody of interest")] = "gallery",
+    role: Annotated[Role, Query(description="distractor: faces of people who are not of interest")] = "gallery",
     aligned: IsAligned = False,
 ) -> JobOut:
-    """A photo's first folder is its subject, which is made; or `manifest.csv` or `manifest.jsonl` in the archive says.
+    """The first folder of a photo's path names its subject, which is created if it is new; a `manifest.csv` or
+    `manifest.jsonl` in the archive may name others.
 
-    The job has one item for each file, `done` or `failed` with its reasons, and succeeds once the serving index holds
-    them. An archive with `..`, absolute paths, links, or over a limit is refused whole.
+    The job has one item for each file, `done` or `failed` with its reasons. It succeeds once the serving index holds
+    the faces. An archive with `..`, absolute paths or links, or one that exceeds a limit, is refused as a whole.
     """
-    job = service.accept(resources, session, collection, path, role, aligned)
-    accepted(response, job)
+    job = service.accept_import(resources, session, collection, path, role, aligned)
+    point_to_job(response, job)
     return JobOut.of(job)
 
 
@@ -96,14 +99,14 @@ def list_faces(
     limit: Limit = 100,
     next_token: NextToken = None,
 ) -> FacesOut:
-    """In the order of their enrolment; with `order=newest` the last enrolled first."""
-    return service.listed(session, collection, service.FaceFilter(subject, role, order), limit, next_token)
+    """Faces in the order of their enrolment; with `order=newest`, the last enrolled come first."""
+    return service.list_faces(session, collection, service.FaceFilter(subject, role, order), limit, next_token)
 
 
 @router.get("/{collection}/faces/{face_id}", summary="Look at a face", openapi_extra=READER)
 def get_face(collection: CollectionId, face_id: FaceId, session: ReadDep) -> FaceOut:
-    """Where it was found, how good it is, and whose it is."""
-    return service.shown(session, [service.get(session, collection, face_id)])[0]
+    """The face: its photo, its place in the photo, its quality and its subject."""
+    return service.describe_faces(session, [service.get_face(session, collection, face_id)])[0]
 
 
 @router.get(
@@ -111,14 +114,14 @@ def get_face(collection: CollectionId, face_id: FaceId, session: ReadDep) -> Fac
     summary="A face's crop",
     response_class=Response,
     openapi_extra=READER,
-    responses=bodies.CROP,
+    responses=bodies.CROP_RESPONSE,
 )
 def get_crop(
     collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep, kind: Kind = "colour"
 ) -> Response:
     """The aligned face as PNG: `colour` 112 x 112, `grey` 100 x 170."""
-    crop = service.crop(session, resources.blobs, collection, face_id, kind)
-    return Response(crop, media_type="image/png", headers=service.PRIVATE)
+    crop = service.read_crop(session, resources.blobs, collection, face_id, kind)
+    return Response(crop, media_type="image/png", headers=service.PRIVATE_HEADERS)
 
 
 @router.get(
@@ -126,21 +129,21 @@ def get_crop(
     summary="A face's photo",
     response_class=Response,
     openapi_extra=READER,
-    responses=bodies.PICTURE,
+    responses=bodies.PHOTO_RESPONSE,
 )
 def get_photo(collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep) -> Response:
     """The photo as it was uploaded."""
-    photo = service.photo(session, resources.blobs, collection, face_id)
-    return Response(photo, media_type=service.media_type(photo), headers=service.PRIVATE)
+    photo = service.read_photo(session, resources.blobs, collection, face_id)
+    return Response(photo, media_type=service.guess_media_type(photo), headers=service.PRIVATE_HEADERS)
 
 
 @router.patch("/{collection}/faces/{face_id}", summary="Change a face", openapi_extra=OPERATOR)
 def change_face(collection: CollectionId, face_id: FaceId, body: FacePatch, session: WriteDep) -> FaceOut:
-    """Its subject, role, external id or metadata; what is left out stays."""
-    return service.change(session, collection, face_id, body)
+    """Changes the subject, role, external id or metadata. Fields that are left out keep their values."""
+    return service.change_face(session, collection, face_id, body)
 
 
 @router.delete("/{collection}/faces/{face_id}", status_code=204, summary="Delete a face", openapi_extra=OPERATOR)
 def delete_face(collection: CollectionId, face_id: FaceId, session: WriteDep) -> None:
-    """With its labels, embeddings and index entries; its files follow by a job."""
-    service.remove(session, collection, face_id)
+    """Deletes the face with its labels, embeddings and index entries. A job deletes its files."""
+    service.delete_face(session, collection, face_id)

@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for faces."""
+
 from typing import Annotated, Any, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -6,12 +8,12 @@ from pydantic_core import from_json
 from app.db import examples
 from app.db.field_types import ExternalImageId, Metadata, Role, SubjectId
 from app.db.tables import Face, Subject
-from app.deps.photos import SHORTEST, PhotoIn
-from app.deps.shapes import BoundingBox, SubjectRef
+from app.deps.photos import SMALLEST_IMAGE, PhotoIn
+from app.deps.shared_schemas import BoundingBox, SubjectRef
 from app.enrolment.photo_analysis import Unindexed
 from ml.types import Box
 
-MAX_PIXELS = 1_000_000  # of a side
+MAX_COORDINATE_PIXELS = 1_000_000
 
 EXAMPLE: dict[str, Any] = {
     "face_id": examples.FACE,
@@ -43,12 +45,12 @@ BOX_SCHEMA: dict[str, Any] = {
     "examples": [examples.BOX],
 }
 PATCH: dict[str, Any] = {"subject": examples.SUBJECT, "metadata": {"age": 36}}
-ENROL: dict[str, Any] = PATCH | {"image": SHORTEST, "role": "gallery", "external_image_id": "badge-0042.jpg"}
+ENROL: dict[str, Any] = PATCH | {"image": SMALLEST_IMAGE, "role": "gallery", "external_image_id": "badge-0042.jpg"}
 
 
 class FaceOut(BaseModel):
-    """An enrolled face. Points and boxes are in pixels of the upright photo; landmarks are the left eye, the right eye,
-    the nose, the left and the right corner of the mouth, as the viewer sees them."""
+    """An enrolled face. Points and boxes are in pixels of the upright photo. The landmarks are the left eye, the right
+    eye, the nose, and the left and the right corner of the mouth, as the viewer sees them."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
     face_id: str
@@ -79,20 +81,21 @@ class FaceOut(BaseModel):
 
 
 class UnindexedOut(BaseModel):
-    """What was seen and not enrolled: NO_FACE, NO_LANDMARKS, EXCEEDS_MAX_FACES, LOW_QUALITY_SHARPNESS,
-    SMALL_BOUNDING_BOX, EXTREME_POSE, LOW_BRIGHTNESS, HIGH_BRIGHTNESS, LOW_CONTRAST, LOW_CONFIDENCE."""
+    """A face, or a photo without one, that was not enrolled. The reasons are NO_FACE, NO_LANDMARKS, EXCEEDS_MAX_FACES,
+    LOW_QUALITY_SHARPNESS, SMALL_BOUNDING_BOX, EXTREME_POSE, LOW_BRIGHTNESS, HIGH_BRIGHTNESS, LOW_CONTRAST and
+    LOW_CONFIDENCE."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [UNINDEXED]})
     bounding_box: BoundingBox | None
     reasons: list[str]
 
     @classmethod
-    def of(cls, seen: Unindexed) -> Self:
-        return cls(bounding_box=cast(BoundingBox | None, seen.bounding_box), reasons=list(seen.reasons))
+    def of(cls, face: Unindexed) -> Self:
+        return cls(bounding_box=cast(BoundingBox | None, face.bounding_box), reasons=list(face.reasons))
 
 
-def _object(value: object) -> object:
-    """A form has JSON as text."""
+def _parse_json(value: object) -> object:
+    """Parse a value that a form sends as JSON text."""
     return from_json(value) if isinstance(value, str) else value
 
 
@@ -100,38 +103,39 @@ class BoxIn(BaseModel):
     """A rectangle in pixels of the upright photo; x and y are its top-left corner."""
 
     model_config = ConfigDict(extra="forbid")
-    x: Annotated[float, Field(allow_inf_nan=False, ge=-MAX_PIXELS, le=MAX_PIXELS)]
-    y: Annotated[float, Field(allow_inf_nan=False, ge=-MAX_PIXELS, le=MAX_PIXELS)]
-    width: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_PIXELS)]
-    height: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_PIXELS)]
+    x: Annotated[float, Field(allow_inf_nan=False, ge=-MAX_COORDINATE_PIXELS, le=MAX_COORDINATE_PIXELS)]
+    y: Annotated[float, Field(allow_inf_nan=False, ge=-MAX_COORDINATE_PIXELS, le=MAX_COORDINATE_PIXELS)]
+    width: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_COORDINATE_PIXELS)]
+    height: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_COORDINATE_PIXELS)]
 
 
 class EnrolIn(PhotoIn):
     model_config = ConfigDict(json_schema_extra={"examples": [ENROL]})
-    subject: SubjectId | None = Field(None, description="whose face it is; made where it is missing")
-    role: Role = Field("gallery", description="distractor: a face of nobody of interest")
+    subject: SubjectId | None = Field(None, description="the subject of the face; created if it is new")
+    role: Role = Field("gallery", description="distractor: a face of somebody who is not of interest")
     external_image_id: ExternalImageId | None = None
-    metadata: Annotated[Metadata, BeforeValidator(_object)] = Field({}, description="a JSON object")
-    aligned: bool = Field(False, description="it is one aligned face and is taken as it is")
-    bounding_box: Annotated[BoxIn | None, BeforeValidator(_object), WithJsonSchema(BOX_SCHEMA)] = Field(
-        None, description="enrol only the face here, as the answer of a search gives it; then max_faces has no effect"
+    metadata: Annotated[Metadata, BeforeValidator(_parse_json)] = Field({}, description="a JSON object")
+    aligned: bool = Field(False, description="the photo is one aligned face: skip detection")
+    bounding_box: Annotated[BoxIn | None, BeforeValidator(_parse_json), WithJsonSchema(BOX_SCHEMA)] = Field(
+        None,
+        description="enrol only the face at this box, as a search returns it; max_faces then has no effect",
     )
 
     @model_validator(mode="after")
-    def _chooses_once(self) -> Self:
+    def _check_bounding_box(self) -> Self:
         if self.aligned and self.bounding_box is not None:
             raise ValueError("an aligned photo is one face: leave out bounding_box")
         return self
 
     @property
     def box(self) -> Box | None:
-        """Where the one face is that is to be enrolled."""
-        given = self.bounding_box
-        return None if given is None else Box(given.x, given.y, given.width, given.height)
+        """The bounding box of the only face to enrol; None means all faces."""
+        box = self.bounding_box
+        return None if box is None else Box(box.x, box.y, box.width, box.height)
 
 
 class EnrolledOut(BaseModel):
-    """Of one photo: what is enrolled, and what is not and why."""
+    """The faces of one photo that are enrolled, and those that are not, with the reasons."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ENROLLED]})
     face_records: list[FaceOut]
@@ -145,17 +149,17 @@ class FacesOut(BaseModel):
 
 
 class FacePatch(BaseModel):
-    """Fields that are left out stay as they are."""
+    """Fields that are left out keep their values."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [PATCH]})
-    subject: SubjectId | None = Field(None, description="made where it is missing; null: nobody's face")
+    subject: SubjectId | None = Field(None, description="created if it is new; null: the face has no subject")
     role: Role = "gallery"
     external_image_id: ExternalImageId | None = None
-    metadata: Metadata = Field({}, description="takes the place of all that was there")
+    metadata: Metadata = Field({}, description="replaces all metadata of the face")
 
 
 class DirectoryIn(BaseModel):
-    """A folder on the server, in one that `import_roots` in its settings names."""
+    """A folder on the server. It must be inside a folder that the setting `import_roots` names."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"directory": "/data/staff"}]})
     directory: str = Field(min_length=1, max_length=4096, description="its path on the server")

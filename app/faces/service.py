@@ -1,4 +1,4 @@
-"""Faces: enrolled, listed, changed, removed; archives accepted."""
+"""Enrol, list, change and delete faces, and accept archives for import."""
 
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -10,10 +10,10 @@ from app.db.field_types import Role
 from app.db.lookups import get_collection
 from app.db.session import reading
 from app.db.tables import Face, Job, Subject
-from app.deps.paging import page
-from app.enrolment.archives import ArchiveLimits, check_first
+from app.deps.paging import read_page
+from app.enrolment.archives import ArchiveLimits, check_first_entries
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
-from app.enrolment.preparation import prepared
+from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
@@ -26,27 +26,30 @@ from app.serving.engine import Engine
 from app.storage.blob_store import Blobs
 from ml.types import CropKind
 
-PRIVATE = {"Cache-Control": "private, max-age=60", "X-Content-Type-Options": "nosniff"}
+PRIVATE_HEADERS = {"Cache-Control": "private, max-age=60", "X-Content-Type-Options": "nosniff"}
 
 
-def add(engine: Engine, collection: str, data: bytes, wish: EnrolmentRequest) -> tuple[EnrolledOut, bool]:
-    """The photo's faces, and whether any of them is new. Raises NotFound, Conflict, Busy, ml.Unreadable."""
+def enrol_photo(engine: Engine, collection: str, data: bytes, request: EnrolmentRequest) -> tuple[EnrolledOut, bool]:
+    """Enrol the faces of one photo. Returns them, and whether any of them is new.
+
+    Raises NotFound, Conflict (enrolled under another subject or role), Busy, ml.Unreadable.
+    """
     resources = engine.resources
-    known(resources, collection)
+    check_collection(resources, collection)
     with engine.slots.reserve():
-        looked = analyse_photo(resources, data, wish)
-        ready = prepared(resources, collection, [looked])
-    [outcome] = enrol_photos(resources, collection, [looked], ready)
-    return _told(outcome), outcome.new
+        photo = analyse_photo(resources, data, request)
+        prepared = prepare_photos(resources, collection, [photo])
+    [outcome] = enrol_photos(resources, collection, [photo], prepared)
+    return _describe_outcome(outcome), outcome.new
 
 
-def known(resources: Resources, collection: str) -> None:
-    """Before anything dear is done. Raises NotFound."""
+def check_collection(resources: Resources, collection: str) -> None:
+    """Check that the collection exists, before any costly work. Raises NotFound."""
     with reading(resources.database) as session:
         get_collection(session, collection)
 
 
-def _told(outcome: EnrolmentOutcome) -> EnrolledOut:
+def _describe_outcome(outcome: EnrolmentOutcome) -> EnrolledOut:
     if outcome.conflict is not None:
         raise Conflict(
             "this photo is enrolled under another subject or role; change or delete that face first",
@@ -55,62 +58,63 @@ def _told(outcome: EnrolmentOutcome) -> EnrolledOut:
         )
     return EnrolledOut(
         face_records=[FaceOut.of(face, subject) for face, subject in outcome.faces],
-        unindexed_faces=[UnindexedOut.of(seen) for seen in outcome.looked.unindexed],
+        unindexed_faces=[UnindexedOut.of(face) for face in outcome.photo.unindexed],
     )
 
 
 class FaceFilter(NamedTuple):
-    """Which faces are listed, and in what order; an empty subject or role is none."""
+    """Which faces to list, and in which order. An empty subject or role does not filter."""
 
     subject: str | None
     role: str | None
     order: Literal["oldest", "newest"] = "oldest"
 
 
-def listed(session: Session, collection: str, wanted: FaceFilter, limit: int, token: str | None) -> FacesOut:
-    """By their enrolment, one page of them. Raises NotFound, Invalid."""
+def list_faces(session: Session, collection: str, face_filter: FaceFilter, limit: int, token: str | None) -> FacesOut:
+    """List faces in the order of their enrolment, one page of them. Raises NotFound, or Invalid for a wrong token."""
     get_collection(session, collection)
     where: list[ColumnElement[bool]] = [Face.collection_id == collection]
-    if wanted.subject:
-        where.append(Face.subject_pk == subjects.get(session, collection, wanted.subject).pk)
-    if wanted.role:
-        where.append(Face.role == wanted.role)
-    faces, following = page(session, Face, Face.pk, limit, token, *where, order=wanted.order)
-    return FacesOut(faces=shown(session, faces), next_token=following)
+    if face_filter.subject:
+        where.append(Face.subject_pk == subjects.get_subject(session, collection, face_filter.subject).pk)
+    if face_filter.role:
+        where.append(Face.role == face_filter.role)
+    faces, next_token = read_page(session, Face, Face.pk, limit, token, *where, order=face_filter.order)
+    return FacesOut(faces=describe_faces(session, faces), next_token=next_token)
 
 
-def shown(session: Session, faces: list[Face]) -> list[FaceOut]:
+def describe_faces(session: Session, faces: list[Face]) -> list[FaceOut]:
+    """Describe faces, each with its subject."""
     pks = {f.subject_pk for f in faces}
     subjects = {s.pk: s for s in session.scalars(select(Subject).where(Subject.pk.in_(pks - {None})))}
     return [FaceOut.of(f, subjects.get(f.subject_pk or 0)) for f in faces]
 
 
-def get(session: Session, collection: str, face_id: str) -> Face:
-    """Raises NotFound."""
+def get_face(session: Session, collection: str, face_id: str) -> Face:
+    """Return the face. Raises NotFound."""
     face = session.scalar(select(Face).where(Face.collection_id == collection, Face.face_id == face_id))
     if face is None:
         raise NotFound(f"no face {face_id!r} in collection {collection!r}")
     return face
 
 
-def crop(session: Session, blobs: Blobs, collection: str, face_id: str, kind: CropKind) -> bytes:
-    """PNG. Raises NotFound."""
-    face = get(session, collection, face_id)
+def read_crop(session: Session, blobs: Blobs, collection: str, face_id: str, kind: CropKind) -> bytes:
+    """Return the crop as PNG. Raises NotFound."""
+    face = get_face(session, collection, face_id)
     return blobs.get(collection, Blobs.crop(face.image_id, face.number, kind))
 
 
-def photo(session: Session, blobs: Blobs, collection: str, face_id: str) -> bytes:
-    """As it was uploaded. Raises NotFound."""
-    return blobs.get(collection, Blobs.photo(get(session, collection, face_id).image_id))
+def read_photo(session: Session, blobs: Blobs, collection: str, face_id: str) -> bytes:
+    """Return the photo as it was uploaded. Raises NotFound."""
+    return blobs.get(collection, Blobs.photo(get_face(session, collection, face_id).image_id))
 
 
-def change(session: Session, collection: str, face_id: str, patch: FacePatch) -> FaceOut:
-    """A change like any other: followers hear of it. Raises NotFound."""
+def change_face(session: Session, collection: str, face_id: str, patch: FacePatch) -> FaceOut:
+    """Change the fields that the patch states. Followers apply the change to their indexes. Raises NotFound."""
     gallery = pointers.lock_collection(session, collection)
-    face = get(session, collection, face_id)
+    face = get_face(session, collection, face_id)
     given = patch.model_fields_set
     if "subject" in given:
-        subject = subjects.get_or_create(session, gallery, patch.subject) if patch.subject else None
+        subject = subjects.get_or_create_subject(session, gallery, patch.subject) if patch.subject else None
         face.subject_pk = subject.pk if subject else None
     for name in given & {"role", "external_image_id"}:
         setattr(face, name, getattr(patch, name))
@@ -119,40 +123,45 @@ def change(session: Session, collection: str, face_id: str, patch: FacePatch) ->
     gallery.change += 1
     face.change = gallery.change
     session.flush()
-    return shown(session, [face])[0]
+    return describe_faces(session, [face])[0]
 
 
-def remove(session: Session, collection: str, face_id: str) -> None:
-    """Its row, labels and embeddings now, its files by a job. Raises NotFound."""
+def delete_face(session: Session, collection: str, face_id: str) -> None:
+    """Delete the face with its labels and embeddings, and enqueue the job that deletes its files. Raises NotFound."""
     gallery = pointers.lock_collection(session, collection)
-    subjects.erase(session, gallery, Face.pk == get(session, collection, face_id).pk)
+    subjects.erase_faces(session, gallery, Face.pk == get_face(session, collection, face_id).pk)
 
 
-def accept(resources: Resources, session: Session, collection: str, path: Path, role: Role, aligned: bool) -> Job:
-    """The import of an archive that lies whole on the disk. Raises Invalid, TooLarge, Forbidden, NotFound."""
-    uploaded = path.parent == resources.uploads
-    if not uploaded:
-        path = _allowed(resources, path)
-    check_first(path, ArchiveLimits.of(resources.settings))
+def accept_import(
+    resources: Resources, session: Session, collection: str, path: Path, role: Role, aligned: bool
+) -> Job:
+    """Check an uploaded archive or a folder of the server, and enqueue its import.
+
+    Raises Invalid, TooLarge, Forbidden (a folder outside of `import_roots`), NotFound.
+    """
+    is_uploaded = path.parent == resources.uploads
+    if not is_uploaded:
+        path = _resolve_allowed_folder(resources, path)
+    check_first_entries(path, ArchiveLimits.of(resources.settings))
     get_collection(session, collection)
     message = ImportArchive(
-        collection=collection, path=str(path.resolve()), role=role, aligned=aligned, remove_after=uploaded
+        collection=collection, path=str(path.resolve()), role=role, aligned=aligned, remove_after=is_uploaded
     )
     return enqueue(session, message)
 
 
-def _allowed(resources: Resources, path: Path) -> Path:
-    """The folder itself, all links followed, if it lies in one that the settings name."""
+def _resolve_allowed_folder(resources: Resources, path: Path) -> Path:
+    """Return the folder with all links resolved. Raises Forbidden if it is outside of `import_roots`, Invalid."""
     roots = [root.resolve() for root in resources.settings.import_roots]
     real = path.resolve()
     if not any(real.is_relative_to(root) for root in roots):
-        raise Forbidden(f"{path} is in none of the folders that `import_roots` in the settings names")
+        raise Forbidden(f"{path} is not inside any folder that the setting `import_roots` names")
     if not real.is_dir():
         raise Invalid(f"{path} is not a folder on the server")
     return real
 
 
-def media_type(data: bytes) -> str:
-    """The media type of a photo, by its bytes."""
+def guess_media_type(data: bytes) -> str:
+    """Return the media type of a photo, recognised by its first two bytes."""
     kinds = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png", b"RI": "image/webp", b"BM": "image/bmp"}
     return kinds.get(data[:2], "application/octet-stream")

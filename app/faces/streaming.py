@@ -1,4 +1,4 @@
-"""An archive on its way from the wire to the disk: the one body that is never held in memory."""
+"""Stream an uploaded archive to the disk, so that it is never held in memory."""
 
 import os
 from collections.abc import AsyncIterator
@@ -19,48 +19,48 @@ from app.deps import ResourcesDep
 from app.errors import Invalid, TooLarge
 from app.faces.schemas import DirectoryIn
 from app.resources import Resources
-from app.storage.blob_store import disk_error
+from app.storage.blob_store import make_disk_error
 
-STEP = 2**20
-LONGEST_JSON = 65_536
+WRITE_BYTES = 2**20
+MAX_JSON_BYTES = 65_536
 
 
-async def received(request: Request, collection: CollectionName, resources: ResourcesDep) -> AsyncIterator[Path]:
-    """The uploaded archive, synced, or the folder that the body names. What no import takes is removed again.
+async def receive_import(request: Request, collection: CollectionName, resources: ResourcesDep) -> AsyncIterator[Path]:
+    """Yield the path of the uploaded archive, which is synced, or of the folder that the body names.
 
-    Raises NotFound before anything is read; Invalid, TooLarge.
+    If the request fails, the upload is deleted. Raises NotFound before the body is read, Invalid, TooLarge.
     """
-    await run_sync(_known, resources, collection)
+    await run_sync(_check_collection, resources, collection)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind == b"application/json":
-        yield await _directory(request)
+        yield await _read_directory(request)
         return
     path = resources.uploads / new_id()
     blocks: AsyncIterator[bytes] = request.stream()
     if kind == b"multipart/form-data":
-        blocks = _file_part(blocks, options.get(b"boundary", b""))
+        blocks = _iterate_file_part(blocks, options.get(b"boundary", b""))
     try:
-        await _keep(path, blocks)
+        await _write_upload(path, blocks)
         yield path
     except BaseException:
         path.unlink(missing_ok=True)
         raise
 
 
-ReceivedDep = Annotated[Path, Depends(received, scope="function")]
+ReceivedDep = Annotated[Path, Depends(receive_import, scope="function")]
 
 
-def _known(resources: Resources, collection: str) -> None:
+def _check_collection(resources: Resources, collection: str) -> None:
     with reading(resources.database) as session:
         get_collection(session, collection)
 
 
-async def _directory(request: Request) -> Path:
+async def _read_directory(request: Request) -> Path:
     body = b""
     async for block in request.stream():
         body += block
-        if len(body) > LONGEST_JSON:
-            raise TooLarge(f"as JSON the body may have {LONGEST_JSON:,} bytes; send an archive as tar or zip")
+        if len(body) > MAX_JSON_BYTES:
+            raise TooLarge(f"a JSON body may have {MAX_JSON_BYTES:,} bytes; send an archive as tar or zip")
     try:
         return Path(DirectoryIn.model_validate_json(body).directory)
     except ValidationError as error:
@@ -68,50 +68,53 @@ async def _directory(request: Request) -> Path:
         raise Invalid(f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}") from error
 
 
-async def _keep(path: Path, blocks: AsyncIterator[bytes]) -> None:
-    """Written a megabyte at a time, by a thread, so that other requests go on."""
-    waiting = bytearray()
+async def _write_upload(path: Path, blocks: AsyncIterator[bytes]) -> None:
+    """Write the blocks to the file, a megabyte at a time in a thread, so that other requests are not held up."""
+    buffered = bytearray()
     try:
         with path.open("wb") as file:
             async for block in blocks:
-                waiting += block
-                if len(waiting) >= STEP:
-                    await run_sync(file.write, bytes(waiting))
-                    waiting.clear()
-            await run_sync(_finish, file, bytes(waiting))
+                buffered += block
+                if len(buffered) >= WRITE_BYTES:
+                    await run_sync(file.write, bytes(buffered))
+                    buffered.clear()
+            await run_sync(_write_rest, file, bytes(buffered))
     except OSError as error:
-        raise disk_error(error) from error
+        raise make_disk_error(error) from error
     if not path.stat().st_size:
         raise Invalid("the body is empty; send a tar or zip archive", code="InvalidArchive")
 
 
-def _finish(file: BinaryIO, rest: bytes) -> None:
+def _write_rest(file: BinaryIO, rest: bytes) -> None:
     file.write(rest)
     file.flush()
     os.fsync(file.fileno())
 
 
-async def _file_part(blocks: AsyncIterator[bytes], boundary: bytes) -> AsyncIterator[bytes]:
-    """The bytes of the one part named `file`. Raises Invalid."""
-    part = _Part()
+async def _iterate_file_part(blocks: AsyncIterator[bytes], boundary: bytes) -> AsyncIterator[bytes]:
+    """Yield the bytes of the only part, which must be named `file`. Raises Invalid."""
+    part = _FilePart()
     try:
         parser = MultipartParser(boundary, part.callbacks())  # type: ignore[arg-type]
         async for block in blocks:
             parser.write(block)
-            yield part.taken()
+            yield part.take_data()
     except FormParserError as error:
-        raise Invalid(f"the body is not whole multipart/form-data: {error}", code="InvalidRequest") from error
-    if not part.seen:
+        raise Invalid(f"the body is not complete multipart/form-data: {error}", code="InvalidRequest") from error
+    if not part.is_found:
         raise Invalid("the form has no part named `file`", code="InvalidRequest")
-    if not part.ended:
+    if not part.is_complete:
         raise Invalid("the form ends before its last boundary: the upload was cut off", code="InvalidRequest")
 
 
-class _Part:
-    """Collects what the parser reads: the headers of the part, its bytes, and the end of the form."""
+class _FilePart:
+    """Collects what the parser reports: the headers of the part, its bytes, and the end of the form.
+
+    is_found: the part is named `file`; is_complete: the form has its last boundary
+    """
 
     def __init__(self) -> None:
-        self.seen = self.ended = False
+        self.is_found = self.is_complete = False
         self._name = self._value = b""
         self._blocks: list[bytes] = []
 
@@ -124,7 +127,8 @@ class _Part:
             "on_end": self._on_end,
         }
 
-    def taken(self) -> bytes:
+    def take_data(self) -> bytes:
+        """Return the bytes since the last call."""
         data = b"".join(self._blocks)
         self._blocks.clear()
         return data
@@ -141,12 +145,12 @@ class _Part:
         if name != b"content-disposition":
             return
         part = parse_options_header(value)[1].get(b"name", b"").decode("latin-1")
-        if part != "file" or self.seen:
-            raise Invalid(f"one part named `file` is taken, not {part!r}; role and aligned go into the query")
-        self.seen = True
+        if part != "file" or self.is_found:
+            raise Invalid(f"the form must have one part named `file`, not {part!r}; send role and aligned in the query")
+        self.is_found = True
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         self._blocks.append(data[start:end])
 
     def _on_end(self) -> None:
-        self.ended = True
+        self.is_complete = True

@@ -16,7 +16,7 @@ MAX_IMAGES_PER_JOB = 1_000
 
 @dataclass(frozen=True)
 class Receipt:
-    """What was erased. jobs: those that remove the files."""
+    """How many rows were erased. jobs: the ids of the jobs that delete the files."""
 
     faces: int
     labels: int
@@ -24,22 +24,23 @@ class Receipt:
     jobs: tuple[str, ...]
 
 
-def find(session: Session, collection_id: str, subject_id: str) -> Subject | None:
+def find_subject(session: Session, collection_id: str, subject_id: str) -> Subject | None:
+    """Return the subject, or None if there is none."""
     return session.scalar(select(Subject).where(Subject.collection_id == collection_id, Subject.id == subject_id))
 
 
-def get(session: Session, collection_id: str, subject_id: str) -> Subject:
-    """Raises NotFound."""
+def get_subject(session: Session, collection_id: str, subject_id: str) -> Subject:
+    """Return the subject. Raises NotFound if there is no such collection or subject."""
     get_collection(session, collection_id)
-    subject = find(session, collection_id, subject_id)
+    subject = find_subject(session, collection_id, subject_id)
     if subject is None:
         raise NotFound(f"no subject {subject_id!r} in collection {collection_id!r}")
     return subject
 
 
-def get_or_create(session: Session, collection: Collection, subject_id: str) -> Subject:
-    """The caller has locked the collection, so that two requests create one subject."""
-    subject = find(session, collection.id, subject_id)
+def get_or_create_subject(session: Session, collection: Collection, subject_id: str) -> Subject:
+    """Return the subject, created if it is new. The collection must be locked, so that no two requests create it."""
+    subject = find_subject(session, collection.id, subject_id)
     if subject is None:
         subject = Subject(collection_id=collection.id, id=subject_id, external_id=subject_id)
         session.add(subject)
@@ -47,10 +48,10 @@ def get_or_create(session: Session, collection: Collection, subject_id: str) -> 
     return subject
 
 
-def erase(session: Session, collection: Collection, *conditions: ColumnElement[bool]) -> Receipt:
-    """Erase faces of a locked collection that meet these conditions.
+def erase_faces(session: Session, collection: Collection, *conditions: ColumnElement[bool]) -> Receipt:
+    """Erase the faces of a locked collection that meet these conditions.
 
-    Rows, labels and embeddings go at once, index entries when the followers next look, files by the jobs it enqueues.
+    Rows, labels and embeddings are deleted in this transaction, index entries by the followers, files by jobs.
     """
     chosen = (Face.collection_id == collection.id, *conditions)
     faces = session.execute(select(Face.pk, Face.image_id).where(*chosen)).all()

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: requests as they pass, and what the tables and the engine say when it looks."""
+"""Metrics for Prometheus: counts of requests, and gauges that are read from the tables and the engine on demand."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,27 +16,27 @@ from app.deps.caller import Caller
 from app.serving.engine import Engine
 from app.serving.reporter import ALIVE_SECONDS
 
-BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LATENCY_BUCKETS_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Meter:
-    """Counts of one API process."""
+    """The request counts and latencies of one API process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         kinds = ("method", "route")
         self.seconds = Histogram(
             "likeness_request_seconds",
-            "From the first byte to the last",
+            "Seconds from the first byte of a request to the last byte of its answer",
             kinds,
             registry=self.registry,
-            buckets=BUCKETS,
+            buckets=LATENCY_BUCKETS_SECONDS,
         )
-        self.requests = Counter("likeness_requests", "Answered", (*kinds, "status"), registry=self.registry)
+        self.requests = Counter("likeness_requests", "Answered requests", (*kinds, "status"), registry=self.registry)
 
 
 class MetricsMiddleware:
-    """Outermost: what the door refuses is counted too. A route is counted by its template, never by the path sent."""
+    """Counts requests by the template of their route. It is outermost, so that refused requests are counted too."""
 
     def __init__(self, app: ASGIApp, meter: Meter) -> None:
         self.app, self.meter = app, meter
@@ -47,14 +47,14 @@ class MetricsMiddleware:
             return
         status, started = "500", time.perf_counter()
 
-        async def sending(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])
             await send(message)
 
         try:
-            await self.app(scope, receive, sending)
+            await self.app(scope, receive, send_and_note_status)
         finally:
             route = getattr(scope.get("route"), "path", "none")
             self.meter.seconds.labels(scope["method"], route).observe(time.perf_counter() - started)
@@ -62,40 +62,43 @@ class MetricsMiddleware:
 
 
 class RequestCounts(Collector):
-    """Gauges of one look. A key that is bound to collections sees those alone."""
+    """Gauges of the current state. A key that is bound to collections sees only theirs."""
 
     def __init__(self, session: Session, engine: Engine, caller: Caller) -> None:
         self.session, self.engine, self.caller = session, engine, caller
 
     def collect(self) -> Iterator[Metric]:
-        yield self._gauge("faces", "Enrolled", ("collection", "role"), self._faces())
+        """Yield one family of gauges after the other."""
+        yield self._gauge("faces", "Enrolled faces", ("collection", "role"), self._count_faces())
         yield self._gauge(
-            "follower_lag", "Changes that a process is behind", ("process", "collection", "task"), self._lag()
+            "follower_lag", "Changes that a process lags behind", ("process", "collection", "task"), self._read_lag()
         )
-        held = (
-            (s.collection, s.task, g, h.state.vectors)
-            for s in self.engine.list_deployments()
-            for g, h in s.indexes.items()
+        vectors = (
+            (served.collection, served.task, model_id, index.state.vectors)
+            for served in self.engine.list_deployments()
+            for model_id, index in served.indexes.items()
         )
-        shown = [row for row in held if self._may(row[0])]
-        yield self._gauge("index_vectors", "Held by this process", ("collection", "task", "model"), shown)
-        yield self._gauge("requests_waiting", "For a slot", (), [(self.engine.slots.waiting,)])
+        visible = [row for row in vectors if self._may_see(row[0])]
+        yield self._gauge(
+            "index_vectors", "Embeddings in the indexes of this process", ("collection", "task", "model"), visible
+        )
+        yield self._gauge("requests_waiting", "Requests that wait for a slot", (), [(self.engine.slots.waiting,)])
         if not self.caller.collections:
             jobs = select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state)
-            yield self._gauge("jobs", "By kind and state", ("kind", "state"), self.session.execute(jobs).all())
+            yield self._gauge("jobs", "Jobs by kind and state", ("kind", "state"), self.session.execute(jobs).all())
 
-    def _faces(self) -> list[tuple[object, ...]]:
-        counted = select(Face.collection_id, Face.role, func.count()).group_by(Face.collection_id, Face.role)
-        return [tuple(row) for row in self.session.execute(counted) if self._may(row[0])]
+    def _count_faces(self) -> list[tuple[object, ...]]:
+        counts = select(Face.collection_id, Face.role, func.count()).group_by(Face.collection_id, Face.role)
+        return [tuple(row) for row in self.session.execute(counts) if self._may_see(row[0])]
 
-    def _lag(self) -> list[tuple[object, ...]]:
+    def _read_lag(self) -> list[tuple[object, ...]]:
         behind = Collection.change - Follower.change
         rows = select(Follower.process, Follower.collection_id, Follower.task, behind)
         rows = rows.join(Collection, Collection.id == Follower.collection_id)
         rows = rows.where(Follower.seen_at > now() - ALIVE_SECONDS)
-        return [tuple(row) for row in self.session.execute(rows) if self._may(row[1])]
+        return [tuple(row) for row in self.session.execute(rows) if self._may_see(row[1])]
 
-    def _may(self, collection: str) -> bool:
+    def _may_see(self, collection: str) -> bool:
         return not self.caller.collections or collection in self.caller.collections
 
     @staticmethod
@@ -106,8 +109,8 @@ class RequestCounts(Collector):
         return gauge
 
 
-def exposition(meter: Meter, session: Session, engine: Engine, caller: Caller) -> bytes:
-    """In Prometheus's text format."""
-    seen = CollectorRegistry()
-    seen.register(RequestCounts(session, engine, caller))
-    return generate_latest(meter.registry) + generate_latest(seen)
+def format_metrics(meter: Meter, session: Session, engine: Engine, caller: Caller) -> bytes:
+    """Return all metrics in the text format of Prometheus."""
+    gauges = CollectorRegistry()
+    gauges.register(RequestCounts(session, engine, caller))
+    return generate_latest(meter.registry) + generate_latest(gauges)

@@ -1,7 +1,7 @@
-"""Probes, figures and versions.
+"""Probes, metrics and versions.
 
-The probes need no key: an orchestrator has none, and they tell nothing but whether to send requests here. Figures and
-versions name collections and count faces, so they need one; a key bound to collections sees only those.
+The probes need no key: an orchestrator has none, and they reveal only whether requests may be sent here. Metrics and
+versions name collections and count faces, so they need a key; one that is bound to collections sees only those.
 """
 
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.deps import CallerDep, EngineDep, ReadDep
-from app.deps.problems import refuses
+from app.deps.problems import declare_problems
 from app.deps.roles import READER
 from app.health import service
-from app.health.metrics import exposition
+from app.health.metrics import format_metrics
 from app.health.schemas import AliveOut, InfoOut, ReadyOut
 
 router = APIRouter(tags=["health"])
-NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ReadyOut, "description": "not yet; the reasons are told"}}
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ReadyOut, "description": "not ready, with the reasons"}}
 FIGURES: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {
@@ -31,7 +31,7 @@ FIGURES: dict[int | str, dict[str, Any]] = {
 
 @router.get("/livez", summary="Is the process alive?")
 def livez() -> AliveOut:
-    """200 as long as it answers at all."""
+    """200 if the process answers at all."""
     return AliveOut()
 
 
@@ -39,11 +39,11 @@ def livez() -> AliveOut:
     "/readyz",
     summary="Can it serve?",
     responses=NOT_READY,
-    openapi_extra=refuses((500, "InternalServerError"), (503, "Throttling")),
+    openapi_extra=declare_problems((500, "InternalServerError"), (503, "Throttling")),
 )
 def readyz(engine: EngineDep, response: Response) -> ReadyOut:
-    """200 where the database answers and the index of every deployment holds what the tables say: as many ids as
-    vectors as rows. Else 503, with the reasons."""
+    """200 if the database answers and the index of every deployment agrees with the tables: the numbers of ids, vectors
+    and rows are equal. Else 503, with the reasons."""
     reasons = service.list_unready_reasons(engine)
     response.status_code = 503 if reasons else 200
     response.headers.update({"Retry-After": "1"} if reasons else {})
@@ -51,15 +51,15 @@ def readyz(engine: EngineDep, response: Response) -> ReadyOut:
 
 
 @router.get(
-    "/metrics", summary="Figures for Prometheus", openapi_extra=READER, response_class=Response, responses=FIGURES
+    "/metrics", summary="Metrics for Prometheus", openapi_extra=READER, response_class=Response, responses=FIGURES
 )
 def metrics(request: Request, engine: EngineDep, session: ReadDep, caller: CallerDep) -> Response:
-    """Requests and their latency by route, faces, jobs by state, how far followers are behind, and what is held."""
-    text = exposition(request.app.state.meter, session, engine, caller)
+    """Requests and their latency by route, faces, jobs by state, the lag of followers, and the sizes of indexes."""
+    text = format_metrics(request.app.state.meter, session, engine, caller)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/info", summary="Versions and what is loaded", openapi_extra=READER)
 def info(engine: EngineDep, caller: CallerDep) -> InfoOut:
-    """Of this process."""
-    return service.info(engine, caller)
+    """Versions, important settings and loaded deployments of this process."""
+    return service.describe_process(engine, caller)

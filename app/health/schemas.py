@@ -1,3 +1,5 @@
+"""Answers of the routes for probes and versions."""
+
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -33,19 +35,26 @@ INFO: dict[str, Any] = {
     "process": "host-1-4711",
     "deployments": [LOADED],
 }
-WAITS = "collection 'staff', task 'identity': not loaded yet"
+NOT_LOADED_REASON = "collection 'staff', task 'identity': not loaded yet"
 
 
 class AliveOut(BaseModel):
+    """The process is alive."""
+
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
     status: Literal["ok"] = "ok"
 
 
 class ReadyOut(BaseModel):
-    """Whether requests may be sent here, and why not."""
+    """Whether requests may be sent to this process, and the reasons if not."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"status": "ok", "reasons": []}, {"status": "not ready", "reasons": [WAITS]}]}
+        json_schema_extra={
+            "examples": [
+                {"status": "ok", "reasons": []},
+                {"status": "not ready", "reasons": [NOT_LOADED_REASON]},
+            ]
+        }
     )
     status: Literal["ok", "not ready"]
     reasons: list[str]
@@ -58,29 +67,29 @@ class LoadedOut(BaseModel):
     collection: str
     task: str
     model: str = Field(description="the champion")
-    version: int = Field(description="of the deployment")
-    change: int = Field(description="of the collection, up to which the index stands")
+    version: int = Field(description="the version of the deployment")
+    change: int = Field(description="the last change of the collection that the index has applied")
     vectors: int
     cells: int | None
     held: list[str] = Field(description="the models whose indexes are loaded")
 
 
 class DefaultRecogniserOut(BaseModel):
-    """What describes the faces of a new collection."""
+    """The recogniser that describes the faces of new collections."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [RECOGNISER]})
     name: str
     model: str = Field(description="the built-in model that serves a new collection")
     right_first: float | None = Field(
         description="share of searches whose first match is the right person, measured on 500 people of LFW; null: not "
-        "measured by us"
+        "measured"
     )
     notice: str | None = Field(description="why the recommended recogniser is not used, and what to do; null: it is")
-    mend: str | None = Field(description="the command that installs what is missing")
+    mend: str | None = Field(description="the command that installs the missing files; null: nothing is missing")
 
 
 class InfoOut(BaseModel):
-    """Versions, settings that matter, and what is loaded."""
+    """Versions, important settings and loaded deployments of this process."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [INFO]})
     version: str
@@ -89,7 +98,7 @@ class InfoOut(BaseModel):
     database: str
     detector: str
     index_device: str
-    recogniser: DefaultRecogniserOut = Field(description="of new collections")
-    slots: int = Field(description="requests described at once")
+    recogniser: DefaultRecogniserOut = Field(description="the recogniser of new collections")
+    slots: int = Field(description="the number of requests that are described at once")
     process: str
     deployments: list[LoadedOut]

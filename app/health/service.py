@@ -15,14 +15,14 @@ from app.serving import index_builder
 from app.serving.engine import Engine
 from app.serving.loaded_index import IndexState, LoadedIndex
 
-SILENT_SECONDS = 30.0
+MAX_SILENCE_SECONDS = 30.0
 
 
 def list_unready_reasons(engine: Engine) -> list[str]:
-    """The reasons why this process cannot serve everything yet; an empty list where it can.
+    """List the reasons why this process cannot serve everything yet; the list is empty if it can.
 
     For each deployment, faces, embeddings and the ids of the index are counted in one snapshot. An index that matched
-    its table before and is a few changes behind is ready. Raises OperationalError where the database is away.
+    its table before and is a few changes behind is ready. Raises OperationalError if the database cannot be reached.
     """
     served = {(s.collection, s.task): (s.champion, s.champion.state) for s in engine.list_deployments()}
     reasons = []
@@ -45,8 +45,10 @@ def list_unready_reasons(engine: Engine) -> list[str]:
 def _report_lag(engine: Engine, where: str, index: LoadedIndex, changes: int) -> list[str]:
     if not index.matches_table:
         return [f"{where}: {changes} changes behind, and not yet compared with its table"]
-    silent = time.monotonic() - engine.follower.last_step_at
-    return [f"{where}: {changes} changes behind for {silent:.0f} s"] if silent > SILENT_SECONDS else []
+    silence_seconds = time.monotonic() - engine.follower.last_step_at
+    if silence_seconds <= MAX_SILENCE_SECONDS:
+        return []
+    return [f"{where}: {changes} changes behind for {silence_seconds:.0f} s"]
 
 
 def _compare_counts(where: str, index: LoadedIndex, state: IndexState, counts: tuple[int, int]) -> list[str]:
@@ -58,12 +60,12 @@ def _compare_counts(where: str, index: LoadedIndex, state: IndexState, counts: t
     return [f"{where}: {rows} rows, {vectors} vectors, {state.vectors} ids"]
 
 
-def info(engine: Engine, caller: Caller) -> InfoOut:
-    """Versions and settings, and the deployments of the collections that the caller may see."""
+def describe_process(engine: Engine, caller: Caller) -> InfoOut:
+    """Describe versions, settings, and the deployments of the collections that the caller may see."""
     settings, default = engine.resources.settings, engine.resources.default_recogniser
-    shown = [s for s in engine.list_deployments() if not caller.collections or s.collection in caller.collections]
+    visible = [s for s in engine.list_deployments() if not caller.collections or s.collection in caller.collections]
     return InfoOut(
-        version=_version(),
+        version=_get_version(),
         python=platform.python_version(),
         faiss=faiss.__version__,
         database=engine.resources.database.dialect.name,
@@ -71,7 +73,7 @@ def info(engine: Engine, caller: Caller) -> InfoOut:
         index_device=settings.index_device,
         recogniser=DefaultRecogniserOut(
             name=default.name,
-            model=default.model,
+            model=default.model_id,
             right_first=default.right_first,
             notice=default.notice,
             mend=default.mend,
@@ -89,12 +91,12 @@ def info(engine: Engine, caller: Caller) -> InfoOut:
                 cells=s.champion.index.cells,
                 held=sorted(s.indexes),
             )
-            for s in shown
+            for s in visible
         ],
     )
 
 
-def _version() -> str:
+def _get_version() -> str:
     try:
         return version("likeness")
     except PackageNotFoundError:

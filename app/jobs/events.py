@@ -25,8 +25,8 @@ ENDED = ("succeeded", "failed", "cancelled")
 class Poller:
     """Read all watched jobs in one query, for as long as anybody watches one.
 
-    latest: each watched job as the last query returned it, None where the job was removed; a job that no query has
-    asked for yet is not in it.
+    latest: each watched job as the last query returned it, None if it was deleted; a job that no query has read yet is
+        missing
     """
 
     def __init__(self, database: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Jobs: list, read, watch, cancel."""
+"""List, read, watch and cancel jobs."""
 
 import json
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from app.db.tables import JobItem
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.job_response import RUNNING, JobEntry, JobOut
 from app.deps.job_response import State as JobState
-from app.deps.paging import Order, page
-from app.deps.problems import refuses
+from app.deps.paging import Order, read_page
+from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR, READER
 from app.jobs import events, service
 from app.jobs.schemas import ItemOut, ItemsOut, JobsOut
@@ -44,8 +44,8 @@ def list_jobs(
     session: ReadDep, caller: CallerDep, collection: OfCollection = None, kind: OfKind = None, state: InState = (),
     order: Order = "newest", limit: Limit = 100, next_token: NextToken = None,
 ) -> JobsOut:  # fmt: skip
-    """Newest first, without their results, which `GET /v1/jobs/{id}` has. The parts of an import are not listed. A key
-    that is bound to collections sees the jobs of these alone."""
+    """Jobs without their results, the newest first; `GET /v1/jobs/{id}` returns the result. The parts of an import are
+    not listed. A key that is bound to collections sees only their jobs."""
     job_filter = service.JobFilter(collection, kind, tuple(state), order)
     rows, token = service.list_jobs(session, caller, job_filter, limit, next_token)
     return JobsOut(jobs=[JobEntry.of(r) for r in rows], next_token=token)
@@ -53,7 +53,7 @@ def list_jobs(
 
 @router.get("/{job_id}", summary="Look at a job", openapi_extra=READER)
 def get_job(job_id: JobId, session: ReadDep) -> JobOut:
-    """State, progress, rate and time left; the result or the problem at the end."""
+    """The state, progress, rate and remaining time of a job and, at the end, its result or problem."""
     return JobOut.of(service.get_job(session, job_id))
 
 
@@ -61,10 +61,10 @@ def get_job(job_id: JobId, session: ReadDep) -> JobOut:
 def list_items(
     job_id: JobId, session: ReadDep, limit: Limit = 100, next_token: NextToken = None, state: State = None
 ) -> ItemsOut:
-    """For imports: each photo, with the faces it gave or the reasons why it gave none."""
+    """The photos of an import, each with its faces, or with the reasons why it has none."""
     service.get_job(session, job_id)
     where = [JobItem.job_id == job_id, *([JobItem.state == state] if state else [])]
-    rows, token = page(session, JobItem, JobItem.number, limit, next_token, *where)
+    rows, token = read_page(session, JobItem, JobItem.number, limit, next_token, *where)
     return ItemsOut(items=[ItemOut.of(r) for r in rows], next_token=token)
 
 
@@ -76,12 +76,14 @@ def list_items(
     responses=EVENTS,
 )
 def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep) -> EventSourceResponse:
-    """Server-sent events: `data: {job}` at each change, until it has ended. Comments keep an idle stream open."""
+    """Server-sent events: `data: {job}` at each change, until the job has ended. Comments keep an idle stream open."""
     service.get_job(session, job_id)
     return EventSourceResponse(events.stream_job(resources, job_id), sep="\n")
 
 
-@router.post("/{job_id}:cancel", summary="Cancel a job", openapi_extra={**OPERATOR, **refuses((409, "ResourceInUse"))})
+@router.post(
+    "/{job_id}:cancel", summary="Cancel a job", openapi_extra={**OPERATOR, **declare_problems((409, "ResourceInUse"))}
+)
 def cancel_job(job_id: JobId, session: WriteDep) -> JobOut:
-    """A queued job ends at once, a running one at its next step; what it has done stays done."""
+    """A queued job ends at once, a running one at its next step. What it has done so far is kept."""
     return JobOut.of(service.cancel_job(session, job_id))

@@ -1,3 +1,5 @@
+"""Answers of the routes for jobs."""
+
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -36,8 +38,8 @@ class ItemOut(BaseModel):
 
     @classmethod
     def of(cls, item: JobItem) -> Self:
-        shown = {k: v for k, v in item.detail.items() if k in ("face_ids", "reasons")}
-        return cls(number=item.number, name=item.name, state=item.state, **shown)
+        details = {k: v for k, v in item.detail.items() if k in ("face_ids", "reasons")}
+        return cls(number=item.number, name=item.name, state=item.state, **details)
 
 
 class ItemsOut(BaseModel):

@@ -1,3 +1,5 @@
+"""List, read and cancel jobs."""
+
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -7,7 +9,7 @@ from sqlalchemy.orm import Session, defer
 from app.db.tables import Job
 from app.deps.caller import Caller
 from app.deps.job_response import State
-from app.deps.paging import page
+from app.deps.paging import read_page
 from app.errors import Conflict, NotFound
 from app.queue import jobs
 
@@ -28,11 +30,13 @@ def list_jobs(
 
     A key that is bound to collections sees only theirs.
     """
-    where = [Job.parent_id.is_(None), *_conditions(caller, job_filter)]
-    return page(session, Job, Job.id, limit, next_token, *where, order=job_filter.order, options=[defer(Job.result)])
+    where = [Job.parent_id.is_(None), *_iterate_conditions(caller, job_filter)]
+    return read_page(
+        session, Job, Job.id, limit, next_token, *where, order=job_filter.order, options=[defer(Job.result)]
+    )
 
 
-def _conditions(caller: Caller, job_filter: JobFilter) -> Iterator[ColumnElement[bool]]:
+def _iterate_conditions(caller: Caller, job_filter: JobFilter) -> Iterator[ColumnElement[bool]]:
     collection = Job.body["collection"].as_string()
     if caller.collections:
         yield collection.in_(caller.collections)
@@ -55,6 +59,7 @@ def _is_in(state: State) -> ColumnElement[bool]:
 
 
 def get_job(session: Session, job_id: str) -> Job:
+    """Return the job. Raises NotFound."""
     job = session.get(Job, job_id)
     if job is None:
         raise NotFound(f"no job {job_id}")
@@ -62,7 +67,7 @@ def get_job(session: Session, job_id: str) -> Job:
 
 
 def cancel_job(session: Session, job_id: str) -> Job:
-    """Cancel a job. Raises NotFound, Conflict where it has ended already."""
+    """Cancel a job. Raises NotFound, or Conflict if it has ended already."""
     job = get_job(session, job_id)
     if job.state not in jobs.LIVE_STATES:
         raise Conflict(f"the job has {job.state}; only a queued or running one can be cancelled")

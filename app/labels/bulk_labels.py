@@ -1,4 +1,4 @@
-"""Parse labels in bulk: CSV with a header, or one JSON object a line (if the text starts with a brace)."""
+"""Parse labels in bulk: CSV with a header, or one JSON object per line (if the text starts with a brace)."""
 
 import csv
 import io
@@ -17,10 +17,7 @@ NEEDED = {name for name, field in LabelIn.model_fields.items() if field.is_requi
 
 
 def read_body(request: Request) -> bytes:
-    """Return the raw body, or the first file of a multipart form. Raises Invalid.
-
-    The length of the body has been limited before.
-    """
+    """Return the raw body, or the first file of a form. AuthMiddleware has limited its length. Raises Invalid."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         return from_thread.run(request.body)
     form: FormData = from_thread.run(request.form)  # type: ignore[arg-type]
@@ -30,7 +27,7 @@ def read_body(request: Request) -> bytes:
                 return value.file.read()
     finally:
         from_thread.run(form.close)
-    raise Invalid("the form holds no file")
+    raise Invalid("the form has no file")
 
 
 def parse_labels(data: bytes) -> tuple[list[tuple[int, LabelIn]], list[Refused]]:
@@ -38,7 +35,7 @@ def parse_labels(data: bytes) -> tuple[list[tuple[int, LabelIn]], list[Refused]]
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Invalid("labels in bulk must be UTF-8 text: CSV, or one JSON object a line") from error
+        raise Invalid("labels in bulk must be UTF-8 text: CSV, or one JSON object per line") from error
     good, wrong = [], []
     for index, record in enumerate(_split_records(text)):
         try:

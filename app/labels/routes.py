@@ -1,4 +1,4 @@
-"""Labels: what people say about pairs of faces."""
+"""Add, list, withdraw and suggest labels, which are statements of people about pairs of faces."""
 
 from typing import Annotated
 
@@ -7,9 +7,9 @@ from fastapi import APIRouter, Query, Request
 from app.db import examples
 from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
-from app.deps.problems import refuses
+from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR
-from app.labels import bulk_labels, service, suggesting
+from app.labels import bulk_labels, label_suggestions, service
 from app.labels.schemas import AddedOut, LabelsIn, LabelsOut, SuggestIn, SuggestionsOut, WithdrawnOut
 
 router = APIRouter(prefix="/v1/labels", tags=["labels"])
@@ -22,7 +22,7 @@ FORM = {
 }
 ADDS = {
     **OPERATOR,
-    **refuses((422, "SameFace"), (422, "ResourceNotFound"), (422, "UnknownTask"), (422, "TaskDisabled")),
+    **declare_problems((422, "SameFace"), (422, "ResourceNotFound"), (422, "UnknownTask"), (422, "TaskDisabled")),
 }
 BULK = {
     **ADDS,
@@ -38,21 +38,21 @@ BULK = {
 Task = Annotated[Word | None, Query(description="only labels for this task", examples=["identity"])]
 By = Annotated[Word | None, Query(description="only labels that this labeller gave", examples=[examples.LABELLER])]
 OfFace = Annotated[Word | None, Query(description="only labels of this face", examples=[examples.FACE])]
-Labeller = Annotated[Word, Query(description="whose labels are taken back", examples=[examples.LABELLER])]
-SUGGESTS = {**OPERATOR, **refuses((404, "ResourceNotFound"), (409, "NotInstalled"), (503, "ModelUnavailable"))}
-Contradicting = Annotated[bool, Query(description="only pairs on which labellers disagree: each one's latest word")]
+Labeller = Annotated[Word, Query(description="the labeller whose labels are withdrawn", examples=[examples.LABELLER])]
+SUGGESTS = {**OPERATOR, **declare_problems((404, "ResourceNotFound"), (409, "NotInstalled"), (503, "ModelUnavailable"))}
+Contradicting = Annotated[bool, Query(description="only pairs on which the latest labels of labellers disagree")]
 
 
 @router.post("", summary="Label pairs of faces", openapi_extra=ADDS)
 def add_labels(body: LabelsIn, session: WriteDep, caller: CallerDep) -> AddedOut:
-    """Appends. A later label by the same person supersedes their earlier one; among several people the majority
-    counts, and a tie counts for nothing. Those that cannot be kept are listed; 422 where none can."""
+    """Adds labels. A later label by the same person supersedes their earlier one. Among several people, the majority
+    counts; a tie decides nothing. Labels that are not valid are listed in `refused`; 422 if none is valid."""
     return service.add_labels(session, caller, list(enumerate(body.labels)))
 
 
 @router.post(":import", summary="Label pairs in bulk", openapi_extra=BULK)
 def import_labels(request: Request, session: WriteDep, caller: CallerDep) -> AddedOut:
-    """CSV with a header, or one JSON object a line, as the body or as a multipart file. `index` is the number of the
+    """CSV with a header, or one JSON object per line, as the body or as a file of a form. `index` is the number of the
     record, from 0."""
     return service.add_labels(session, caller, *bulk_labels.parse_labels(bulk_labels.read_body(request)))
 
@@ -62,7 +62,7 @@ def list_labels(
     session: ReadDep, caller: CallerDep, task: Task = None, by: By = None, face: OfFace = None,
     contradicting: Contradicting = False, limit: Limit = 100, next_token: NextToken = None,
 ) -> LabelsOut:  # fmt: skip
-    """All that was said, in its order, superseded and withdrawn labels too."""
+    """All labels in the order in which they were given, also superseded and withdrawn ones."""
     label_filter = service.LabelFilter(task, by, face, contradicting)
     labels, token = service.list_labels(session, caller, label_filter, limit, next_token)
     return LabelsOut(labels=labels, next_token=token)
@@ -70,13 +70,13 @@ def list_labels(
 
 @router.delete("", summary="Take back all labels of one labeller", openapi_extra=OPERATOR)
 def withdraw_labels(session: WriteDep, caller: CallerDep, by: Labeller) -> WithdrawnOut:
-    """They stay on record with `withdrawn_at`, and count for nothing in any training that starts from now on."""
+    """The labels are kept, with `withdrawn_at`, but no training that starts from now on uses them."""
     return WithdrawnOut(withdrawn=service.withdraw_labels(session, caller, by))
 
 
 @router.post(":suggest", summary="Which pairs to label next", openapi_extra=SUGGESTS)
 def suggest_labels(body: SuggestIn, session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> SuggestionsOut:
-    """The pairs of which the serving model is least sure, no face more than twice; pairs labelled already are left
-    out. From a random sample of the gallery: ask again for others."""
+    """The pairs about which the serving model is least certain. No face occurs more than twice, and labelled pairs are
+    left out. They come from a random sample of the gallery, so a second request returns others."""
     caller.check(body.collection)
-    return suggesting.suggest(session, resources, body)
+    return label_suggestions.suggest_labels(session, resources, body)

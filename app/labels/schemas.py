@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for labels."""
+
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,14 +32,14 @@ PAIR: dict[str, Any] = FACES | {
 
 
 class LabelIn(BaseModel):
-    """Somebody says of two faces that they are the same, or not, as the task understands it."""
+    """One person's statement that two faces are the same, or not, in the sense of the task."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
     face_a: Word
-    face_b: Word = Field(description="may lie in another collection than face_a")
+    face_b: Word = Field(description="may be in another collection than face_a")
     task: TaskName = "identity"
     same: bool
-    by: Word | None = Field(None, description="who says so; without it, the name of the key, or its id")
+    by: Word | None = Field(None, description="the labeller; without it, the name or the id of the key")
     note: Note = ""
 
 
@@ -47,7 +49,7 @@ class LabelsIn(BaseModel):
 
 
 class Refused(BaseModel):
-    """One that was not taken. `index` counts from 0."""
+    """A label that was refused. `index` counts from 0."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [REFUSED]})
     index: int
@@ -62,7 +64,7 @@ class AddedOut(BaseModel):
 
 
 class LabelOut(BaseModel):
-    """What somebody said of a pair, as it was kept."""
+    """A stored label."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: int
@@ -73,7 +75,7 @@ class LabelOut(BaseModel):
     by: str
     note: str
     created_at: float
-    withdrawn_at: float | None = Field(description="when all of this labeller's labels were taken back")
+    withdrawn_at: float | None = Field(description="when this labeller's labels were withdrawn")
 
 
 class LabelsOut(BaseModel):
@@ -84,7 +86,7 @@ class LabelsOut(BaseModel):
 
 class WithdrawnOut(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"withdrawn": 17}]})
-    withdrawn: int = Field(description="how many labels count for nothing from now on")
+    withdrawn: int = Field(description="the number of labels that no longer count")
 
 
 class SuggestIn(BaseModel):
@@ -97,7 +99,7 @@ class SuggestIn(BaseModel):
 
 
 class SuggestedPair(BaseModel):
-    """Two faces of which the model is least sure. `similarity` 50: it cannot tell at all."""
+    """Two faces about which the model is uncertain. A `similarity` of 50 means complete uncertainty."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [PAIR]})
     face_a: str
@@ -105,7 +107,7 @@ class SuggestedPair(BaseModel):
     subject_a: str | None
     subject_b: str | None
     distance: float
-    similarity: float | None = Field(description="0 to 100; none as long as the model is not calibrated")
+    similarity: float | None = Field(description="0 to 100; null while the model is not calibrated")
 
 
 class SuggestionsOut(BaseModel):

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Face, Label, Task, now
 from app.deps.caller import Caller
-from app.deps.paging import page
+from app.deps.paging import read_page
 from app.errors import Invalid
 from app.labels.schemas import AddedOut, LabelIn, LabelOut, Refused
 from app.learning import label_consensus
@@ -28,7 +28,7 @@ def add_labels(
 
     labels: each with the number of its record; wrong: the records that could not be parsed
 
-    Raises Forbidden where the key does not cover both faces' collections, Invalid where no label is valid.
+    Raises Forbidden if the key does not cover the collections of both faces, Invalid if no label is valid.
     """
     faces = _lock_faces(session, {f for _, label in labels for f in (label.face_a, label.face_b)})
     for collection in {face.collection for face in faces.values()}:
@@ -61,14 +61,14 @@ def _lock_faces(session: Session, face_ids: Iterable[str]) -> dict[str, Labelled
 
 def _find_problem(label: LabelIn, faces: dict[str, LabelledFace], tasks: dict[str, bool]) -> tuple[str, str] | None:
     if label.face_a == label.face_b:
-        return "SameFace", f"face {label.face_a} cannot be compared with itself"
+        return "SameFace", f"face {label.face_a} cannot be paired with itself"
     unknown = [f for f in (label.face_a, label.face_b) if f not in faces]
     if unknown:
         return "ResourceNotFound", f"no face {' and no face '.join(unknown)}"
     if label.task not in tasks:
         return "UnknownTask", f"no task {label.task!r}; there are: {', '.join(sorted(tasks))}"
     if not tasks[label.task]:
-        return "TaskDisabled", f"the task {label.task!r} is off; an administrator may switch it on"
+        return "TaskDisabled", f"the task {label.task!r} is off; an administrator can switch it on"
     return None
 
 
@@ -81,8 +81,8 @@ def _make_row(label: LabelIn, faces: dict[str, LabelledFace], caller: Caller) ->
 
 
 def _make_refusal(refused: Sequence[Refused]) -> Invalid:
-    first = refused[0] if refused else Refused(index=0, code="InvalidParameter", detail="there is no label in it")
-    detail = first.detail if len(refused) < 2 else f"none of the {len(refused)} labels can be kept; {first.detail}"
+    first = refused[0] if refused else Refused(index=0, code="InvalidParameter", detail="the body contains no label")
+    detail = first.detail if len(refused) < 2 else f"none of the {len(refused)} labels is valid; {first.detail}"
     return Invalid(detail, code=first.code, accepted=0, refused=[r.model_dump() for r in refused[:1000]])
 
 
@@ -99,14 +99,14 @@ def list_labels(
     session: Session, caller: Caller, label_filter: LabelFilter, limit: int, next_token: str | None
 ) -> tuple[list[LabelOut], str | None]:
     """List labels in the order in which they were given; a key that is bound to collections sees only theirs."""
-    where = [*_conditions(label_filter), *_within_collections(caller)]
-    rows, token = page(session, Label, Label.pk, limit, next_token, *where)
+    where = [*_iterate_conditions(label_filter), *_iterate_collection_conditions(caller)]
+    rows, token = read_page(session, Label, Label.pk, limit, next_token, *where)
     ids = {pk for row in rows for pk in (row.face_a, row.face_b)}
     names = dict(session.execute(select(Face.pk, Face.face_id).where(Face.pk.in_(ids))).all())
     return [_make_answer(row, names) for row in rows], token
 
 
-def _conditions(label_filter: LabelFilter) -> Iterable[ColumnElement[bool]]:
+def _iterate_conditions(label_filter: LabelFilter) -> Iterable[ColumnElement[bool]]:
     if label_filter.task:
         yield Label.task == label_filter.task
     if label_filter.by:
@@ -119,7 +119,7 @@ def _conditions(label_filter: LabelFilter) -> Iterable[ColumnElement[bool]]:
         yield tuple_(Label.task, Label.face_a, Label.face_b).in_(label_consensus.select_contradicted_pairs())
 
 
-def _within_collections(caller: Caller) -> Iterable[ColumnElement[bool]]:
+def _iterate_collection_conditions(caller: Caller) -> Iterable[ColumnElement[bool]]:
     if caller.collections:
         faces = select(Face.pk).where(Face.collection_id.in_(caller.collections))
         yield and_(Label.face_a.in_(faces), Label.face_b.in_(faces))
@@ -140,6 +140,6 @@ def _make_answer(row: Label, names: dict[int, str]) -> LabelOut:
 
 
 def withdraw_labels(session: Session, caller: Caller, by: str) -> int:
-    """Withdraw all labels of a labeller: they stay on record but no longer count. Returns how many they are."""
-    labels = update(Label).where(Label.by == by, Label.withdrawn_at.is_(None), *_within_collections(caller))
+    """Withdraw all labels of a labeller: they stay stored but no longer count. Returns their number."""
+    labels = update(Label).where(Label.by == by, Label.withdrawn_at.is_(None), *_iterate_collection_conditions(caller))
     return len(session.scalars(labels.values(withdrawn_at=now()).returning(Label.pk)).all())

@@ -34,7 +34,7 @@ def choose_descriptors(
 
 
 def _read_serving(session: Session, collection: str, task: str) -> list[ComponentChoice]:
-    """Return the champion's descriptors, so that training anew changes the metric alone."""
+    """Return the champion's descriptors, so that a training changes only the metric."""
     deployment = session.get(Deployment, (collection, task)) or session.get(Deployment, (collection, "identity"))
     champion = session.get(ModelRecord, deployment.champion) if deployment else None
     descriptors = champion.manifest["descriptors"] if champion else [{"name": "lbp"}]
@@ -46,7 +46,7 @@ def _resolve(settings: Settings, choice: ComponentChoice) -> ComponentChoice:
     registered = list_registered(settings)
     if recogniser := registered.get(choice.name):
         if choice.options:
-            raise Invalid(f"{choice.name} is what its manifest says and takes no options")
+            raise Invalid(f"{choice.name} is defined by its manifest and has no options")
         return ComponentChoice(name=recogniser.descriptor, options={"manifest": str(recogniser.manifest)})
     if choice.name not in (names := list_descriptor_names(settings)):
         raise Invalid(

@@ -1,6 +1,6 @@
-"""What several labellers agree on: each one's latest word on a pair, then a weighted majority.
+"""Decide what several labellers agree on: a weighted majority of each labeller's latest label of a pair.
 
-A tie decides nothing, and neither does a majority of fewer labellers than the quorum. Every label stays in the table.
+A tie decides nothing, and neither does a majority of fewer labellers than the quorum. All labels stay in the table.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ Votes = Mapping[tuple[int, int], Mapping[str, bool]]
 
 @dataclass(frozen=True)
 class ConsensusRule:
-    """weights: labeller -> weight of their vote, 1 by default; quorum: labellers that a majority needs."""
+    """weights: labeller -> weight of their vote, 1 by default; quorum: how many labellers a majority needs"""
 
     weights: Mapping[str, float] = field(default_factory=dict)
     quorum: int = 1
@@ -99,7 +99,7 @@ def decide_consensus(votes: Votes, rule: ConsensusRule = ConsensusRule()) -> Lab
 def list_agreeing_labellers(
     session: Session, label_pks: Collection[int], pairs: Ids, same: NDArray[np.bool_]
 ) -> list[str]:
-    """List for each decided pair the first labeller, by name, who voted as it was decided; empty where nobody did.
+    """List for each decided pair the first labeller, by name, who agrees with the decision; empty if nobody does.
 
     pairs: (P, 2) face pks; same: (P,)
     """

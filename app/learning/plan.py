@@ -14,17 +14,19 @@ SOURCE_PATTERN = r"^(labels|subjects|metadata\.[^\x00]{1,255})$"
 
 
 class Source(BaseModel):
-    """What says for a task which faces are the same: labels, subjects, or a metadata field."""
+    """Where a training learns for a task which faces are the same: labels, subjects, or a metadata field."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
     task: TaskName = "identity"
-    collection: CollectionName | None = Field(None, description="without it, the training's own")
+    collection: CollectionName | None = Field(None, description="without it, the collection of the training")
     origin: str = Field(alias="from", pattern=SOURCE_PATTERN, description="labels, subjects, or metadata.<key>")
     tolerance: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="numbers that differ by at most this are the same"
     )
-    max_pairs: int | None = Field(None, ge=2, le=1_000_000, description="pairs drawn from it, half of them the same")
-    labellers: dict[Word, float] = Field({}, description="labels: weight of a labeller's word, 1 where not named")
+    max_pairs: int | None = Field(
+        None, ge=2, le=1_000_000, description="the number of pairs to sample, half of them the same"
+    )
+    labellers: dict[Word, float] = Field({}, description="labels: weight of each labeller's vote, by default 1")
     quorum: int = Field(1, ge=1, description="labels: how many labellers a majority needs")
 
     @property
@@ -50,13 +52,13 @@ class ComponentChoice(BaseModel):
 
 
 DescriptorChoice = Annotated[str, Field(min_length=1, max_length=255)] | ComponentChoice
-"""A descriptor by its name alone, or with its options."""
+"""A descriptor by its name, or by its name and options."""
 
 
 class Plan(BaseModel):
-    """What a training does.
+    """The plan of a training.
 
-    options: every option of the method, `dim` and `seed` among them where it has them
+    options: every option of the method, including `dim` and `seed` if it has them
     start_from: the model that the fit continues from
     """
 
@@ -78,12 +80,12 @@ class Plan(BaseModel):
 
     @property
     def collections(self) -> tuple[str, ...]:
-        """The collections it reads from, its own first."""
+        """The collections that it reads, the training's own first."""
         return tuple(dict.fromkeys([self.collection, *(self.collection_of(s) for s in self.sources)]))
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks it learns, the main one first."""
+        """The tasks that it learns, the main one first."""
         return tuple(dict.fromkeys(s.task for s in self.sources))
 
     @property

@@ -1,4 +1,4 @@
-"""Resolve the request for a training into a plan, and refuse what cannot work before any job starts."""
+"""Resolve the request for a training into a plan, and refuse a plan that cannot work before a job starts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +17,7 @@ from app.learning.warm_start import continue_from_model
 from ml import registry
 
 MIN_FACES_PER_DIM = 4
-"""Where a request states no `dim`, the embedding gets at most one dimension for so many faces."""
+"""If a request states no `dim`, the embedding has at most one dimension per so many faces."""
 
 
 def make_plan(session: Session, settings: Settings, request: TrainingRequest) -> Plan:
@@ -53,7 +53,7 @@ def _resolve_options(request: TrainingRequest) -> dict[str, Any]:
             methods=methods,
         )
     if request.dim is not None and "dim" not in make_options_model("embedders", request.method).model_fields:
-        raise Invalid(f"the method {request.method} has no dim: it keeps the descriptor's width")
+        raise Invalid(f"the method {request.method} has no dim: its embeddings are as wide as the descriptors")
     given = {"seed": request.seed} | ({} if request.dim is None else {"dim": request.dim}) | request.options
     return check_options("embedders", request.method, given)
 
@@ -64,7 +64,7 @@ def _check_tasks(session: Session, tasks: Iterable[str]) -> None:
         if task not in enabled:
             raise Invalid(f"no task {task!r}; there are: {', '.join(sorted(enabled))}", code="UnknownTask")
         if not enabled[task]:
-            raise Invalid(f"the task {task!r} is off; an administrator may switch it on", code="TaskDisabled")
+            raise Invalid(f"the task {task!r} is off; an administrator can switch it on", code="TaskDisabled")
 
 
 def _check_sources(plan: Plan) -> None:
@@ -76,13 +76,13 @@ def _check_sources(plan: Plan) -> None:
         if len({(plan.collection_of(s), s.origin) for s in sources}) < len(sources):
             raise Invalid(f"task {task!r}: a source is named twice")
         if any(s.tolerance is not None and s.metadata is None for s in sources):
-            raise Invalid(f"task {task!r}: tolerance is for metadata; labels and subjects have none")
+            raise Invalid(f"task {task!r}: tolerance applies only to metadata, not to labels and subjects")
 
 
 def _limit_dim(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
-    """Limit the embedding's size to the descriptors' and, unless the request states it, by the number of faces.
+    """Limit the embedding's size to that of the descriptors and, unless the request states it, by the number of faces.
 
-    Raises Invalid where the request states more than the descriptors have, ml.Unavailable where a file is missing.
+    Raises Invalid if the request states more than the descriptors have, ml.Unavailable if a file is missing.
     """
     width, dim = plan.recipe.dim, plan.options.get("dim", 1)
     is_stated = request.dim is not None or "dim" in request.options or plan.start_from is not None

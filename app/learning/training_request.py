@@ -11,16 +11,16 @@ class TrainingRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     collection: CollectionName
-    method: str = Field("ldml", max_length=64, description="how the metric is learned")
+    method: str = Field("ldml", max_length=64, description="the method that learns the metric")
     descriptor: DescriptorChoice | None = Field(None, description="without it, that of the serving model")
-    descriptors: list[DescriptorChoice] = Field([], max_length=8, description="several, one after the other in a row")
+    descriptors: list[DescriptorChoice] = Field([], max_length=8, description="several descriptors, concatenated")
     dim: int | None = Field(None, ge=1, le=4096)
-    options: Metadata = Field({}, description="of the method; a wrong one is answered with the list of them")
+    options: Metadata = Field({}, description="options of the method; the answer to a wrong one lists them")
     seed: int = Field(0, ge=0, lt=2**31)
-    sources: list[Source] = Field([], max_length=64, description="without any: identity from subjects and labels")
+    sources: list[Source] = Field([], max_length=64, description="empty: identity from subjects and labels")
     start_from: str | None = Field(
         None,
         max_length=255,
-        description="go on from a model, by id, or from the one that is `serving`; its descriptors and dim are taken",
+        description="continue from a model, by id, or from the `serving` one, with its descriptors and dim",
     )
-    holdout: float = Field(0.2, ge=0, le=0.8, description="share of the people whom the report is measured on; 0: none")
+    holdout: float = Field(0.2, ge=0, le=0.8, description="share of people held out for the report; 0: no report")

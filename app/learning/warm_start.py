@@ -1,4 +1,4 @@
-"""A training that continues from a model instead of starting anew."""
+"""Plan a training that continues from a model instead of starting anew."""
 
 from sqlalchemy.orm import Session
 
@@ -16,18 +16,18 @@ def continue_from_model(session: Session, plan: Plan, request: TrainingRequest) 
     """Return the plan with the descriptors and the dim of the model to continue from. Raises NotFound, Invalid."""
     methods = [name for name in registry.names("embedders") if _can_continue(name)]
     if plan.method not in methods:
-        raise Invalid(f"the method {plan.method} always learns anew; these go on from a model: {', '.join(methods)}")
+        raise Invalid(f"the method {plan.method} cannot continue from a model; these can: {', '.join(methods)}")
     model_id = request.start_from
     if model_id == SERVING:
         deployment = session.get(Deployment, (request.collection, plan.tasks[0]))
         model_id = deployment.champion if deployment else None
     model = session.get(ModelRecord, model_id) if model_id else None
     if model is None:
-        raise NotFound(f"no model {request.start_from!r} to go on from")
+        raise NotFound(f"no model {request.start_from!r} to continue from")
     dim = model.manifest["embedder"]["options"].get("dim")
     requested_dim = request.dim if request.dim is not None else request.options.get("dim", dim)
     if request.descriptor or request.descriptors or requested_dim != dim:
-        raise Invalid(f"leave out dim and descriptors: those of {model.id} are taken, dim {dim}")
+        raise Invalid(f"leave out dim and descriptors: the training uses those of {model.id}, dim {dim}")
     descriptors = tuple(ComponentChoice(**d) for d in model.manifest["descriptors"])
     options = plan.options | ({} if dim is None else {"dim": dim})
     return plan.model_copy(update={"descriptors": descriptors, "options": options, "start_from": model.id})

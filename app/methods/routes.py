@@ -1,4 +1,4 @@
-"""Methods: what a training can name, and the options that it can set."""
+"""List the methods and descriptors that a training can name, with the options that it can set."""
 
 from fastapi import APIRouter
 
@@ -12,6 +12,6 @@ router = APIRouter(prefix="/v1/methods", tags=["methods"])
 
 @router.get("", summary="List methods and descriptors", openapi_extra=READER)
 def list_methods(resources: ResourcesDep) -> MethodsOut:
-    """What trainings and evaluations can name: each method and each descriptor with its options, their types, defaults,
-    ranges and meaning. Options that name a device or a file of the server are not listed and cannot be set."""
-    return service.list_all(resources.settings)
+    """The methods and descriptors that trainings and evaluations can name, with the types, defaults, ranges and meaning
+    of their options. Options that name a device or a file of the server are not listed and cannot be set."""
+    return service.list_methods_and_descriptors(resources.settings)

@@ -1,3 +1,5 @@
+"""Answers of the route for methods."""
+
 from functools import lru_cache
 from typing import Any, Literal, Self
 
@@ -45,11 +47,11 @@ class OptionOut(BaseModel):
     type: OptionType = Field(description="JSON type of the value")
     items: OptionType | None = Field(description="JSON type of the elements of an array; null for other types")
     default: Scalar | list[Scalar] = Field(description="the value that it has unless a training sets it")
-    minimum: int | float | None = Field(description="least value, included; null: no bound")
-    maximum: int | float | None = Field(description="largest value, included; null: no bound")
-    choices: list[Scalar] = Field(description="the only values allowed; empty: any of the type and range")
-    unit: str = Field(description="what a number counts; empty if it is a share, a factor or no number")
-    help: str = Field(description="what it does")
+    minimum: int | float | None = Field(description="the smallest allowed value; null: no bound")
+    maximum: int | float | None = Field(description="the largest allowed value; null: no bound")
+    choices: list[Scalar] = Field(description="the only allowed values; empty: any of the type and range")
+    unit: str = Field(description="the unit of a number; empty for a share, a factor, or another type")
+    help: str = Field(description="the meaning of the option")
     group: str = Field(description="options of the same group belong together; empty: no group")
 
     @classmethod
@@ -73,10 +75,10 @@ class MethodOut(BaseModel):
     """A way to learn a metric."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [METHOD]})
-    name: str = Field(description="what a training takes as `method`")
-    summary: str = Field(description="what it is, in one sentence")
+    name: str = Field(description="the name for `method` of a training")
+    summary: str = Field(description="a description in one sentence")
     learns: bool = Field(description="whether it learns from the faces; false: it compares descriptors by a fixed rule")
-    options: list[OptionOut] = Field(description="what a training takes as `options`")
+    options: list[OptionOut] = Field(description="the options that a training can set")
 
     @classmethod
     def of(cls, entry: MethodEntry) -> Self:
@@ -88,12 +90,12 @@ class DescriptorOut(BaseModel):
     """A way to describe faces."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [DESCRIPTOR]})
-    name: str = Field(description="what a training takes as `descriptor`, or in `descriptors`")
-    summary: str = Field(description="what it is, in one sentence")
-    dim: int | None = Field(description="numbers a face with the default options; null: unknown")
+    name: str = Field(description="the name for `descriptor` or `descriptors` of a training")
+    summary: str = Field(description="a description in one sentence")
+    dim: int | None = Field(description="size of its vectors with the default options; null: unknown")
     installed: bool = Field(description="whether it can be used now")
-    install: str = Field(description="the command that installs it, or why it cannot be used; empty where installed")
-    options: list[OptionOut] = Field(description="what a training takes as `options` of the descriptor")
+    install: str = Field(description="the command that installs it, or why it cannot be used; empty if installed")
+    options: list[OptionOut] = Field(description="the options that a training can set")
 
     @classmethod
     def of(cls, entry: DescriptorEntry) -> Self:
@@ -108,7 +110,7 @@ class DescriptorOut(BaseModel):
 
 
 class MethodsOut(BaseModel):
-    """What trainings and evaluations can name."""
+    """The methods and descriptors that trainings and evaluations can name."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"default_method": "ldml", "methods": [METHOD], "descriptors": [DESCRIPTOR]}]}

@@ -1,4 +1,4 @@
-"""Models: how they were made, where they serve."""
+"""List, read, archive and publish models."""
 
 from typing import Annotated, Any
 
@@ -8,39 +8,43 @@ from app.db.field_types import ModelName
 from app.db.tables import ModelRecord
 from app.deps import CallerDep, Limit, NextToken, ReadDep, WriteDep
 from app.deps.job_response import JobOut
-from app.deps.moving import MoveDep
-from app.deps.paging import page
-from app.deps.problems import refuses
+from app.deps.paging import read_page
+from app.deps.pointer_session import MoveDep
+from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, READER
 from app.models import service
 from app.models.schemas import ModelInFull, ModelsOut, PublishAtIn, PublishedOut
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 ModelId = Annotated[ModelName, Path()]
-PUBLISHES = refuses((409, "ResourceInUse"), (409, "TaskDisabled"), (422, "UnknownTask"), (422, "ReasonRequired"))
+PUBLISHES = declare_problems(
+    (409, "ResourceInUse"), (409, "TaskDisabled"), (422, "UnknownTask"), (422, "ReasonRequired")
+)
 PUBLISHED: dict[int | str, dict[str, Any]] = {
-    200: {"model": PublishedOut, "description": "it serves there"},
+    200: {"model": PublishedOut, "description": "the model serves already"},
     202: {"model": JobOut},
 }
 
 
 @router.get("", summary="List models", openapi_extra=READER)
 def list_models(session: ReadDep, caller: CallerDep, limit: Limit = 100, next_token: NextToken = None) -> ModelsOut:
-    """By id, which for those that a training made is the order of their making; archived ones too."""
-    rows, token = page(session, ModelRecord, ModelRecord.id, limit, next_token)
-    return ModelsOut(models=service.shown(session, rows, caller), next_token=token)
+    """All models by id, also archived ones. The ids of trained models are in the order of their training."""
+    rows, token = read_page(session, ModelRecord, ModelRecord.id, limit, next_token)
+    return ModelsOut(models=service.describe_models(session, rows, caller), next_token=token)
 
 
 @router.get("/{model}", summary="Look at a model", openapi_extra=READER)
 def get_model(model: ModelId, session: ReadDep, caller: CallerDep) -> ModelInFull:
-    """How it was made, from which training and labels, its report, and where it is deployed."""
-    return service.in_full(session, model, caller)
+    """How the model was made, from which training and labels, its report, and where it is deployed."""
+    return service.describe_model(session, model, caller)
 
 
-@router.post("/{model}:archive", summary="Archive a model", openapi_extra={**ADMIN, **refuses((409, "ResourceInUse"))})
+@router.post(
+    "/{model}:archive", summary="Archive a model", openapi_extra={**ADMIN, **declare_problems((409, "ResourceInUse"))}
+)
 def archive_model(model: ModelId, session: WriteDep, caller: CallerDep) -> ModelInFull:
-    """It can be looked at, and no more be published. 409 while a pointer of a deployment names it."""
-    return service.archive(session, model, caller)
+    """An archived model can be read, but no longer published. 409 while a pointer of a deployment names it."""
+    return service.archive_model(session, model, caller)
 
 
 @router.post(
@@ -53,5 +57,5 @@ def archive_model(model: ModelId, session: WriteDep, caller: CallerDep) -> Model
 def publish_model(
     model: ModelId, body: PublishAtIn, session: MoveDep, caller: CallerDep, response: Response
 ) -> PublishedOut | JobOut:
-    """The same as publishing at the deployment of each task: 202 with a job, or 200 where it serves already."""
-    return service.publish(session, model, body, caller, response)
+    """Like publishing at the deployment of each task: 202 with a job, or 200 if the model serves already."""
+    return service.publish_model(session, model, body, caller, response)

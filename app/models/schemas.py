@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for models."""
+
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -6,7 +8,7 @@ from app.db import examples
 from app.db.field_types import CollectionName, Note, TaskName
 from app.db.tables import ModelRecord
 
-PLACE: dict[str, Any] = {"collection": examples.COLLECTION, "task": "identity", "pointer": "champion"}
+DEPLOYED_AT: dict[str, Any] = {"collection": examples.COLLECTION, "task": "identity", "pointer": "champion"}
 OUT: dict[str, Any] = {
     "id": examples.MODEL,
     "method": "ldml",
@@ -17,7 +19,7 @@ OUT: dict[str, Any] = {
     "training_id": examples.TRAINING,
     "created_at": examples.MOMENT,
     "archived_at": None,
-    "deployed": [PLACE],
+    "deployed": [DEPLOYED_AT],
 }
 IN_FULL: dict[str, Any] = OUT | {
     "manifest": {"id": examples.MODEL, "embedder": {"name": "ldml"}, "facts": {"holdout": 0.2}},
@@ -28,16 +30,16 @@ PUBLISHED: dict[str, Any] = {"model": examples.MODEL, "collection": examples.COL
 
 
 class DeployedAt(BaseModel):
-    """Where a pointer names the model."""
+    """A pointer that names the model."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [PLACE]})
+    model_config = ConfigDict(json_schema_extra={"examples": [DEPLOYED_AT]})
     collection: str
     task: str
     pointer: Literal["champion", "challenger", "previous"]
 
 
 class ModelOut(BaseModel):
-    """A generation: how faces are described, embedded and scored. It never changes."""
+    """How faces are described, embedded and scored. A model never changes."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
@@ -53,21 +55,23 @@ class ModelOut(BaseModel):
 
     @classmethod
     def of(cls, row: ModelRecord, deployed: list[DeployedAt]) -> Self:
-        return cls.model_validate(_told(row) | {"deployed": deployed})
+        return cls.model_validate(_common_fields(row) | {"deployed": deployed})
 
 
 class ModelInFull(ModelOut):
-    """With its manifest and the report of its training, measured on people that it was not fitted on."""
+    """A model with its manifest and the report of its training, measured on people that it was not fitted on."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [IN_FULL]})
     manifest: dict[str, Any]
-    labels: dict[str, Any] | None = Field(description="which labels it was taught with, where a training made it")
+    labels: dict[str, Any] | None = Field(
+        description="the labels that it was trained with; null if no training made it"
+    )
     report: dict[str, Any]
 
     @classmethod
     def of(cls, row: ModelRecord, deployed: list[DeployedAt]) -> Self:
         full = {"manifest": row.manifest, "labels": row.manifest["facts"].get("labels"), "report": row.report}
-        return cls.model_validate(_told(row) | full | {"deployed": deployed})
+        return cls.model_validate(_common_fields(row) | full | {"deployed": deployed})
 
 
 class ModelsOut(BaseModel):
@@ -77,17 +81,17 @@ class ModelsOut(BaseModel):
 
 
 class PublishAtIn(BaseModel):
-    """Where a model is to serve. tasks: none means all that it serves and that are switched on."""
+    """Where a model is to serve. `tasks`: empty means all tasks of the model that are switched on."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"collection": examples.COLLECTION}]})
     collection: CollectionName
     tasks: list[TaskName] = []
-    override: bool = Field(False, description="publish against the gate; needs a reason, which is kept")
+    override: bool = Field(False, description="publish against the gate; needs a reason, which is recorded")
     reason: Note = ""
 
 
 class PublishedOut(BaseModel):
-    """It serves already."""
+    """The model serves already."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [PUBLISHED]})
     model: str
@@ -95,15 +99,15 @@ class PublishedOut(BaseModel):
     tasks: list[str]
 
 
-def _told(row: ModelRecord) -> dict[str, Any]:
-    made = row.manifest
+def _common_fields(row: ModelRecord) -> dict[str, Any]:
+    manifest = row.manifest
     return {
         "id": row.id,
-        "method": made["embedder"]["name"],
-        "descriptors": made["descriptors"],
-        "options": made["embedder"]["options"],
-        "tasks": made["tasks"],
-        "metric": made["metric"],
+        "method": manifest["embedder"]["name"],
+        "descriptors": manifest["descriptors"],
+        "options": manifest["embedder"]["options"],
+        "tasks": manifest["tasks"],
+        "metric": manifest["metric"],
         "training_id": row.training_id,
         "created_at": row.created_at,
         "archived_at": row.archived_at,

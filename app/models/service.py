@@ -1,3 +1,5 @@
+"""Describe, archive and publish models."""
+
 from collections.abc import Sequence
 
 from fastapi import Response
@@ -7,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.db.lookups import get_model
 from app.db.tables import POINTERS, Deployment, ModelRecord, now
 from app.deps.caller import Caller
-from app.deps.job_response import JobOut, accepted
+from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict, NotFound
 from app.models.schemas import DeployedAt, ModelInFull, ModelOut, PublishAtIn, PublishedOut
 from app.publishing import requests
@@ -15,24 +17,25 @@ from app.publishing.requests import PublishRequest
 from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 
 
-def shown(session: Session, rows: Sequence[ModelRecord], caller: Caller) -> list[ModelOut]:
-    """With the deployments that name each, of the collections that the caller may see."""
-    deployed = _deployed_at(session, [r.id for r in rows], caller)
+def describe_models(session: Session, rows: Sequence[ModelRecord], caller: Caller) -> list[ModelOut]:
+    """Describe models, each with the deployments that name it, in collections that the caller may see."""
+    deployed = _find_deployments(session, [r.id for r in rows], caller)
     return [ModelOut.of(r, deployed[r.id]) for r in rows]
 
 
-def in_full(session: Session, model: str, caller: Caller) -> ModelInFull:
+def describe_model(session: Session, model: str, caller: Caller) -> ModelInFull:
+    """Describe a model in full. Raises NotFound."""
     row = get_model(session, model)
-    return ModelInFull.of(row, _deployed_at(session, [model], caller)[model])
+    return ModelInFull.of(row, _find_deployments(session, [model], caller)[model])
 
 
-def archive(session: Session, model: str, caller: Caller) -> ModelInFull:
-    """Raises Conflict while a pointer names it: it could not serve any more."""
+def archive_model(session: Session, model: str, caller: Caller) -> ModelInFull:
+    """Archive a model. Raises NotFound, or Conflict if it is built in or a pointer names it."""
     row = session.get(ModelRecord, model, with_for_update=True)
     if row is None:
         raise NotFound(f"no model {model!r}")
     if model in BUILT_IN_MODELS:
-        raise Conflict(f"{model} is what new collections start with; it stays")
+        raise Conflict(f"{model} is built in: new collections start with it, and it cannot be archived")
     is_named = or_(*(getattr(Deployment, pointer) == model for pointer in POINTERS))
     named = session.scalars(select(Deployment).where(is_named)).all()
     if named:
@@ -42,23 +45,23 @@ def archive(session: Session, model: str, caller: Caller) -> ModelInFull:
     return ModelInFull.of(row, [])
 
 
-def publish(
+def publish_model(
     session: Session, model: str, body: PublishAtIn, caller: Caller, response: Response
 ) -> PublishedOut | JobOut:
-    """See `app.publishing.requests.request_publication`; 202 with the job, or 200: it serves."""
+    """Publish a model: 202 with the job, or 200 if it serves already. Raises like `requests.request_publication`."""
     caller.check(body.collection)
     get_model(session, model)
-    wish = PublishRequest(model, tuple(body.tasks), body.override, body.reason, by=caller.signature)
-    job = requests.request_publication(session, body.collection, wish)
+    request = PublishRequest(model, tuple(body.tasks), body.override, body.reason, by=caller.signature)
+    job = requests.request_publication(session, body.collection, request)
     if job is None:
-        tasks = [p.task for p in _deployed_at(session, [model], caller)[model] if p.pointer == "champion"]
+        tasks = [p.task for p in _find_deployments(session, [model], caller)[model] if p.pointer == "champion"]
         return PublishedOut(model=model, collection=body.collection, tasks=tasks)
     response.status_code = 202
-    accepted(response, job)
+    point_to_job(response, job)
     return JobOut.of(job)
 
 
-def _deployed_at(session: Session, models: Sequence[str], caller: Caller) -> dict[str, list[DeployedAt]]:
+def _find_deployments(session: Session, models: Sequence[str], caller: Caller) -> dict[str, list[DeployedAt]]:
     deployed: dict[str, list[DeployedAt]] = {m: [] for m in models}
     for pointer in POINTERS:
         name = getattr(Deployment, pointer)

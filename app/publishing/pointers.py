@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.db.lookups import get_collection
 from app.db.tables import Collection, Deployment, Embedding, Face, ModelRecord, Task, now
 from app.errors import Conflict, NotFound, Stale
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 
 BUILT_IN_TASK = "identity"
 MAX_HISTORY_ENTRIES = 200
@@ -20,7 +20,7 @@ MOVED_DEPLOYMENTS = "moved deployments"
 
 @dataclass(frozen=True)
 class MoveReason:
-    """Who moves a pointer, and why. `job` marks the move, so that a job that runs twice moves it once."""
+    """Who moves a pointer, and why. job: the id of the job, if one does; a job that runs twice moves it only once"""
 
     by: str
     reason: str = ""
@@ -30,12 +30,12 @@ class MoveReason:
 
 
 def lock_collection(session: Session, collection_id: str) -> Collection:
-    """The collection, locked until the transaction ends. Raises NotFound."""
+    """Return the collection, locked until the transaction ends. Raises NotFound."""
     return get_collection(session, collection_id, lock=True)
 
 
 def get_deployment(session: Session, collection_id: str, task: str) -> Deployment:
-    """Raises NotFound."""
+    """Return the deployment. Raises NotFound."""
     deployment = session.get(Deployment, (collection_id, task))
     if deployment is None:
         raise NotFound(f"collection {collection_id!r} has no deployment for the task {task!r}")
@@ -43,15 +43,15 @@ def get_deployment(session: Session, collection_id: str, task: str) -> Deploymen
 
 
 def check_version(session: Session, collection_id: str, task: str, version: int | None) -> None:
-    """Raises Stale where the pointers are not at this version; 0 stands for no deployment yet, None for any."""
+    """Raises Stale if the deployment is not at this version; 0 means that it does not exist yet, None any version."""
     deployment = session.get(Deployment, (collection_id, task), populate_existing=True)
     current = deployment.version if deployment else 0
     if version is not None and current != version:
-        raise Stale(f"the deployment is at version {current}, not {version}: look at it again", version=current)
+        raise Stale(f"the deployment is at version {current}, not {version}: read it again", version=current)
 
 
 def get_usable_model(session: Session, model: str) -> ModelRecord:
-    """The row of a model, which cannot be archived until the transaction ends. Raises NotFound, Conflict."""
+    """Return the row of a model, locked so that it is not archived meanwhile. Raises NotFound, Conflict (archived)."""
     record = session.get(ModelRecord, model, with_for_update={"read": True}, populate_existing=True)
     if record is None:
         raise NotFound(f"no model {model!r}")
@@ -60,14 +60,14 @@ def get_usable_model(session: Session, model: str) -> ModelRecord:
     return record
 
 
-def enabled_tasks(session: Session, tasks: Iterable[str]) -> tuple[str, ...]:
-    """The tasks that are switched on, of these and in their order."""
+def filter_enabled_tasks(session: Session, tasks: Iterable[str]) -> tuple[str, ...]:
+    """Return those of these tasks that are switched on, in their order."""
     known = set(session.scalars(select(Task.name).where(Task.enabled)))
     return tuple(t for t in tasks if t in known or t == BUILT_IN_TASK)
 
 
-def faces_without_embedding(collection_id: str, model: str, tasks: Sequence[str]) -> Select[Face]:
-    """The faces without an embedding for one of these tasks by this model, by pk."""
+def select_faces_without_embedding(collection_id: str, model: str, tasks: Sequence[str]) -> Select[Face]:
+    """Select the faces that lack an embedding by this model for one of these tasks, in the order of their pks."""
     embedded = (
         exists().where(Embedding.face_pk == Face.pk, Embedding.model_id == model, Embedding.task == task)
         for task in tasks
@@ -81,7 +81,7 @@ def faces_without_embedding(collection_id: str, model: str, tasks: Sequence[str]
 
 def has_all_embeddings(session: Session, collection_id: str, model: str, tasks: Sequence[str]) -> bool:
     """Whether every face of the collection has an embedding for all of these tasks by this model."""
-    return session.scalar(faces_without_embedding(collection_id, model, tasks).limit(1)) is None
+    return session.scalar(select_faces_without_embedding(collection_id, model, tasks).limit(1)) is None
 
 
 def move_champion(
@@ -93,7 +93,7 @@ def move_champion(
 ) -> list[Deployment]:
     """Make the model champion of these tasks, and the old champion the previous model. The collection must be locked.
 
-    measurements: task -> what was measured of the model there. A task that it serves already keeps its pointers.
+    measurements: task -> what was measured of the model for it. A task that it serves already keeps its pointers.
     """
     collection.change += 1
     moved = []
@@ -105,7 +105,7 @@ def move_champion(
             session.add(deployment)
         elif deployment.champion != model:
             # the built-in model's embeddings take 39 KB a face: drop them when the service replaces it by itself
-            by_itself = deployment.champion == FIRST and why.by == "service"
+            by_itself = deployment.champion == LBP_MODEL and why.by == "service"
             deployment.previous, deployment.champion = None if by_itself else deployment.champion, model
         if deployment.challenger == model:
             deployment.challenger = None
@@ -117,7 +117,7 @@ def move_champion(
 def roll_back(session: Session, collection: Collection, task: str, why: MoveReason) -> list[Deployment]:
     """Swap champion and previous, for all tasks that moved together.
 
-    Raises NotFound, Conflict where there is no previous model.
+    Raises NotFound, Conflict if there is no previous model.
     """
     here = get_deployment(session, collection.id, task)
     if here.previous is None:
@@ -140,7 +140,7 @@ def roll_back(session: Session, collection: Collection, task: str, why: MoveReas
 def set_challenger(
     session: Session, collection: Collection, task: str, model: str | None, why: MoveReason
 ) -> Deployment:
-    """Set the model that is compared with the champion; None: no model. Raises NotFound."""
+    """Set the model that can be searched beside the champion; None means no model. Raises NotFound."""
     deployment = get_deployment(session, collection.id, task)
     deployment.challenger = model
     collection.change += 1
@@ -175,7 +175,7 @@ def _record_move(
     return deployment
 
 
-def moved_deployments(session: Session) -> Mapping[tuple[str, str], int]:
-    """(collection, task) -> version, of the deployments that this session has moved."""
+def list_moved_deployments(session: Session) -> Mapping[tuple[str, str], int]:
+    """Return (collection, task) -> version of the deployments that this session has moved."""
     versions: dict[tuple[str, str], int] = session.info.get(MOVED_DEPLOYMENTS, {})
     return versions

@@ -31,7 +31,7 @@ def read_message(job: Job) -> Message:
 
 
 def claim(session: Session, *, queue: str, worker: str, lease: float) -> Job | None:
-    """Claim the oldest job of the queue that may run now, for `lease` seconds; None where there is none.
+    """Claim the oldest job of the queue that may run now, for `lease` seconds. Returns None if there is none.
 
     Two workers never claim the same job.
     """
@@ -61,7 +61,7 @@ def claim(session: Session, *, queue: str, worker: str, lease: float) -> Job | N
 
 
 def renew(session: Session, job_id: str, *, worker: str, lease: float) -> bool:
-    """Renew the lease; False where the worker must stop, since the job was taken over, cancelled or removed."""
+    """Renew the lease. Returns False if the worker must stop: the job was given to another, cancelled or removed."""
     held = update(Job).where(Job.id == job_id, Job.worker == worker, Job.state == "running")
     renewed = session.execute(held.values(lease_until=now() + lease).returning(Job.cancel)).first()
     return renewed is not None and not renewed.cancel
@@ -75,7 +75,10 @@ def put_back(session: Session, job_id: str, *, worker: str, delay: float = 0.0, 
 
 
 def end(session: Session, job_id: str, state: str, *, worker: str | None = None, **values: object) -> bool:
-    """End the job as succeeded, failed or cancelled; False where it has ended, or another worker has it."""
+    """End the job as succeeded, failed or cancelled. Returns False if it has ended already, or another worker has it.
+
+    values: further columns of the row
+    """
     live = update(Job).where(Job.id == job_id, Job.state.in_(LIVE_STATES))
     if worker is not None:
         live = live.where(Job.worker == worker)

@@ -103,7 +103,7 @@ class Compare(Message):
 
 
 class Erase(Message):
-    """Remove the files of a collection, subject or face whose rows are gone."""
+    """Delete the files of a collection, subject or face whose rows were deleted."""
 
     kind: ClassVar[str] = "erase"
     collection: str
@@ -112,7 +112,7 @@ class Erase(Message):
 
 
 class Sweep(Message):
-    """Remove orphaned files older than an hour, dead followers, embeddings of unreferenced models, and old answers."""
+    """Delete orphaned files older than an hour, dead followers, embeddings of unreferenced models, and old answers."""
 
     kind: ClassVar[str] = "sweep"
 

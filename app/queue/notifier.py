@@ -1,4 +1,7 @@
-"""Redis only rings the bell: whoever waits looks at once. Without it, they look every half second anyway."""
+"""Notify waiting threads and processes of new jobs and changes.
+
+Redis only saves the wait: without it, every process polls the database twice a second.
+"""
 
 import threading
 from typing import Literal
@@ -10,25 +13,27 @@ CHANNEL = "likeness"
 
 
 class Notifier:
-    """`ring` after a commit; `wait` returns at the next ring, or when the time is over."""
+    """Wakes those who wait for a topic, in this process and, through Redis, in the others."""
 
     def __init__(self, url: str = "") -> None:
         self._client = redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=1) if url else None
         self._rung: dict[str, threading.Event] = {"jobs": threading.Event(), "changes": threading.Event()}
         self._closed = threading.Event()
-        self._listener = threading.Thread(target=self._listen, name="bell", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name="notifier", daemon=True)
         if self._client is not None:
             self._listener.start()
 
     def notify(self, topic: Topic) -> None:
+        """Wake those who wait for this topic. Call it after the commit."""
         self._rung[topic].set()
         if self._client is not None:
             try:
                 self._client.publish(CHANNEL, topic)
             except redis.RedisError:
-                return  # they will look by themselves
+                return  # the other processes poll
 
     def wait(self, topic: Topic, seconds: float) -> None:
+        """Return at the next notification of this topic, or after so many seconds."""
         self._rung[topic].wait(seconds)
         self._rung[topic].clear()
 
@@ -44,10 +49,10 @@ class Notifier:
         assert self._client is not None
         while not self._closed.is_set():
             try:
-                with self._client.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
-                    heard.subscribe(CHANNEL)
+                with self._client.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
+                    channel.subscribe(CHANNEL)
                     while not self._closed.is_set():
-                        message = heard.get_message(timeout=0.5)
+                        message = channel.get_message(timeout=0.5)
                         if message is not None:
                             self._rung[message["data"].decode()].set()
             except redis.RedisError:

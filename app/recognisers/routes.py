@@ -1,4 +1,4 @@
-"""Recognisers: what can be used, and letting a collection use one."""
+"""List recognisers, and let a collection use one."""
 
 from typing import Annotated, Any
 
@@ -7,8 +7,8 @@ from fastapi import APIRouter, Path, Response
 from app.db.field_types import CollectionName
 from app.deps import CallerDep, ReadDep, ResourcesDep
 from app.deps.job_response import JobOut
-from app.deps.moving import MoveDep
-from app.deps.problems import refuses
+from app.deps.pointer_session import MoveDep
+from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, READER
 from app.recognisers import service
 from app.recognisers.schemas import RecognisersOut, UsedRecogniserOut, UseRecogniserIn
@@ -16,12 +16,12 @@ from app.recognisers.schemas import RecognisersOut, UsedRecogniserOut, UseRecogn
 router = APIRouter(prefix="/v1", tags=["recognisers"])
 CollectionId = Annotated[CollectionName, Path()]
 USED: dict[int | str, dict[str, Any]] = {
-    200: {"model": UsedRecogniserOut, "description": "it serves already, or did before and serves again"},
+    200: {"model": UsedRecogniserOut, "description": "the recogniser serves already, or serves again at once"},
     202: {"model": JobOut},
 }
 USES = {
     **ADMIN,
-    **refuses(
+    **declare_problems(
         (409, "NotInstalled"),
         (409, "CropMissing"),
         (409, "ResourceInUse"),
@@ -34,8 +34,8 @@ USES = {
 
 @router.get("/recognisers", summary="List recognisers", openapi_extra=READER)
 def list_recognisers(session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> RecognisersOut:
-    """What Likeness knows, installed or not, and what the operator registered by command or in the settings."""
-    return service.list_all(session, resources, caller)
+    """The recognisers that Likeness knows, installed or not, and those that the operator registered."""
+    return service.list_recognisers_in_use(session, resources, caller)
 
 
 @router.post(
@@ -53,11 +53,11 @@ def use_recogniser(
     caller: CallerDep,
     response: Response,
 ) -> UsedRecogniserOut | JobOut:
-    """Describes the stored crops anew and lets them be searched by the recogniser's own distance; no photo is sent
-    again, and ids, names and labels stay.
+    """Describes the stored crops with the recogniser, and searches them by its own distance. No photo is sent again;
+    ids, names and labels are kept.
 
-    It is published as any model is: embedded beside the live index, judged by the gate, then the pointers move. 202
-    with that job, or 200 where nothing is left to compute. A refusal is the job's problem `GateRefused` with its
-    `reasons`. `POST .../deployments/identity:rollback` goes back.
+    The recogniser is published like any model: all faces are embedded beside the live index, the gate judges, then the
+    pointers move. 202 with that job, or 200 if nothing is left to compute. If the gate refuses, the job's problem is
+    `GateRefused`, with `reasons`. `POST .../deployments/identity:rollback` restores the previous model.
     """
-    return service.use(session, resources, collection, body, caller, response)
+    return service.use_recogniser(session, resources, collection, body, caller, response)

@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for recognisers."""
+
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,31 +28,33 @@ USED: dict[str, Any] = {
 
 
 class AccuracyOut(BaseModel):
-    """How well a recogniser tells people apart. Shares are 0 to 1; null where nobody measured them."""
+    """How well a recogniser tells people apart. Shares are from 0 to 1; null: not measured."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ACCURACY]})
     data: str = Field(description="what it was measured on")
-    by: Literal["us", "publisher"] = Field(description="who measured it: Likeness, or whoever published the file")
-    verification: float | None = Field(description="share of pairs of photos judged rightly")
+    by: Literal["us", "publisher"] = Field(description="who measured it: Likeness, or the publisher of the file")
+    verification: float | None = Field(description="share of pairs of photos that are judged correctly")
     right_first: float | None = Field(description="share of searches in which the right person came first")
-    auc: float | None = Field(description="how often a pair of one person is more alike than a pair of two people")
+    auc: float | None = Field(
+        description="probability that a pair of one person is more alike than a pair of two people"
+    )
 
 
 class RecogniserOut(BaseModel):
-    """A way to describe faces that needs no training here."""
+    """A way to describe faces that works without any training."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
-    name: str = Field(description="what `:use-recogniser` takes")
-    licence: str = Field(description="what its makers allow, as text; shown, never judged")
+    name: str = Field(description="the name that `:use-recogniser` accepts")
+    licence: str = Field(description="the licence as its publisher states it, for information only")
     bytes: int | None = Field(description="size of its file; 0: it needs none; null: unknown")
     source: str = Field(description="where its file comes from")
-    dim: int | None = Field(description="numbers a face; null: unknown")
-    accuracy: AccuracyOut | None = Field(description="null: nobody measured it")
+    dim: int | None = Field(description="size of its vectors; null: unknown")
+    accuracy: AccuracyOut | None = Field(description="null: not measured")
     installed: bool = Field(description="whether it can be used now")
-    install: str = Field(description="the command that installs it, or why it cannot be used; empty where installed")
+    install: str = Field(description="the command that installs it, or why it cannot be used; empty if installed")
     serves: list[str] = Field(
-        description="collections whose faces are described by it, also where a metric was learned on top; of those "
-        "that the key may see"
+        description="the collections, of those that the key may see, whose faces it describes, with or without a "
+        "learned metric on top"
     )
 
     @classmethod
@@ -74,7 +78,7 @@ class RecognisersOut(BaseModel):
 
 
 class UseRecogniserIn(BaseModel):
-    """The recogniser by which a collection's faces are to be described."""
+    """The recogniser that is to describe a collection's faces."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -86,12 +90,12 @@ class UseRecogniserIn(BaseModel):
         },
     )
     recogniser: Word = Field(description="a name that `GET /v1/recognisers` lists as installed")
-    override: bool = Field(False, description="publish against the gate; needs a reason, which is kept")
+    override: bool = Field(False, description="publish against the gate; needs a reason, which is recorded")
     reason: Note = ""
 
 
 class UsedRecogniserOut(BaseModel):
-    """The recogniser serves: nothing was left to compute."""
+    """The recogniser serves, since nothing was left to compute."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [USED]})
     collection: str

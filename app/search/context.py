@@ -1,4 +1,4 @@
-"""What a search works with: the engine, a session, and the faces of a photo."""
+"""The context of a search: the engine, a database session, and the faces of a photo."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.db.session import reading
-from app.deps.shapes import BoundingBox
+from app.deps.shared_schemas import BoundingBox
 from app.errors import Invalid
 from app.search.criteria import Criteria
 from app.search.params import SearchParams
@@ -32,7 +32,10 @@ class SearchContext:
 
     @contextmanager
     def use_models(self, collection: str, params: SearchParams) -> Iterator[Criteria]:
-        """One model for each task, for the whole of a request. Raises NotFound, Busy, Conflict."""
+        """Use one model for each task for the whole request, whatever is published meanwhile.
+
+        Raises NotFound, Busy if a model is not loaded yet, Conflict if tasks cannot be weighed.
+        """
         with ExitStack() as stack:
             served = {
                 task: stack.enter_context(self.engine.use(collection, task, params.model)) for task in params.shares
@@ -40,7 +43,7 @@ class SearchContext:
             yield Criteria.of({served[task]: share for task, share in params.shares.items()})
 
     def find_faces(self, photo: bytes, *, aligned: bool, limit: int) -> list[AlignedFace]:
-        """The `limit` largest faces of a photo. Raises ml.Unreadable, Invalid where there is none, Busy."""
+        """Return the `limit` largest faces of a photo. Raises ml.Unreadable, Invalid if there is no face, Busy."""
         settings, front_end = self.engine.resources.settings, self.engine.resources.front_end
         with self.engine.slots.reserve():
             image = images.read(photo, images.ImageLimits(settings.max_image_bytes, settings.max_image_pixels))
@@ -55,16 +58,17 @@ class SearchContext:
 
 @contextmanager
 def open_context(engine: Engine) -> Iterator[SearchContext]:
-    """Its session begins with the first statement, after the heavy work."""
+    """Open the context of a request. Its transaction begins with the first statement, after the heavy work."""
     with reading(engine.resources.database) as session:
         yield SearchContext(engine, session)
 
 
 def stack_crops(served: ServedModel, faces: Sequence[AlignedFace]) -> dict[CropKind, Crops]:
-    """The (n, ...) crops of each kind that the model's recipe needs."""
+    """Return the (n, ...) crops of each kind that the model's recipe needs."""
     return {kind: np.stack([f.crops[kind] for f in faces]) for kind in served.model.recipe.crops}
 
 
-def bounding_box(face: AlignedFace) -> BoundingBox:
+def describe_box(face: AlignedFace) -> BoundingBox:
+    """Return the box of a face in the photo, with two decimals."""
     box = face.box
     return BoundingBox(x=round(box.x, 2), y=round(box.y, 2), width=round(box.width, 2), height=round(box.height, 2))

@@ -1,4 +1,4 @@
-"""What a search compares by: one task, or a weighted mix of several tasks."""
+"""The criteria of a search: one task, or a weighted mix of several tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from app.errors import Conflict
-from app.publishing.pointers import BUILT_IN_TASK, enabled_tasks
+from app.publishing.pointers import BUILT_IN_TASK, filter_enabled_tasks
 from app.search import enrolled_faces
 from app.serving.deployments import ServedModel
 from app.serving.scores import Scores
@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Criterion:
-    """A task with the model that serves it. share: its weight, of 1; scale: divides its distances in a mix."""
+    """A task with the model that serves it. share: its weight, 0 to 1; scale: divides its distances in a mix"""
 
     served: ServedModel
     share: float = 1.0
@@ -31,7 +31,7 @@ class Criterion:
 
     @property
     def factor(self) -> float:
-        """What its distances are multiplied by."""
+        """The factor by which its distances are multiplied in a mix."""
         return self.share / self.scale
 
 
@@ -43,10 +43,10 @@ class Criteria:
 
     @classmethod
     def of(cls, shares: dict[ServedModel, float]) -> Self:
-        """From each model's share. Raises Conflict where a mix has a task whose distances have no known scale."""
+        """Make the criteria from each model's share. Raises Conflict if a mix has a task without calibration."""
         if len(shares) == 1:
             return cls(tuple(Criterion(served) for served in shares))
-        return cls(tuple(Criterion(served, share, _scale(served)) for served, share in shares.items()))
+        return cls(tuple(Criterion(served, share, _find_scale(served)) for served, share in shares.items()))
 
     @property
     def first(self) -> ServedModel:
@@ -82,7 +82,7 @@ class MixedNeighbours(Neighbours):
 
     by_task: (Q, T, n) each task's own distance; cells_probed: (T,) in each task's index
     bound: (Q,) a face in no task's list is at least this far, so that the order below it is final (the threshold
-        algorithm of Fagin, Lotem and Naor 2001); +inf where the lists hold every face of the cells probed
+        algorithm of Fagin, Lotem and Naor 2001); +inf if the lists have every face of the probed cells
     """
 
     by_task: Floats
@@ -91,10 +91,10 @@ class MixedNeighbours(Neighbours):
 
 
 def check_tasks_enabled(session: Session, tasks: Sequence[str]) -> None:
-    """Raises Conflict where one of the tasks has been switched off."""
+    """Raises Conflict if one of the tasks is switched off."""
     if list(tasks) == [BUILT_IN_TASK]:
         return
-    disabled = sorted(set(tasks) - set(enabled_tasks(session, tasks)))
+    disabled = sorted(set(tasks) - set(filter_enabled_tasks(session, tasks)))
     if disabled:
         raise Conflict(f"the task {', '.join(disabled)} is off; an administrator can switch it on", code="TaskDisabled")
 
@@ -134,9 +134,9 @@ def search_mix(
 def _rank_union(
     session: Session, criteria: Criteria, lists: Sequence[Neighbours], queries: Sequence[Rows], query: int
 ) -> tuple[Ids, Floats, Floats]:
-    """For one query: face pks by rising distance of the mix, that distance, and (T, n) the distances by task.
+    """Return for one query the face pks by rising distance of the mix, these distances, and the (T, n) ones by task.
 
-    A face without an embedding for one of the tasks, since it is quite new or has been removed, is left out.
+    A face that is new or was deleted may lack an embedding for one of the tasks; it is left out.
     """
     union = np.unique(np.concatenate([listed.ids[query] for listed in lists]))
     union = union[union >= 0]
@@ -145,7 +145,7 @@ def _rank_union(
         is_listed = listed.ids[query] >= 0
         own[np.searchsorted(union, listed.ids[query][is_listed])] = listed.distances[query][is_listed]
         missing = np.isnan(own)
-        own[missing] = _stored_distances(session, criterion.served, rows[query], union[missing])
+        own[missing] = _compute_stored_distances(session, criterion.served, rows[query], union[missing])
     factors = np.array([c.factor for c in criteria.tasks])
     total = (factors @ by_task.astype(np.float64)).astype(np.float32)
     order = np.lexsort((union, total))
@@ -153,8 +153,8 @@ def _rank_union(
     return union[order], total[order], by_task[:, order]
 
 
-def _stored_distances(session: Session, served: ServedModel, query: Rows, pks: Ids) -> Floats:
-    """(n,) distances from the (dim,) query to the stored embeddings of these faces; NaN where there is none."""
+def _compute_stored_distances(session: Session, served: ServedModel, query: Rows, pks: Ids) -> Floats:
+    """Return the (n,) distances from the (dim,) query to the stored embeddings of these faces; NaN if there is none."""
     known = enrolled_faces.read_embeddings(session, served, pks.tolist())
     distances = np.full(len(pks), np.nan, np.float32)
     is_known = np.isin(pks, list(known))
@@ -164,14 +164,14 @@ def _stored_distances(session: Session, served: ServedModel, query: Rows, pks: I
     return distances
 
 
-def _scale(served: ServedModel) -> float:
-    """How far the impostor distances of this gallery spread. Raises Conflict."""
+def _find_scale(served: ServedModel) -> float:
+    """Return the spread of this gallery's impostor distances. Raises Conflict if they were not measured."""
     calibration = served.scores.calibration
     spread = calibration.impostors.spread if calibration is not None else 0.0
     if spread <= 0:
         raise Conflict(
-            f"the distances of the task {served.task!r} cannot be weighed against others yet: its model is not "
-            "calibrated here; more faces, and subjects with two or more, are needed, or search by one task",
+            f"the distances of the task {served.task!r} cannot be weighed against those of others yet: its model is "
+            "not calibrated here. Enrol more faces, and subjects with two or more faces, or search by one task",
             code="NotCalibrated",
         )
     return spread

@@ -1,4 +1,4 @@
-"""Decide: the threshold up to which matches are accepted, and whether a search names somebody."""
+"""Choose the threshold up to which matches are accepted, and decide whether a search names somebody."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.deps.shapes import SubjectRef
+from app.deps.shared_schemas import SubjectRef
 from app.errors import Conflict
 from app.search.schemas import AppliedThreshold, Decision, Evidence, Match, ScoreOut
 from app.serving.scores import Scores
@@ -15,10 +15,10 @@ from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import PersonThreshold
 
 FaceDecision = tuple[Decision | None, SubjectRef | None]
-"""The decision, and the person of a match."""
+"""The decision and, for a match, the person."""
 UNCALIBRATED = (
-    "nothing is calibrated in this collection yet: enrol 100 faces or more, of people with two or more each, or serve "
-    "it with a recogniser that brings its own calibration"
+    "this collection is not calibrated yet: enrol 100 faces or more, of people with two or more faces each, or serve "
+    "it with a recogniser that has a reference calibration"
 )
 
 
@@ -52,10 +52,11 @@ class AcceptanceThreshold:
         return None if self.kind is None else score["distance"] <= self.distance
 
 
-def person_threshold(scores: Scores, fpir: float | None, faces: int) -> AcceptanceThreshold:
-    """The threshold at a false-positive identification rate or the default one, in a gallery of so many faces.
+def make_person_threshold(scores: Scores, fpir: float | None, faces: int) -> AcceptanceThreshold:
+    """Return the threshold at a false positive identification rate, None meaning the default rate.
 
-    Raises Conflict where a rate was given and nothing is calibrated.
+    faces: the number of faces in the gallery
+    Raises Conflict if a rate is given and nothing is calibrated.
     """
     measured = scores.person_threshold(fpir, faces)
     if measured is None:
@@ -67,14 +68,16 @@ def person_threshold(scores: Scores, fpir: float | None, faces: int) -> Acceptan
         measured.person_distance,
         possible_distance=measured.possible_distance,
         rule=measured.rule,
-        description=_describe(measured, faces),
+        description=_describe_threshold(measured, faces),
     )
 
 
-def pair_threshold(scores: Scores, fmr: float | None = None, similarity: float | None = None) -> AcceptanceThreshold:
-    """The threshold on pairs: at a false-match rate, by default the collection's, or at a similarity of 1 to 100.
+def make_pair_threshold(
+    scores: Scores, fmr: float | None = None, similarity: float | None = None
+) -> AcceptanceThreshold:
+    """Return the threshold on pairs: at a false-match rate, by default the collection's, or a similarity of 1 to 100.
 
-    Raises Conflict where one was given and nothing is calibrated.
+    Raises Conflict if one of them is given and nothing is calibrated.
     """
     blank = AppliedThreshold(
         kind="similarity", fpir=None, fmr=None, distance=0.0, possible_distance=None, similarity=similarity,
@@ -87,7 +90,7 @@ def pair_threshold(scores: Scores, fmr: float | None = None, similarity: float |
         return AcceptanceThreshold(None, rule=scores.rule)
     if similarity is not None:
         limit = scores.distance(similarity)
-        assert limit is not None, "a threshold is known, so a calibration is"
+        assert limit is not None, "where there is a threshold, there is a calibration"
         return AcceptanceThreshold("similarity", limit, similarity, description=blank | {"distance": limit})
     similarities = scores.similarity(np.array([measured.distance]))
     similarity = None if similarities is None else float(similarities[0])
@@ -99,10 +102,10 @@ def pair_threshold(scores: Scores, fmr: float | None = None, similarity: float |
 
 
 def score_faces(scores: Scores, distances: NDArray[np.float32]) -> list[ScoreOut]:
-    """The scores of (n,) distances, before any threshold is applied."""
+    """Return the scores of (n,) distances, before any threshold is applied."""
     blank: list[None] = [None] * len(distances)
-    similar, probable, false = scores.similarity(distances), scores.probability(distances), scores.fmr(distances)
-    columns = [blank if column is None else column.tolist() for column in (similar, probable, false)]
+    measures = (scores.similarity(distances), scores.probability(distances), scores.fmr(distances))
+    columns = [blank if measure is None else measure.tolist() for measure in measures]
     return [
         ScoreOut(distance=d, similarity=s, probability=p, fmr_estimate=f, person_distance=None, passes=None)
         for d, s, p, f in zip(distances.tolist(), *columns, strict=True)
@@ -110,14 +113,14 @@ def score_faces(scores: Scores, distances: NDArray[np.float32]) -> list[ScoreOut
 
 
 def decide(threshold: AcceptanceThreshold, matches: Sequence[Match]) -> FaceDecision:
-    """Decide who a face is, from the nearest people, in any order.
+    """Decide who a face is, from its nearest people, in any order.
 
-    The nearest person with a name decides, even where a face without a name is nearer; a face without a name counts
-    only where that person does not pass. Where a distractor is nearer than everybody with a name, the face is unknown.
+    The nearest person with a name decides, even if a face without a name is nearer. A face without a name counts only
+    if this person does not pass. If a distractor is nearer than everybody with a name, the face is unknown.
     """
     if threshold.kind is None:
         return None, None
-    matches = sorted(matches, key=_rank)
+    matches = sorted(matches, key=_make_sort_key)
     first = next((m for m in matches if m["subject"] is not None or m["role"] == "distractor"), None)
     if first is not None and first["role"] == "distractor":
         return "unknown", None
@@ -136,13 +139,13 @@ def _is_possible(threshold: AcceptanceThreshold, match: Match) -> bool:
     return distance is not None and distance <= threshold.possible_distance
 
 
-def _rank(match: Match) -> tuple[float, float]:
-    """By person distance where it is known, then by distance."""
+def _make_sort_key(match: Match) -> tuple[float, float]:
+    """Return the key to sort matches by: the person distance if it is known, then the distance."""
     distance = match["person_distance"]
     return (float("inf") if distance is None else distance), match["distance"]
 
 
-def _describe(measured: PersonThreshold, faces: int) -> AppliedThreshold:
+def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThreshold:
     evidence = Evidence(
         source=measured.source,
         people=measured.people,
@@ -163,13 +166,13 @@ def _describe(measured: PersonThreshold, faces: int) -> AppliedThreshold:
         high=measured.high,
         enough=measured.enough,
         evidence=evidence,
-        note=None if measured.enough else _note(measured),
+        note=None if measured.enough else _explain_evidence(measured),
     )
 
 
-def _note(measured: PersonThreshold) -> str:
+def _explain_evidence(measured: PersonThreshold) -> str:
     return (
-        f"too few people are enrolled to measure a rate of {measured.fpir:.3g} by searches: this threshold comes from "
-        f"pairs of faces and is on the safe side, so that more people than necessary are answered as unknown; about "
-        f"{measured.more_people:,} more people would be enough"
+        f"too few people are enrolled to measure a rate of {measured.fpir:.3g} by searches: this threshold is "
+        f"estimated from pairs of faces and is cautious, so more people than necessary are unknown. About "
+        f"{measured.more_people:,} more enrolled people would be enough"
     )

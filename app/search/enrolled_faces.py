@@ -39,7 +39,7 @@ FACES_QUERY = (
 
 
 class EnrolledFace(NamedTuple):
-    """What an answer shows of an enrolled face."""
+    """The columns of an enrolled face that an answer shows."""
 
     pk: int
     face_id: str
@@ -57,14 +57,14 @@ class EnrolledFace(NamedTuple):
 
     @property
     def owner(self) -> int:
-        """A number for its person: even for a subject; odd, and its own, for a face without one."""
+        """A number for its person: an even one for a subject, an odd one of its own for a face without a subject."""
         return 2 * self.subject_pk if self.subject_pk is not None and self.is_named else 2 * self.pk + 1
 
 
 def read_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
-    """pk -> face, of those that are still enrolled.
+    """Return pk -> face of those that are still enrolled.
 
-    The pks come from the index of one collection; to filter by the collection too would make SQLite scan all of it.
+    The pks come from the index of one collection. A filter by the collection would make SQLite scan all of it.
     """
     faces: dict[int, EnrolledFace] = {}
     for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
@@ -73,8 +73,8 @@ def read_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
     return faces
 
 
-def filtered_faces(session: Session, collection: str, wanted: Filter | None) -> Ids | None:
-    """The pks of the faces that a filter lets through; None: all."""
+def filter_faces(session: Session, collection: str, wanted: Filter | None) -> Ids | None:
+    """Return the pks of the faces that the filter allows; None means all."""
     if wanted is None:
         return None
     chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(Face.collection_id == collection)
@@ -83,7 +83,7 @@ def filtered_faces(session: Session, collection: str, wanted: Filter | None) -> 
 
 
 def get_face(session: Session, collection: str, face_id: str) -> Face:
-    """Raises NotFound."""
+    """Return the face. Raises NotFound."""
     face = session.scalar(select(Face).where(Face.collection_id == collection, Face.face_id == face_id))
     if face is None:
         raise NotFound(f"no face {face_id!r} in collection {collection!r}")
@@ -91,7 +91,7 @@ def get_face(session: Session, collection: str, face_id: str) -> Face:
 
 
 def read_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -> dict[int, Rows]:
-    """pk -> (dim,) stored embedding, of the faces that have one for this model and task."""
+    """Return pk -> (dim,) stored embedding of the faces that have one for this model and task."""
     key = served.loaded_index.key
     chosen = select(Embedding.face_pk, Embedding.vector)
     chosen = chosen.where(Embedding.model_id == key.model_id, Embedding.task == key.task)
@@ -104,17 +104,20 @@ def read_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -
 
 
 def get_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -> Rows:
-    """(n, dim) stored embeddings of these faces. Raises Busy where one has none yet."""
+    """Return the (n, dim) stored embeddings of these faces. Raises Busy if one has none yet."""
     embeddings = read_embeddings(session, served, pks)
     if len(embeddings) < len(set(pks)):
-        raise Busy(f"not embedded yet for model {served.loaded_index.key.model_id}; try again shortly")
+        raise Busy(f"the face is not embedded yet for model {served.loaded_index.key.model_id}; try again shortly")
     return np.stack([embeddings[pk] for pk in pks]) if pks else np.empty((0, served.index.dim), np.float32)
 
 
 def read_templates(
     session: Session, index: LoadedIndex, subjects: Sequence[int], excluded: int | None
 ) -> dict[int, PersonTemplate]:
-    """subject pk -> template of that person's gallery faces in the index. excluded: the pk of a face to leave out."""
+    """Return subject pk -> template of the person's gallery faces in the index.
+
+    excluded: the pk of a face to leave out; these templates are not cached
+    """
     cached = index.person_templates
     missing = [s for s in subjects if s not in cached or excluded is not None]
     templates = {s: cached[s] for s in subjects if s not in missing}
@@ -126,7 +129,7 @@ def read_templates(
     for subject, pk in session.execute(chosen):
         if pk != excluded and subject is not None:
             faces.setdefault(subject, []).append(pk)
-    rows = _indexed_rows(index, np.array([pk for pks in faces.values() for pk in pks], np.int64))
+    rows = _read_indexed_rows(index, np.array([pk for pks in faces.values() for pk in pks], np.int64))
     for subject, pks in faces.items():
         own = [rows[pk] for pk in pks if pk in rows]
         if own:
@@ -147,8 +150,8 @@ def _is_at_the_change_of(session: Session, index: LoadedIndex) -> bool:
     return change == index.state.change
 
 
-def _indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
-    """pk -> (dim,), of the faces in the index; it may be some changes away from the tables."""
+def _read_indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
+    """Return pk -> (dim,) row of the faces in the index, which may lag behind the tables."""
     with index.lock.gen_rlock():
         try:
             rows = index.index.rows(pks)
@@ -159,7 +162,7 @@ def _indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
 
 
 def read_crop(blobs: Blobs, collection: str, face: EnrolledFace, kind: CropKind) -> str | None:
-    """The stored crop as base64 PNG; None where its file is missing."""
+    """Return the stored crop as base64 PNG; None if its file is missing."""
     try:
         return base64.b64encode(blobs.get(collection, Blobs.crop(face.image_id, face.number, kind))).decode()
     except NotFound:

@@ -1,4 +1,4 @@
-"""Explain the distances of matches by cells and descriptors, from stored crops that are described again."""
+"""Explain the distances of matches by descriptors and cells. The stored crops are described again for it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,39 +14,39 @@ from ml.errors import Corrupt, NotLinear
 from ml.images import decode_png
 from ml.types import CropKind, Crops
 
-CROP_MISSING = "the stored crop of this face is gone"
-QUERY_CROP_MISSING = "the stored crop of the face that was searched with is gone"
+CROP_MISSING = "the stored crop of this face is missing"
+QUERY_CROP_MISSING = "the stored crop of the query face is missing"
 
 
 def explain_matches(
     criteria: Criteria, blobs: Blobs, query: Mapping[CropKind, Crops] | None, faces: Sequence[EnrolledFace]
 ) -> list[ExplanationOut | str]:
-    """For each of these enrolled faces an explanation, or the reason why there is none. Raises Busy.
+    """Return for each of these enrolled faces an explanation, or the reason why there is none. Raises Busy.
 
-    query: (1, ...) crops of the face that was searched with; None: they are missing
+    query: (1, ...) crops of the query face; None means that they are missing
     """
     if query is None:
         return [QUERY_CROP_MISSING] * len(faces)
     with criteria.first.slots.reserve():
-        crops = [read_crops(blobs, criteria.collection, face, crop_kinds(criteria)) for face in faces]
+        crops = [read_crops(blobs, criteria.collection, face, list_crop_kinds(criteria)) for face in faces]
         readable = [c for c in crops if c is not None]
         try:
             by_task = [_explain_task(c, query, readable) for c in criteria.tasks] if readable else []
         except NotLinear as error:
             return [str(error)] * len(faces)
-    merged = (_merge(of_tasks) for of_tasks in zip(*by_task, strict=True))
+    merged = (_merge_explanations(of_tasks) for of_tasks in zip(*by_task, strict=True))
     return [CROP_MISSING if c is None else next(merged) for c in crops]
 
 
-def crop_kinds(criteria: Criteria) -> list[CropKind]:
-    """The kinds of crop that the models describe; an answer shows the first."""
+def list_crop_kinds(criteria: Criteria) -> list[CropKind]:
+    """List the kinds of crop that the models describe. An answer shows the first."""
     return list(dict.fromkeys(kind for c in criteria.tasks for kind in c.served.model.recipe.crops))
 
 
 def read_crops(
     blobs: Blobs, collection: str, face: EnrolledFace, kinds: Sequence[CropKind]
 ) -> dict[CropKind, Crops] | None:
-    """(1, ...) stored crops of each kind; None where one is missing."""
+    """Return the (1, ...) stored crops of each kind; None if one is missing."""
     try:
         names = {kind: Blobs.crop(face.image_id, face.number, kind) for kind in kinds}
         return {kind: decode_png(blobs.get(collection, name))[None] for kind, name in names.items()}
@@ -57,20 +57,20 @@ def read_crops(
 def _explain_task(
     criterion: Criterion, query: Mapping[CropKind, Crops], others: Sequence[Mapping[CropKind, Crops]]
 ) -> list[ExplanationOut]:
-    """The distances of one task, scaled by its share. Raises ml.NotLinear."""
+    """Explain the distances of one task, multiplied by its factor. Raises ml.NotLinear."""
     model, task, factor = criterion.served.model, criterion.served.task, criterion.factor
     rows = np.concatenate([model.describe(crops) for crops in others])
     return [
         ExplanationOut(
             distance=factor * result.distance,
-            parts=[_part(part, task, factor) for part in result.parts],
+            parts=[_describe_part(part, task, factor) for part in result.parts],
             rest=factor * result.rest,
         )
         for result in explanation.explain_distances(model, model.describe(query)[0], rows, task)
     ]
 
 
-def _part(part: explanation.DescriptorContribution, task: str, factor: float) -> ExplanationPart:
+def _describe_part(part: explanation.DescriptorContribution, task: str, factor: float) -> ExplanationPart:
     grid = None
     if part.layout is not None:
         grid = GridOut(crop=part.crop, rows=part.layout.rows, columns=part.layout.columns, size=part.layout.size)
@@ -83,8 +83,8 @@ def _part(part: explanation.DescriptorContribution, task: str, factor: float) ->
     )
 
 
-def _merge(explanations: Sequence[ExplanationOut]) -> ExplanationOut:
-    """The explanation of a sum of distances has the parts of all of them."""
+def _merge_explanations(explanations: Sequence[ExplanationOut]) -> ExplanationOut:
+    """Merge the explanations of several tasks into that of the sum of their distances."""
     return ExplanationOut(
         distance=sum(one["distance"] for one in explanations),
         parts=[part for one in explanations for part in one["parts"]],

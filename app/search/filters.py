@@ -1,4 +1,4 @@
-"""Which faces may match: conditions over subject, role and metadata, as SQL of both databases."""
+"""Filter the faces that may match by subject, role and metadata, as SQL for SQLite and PostgreSQL."""
 
 from decimal import Decimal
 from typing import Annotated, Any, Self
@@ -15,11 +15,11 @@ Plain = Text | bool | Annotated[float, Field(allow_inf_nan=False)] | None
 Ordered = Annotated[float, Field(allow_inf_nan=False)] | Text
 Name = Annotated[str, StringConstraints(pattern=r'^[^"\\\x00-\x1f]{1,255}$')]
 Clause = ColumnElement[bool]
-COMPARED = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
+OPERATORS = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
 
 
 class Condition(BaseModel):
-    """All of these must hold for the value under a key."""
+    """Conditions on the value of one key, which must all hold."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     eq: Plain = None
@@ -33,9 +33,10 @@ class Condition(BaseModel):
 
 
 class Filter(BaseModel):
-    """E.g. `{"subject": ["ann", "bob"], "metadata": {"site": "east", "age": {"gte": 18}}}`.
+    """For example `{"subject": ["ann", "bob"], "metadata": {"site": "east", "age": {"gte": 18}}}`.
 
-    subject: one id, several, or null for faces of nobody. A plain value under a key of metadata means equality.
+    `subject` is one id, several ids, or null for faces without a subject. A plain value of a metadata key means
+    equality.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -45,13 +46,13 @@ class Filter(BaseModel):
     subject_metadata: dict[Name, Condition | Plain] = {}
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_not_empty(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError("say at least one of subject, role, metadata, subject_metadata")
+            raise ValueError("state at least one of subject, role, metadata, subject_metadata")
         return self
 
     def clauses(self, dialect: str) -> list[Clause]:
-        """Over faces joined with their subjects, where they have one."""
+        """Return the conditions on faces that are outer-joined with their subjects. dialect: as SQLAlchemy names it"""
         clauses: list[Clause] = []
         if "subject" in self.model_fields_set:
             named = [self.subject] if isinstance(self.subject, str) else self.subject
@@ -60,13 +61,13 @@ class Filter(BaseModel):
             clauses.append(Face.role == self.role)
         for column, wanted in ((Face.attributes, self.metadata), (Subject.attributes, self.subject_metadata)):
             for key, condition in wanted.items():
-                value = _Sqlite(column, key) if dialect == "sqlite" else _Postgres(column, key)
+                value = _SqliteValue(column, key) if dialect == "sqlite" else _PostgresValue(column, key)
                 clauses += _build_clauses(value, condition)
         return clauses
 
 
-class _Value:
-    """A value inside a JSON column: its kind as the database names it, and itself as text or number."""
+class _JsonValue:
+    """The value of a key in a JSON column. kind: its JSON type as the database names it; text, number: the value"""
 
     texts: tuple[str, ...] = ("string",)
     numbers: tuple[str, ...] = ("number",)
@@ -93,7 +94,7 @@ class _Value:
         return and_(self.kind.in_(self.numbers), getattr(self.number, operator)(self.constant(value)))
 
 
-class _Sqlite(_Value):
+class _SqliteValue(_JsonValue):
     texts, numbers = ("text",), ("integer", "real")
 
     def __init__(self, column: InstrumentedAttribute[Any], key: str) -> None:
@@ -106,18 +107,18 @@ class _Sqlite(_Value):
         return self.kind == str(value).lower()
 
 
-class _Postgres(_Value):
+class _PostgresValue(_JsonValue):
     def __init__(self, column: InstrumentedAttribute[Any], key: str) -> None:
         self.kind = func.json_typeof(column.op("->")(key), type_=String)
         self.text = column.op("->>", return_type=String())(key)
-        # a cast of what is no number fails, and AND promises no order: CASE does
+        # the cast fails for other kinds; AND does not guarantee that the kind is checked first, but CASE does
         self.number = case((self.kind == "number", cast(self.text, Numeric)))
 
     def constant(self, value: float) -> ColumnElement[Any]:
         return literal(Decimal(value), Numeric)
 
 
-def _build_clauses(value: _Value, wanted: Condition | Plain) -> list[Clause]:
+def _build_clauses(value: _JsonValue, wanted: Condition | Plain) -> list[Clause]:
     if not isinstance(wanted, Condition):
         return [value.equals(wanted)]
     clauses: list[Clause] = []
@@ -130,7 +131,7 @@ def _build_clauses(value: _Value, wanted: Condition | Plain) -> list[Clause]:
         clauses.append(or_(literal(False), *(value.equals(v) for v in wanted.any_of)))
     if wanted.exists is not None:
         clauses.append(value.kind.is_not(None) if wanted.exists else value.kind.is_(None))
-    for name, operator in COMPARED.items():
+    for name, operator in OPERATORS.items():
         limit = getattr(wanted, name)
         if limit is not None:
             clauses.append(value.compared(operator, limit))

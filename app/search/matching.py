@@ -1,4 +1,4 @@
-"""Find the matches of each query: search the index until enough people are found, group faces by person, decide."""
+"""Find the matches of each query: search the index until there are enough people, group faces by person, and decide."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import cast
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.deps.shapes import SubjectRef
+from app.deps.shared_schemas import SubjectRef
 from app.search.criteria import Criteria, MixedNeighbours, check_tasks_enabled, search_mix
 from app.search.decision import AcceptanceThreshold, FaceDecision, decide, score_faces
-from app.search.enrolled_faces import EnrolledFace, filtered_faces, read_faces, read_templates
+from app.search.enrolled_faces import EnrolledFace, filter_faces, read_faces, read_templates
 from app.search.params import SearchParams
 from app.search.schemas import Match, MatchedFace, ScoreOut
 from app.serving.deployments import ServedModel
@@ -24,10 +24,10 @@ from ml.types import Rows
 EXTRA_FACES, FACES_PER_PERSON = 8, 4
 MAX_CANDIDATES = 65_536
 MAX_MIXED_CANDIDATES = 16_384
-"""For each task of a mix, whose stored embeddings are read again."""
+"""The limit for each task of a mix, since stored embeddings are read for every candidate."""
 MAX_FACES_PER_MATCH = 10
 MIN_PEOPLE = 2
-"""A decision compares the nearest person with the next one."""
+"""A decision needs the nearest person and the next one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What the index returned. groups: of each query, nearest first; faces, is_complete: see SearchHits."""
+    """What the index returned. groups: of each query, nearest first; faces, is_complete: see SearchHits"""
 
     neighbours: Neighbours
     faces: dict[int, EnrolledFace]
@@ -79,13 +79,15 @@ def find_matches(
 ) -> SearchHits:
     """Find the nearest people of each query. Raises Conflict, Busy, WrongShape, NotFinite.
 
-    queries: each task's (Q, dim) rows; excluded: the pk of a face that must not be found
+    queries: each task's (Q, dim) rows; excluded: the pk of a face that is left out
     """
     check_tasks_enabled(session, [c.served.task for c in criteria.tasks])
     candidates = _search_until_enough(session, criteria, queries, params, excluded)
     person_distances: list[dict[int, float]] = [{}] * len(candidates.groups)
     if not criteria.is_mix:
-        person_distances = _person_distances(session, criteria.first, queries[0], candidates, threshold.rule, excluded)
+        person_distances = _compute_person_distances(
+            session, criteria.first, queries[0], candidates, threshold.rule, excluded
+        )
     nearest = [
         _build_matches(criteria, candidates, query, params, threshold, distances)
         for query, distances in enumerate(person_distances)
@@ -105,11 +107,12 @@ def find_matches(
 def _search_until_enough(
     session: Session, criteria: Criteria, queries: Sequence[Rows], params: SearchParams, excluded: int | None
 ) -> Candidates:
-    """Search for more and more faces, until there are as many people as asked for.
+    """Search for more and more faces, until there are as many people as requested.
 
-    Faces that were removed since the index last changed drop out, and a person may have many faces.
+    More faces than people are needed: a person may have many faces, and faces that were removed since the index last
+    changed are dropped.
     """
-    allowed = filtered_faces(session, criteria.collection, params.filter)
+    allowed = filter_faces(session, criteria.collection, params.filter)
     cell_counts = [_choose_cell_count(c.served, params) for c in criteria.tasks]
     total = max(len(c.served.index) for c in criteria.tasks) if allowed is None else len(allowed)
     max_k = min(total, MAX_MIXED_CANDIDATES if criteria.is_mix else MAX_CANDIDATES)
@@ -132,7 +135,7 @@ def _search_until_enough(
 
 
 def _choose_cell_count(served: ServedModel, params: SearchParams) -> int | None:
-    """The number of cells to probe: as named, or from the measured curve; None: the index's default."""
+    """Return the number of cells to probe: as requested, or from the measured curve. None means the index's default."""
     if params.target_recall is None and params.max_latency_ms is None:
         return params.m
     if not served.scores.curve:
@@ -144,7 +147,7 @@ def _choose_cell_count(served: ServedModel, params: SearchParams) -> int | None:
 
 
 def _group_faces(pks: list[int], faces: Mapping[int, EnrolledFace], params: SearchParams) -> list[Group]:
-    """Group the faces of one query by person, or each by itself, in the order of their nearest face."""
+    """Group the faces of one query by person, or leave each by itself, in the order of their nearest faces."""
     groups: dict[int, Group] = {}
     for column, pk in enumerate(pks):
         face = faces.get(pk)
@@ -155,7 +158,7 @@ def _group_faces(pks: list[int], faces: Mapping[int, EnrolledFace], params: Sear
 
 
 def _is_complete(neighbours: Neighbours, query: int, groups: list[Group], params: SearchParams) -> bool:
-    """Whether searching further would change nothing."""
+    """Whether a further search would change nothing."""
     if not isinstance(neighbours, MixedNeighbours):
         return len(groups) >= max(params.limit, MIN_PEOPLE)
     bound = neighbours.bound[query]
@@ -163,7 +166,7 @@ def _is_complete(neighbours: Neighbours, query: int, groups: list[Group], params
     return bool(np.isinf(bound) or (last is not None and neighbours.distances[query, last] < bound))
 
 
-def _person_distances(
+def _compute_person_distances(
     session: Session,
     served: ServedModel,
     queries: Rows,
@@ -171,7 +174,7 @@ def _person_distances(
     rule: DecisionRule,
     excluded: int | None,
 ) -> list[dict[int, float]]:
-    """For each of (Q, dim) queries: owner (see `EnrolledFace.owner`) -> person distance, of the nearest people."""
+    """Return for each of (Q, dim) queries the nearest people: owner (see `EnrolledFace.owner`) -> person distance."""
     faces, neighbours = candidates.faces, candidates.neighbours
     owners = [[faces[pk].owner if pk in faces else -1 for pk in pks] for pks in neighbours.ids.tolist()]
     near = shortlist(np.array(owners, np.int64).reshape(neighbours.ids.shape), neighbours.distances)
@@ -204,7 +207,7 @@ def _build_matches(
     threshold: AcceptanceThreshold,
     person_distances: Mapping[int, float],
 ) -> list[Match]:
-    """The nearest groups of a query with their scores: by person distance where it is known, then by distance."""
+    """Return the nearest groups of a query with their scores, by person distance if it is known, then by distance."""
     neighbours, groups = candidates.neighbours, candidates.groups[query]
     if params.group_by == "subject" and person_distances:
         groups = sorted(groups, key=lambda group: person_distances.get(group.owner, np.inf))
@@ -217,7 +220,7 @@ def _build_matches(
         score["passes"] = threshold.accepts(score)
         match = _build_match(candidates.faces[int(neighbours.ids[query, nearest])], score)
         if params.group_by == "subject" and rank < params.limit:
-            match["faces"] = _matched_faces(criteria, candidates, query, group)
+            match["faces"] = _build_matched_faces(criteria, candidates, query, group)
         if isinstance(neighbours, MixedNeighbours):
             tasks = [c.served.task for c in criteria.tasks]
             match["distances"] = dict(zip(tasks, neighbours.by_task[query][:, nearest].tolist(), strict=True))
@@ -230,7 +233,7 @@ def _build_match(face: EnrolledFace, score: ScoreOut) -> Match:
     return cast(Match, {"face_id": face.face_id, "subject": subject, "role": face.role, **score})
 
 
-def _matched_faces(criteria: Criteria, candidates: Candidates, query: int, group: Group) -> list[MatchedFace]:
+def _build_matched_faces(criteria: Criteria, candidates: Candidates, query: int, group: Group) -> list[MatchedFace]:
     columns = group.columns[:MAX_FACES_PER_MATCH]
     scores = score_faces(criteria.scores, candidates.neighbours.distances[query, columns])
     faces = (candidates.faces[pk] for pk in candidates.neighbours.ids[query, columns].tolist())

@@ -21,7 +21,7 @@ ModelOrPointer = Annotated[
     Field(
         max_length=64,
         pattern=NO_NUL,
-        description="champion, challenger, previous, or an id of these",
+        description="champion, challenger, previous, or the id of one of these models",
         examples=["challenger"],
     ),
 ]
@@ -29,15 +29,15 @@ FILTER = '{"metadata": {"site": "east", "age": {"gte": 18}}}'
 
 
 class SearchParams(BaseModel):
-    """How to search; all of it in the query string."""
+    """The parameters of a search, all in the query string."""
 
     model_config = ConfigDict(extra="forbid")
-    limit: int = Field(10, ge=1, le=MAX_MATCHES, description="how many matches at most, for each face")
+    limit: int = Field(10, ge=1, le=MAX_MATCHES, description="the largest number of matches for each face")
     fpir: Finite | None = Field(
         None,
         gt=0,
         lt=1,
-        description="decide at this rate: the share of strangers' searches that may name somebody; default 0.01",
+        description="the share of strangers' searches that may name somebody; default 0.01",
         examples=[0.01],
     )
     threshold: Finite | None = Field(
@@ -48,25 +48,27 @@ class SearchParams(BaseModel):
     )
     task: Tasks = Field(
         "identity",
-        description="the criterion of likeness; or several with their weights",
+        description="the criterion of likeness, or several with their weights",
         examples=["identity", "identity:0.7,age:0.3"],
     )
     model: ModelOrPointer = None
-    m: int | None = Field(None, ge=1, description="cells probed; all of them: an exact search", examples=[8])
+    m: int | None = Field(
+        None, ge=1, description="the number of cells to probe; with all cells, the search is exact", examples=[8]
+    )
     target_recall: Finite | None = Field(
-        None, gt=0, le=1, description="m off the measured curve: the cheapest so good", examples=[0.99]
+        None, gt=0, le=1, description="choose the smallest m with this recall on the measured curve", examples=[0.99]
     )
     max_latency_ms: Finite | None = Field(
-        None, gt=0, description="m off the measured curve: the best so fast", examples=[5]
+        None, gt=0, description="choose the largest m within this latency on the measured curve", examples=[5]
     )
     filter: Json[Filter] | None = Field(None, description=Filter.__doc__, examples=[FILTER])
     group_by: Literal["subject", "face"] = Field(
-        "subject", description="subject: each person once, by the nearest face; face: every face by itself"
+        "subject", description="subject: each person once, by the nearest face; face: every face separately"
     )
     include: list[Literal["crop", "explanation"]] = Field(
         [],
         max_length=4,
-        description="crop: aligned crops as base64 PNG; explanation: which cells and descriptors made each distance",
+        description="crop: aligned crops as base64 PNG; explanation: the parts of each distance by descriptor and cell",
         examples=[["crop"], ["crop", "explanation"]],
     )
 
@@ -81,11 +83,11 @@ class SearchParams(BaseModel):
     def _check_tasks(self) -> Self:
         named = self.task.split(",")
         if len(named) > MAX_TASKS:
-            raise ValueError(f"at most {MAX_TASKS} tasks are weighed against each other")
+            raise ValueError(f"at most {MAX_TASKS} tasks can be mixed")
         if len({name.partition(":")[0] for name in named}) < len(named):
-            raise ValueError("each task is named once, as in identity:0.7,age:0.3")
+            raise ValueError("name each task once, as in identity:0.7,age:0.3")
         if any(weight and not float(weight) for _, _, weight in (name.partition(":") for name in named)):
-            raise ValueError("a weight is above 0; leave out a task that is to count for nothing")
+            raise ValueError("a weight must be above 0; leave out a task that should not count")
         if len(named) > 1 and any(limit is not None for limit in (self.threshold, self.fmr, self.fpir)):
             raise ValueError("a mix of tasks is not calibrated: fpir, fmr and threshold need a single task")
         return self
@@ -95,9 +97,7 @@ class SearchParams(BaseModel):
         if sum(limit is not None for limit in (self.threshold, self.fmr, self.fpir)) > 1:
             raise ValueError("give one of fpir, fmr and threshold, not several")
         if self.threshold is not None and self.threshold < 1:
-            raise ValueError(
-                "threshold is a similarity, which runs from 0 to 100; one below 1 would let everybody pass"
-            )
+            raise ValueError("threshold is a similarity from 0 to 100; below 1, everybody would pass")
         if self.m is not None and (self.target_recall is not None or self.max_latency_ms is not None):
             raise ValueError("give m, or target_recall and max_latency_ms to choose it, not both")
         if "explanation" in self.include and self.limit > MAX_EXPLAINED_MATCHES:
@@ -108,15 +108,19 @@ class SearchParams(BaseModel):
 
 
 class PhotoSearchParams(SearchParams):
-    face_selection: Literal["largest", "all"] = Field("largest", description="which faces of the photo are used")
-    aligned: bool = Field(False, description="the whole picture is one aligned face")
+    """The parameters of a search by photo."""
+
+    face_selection: Literal["largest", "all"] = Field("largest", description="which faces of the photo to search with")
+    aligned: bool = Field(False, description="the photo is one aligned face: skip detection")
 
 
 class VerifyParams(BaseModel):
+    """The parameters of a verification, all in the query string."""
+
     model_config = ConfigDict(extra="forbid")
     collection: CollectionName | None = Field(
         None,
-        description="whose model and thresholds; may be left out where there is one collection",
+        description="the collection whose model and thresholds are used; optional if the key has only one",
         examples=[examples.COLLECTION],
     )
     face_id: str | None = Field(
@@ -136,13 +140,19 @@ class VerifyParams(BaseModel):
     task: TaskName = "identity"
     model: ModelOrPointer = None
     fmr: Finite | None = Field(
-        None, gt=0, lt=1, description="the false-match rate to decide at; else the default one", examples=[0.001]
+        None,
+        gt=0,
+        lt=1,
+        description="the false-match rate to decide at; without it, the default rate",
+        examples=[0.001],
     )
-    aligned: bool = Field(False, description="each picture is one aligned face")
+    aligned: bool = Field(False, description="each photo is one aligned face: skip detection")
 
 
 class VectorIn(BaseModel):
+    """A vector to search with."""
+
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"vector": [0.12, -0.4, 0.03]}]})
     vector: list[Annotated[float, Field(allow_inf_nan=False, ge=-MAX_VECTOR_VALUE, le=MAX_VECTOR_VALUE)]] = Field(
-        min_length=1, max_length=65_536, description="in the space of the model's embeddings"
+        min_length=1, max_length=65_536, description="a vector in the space of the model's embeddings"
     )

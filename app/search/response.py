@@ -1,4 +1,4 @@
-"""Build the answer of a search from its matches, with the crops and explanations that `include` asks for."""
+"""Build the answer of a search from its matches, with the crops and explanations that `include` requests."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from fastapi import Response
 from pydantic_core import to_json
 
 from app.db.lookups import get_collection
-from app.deps.shapes import BoundingBox
+from app.deps.shared_schemas import BoundingBox
 from app.search.context import SearchContext
 from app.search.criteria import Criteria, Criterion
 from app.search.decision import AcceptanceThreshold
 from app.search.enrolled_faces import read_crop
-from app.search.explanation import crop_kinds, explain_matches
+from app.search.explanation import explain_matches, list_crop_kinds
 from app.search.matching import SearchHits
 from app.search.params import MAX_EXPLAINED_PER_PHOTO, SearchParams
 from app.search.schemas import FaceResult, SearchOut, TaskShare, VerifyOut
@@ -23,14 +23,14 @@ from ml.types import CropKind, Crops
 
 @dataclass(frozen=True)
 class Query:
-    """A face that is searched with: its box in the photo, and its (1, ...) crops; None where it has none."""
+    """A query face: its box in the photo and its (1, ...) crops, or None if it has none"""
 
     box: BoundingBox | None = None
     crops: Mapping[CropKind, Crops] | None = None
 
 
 def json_response(answer: SearchOut | VerifyOut) -> Response:
-    """Serialise an answer at once, without FastAPI's validation: it may hold thousands of matches."""
+    """Serialise an answer without FastAPI's validation, since it may have thousands of matches."""
     headers = {"X-Model": answer["model"], "X-Index-Generation": answer["index_generation"]}
     return Response(to_json(answer), media_type="application/json", headers=headers)
 
@@ -43,7 +43,7 @@ def build_answer(
     hits: SearchHits,
     queries: Sequence[Query],
 ) -> SearchOut:
-    """Raises NotFound, Busy."""
+    """Build the answer. Raises NotFound if the collection was deleted, Busy."""
     _check_collection(context, criteria, hits)
     faces = [
         FaceResult(bounding_box=query.box, decision=decision, subject=subject, matches=matches)
@@ -64,12 +64,12 @@ def build_answer(
         threshold=threshold.description,
     )
     if criteria.is_mix:
-        answer["tasks"] = [_task_share(c, m) for c, m in zip(criteria.tasks, hits.cells_probed, strict=True)]
+        answer["tasks"] = [_describe_task_share(c, m) for c, m in zip(criteria.tasks, hits.cells_probed, strict=True)]
         answer["complete"] = hits.is_complete
     return answer
 
 
-def _task_share(criterion: Criterion, m: int) -> TaskShare:
+def _describe_task_share(criterion: Criterion, m: int) -> TaskShare:
     served = criterion.served
     return TaskShare(
         task=served.task,
@@ -82,7 +82,7 @@ def _task_share(criterion: Criterion, m: int) -> TaskShare:
 
 
 def _check_collection(context: SearchContext, criteria: Criteria, hits: SearchHits) -> None:
-    """A search without any result may be of a collection that is gone, before the follower notices. Raises NotFound."""
+    """Raises NotFound if a search without results is of a collection that was deleted, which followers notice later."""
     if not hits.faces:
         get_collection(context.session, criteria.collection)
 
@@ -90,7 +90,7 @@ def _check_collection(context: SearchContext, criteria: Criteria, hits: SearchHi
 def _add_crops(
     context: SearchContext, criteria: Criteria, hits: SearchHits, faces: list[FaceResult], queries: Sequence[Query]
 ) -> None:
-    kind, enrolled = crop_kinds(criteria)[0], hits.faces_by_id
+    kind, enrolled = list_crop_kinds(criteria)[0], hits.faces_by_id
     for face, query in zip(faces, queries, strict=True):
         if query.crops is not None:
             face["crop"] = base64.b64encode(images.encode_png(query.crops[kind][0])).decode()

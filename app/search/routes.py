@@ -1,4 +1,4 @@
-"""Search: 1:N by photo, by enrolled face and by vector; verify: 1:1."""
+"""Search 1:N by photo, by enrolled face and by vector, and verify 1:1."""
 
 from typing import Annotated, Any
 
@@ -6,9 +6,9 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.db.field_types import CollectionName, FaceName
 from app.deps import CallerDep, EngineDep
-from app.deps.headers import telling
-from app.deps.photos import PhotoIn, PhotosIn, bodies, sent
-from app.deps.problems import refuses
+from app.deps.headers import describe_headers
+from app.deps.photos import PhotoIn, PhotosIn, describe_bodies, read_photos
+from app.deps.problems import declare_problems
 from app.deps.roles import PHOTO, READER
 from app.search import service
 from app.search.context import open_context
@@ -19,16 +19,26 @@ from app.search.schemas import SearchOut, VerifyOut
 router = APIRouter(prefix="/v1", tags=["search"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 FaceId = Annotated[FaceName, Path()]
-PhotoDep = Annotated[PhotoIn, Depends(sent(PhotoIn))]
-PhotosDep = Annotated[PhotosIn, Depends(sent(PhotosIn))]
-SEARCHES = (
+PhotoDep = Annotated[PhotoIn, Depends(read_photos(PhotoIn))]
+PhotosDep = Annotated[PhotosIn, Depends(read_photos(PhotosIn))]
+SEARCH_PROBLEMS = (
     (404, "ResourceNotFound"), (404, "UnknownTask"), (404, "UnknownModel"),
     (409, "NotCalibrated"), (409, "TaskDisabled"),
 )  # fmt: skip
-BY_PHOTO = {**READER, **PHOTO, **bodies(PhotoIn, file="visitor.jpg"), **refuses(*SEARCHES, (422, "NoFace"))}
-BY_FACE = {**READER, **refuses(*SEARCHES)}
-PAIR = {**READER, **PHOTO, **bodies(PhotosIn, file=["one.jpg", "other.jpg"]), **refuses(*SEARCHES, (422, "NoFace"))}
-FOUND: dict[int | str, dict[str, Any]] = {200: telling("X-Model", "X-Index-Generation")}
+BY_PHOTO = {
+    **READER,
+    **PHOTO,
+    **describe_bodies(PhotoIn, file="visitor.jpg"),
+    **declare_problems(*SEARCH_PROBLEMS, (422, "NoFace")),
+}
+BY_FACE = {**READER, **declare_problems(*SEARCH_PROBLEMS)}
+BY_PAIR = {
+    **READER,
+    **PHOTO,
+    **describe_bodies(PhotosIn, file=["one.jpg", "other.jpg"]),
+    **declare_problems(*SEARCH_PROBLEMS, (422, "NoFace")),
+}
+SEARCH_HEADERS: dict[int | str, dict[str, Any]] = {200: describe_headers("X-Model", "X-Index-Generation")}
 
 
 @router.post(
@@ -36,17 +46,18 @@ FOUND: dict[int | str, dict[str, Any]] = {200: telling("X-Model", "X-Index-Gener
     summary="Search with a photo",
     response_model=SearchOut,
     openapi_extra=BY_PHOTO,
-    responses=FOUND,
+    responses=SEARCH_HEADERS,
 )
 def search_by_photo(
     collection: CollectionId, body: PhotoDep, params: Annotated[PhotoSearchParams, Query()], engine: EngineDep
 ) -> Response:
-    """The enrolled faces nearest to the largest face of a photo, or to each of its faces.
+    """Returns the enrolled people nearest to the largest face of a photo, or to each of its faces.
 
-    Without `threshold` or `fmr` the nearest `limit` return, and `passes` says which of them would pass at the
-    collection's default false-match rate; with one of them only those that pass, and where nobody does the answer is
-    `unknown`. `similarity` is 100 x the calibrated probability that both are one person, at even odds; as long as the
-    collection is not `calibrated` it is an order only. A photo without a face is a 422 with the code `NoFace`.
+    By default the nearest `limit` people are returned, `decision` says whether the search names one of them, and
+    `passes` says which of them pass at `fpir`. With `threshold` or `fmr`, only people who pass are returned, and the
+    decision is `unknown` if there are none. `similarity` is 100 x the calibrated probability that both faces show one
+    person, at even odds; it is null while the collection is not `calibrated`. A photo without a face is answered with
+    422 `NoFace`.
     """
     with open_context(engine) as context:
         return json_response(service.search_by_photo(context, collection, body.image, params))
@@ -57,12 +68,12 @@ def search_by_photo(
     summary="Search with an enrolled face",
     response_model=SearchOut,
     openapi_extra=BY_FACE,
-    responses=FOUND,
+    responses=SEARCH_HEADERS,
 )
 def search_by_face(
     collection: CollectionId, face_id: FaceId, params: Annotated[SearchParams, Query()], engine: EngineDep
 ) -> Response:
-    """The other enrolled faces nearest to this one."""
+    """Returns the people nearest to an enrolled face. The face itself is left out."""
     with open_context(engine) as context:
         return json_response(service.search_by_face(context, collection, face_id, params))
 
@@ -72,14 +83,14 @@ def search_by_face(
     summary="Search with a vector",
     response_model=SearchOut,
     openapi_extra=BY_FACE,
-    responses=FOUND,
+    responses=SEARCH_HEADERS,
 )
 def search_by_vector(
     collection: CollectionId, body: VectorIn, params: Annotated[SearchParams, Query()], engine: EngineDep
 ) -> Response:
-    """The enrolled faces nearest to a vector in the space of the model's embeddings.
+    """Returns the enrolled people nearest to a vector in the space of the model's embeddings.
 
-    A vector of another length, or with a number that is not finite, is a 422 that says how many are needed.
+    A vector of another length is answered with 422 and the number of values that are needed.
     """
     with open_context(engine) as context:
         return json_response(service.search_by_vector(context, collection, body.vector, params))
@@ -89,14 +100,14 @@ def search_by_vector(
     "/verify",
     summary="Are these one person?",
     response_model=VerifyOut,
-    openapi_extra=PAIR,
-    responses=FOUND,
+    openapi_extra=BY_PAIR,
+    responses=SEARCH_HEADERS,
 )
 def verify_pair(
     body: PhotosDep, params: Annotated[VerifyParams, Query()], engine: EngineDep, caller: CallerDep
 ) -> Response:
-    """Compares the largest faces of two photos (`file` given twice, or `images` in JSON), or of one photo with an
-    enrolled face or with the nearest face of a subject. `passes` goes by `fmr`, or by the collection's default
-    false-match rate."""
+    """Compares the largest faces of two photos (`file` twice, or `images` in JSON), or the largest face of one photo
+    with an enrolled face or with the nearest face of a subject. `passes` is decided at `fmr` or at the collection's
+    default false-match rate."""
     with open_context(engine) as context:
-        return json_response(service.verify(context, caller, body.images, params))
+        return json_response(service.verify_pair(context, caller, body.images, params))

@@ -1,4 +1,4 @@
-"""The answers of search and verify. They are plain dictionaries, since an answer may hold thousands of matches."""
+"""The answers of search and verify. They are plain dictionaries, since an answer may have thousands of matches."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from app.db import examples
-from app.deps.shapes import BoundingBox, SubjectRef
+from app.deps.shared_schemas import BoundingBox, SubjectRef
 
 SCORE: dict[str, Any] = {
     "distance": 0.41, "similarity": 98.2, "probability": 0.982, "fmr_estimate": 0.0001,
@@ -21,7 +21,7 @@ THRESHOLD: dict[str, Any] = {
     },
     "note": None,
 }  # fmt: skip
-PAIRS: dict[str, Any] = THRESHOLD | {
+PAIR_THRESHOLD: dict[str, Any] = THRESHOLD | {
     "kind": "fmr", "fpir": None, "fmr": 0.00097, "distance": 0.7, "possible_distance": None, "similarity": 88.0,
     "low": 0.00064, "high": 0.0014, "evidence": None,
 }  # fmt: skip
@@ -31,7 +31,7 @@ MATCH: dict[str, Any] = {
     "subject": SUBJECT,
     "role": "gallery",
 }
-PART: dict[str, Any] = {
+EXPLANATION_PART: dict[str, Any] = {
     "task": "identity",
     "descriptor": "lbp",
     "contribution": 0.41,
@@ -39,7 +39,7 @@ PART: dict[str, Any] = {
     "cells": [[0.21, 0.12], [-0.02, 0.06], [0.03, 0.01]],
 }
 FACES: dict[str, Any] = {"faces": [{"face_id": examples.FACE, "distance": 0.41, "similarity": 98.2}]}
-EXPLAINED = MATCH | SCORE | FACES | {"explanation": {"distance": 0.41, "parts": [PART], "rest": 0.0}}
+EXPLAINED = MATCH | SCORE | FACES | {"explanation": {"distance": 0.41, "parts": [EXPLANATION_PART], "rest": 0.0}}
 EXAMPLE: dict[str, Any] = {
     "faces": [{"bounding_box": examples.BOX, "decision": "match", "subject": SUBJECT, "matches": [EXPLAINED]}],
     "model": examples.MODEL,
@@ -50,20 +50,20 @@ EXAMPLE: dict[str, Any] = {
     "calibrated": True,
     "threshold": THRESHOLD,
 }
-ORDERED: dict[str, Any] = {
+UNCALIBRATED_SCORE: dict[str, Any] = {
     "distance": 0.49, "similarity": None, "probability": None, "fmr_estimate": None,
     "person_distance": None, "passes": None,
 }  # fmt: skip
-WEIGHED: dict[str, Any] = {
+TASK_SHARE: dict[str, Any] = {
     "task": "identity", "share": 0.7, "scale": 1.0, "model": examples.MODEL, "index_generation": "3.1042", "m": 8,
 }  # fmt: skip
-MIXED: dict[str, Any] = EXAMPLE | {
+MIXED_EXAMPLE: dict[str, Any] = EXAMPLE | {
     "faces": [
         {
             "bounding_box": examples.BOX,
             "decision": None,
             "subject": None,
-            "matches": [MATCH | ORDERED | {"distances": {"identity": 0.4, "age": 0.35}}],
+            "matches": [MATCH | UNCALIBRATED_SCORE | {"distances": {"identity": 0.4, "age": 0.35}}],
         }
     ],
     "index_generation": "3.1042,1.1042",
@@ -71,10 +71,10 @@ MIXED: dict[str, Any] = EXAMPLE | {
     "fraction": 0.14,
     "calibrated": False,
     "threshold": None,
-    "tasks": [WEIGHED, WEIGHED | {"task": "age", "share": 0.3, "scale": 0.5, "index_generation": "1.1042"}],
+    "tasks": [TASK_SHARE, TASK_SHARE | {"task": "age", "share": 0.3, "scale": 0.5, "index_generation": "1.1042"}],
     "complete": True,
 }
-VERDICT: dict[str, Any] = {
+VERIFY_EXAMPLE: dict[str, Any] = {
     **SCORE,
     "person_distance": None,
     "bounding_boxes": [examples.BOX, examples.BOX],
@@ -83,44 +83,45 @@ VERDICT: dict[str, Any] = {
     "index_generation": "3.1042",
     "task": "identity",
     "calibrated": True,
-    "threshold": PAIRS,
+    "threshold": PAIR_THRESHOLD,
 }
 
 
 def field(description: str, **more: Any) -> Any:
-    """What the OpenAPI document says of a field."""
+    """Describe a field in the OpenAPI document."""
     return Field(description=description, **more)
 
 
 class ScoreOut(TypedDict):
-    """How alike two faces are, and whether that is enough."""
+    """How alike two faces are, and whether they pass."""
 
-    distance: Annotated[float, field("of the two faces as the model compares them; smaller is more alike")]
+    distance: Annotated[float, field("the distance of the two faces by the model; smaller is more alike")]
     similarity: Annotated[
         float | None,
         field(
-            "0 to 100: 100 x the calibrated probability that both faces show one person, at even odds; it speaks of a "
-            "pair, not of a search. null where nothing is calibrated"
+            "0 to 100: 100 x the calibrated probability that both faces show one person, at even odds. It is about a "
+            "pair, not about a search. null: not calibrated"
         ),
     ]
-    probability: Annotated[float | None, field("similarity / 100; null where nothing is calibrated")]
+    probability: Annotated[float | None, field("similarity / 100; null: not calibrated")]
     fmr_estimate: Annotated[
-        float | None, field("the share of pairs of different people here that are at least as near; null if unknown")
+        float | None,
+        field("the share of this gallery's impostor pairs that are at least as near; null: unknown"),
     ]
     person_distance: Annotated[
         float | None,
         field(
-            "what the decision goes by; smaller is more alike: the distance of the nearest face and of the mean of the "
-            "person's faces, weighed, less a part of the lead over the next person (`threshold.evidence.rule`). null "
-            "beyond the ten nearest people, for verify, and for a mix of tasks"
+            "the number that the decision is based on; smaller is more alike. It is the weighted mean of the distance "
+            "to the nearest face and to the mean of the person's faces, minus a part of the lead over the next person "
+            "(`threshold.evidence.rule`). null beyond the ten nearest people, for verify, and for a mix of tasks"
         ),
     ]
-    passes: Annotated[bool | None, field("whether it is accepted at `threshold`; null where nothing is calibrated")]
+    passes: Annotated[bool | None, field("whether it is accepted at `threshold`; null: not calibrated")]
 
 
 class GridOut(TypedDict):
-    """rows x columns of squares, `size` pixels a side, from the top-left corner of that kind of crop: grey is 100 wide
-    and 170 high, colour 112 x 112."""
+    """A grid of rows x columns of square cells, `size` pixels wide, from the top-left corner of a crop. Grey crops are
+    100 pixels wide and 170 high, colour crops 112 x 112."""
 
     crop: str
     rows: int
@@ -129,8 +130,8 @@ class GridOut(TypedDict):
 
 
 class ExplanationPart(TypedDict):
-    """What one descriptor made of a distance: `contribution` is the sum of its `cells`, row after row of the grid.
-    Above 0 it draws the faces apart, below 0 together. null: the descriptor tells of the whole face at once."""
+    """The part of one descriptor in a distance. `contribution` is the sum of its `cells`, row by row of the grid.
+    Positive values increase the distance, negative ones decrease it. `cells` is null for a descriptor without cells."""
 
     task: str
     descriptor: str
@@ -140,8 +141,8 @@ class ExplanationPart(TypedDict):
 
 
 class ExplanationOut(TypedDict):
-    """distance = the contributions of all parts + rest, in double precision. rest: what no cell made (0 for one linear
-    map; with local maps, what came of the faces' belonging to different ones)."""
+    """distance = the contributions of all parts + rest, in double precision. `rest` belongs to no cell: it is 0 for one
+    linear map, and the effect of different local maps for an embedder with several."""
 
     distance: float
     parts: list[ExplanationPart]
@@ -152,23 +153,23 @@ class MatchedFace(TypedDict):
     """One of several faces of a matched person."""
 
     face_id: Annotated[str, field("id of the enrolled face")]
-    distance: Annotated[float, field("to the face that was searched with")]
-    similarity: Annotated[float | None, field("of this pair, 0 to 100; null where nothing is calibrated")]
+    distance: Annotated[float, field("the distance to the query face")]
+    similarity: Annotated[float | None, field("the similarity of this pair, 0 to 100; null: not calibrated")]
 
 
 class Match(ScoreOut):
-    """A person who may be the one, by the nearest of their faces; or a face of nobody known."""
+    """A person near the query face, represented by the nearest of their faces; or a face without a subject."""
 
     face_id: Annotated[str, field("id of the person's nearest enrolled face")]
-    subject: Annotated[SubjectRef | None, field("the person; null for a face without a name and for a distractor")]
-    role: Annotated[str, field("gallery, or distractor: a face of nobody of interest")]
+    subject: Annotated[SubjectRef | None, field("the person; null for a face without a subject")]
+    role: Annotated[str, field("gallery, or distractor: a face of somebody who is not of interest")]
     faces: NotRequired[
         Annotated[list[MatchedFace], field("the person's faces among the nearest, nearest first, at most 10")]
     ]
-    distances: NotRequired[Annotated[dict[str, float], field("of a mix of tasks: each task's own distance")]]
-    crop: NotRequired[Annotated[str | None, field("the aligned crop as base64 PNG; null where its file is gone")]]
-    explanation: NotRequired[Annotated[ExplanationOut | None, field("what made the distance; null: see `unexplained`")]]
-    unexplained: NotRequired[Annotated[str, field("why an explanation that was asked for is null")]]
+    distances: NotRequired[Annotated[dict[str, float], field("for a mix of tasks: each task's distance")]]
+    crop: NotRequired[Annotated[str | None, field("the aligned crop as base64 PNG; null: its file is missing")]]
+    explanation: NotRequired[Annotated[ExplanationOut | None, field("the parts of the distance; null: `unexplained`")]]
+    unexplained: NotRequired[Annotated[str, field("the reason why the explanation is null")]]
 
 
 Decision = Literal["match", "possible", "unknown"]
@@ -177,20 +178,20 @@ Decision = Literal["match", "possible", "unknown"]
 class FaceResult(TypedDict):
     """The answer for one face of the photo."""
 
-    bounding_box: Annotated[BoundingBox | None, field("where the face is in the photo; null without a photo")]
+    bounding_box: Annotated[BoundingBox | None, field("the face in the photo; null without a photo")]
     decision: Annotated[
         Decision | None,
         field(
             "match: this is `subject`, at the rate of `threshold`; possible: the first match is worth a look; unknown: "
-            "nobody enrolled. null where nothing is calibrated, and for a mix of tasks"
+            "probably nobody who is enrolled. null: not calibrated, or a mix of tasks"
         ),
     ]
     subject: Annotated[
         SubjectRef | None,
-        field("who it is, of a match; null otherwise, and where the face that matches has no name"),
+        field("the person of a `match`; null for other decisions, and if the face that matches has no subject"),
     ]
-    matches: Annotated[list[Match], field("nearest first; one a person, unless group_by=face")]
-    crop: NotRequired[Annotated[str | None, field("the aligned crop of the face that was searched with, base64 PNG")]]
+    matches: Annotated[list[Match], field("the nearest first; one per person, unless group_by=face")]
+    crop: NotRequired[Annotated[str | None, field("the aligned crop of the query face as base64 PNG")]]
 
 
 class PersonDistanceRule(TypedDict):
@@ -202,45 +203,45 @@ class PersonDistanceRule(TypedDict):
 
 
 class Evidence(TypedDict):
-    """What the threshold of a decision was measured by."""
+    """How the threshold of a decision was measured."""
 
     source: Annotated[
         Literal["leave-one-out", "held-out", "distractors", "pairs"],
         field(
-            "leave-one-out: enrolled people searched the gallery without their own faces; held-out: people kept out of "
-            "the model's training did; distractors: those did; pairs: too few searches, so pairs of faces, on the safe "
-            "side"
+            "leave-one-out: searches of enrolled people, each without their own faces; held-out: searches of people "
+            "held out of the model's training; distractors: searches of distractors; pairs: too few searches, so a "
+            "cautious estimate from pairs of faces"
         ),
     ]
-    people: Annotated[int, field("strangers who searched")]
-    searches: Annotated[int, field("searches they made")]
-    measured_faces: Annotated[int, field("faces in the gallery when it was measured")]
-    gallery_faces: Annotated[int, field("faces in it now; the threshold is extrapolated to as many")]
-    more_people: Annotated[int, field("how many more enrolled people it would take; 0 where the evidence is enough")]
+    people: Annotated[int, field("the number of people whose searches were measured")]
+    searches: Annotated[int, field("the number of their searches")]
+    measured_faces: Annotated[int, field("the size of the gallery at that time, in faces")]
+    gallery_faces: Annotated[int, field("its size now, to which the threshold is extrapolated")]
+    more_people: Annotated[int, field("how many more enrolled people are needed; 0: the evidence is enough")]
     rule: Annotated[PersonDistanceRule, field("how person distances are computed")]
 
 
 class AppliedThreshold(TypedDict):
-    """Where matches stop being accepted, and how sure that is."""
+    """The threshold up to which matches are accepted, and the evidence for it."""
 
     kind: Annotated[
         Literal["fpir", "fmr", "similarity"],
-        field("what was asked for: a rate of strangers named (the default), a rate of false pairs, a similarity"),
+        field("the kind that was requested: a rate of strangers named (the default), a false-match rate, a similarity"),
     ]
     fpir: Annotated[float | None, field("the share of strangers' searches that may name somebody; null: another kind")]
-    fmr: Annotated[float | None, field("the share of pairs of different people that pass; null: another kind")]
-    distance: Annotated[float, field("up to here a match passes: a person distance for fpir, else one of two faces")]
-    possible_distance: Annotated[float | None, field("up to this person distance a person is worth a look")]
-    similarity: Annotated[float | None, field("of a pair at `distance`; null for fpir")]
-    low: Annotated[float | None, field("95 % interval of the true rate; null where only pairs are known")]
-    high: Annotated[float | None, field("its other end")]
-    enough: Annotated[bool | None, field("whether the evidence carries it; null for a similarity")]
-    evidence: Annotated[Evidence | None, field("what it was measured by; null for fmr and similarity")]
-    note: Annotated[str | None, field("what is missing where the evidence is not enough")]
+    fmr: Annotated[float | None, field("the share of impostor pairs that pass; null: another kind")]
+    distance: Annotated[float, field("the largest distance that passes: a person distance for fpir, else of two faces")]
+    possible_distance: Annotated[float | None, field("the largest person distance of a `possible` match")]
+    similarity: Annotated[float | None, field("the similarity of a pair at `distance`; null for fpir")]
+    low: Annotated[float | None, field("low end of the 95 % interval of the true rate; null: measured by pairs only")]
+    high: Annotated[float | None, field("high end of this interval")]
+    enough: Annotated[bool | None, field("whether there is enough evidence; null for a similarity")]
+    evidence: Annotated[Evidence | None, field("how the threshold was measured; null for fmr and similarity")]
+    note: Annotated[str | None, field("what is missing if the evidence is not enough")]
 
 
 class TaskShare(TypedDict):
-    """A task's part in a mix: share x its distance / scale. scale: how far this gallery's strangers spread by it."""
+    """A task's part in a mix, share x distance / scale. `scale` is the spread of this gallery's impostor distances."""
 
     task: str
     share: float
@@ -251,11 +252,11 @@ class TaskShare(TypedDict):
 
 
 class SearchOut(TypedDict):
-    """m: cells probed; fraction: distances computed over faces held; calibrated: whether similarities are known;
-    threshold: what decisions and `passes` go by; null where nothing is calibrated.
+    """The answer of a search. `m`: cells probed; `fraction`: distances computed / faces in the index; `calibrated`:
+    whether similarities are known; `threshold`: the basis of `decision` and `passes`, null if nothing is calibrated.
 
-    Of a mix of tasks: `tasks` says what each of them is in it, model and index_generation name those of all, m is the
-    largest, fraction the sum; complete: no face of the cells probed that is missing here is nearer."""
+    For a mix of tasks, `tasks` describes each of them, `model` and `index_generation` list those of all tasks, `m` is
+    the largest and `fraction` the sum. `complete`: no face in the probed cells that is missing here is nearer."""
 
     faces: list[FaceResult]
     model: str
@@ -270,7 +271,8 @@ class SearchOut(TypedDict):
 
 
 class VerifyOut(ScoreOut):
-    """passes: taken for one person at the threshold. face_id: the nearest face of the subject, or the one named."""
+    """The answer of a verification. `passes`: both faces show one person, at the threshold; `face_id`: the enrolled
+    face of the comparison, for a subject its nearest face."""
 
     bounding_boxes: list[BoundingBox]
     face_id: str | None
@@ -281,5 +283,5 @@ class VerifyOut(ScoreOut):
     threshold: AppliedThreshold | None
 
 
-setattr(SearchOut, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [EXAMPLE, MIXED]}))  # noqa: B010
-setattr(VerifyOut, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [VERDICT]}))  # noqa: B010
+setattr(SearchOut, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [EXAMPLE, MIXED_EXAMPLE]}))  # noqa: B010
+setattr(VerifyOut, "__pydantic_config__", ConfigDict(json_schema_extra={"examples": [VERIFY_EXAMPLE]}))  # noqa: B010

@@ -1,4 +1,4 @@
-"""Search by photo, by enrolled face or by vector, and verify a pair. One model for each task answers a request."""
+"""Search by photo, by enrolled face or by vector, and verify a pair. A request uses one model for each task."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from app.db.tables import Collection, Face, Subject
 from app.deps.caller import Caller
 from app.errors import Invalid, NotFound
 from app.search import enrolled_faces
-from app.search.context import SearchContext, bounding_box, stack_crops
+from app.search.context import SearchContext, describe_box, stack_crops
 from app.search.criteria import Criteria, check_tasks_enabled
-from app.search.decision import AcceptanceThreshold, pair_threshold, person_threshold, score_faces
-from app.search.explanation import crop_kinds, read_crops
+from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_person_threshold, score_faces
+from app.search.explanation import list_crop_kinds, read_crops
 from app.search.matching import find_matches
 from app.search.params import PhotoSearchParams, SearchParams, VerifyParams
 from app.search.response import Query, build_answer
@@ -24,57 +24,60 @@ MAX_COMPARED_FACES = 1000
 
 
 def search_by_photo(context: SearchContext, collection: str, photo: bytes, params: PhotoSearchParams) -> SearchOut:
-    """Raises NotFound, Invalid, Conflict, Busy, ml.Unreadable."""
+    """Search for the largest face of a photo, or for all. Raises NotFound, Invalid, Conflict, Busy, ml.Unreadable."""
     limit = 1 if params.face_selection == "largest" else context.engine.resources.settings.max_faces_per_image
     with context.use_models(collection, params) as criteria:
-        threshold = _threshold(criteria, params)
+        threshold = _choose_threshold(criteria, params)
         faces = context.find_faces(photo, aligned=params.aligned, limit=limit)
         embedded = [c.served.embed(stack_crops(c.served, faces)) for c in criteria.tasks]
         hits = find_matches(context.session, criteria, embedded, params, threshold)
-        queries = [Query(bounding_box(f), {kind: crop[None] for kind, crop in f.crops.items()}) for f in faces]
+        queries = [Query(describe_box(f), {kind: crop[None] for kind, crop in f.crops.items()}) for f in faces]
         return build_answer(context, criteria, params, threshold, hits, queries)
 
 
 def search_by_face(context: SearchContext, collection: str, face_id: str, params: SearchParams) -> SearchOut:
-    """The face itself is not among its matches. Raises NotFound, Conflict, Busy."""
+    """Search for an enrolled face, which is left out of its matches. Raises NotFound, Conflict, Busy."""
     session = context.session
     with context.use_models(collection, params) as criteria:
-        threshold = _threshold(criteria, params)
+        threshold = _choose_threshold(criteria, params)
         pk = enrolled_faces.get_face(session, collection, face_id).pk
         embedded = [enrolled_faces.get_embeddings(session, c.served, [pk]) for c in criteria.tasks]
         hits = find_matches(session, criteria, embedded, params, threshold, excluded=pk)
-        kinds = crop_kinds(criteria) if params.include else ()
+        kinds = list_crop_kinds(criteria) if params.include else ()
         crops = read_crops(context.blobs, collection, enrolled_faces.read_faces(session, [pk])[pk], kinds)
         return build_answer(context, criteria, params, threshold, hits, [Query(None, crops or None)])
 
 
 def search_by_vector(context: SearchContext, collection: str, vector: list[float], params: SearchParams) -> SearchOut:
-    """Raises NotFound, Invalid, Conflict, Busy."""
+    """Search for a vector of the model's dimension. Raises NotFound, Invalid, Conflict, Busy."""
     if "explanation" in params.include:
         raise Invalid("a vector has no crop to explain; search with a photo or an enrolled face")
     if len(params.shares) > 1:
-        raise Invalid("a vector lies in the space of one task; search with a photo or an enrolled face by several")
+        raise Invalid("a vector belongs to one task; to search by several tasks, use a photo or an enrolled face")
     with context.use_models(collection, params) as criteria:
         served = criteria.first
-        threshold = _threshold(criteria, params)
+        threshold = _choose_threshold(criteria, params)
         if len(vector) != served.index.dim:
             raise Invalid(
-                f"the vector must have {served.index.dim} numbers, as the embeddings of model "
-                f"{served.model.id} for {served.task} have; this one has {len(vector)}",
+                f"the vector must have {served.index.dim} numbers, like the embeddings of model "
+                f"{served.model.id} for {served.task}; this one has {len(vector)}",
                 needed=served.index.dim,
             )
         hits = find_matches(context.session, criteria, [np.array([vector], np.float32)], params, threshold)
         return build_answer(context, criteria, params, threshold, hits, [Query()])
 
 
-def verify(context: SearchContext, caller: Caller, photos: Sequence[bytes], params: VerifyParams) -> VerifyOut:
-    """Two photos, or one and an enrolled face or subject. Raises Invalid, NotFound, Forbidden, Busy, ml.Unreadable."""
+def verify_pair(context: SearchContext, caller: Caller, photos: Sequence[bytes], params: VerifyParams) -> VerifyOut:
+    """Compare two photos, or one photo with an enrolled face or subject.
+
+    Raises Invalid, NotFound, Forbidden, Busy, ml.Unreadable.
+    """
     if len(photos) + (params.face_id is not None) + (params.subject is not None) != 2:
-        raise Invalid("give two photos as `file`, or one and a face_id or a subject")
+        raise Invalid("send two photos as `file`, or one photo and a face_id or a subject")
     collection = _choose_collection(context, caller, params)
     with context.engine.use(collection, params.task, params.model) as served:
         check_tasks_enabled(context.session, [served.task])
-        threshold = pair_threshold(served.scores, params.fmr)
+        threshold = make_pair_threshold(served.scores, params.fmr)
         faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]
         rows = served.embed(stack_crops(served, faces))
         face_ids, others = _read_enrolled(context, served, params) if len(photos) == 1 else ([], rows[1:])
@@ -84,7 +87,7 @@ def verify(context: SearchContext, caller: Caller, photos: Sequence[bytes], para
         score["passes"] = threshold.accepts(score)
         return VerifyOut(
             **score,
-            bounding_boxes=[bounding_box(face) for face in faces],
+            bounding_boxes=[describe_box(face) for face in faces],
             face_id=face_ids[nearest] if face_ids else None,
             model=served.model.id,
             index_generation=served.index_generation,
@@ -94,17 +97,20 @@ def verify(context: SearchContext, caller: Caller, photos: Sequence[bytes], para
         )
 
 
-def _threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThreshold:
-    """The one that was asked for, else the default false-positive identification rate. Raises Conflict."""
+def _choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThreshold:
+    """Return the threshold that was requested, by default that of the false positive identification rate.
+
+    Raises Conflict if one was requested and nothing is calibrated.
+    """
     if criteria.is_mix:
         return AcceptanceThreshold(None)
     if params.fmr is not None or params.threshold is not None:
-        return pair_threshold(criteria.scores, params.fmr, params.threshold)
-    return person_threshold(criteria.scores, params.fpir, len(criteria.first.index))
+        return make_pair_threshold(criteria.scores, params.fmr, params.threshold)
+    return make_person_threshold(criteria.scores, params.fpir, len(criteria.first.index))
 
 
 def _choose_collection(context: SearchContext, caller: Caller, params: VerifyParams) -> str:
-    """The collection that was named, else the only one that the caller may use. Raises Invalid, Forbidden."""
+    """Return the collection that was named, or the only one that the caller may use. Raises Invalid, Forbidden."""
     if params.collection is not None:
         caller.check(params.collection)
         return params.collection
@@ -113,12 +119,12 @@ def _choose_collection(context: SearchContext, caller: Caller, params: VerifyPar
         chosen = chosen.where(Collection.id.in_(caller.collections))
     collections = context.session.scalars(chosen).all()
     if len(collections) != 1:
-        raise Invalid("name the collection whose model and thresholds are to be used: ?collection=")
+        raise Invalid("name the collection whose model and thresholds to use: ?collection=")
     return collections[0]
 
 
 def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyParams) -> tuple[list[str], Rows]:
-    """The ids and (n, dim) embeddings of the face or of the subject's faces. Raises NotFound, Busy."""
+    """Return the ids and (n, dim) embeddings of the face or of the subject's faces. Raises NotFound, Busy."""
     collection = served.deployment.collection
     chosen = select(Face.pk, Face.face_id).where(Face.collection_id == collection)
     chosen = chosen.order_by(Face.pk).limit(MAX_COMPARED_FACES)
@@ -128,8 +134,10 @@ def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyPa
         chosen = chosen.join(Subject, Subject.pk == Face.subject_pk).where(Subject.id == params.subject)
     faces = context.session.execute(chosen).all()
     if not faces:
-        wanted = f"face {params.face_id!r}" if params.face_id is not None else f"subject {params.subject!r} with a face"
-        raise NotFound(f"no {wanted} in collection {collection!r}")
+        missing = (
+            f"face {params.face_id!r}" if params.face_id is not None else f"subject {params.subject!r} with a face"
+        )
+        raise NotFound(f"no {missing} in collection {collection!r}")
     return [face.face_id for face in faces], enrolled_faces.get_embeddings(
         context.session, served, [face.pk for face in faces]
     )

@@ -12,7 +12,8 @@ Out = TypeVar("Out")
 Work = Callable[[list[Any]], Sequence[Any]]
 
 MAX_BATCH_ITEMS = 16
-MAX_WAITING_REQUESTS = 32  # fewer than the request threads, so that probes and lists are answered whatever waits
+MAX_WAITING_REQUESTS = 32
+"""Fewer than the request threads, so that probes and lists are answered even if this many requests wait."""
 
 
 class _Ticket:
@@ -27,10 +28,10 @@ class _Ticket:
 
 
 class Slots:
-    """At most `count` requests do heavy work at once. Requests that wait for a slot are batched with others that gave
-    the same key, up to MAX_BATCH_ITEMS, and the first of them does the work of all.
+    """Slots for heavy work, so that at most `count` requests do it at once.
 
-    Raises Busy where no slot came free in `patience` seconds, or too many requests wait already.
+    Requests that wait for a slot with the same key are batched, up to MAX_BATCH_ITEMS, and the first of them does the
+    work of all. Raises Busy if no slot is free within `patience` seconds, or too many requests wait already.
     """
 
     def __init__(self, count: int, patience: float) -> None:
@@ -44,11 +45,11 @@ class Slots:
         return len(self._waiting)
 
     def run_batched(self, key: Hashable, item: In, work: Callable[[list[In]], Sequence[Out]]) -> Out:
-        """`work([item])[0]`, perhaps computed in one batch with items of other requests that gave an equal key."""
+        """Return `work([item])[0]`, which may be computed in one batch with items of requests with an equal key."""
         ticket = self._enter(key, item)
-        if ticket.batch:  # else another request did the work
+        if ticket.batch:  # otherwise another request did the work
             try:
-                _do(ticket.batch, work)
+                _compute_batch(ticket.batch, work)
             finally:
                 self._leave()
                 for other in ticket.batch[1:]:
@@ -75,10 +76,10 @@ class Slots:
                 ticket.batch = [ticket]
                 return ticket
             if len(self._waiting) >= MAX_WAITING_REQUESTS:
-                raise Busy(f"{MAX_WAITING_REQUESTS} requests wait already; try again shortly")
+                raise Busy(f"{MAX_WAITING_REQUESTS} requests are waiting already; try again shortly")
             self._waiting.append(ticket)
         if not ticket.called.wait(self.patience) and self._gave_up(ticket):
-            raise Busy(f"no slot came free in {self.patience:g} s; try again shortly")
+            raise Busy(f"no slot was free within {self.patience:g} s; try again shortly")
         ticket.called.wait()
         return ticket
 
@@ -101,8 +102,8 @@ class Slots:
         first.called.set()
 
 
-def _do(batch: list[_Ticket], work: Work) -> None:
-    """Give each ticket its result. Where the batch fails, try each item alone, so that one bad item fails alone."""
+def _compute_batch(batch: list[_Ticket], work: Work) -> None:
+    """Give each ticket its result. If the batch fails, compute each item separately, so that only bad items fail."""
     try:
         for ticket, result in zip(batch, work([t.item for t in batch]), strict=True):
             ticket.result = result
@@ -111,4 +112,4 @@ def _do(batch: list[_Ticket], work: Work) -> None:
             batch[0].error = error
             return
         for ticket in batch:
-            _do([ticket], work)
+            _compute_batch([ticket], work)

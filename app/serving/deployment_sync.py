@@ -24,7 +24,7 @@ from ml.errors import LikenessError
 
 log = logging.getLogger("likeness.engine")
 
-SAVE_SECONDS = 300.0
+MIN_SAVE_INTERVAL_SECONDS = 300.0
 LOAD_RETRY_SECONDS = 60.0
 IDLE_SECONDS = 0.5
 MAX_PRELOADED_BYTES = 256 * 2**20
@@ -74,9 +74,9 @@ class DeploymentSync:
         self._calibrated_at_count: dict[IndexKey, int] = {}  # face count when a calibration was last started
 
     def synchronise(self, row: DeploymentRow) -> None:
-        """Bring what is served in line with the row. Raises OperationalError, NotFound, ml.Corrupt.
+        """Make the served deployment agree with its row. Raises OperationalError, NotFound, ml.Corrupt.
 
-        After an error the deployment is served as before.
+        After an error, the deployment is served as before.
         """
         served = self.registry.get(row.key)
         if served is None or (served.version, served.updated_at) != (row.version, row.updated_at):
@@ -90,12 +90,13 @@ class DeploymentSync:
             self._preload_models(row)
             self._recalibrate(served.champion, served.scores[row.champion].calibrated_at_count)
             for index in served.indexes.values():
-                if index.saved_change != index.state.change and time.monotonic() - index.save_tried_at > SAVE_SECONDS:
+                may_save = time.monotonic() - index.save_tried_at > MIN_SAVE_INTERVAL_SECONDS
+                if may_save and index.saved_change != index.state.change:
                     index.save_tried_at = time.monotonic()
                     self.tasks.start(("save", index), partial(self.save, index))
 
     def drop_all_but(self, known: set[tuple[str, str, float]]) -> None:
-        """Stop serving collections that are gone, and delete their snapshots."""
+        """Stop serving collections that were deleted, and delete their snapshots. known: those that still exist"""
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
                 self.registry.drop((served.collection, served.task))
@@ -115,7 +116,7 @@ class DeploymentSync:
                 log.warning("index.disagrees collection=%s task=%s", index.key.collection, index.key.task)
 
     def _load(self, key: IndexKey) -> LoadedIndex | None:
-        """The loaded index; None while loading is under way."""
+        """Return the loaded index; None while it is loading."""
         loaded = self.tasks.result(("load", key), partial(self.loader.load, key))
         if loaded is not None:
             self.loader.update(loaded)
@@ -171,7 +172,7 @@ class DeploymentSync:
         self.registry.put(replace(served, indexes=indexes, scores=scores))
 
     def _preload_models(self, row: DeploymentRow) -> None:
-        """Keep loaded what a roll back would need, and what requests named lately."""
+        """Keep the previous model's index loaded for a roll back, and those of models that requests named recently."""
         served = self.registry.get(row.key)
         assert served is not None, "only this thread drops a deployment"
         indexes = {row.champion: served.champion}
@@ -195,7 +196,7 @@ class DeploymentSync:
         return is_rollback or self.recently_requested.contains(row.key, key.model_id)
 
     def _recalibrate(self, index: LoadedIndex, calibrated_at_count: int) -> None:
-        """Start a new calibration where the gallery has grown or shrunk enough since the last one.
+        """Start a new calibration if the gallery has grown or shrunk enough since the last one.
 
         The calibration is written to the deployment's row, and read from there like any other change.
         """

@@ -1,4 +1,4 @@
-"""The deployments that this process serves, with their loaded indexes. Each is replaced by one assignment."""
+"""The deployments that this process serves, with their loaded indexes. An update replaces them by one assignment."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ class ServedDeployment:
         return self.indexes[str(self.pointers["champion"])]
 
     def find_index(self, model: str | None) -> LoadedIndex | None:
-        """The index of a model, by pointer or id; None if it is not loaded."""
+        """Return the index of a model, by pointer or id; None if it is not loaded."""
         return self.indexes.get(str(self.pointers.get(model or "champion", model)))
 
 
@@ -58,7 +58,7 @@ class ServedModel:
 
     @property
     def index(self) -> Index:
-        """For reading its properties; searches go through `search`."""
+        """The index, for its properties only; use `search` to search it."""
         return self.loaded_index.index
 
     @property
@@ -67,7 +67,7 @@ class ServedModel:
 
     @property
     def index_generation(self) -> str:
-        """The state of the index, `<deployment version>.<change>`: it is the same in all processes."""
+        """The state of the index, `<deployment version>.<change>`, which is the same in all processes."""
         return f"{self.deployment.version}.{self.change}"
 
     @property
@@ -91,7 +91,7 @@ class ServedModel:
 
 
 def _search_batch(index: LoadedIndex, parts: list[Rows], k: int, m: int | None) -> list[Neighbours]:
-    """Search several requests' rows at once, and give each its own result."""
+    """Search the rows of several requests at once, and return the result of each."""
     result = index.search(parts[0] if len(parts) == 1 else np.concatenate(parts), k, m)
     if len(parts) == 1:
         return [result]
@@ -129,7 +129,7 @@ class Registry:
         self._replace({k: v for k, v in self._served.items() if k != key})
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until the condition holds, checked after every change. Returns whether it came true in time."""
+        """Wait until the condition holds, which is checked after every change. Returns whether it did in time."""
         with self._changed:
             return self._changed.wait_for(condition, seconds)
 
@@ -140,7 +140,7 @@ class Registry:
 
 
 class RecentlyRequested:
-    """The models that requests named lately. The follower loads these beside the champions, and drops the others."""
+    """The models that requests named recently. The follower loads them beside the champions, and drops the others."""
 
     def __init__(self, kept_seconds: float = 600.0) -> None:
         self._kept_seconds = kept_seconds

@@ -15,11 +15,11 @@ from app.serving.follower import IndexFollower
 
 log = logging.getLogger("likeness.engine")
 
-WAIT_SECONDS = 2.0
+MAX_LOAD_WAIT_SECONDS = 2.0
 
 
 class Engine:
-    """Requests read it; its follower alone changes what is served."""
+    """The models that this process serves. Requests read them; only the follower changes them."""
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
@@ -29,16 +29,16 @@ class Engine:
 
     @contextmanager
     def use(self, collection: str, task: str = "identity", model: str | None = None) -> Iterator[ServedModel]:
-        """One model for the whole of a request, whatever is published meanwhile.
+        """Use one model for the whole request, whatever is published meanwhile.
 
-        model: champion (default), challenger, previous, or the id of one of these.
-        Raises NotFound; Busy where it is not loaded yet.
+        model: champion (default), challenger, previous, or the id of one of these
+        Raises NotFound, or Busy if its index is not loaded yet.
         """
         key = collection, task
         if self._serving(key, model) is None:
             self.recently_requested.record(key, self._resolve_model(collection, task, model))
             self.resources.notifier.notify("changes")
-            self.registry.wait(lambda: self._serving(key, model) is not None, WAIT_SECONDS)
+            self.registry.wait(lambda: self._serving(key, model) is not None, MAX_LOAD_WAIT_SECONDS)
         serving = self._serving(key, model)
         if serving is None:
             raise Busy(f"the index of collection {collection!r} for {model or 'its champion'} is being loaded")
@@ -56,7 +56,7 @@ class Engine:
         return ServedModel(served, index, self.slots, index.state.change) if served and index else None
 
     def _resolve_model(self, collection: str, task: str, model: str | None) -> str:
-        """The id of the model that the tables name. Raises NotFound."""
+        """Return the id of the model by the tables. Raises NotFound."""
         with reading(self.resources.database) as session:
             get_collection(session, collection)
             row = session.get(Deployment, (collection, task))

@@ -22,7 +22,8 @@ from app.serving.snapshots import SnapshotStore
 log = logging.getLogger("likeness.engine")
 
 RETRY_SECONDS = 1.0
-GRACE_SECONDS = 2.0  # slower work is left unfinished, so that the process ends in time
+MAX_STOP_SECONDS = 2.0
+"""Work that takes longer is left unfinished, so that the process ends in time."""
 DEPLOYMENTS_QUERY = select(
     Deployment.collection_id,
     Deployment.task,
@@ -37,7 +38,7 @@ DEPLOYMENTS_QUERY = select(
 
 
 class IndexFollower:
-    """One per process, for all deployments. After a failed step the loaded indexes serve on, and it tries again."""
+    """The follower of a process, for all deployments. If a step fails, the indexes still serve, and it retries."""
 
     def __init__(self, resources: Resources, registry: Registry, recently_requested: RecentlyRequested) -> None:
         self.resources, self.registry = resources, registry
@@ -57,8 +58,8 @@ class IndexFollower:
         """End the thread, save the indexes that have changed, and delete this process's rows of `followers`."""
         self._stopping.set()
         self.resources.notifier.notify("changes")
-        self._thread.join(GRACE_SECONDS)
-        self.sync.tasks.finish(GRACE_SECONDS)
+        self._thread.join(MAX_STOP_SECONDS)
+        self.sync.tasks.finish(MAX_STOP_SECONDS)
         try:
             for index in (index for served in self.registry.all() for index in served.indexes.values()):
                 if not index.update_lock.locked():
@@ -68,7 +69,7 @@ class IndexFollower:
             log.warning("follower.not_signed_off error=%s", error)
 
     def step(self) -> None:
-        """Check every deployment once. Raises OperationalError where the database is away."""
+        """Check every deployment once. Raises OperationalError if the database cannot be reached."""
         with snapshot(self.resources.database) as session:
             rows = [DeploymentRow(*row) for row in session.execute(DEPLOYMENTS_QUERY)]
         if self.last_step_at < 0:
@@ -83,7 +84,7 @@ class IndexFollower:
         self.last_step_at = time.monotonic()
 
     def _synchronise(self, row: DeploymentRow) -> None:
-        """Synchronise one deployment; its failure does not stop the others."""
+        """Synchronise one deployment. Its failure does not stop the others."""
         try:
             self.sync.synchronise(row)
         except OperationalError:

@@ -32,7 +32,7 @@ from ml.model import Model
 from ml.types import Ids, Rows
 
 MIN_FACES_TO_CALIBRATE = 100
-"""A smaller gallery has too few pairs to estimate a false-match rate."""
+"""Smaller galleries have too few pairs to estimate a false-match rate."""
 RECALIBRATION_CHANGE_RATIO = 0.1
 SAMPLE_BYTES = 32 * 2**20
 MAX_SAMPLED_PEOPLE, MAX_PHOTOS_PER_PERSON = 2000, 4
@@ -44,7 +44,7 @@ MAX_QUERIES, MAX_COMPARED_NUMBERS = (
 
 
 def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool) -> bool:
-    """Whether to calibrate again: at once when the gallery has doubled, and after a change of 10 % when it is idle."""
+    """Whether to calibrate again: at once if the gallery has doubled, and after a change of 10 % if it is idle."""
     if face_count < MIN_FACES_TO_CALIBRATE:
         return False
     change = abs(face_count - calibrated_at_count)
@@ -71,24 +71,24 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     low, high, enough, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
     "measured_at"}
 
-    The calibration is None where this gallery has too few pairs, or subjects do not define the task; the model's own
-    calibration then applies. The probability comes from this gallery's pairs. A model that was trained on them would
-    be overconfident: its probability comes from the people held out of its training, and only the impostors, and so
-    the false-match rates, come from this gallery. Raises NotFound.
+    The calibration is None if this gallery has too few pairs, or if subjects do not define the task; the model's own
+    calibration then applies. Probabilities come from this gallery's pairs. For a model that was trained on these people
+    they would be too high: they then come from the people held out of its training, and only the impostors, and so the
+    false-match rates, come from this gallery. Raises NotFound.
     """
     with snapshot(resources.database) as session:
         created_at = session.scalar(select(Collection.created_at).where(Collection.id == collection))
         if created_at is None:
             raise NotFound(f"no collection {collection!r}")
         key = IndexKey(collection, task, model.id, created_at)
-        dim = index_builder.embedding_size(model, task)
+        dim = index_builder.find_embedding_size(model, task)
         index = index_builder.build_index(session, key, dim, model.metric, resources.settings.index_device)
         faces = _read_faces(session, collection)
     return _measure_index(LoadedIndex(key, model, index, 0), faces)
 
 
 def renew_calibration(database: Engine, loaded: LoadedIndex) -> bool:
-    """Calibrate a deployment's champion on its live index and store the result. False: it is the champion no longer."""
+    """Calibrate a champion on its live index and store the result. Returns False if it is no longer the champion."""
     key = loaded.key
     with snapshot(database) as session:
         faces = _read_faces(session, key.collection)
@@ -107,20 +107,20 @@ def renew_calibration(database: Engine, loaded: LoadedIndex) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class GalleryFaces:
-    """The faces of a collection. ids: (n,) ascending; subjects: (n,) pk of the person, or -1; is_distractor: (n,)"""
+    """The faces of a collection. ids: (n,) rising; subjects: (n,) pk of the person, or -1; is_distractor: (n,)"""
 
     ids: Ids
     subjects: Ids
     is_distractor: NDArray[np.bool_]
 
     def restrict_to(self, ids: Ids) -> "GalleryFaces":
-        """The faces with one of these ids."""
+        """Return the faces that have one of these ids."""
         chosen = np.isin(self.ids, ids, assume_unique=True)
         return GalleryFaces(self.ids[chosen], self.subjects[chosen], self.is_distractor[chosen])
 
     @property
     def people(self) -> Ids:
-        """(n,) the person of each face, -1 unknown. Each distractor counts as a person of its own."""
+        """(n,) the person of each face, -1 if unknown. Each distractor counts as a separate person."""
         people = self.subjects.copy()
         nobody = (people < 0) & self.is_distractor
         people[nobody] = people.max(initial=0) + 1 + np.arange(nobody.sum())
@@ -150,7 +150,7 @@ def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
     calibration = _fit_calibration(rows, people[sample], genuine_rows, people[genuine], index.metric)
     if loaded.key.task != "identity":
         calibration = None
-    if calibration and (unseen := _held_out_calibration(loaded.model, loaded.key)):
+    if calibration and (unseen := _read_held_out_calibration(loaded.model, loaded.key)):
         calibration = replace(unseen, impostors=calibration.impostors)
     return {
         "calibration": calibration.to_dict() if calibration else None,
@@ -177,15 +177,15 @@ def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, An
 
 
 def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration | None:
-    """Searches for people held out of a training on this collection; None where the model was not trained here."""
+    """Return the searches of people held out of a training on this collection; None if there was no such training."""
     if not _is_trained_here(model, key):
         return None
     kept = model.provenance.get("open_set", {}).get(key.task)
     return OpenSetCalibration.from_dict(kept) if kept else OpenSetCalibration(DecisionRule())
 
 
-def _held_out_calibration(model: Model, key: IndexKey) -> Calibration | None:
-    """The calibration that a training on this collection measured on held-out people; None for any other model."""
+def _read_held_out_calibration(model: Model, key: IndexKey) -> Calibration | None:
+    """Return the calibration that a training on this collection measured on held-out people; None for other models."""
     unseen = _is_trained_here(model, key) and key.task in model.provenance.get("by_held_out", ())
     return model.calibrations[key.task] if unseen else None
 
@@ -198,9 +198,10 @@ def _is_trained_here(model: Model, key: IndexKey) -> bool:
 def _fit_calibration(
     rows: Rows, people: Ids, genuine_rows: Rows, genuine_people: Ids, metric: Distance
 ) -> Calibration | None:
-    """Fit it to a random sample, which gives the impostors, and to faces of people with several photos.
+    """Fit a calibration to impostor pairs of a random sample, and to genuine pairs of people with several photos.
 
-    rows, people: the (n, dim) sample and its people; genuine_rows, genuine_people: faces of the others
+    rows, people: the (n, dim) sample and its people; genuine_rows, genuine_people: faces of people with several photos
+    Returns None if there are too few pairs.
     """
     pairs = int(np.clip(2e8 / rows.shape[1], 20_000, 200_000))
     impostor_pairs = draw_impostor_pairs(people, pairs, 0)
@@ -213,7 +214,7 @@ def _fit_calibration(
 
 
 def _sample_faces_of_people(people: Ids, rng: np.random.Generator) -> Iterator[np.int64]:
-    """Positions of up to MAX_PHOTOS_PER_PERSON faces of each person who has more than one."""
+    """Yield the positions of up to MAX_PHOTOS_PER_PERSON faces of each person who has more than one."""
     order = np.argsort(people, kind="stable")
     numbers, start, photos = np.unique(people[order], return_index=True, return_counts=True)
     several: NDArray[np.int64] = np.flatnonzero((numbers >= 0) & (photos > 1))

@@ -1,4 +1,4 @@
-"""Build an index from the rows of embeddings, and read what changed later, in batches of bounded size."""
+"""Build an index from the rows of embeddings, and read later changes, in batches of bounded size."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,13 +44,13 @@ class IndexKey:
         )
 
 
-def embedding_size(model: Model, task: str) -> int:
-    """How many numbers an embedding of this task has."""
+def find_embedding_size(model: Model, task: str) -> int:
+    """Return the size of the model's embeddings for this task."""
     return int(model.embed(np.zeros((1, model.recipe.dim), np.float32), task).shape[1])
 
 
 def read_change(session: Session, key: IndexKey) -> int | None:
-    """The number of the collection's last change; None where the collection is gone."""
+    """Return the number of the collection's last change; None if the collection was deleted."""
     last = select(Collection.change).where(
         Collection.id == key.collection, Collection.created_at == key.collection_created_at
     )
@@ -58,14 +58,14 @@ def read_change(session: Session, key: IndexKey) -> int | None:
 
 
 def count_rows(session: Session, key: IndexKey) -> tuple[int, int]:
-    """How many faces the collection has, and how many of them have an embedding for this index."""
+    """Return the number of faces in the collection, and of those that have an embedding for this index."""
     faces = select(func.count()).select_from(Face).where(Face.collection_id == key.collection)
     vectors = select(func.count()).select_from(Embedding).join(Face, Face.pk == Embedding.face_pk)
     return session.scalar(faces) or 0, session.scalar(vectors.where(*key.row_conditions)) or 0
 
 
 def read_embeddings(session: Session, key: IndexKey, dim: int, *where: ColumnElement[bool]) -> Iterator[EmbeddingBatch]:
-    """(n,) face pks and their (n, dim) embeddings, batch after batch."""
+    """Yield batches of (n,) face pks with their (n, dim) embeddings. where: further conditions"""
     chosen = select(Embedding.face_pk, Embedding.vector).join(Face, Face.pk == Embedding.face_pk)
     chosen = chosen.where(*key.row_conditions, *where)
     size = max(1, min(4096, BATCH_BYTES // (4 * dim)))
@@ -74,12 +74,12 @@ def read_embeddings(session: Session, key: IndexKey, dim: int, *where: ColumnEle
 
 
 def read_added(session: Session, key: IndexKey, dim: int, since: int) -> Iterator[EmbeddingBatch]:
-    """The embeddings of faces enrolled or changed after that change."""
+    """Yield the embeddings of faces that were enrolled or changed after that change."""
     return read_embeddings(session, key, dim, Face.change > since)
 
 
 def read_removed(session: Session, key: IndexKey, since: int) -> Ids:
-    """The pks of faces removed after that change."""
+    """Return the pks of the faces that were deleted after that change."""
     gone = select(Removal.face_pk).where(Removal.collection_id == key.collection, Removal.change > since)
     return np.array(session.scalars(gone).all(), np.int64)
 
@@ -107,7 +107,7 @@ def build_index(
 
 
 def _choose_sample(ids: Ids, size: int) -> Ids:
-    """The sorted ids that k-means trains on; a flat index needs none."""
+    """Return the sorted ids of the sample that k-means trains on."""
     if size >= len(ids):
         return ids
     return np.sort(np.random.default_rng(0).choice(ids, size, replace=False))
@@ -122,7 +122,7 @@ def _read_sample(session: Session, key: IndexKey, dim: int, sample: Ids) -> Rows
 
 
 def _find_in_sample(pks: Ids, sample: Ids) -> tuple[NDArray[np.bool_], Ids]:
-    """Which of (n,) pks are in the sorted sample, and their positions in it."""
+    """Return which of (n,) pks are in the sorted sample, and their positions in it."""
     if not len(sample):
         return np.zeros(len(pks), np.bool_), np.zeros(len(pks), np.int64)
     positions = np.minimum(np.searchsorted(sample, pks), len(sample) - 1)

@@ -14,20 +14,20 @@ log = logging.getLogger("likeness.engine")
 
 
 class IndexLoader:
-    """Reads tables and snapshots, and deletes a snapshot that holds a removed face."""
+    """Reads tables and snapshots, and deletes a snapshot that contains a deleted face."""
 
     def __init__(self, resources: Resources, snapshots: SnapshotStore) -> None:
         self.resources, self.snapshots = resources, snapshots
         self._embedding_sizes: dict[tuple[str, str], int] = {}
 
     def load(self, key: IndexKey) -> LoadedIndex:
-        """Load the snapshot and bring it up to date, or build from the rows where it is missing or disagrees.
+        """Load the snapshot and bring it up to date. If it is missing or disagrees with the rows, build the index anew.
 
         Raises OperationalError, NotFound, ml.Corrupt.
         """
         saved = self.snapshots.load(key, self.resources.settings.index_device)
         if saved is not None:
-            loaded = LoadedIndex(key, self.resources.generations.get(key.model_id), *saved)
+            loaded = LoadedIndex(key, self.resources.models.get(key.model_id), *saved)
             loaded.saved_change = loaded.state.change
             if self.update(loaded, compare=True) and not loaded.index.needs_rebuild():
                 return loaded
@@ -35,9 +35,9 @@ class IndexLoader:
         return self.build(key)
 
     def build(self, key: IndexKey) -> LoadedIndex:
-        """Build the index from the rows alone."""
+        """Build the index from the rows."""
         started = time.monotonic()
-        model, device = self.resources.generations.get(key.model_id), self.resources.settings.index_device
+        model, device = self.resources.models.get(key.model_id), self.resources.settings.index_device
         with snapshot(self.resources.database) as session:
             change = index_builder.read_change(session, key) or 0
             index = index_builder.build_index(session, key, self.embedding_size(key), model.metric, device)
@@ -48,15 +48,15 @@ class IndexLoader:
         return loaded
 
     def update(self, loaded: LoadedIndex, *, compare: bool = False) -> bool:
-        """Apply the changes since its last one. Returns False where it disagrees with its table and must be rebuilt.
+        """Apply the changes since its last one. Returns False if it disagrees with its table and must be rebuilt.
 
-        compare: also compare the numbers of faces and embeddings in the tables with the index
+        compare: whether to compare the numbers of faces and embeddings in the tables with the index, too
         """
         key, since = loaded.key, loaded.state.change
         with snapshot(self.resources.database) as session:
             change = index_builder.read_change(session, key)
             if change is None:
-                return True  # the collection is gone; the next step drops this index
+                return True  # the collection was deleted; the next step drops this index
             if change < since:
                 return False
             removed = index_builder.read_removed(session, key, since)
@@ -72,9 +72,9 @@ class IndexLoader:
             return True
 
     def embedding_size(self, key: IndexKey) -> int:
-        """How many numbers an embedding has there."""
+        """Return the size of the embeddings of this index."""
         known = key.model_id, key.task
         if known not in self._embedding_sizes:
-            model = self.resources.generations.get(key.model_id)
-            self._embedding_sizes[known] = index_builder.embedding_size(model, key.task)
+            model = self.resources.models.get(key.model_id)
+            self._embedding_sizes[known] = index_builder.find_embedding_size(model, key.task)
         return self._embedding_sizes[known]

@@ -1,4 +1,4 @@
-"""An index in this process: many threads search it, the follower alone changes it."""
+"""An index in this process. Many threads search it, and only the follower changes it."""
 
 import threading
 import time
@@ -18,14 +18,14 @@ REBUILD_SIZE_RATIO = 0.1
 
 @dataclass(frozen=True)
 class IndexState:
-    """The last change that an index has applied, and how many faces it holds."""
+    """The last change that an index has applied, and the number of its faces."""
 
     change: int
     vectors: int
 
 
 class LoadedIndex:
-    """The index of one model in one collection, with that model. A request that holds it keeps it alive."""
+    """The index of one model in one collection, with that model."""
 
     def __init__(self, key: IndexKey, model: Model, index: Index, change: int) -> None:
         self.key, self.model = key, model
@@ -51,12 +51,12 @@ class LoadedIndex:
         return self.index.cells
 
     def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
-        """Search it; see `Index.search`. Any number of threads may search at once."""
+        """Search the index; see `Index.search`. Any number of threads may search at once."""
         with self.lock.gen_rlock():
             return self.index.search(rows, k, m=m, allowed=allowed)
 
     def apply(self, removed: Ids, added: Iterable[EmbeddingBatch], change: int) -> None:
-        """Apply what changed up to `change`. A search waits for one batch at most."""
+        """Apply all changes up to `change`. A search waits for one batch at most."""
         if len(removed):
             with self.lock.gen_wlock():
                 self.index.remove(removed)

@@ -1,4 +1,4 @@
-"""How strangers score against a deployment's gallery: searches for its own people, and for its distractors."""
+"""Measure how strangers score against a deployment's gallery, by searches for its own people and its distractors."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +19,12 @@ REPORTED_FPIRS = (0.001, 0.01, 0.05)
 MAX_SEARCHES, MIN_SEARCHES = 3000, 500
 MAX_DISTRACTOR_SEARCHES = 1500
 MAX_MULTIPLICATIONS = 1e11
-"""At most so much work, unless that would leave fewer than MIN_SEARCHES searches."""
+"""The limit of work, unless it would leave fewer than MIN_SEARCHES searches."""
 
 
 @dataclass(frozen=True, eq=False)
 class LockedIndex:
-    """The index of a deployment, for a measurement beside searches and changes."""
+    """The index of a deployment, for a measurement while others search and change it."""
 
     loaded: LoadedIndex
 
@@ -46,13 +46,13 @@ class LockedIndex:
 
 @dataclass(frozen=True, eq=False)
 class OpenSetMeasurement:
-    """calibration: how strangers score; enrolled: searches for enrolled people, None where the model knows them."""
+    """calibration: how strangers score; enrolled: searches for enrolled people, None if it was trained on them"""
 
     calibration: OpenSetCalibration
     enrolled: SearchOutcomes | None
 
     def to_dict(self, faces: int) -> dict[str, Any]:
-        """For `Deployment.measurements`: the calibration, and its rates in a gallery of so many faces."""
+        """Return the entry for `Deployment.measurements`: the calibration, and its rates in a gallery of that size."""
         rates = [self._rate(fpir, faces) for fpir in REPORTED_FPIRS]
         return {"calibration": self.calibration.to_dict(), "rates": [rate for rate in rates if rate]}
 
@@ -77,11 +77,11 @@ class OpenSetMeasurement:
 def measure_open_set(
     loaded: LoadedIndex, people: GalleryPeople, learned: tuple[StrangerSearches, ...] | None, rule: DecisionRule
 ) -> OpenSetMeasurement:
-    """Search the gallery for strangers.
+    """Measure the scores of strangers.
 
-    learned: None where the model has not learned from this gallery: each of a sample of its people then searches it
-        without their own faces. Else searches for people held out of its training, which may be none: those whom it
-        has learned from look further from each other than strangers do, and are not used.
+    learned: None if the model was not trained on this gallery; a sample of its people is then searched for without
+        their own faces. Otherwise the searches of people held out of its training, which may be empty: the distances
+        between people that it was trained on are too large to stand for strangers.
     """
     index, rng = LockedIndex(loaded), np.random.default_rng(0)
     limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(people.ids) * loaded.dim), MIN_SEARCHES, MAX_SEARCHES))
@@ -93,7 +93,7 @@ def measure_open_set(
     if people.is_distractor.any() and people.is_named.any():
         positions = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
-    several = None if enrolled is None else _with_other_faces(enrolled, people)
+    several = None if enrolled is None else _keep_people_with_other_faces(enrolled, people)
     return OpenSetMeasurement(OpenSetCalibration(rule, tuple(strangers), learned is not None), several)
 
 
@@ -104,7 +104,7 @@ def _summarise(source: Any, outcomes: SearchOutcomes, faces: int) -> list[Strang
         return []
 
 
-def _with_other_faces(outcomes: SearchOutcomes, people: GalleryPeople) -> SearchOutcomes:
-    """Only searches for people whom another face of theirs can find."""
+def _keep_people_with_other_faces(outcomes: SearchOutcomes, people: GalleryPeople) -> SearchOutcomes:
+    """Return only the searches for people who have another face in the gallery."""
     keep = people.face_counts[outcomes.owners] > 1
     return SearchOutcomes(outcomes.positions[keep], outcomes.owners[keep], outcomes.stranger[keep], outcomes.mate[keep])

@@ -1,4 +1,4 @@
-"""Report to the other processes which change of each deployment this process serves."""
+"""Report to the other processes which change of each deployment this process serves, in the table of followers."""
 
 import time
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from app.serving.deployments import DeploymentKey, ServedDeployment
 
 HEARTBEAT_SECONDS = 3.0
 ALIVE_SECONDS = 15.0
-"""A follower without a heartbeat for longer than this does not count: its process was killed."""
+"""A follower without a heartbeat for longer than this does not count: its process has died."""
 
 ReportedState = tuple[str, int, int]  # model id, change, number of vectors
 
@@ -22,14 +22,14 @@ class Reporter:
     def __init__(self, database: Engine, process: str) -> None:
         self.database, self.process = database, process
         self._reported: dict[DeploymentKey, ReportedState] = {}
-        self._beaten_at = time.monotonic()
+        self._last_heartbeat_at = time.monotonic()
 
     def report(self, all_served: Iterable[ServedDeployment]) -> None:
-        """Raises Busy."""
-        states = {(served.collection, served.task): _reported_state(served) for served in all_served}
+        """Write the rows that have changed, or a heartbeat if it is due. Raises Busy."""
+        states = {(served.collection, served.task): _describe_state(served) for served in all_served}
         changed = {key: state for key, state in states.items() if self._reported.get(key) != state}
-        beat = time.monotonic() - self._beaten_at > HEARTBEAT_SECONDS
-        if not changed and not beat and states.keys() == self._reported.keys():
+        is_due = time.monotonic() - self._last_heartbeat_at > HEARTBEAT_SECONDS
+        if not changed and not is_due and states.keys() == self._reported.keys():
             return
         with writing(self.database) as session:
             is_own = Follower.process == self.process
@@ -37,24 +37,25 @@ class Reporter:
                 session.execute(
                     delete(Follower).where(is_own, Follower.collection_id == collection, Follower.task == task)
                 )
-            there = set(session.scalars(select(Collection.id).where(Collection.id.in_({c for c, _ in changed}))))
+            existing = set(session.scalars(select(Collection.id).where(Collection.id.in_({c for c, _ in changed}))))
             for (collection, task), (model_id, change, vectors) in changed.items():
-                if collection in there:
+                if collection in existing:
                     row = Follower(process=self.process, collection_id=collection, task=task, model_id=model_id)
                     row.change, row.vectors, row.seen_at = change, vectors, now()
                     session.merge(row)
             session.flush()
             seen = update(Follower).where(is_own).values(seen_at=now()).returning(Follower.task)
-            still_there = len(session.scalars(seen).all())
-        # a sweep may have deleted the rows of a process that it took for dead: write all of them again
-        self._reported = states if still_there == len(states) else {}
-        self._beaten_at = time.monotonic()
+            row_count = len(session.scalars(seen).all())
+        # a sweep may have deleted the rows of this process, if it took it for dead: then write all of them again
+        self._reported = states if row_count == len(states) else {}
+        self._last_heartbeat_at = time.monotonic()
 
     def sign_off(self) -> None:
+        """Delete the rows of this process. Raises Busy."""
         with writing(self.database) as session:
             session.execute(delete(Follower).where(Follower.process == self.process))
 
 
-def _reported_state(served: ServedDeployment) -> ReportedState:
+def _describe_state(served: ServedDeployment) -> ReportedState:
     champion = served.champion
     return champion.key.model_id, champion.state.change, champion.state.vectors

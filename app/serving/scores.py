@@ -1,4 +1,4 @@
-"""Convert distances of a deployment to similarities, probabilities and false-match rates, and give its thresholds."""
+"""Convert distances of a deployment to similarities, probabilities and false-match rates, and choose its thresholds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ MAX_DISTANCE = 1e30
 class Scores:
     """The calibration of one model in one collection, as searches use it.
 
-    calibration: of this gallery (see `gallery_calibration.measure_gallery`), else the model's own; None: there are no
-        similarities, and nothing passes or fails
-    calibrated_at_count: how many faces the gallery had when it was calibrated; 0 where it was not, or where an older
+    calibration: of this gallery (see `gallery_calibration.measure_gallery`), otherwise the model's own; None: there are
+        no similarities, and nothing passes or fails
+    calibrated_at_count: the number of faces in the gallery when it was calibrated; 0 if it was not, or if an older
         version did it, which stored no confidence intervals
-    curve: recall and latency by rising m; empty where it was not measured
+    curve: recall and latency by rising m; empty if it was not measured
     open_set: how strangers score against this gallery; None: only pairs were measured
-    reference: the model's own calibration, from other people, where it has one
+    reference: the model's own calibration, from other people; None if it has none
     """
 
     metric: Distance
@@ -52,7 +52,7 @@ class Scores:
         task: str,
         default_fpir: float = DEFAULT_FPIR,
     ) -> Self:
-        """Read what `gallery_calibration.measure_gallery` stored; `stored` is None where nothing was measured here."""
+        """Read what `gallery_calibration.measure_gallery` stored; None means that nothing was measured here."""
         stored = stored or {}
         own = Calibration.from_dict(stored["calibration"]) if stored.get("calibration") else None
         return cls(
@@ -62,16 +62,16 @@ class Scores:
             calibrated_at_count=0 if own and not own.impostors.effective else stored.get("faces", 0),
             curve=tuple(OperatingPoint(**p) for p in stored.get("curve", ())),
             default_fpir=default_fpir,
-            open_set=_open_set(stored.get("open_set")),
+            open_set=_read_open_set(stored.get("open_set")),
             reference=model.calibrations.get(task),
         )
 
     def similarity(self, distances: Distances) -> Floats | None:
-        """100 x the probability of one person at prior 0.5, so 0 to 100. None where nothing is calibrated."""
+        """Return 100 x the probability of one person at a prior of 0.5, from 0 to 100; None if not calibrated."""
         return None if self.calibration is None else 100 * self.calibration.probability(distances.astype(np.float64))
 
     def distance(self, similarity: float) -> float | None:
-        """The distance at that similarity, clipped to be finite. None where nothing is calibrated."""
+        """Return the distance at that similarity, clipped to be finite; None if not calibrated."""
         if self.calibration is None:
             return None
         return float(np.clip(self.calibration.distance(similarity), -MAX_DISTANCE, MAX_DISTANCE))
@@ -82,23 +82,24 @@ class Scores:
         return self.open_set.rule if self.open_set else DecisionRule()
 
     def person_threshold(self, fpir: float | None, faces: int) -> PersonThreshold | None:
-        """The person distance up to which a search names somebody, at this rate of false positives or the default.
+        """Return the threshold on person distances at this false positive identification rate or the default one.
 
-        faces: of the gallery that is searched. None where neither searches nor pairs were measured.
+        faces: the size of the gallery. Returns None if neither searches nor pairs were measured.
         """
         pairs = tuple({id(c): c.impostors for c in (self.calibration, self.reference) if c is not None}.values())
         known = self.open_set or OpenSetCalibration(DecisionRule())
         return known.threshold(fpir or self.default_fpir, max(1, faces), pairs)
 
     def probability(self, distances: Distances) -> Floats | None:
+        """Return the probability of one person at a prior of 0.5; None if not calibrated."""
         return None if self.calibration is None else self.calibration.probability(distances.astype(np.float64))
 
     def fmr(self, distances: Distances) -> Floats | None:
-        """The share of this gallery's impostor pairs that are at least as near. None where nothing is calibrated."""
+        """Return the share of this gallery's impostor pairs that are at least as near; None if not calibrated."""
         return None if self.calibration is None else self.calibration.fmr_estimate(distances.astype(np.float64))
 
     def threshold(self, fmr: float | None = None) -> DistanceThreshold | None:
-        """The distance up to which a match passes at this false-match rate or the default; None if uncalibrated."""
+        """Return the threshold on distances at this false-match rate or the default one; None if not calibrated."""
         if fmr is None or self.calibration is None:
             return self._default
         return self.calibration.threshold(fmr)
@@ -108,5 +109,5 @@ class Scores:
         return None if self.calibration is None else self.calibration.threshold(self.default_fmr)
 
 
-def _open_set(kept: Mapping[str, Any] | None) -> OpenSetCalibration | None:
+def _read_open_set(kept: Mapping[str, Any] | None) -> OpenSetCalibration | None:
     return OpenSetCalibration.from_dict(kept["calibration"]) if kept else None

@@ -1,6 +1,6 @@
-"""Snapshots of indexes on disk, so that a restart need not read every row again.
+"""Save indexes as snapshots on disk, so that a restart need not read every row again.
 
-A FAISS file is parsed only after the record beside it, which carries its hash, has proved to be signed by this service.
+A file of an index is parsed only if the record beside it, which has its hash, is signed by this service.
 """
 
 import hmac
@@ -25,7 +25,7 @@ from ml.indexes.base import Index
 log = logging.getLogger("likeness.engine")
 
 MIN_ORPHAN_AGE_SECONDS = 60.0
-"""A younger file may be one that another process is writing."""
+"""Another process may still be writing a file that is younger than this."""
 
 
 class SnapshotStore:
@@ -36,7 +36,7 @@ class SnapshotStore:
         self._signing_key = _read_signing_key(folder / "key")
 
     def save(self, key: IndexKey, index: Index, change: int) -> None:
-        """Write a snapshot whole or not at all. The index must not change meanwhile."""
+        """Write a snapshot completely or not at all. The index must not change meanwhile."""
         name, previous_file = self._name(key), self._recorded_file(key)
         file = self.folder / f"{name}.{secrets.token_hex(8)}.index"
         record = asdict(key) | {"file": file.name, "change": change, "vectors": len(index)}
@@ -47,7 +47,7 @@ class SnapshotStore:
             previous_file.unlink(missing_ok=True)
 
     def load(self, key: IndexKey, device: Device) -> tuple[Index, int] | None:
-        """The index and its last change; None where no snapshot exists, or it is not the one that was saved."""
+        """Return the index and its last change; None if there is no snapshot, or it was altered."""
         path = self.folder / f"{self._name(key)}.json"
         if not path.exists():
             return None
@@ -63,11 +63,11 @@ class SnapshotStore:
             return None
 
     def delete(self, key: IndexKey) -> None:
-        """Delete a snapshot. A removal of faces calls this too: a removed face must not stay in a file."""
+        """Delete a snapshot. This also happens when a face is deleted, which must not stay in a file."""
         _unlink(self.folder.glob(f"{self._name(key)}.*"))
 
     def delete_all_but(self, keys: Iterable[IndexKey]) -> None:
-        """Delete the snapshots of all other keys and unfinished files, unless they are quite new."""
+        """Delete the snapshots of all other keys, and unfinished files, unless they are new."""
         kept = {self.folder / "key"}
         for key in keys:
             kept |= {self.folder / f"{self._name(key)}.json", self._recorded_file(key) or self.folder}
@@ -96,7 +96,7 @@ def _unlink(paths: Iterable[Path]) -> None:
 
 
 def _read_signing_key(path: Path) -> bytes:
-    """The key of this folder, made by the first process that needs it and readable by the service alone."""
+    """Return the key of this folder. The first process that needs it makes it; only the service's user can read it."""
     if not path.exists():
         part = path.with_name(f"key.{secrets.token_hex(8)}")
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

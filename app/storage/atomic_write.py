@@ -1,4 +1,4 @@
-"""Write files whole or not at all: a temporary file, fsync, rename, and fsync of the folder."""
+"""Write files completely or not at all: write a temporary file, sync it, rename it, and sync the folder."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 MAX_SINGLE_SYNCS = 8
-"""With more files than this, one call syncs the whole file system instead, where the system has it (Linux)."""
+"""For more files than this, one call syncs the whole file system instead, on systems that have it (Linux)."""
 SYNCFS = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.platform == "linux" else None
 
 
@@ -30,7 +30,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def atomic_write_all(root: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    """Write several new files below `root`; all are written before any is synced. Missing folders are made.
+    """Write several new files below `root`. All are written before any is synced. Missing folders are created.
 
     Raises OSError; the files that are not yet renamed are then removed.
     """
@@ -83,6 +83,6 @@ def _with_handle(path: str, sync: Callable[[int], object]) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         if sync(handle):
-            raise OSError(ctypes.get_errno(), "the disk could not keep what was written")
+            raise OSError(ctypes.get_errno(), "the file system could not be synced")
     finally:
         os.close(handle)

@@ -45,26 +45,26 @@ class Blobs:
         return f"crops/{image_id[:2]}/{image_id}-{number}.{key}.f16"
 
     def put(self, collection: str, files: Iterable[tuple[str, bytes]]) -> None:
-        """Write these files and return once they are on disk. An existing file keeps its bytes; its age starts anew.
+        """Write these files and return once they are on disk. An existing file keeps its bytes, and its age becomes 0.
 
-        Raises Busy where the disk is full.
+        Raises Busy if the disk is full.
         """
         paths = ((self._absolute(collection, name), data) for name, data in files)
         try:
             atomic_write_all(self.root, ((path, data) for path, data in paths if not _touch(path)))
         except OSError as error:
-            raise disk_error(error) from error
+            raise make_disk_error(error) from error
 
     def has(self, collection: str, names: Iterable[str]) -> bool:
         """Whether all of these files exist."""
         return all(os.path.exists(self._absolute(collection, name)) for name in names)
 
     def get(self, collection: str, name: str) -> bytes:
-        """Raises NotFound."""
+        """Return the bytes of a file. Raises NotFound."""
         try:
             return self._path(collection, name).read_bytes()
         except FileNotFoundError as error:
-            raise NotFound(f"the file {name} of collection {collection} is not there") from error
+            raise NotFound(f"the file {name} of collection {collection} does not exist") from error
 
     def remove(self, collection: str, names: Iterable[str]) -> int:
         """Remove these files; returns how many of them existed."""
@@ -77,7 +77,10 @@ class Blobs:
 
     @staticmethod
     def parse_name(name: str) -> tuple[str, int | None]:
-        """The photo that a file belongs to, and the face's number if it is a crop; ("", None) for a temporary file."""
+        """Return the photo that a file belongs to, and the number of the face; ("", None) for a temporary file.
+
+        The number is None if the file is the photo itself.
+        """
         kind, _, last = name.rpartition("/")
         if last.startswith("."):
             return "", None
@@ -85,13 +88,13 @@ class Blobs:
         return image, int(rest.split(".")[0]) if kind.startswith("crops") else None
 
     def files_of(self, collection: str, image_id: str) -> list[str]:
-        """The names of a photo and of every file kept of its faces."""
+        """Return the names of a photo and of all files of its faces."""
         folder = self._path(collection, f"crops/{image_id[:2]}")
         crops = folder.glob(f"{image_id}-*") if folder.is_dir() else ()
         return [self.photo(image_id), *(f"crops/{image_id[:2]}/{p.name}" for p in crops)]
 
     def age(self, collection: str, name: str) -> float:
-        """Seconds since the file was last put; 0 where it does not exist."""
+        """Return the seconds since the file was last written or put again; 0 if it does not exist."""
         try:
             return time.time() - self._path(collection, name).stat().st_mtime
         except FileNotFoundError:
@@ -103,15 +106,16 @@ class Blobs:
             self._path(collection, "").rename(self.root / f"{TRASH}{uuid4().hex}")
 
     def empty_trash(self) -> None:
+        """Remove the files of collections that were set aside."""
         for folder in self.root.glob(f"{TRASH}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def collections(self) -> list[str]:
-        """The collections that have files."""
+        """Return the ids of the collections that have files."""
         return sorted(p.name.removeprefix(PREFIX) for p in self.root.glob(f"{PREFIX}*"))
 
     def names(self, collection: str) -> Iterator[str]:
-        """The name of every file of a collection."""
+        """Yield the name of every file of a collection."""
         top = self._path(collection, "")
         for folder, _, files in os.walk(top):
             yield from (str(Path(folder, name).relative_to(top)) for name in files)
@@ -124,10 +128,10 @@ class Blobs:
         return f"{self.root}/{PREFIX}{collection}/{name}"
 
 
-def disk_error(error: OSError) -> Exception:
-    """The error to raise for a failed write: Busy where the disk is full, else the error itself."""
+def make_disk_error(error: OSError) -> Exception:
+    """Return the error to raise for a failed write: Busy if the disk is full, otherwise the error itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Busy("the disk is full; nothing of this was kept")
+        return Busy("the disk is full; nothing of this request was stored")
     return error
 
 

@@ -1,4 +1,4 @@
-"""Embeddings as the table keeps them: float32, little-endian."""
+"""Encode embeddings as the bytes of the table, float32 and little-endian, and decode them."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from ml.types import Rows
 
 
 def encode_embeddings(rows: Rows) -> list[bytes]:
-    """The bytes of each of (n, dim) rows."""
+    """Return the bytes of each of (n, dim) rows."""
     return [row.tobytes() for row in np.ascontiguousarray(rows, "<f4")]
 
 
 def decode_embeddings(vectors: Sequence[bytes], dim: int) -> Rows:
-    """(n, dim) rows, read-only."""
+    """Return the (n, dim) rows, which are read-only."""
     return np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), dim)

@@ -4,5 +4,5 @@ import hashlib
 
 
 def sha256_hex(data: bytes) -> str:
-    """64 hexadecimal digits."""
+    """Return the SHA-256 of the data as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()

@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for subjects."""
+
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -24,17 +26,17 @@ ERASED: dict[str, Any] = {
 
 
 class SubjectIn(BaseModel):
-    """Fields that are left out stay as they are; of a new subject, the external id is then its id."""
+    """Fields that are left out keep their values. A new subject without an external id gets its id as external id."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
     external_id: ExternalId | None = None
-    metadata: Metadata = Field({}, description="takes the place of all that was there")
-    consent: bool | None = Field(None, description="whether the person agreed; null: not known")
-    retain_until: AwareDatetime | None = Field(None, description="null: without end")
+    metadata: Metadata = Field({}, description="replaces all metadata of the subject")
+    consent: bool | None = Field(None, description="whether the person has consented; null: unknown")
+    retain_until: AwareDatetime | None = Field(None, description="null: no time limit")
 
 
 class SubjectOut(BaseModel):
-    """A person."""
+    """A person in a collection."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
@@ -47,6 +49,7 @@ class SubjectOut(BaseModel):
 
     @classmethod
     def of(cls, subject: Subject, face_count: int) -> Self:
+        """Describe a row, whose times are in seconds since 1970."""
         until = subject.retain_until
         return cls(
             id=subject.id,
@@ -67,11 +70,11 @@ class SubjectsOut(BaseModel):
 
 class MergeIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"into": examples.SUBJECT}]})
-    into: SubjectId = Field(description="the subject that stays")
+    into: SubjectId = Field(description="the subject that is kept")
 
 
 class ErasedOut(BaseModel):
-    """What was erased; the jobs remove the photos and crops."""
+    """How much was deleted. `jobs` are those that delete the photos and crops."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ERASED]})
     subject: str

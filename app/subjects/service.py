@@ -1,4 +1,4 @@
-"""People: made, changed, merged, erased. All of it under the collection's lock."""
+"""Create, change, merge and delete subjects, under the collection's lock."""
 
 from collections.abc import Sequence
 
@@ -7,28 +7,28 @@ from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
 from app.db.tables import Face, Subject
-from app.deps.paging import page
+from app.deps.paging import read_page
 from app.errors import Invalid
 from app.galleries import subjects
 from app.publishing import pointers
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
 
-def put(session: Session, collection: str, subject_id: str, body: SubjectIn) -> tuple[SubjectOut, bool]:
-    """The subject, and whether it is new. Raises NotFound."""
-    gallery = pointers.lock_collection(session, collection)
-    new = subjects.find(session, collection, subject_id) is None
-    subject = subjects.get_or_create(session, gallery, subject_id)
-    return _changed(session, subject, body), new
+def put_subject(session: Session, collection: str, subject_id: str, body: SubjectIn) -> tuple[SubjectOut, bool]:
+    """Create or change a subject. Returns it, and whether it is new. Raises NotFound if there is no such collection."""
+    locked = pointers.lock_collection(session, collection)
+    new = subjects.find_subject(session, collection, subject_id) is None
+    subject = subjects.get_or_create_subject(session, locked, subject_id)
+    return _apply_changes(session, subject, body), new
 
 
-def change(session: Session, collection: str, subject_id: str, body: SubjectIn) -> SubjectOut:
-    """Raises NotFound."""
+def change_subject(session: Session, collection: str, subject_id: str, body: SubjectIn) -> SubjectOut:
+    """Change the fields that the body states. Raises NotFound."""
     pointers.lock_collection(session, collection)
-    return _changed(session, subjects.get(session, collection, subject_id), body)
+    return _apply_changes(session, subjects.get_subject(session, collection, subject_id), body)
 
 
-def _changed(session: Session, subject: Subject, body: SubjectIn) -> SubjectOut:
+def _apply_changes(session: Session, subject: Subject, body: SubjectIn) -> SubjectOut:
     given = body.model_fields_set
     for name in given & {"external_id", "consent"}:
         setattr(subject, name, getattr(body, name))
@@ -37,43 +37,48 @@ def _changed(session: Session, subject: Subject, body: SubjectIn) -> SubjectOut:
     if "retain_until" in given:
         subject.retain_until = body.retain_until.timestamp() if body.retain_until else None
     session.flush()
-    return shown(session, [subject])[0]
+    return describe_subjects(session, [subject])[0]
 
 
-def listed(session: Session, collection: str, limit: int, token: str | None) -> SubjectsOut:
-    """By id. Raises NotFound."""
+def list_subjects(session: Session, collection: str, limit: int, token: str | None) -> SubjectsOut:
+    """List subjects by id, one page of them. Raises NotFound, or Invalid for a wrong token."""
     get_collection(session, collection)
-    rows, following = page(session, Subject, Subject.id, limit, token, Subject.collection_id == collection)
-    return SubjectsOut(subjects=shown(session, rows), next_token=following)
+    rows, next_token = read_page(session, Subject, Subject.id, limit, token, Subject.collection_id == collection)
+    return SubjectsOut(subjects=describe_subjects(session, rows), next_token=next_token)
 
 
-def shown(session: Session, subjects: Sequence[Subject]) -> list[SubjectOut]:
+def describe_subjects(session: Session, subjects: Sequence[Subject]) -> list[SubjectOut]:
+    """Describe subjects, each with the number of its faces."""
     pks = [s.pk for s in subjects]
     counted = select(Face.subject_pk, func.count()).where(Face.subject_pk.in_(pks)).group_by(Face.subject_pk)
     counts = dict(session.execute(counted).all())
     return [SubjectOut.of(s, counts.get(s.pk, 0)) for s in subjects]
 
 
-def merge(session: Session, collection: str, subject_id: str, into: str) -> SubjectOut:
-    """One person under two names becomes one: the faces move, the other name goes. Raises NotFound, Invalid."""
-    gallery = pointers.lock_collection(session, collection)
-    leaving, staying = subjects.get(session, collection, subject_id), subjects.get(session, collection, into)
-    if leaving.pk == staying.pk:
+def merge_subjects(session: Session, collection: str, subject_id: str, into: str) -> SubjectOut:
+    """Move a subject's faces and metadata to the subject `into`, and delete it.
+
+    Raises NotFound, or Invalid if both are the same.
+    """
+    locked = pointers.lock_collection(session, collection)
+    merged = subjects.get_subject(session, collection, subject_id)
+    kept = subjects.get_subject(session, collection, into)
+    if merged.pk == kept.pk:
         raise Invalid("a subject cannot be merged into itself")
-    gallery.change += 1
-    moved = update(Face).where(Face.subject_pk == leaving.pk).values(subject_pk=staying.pk, change=gallery.change)
-    session.execute(moved)
-    staying.attributes = leaving.attributes | staying.attributes
-    session.delete(leaving)
+    locked.change += 1
+    faces = update(Face).where(Face.subject_pk == merged.pk)
+    session.execute(faces.values(subject_pk=kept.pk, change=locked.change))
+    kept.attributes = merged.attributes | kept.attributes
+    session.delete(merged)
     session.flush()
-    return shown(session, [staying])[0]
+    return describe_subjects(session, [kept])[0]
 
 
-def remove(session: Session, collection: str, subject_id: str) -> ErasedOut:
-    """The subject with all its faces. Raises NotFound."""
-    gallery = pointers.lock_collection(session, collection)
-    subject = subjects.get(session, collection, subject_id)
-    receipt = subjects.erase(session, gallery, Face.subject_pk == subject.pk)
+def delete_subject(session: Session, collection: str, subject_id: str) -> ErasedOut:
+    """Delete a subject with all its faces, and count what is deleted. Raises NotFound."""
+    locked = pointers.lock_collection(session, collection)
+    subject = subjects.get_subject(session, collection, subject_id)
+    receipt = subjects.erase_faces(session, locked, Face.subject_pk == subject.pk)
     session.delete(subject)
     session.flush()
     return ErasedOut(

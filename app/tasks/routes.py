@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Response
 
 from app.db.field_types import TaskName
 from app.deps import ReadDep, WriteDep
-from app.deps.problems import refuses
+from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, READER
 from app.tasks import service
 from app.tasks.schemas import TaskIn, TaskOut, TasksOut
@@ -17,13 +17,13 @@ Name = Annotated[TaskName, Path(description="identity, age, expression, or one o
 
 @router.get("", summary="List tasks", openapi_extra=READER)
 def list_tasks(session: ReadDep) -> TasksOut:
-    """By name; switched on or not."""
+    """All tasks by name, also those that are switched off."""
     return TasksOut(tasks=[TaskOut.model_validate(t) for t in service.list_tasks(session)])
 
 
 @router.get("/{name}", summary="Look at a task", openapi_extra=READER)
 def get_task(name: Name, session: ReadDep) -> TaskOut:
-    """What "same" means for it, and whether it is switched on."""
+    """What "the same" means for this task, and whether it is switched on."""
     return TaskOut.model_validate(service.get_task(session, name))
 
 
@@ -31,11 +31,11 @@ def get_task(name: Name, session: ReadDep) -> TaskOut:
     "/{name}",
     status_code=201,
     summary="Make a task, or switch it on or off",
-    openapi_extra={**ADMIN, **refuses((409, "ResourceInUse"))},
-    responses={200: {"model": TaskOut, "description": "it was there"}},
+    openapi_extra={**ADMIN, **declare_problems((409, "ResourceInUse"))},
+    responses={200: {"model": TaskOut, "description": "the task existed already"}},
 )
 def put_task(name: Name, body: TaskIn, session: WriteDep, response: Response) -> TaskOut:
-    """201 where it is new, 200 where it was there. Age and expression are off until somebody switches them on."""
+    """201 if the task is new, 200 if it existed already. Age and expression are off until somebody switches them on."""
     task, new = service.put_task(session, name, body)
     response.status_code = 201 if new else 200
     return TaskOut.model_validate(task)

@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for tasks."""
+
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,8 +17,8 @@ OUT: dict[str, Any] = {
 
 class TaskIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"enabled": True}]})
-    description: Note | None = Field(None, description='what "same" means')
-    enabled: bool | None = Field(None, description="whether it may be labelled, trained and searched")
+    description: Note | None = Field(None, description='what "the same" means')
+    enabled: bool | None = Field(None, description="whether it can be used for labels, trainings and searches")
 
 
 class TaskOut(BaseModel):

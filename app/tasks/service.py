@@ -1,3 +1,5 @@
+"""List, read and change tasks."""
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -13,6 +15,7 @@ def list_tasks(session: Session) -> list[Task]:
 
 
 def get_task(session: Session, name: str) -> Task:
+    """Return the task. Raises NotFound."""
     task = session.get(Task, name)
     if task is None:
         raise NotFound(f"no task {name!r}")

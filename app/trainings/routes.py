@@ -1,4 +1,4 @@
-"""Trainings: learn a metric from labels, subjects and metadata."""
+"""Start, list and read trainings, which learn a metric from labels, subjects and metadata."""
 
 from typing import Annotated
 
@@ -7,9 +7,9 @@ from fastapi import APIRouter, Path, Query, Response
 from app.db import examples
 from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
-from app.deps.job_response import accepted
+from app.deps.job_response import point_to_job
 from app.deps.paging import Order
-from app.deps.problems import refuses
+from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, OPERATOR
 from app.trainings import service
 from app.trainings.schemas import TrainingIn, TrainingsOut, TrainingStarted, WholeTrainingOut
@@ -19,7 +19,7 @@ OfCollection = Annotated[
     Word | None, Query(description="only trainings of this collection", examples=[examples.COLLECTION])
 ]
 TrainingId = Annotated[Word, Path(description="a training's id", examples=[examples.TRAINING])]
-STARTS = refuses(
+STARTS = declare_problems(
     (404, "ResourceNotFound"),
     (409, "NotInstalled"),
     (422, "UnknownComponent"),
@@ -33,10 +33,10 @@ STARTS = refuses(
 def start_training(
     body: TrainingIn, session: WriteDep, resources: ResourcesDep, caller: CallerDep, response: Response
 ) -> TrainingStarted:
-    """A job that learns from what is known now, measures the result on people held out, and learns once more from
-    everybody: a candidate, which serves nobody until it is published. Cancel it by its job."""
+    """Starts a job that learns from the current data, measures the result on held-out people, and learns once more from
+    everybody. Its candidate serves only after it is published. To cancel a training, cancel its job."""
     job, started = service.start_training(session, resources.settings, caller, body)
-    accepted(response, job)
+    point_to_job(response, job)
     return started
 
 
@@ -49,12 +49,12 @@ def list_trainings(
     limit: Limit = 100,
     next_token: NextToken = None,
 ) -> TrainingsOut:
-    """Oldest first, or the newest, without curves and reports."""
+    """Trainings without their curves and reports, the oldest first unless `order` is `newest`."""
     trainings, token = service.list_trainings(session, caller, collection, limit, next_token, order)
     return TrainingsOut(trainings=trainings, next_token=token)
 
 
 @router.get("/{training_id}", summary="Look at a training", openapi_extra=OPERATOR)
 def get_training(training_id: TrainingId, session: ReadDep, caller: CallerDep) -> WholeTrainingOut:
-    """Its curve as far as it has come; its report and its candidate at the end."""
+    """The training with its learning curve so far and, at the end, its report and its candidate."""
     return service.get_training(session, caller, training_id)

@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes for trainings."""
+
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -61,12 +63,12 @@ class TrainingStarted(JobOut):
 
 
 class TrainingOut(BaseModel):
-    """A run: what was asked, how far it is, and its candidate."""
+    """A training: its request, its state and its candidate."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OUT]})
     id: str
     collection: str
-    request: dict[str, Any] = Field(description="with every option filled in")
+    request: dict[str, Any] = Field(description="the request, with every option filled in")
     state: State
     job: str | None
     model: str | None = Field(description="the candidate's id, once there is one")
@@ -75,19 +77,19 @@ class TrainingOut(BaseModel):
 
     @classmethod
     def of(cls, training: Training, job: JobOut | None) -> "TrainingOut":
-        return cls(**_common(training, job))
+        return cls(**_common_fields(training, job))
 
 
 class WholeTrainingOut(TrainingOut):
-    """With its live curve and its report."""
+    """A training with its learning curve and its report."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [WHOLE]})
-    curve: list[dict[str, Any]] = Field(description="one point now and then: phase, step, steps, and what was measured")
+    curve: list[dict[str, Any]] = Field(description="points with phase, step, steps and measured values")
     report: dict[str, Any]
 
     @classmethod
     def of(cls, training: Training, job: JobOut | None) -> "WholeTrainingOut":
-        return cls(**_common(training, job), curve=training.curve, report=training.report)
+        return cls(**_common_fields(training, job), curve=training.curve, report=training.report)
 
 
 class TrainingsOut(BaseModel):
@@ -96,7 +98,7 @@ class TrainingsOut(BaseModel):
     next_token: str | None = None
 
 
-def _common(training: Training, job: JobOut | None) -> dict[str, Any]:
+def _common_fields(training: Training, job: JobOut | None) -> dict[str, Any]:
     return {
         "id": training.id,
         "collection": training.request["collection"],

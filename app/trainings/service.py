@@ -1,3 +1,5 @@
+"""Start, read and list trainings."""
+
 from typing import Literal
 
 from sqlalchemy.orm import Session
@@ -17,7 +19,10 @@ from app.trainings.schemas import TrainingIn, TrainingOut, TrainingStarted, Whol
 def start_training(
     session: Session, settings: Settings, caller: Caller, request: TrainingIn
 ) -> tuple[Job, TrainingStarted]:
-    """Store the training and enqueue its job. Trainings of one collection run one after the other."""
+    """Store the training and enqueue its job. Trainings of one collection run one after the other.
+
+    Raises Forbidden, NotFound, Invalid, ml.UnknownComponent.
+    """
     for collection in {request.collection, *(s.collection for s in request.sources if s.collection)}:
         caller.check(collection)
     plan = make_plan(session, settings, request)
@@ -30,11 +35,12 @@ def start_training(
 
 
 def get_training(session: Session, caller: Caller, training_id: str) -> WholeTrainingOut:
+    """Return a training with its curve and report. Raises NotFound, Forbidden."""
     training = session.get(Training, training_id)
     if training is None:
         raise NotFound(f"no training {training_id}")
     caller.check(training.request["collection"])
-    return WholeTrainingOut.of(training, runs.job_of(session, training))
+    return WholeTrainingOut.of(training, runs.get_job_of_run(session, training))
 
 
 def list_trainings(
@@ -46,5 +52,5 @@ def list_trainings(
     order: Literal["oldest", "newest"],
 ) -> tuple[list[TrainingOut], str | None]:
     """List trainings; a key that is bound to collections sees only theirs."""
-    rows, token = runs.listed(session, Training, caller, collection, limit, next_token, order)
+    rows, token = runs.list_runs(session, Training, caller, collection, limit, next_token, order)
     return [TrainingOut.of(*pair) for pair in rows], token

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from app.cli.datasets.export import training_set
+from app.cli.datasets.export import build_training_set
 from ml.embedders.base import TaskData, TrainingSet
 from papers.harness.lab_fits import Lab
 from papers.manifolds.people_split import ALIKE, split_people
@@ -19,7 +19,7 @@ def there(lab: Lab) -> bool:
 def people(lab: Lab, features: str) -> TrainingSet:
     """By its identities; nobody of whom a face looks like one of LFW."""
     kept, names = split_people(lab.photos, LEAST).taught, lab.photos.names("celeba")
-    made = training_set(lab.photos.rows("celeba", features)[kept], [names[i] for i in kept])
+    made = build_training_set(lab.photos.rows("celeba", features)[kept], [names[i] for i in kept])
     return TrainingSet(made.rows, made.tasks, lab.photos.blocks(features))
 
 

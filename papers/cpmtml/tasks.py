@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cli.datasets.export import training_set
+from app.cli.datasets.export import build_training_set
 from ml.embedders.base import TaskData, TrainingSet
 from ml.evaluation.protocols import Protocol
 from ml.types import Ids
@@ -64,7 +64,7 @@ def ages_first(lab: Lab, features: str, chosen: Ids, *, both: bool) -> TrainingS
     main = TrainingSet(aged.rows[chosen], (task,), aged.blocks)
     if not both:
         return main
-    return _joined(main, training_set(lab.photos.rows("lfw", features), lab.photos.names("lfw")))
+    return _joined(main, build_training_set(lab.photos.rows("lfw", features), lab.photos.names("lfw")))
 
 
 def load_expressions(lab: Lab) -> NDArray[np.float64]:

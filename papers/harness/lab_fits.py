@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cli.datasets.export import training_set
+from app.cli.datasets.export import build_training_set
 from ml import registry
 from ml.distances import Distance
 from ml.embedders.base import Embedder, Progress, TrainingSet
@@ -167,7 +167,7 @@ class Lab:
     def identities(self, features: str, split: Protocol, view: FeatureView | None = None) -> TrainingSet:
         """The training side of a protocol of LFW, by its descriptors or as they are seen."""
         names, view = self.photos.names("lfw"), view or FeatureView(self.photos, features)
-        made = training_set(view.rows("lfw")[split.training], [names[i] for i in split.training])
+        made = build_training_set(view.rows("lfw")[split.training], [names[i] for i in split.training])
         return TrainingSet(made.rows, made.tasks, view.blocks)
 
 

@@ -102,7 +102,7 @@ class Photos:
 
     def _cut(self, photo_set: str) -> tuple[list[str], dict[CropKind, Crops]]:
         source = self.lfw if photo_set == "lfw" else PhotoArchive(self.data / ARCHIVES[photo_set])
-        return lfw.crops(source, self.cache / photo_set)
+        return lfw.load_crops(source, self.cache / photo_set)
 
     def feature(self, photo_set: str, feature: str) -> Rows:
         """(N, D) float32 of one feature; computed once, kept in half precision where the descriptor is a dear one."""
@@ -113,11 +113,12 @@ class Photos:
         [built], [spec] = recipe.built, recipe.descriptors
         feature = feature or spec.name
         path = self.cache / photo_set / f"{feature}-{recipe.keys[0]}.npy"
-        return features.described(f"{feature}, {photo_set}", built, self.crops(photo_set, built.crop), path, keep=True)
+        crops = self.crops(photo_set, built.crop)
+        return features.load_or_describe(f"{feature}, {photo_set}", built, crops, path, keep=True)
 
     def _vocabulary(self) -> dict[str, object]:
         """Of the Fisher vectors: learned without labels from LFW photos that no protocol asks for."""
-        return features.learned("fisher", self.crops("lfw", "grey"), self.known, self.cache / "vocabulary.json")
+        return features.learn_options("fisher", self.crops("lfw", "grey"), self.known, self.cache / "vocabulary.json")
 
     def _manifest(self) -> Path:
         model, path = self.data / MOBILEFACENET, self.cache / "mobilefacenet.json"

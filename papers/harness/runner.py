@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from rich.table import Table as Shown
 
-from app.cli.client import bar, console
+from app.cli.client import console, open_progress
 from ml.embedders.base import Progress
 from papers.harness.result_store import ResultMissing, ResultStore
 from papers.harness.table_types import Chapter, Work
@@ -41,7 +41,7 @@ def compute_missing(chapters: Sequence[Chapter], store: ResultStore) -> None:
     Other processes may be at the same: each does what nobody else is at.
     """
     speed, pace = _probe() / REFERENCE, 1.0
-    with bar() as progress:
+    with open_progress() as progress:
         whole = progress.add_task("all", total=None)
         one = progress.add_task("", total=None)
         started, guessed, group = time.monotonic(), 0.0, ""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from app.cli.datasets.export import training_set
+from app.cli.datasets.export import build_training_set
 from ml import registry
 from ml.embedders.base import Progress
 from ml.evaluation.protocols import held_out_people
@@ -87,7 +87,7 @@ def served(lab: Lab, method: str, options: Mapping[str, Any], dim: int, min_phot
         split = split_people(lab.photos, min_photos)
         rows, people = _teachers(lab, min_photos)
         embedder = registry.build("embedders", method, dim=dim, seed=seed, **options)
-        embedder.fit(training_set(rows, [f"{who}/" for who in people]), progress=progress)
+        embedder.fit(build_training_set(rows, [f"{who}/" for who in people]), progress=progress)
         record, arrays = measure_separation(embedder.embed(lab.photos.rows("lfw", FEATURES)[split.queries]), split)
         return record | {"notes": dict(embedder.notes)}, arrays
 

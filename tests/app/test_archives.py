@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.enrolment.archives import ArchiveLimits, checked, is_gzip, open_archive, unpack_gzip
+from app.enrolment.archives import ArchiveLimits, filter_entries, is_gzip, open_archive, unpack_gzip
 from app.enrolment.archives.entries import Entry
 from app.enrolment.archives.manifest import ArchiveManifest
 from app.errors import Invalid, TooLarge
@@ -47,7 +47,7 @@ def folder(path: Path, files: dict[str, bytes]) -> Path:
 
 
 def listed(path: Path, limits: ArchiveLimits = LIMITS) -> list[Entry]:
-    return list(checked(open_archive(path).entries(), limits))
+    return list(filter_entries(open_archive(path).entries(), limits))
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip", "stored zip", "folder"])
@@ -69,7 +69,7 @@ def test_every_file_is_listed_and_can_be_read_in_any_order(kind: str, tmp_path: 
         "top.png": None,
         "grün/ü.jpg": "grün",
     }
-    with pytest.raises(Unreadable, match=r"at most 3|more than the 3"):
+    with pytest.raises(Unreadable, match=r"the limit is 3|more than 3 bytes"):
         archive.read(next(e for e in entries if e.size > 3), 3)
 
 
@@ -217,7 +217,7 @@ def test_a_manifest_assigns_photos_to_subjects() -> None:
     assert first is not None
     assert (first.subject, first.role, first.metadata) == ("ada", "distractor", {"age": "36", "desk": 1})
     assert table.take("c.jpg") is None
-    assert list(table.left()) == ["b.jpg"]
+    assert list(table.iterate_unused()) == ["b.jpg"]
     table.close()
     lines = b'{"file": "a.jpg", "subject": "ada", "age": 36}\n\n{"file": "b.jpg"}\n'
     table = ArchiveManifest.read(lines, "manifest.jsonl")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.home import missing_database
+from app.cli.home import find_missing_database
 from app.config import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def test_keys_are_created_in_the_database_of_the_named_home(tmp_path: Path) -> N
 
 
 def test_only_a_missing_sqlite_file_counts_as_a_missing_database(tmp_path: Path) -> None:
-    assert missing_database(Settings(home=tmp_path, database_url="postgresql://somebody@nowhere/likeness")) is None
-    assert missing_database(Settings(home=tmp_path)) == tmp_path / "likeness.sqlite"
+    assert find_missing_database(Settings(home=tmp_path, database_url="postgresql://somebody@nowhere/likeness")) is None
+    assert find_missing_database(Settings(home=tmp_path)) == tmp_path / "likeness.sqlite"
     (tmp_path / "likeness.sqlite").touch()
-    assert missing_database(Settings(home=tmp_path)) is None
+    assert find_missing_database(Settings(home=tmp_path)) is None

@@ -14,7 +14,7 @@ from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Deployment, ModelRecord
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from app.storage.recognisers.builtin_models import DLIB_MODEL
 from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default, ensure_built_in
 from ml import images
@@ -47,13 +47,13 @@ def choose(name: str, **settings: object) -> DefaultRecogniser:
 def test_auto_takes_the_strong_recogniser_where_it_is_installed(installed: None) -> None:
     assert Settings().default_recogniser == "auto"
     default = choose("auto")
-    assert (default.name, default.model, default.notice, default.mend) == ("dlib_resnet", DLIB_MODEL, None, None)
+    assert (default.name, default.model_id, default.notice, default.mend) == ("dlib_resnet", DLIB_MODEL, None, None)
     assert default.right_first == 0.97
 
 
 def test_without_its_weights_lbp_serves_and_says_what_to_do(not_installed: None) -> None:
     default = choose("auto")
-    assert (default.name, default.model, default.right_first) == ("lbp", FIRST, 0.4)
+    assert (default.name, default.model_id, default.right_first) == ("lbp", LBP_MODEL, 0.4)
     assert default.mend is not None
     assert default.mend.endswith("-m pip install face_recognition_models==0.3.0")
     assert default.notice is not None
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_told_like_a_missing_one(monkeypatch: pytest.MonkeyPat
 
 def test_lbp_that_was_chosen_is_no_fault() -> None:
     default = choose("lbp")
-    assert (default.model, default.notice) == (FIRST, None)
+    assert (default.model_id, default.notice) == (LBP_MODEL, None)
 
 
 def test_a_recogniser_that_was_named_must_be_there(not_installed: None) -> None:
@@ -90,11 +90,11 @@ def test_a_registered_recogniser_may_be_the_default(tmp_path: Path) -> None:
     manifest = tiny_onnx(tmp_path)
     default = choose("theirs", descriptor_manifests={"theirs": manifest})
     assert default.name == "theirs"
-    assert default.model.startswith("onnx-cosine-")
+    assert default.model_id.startswith("onnx-cosine-")
     assert default.right_first is None
-    [descriptor] = default.generation.recipe.built
-    assert descriptor.version in str(default.generation.recipe.descriptors[0].options["pin"])
-    assert default.generation.metric.is_euclidean
+    [descriptor] = default.model.recipe.built
+    assert descriptor.version in str(default.model.recipe.descriptors[0].options["pin"])
+    assert default.model.metric.is_euclidean
     manifest.write_text("{}")
     with pytest.raises(Unavailable, match="names theirs, which cannot be used"):
         choose("theirs", descriptor_manifests={"theirs": manifest})
@@ -102,14 +102,14 @@ def test_a_registered_recogniser_may_be_the_default(tmp_path: Path) -> None:
 
 def test_a_long_name_still_gives_a_models_id(tmp_path: Path) -> None:
     default = choose("n" * 100, descriptor_manifests={"n" * 100: tiny_onnx(tmp_path)})
-    assert len(default.model) <= 64
+    assert len(default.model_id) <= 64
 
 
 def test_a_fallback_is_logged_at_the_start(
     not_installed: None, resources: Resources, caplog: pytest.LogCaptureFixture
 ) -> None:
     with writing(resources.database) as session, caplog.at_level(logging.WARNING):
-        ensure_built_in(session, resources.generations, choose("auto"))
+        ensure_built_in(session, resources.models, choose("auto"))
     assert "pip install face_recognition_models==0.3.0" in caplog.text
 
 
@@ -117,10 +117,10 @@ def test_a_fallback_is_logged_at_the_start(
 def test_the_built_in_model_is_kept_once_with_its_calibration(resources: Resources) -> None:
     for _ in range(2):
         with writing(resources.database) as session:
-            ensure_built_in(session, resources.generations, choose("auto"))
+            ensure_built_in(session, resources.models, choose("auto"))
     with reading(resources.database) as session:
         assert session.get(ModelRecord, DLIB_MODEL) is not None
-    made = resources.generations.get(DLIB_MODEL)
+    made = resources.models.get(DLIB_MODEL)
     assert made.calibrations["identity"] == load_reference_calibration("dlib_resnet")
 
 
@@ -176,7 +176,7 @@ def test_the_service_starts_without_it_and_says_so(not_installed: None, settings
         assert recogniser["mend"].endswith("face_recognition_models==0.3.0")
         service.client.put("/v1/collections/staff").raise_for_status()
         deployment = service.client.get("/v1/collections/staff/deployments/identity").json()
-        assert deployment["champion"] == FIRST
+        assert deployment["champion"] == LBP_MODEL
 
 
 def test_everything_that_installs_names_the_same_version() -> None:

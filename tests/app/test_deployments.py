@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from app.db.session import writing
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from tests.gallery import enrol
-from tests.rows import generation
+from tests.rows import make_model
 from tests.service import Service
 
 BASE = "/v1/collections/c/deployments/identity"
@@ -20,7 +20,7 @@ def stocked(service: Service, *models: str) -> None:
     enrol(service.resources, "c", range(8), shots=2)
     for seed, name in enumerate(models):
         with writing(service.resources.database) as session:
-            service.resources.generations.keep(session, generation(name, seed=seed))
+            service.resources.models.keep(session, make_model(name, seed=seed))
 
 
 def publish(service: Service, model: str, **told: Any) -> dict[str, Any]:
@@ -35,10 +35,10 @@ def test_a_deployment_shows_its_pointers_and_its_version_as_etag(service: Servic
     stocked(service, "m1")
     answer = service.client.get(BASE)
     assert answer.headers["ETag"] == '"1"'
-    assert (answer.json()["champion"], answer.json()["previous"], answer.json()["version"]) == (FIRST, None, 1)
+    assert (answer.json()["champion"], answer.json()["previous"], answer.json()["version"]) == (LBP_MODEL, None, 1)
     assert publish(service, "m1")["result"]["version"] == 2
     shown = service.client.get(BASE).json()
-    assert (shown["champion"], shown["previous"], shown["cells"]) == ("m1", FIRST, 1)
+    assert (shown["champion"], shown["previous"], shown["cells"]) == ("m1", LBP_MODEL, 1)
     assert [point["m"] for point in shown["curve"]] == [1]
     assert [t["asked"] for t in shown["thresholds"]] == [0.1, 0.01, 0.001, 0.0001]
     assert shown["thresholds"][0]["low"] <= shown["thresholds"][0]["fmr"] <= shown["thresholds"][0]["high"]
@@ -51,7 +51,7 @@ def test_a_deployment_shows_its_pointers_and_its_version_as_etag(service: Servic
 def test_the_default_rate_of_strangers_named_can_be_set(service: Service) -> None:
     stocked(service)
     assert service.client.get(BASE).json()["default_fpir"] == 0.01
-    for wrong in ({"default_fpir": 0}, {"default_fpir": 0.6}, {"default_fpir": "x"}, {"champion": FIRST}, {}):
+    for wrong in ({"default_fpir": 0}, {"default_fpir": 0.6}, {"default_fpir": "x"}, {"champion": LBP_MODEL}, {}):
         assert service.client.patch(BASE, json=wrong).status_code == 422
     answer = service.client.patch(BASE, json={"default_fpir": 0.05})
     assert (answer.status_code, answer.json()["default_fpir"]) == (200, 0.05)
@@ -67,9 +67,9 @@ def test_a_rollback_is_complete_when_it_is_answered(service: Service) -> None:
     answer = service.client.post(f"{BASE}:rollback", json={"reason": "complaints"})
     assert time.monotonic() - start < 1
     assert answer.status_code == 200
-    assert (answer.json()["champion"], answer.json()["previous"]) == (FIRST, "m1")
+    assert (answer.json()["champion"], answer.json()["previous"]) == (LBP_MODEL, "m1")
     face = service.client.get("/v1/collections/c/faces").json()["faces"][0]["face_id"]
-    assert service.client.post(f"/v1/collections/c/faces/{face}/search").json()["model"] == FIRST
+    assert service.client.post(f"/v1/collections/c/faces/{face}/search").json()["model"] == LBP_MODEL
     assert service.client.get(BASE).json()["history"][-1]["reason"] == "complaints"
     assert service.client.post(f"{BASE}:rollback").json()["champion"] == "m1"
 

@@ -34,9 +34,9 @@ from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.ivf import IvfIndex
 from ml.model import Model
 from ml.types import Ids
-from tests.rows import Gallery, generation, people
+from tests.rows import Gallery, make_model, people
 
-MODEL, OTHER = generation("m-one"), generation("m-two", dim=12, seed=1)
+MODEL, OTHER = make_model("m-one"), make_model("m-two", dim=12, seed=1)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: Gallery, 
 def also(gallery: Gallery, rows: np.ndarray, model: Model = OTHER) -> None:
     """The gallery's faces have their places under the other model too."""
     with writing(gallery.resources.database) as session:
-        gallery.resources.generations.keep(session, model)
+        gallery.resources.models.keep(session, model)
         session.flush()
         session.add_all(
             Embedding(model_id=model.id, task="identity", face_pk=pk, vector=row.tobytes())
@@ -310,10 +310,10 @@ def index_generation(engine: Engine) -> str:
 
 
 def test_it_answers_from_what_it_holds_while_a_model_cannot_be_loaded(gallery: Gallery, engine: Engine) -> None:
-    broken = generation(f"m-{uuid4().hex}", dim=12)
+    broken = make_model(f"m-{uuid4().hex}", dim=12)
     also(gallery, people(20, 3, dim=12, seed=3)[0], broken)
     until(lambda: held(engine) == set(gallery.pks))
-    weights = gallery.resources.generations.folder / broken.id / "embedder.safetensors"
+    weights = gallery.resources.models.folder / broken.id / "embedder.safetensors"
     data = weights.read_bytes()
     weights.write_bytes(data[:-4])
     gallery.point(champion=broken.id, previous=MODEL.id)
@@ -404,7 +404,7 @@ def test_a_model_is_not_believed_about_people_it_has_learned_from(
     draw = np.random.default_rng(0)
     strangers = Calibration.fit(draw.normal(5, 1, 200), draw.normal(9, 1, 2000))
     learned = {"changes": {learned_from: 7}} | more
-    model = replace(generation(f"m-{uuid4()}"), calibrations={"identity": strangers}, provenance=learned)
+    model = replace(make_model(f"m-{uuid4()}"), calibrations={"identity": strangers}, provenance=learned)
     gallery = Gallery(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
@@ -436,7 +436,7 @@ def test_where_nothing_is_known_there_is_no_similarity(gallery: Gallery, engine:
 def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Resources) -> None:
     held_out = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
     kept = {"identity": OpenSetCalibration(DecisionRule(), (held_out,)).to_dict()}
-    model = replace(generation("m-learned"), provenance={"training": "t", "changes": {"staff": 7}, "open_set": kept})
+    model = replace(make_model("m-learned"), provenance={"training": "t", "changes": {"staff": 7}, "open_set": kept})
     gallery = Gallery(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
@@ -625,7 +625,7 @@ def test_a_search_does_not_overtake_a_waiting_change() -> None:
 @pytest.mark.parametrize("lasting", ["sqlite"], indirect=True)
 def test_a_sample_finds_the_cells_of_a_large_gallery(resources: Resources) -> None:
     rows: np.ndarray = np.random.default_rng(1).standard_normal((12_000, 4)).astype(np.float32)
-    model = generation("m-four", dim=4)
+    model = make_model("m-four", dim=4)
     gallery = Gallery(resources, "large").make(model)
     gallery.add({model.id: rows}, [None] * len(rows))
     with reading(resources.database) as session:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from tests.gallery import enrol
 from tests.service import Service
 
@@ -25,7 +25,7 @@ def test_an_evaluation_runs_as_a_job_and_keeps_its_report(service: Service) -> N
     assert 0 < job["result"]["report"]["mean"]["map"] <= 1
     shown = service.client.get(f"/v1/evaluations/{started['evaluation']}").json()
     assert (shown["report"], shown["state"], shown["job"]) == (job["result"]["report"], "succeeded", job["id"])
-    assert shown["request"]["model"] == FIRST  # what champion meant when it was asked
+    assert shown["request"]["model"] == LBP_MODEL  # what champion meant when it was asked
     listed = service.client.get("/v1/evaluations?collection=c").json()["evaluations"]
     assert [e["id"] for e in listed] == [started["evaluation"]]
     assert service.client.get("/v1/evaluations?collection=d").json()["evaluations"] == []
@@ -42,8 +42,8 @@ def test_an_invalid_evaluation_is_refused_before_a_job_starts(service: Service) 
     assert refused(collection="none") == (404, "ResourceNotFound")
     assert refused(model="none") == (404, "ResourceNotFound")
     assert refused(model="previous") == (404, "ResourceNotFound")
-    assert refused(model=FIRST, task="age") == (422, "UnknownTask")
-    assert refused(model=FIRST, training={"method": "l2"}) == (422, "InvalidParameter")
+    assert refused(model=LBP_MODEL, task="age") == (422, "UnknownTask")
+    assert refused(model=LBP_MODEL, training={"method": "l2"}) == (422, "InvalidParameter")
     assert refused(training={"method": "magic"}) == (422, "UnknownComponent")
     assert refused(training={"method": "wpca", "descriptor": "magic"}) == (422, "UnknownComponent")
     assert refused(protocol="labels", training={"method": "l2"}) == (422, "InvalidParameter")

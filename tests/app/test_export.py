@@ -13,8 +13,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from app.cli.datasets import features
-from app.cli.datasets.export import training_set
-from app.cli.datasets.lfw import KINDS
+from app.cli.datasets.export import build_training_set
+from app.cli.datasets.lfw import CROP_KINDS
 from app.cli.main import app
 from ml import registry
 from ml.distances.signed import Signed
@@ -37,7 +37,7 @@ def write(home: Path) -> Path:
     cache.mkdir(parents=True)
     lists.mkdir(parents=True)
     drawn = [crops(n, 100 * n + shot, 1.0) for n in range(PEOPLE) for shot in range(SHOTS)]
-    for kind in KINDS:
+    for kind in CROP_KINDS:
         np.save(cache / f"{kind}.npy", np.stack([np.asarray(Image.open(io.BytesIO(d[kind]))) for d in drawn]))
     (cache / "names.txt").write_text("\n".join(NAMES) + "\n")
     (lists / "queries-0.txt").write_text("\n".join(NAMES[::SHOTS]) + "\n")
@@ -100,12 +100,12 @@ def scores(found: Found) -> NDArray[np.float64]:
 
 def own(home: Path, method: str, descriptor: str, known: dict[str, Any]) -> NDArray[np.float64]:
     """The method's own distances, fitted here on the training side."""
-    kept: dict[CropKind, Crops] = {kind: np.load(home / "cache" / f"{kind}.npy") for kind in KINDS}
+    kept: dict[CropKind, Crops] = {kind: np.load(home / "cache" / f"{kind}.npy") for kind in CROP_KINDS}
     sides = protocols.read("disjoint-0", home / "data" / "lfw-protocol", NAMES)
-    made = features.recipe(descriptor, kept, sides.training, (home / "cache").resolve())
+    made = features.build_recipe(descriptor, kept, sides.training, (home / "cache").resolve())
     rows = made.describe(kept)
     fitted: Embedder = registry.build("embedders", method, **known)
-    fitted.fit(training_set(rows[sides.training], [NAMES[i] for i in sides.training], made.blocks))
+    fitted.fit(build_training_set(rows[sides.training], [NAMES[i] for i in sides.training], made.blocks))
     z = fitted.embed(rows)
     return fitted.metric.distances(z, z).astype(np.float64)
 
@@ -140,7 +140,7 @@ def test_test_photos_do_not_change_the_fit(tmp_path: Path, method: str, descript
     before = export(home, method, descriptor, asked, **known)
     training = protocols.read(protocol.removesuffix(".txt"), lists, NAMES).training
     others = np.setdiff1d(np.arange(len(NAMES)), training)
-    for kind in KINDS:
+    for kind in CROP_KINDS:
         kept = np.load(home / "cache" / f"{kind}.npy")
         kept[others] = np.random.default_rng(0).integers(0, 256, kept[others].shape)
         np.save(home / "cache" / f"{kind}.npy", kept)

@@ -13,10 +13,10 @@ from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Embedding
 from app.resources import Resources
-from tests.rows import Gallery, generation, people
+from tests.rows import Gallery, make_model, people
 from tests.service import serving
 
-MODEL = generation("m-one")
+MODEL = make_model("m-one")
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def api(settings: Settings, gallery: Gallery) -> Iterator[httpx.Client]:
 
 def key(gallery: Gallery, *collections: str) -> dict[str, str]:
     with writing(gallery.resources.database) as session:
-        return {"x-api-key": keys.create(session, "reader", "test", collections)[1]}
+        return {"x-api-key": keys.create_key(session, "reader", "test", collections)[1]}
 
 
 def ready(api: httpx.Client, wanted: int = 200) -> dict[str, object]:

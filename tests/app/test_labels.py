@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import Face
-from app.labels import suggesting
+from app.labels import label_suggestions
 from app.learning.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
 from ml.active_learning import LabelledDistances, choose_pairs
 from tests.gallery import enrol
@@ -174,8 +174,8 @@ def test_suggestions_use_labels_of_faces_outside_the_sample(service: Service, mo
         heard.append(told[4])
         return real(*told)
 
-    monkeypatch.setattr(suggesting, "SAMPLE_FACES", 2)
-    monkeypatch.setattr(suggesting, "choose_pairs", listening)
+    monkeypatch.setattr(label_suggestions, "SAMPLE_FACES", 2)
+    monkeypatch.setattr(label_suggestions, "choose_pairs", listening)
     assert service.client.post("/v1/labels:suggest", json={"collection": "far"}).status_code == 200
     assert sorted(heard[0].same.tolist()) == [False, False, True]
     assert (heard[0].distances > 0).all()

@@ -6,7 +6,7 @@ import pytest
 from alembic import command
 from sqlalchemy import Engine, NullPool, create_engine, inspect, text
 
-from app.db.migrate import alembic, upgrade
+from app.db.migrate import make_config, upgrade_database
 
 ROWS_AT_0001 = (
     "insert into generations (id, manifest, report, training_id, created_at) values ('m', '{}', '{}', 't', 1)",
@@ -38,7 +38,7 @@ def url(empty_database_url: str, tmp_path: Path) -> str:
 @pytest.fixture
 def old(url: str) -> str:
     """A database of the first version, with a row in every table that a later migration changes."""
-    command.upgrade(alembic(url), "0001")
+    command.upgrade(make_config(url), "0001")
     with open_engine(url).begin() as connection:
         for row in ROWS_AT_0001:
             connection.execute(text(row))
@@ -48,7 +48,7 @@ def old(url: str) -> str:
 
 
 def test_an_upgrade_keeps_every_row(old: str) -> None:
-    upgrade(old)
+    upgrade_database(old)
     with open_engine(old).begin() as connection:
         deployments = "select champion, previous, version, default_fpir, measurements from deployments"
         [(champion, previous, version, fpir, measurements)] = connection.execute(text(deployments)).all()
@@ -65,7 +65,7 @@ def test_an_upgrade_keeps_every_row(old: str) -> None:
 
 
 def test_the_renamed_tables_keep_their_keys_and_indexes(old: str) -> None:
-    upgrade(old)
+    upgrade_database(old)
     tables = inspect(open_engine(old))
     assert "generations" not in tables.get_table_names()
     assert [index["column_names"] for index in tables.get_indexes("models")] == [["training_id"]]
@@ -76,8 +76,8 @@ def test_the_renamed_tables_keep_their_keys_and_indexes(old: str) -> None:
 
 
 def test_a_downgrade_brings_the_first_version_back(old: str) -> None:
-    upgrade(old)
-    command.downgrade(alembic(old), "0001")
+    upgrade_database(old)
+    command.downgrade(make_config(old), "0001")
     columns = {column["name"] for column in inspect(open_engine(old)).get_columns("deployments")}
     assert "facts" in columns
     assert not columns & {"default_fpir", "measurements"}

@@ -24,7 +24,7 @@ from ml.distances import EUCLIDEAN
 from ml.model import Model
 from ml.types import Rows
 from tests.app.test_search import Api, encoded, matches, reader, settled
-from tests.rows import Gallery, generation, people
+from tests.rows import Gallery, make_model, people
 
 MIX = "identity:0.7,age:0.3"
 
@@ -38,7 +38,7 @@ def apart(rows: Rows) -> NDArray[np.float64]:
 
 def calibrated(name: str, task: str, rows: Rows) -> Model:
     """As training leaves it: with a calibration of its own."""
-    made = generation(name, rows.shape[1], seed=5)
+    made = make_model(name, rows.shape[1], seed=5)
     made.embedder.tasks = (task,)
     strangers = apart(rows)[np.triu_indices(len(rows), 4)]
     return replace(made, calibrations={task: Calibration.fit(np.linspace(0, 1, 50), strangers)})
@@ -71,7 +71,7 @@ def collection(
     told = [{"even": i % 2 == 0} for i in range(len(subjects))]
     made.add({WHO.id: who}, subjects, metadata=told)
     with writing(resources.database) as session:
-        resources.generations.keep(session, AGE)
+        resources.models.keep(session, AGE)
         known_as = {"model_id": AGE.id, "task": "age"}
         rows = [known_as | {"face_pk": pk, "vector": row.tobytes()} for pk, row in zip(made.pks, ages, strict=True)]
         session.execute(insert(Embedding), [row for i, row in enumerate(rows) if i != ageless])
@@ -172,8 +172,8 @@ def test_a_face_without_an_embedding_for_a_task_is_left_out(lasting: Resources, 
 UNMIXED: list[tuple[dict[str, Any], str]] = [
     ({"task": MIX, "threshold": 50}, "a mix of tasks is not calibrated"),
     ({"task": MIX, "fmr": 0.01}, "a mix of tasks is not calibrated"),
-    ({"task": "identity,identity:2"}, "each task is named once"),
-    ({"task": "identity:0,age"}, "a weight is above 0"),
+    ({"task": "identity,identity:2"}, "name each task once"),
+    ({"task": "identity:0,age"}, "a weight must be above 0"),
     ({"task": "identity:-1,age"}, "pattern"),
     ({"task": "identity:nan,age"}, "pattern"),
     ({"task": "identity,"}, "pattern"),
@@ -189,11 +189,11 @@ def test_an_invalid_mix_is_refused_with_the_reason(api: Api, gallery: Gallery) -
     assert search(api, face_id, "identity,height").json()["code"] == "UnknownTask"
     body = {"vector": FACES[0].tolist()}
     by_vector = api.post(f"/v1/collections/{api.staff}/search:by-embedding", params={"task": MIX}, json=body)
-    assert (by_vector.status_code, "space of one task" in by_vector.text) == (422, True)
+    assert (by_vector.status_code, "belongs to one task" in by_vector.text) == (422, True)
 
 
 def test_a_task_without_a_calibration_cannot_be_weighted(lasting: Resources, api: Api) -> None:
-    bare = generation("m-bare")
+    bare = make_model("m-bare")
     Gallery(lasting, api.staff).make(bare).add({bare.id: FACES[:8]}, SUBJECTS[:8])
     Gallery(lasting, api.staff).make(AGE, task="age")
     answer = api.post(f"/v1/collections/{api.staff}/faces/none/search", params={"task": MIX})

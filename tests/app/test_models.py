@@ -3,9 +3,9 @@
 import pytest
 
 from app.db.session import writing
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from tests.gallery import enrol
-from tests.rows import generation
+from tests.rows import make_model
 from tests.service import Service
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -16,7 +16,7 @@ def stocked(service: Service, *models: str) -> None:
     enrol(service.resources, "c", range(3), shots=2)
     for name in models:
         with writing(service.resources.database) as session:
-            service.resources.generations.keep(session, generation(name), training_id="t", report={"candidate": None})
+            service.resources.models.keep(session, make_model(name), training_id="t", report={"candidate": None})
 
 
 @on_sqlite
@@ -24,14 +24,14 @@ def test_a_model_shows_its_origin_and_its_deployments(service: Service) -> None:
     stocked(service, "m1")
     listed = service.client.get("/v1/models").json()["models"]
     assert [(m["id"], m["method"], m["tasks"]) for m in listed] == [
-        (FIRST, "l2", ["identity"]),
+        (LBP_MODEL, "l2", ["identity"]),
         ("m1", "wpca", ["identity"]),
     ]
     made = service.client.get("/v1/models/m1").json()
     assert (made["training_id"], made["options"]["dim"], made["report"]) == ("t", 8, {"candidate": None})
     assert made["manifest"]["facts"] == {"made": "for a test"}
     assert made["deployed"] == []
-    served = service.client.get(f"/v1/models/{FIRST}").json()["deployed"]
+    served = service.client.get(f"/v1/models/{LBP_MODEL}").json()["deployed"]
     assert served == [{"collection": "c", "task": "identity", "pointer": "champion"}]
     assert service.client.get("/v1/models/none").status_code == 404
 
@@ -40,9 +40,9 @@ def test_a_model_shows_its_origin_and_its_deployments(service: Service) -> None:
 def test_a_bound_key_does_not_see_deployments_of_other_collections(service: Service) -> None:
     stocked(service)
     elsewhere = service.key("reader", "other")
-    assert service.client.get(f"/v1/models/{FIRST}", headers=elsewhere).json()["deployed"] == []
+    assert service.client.get(f"/v1/models/{LBP_MODEL}", headers=elsewhere).json()["deployed"] == []
     admin = service.key("admin", "other")
-    answer = service.client.post(f"/v1/models/{FIRST}:publish", json={"collection": "c"}, headers=admin)
+    answer = service.client.post(f"/v1/models/{LBP_MODEL}:publish", json={"collection": "c"}, headers=admin)
     assert answer.status_code == 403
 
 
@@ -61,7 +61,7 @@ def test_a_deployed_model_cannot_be_archived(service: Service) -> None:
     assert service.client.post("/v1/models/m2:archive").json()["archived_at"] > 0
     assert service.client.post("/v1/models/m2:publish", json={"collection": "c"}).status_code == 409
     service.wait(service.client.post("/v1/models/m1:publish", json={"collection": "c"}))
-    for model in ("m1", FIRST):
+    for model in ("m1", LBP_MODEL):
         answer = service.client.post(f"/v1/models/{model}:archive")
         assert (answer.status_code, answer.json()["code"]) == (409, "ResourceInUse")
     assert service.client.post("/v1/models/m2:archive", headers=service.key("operator")).status_code == 403

@@ -14,8 +14,8 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from app.db.examples import COLLECTION
-from app.deps.photos import SHORTEST
-from app.deps.problems import KNOWN, MEDIA_TYPE, example
+from app.deps.photos import SMALLEST_IMAGE
+from app.deps.problems import KNOWN_PROBLEMS, MEDIA_TYPE, build_example
 from app.errors import AppError
 from app.main import ROUTERS
 from tests.openapi_checker import build_validator, list_violations, openapi_document
@@ -156,7 +156,9 @@ def test_every_photo_example_is_accepted(service: Service) -> None:
 def by_form(service: Service, path: str, file: str | list[str], **fields: Any) -> httpx.Response:
     names = [file] if isinstance(file, str) else file
     told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
-    return service.client.post(path, files=[("file", (name, base64.b64decode(SHORTEST))) for name in names], data=told)
+    return service.client.post(
+        path, files=[("file", (name, base64.b64decode(SMALLEST_IMAGE))) for name in names], data=told
+    )
 
 
 @each_operation
@@ -203,17 +205,17 @@ def test_headers_are_listed_where_they_are_sent(operation: Operation) -> None:
 
 
 def test_every_problem_code_has_a_description() -> None:
-    known = {code for _, code in KNOWN}
+    known = {code for _, code in KNOWN_PROBLEMS}
     app = Path(__file__).resolve().parents[2] / "app"
     said = {code for path in app.rglob("*.py") for code in re.findall(r"code=\"(\w+)\"", path.read_text())}
     said |= {kind.code for kind in AppError.__subclasses__()}
     assert said - OF_JOBS <= known
-    for refusal in KNOWN:
-        assert (example(refusal)["value"]["status"], example(refusal)["value"]["code"]) == refusal
+    for refusal in KNOWN_PROBLEMS:
+        assert (build_example(refusal)["value"]["status"], build_example(refusal)["value"]["code"]) == refusal
 
 
 def test_a_route_cannot_list_an_unknown_problem() -> None:
-    from app.deps.problems import refuses
+    from app.deps.problems import declare_problems
 
     with pytest.raises(KeyError):
-        refuses((418, "Teapot"))
+        declare_problems((418, "Teapot"))

@@ -19,7 +19,7 @@ from app.db.session import writing
 from app.db.tables import Collection, Deployment, Face
 from app.resources import Resources
 from app.storage.blob_store import Blobs
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from ml import images, synthetic_faces
 from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
@@ -27,10 +27,10 @@ from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.flat import FlatIndex
 from ml.types import Crops, Image, Rows
-from tests.rows import Gallery, generation, people
+from tests.rows import Gallery, make_model, people
 from tests.service import serving
 
-MODEL = generation("m-one")
+MODEL = make_model("m-one")
 ROWS, SUBJECTS = people(20, 3)
 
 
@@ -44,7 +44,7 @@ class Api(httpx.Client):
 def reader(resources: Resources) -> Iterator[Api]:
     """A client of the API alone."""
     with writing(resources.database) as session:
-        secret = keys.create(session, "reader", "test")[1]
+        secret = keys.create_key(session, "reader", "test")[1]
     with (
         serving(resources.settings) as url,
         Api(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=30) as opened,
@@ -381,7 +381,7 @@ def test_insufficient_evidence_is_reported_and_gives_a_stricter_threshold(api: A
     threshold = by_vector(api, ROWS[7]).json()["threshold"]
     assert (threshold["enough"], threshold["low"], threshold["evidence"]["source"]) == (False, None, "pairs")
     assert threshold["evidence"]["more_people"] == 150
-    assert "150 more people" in threshold["note"]
+    assert "150 more enrolled people" in threshold["note"]
     assert threshold["evidence"]["rule"] == {"template_weight": 0, "margin_weight": 0}
     loose = by_vector(api, ROWS[7], fpir=0.05).json()["threshold"]
     halved = by_vector(api, ROWS[7], fmr=1 - 0.975 ** (1 / 65)).json()["threshold"]
@@ -429,13 +429,13 @@ def enrolled() -> dict[str, Any]:
 @pytest.fixture
 def faces(lasting: Resources, api: Api, enrolled: dict[str, Any]) -> Gallery:
     """Six drawn people with two photos each, described by the first model."""
-    first = lasting.generations.get(FIRST)
+    first = lasting.models.get(LBP_MODEL)
     if not enrolled:
         seen = [lasting.front_end.faces(images.read(photo(p, s)))[0] for p in range(6) for s in range(2)]
         crops = {kind: np.stack([f.crops[kind] for f in seen]) for kind in first.recipe.crops}
         enrolled.update(rows=first.embed_crops(crops)["identity"], grey=crops["grey"])
     made = Gallery(lasting, api.staff).make(first)
-    made.add({FIRST: enrolled["rows"]}, [f"d{p}" for p in range(6) for _ in range(2)])
+    made.add({LBP_MODEL: enrolled["rows"]}, [f"d{p}" for p in range(6) for _ in range(2)])
     return made
 
 
@@ -451,7 +451,7 @@ def test_a_photo_finds_its_person(api: Api, faces: Gallery) -> None:
     assert matches(answer)[0]["distance"] < 1e-3
     box = answer.json()["faces"][0]["bounding_box"]
     assert box["width"] > 50
-    assert answer.json()["model"] == FIRST
+    assert answer.json()["model"] == LBP_MODEL
     assert subjects(by_photo(api, photo(2, 7)))[0] == "d2"
 
 
@@ -529,12 +529,12 @@ def test_an_enrolled_face_is_explained_unless_its_crop_is_missing(
         {"include": "explanation", "limit": 11, "group_by": "face"},
     )
     without = matches(settled(lambda: api.post(url, params=asked), api))
-    assert {m["unexplained"] for m in without} == {"the stored crop of the face that was searched with is gone"}
+    assert {m["unexplained"] for m in without} == {"the stored crop of the query face is missing"}
     keep_crops(faces, enrolled["grey"], 7)
     found = matches(api.post(url, params=asked))
     told = [m["explanation"] for m in found]
     assert sum(t is not None for t in told) == 6
-    assert {m.get("unexplained") for m in found} == {None, "the stored crop of this face is gone"}
+    assert {m.get("unexplained") for m in found} == {None, "the stored crop of this face is missing"}
     assert all(t["distance"] == pytest.approx(m["distance"], rel=1e-4) for m, t in zip(found, told, strict=True) if t)
 
 
@@ -619,13 +619,13 @@ def test_an_incomplete_verification_is_refused_with_what_is_missing(api: Api, fa
     two = [("file", photo(0, 0)), ("file", photo(0, 1))]
     assert "name the collection" in api.post("/v1/verify", files=two).json()["detail"]
     with writing(faces.resources.database) as session:
-        bound = {"Authorization": f"Bearer {keys.create(session, 'reader', 'bound', (api.staff,))[1]}"}
+        bound = {"Authorization": f"Bearer {keys.create_key(session, 'reader', 'bound', (api.staff,))[1]}"}
     assert api.post("/v1/verify", files=two, headers=bound).status_code == 200, "the only one that this key may use"
 
 
 def test_a_key_for_another_collection_cannot_verify(api: Api, faces: Gallery) -> None:
     with writing(faces.resources.database) as session:
-        bound = {"Authorization": f"Bearer {keys.create(session, 'reader', 'bound', ('other',))[1]}"}
+        bound = {"Authorization": f"Bearer {keys.create_key(session, 'reader', 'bound', ('other',))[1]}"}
     two = [("file", photo(0, 0)), ("file", photo(0, 1))]
     asked = {"collection": api.staff}
     assert api.post("/v1/verify", files=two, params=asked, headers=bound).status_code == 403

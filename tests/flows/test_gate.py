@@ -9,7 +9,7 @@ from app.cli.main import app
 from app.db.session import writing
 from tests.flows.test_training import face_ids, train, upload
 from tests.gallery import enrol
-from tests.rows import generation
+from tests.rows import make_model
 from tests.service import Service
 
 BASE = "/v1/collections/c/deployments/identity"
@@ -20,7 +20,7 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def keep(service: Service, name: str, dim: int) -> str:
     """A model without a report: a random projection of LBP, the fewer dimensions the worse."""
     with writing(service.resources.database) as session:
-        service.resources.generations.keep(session, generation(name, dim=dim))
+        service.resources.models.keep(session, make_model(name, dim=dim))
     return name
 
 
@@ -162,7 +162,7 @@ def test_one_request_compares_two_models(service: Service) -> None:
         app, ["compare", "c", "champion", "m1", "--url", service.url], env={"LIKENESS_KEY": key, "COLUMNS": "200"}
     )
     assert printed.exit_code == 0, printed.output
-    assert "30 people of c, whom neither has learned from" in printed.output
+    assert "30 people of c, unknown to both models" in printed.output
     assert f"{100 * second['1-call@1']['value']:.1f} (" in printed.output
     assert "m1 in place of lbp-l2: the gate" in printed.output
     for models, status, code in (

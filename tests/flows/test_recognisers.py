@@ -11,7 +11,7 @@ from app.cli.main import app
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import ModelRecord
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from tests.flows.continuous_search import ContinuousSearch
 from tests.flows.test_training import STRONG, archive, upload
 from tests.gallery import crops
@@ -104,8 +104,8 @@ def test_two_commands_put_an_onnx_file_into_service_and_one_rolls_back(service: 
 
     result = likeness(service, "recognisers", "rollback", "--collection", "c")
     assert result.exit_code == 0, result.output
-    assert champion(service) == FIRST
-    assert search(service)["model"] == FIRST
+    assert champion(service) == LBP_MODEL
+    assert search(service)["model"] == LBP_MODEL
     assert serves(service) == {"lbp": ["c"]}
     again = use(service)
     assert (again.status_code, again.json()) == (200, {"collection": "c", "recogniser": "theirs", "model": served})
@@ -161,7 +161,7 @@ def test_a_switch_to_an_unusable_recogniser_is_refused_at_once(service: Service,
     altered = use(service)
     assert (altered.status_code, altered.json()["code"]) == (409, "NotInstalled")
     assert "SHA-256" in altered.json()["detail"]
-    assert champion(service) == FIRST
+    assert champion(service) == LBP_MODEL
 
 
 @on_sqlite
@@ -174,7 +174,7 @@ def test_a_switch_is_refused_while_crops_are_missing(service: Service, tmp_path:
     assert (answer.status_code, answer.json()["code"]) == (409, "CropMissing")
     assert "1 of 6 faces of 'c' have no stored crop of the kind 'colour', which theirs describes" in answer.text
     assert (answer.json()["missing"], answer.json()["kind"]) == (1, "colour")
-    assert used(service, "lbp") == FIRST
+    assert used(service, "lbp") == LBP_MODEL
 
 
 @on_sqlite
@@ -205,12 +205,12 @@ def test_every_face_is_found_after_a_switch_during_an_import_and_after_its_rollb
     assert model == switched["result"]["model"]
     for back in (False, True):
         if back:
-            assert service.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] == FIRST
+            assert service.client.post(f"{DEPLOYMENT}:rollback").json()["champion"] == LBP_MODEL
         body = {"file": crops(59, 59000, STRONG)["grey"]}
         answer = service.client.post(
             "/v1/collections/c/search?aligned=true&limit=1000&group_by=face", files=body
         ).json()
-        assert answer["model"] == (FIRST if back else model)
+        assert answer["model"] == (LBP_MODEL if back else model)
         found = answer["faces"][0]["matches"]
         assert found[0]["subject"]["id"] == "p59"
         assert len(found) == (PEOPLE + 40) * SHOTS

@@ -12,7 +12,7 @@ import pytest
 
 from app.access import keys
 from app.config import Settings
-from app.db.migrate import upgrade
+from app.db.migrate import upgrade_database
 from app.db.session import open_database, writing
 from app.db.tables import Collection
 from app.queue.jobs import enqueue
@@ -25,11 +25,11 @@ from tests.service_subprocess import LIKENESS_COMMAND, ROOT
 def job(tmp_path: Path) -> tuple[str, str]:
     """The id of a queued job, and a key that may read it."""
     settings = Settings(home=tmp_path)
-    upgrade(settings.database)
+    upgrade_database(settings.database)
     with writing(open_database(settings.database)) as session:
         session.add(Collection(id="staff", change=0))
         waiting = enqueue(session, ImportArchive(collection="staff", path="/none"), delay=3600.0)
-        return waiting.id, keys.create(session, "admin", "test")[1]
+        return waiting.id, keys.create_key(session, "admin", "test")[1]
 
 
 @pytest.fixture

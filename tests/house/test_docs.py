@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from app.cli.main import app as cli
 from app.config import CLIENT, PREFIX, REPLACED, Settings
-from app.deps.problems import KNOWN
+from app.deps.problems import KNOWN_PROBLEMS
 from app.errors import ML_ERRORS
 from app.resources import Resources
 from ml.options import list_options
@@ -144,7 +144,7 @@ def test_the_page_of_settings_is_up_to_date() -> None:
 
 def raised_codes() -> set[str]:
     """Problem codes that the code gives to errors, by keyword, in class bodies and in dictionaries."""
-    codes = {code for _, code in KNOWN} | {code for _, code in ML_ERRORS.values()}
+    codes = {code for _, code in KNOWN_PROBLEMS} | {code for _, code in ML_ERRORS.values()}
     for top in ("app", "workers", "ml"):
         for path in (ROOT / top).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -173,7 +173,7 @@ def test_the_page_of_problems_lists_every_code_and_no_other() -> None:
 def test_the_page_of_problems_lists_every_status_that_the_api_documents() -> None:
     rows = re.findall(r"^\| `([A-Za-z]+)` \| ([^|]+) \|", (DOCS / "operate/problems.md").read_text(), re.MULTILINE)
     listed = {(int(status), code) for code, statuses in rows for status in re.findall(r"\d+", statuses)}
-    assert set(KNOWN) <= listed
+    assert set(KNOWN_PROBLEMS) <= listed
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

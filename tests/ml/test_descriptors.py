@@ -100,7 +100,7 @@ def test_crops_of_another_shape_or_type_are_refused(descriptor: Descriptor, wron
 def test_what_is_learned_from_crops_is_the_same_for_the_same_crops(name: str, tmp_path: Path) -> None:
     kind = registry.component("descriptors", name)
     options = kind.learn(noise(kind, 12), tmp_path, 3, **SMALL.get(name, {}))
-    assert json.loads(json.dumps(options)) == options, "a generation's manifest holds them"
+    assert json.loads(json.dumps(options)) == options, "a model's manifest holds them"
     assert kind.learn(noise(kind, 12), tmp_path, 3, **SMALL.get(name, {})) == options
 
 

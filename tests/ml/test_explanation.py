@@ -137,13 +137,13 @@ def lbp_wpca(width: int) -> Wpca:
 @pytest.mark.parametrize("cell", [10, 25])
 def test_a_cell_of_lbp_is_the_cell_of_the_crop(cell: int) -> None:
     """Noise in the middle of one cell moves that cell's part, and its neighbours' by what they share of it."""
-    generation = of(L2(), "l2", Spec("lbp", {"cell": cell}))
+    model = of(L2(), "l2", Spec("lbp", {"cell": cell}))
     pair = np.repeat(crops(1), 2, axis=0)
     row, column = 2, 1
     down, along = (slice(at * cell + cell // 2 - 1, at * cell + cell // 2 + 1) for at in (row, column))
     pair[1, down, along] = 255 - pair[1, down, along]
-    rows = generation.describe({"grey": pair})
-    [told] = explain_distances(generation, rows[0], rows[1:])
+    rows = model.describe({"grey": pair})
+    [told] = explain_distances(model, rows[0], rows[1:])
     [part] = told.parts
     assert part.cells is not None
     assert part.cells.shape == (170 // cell, 100 // cell)
@@ -156,10 +156,10 @@ def test_a_cell_of_lbp_is_the_cell_of_the_crop(cell: int) -> None:
 
 
 def test_a_projection_of_faces_is_taken_apart_by_cell() -> None:
-    generation = of(lbp_wpca(9860), "wpca", Spec("lbp"))
-    rows = generation.describe({"grey": crops()})
-    z = generation.embed(rows).astype(float)
-    for told, other in zip(explain_distances(generation, rows[0], rows[1:]), z[1:], strict=True):
+    model = of(lbp_wpca(9860), "wpca", Spec("lbp"))
+    rows = model.describe({"grey": crops()})
+    z = model.embed(rows).astype(float)
+    for told, other in zip(explain_distances(model, rows[0], rows[1:]), z[1:], strict=True):
         [part] = told.parts
         assert part.cells is not None
         assert part.layout is not None
@@ -172,10 +172,10 @@ def test_a_projection_of_faces_is_taken_apart_by_cell() -> None:
 def test_each_descriptor_has_its_part_and_one_without_cells_has_none(tmp_path: Path) -> None:
     described = Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))})
     recipe = Recipe((Spec("lbp"), described))
-    generation = Model("g", recipe, "wpca", lbp_wpca(recipe.dim))
+    model = Model("g", recipe, "wpca", lbp_wpca(recipe.dim))
     colour = np.random.default_rng(0).integers(0, 255, (2, 112, 112, 3), dtype=np.uint8)
-    rows = generation.describe({"grey": crops(2), "colour": colour})
-    [told] = explain_distances(generation, rows[0], rows[1:])
+    rows = model.describe({"grey": crops(2), "colour": colour})
+    [told] = explain_distances(model, rows[0], rows[1:])
     assert [p.descriptor for p in told.parts] == ["lbp", "onnx"]
     assert told.parts[0].cells is not None
     assert told.parts[1].cells is None

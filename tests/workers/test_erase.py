@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, select
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Removal, StoredResponse, Subject, now
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
-from app.enrolment.preparation import prepared
+from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import enrol_photos
 from app.galleries import subjects
 from app.publishing import pointers
@@ -18,7 +18,7 @@ from app.queue import jobs
 from app.queue.messages import Erase, FitFirst, ImportArchive, Sweep
 from app.resources import Resources
 from app.storage.blob_store import Blobs
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from ml.embedders.l2 import L2
 from ml.model import Model, Recipe
 from tests.gallery import collection
@@ -40,7 +40,7 @@ def staff(resources: Resources) -> Resources:
 
 def add(resources: Resources, n: int) -> None:
     looked = [analyse_photo(resources, picture(n), EnrolmentRequest(subject=f"s{n % 2}", aligned=True))]
-    enrol_photos(resources, "staff", looked, prepared(resources, "staff", looked))
+    enrol_photos(resources, "staff", looked, prepare_photos(resources, "staff", looked))
 
 
 def files(resources: Resources) -> set[str]:
@@ -67,7 +67,7 @@ def test_erasing_a_face_removes_its_rows_and_files(staff: Resources) -> None:
         face = session.scalars(select(Face)).first()
         assert face is not None
         image, pk = face.image_id, face.pk
-        receipt = subjects.erase(session, pointers.lock_collection(session, "staff"), Face.pk == pk)
+        receipt = subjects.erase_faces(session, pointers.lock_collection(session, "staff"), Face.pk == pk)
     assert (receipt.faces, receipt.labels, receipt.embeddings, len(receipt.jobs)) == (1, 0, 1, 1)
     assert (count(staff, Face), count(staff, Embedding)) == (3, 3)
     with reading(staff.database) as session:
@@ -97,7 +97,7 @@ def test_uploading_and_erasing_a_photo_at_once_keeps_row_and_files_consistent(st
 
     def remove(_: int) -> None:
         with writing(staff.database) as session:
-            subjects.erase(session, pointers.lock_collection(session, "staff"), Face.image_id == image)
+            subjects.erase_faces(session, pointers.lock_collection(session, "staff"), Face.image_id == image)
         erase.erase_files(Erase(collection="staff", images=(image,)), context(staff))
 
     with ThreadPoolExecutor(4) as pool:
@@ -144,7 +144,7 @@ def test_a_sweep_removes_old_orphans_and_nothing_else(staff: Resources) -> None:
 
 
 def test_a_sweep_removes_expired_rows_and_keeps_current_ones(staff: Resources) -> None:
-    values = {"collection_id": "staff", "task": "identity", "model_id": FIRST, "change": 0, "vectors": 0}
+    values = {"collection_id": "staff", "task": "identity", "model_id": LBP_MODEL, "change": 0, "vectors": 0}
     with writing(staff.database) as session:
         session.add(Follower(process="dead", seen_at=now() - 40, **values))
         session.add(Follower(process="alive", seen_at=now(), **values))
@@ -177,7 +177,7 @@ def test_a_sweep_keeps_the_archives_of_running_imports(staff: Resources) -> None
 
 def test_a_sweep_removes_embeddings_of_models_that_are_not_deployed(staff: Resources) -> None:
     with writing(staff.database) as session:
-        staff.generations.keep(session, Model("later", Recipe(), "l2", L2()))
+        staff.models.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()
         session.get_one(Deployment, ("staff", "identity")).champion = "later"
     assert count(staff, Embedding) == 4

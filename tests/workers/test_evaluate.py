@@ -12,11 +12,11 @@ from sqlalchemy import update
 from app.db.session import reading, writing
 from app.db.tables import Evaluation, Face, Label, Task
 from app.errors import Invalid
-from app.learning.evaluation_request import EvaluationRequest, public_report
+from app.learning.evaluation_request import EvaluationRequest, make_public_report
 from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from app.storage.stored_faces import read_crops
 from ml.clustering.gaussian_mixture import fit_mixture
 from ml.descriptors.common import vocabulary_fit
@@ -24,7 +24,7 @@ from ml.descriptors.fisher import Fisher
 from ml.indexes import build
 from ml.types import Rows
 from tests.gallery import context, enrol
-from tests.rows import generation
+from tests.rows import make_model
 from workers.handlers import evaluate
 from workers.publishing import reembedding
 from workers.training import fit
@@ -56,7 +56,7 @@ def run(resources: Resources, times: int = 1, **fields: Any) -> dict[str, Any]:
         result = evaluate.run_evaluation(message, context(resources, job))
     with reading(resources.database) as session:
         row = session.get_one(Evaluation, message.evaluation)
-        assert public_report(row.report) == result["report"]
+        assert make_public_report(row.report) == result["report"]
     return dict(result["report"]) | {"id": row.id}
 
 
@@ -76,7 +76,7 @@ def queries_file(queries: Iterable[int]) -> dict[str, str]:
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_model_is_ranked_over_the_whole_gallery(resources: Resources, times: int) -> None:
     faces = stocked(resources)
-    report = run(resources, times, draws=2, model=FIRST)
+    report = run(resources, times, draws=2, model=LBP_MODEL)
     assert [d["name"] for d in report["draws"]] == ["retrieval-0", "retrieval-1"]
     assert {(d["queries"], d["gallery"], d["missing"]) for d in report["draws"]} == {(12, 48, 0)}
     assert set(report["mean"]) >= {
@@ -93,16 +93,16 @@ def test_a_model_is_ranked_over_the_whole_gallery(resources: Resources, times: i
     assert report["sd"]["map"] == pytest.approx(np.std([d["map"] for d in report["draws"]], ddof=1))
     pooled = report["pooled"]["mean_average_precision"]
     assert pooled["low"] <= report["mean"]["map"] <= pooled["high"]
-    assert (report["faces"], report["model"]) == (len(faces), FIRST)
+    assert (report["faces"], report["model"]) == (len(faces), LBP_MODEL)
     assert "outcomes" not in report
 
 
 @on_sqlite
 def test_the_figures_equal_their_definition_and_those_of_an_exhaustive_search(resources: Resources) -> None:
     faces = stocked(resources)
-    model = generation("m1")
+    model = make_model("m1")
     with writing(resources.database) as session:
-        resources.generations.keep(session, model)
+        resources.models.keep(session, model)
         job = enqueue(session, Evaluate(evaluation="none"))
     rows = reembedding.embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
     queries = [i * SHOTS + i % SHOTS for i in range(PEOPLE)]
@@ -119,7 +119,7 @@ def test_the_figures_equal_their_definition_and_those_of_an_exhaustive_search(re
 @on_sqlite
 def test_a_method_that_learns_nothing_is_measured_like_the_built_in_model(resources: Resources) -> None:
     stocked(resources)
-    built_in = run(resources, draws=2, model=FIRST)
+    built_in = run(resources, draws=2, model=LBP_MODEL)
     trained = run(resources, draws=2, training={"method": "l2", "descriptor": "lbp"})
     timed = {"fit_seconds", "embed_seconds", "rank_seconds"}
     assert {k: v for k, v in trained["mean"].items() if k not in timed} == pytest.approx(
@@ -167,7 +167,7 @@ def test_each_draw_fits_a_model_on_its_training_side(resources: Resources) -> No
 @on_sqlite
 def test_a_task_other_than_identity_is_read_from_metadata(resources: Resources) -> None:
     stocked(resources, metadata={who: {"age": 20 + 10 * (who % 3)} for who in range(PEOPLE)})
-    report = run(resources, model=FIRST, by="metadata.age", tolerance=5)
+    report = run(resources, model=LBP_MODEL, by="metadata.age", tolerance=5)
     assert report["pooled"]["relevant"] == 12 * 16  # of 48 in the gallery a third has the query's age
 
 
@@ -181,7 +181,7 @@ def test_a_model_can_be_evaluated_on_labels(resources: Resources) -> None:
             for a, b, same in ((i, i + 1, True), (i, (i + SHOTS) % len(faces), False)):
                 ends = sorted((faces[a].pk, faces[b].pk))
                 session.add(Label(task="identity", face_a=ends[0], face_b=ends[1], same=same, by="ann"))
-    report = run(resources, protocol="labels", model=FIRST)
+    report = run(resources, protocol="labels", model=LBP_MODEL)
     assert (report["pairs"], report["same"]) == (24, 12)
     assert report["mean"]["auc"] == report["auc"]["value"]
     assert 0 <= report["auc"]["low"] <= report["auc"]["value"] <= report["auc"]["high"] <= 1
@@ -216,9 +216,9 @@ def as_lfw_names_them(resources: Resources) -> list[Face]:
 
 @on_sqlite
 def test_pairs_are_evaluated_fold_by_fold(resources: Resources) -> None:
-    faces, model = as_lfw_names_them(resources), generation("m1")
+    faces, model = as_lfw_names_them(resources), make_model("m1")
     with writing(resources.database) as session:
-        resources.generations.keep(session, model)
+        resources.models.keep(session, model)
         job = enqueue(session, Evaluate(evaluation="none"))
     rows = reembedding.embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
     report = run(resources, protocol="verification", files=[pairs_file()], model="m1")
@@ -299,7 +299,7 @@ def test_the_threshold_of_a_fold_comes_from_a_fit_without_either_fold(
 @on_sqlite
 def test_an_evaluation_is_compared_with_an_earlier_one_of_the_same_protocol(resources: Resources) -> None:
     as_lfw_names_them(resources)
-    first = run(resources, draws=2, model=FIRST)
+    first = run(resources, draws=2, model=LBP_MODEL)
     again = run(resources, draws=2, training={"method": "l2", "descriptor": "lbp"}, against=first["id"])
     request = again["against"]["difference"]
     assert again["against"]["evaluation"] == first["id"]
@@ -313,23 +313,23 @@ def test_an_evaluation_is_compared_with_an_earlier_one_of_the_same_protocol(reso
     assert worse["high"] < 0
     assert worse["p"] < 0.05
     with pytest.raises(Invalid, match="same queries"):
-        run(resources, draws=3, model=FIRST, against=first["id"])
+        run(resources, draws=3, model=LBP_MODEL, against=first["id"])
 
 
 @on_sqlite
 def test_folds_are_compared_with_folds(resources: Resources) -> None:
     as_lfw_names_them(resources)
-    first = run(resources, protocol="verification", files=[pairs_file()], model=FIRST)
-    again = run(resources, protocol="verification", files=[pairs_file()], model=FIRST, against=first["id"])
+    first = run(resources, protocol="verification", files=[pairs_file()], model=LBP_MODEL)
+    again = run(resources, protocol="verification", files=[pairs_file()], model=LBP_MODEL, against=first["id"])
     assert again["against"]["difference"]["accuracy"]["p"] == 1
     with pytest.raises(Invalid, match="same pairs"):
-        run(resources, protocol="verification", files=[pairs_file(turned=0)], model=FIRST, against=first["id"])
+        run(resources, protocol="verification", files=[pairs_file(turned=0)], model=LBP_MODEL, against=first["id"])
 
 
 @on_sqlite
 def test_strangers_of_an_open_set_are_not_enrolled(resources: Resources) -> None:
     stocked(resources)
-    report = run(resources, protocol="openset", draws=2, model=FIRST)
+    report = run(resources, protocol="openset", draws=2, model=LBP_MODEL)
     assert [d["name"] for d in report["draws"]] == ["open-set-0.4-0", "open-set-0.4-1"]
     assert {(d["queries"], d["gallery"]) for d in report["draws"]} == {(3, 12)}
     assert 0 <= report["pooled"]["fnir"]["0.1"]["value"] <= 1
@@ -338,12 +338,12 @@ def test_strangers_of_an_open_set_are_not_enrolled(resources: Resources) -> None
 @on_sqlite
 def test_an_evaluation_that_cannot_be_measured_fails_with_the_reason(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    for fields in ({"model": FIRST}, {"files": [{"name": "q.txt", "text": "Nobody/1.jpg\n"}], "model": FIRST}):
+    for fields in ({"model": LBP_MODEL}, {"files": [{"name": "q.txt", "text": "Nobody/1.jpg\n"}], "model": LBP_MODEL}):
         with pytest.raises(Invalid) as refused:
             run(resources, **fields)
         assert refused.value.code == "NothingToEvaluate"
     with pytest.raises(Invalid, match="labelled") as refused:
-        run(resources, protocol="labels", model=FIRST)
+        run(resources, protocol="labels", model=LBP_MODEL)
     assert refused.value.code == "TooFewLabels"
     with pytest.raises(Invalid, match="dim"):
         run(resources, protocol="holdout", training={"method": "wpca", "descriptor": "lbp", "options": {"dims": 3}})

@@ -10,11 +10,11 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Label, Removal, Training
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.resources import Resources
-from app.storage.model_cache import FIRST, HOLDOUT_SUFFIX
+from app.storage.model_cache import HOLDOUT_SUFFIX, LBP_MODEL
 from ml.embedders.cosine import Cosine
 from ml.model import Model, Recipe, save_model
 from tests.gallery import enrol
-from tests.rows import generation
+from tests.rows import make_model
 from workers.training import training_data
 from workers.training.exposure import HELD_OUT_FACES, find_learned_faces, trace_exposure
 from workers.training.split import choose_held_out_faces
@@ -46,14 +46,14 @@ def learn(
     data = read(resources, collection)
     training_plan = plan(collection, holdout=holdout, start_from=more.pop("start_from", None))
     model_facts = {**data.snapshot, "labels": {}, "plan": training_plan.model_dump(mode="json", by_alias=True)}
-    model = replace(generation(name), provenance=model_facts | more)
+    model = replace(make_model(name), provenance=model_facts | more)
     held = choose_held_out_faces(data, holdout)
     if holdout:
         pks = [face.pk for face, out in zip(data.faces, held, strict=True) if out]
         left_out = {"holdout": holdout} | ({HELD_OUT_FACES: pks} if listed else {})
-        save_model(replace(generation(name + HOLDOUT_SUFFIX), provenance=left_out), resources.generations.folder)
+        save_model(replace(make_model(name + HOLDOUT_SUFFIX), provenance=left_out), resources.models.folder)
     with writing(resources.database) as session:
-        resources.generations.keep(session, model)
+        resources.models.keep(session, model)
     return model
 
 
@@ -61,7 +61,7 @@ def known(resources: Resources, model: str, collection: str = "c") -> tuple[str,
     """What is measured in the model's stead, and the people that it may have learned from."""
     data = read(resources, collection)
     with reading(resources.database) as session:
-        exposure = trace_exposure(session, resources.generations, model, [collection])
+        exposure = trace_exposure(session, resources.models, model, [collection])
         seen = find_learned_faces(session, exposure, data)
     return exposure.measured_as.id, {face.subject_id or "" for face, s in zip(data.faces, seen, strict=True) if s}
 
@@ -77,7 +77,7 @@ EVERYBODY = {f"p{i}" for i in range(PEOPLE)}
 
 def test_the_built_in_model_has_learned_from_nobody(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
-    assert known(resources, FIRST) == (FIRST, set())
+    assert known(resources, LBP_MODEL) == (LBP_MODEL, set())
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "recomputed"])
@@ -146,7 +146,7 @@ def test_a_method_without_a_fit_has_learned_from_nobody(resources: Resources) ->
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     with writing(resources.database) as session:
         model = Model("m1", Recipe(), "cosine", Cosine(), provenance={"changes": {"c": 10**6}})
-        resources.generations.keep(session, model)
+        resources.models.keep(session, model)
     assert known(resources, "m1") == ("m1", set())
 
 

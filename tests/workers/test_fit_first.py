@@ -40,7 +40,7 @@ def test_a_better_first_model_is_fitted_once_and_published_once(
     monkeypatch.setattr(fit_first, "why_not_better", lambda report: None)
     enrol(resources, "c", range(20), shots=3)
     result = fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))
-    made = resources.generations.get(result["model"])
+    made = resources.models.get(result["model"])
     assert made.embedder.learned["projection"].shape == (15, 9860)
     assert made.calibrations["identity"].slope > 0
     assert result["report"]["current"]["protocol"] == "held-out-0.2"

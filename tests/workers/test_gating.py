@@ -12,9 +12,9 @@ from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive, Publish
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from tests.gallery import context, enrol
-from tests.rows import generation
+from tests.rows import make_model
 from workers.publishing.gate import judge_publication
 from workers.publishing.model_comparison import measure_models
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def keep(resources: Resources, name: str, dim: int, tasks: tuple[str, ...] = ("identity",), **model_facts: Any) -> str:
-    model = replace(generation(name, dim=dim), provenance=model_facts)
+    model = replace(make_model(name, dim=dim), provenance=model_facts)
     model.embedder.tasks = tasks
     with writing(resources.database) as session:
-        resources.generations.keep(session, model)
+        resources.models.keep(session, model)
     return name
 
 
-def judge(resources: Resources, model: str, champion: str | None = FIRST, **wish: Any) -> dict[str, Any]:
+def judge(resources: Resources, model: str, champion: str | None = LBP_MODEL, **wish: Any) -> dict[str, Any]:
     task = wish.pop("task", "identity")
     message = Publish(collection="c", tasks=(task,), model=model, **wish)
     with writing(resources.database) as session:
@@ -37,7 +37,7 @@ def judge(resources: Resources, model: str, champion: str | None = FIRST, **wish
     return judge_publication(context(resources, job), message, {task: champion})
 
 
-def refusal(resources: Resources, model: str, champion: str | None = FIRST, **wish: Any) -> Conflict:
+def refusal(resources: Resources, model: str, champion: str | None = LBP_MODEL, **wish: Any) -> Conflict:
     with pytest.raises(Conflict) as refused:
         judge(resources, model, champion, **wish)
     return refused.value
@@ -77,7 +77,7 @@ def test_a_champion_that_cannot_be_loaded_stops_the_gate_unless_it_is_overridden
 ) -> None:
     enrol(resources, "c", range(12), shots=2)
     keep(resources, "m1", 8)
-    (resources.generations.folder / keep(resources, "broken", 8) / "embedder.json").write_text("{}")
+    (resources.models.folder / keep(resources, "broken", 8) / "embedder.json").write_text("{}")
     refused = refusal(resources, "m1", champion="broken")
     assert refused.code == "NotMeasured"
     assert "cannot be measured" in refused.detail
@@ -149,7 +149,7 @@ def test_a_face_erased_during_the_measurement_is_left_out(
     monkeypatch.setitem(measure_models.__globals__, "read_measurable_faces", erasing)
     with writing(resources.database) as session:
         job = enqueue(session, Publish(collection="c", tasks=("identity",), model="m1"))
-    result = measure_models(context(resources, job), "c", "identity", [FIRST, "m1"])
+    result = measure_models(context(resources, job), "c", "identity", [LBP_MODEL, "m1"])
     assert len(calls) == 2
     assert result.evidence["faces"] == 23
     assert result.comparison is not None

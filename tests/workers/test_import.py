@@ -19,13 +19,13 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, JobItem, Subject, now
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
-from app.enrolment.preparation import prepared
+from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
 from app.storage.blob_store import Blobs
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from app.storage.stored_faces import read_crops
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
@@ -295,7 +295,7 @@ def test_a_cancelled_import_stops(staff: Resources) -> None:
 def test_an_import_ends_when_all_indexes_hold_its_faces(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, PEOPLE))
     with writing(staff.database) as session:
-        values = {"task": "identity", "model_id": FIRST, "vectors": 0}
+        values = {"task": "identity", "model_id": LBP_MODEL, "vectors": 0}
         session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 60, **values))
         session.add(Follower(process="dead", collection_id="staff", change=0, seen_at=now() - 60, **values))
     worker = Worker(staff, "default")
@@ -322,22 +322,22 @@ def test_imports_request_the_first_model_once(staff: Resources) -> None:
 
 def test_a_model_deployed_between_description_and_storage_is_embedded_too(staff: Resources) -> None:
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
-    ready = prepared(staff, "staff", looked)
+    ready = prepare_photos(staff, "staff", looked)
     with writing(staff.database) as session:
-        staff.generations.keep(session, Model("later", Recipe(), "l2", L2()))
+        staff.models.keep(session, Model("later", Recipe(), "l2", L2()))
         session.flush()
         session.get_one(Deployment, ("staff", "identity")).challenger = "later"
     [outcome] = enrol_photos(staff, "staff", looked, ready)
     assert outcome.new
     with reading(staff.database) as session:
-        assert set(session.scalars(select(Embedding.model_id))) == {FIRST, "later"}
+        assert set(session.scalars(select(Embedding.model_id))) == {LBP_MODEL, "later"}
 
 
 def serves_dear(resources: Resources, manifest: Path, pointer: str = "champion") -> Recipe:
     """A model of a dear descriptor serves `staff` from now on."""
     recipe = Recipe((Spec("onnx", {"manifest": str(manifest)}),))
     with writing(resources.database) as session:
-        resources.generations.keep(session, Model("dear", recipe, "cosine", Cosine()))
+        resources.models.keep(session, Model("dear", recipe, "cosine", Cosine()))
         session.flush()
         setattr(session.get_one(Deployment, ("staff", "identity")), pointer, "dear")
     return recipe
@@ -367,7 +367,7 @@ def test_an_expensive_descriptor_is_cached_once_per_imported_face(staff: Resourc
 def test_the_cached_descriptor_of_a_failed_enrolment_is_swept(staff: Resources, tmp_path: Path) -> None:
     serves_dear(staff, tiny_onnx(tmp_path))
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
-    ready = prepared(staff, "staff", looked)
+    ready = prepare_photos(staff, "staff", looked)
     assert not kept(staff), "nothing is written before its crops are"
     with pytest.raises(RuntimeError):
         enrol_photos(staff, "staff", looked, ready, dies)
@@ -386,7 +386,7 @@ def test_an_expensive_model_deployed_between_description_and_storage_is_cached_t
     staff: Resources, tmp_path: Path
 ) -> None:
     looked = [analyse_photo(staff, picture(1), EnrolmentRequest(aligned=True))]
-    ready = prepared(staff, "staff", looked)
+    ready = prepare_photos(staff, "staff", looked)
     assert not ready.files
     [key] = serves_dear(staff, tiny_onnx(tmp_path), "challenger").keys
     enrol_photos(staff, "staff", looked, ready)

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
-from app.enrolment.preparation import prepared
+from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import enrol_photos as take
 from app.errors import Conflict, Stale
 from app.publishing import pointers
@@ -19,7 +19,7 @@ from app.publishing.pointers import MoveReason
 from app.queue.jobs import enqueue
 from app.queue.messages import Publish
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from ml.evaluation.comparisons.models import compare_rankings
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
@@ -28,7 +28,7 @@ from ml.images import encode_png
 from ml.model import Model
 from ml.synthetic_faces import draw, person
 from tests.gallery import context, enrol
-from tests.rows import generation
+from tests.rows import make_model
 from workers.context import Interrupted, Later
 from workers.handlers import publish
 from workers.publishing import reembedding
@@ -39,7 +39,7 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 def keep(resources: Resources, model: Model, report: dict[str, Any] | None = None) -> Model:
     with writing(resources.database) as session:
-        resources.generations.keep(session, model, report=report or {})
+        resources.models.keep(session, model, report=report or {})
     return model
 
 
@@ -81,7 +81,7 @@ def ranked(spread: float) -> Ranked:
     return rank_protocol(rows, Protocol("held-out", people, np.empty(0, np.int64), everybody, everybody))
 
 
-def trained(candidate: float, current: float, against: str = FIRST, faces: int = 12) -> dict[str, Any]:
+def trained(candidate: float, current: float, against: str = LBP_MODEL, faces: int = 12) -> dict[str, Any]:
     """A training's report, of a collection `c` of so many faces."""
     comparison = compare_rankings(ranked(current), ranked(candidate)).to_dict()
     reported = {"collection": "c", "champion": against, "faces": faces, "comparison": comparison}
@@ -91,7 +91,7 @@ def trained(candidate: float, current: float, against: str = FIRST, faces: int =
 @pytest.mark.parametrize("times", [1, 2])
 def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resources, times: int) -> None:
     enrol(resources, "c", range(3), shots=3)
-    model, before = keep(resources, generation("m1")), change(resources)
+    model, before = keep(resources, make_model("m1")), change(resources)
     message, row = job(resources, model.id)
     for _ in range(times):
         result = publish.publish_model(message, context(resources, row))
@@ -102,7 +102,7 @@ def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resou
     }  # fmt: skip
     assert counted(resources, "m1") == 9
     served = deployment(resources)
-    assert (served.champion, served.previous, served.version) == ("m1", FIRST, 2)
+    assert (served.champion, served.previous, served.version) == ("m1", LBP_MODEL, 2)
     [entry] = served.history
     assert (entry["model"], entry["by"], entry["overridden"]) == ("m1", "ann", False)
     assert served.measurements["m1"]["faces"] == 9
@@ -111,7 +111,7 @@ def test_every_face_is_embedded_once_and_the_pointers_move_once(resources: Resou
 
 def test_embeddings_of_an_earlier_run_are_kept(resources: Resources) -> None:
     faces = enrol(resources, "c", range(4), shots=3)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     marked = np.ones((5, 8), np.float32)
     with writing(resources.database) as session:
         reembedding.store_embeddings(session, "m1", {"identity": marked}, [f.pk for f in faces[:5]])
@@ -125,7 +125,7 @@ def test_embeddings_of_an_earlier_run_are_kept(resources: Resources) -> None:
 
 def test_a_face_removed_during_the_run_gets_no_embedding(resources: Resources) -> None:
     faces = enrol(resources, "c", range(2), shots=1)
-    keep(resources, generation("m1"))
+    keep(resources, make_model("m1"))
     with writing(resources.database) as session:
         session.delete(session.get_one(Face, faces[0].pk))
     with writing(resources.database) as session:
@@ -135,7 +135,7 @@ def test_a_face_removed_during_the_run_gets_no_embedding(resources: Resources) -
 
 def test_faces_enrolled_during_the_run_are_embedded_too(resources: Resources) -> None:
     enrol(resources, "c", range(12), shots=4)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     stop = threading.Event()
     arrived: list[str] = []
 
@@ -144,7 +144,7 @@ def test_faces_enrolled_during_the_run_are_embedded_too(resources: Resources) ->
             if stop.is_set():
                 return
             photo = analyse_photo(resources, encode_png(draw(person(50), shot)), EnrolmentRequest(aligned=True))
-            outcomes = take(resources, "c", [photo], prepared(resources, "c", [photo]))
+            outcomes = take(resources, "c", [photo], prepare_photos(resources, "c", [photo]))
             arrived.extend(face.face_id for face, _ in outcomes[0].faces)
 
     thread = threading.Thread(target=arrive)
@@ -153,25 +153,25 @@ def test_faces_enrolled_during_the_run_are_embedded_too(resources: Resources) ->
     stop.set()
     thread.join()
     assert arrived
-    assert counted(resources, "m1") == 48 + len(arrived) == counted(resources, FIRST)
+    assert counted(resources, "m1") == 48 + len(arrived) == counted(resources, LBP_MODEL)
 
 
 @on_sqlite
 def test_the_gate_refuses_a_worse_candidate_with_reasons(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=3)
-    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    keep(resources, make_model("m1"), trained(candidate=3.0, current=0.5))
     with pytest.raises(Conflict, match="m1") as refused:
         run(resources, "m1")
     assert refused.value.code == "GateRefused"
     assert any("mAP" in reason for reason in refused.value.extra["reasons"])
     assert refused.value.extra["measured"]["identity"]["by"] == "the report of its training"
-    assert (deployment(resources).champion, counted(resources, "m1")) == (FIRST, 0)
+    assert (deployment(resources).champion, counted(resources, "m1")) == (LBP_MODEL, 0)
 
 
 @on_sqlite
 def test_an_override_is_recorded_with_the_gates_verdict(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=3)
-    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    keep(resources, make_model("m1"), trained(candidate=3.0, current=0.5))
     result = run(resources, "m1", override=True, reason="the held-out photos are old")
     assert not result["verdict"]["passed"]
     [entry] = deployment(resources).history
@@ -184,11 +184,11 @@ def test_an_override_is_recorded_with_the_gates_verdict(resources: Resources) ->
 @on_sqlite
 def test_a_report_is_valid_only_for_the_champion_and_gallery_it_was_measured_on(resources: Resources) -> None:
     enrol(resources, "c", range(4), shots=3)
-    keep(resources, generation("m1"), trained(candidate=0.5, current=3.0))
-    keep(resources, generation("m2"), trained(candidate=0.5, current=3.0))
-    keep(resources, generation("m3"), trained(candidate=0.5, current=3.0, against="m1", faces=20))
+    keep(resources, make_model("m1"), trained(candidate=0.5, current=3.0))
+    keep(resources, make_model("m2"), trained(candidate=0.5, current=3.0))
+    keep(resources, make_model("m3"), trained(candidate=0.5, current=3.0, against="m1", faces=20))
     verdict = run(resources, "m1")["verdict"]
-    assert (verdict["passed"], verdict["compared_with"]) == (True, {"identity": FIRST})
+    assert (verdict["passed"], verdict["compared_with"]) == (True, {"identity": LBP_MODEL})
     assert verdict["measured"]["identity"]["difference"]["mAP"]["low"] > 0
     for model in ("m2", "m3"):  # another champion by now; other faces by now
         with pytest.raises(Conflict) as refused:
@@ -205,7 +205,7 @@ def test_a_report_is_not_valid_for_a_later_collection_of_the_same_id(resources: 
         created_at = session.get_one(Collection, "c").created_at
     if recorded:
         report["tasks"]["identity"]["comparison"]["collection_created_at"] = created_at
-    keep(resources, generation("m1"), report)
+    keep(resources, make_model("m1"), report)
     with writing(resources.database) as session:
         session.get_one(Collection, "c").created_at += 60.0
     with pytest.raises(Conflict) as refused:
@@ -216,7 +216,7 @@ def test_a_report_is_not_valid_for_a_later_collection_of_the_same_id(resources: 
 def test_a_job_is_stale_if_its_deployment_changed_before_it_ran(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2"):
-        keep(resources, generation(name))
+        keep(resources, make_model(name))
     message, row = job(resources, "m2", version=1)
     run(resources, "m1")
     with pytest.raises(Stale):
@@ -228,18 +228,18 @@ def test_a_job_is_stale_if_its_deployment_changed_before_it_ran(resources: Resou
 def test_an_archived_model_is_not_published(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     with writing(resources.database) as session:
-        resources.generations.keep(session, generation("m1"), archived_at=now())
+        resources.models.keep(session, make_model("m1"), archived_at=now())
     with pytest.raises(Conflict, match="archived"):
         run(resources, "m1")
 
 
 def test_a_publication_ends_when_all_processes_serve_it_and_moves_pointers_once(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     follower = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
     with writing(resources.database) as session:
-        session.add(Follower(**follower, model_id=FIRST, change=1, seen_at=now() + 60))
-        session.add(Follower(**follower | {"process": "dead"}, model_id=FIRST, change=1, seen_at=now() - 60))
+        session.add(Follower(**follower, model_id=LBP_MODEL, change=1, seen_at=now() + 60))
+        session.add(Follower(**follower | {"process": "dead"}, model_id=LBP_MODEL, change=1, seen_at=now() - 60))
     message, row = job(resources, model.id)
     with pytest.raises(Later):
         publish.publish_model(message, context(resources, row))
@@ -252,31 +252,31 @@ def test_a_publication_ends_when_all_processes_serve_it_and_moves_pointers_once(
 @on_sqlite
 def test_a_job_rolled_back_while_it_waits_does_not_move_the_pointers_again(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     message, row = job(resources, model.id)
     publish.publish_model(message, context(resources, row))
     with writing(resources.database) as session:
         pointers.roll_back(session, pointers.lock_collection(session, "c"), "identity", MoveReason("bob"))
     publish.publish_model(message, context(resources, row))
-    assert deployment(resources).champion == FIRST
+    assert deployment(resources).champion == LBP_MODEL
 
 
 @on_sqlite
 def test_an_interrupted_run_leaves_the_pointers_and_the_next_run_continues(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    model = keep(resources, generation("m1"))
+    model = keep(resources, make_model("m1"))
     message, row = job(resources, model.id)
     stopped = context(resources, row)
     stopped.interrupted.set()
     with pytest.raises(Interrupted):
         publish.publish_model(message, stopped)
-    assert deployment(resources).champion == FIRST
+    assert deployment(resources).champion == LBP_MODEL
     publish.publish_model(message, context(resources, row))
     assert deployment(resources).champion == "m1"
 
 
 def two_tasks(resources: Resources, name: str) -> Model:
-    model = generation(name)
+    model = make_model(name)
     model.embedder.tasks = ("identity", "age")
     with writing(resources.database) as session:
         session.merge(Task(name="age", enabled=True))
@@ -301,10 +301,10 @@ def test_a_model_of_several_tasks_is_published_for_all_and_rolled_back_where_pos
 @on_sqlite
 def test_a_challenger_is_embedded_and_does_not_replace_the_champion(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
-    keep(resources, generation("m1"), trained(candidate=3.0, current=0.5))
+    keep(resources, make_model("m1"), trained(candidate=3.0, current=0.5))
     run(resources, "m1", pointer="challenger")
     here = deployment(resources)
-    assert (here.champion, here.challenger, here.previous) == (FIRST, "m1", None)
+    assert (here.champion, here.challenger, here.previous) == (LBP_MODEL, "m1", None)
     assert counted(resources, "m1") == 6
 
 
@@ -312,7 +312,7 @@ def test_a_challenger_is_embedded_and_does_not_replace_the_champion(resources: R
 def test_measurements_are_kept_only_for_deployed_models(resources: Resources) -> None:
     enrol(resources, "c", range(3), shots=2)
     for name in ("m1", "m2", "m3"):
-        keep(resources, replace(generation(name), provenance={"made": name}))
+        keep(resources, replace(make_model(name), provenance={"made": name}))
         run(resources, name)
     assert set(deployment(resources).measurements) == {"m2", "m3"}
 
@@ -320,6 +320,6 @@ def test_measurements_are_kept_only_for_deployed_models(resources: Resources) ->
 @on_sqlite
 def test_a_model_can_be_published_in_an_empty_collection(resources: Resources) -> None:
     with writing(resources.database) as session:
-        session.add_all([Collection(id="c"), Deployment(collection_id="c", task="identity", champion=FIRST)])
-    keep(resources, generation("m1"))
+        session.add_all([Collection(id="c"), Deployment(collection_id="c", task="identity", champion=LBP_MODEL)])
+    keep(resources, make_model("m1"))
     assert run(resources, "m1")["served"]

@@ -80,13 +80,13 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     assert report["current_model"] == "lbp-l2"
     assert report["tasks"]["identity"]["current_has_seen"] == 0
     assert {p["phase"] for p in training.curve} == {"fit", "refit"}
-    made = resources.generations.get(result["model"])
-    assert made.embedder.notes["steps"] == resources.generations.get(made.id + HOLDOUT_SUFFIX).embedder.notes["steps"]
+    made = resources.models.get(result["model"])
+    assert made.embedder.notes["steps"] == resources.models.get(made.id + HOLDOUT_SUFFIX).embedder.notes["steps"]
     assert made.calibrations["identity"].slope > 0
     impostors = made.calibrations["identity"].impostors
     assert len(impostors.effective) == len(impostors.distances)
     assert min(impostors.effective) < impostors.n / 10  # few people are in all of its pairs
-    listed = resources.generations.get(made.id + HOLDOUT_SUFFIX).provenance["held_out_faces"]
+    listed = resources.models.get(made.id + HOLDOUT_SUFFIX).provenance["held_out_faces"]
     assert len(listed) == 4 * report["held_out_people"]
 
 
@@ -156,7 +156,7 @@ def test_principal_components_need_neither_labels_nor_names(resources: Resources
     enrol(resources, "c", range(10), shots=2, named=False)
     job, message = begin(resources, method="wpca", options={"dim": 6})
     result = train.train_model(message, context(resources, job))
-    made = resources.generations.get(result["model"])
+    made = resources.models.get(result["model"])
     assert made.embedder.learned["projection"].shape == (6, 9860)
     assert not made.calibrations
     assert not result["report"]["refit"]
@@ -223,7 +223,7 @@ def test_one_model_can_be_trained_on_several_tasks_and_collections(resources: Re
     options = {"dim": 4, "steps": 60, "batch": 16, "pairs": 300, "auxiliary_pairs": 300}
     job, message = begin(resources, method="cpmtml", options=options, sources=sources)
     result = train.train_model(message, context(resources, job))
-    made = resources.generations.get(result["model"])
+    made = resources.models.get(result["model"])
     assert made.tasks == ("identity", "age")
     assert made.calibrations.keys() == {"identity", "age"}
     tasks = result["report"]["tasks"]
@@ -259,7 +259,7 @@ def test_a_training_starts_from_a_model_and_from_its_holdout_model(resources: Re
     assert again["model"] != first["model"]
     rows = np.random.default_rng(0).random((40, 9860), np.float32)
     for ending in ("", HOLDOUT_SUFFIX):
-        before, after = (resources.generations.get(r["model"] + ending) for r in (first, again))
+        before, after = (resources.models.get(r["model"] + ending) for r in (first, again))
         distances = [g.embedder.metric.distances(g.embed(rows), g.embed(rows)) for g in (before, after)]
         np.testing.assert_allclose(distances[1], distances[0], atol=4e-3)
 

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session, aliased
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Embedding, Face, Follower, Job, ModelRecord, StoredResponse, now
-from app.enrolment.preparation import served
+from app.enrolment.preparation import list_models_to_embed
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import Erase, FitFirst, Publish, Sweep, Train
 from app.resources import Resources
@@ -59,7 +59,7 @@ def _remove_some_embeddings(context: JobContext, collection: str, model: str, ta
     context.check()
     with writing(context.resources.database) as session:
         session.get(Collection, collection, with_for_update=True)
-        if _is_model_coming(session, collection) or (model, task) in served(session, collection):
+        if _is_model_coming(session, collection) or (model, task) in list_models_to_embed(session, collection):
             return 0
         in_model = (Embedding.model_id == model, Embedding.task == task)
         faces = select(Face.pk).where(Face.collection_id == collection)

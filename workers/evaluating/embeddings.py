@@ -42,7 +42,7 @@ class GalleryEmbeddings:
 def embed_with_model(
     context: JobContext, request: EvaluationRequest, evaluation_set: EvaluationSet
 ) -> GalleryEmbeddings:
-    model = context.resources.generations.get(str(request.model))
+    model = context.resources.models.get(str(request.model))
     start = time.perf_counter()
 
     def embed(faces: Sequence[EvaluationFace]) -> Rows:

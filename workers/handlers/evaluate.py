@@ -5,7 +5,7 @@ from typing import Any
 
 from app.db.session import reading, snapshot, writing
 from app.db.tables import Evaluation
-from app.learning.evaluation_request import EvaluationRequest, public_report
+from app.learning.evaluation_request import EvaluationRequest, make_public_report
 from app.queue.messages import Evaluate
 from ml.evaluation.protocols import Protocol
 from workers.context import JobContext
@@ -36,11 +36,11 @@ def run_evaluation(message: Evaluate, context: JobContext) -> dict[str, Any]:
         )
         with writing(context.resources.database) as session:
             session.get_one(Evaluation, message.evaluation).report = report
-    return {"evaluation": message.evaluation, "report": public_report(report)}
+    return {"evaluation": message.evaluation, "report": make_public_report(report)}
 
 
 def _measure_by_labels(context: JobContext, request: EvaluationRequest) -> dict[str, Any]:
-    model = context.resources.generations.get(str(request.model))
+    model = context.resources.models.get(str(request.model))
     with snapshot(context.resources.database) as session:
         consensus = label_agreement.read_collection_consensus(session, request.collection, request.task)
         faces = label_agreement.list_faces(session, consensus)

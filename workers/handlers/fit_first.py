@@ -12,7 +12,7 @@ from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
 from app.resources import Resources
-from app.storage.model_cache import FIRST
+from app.storage.model_cache import LBP_MODEL
 from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import ModelComparison
 from ml.model import save_model
@@ -37,7 +37,7 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
     with at_one_moment(resources.database) as session:
         collection = session.get(Collection, message.collection)
         deployment = session.get(Deployment, (message.collection, "identity"))
-        if collection is None or deployment is None or deployment.champion != FIRST:
+        if collection is None or deployment is None or deployment.champion != LBP_MODEL:
             return {"model": None, "why": "the collection is gone, or is served by something else by now"}
         name = _make_name(collection)
         if session.get(ModelRecord, name) is not None:
@@ -55,7 +55,7 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
     refusal = why_not_better(report)
     if refusal is not None:
         return {"model": None, "why": refusal, "report": report}
-    reason = f"the first {len(data.faces)} faces: measured to be better than {FIRST}"
+    reason = f"the first {len(data.faces)} faces: measured to be better than {LBP_MODEL}"
     publish = Publish(  # the version keeps it from replacing a recogniser that somebody has chosen meanwhile
         collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason, version=version
     )
@@ -69,9 +69,9 @@ def _keep(
     """Save the model and its holdout model, and enqueue the publication."""
     model = replace(candidate.model, provenance={**candidate.model.provenance, **versions})
     if candidate.holdout_model is not None:
-        save_model(candidate.holdout_model, resources.generations.folder)
+        save_model(candidate.holdout_model, resources.models.folder)
     with writing(resources.database) as session:
-        resources.generations.keep(session, model, report=report)
+        resources.models.keep(session, model, report=report)
         session.flush()
         enqueue(session, publish)
     resources.notifier.notify("jobs")

@@ -53,7 +53,7 @@ def _publish(message: Publish, context: JobContext) -> Moved:
         pointers.get_usable_model(session, message.model)
         champions = _champions(session, message)
     verdict = gate.judge_publication(context, message, champions)
-    model_to_serve = context.resources.generations.get(message.model)
+    model_to_serve = context.resources.models.get(message.model)
     why = MoveReason(message.by, message.reason, message.override and not verdict["passed"], context.job_id, verdict)
     measured: dict[str, dict[str, Any]] = {}
     for left in range(ROUNDS, -1, -1):
@@ -93,7 +93,9 @@ def _move(
             raise Later(0.0)  # rolled back meanwhile: the gate has judged against another
         arrived = list(
             session.scalars(
-                pointers.faces_without_embedding(collection.id, model, tasks).limit(max_new_faces and max_new_faces + 1)
+                pointers.select_faces_without_embedding(collection.id, model, tasks).limit(
+                    max_new_faces and max_new_faces + 1
+                )
             )
         )
         if max_new_faces is not None and len(arrived) > max_new_faces:

@@ -54,7 +54,7 @@ def _remove_unfinished(resources: Resources, name: str) -> None:
     with at_one_moment(resources.database) as session:
         if session.get(ModelRecord, name) is None:
             for folder in (name, name + HOLDOUT_SUFFIX):
-                shutil.rmtree(resources.generations.folder / folder, ignore_errors=True)
+                shutil.rmtree(resources.models.folder / folder, ignore_errors=True)
 
 
 def _explain_missing_crop(before: TrainingData, now: TrainingData) -> Exception:
@@ -71,12 +71,12 @@ def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candi
     resources, report = context.resources, to_json_values(candidate.report)
     model = replace(candidate.model, provenance={**candidate.model.provenance, "training": training_id, **snapshot})
     if candidate.holdout_model is not None:
-        save_model(candidate.holdout_model, resources.generations.folder)
+        save_model(candidate.holdout_model, resources.models.folder)
     with writing(resources.database) as session:
         job = session.get(Job, context.job_id, with_for_update=True)
         if job is None or job.worker != context.worker:
             raise Interrupted
-        resources.generations.keep(session, model, training_id=training_id, report=report)
+        resources.models.keep(session, model, training_id=training_id, report=report)
         session.flush()
         training = session.get_one(Training, training_id)
         training.model, training.report = model.id, report

@@ -15,9 +15,9 @@ from sqlalchemy import delete, insert, update
 from app.db.field_types import SubjectId
 from app.db.session import reading, writing
 from app.db.tables import Job, JobItem
-from app.enrolment.archives import Archive, ArchiveLimits, Entry, checked, is_gzip, open_archive, unpack_gzip
-from app.enrolment.archives.entries import refused
-from app.enrolment.archives.manifest import LONGEST, NAMES, ArchiveManifest
+from app.enrolment.archives import Archive, ArchiveLimits, Entry, filter_entries, is_gzip, open_archive, unpack_gzip
+from app.enrolment.archives.entries import make_refusal
+from app.enrolment.archives.manifest import MANIFEST_NAMES, MAX_MANIFEST_BYTES, ArchiveManifest
 from app.errors import Invalid
 from ml.errors import Unreadable
 from workers.context import JobContext
@@ -65,15 +65,15 @@ def iterate_items(path: Path, context: JobContext) -> Iterator[ItemFields]:
         unpack_gzip(path, limits)
     archive = open_archive(path)
     manifest, first_entries, count = None, [], 0
-    for count, entry in enumerate(checked(archive.entries(), limits), 1):
+    for count, entry in enumerate(filter_entries(archive.entries(), limits), 1):
         if count % ENTRIES_PER_CHECK == 1:
             context.check()
-        if entry.name in NAMES:
+        if entry.name in MANIFEST_NAMES:
             manifest = entry
         if count <= MAX_REMEMBERED_ENTRIES:
             first_entries.append(entry)
     is_remembered = count <= MAX_REMEMBERED_ENTRIES
-    entries = iter(first_entries) if is_remembered else checked(archive.entries(), limits)
+    entries = iter(first_entries) if is_remembered else filter_entries(archive.entries(), limits)
     return map(_read_folder, entries) if manifest is None else _read_manifest(archive, manifest, entries)
 
 
@@ -90,9 +90,9 @@ def _read_folder(entry: Entry) -> ItemFields:
 def _read_manifest(archive: Archive, manifest_entry: Entry, entries: Iterator[Entry]) -> Iterator[ItemFields]:
     """Yield what the manifest says of each file. Files that only one of the two has are refused."""
     try:
-        data = archive.read(manifest_entry, LONGEST)
+        data = archive.read(manifest_entry, MAX_MANIFEST_BYTES)
     except Unreadable as error:
-        raise refused(f"{manifest_entry.name}: {error}") from error
+        raise make_refusal(f"{manifest_entry.name}: {error}") from error
     with closing(ArchiveManifest.read(data, manifest_entry.name)) as manifest:
         for entry in entries:
             if entry.name == manifest_entry.name:
@@ -100,10 +100,10 @@ def _read_manifest(archive: Archive, manifest_entry: Entry, entries: Iterator[En
             row = manifest.take(entry.name)
             fields = {"refused": "NOT_IN_MANIFEST"} if row is None else row.model_dump(exclude={"file"})
             yield _make_item(entry, **fields)
-        for name in manifest.left():
+        for name in manifest.iterate_unused():
             yield _make_item(Entry(name[:MAX_NAME_LENGTH], 0, 0), refused="FILE_MISSING")
 
 
 def _make_item(entry: Entry, **fields: Any) -> ItemFields:
     detail = {key: value for key, value in fields.items() if value not in (None, {})}
-    return {"name": entry.name, "detail": {"place": list(entry.place), "size": entry.size, **detail}}
+    return {"name": entry.name, "detail": {"place": list(entry.location), "size": entry.size, **detail}}

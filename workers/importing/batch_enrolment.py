@@ -12,7 +12,7 @@ from app.db.session import writing
 from app.db.tables import JobItem
 from app.enrolment.archives import Archive, Entry
 from app.enrolment.photo_analysis import AnalysedPhoto, EnrolmentRequest, analyse_photo
-from app.enrolment.preparation import Prepared, prepared
+from app.enrolment.preparation import PreparedPhotos, prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.queue.messages import ImportArchive
 from ml.errors import Unreadable
@@ -44,7 +44,7 @@ class BatchEnrolment:
         with ThreadPoolExecutor(1, "ingest") as writer:
             for analysed in self._iterate_chunks(items):
                 photos = [item.photo for item in analysed if item.photo is not None]
-                ready = prepared(self.context.resources, self.message.collection, photos)
+                ready = prepare_photos(self.context.resources, self.message.collection, photos)
                 if pending is not None:
                     pending.result()
                 pending = writer.submit(self._store, analysed, photos, ready)
@@ -73,7 +73,7 @@ class BatchEnrolment:
         try:
             if "refused" in detail:
                 return AnalysedItem(item.number, None, (detail["refused"],))
-            entry = Entry(item.name, detail["size"], detail["size"], place=tuple(detail["place"]))
+            entry = Entry(item.name, detail["size"], detail["size"], location=tuple(detail["place"]))
             data = self.archive.read(entry, resources.settings.max_image_bytes)
             photo = analyse_photo(resources, data, _make_request(item, self.message))
         except Unreadable as error:
@@ -90,7 +90,7 @@ class BatchEnrolment:
             session.execute(update(JobItem), [make_item_key(self.job, item.number) | {"detail": item.detail}])
         return self._analyse(item)
 
-    def _store(self, analysed: list[AnalysedItem], photos: list[AnalysedPhoto], ready: Prepared) -> None:
+    def _store(self, analysed: list[AnalysedItem], photos: list[AnalysedPhoto], ready: PreparedPhotos) -> None:
         def record(session: Session, outcomes: list[EnrolmentOutcome]) -> None:
             record_outcomes(session, self.job, self.context.job_id, analysed, outcomes)
 

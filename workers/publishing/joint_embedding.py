@@ -33,7 +33,7 @@ def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: 
 
     Raises CropGone, Interrupted.
     """
-    rows = [np.empty((len(faces), index_builder.embedding_size(m, task)), np.float32) for m in models]
+    rows = [np.empty((len(faces), index_builder.find_embedding_size(m, task)), np.float32) for m in models]
     for start in range(0, len(faces), CHUNK):
         context.progress(start, len(faces))
         part = faces[start : start + CHUNK]
@@ -49,7 +49,7 @@ def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: 
 def _embedded(
     model: Model, task: str, faces: Sequence[FaceRecord], known: Stored, fresh: Rows, row_of: dict[int, int]
 ) -> Rows:
-    result = np.empty((len(faces), index_builder.embedding_size(model, task)), np.float32)
+    result = np.empty((len(faces), index_builder.find_embedding_size(model, task)), np.float32)
     missing = [i for i, face in enumerate(faces) if face.pk not in known]
     result[missing] = model.embed(fresh[[row_of[i] for i in missing]], task)
     for i, face in enumerate(faces):

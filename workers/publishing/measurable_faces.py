@@ -65,12 +65,12 @@ class MeasurableFaces:
 
 def read_measurable_faces(context: JobContext, collection: str, task: str, models: Sequence[str]) -> MeasurableFaces:
     """Of a task of a collection, as the tables are now. Raises NotFound, ml.Corrupt, ml.Unavailable (a model)."""
-    generations = context.resources.generations
+    model_store = context.resources.models
     with at_one_moment(context.resources.database) as session:
         if session.get(Collection, collection) is None:
             raise NotFound(f"no collection {collection!r}")
-        exposures = tuple(trace_exposure(session, generations, model, [collection]) for model in models)
-        plan = _make_plan(collection, task, [generations.get(m) for m in reversed(models)])
+        exposures = tuple(trace_exposure(session, model_store, model, [collection]) for model in models)
+        plan = _make_plan(collection, task, [model_store.get(m) for m in reversed(models)])
         snapshot = training_data.record_snapshot(session, Training(snapshot={}), plan)
         data = training_data.read_training_data(session, plan, snapshot)
         seen = tuple(find_learned_faces(session, exposed, data) for exposed in exposures)

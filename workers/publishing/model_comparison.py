@@ -97,7 +97,8 @@ def _list_evidence(measurable: MeasurableFaces, collection: str, models: Sequenc
 
 def _compare(context: JobContext, measurable: MeasurableFaces, task: str, faces: Mask) -> ModelComparison:
     models = [exposed.measured_as for exposed in measurable.exposures]
-    chosen, distractors = _sample_faces(measurable, faces, max(index_builder.embedding_size(m, task) for m in models))
+    dim = max(index_builder.find_embedding_size(m, task) for m in models)
+    chosen, distractors = _sample_faces(measurable, faces, dim)
     if measurable.count_searchable(faces) < MIN_PEOPLE:
         chosen, distractors = np.empty(0, np.int64), []
     pairs = (

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Embedding, Face
 from app.errors import NotFound
-from app.publishing.pointers import faces_without_embedding
+from app.publishing.pointers import select_faces_without_embedding
 from app.storage.embedding_codec import encode_embeddings
 from ml.model import Model
 from ml.types import Rows
@@ -27,7 +27,7 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
     after, missed = 0, -1
     while True:
         with reading(context.resources.database) as session:
-            wanted = faces_without_embedding(collection, model.id, tasks).where(Face.pk > after).limit(BATCH)
+            wanted = select_faces_without_embedding(collection, model.id, tasks).where(Face.pk > after).limit(BATCH)
             faces = list(session.scalars(wanted))
             session.expunge_all()
         if not faces:

@@ -37,7 +37,7 @@ def load_current_models(context: JobContext, prepared: PreparedData, tasks: Sequ
                 tasks_of.setdefault(deployment.champion, []).append(task)
         current_models = []
         for champion, served in tasks_of.items():
-            exposure = trace_exposure(session, context.resources.generations, champion, plan.collections)
+            exposure = trace_exposure(session, context.resources.models, champion, plan.collections)
             learned = find_learned_faces(session, exposure, data)
             seen = len(np.unique(data.people[learned & prepared.held_out]))
             model = exposure.measured_as

@@ -49,13 +49,13 @@ class Exposure:
     elsewhere: tuple[str, ...]
 
 
-def trace_exposure(session: Session, generations: ModelStore, model: str, collections: Sequence[str]) -> Exposure:
+def trace_exposure(session: Session, model_store: ModelStore, model: str, collections: Sequence[str]) -> Exposure:
     """Of a model to collections. Raises NotFound, ml.Corrupt, ml.Unavailable."""
-    own = generations.get(model)
-    lineage = list(_trace_lineage(session, generations, own, collections, as_holdout=False))
-    holdout = generations.find_holdout(model)
+    own = model_store.get(model)
+    lineage = list(_trace_lineage(session, model_store, own, collections, as_holdout=False))
+    holdout = model_store.find_holdout(model)
     if holdout is not None and any(isinstance(part, CollectionFit) for part in lineage):
-        lineage = list(_trace_lineage(session, generations, own, collections, as_holdout=True))
+        lineage = list(_trace_lineage(session, model_store, own, collections, as_holdout=True))
         own = holdout
     fits = tuple(part for part in lineage if isinstance(part, CollectionFit))
     return Exposure(own, fits, tuple(dict.fromkeys(part for part in lineage if isinstance(part, str))))
@@ -89,26 +89,26 @@ def _is_known(face: FaceRecord, elsewhere: tuple[str, ...], shared: set[str]) ->
 
 
 def _trace_lineage(
-    session: Session, generations: ModelStore, model: Model, collections: Sequence[str], *, as_holdout: bool
+    session: Session, model_store: ModelStore, model: Model, collections: Sequence[str], *, as_holdout: bool
 ) -> Iterator[CollectionFit | str]:
     """Its own fit and those it went on from: on the collections, or the names of others."""
     if not model.embedder.needs_fit:
         return
     changes = model.provenance.get("changes", {})
     for name in changes:
-        yield _read_fit(session, generations, model, name, as_holdout) if name in collections else name
+        yield _read_fit(session, model_store, model, name, as_holdout) if name in collections else name
     start = (model.provenance.get("plan") or {}).get("start_from")
     if start:
-        further = as_holdout and generations.find_holdout(start) is not None
-        yield from _trace_lineage(session, generations, generations.get(start), collections, as_holdout=further)
+        further = as_holdout and model_store.find_holdout(start) is not None
+        yield from _trace_lineage(session, model_store, model_store.get(start), collections, as_holdout=further)
 
 
 def _read_fit(
-    session: Session, generations: ModelStore, model: Model, collection: str, as_holdout: bool
+    session: Session, model_store: ModelStore, model: Model, collection: str, as_holdout: bool
 ) -> CollectionFit:
     row = session.get(ModelRecord, model.id)
     made_at = row.created_at if row is not None else np.inf
-    holdout = generations.find_holdout(model.id) if as_holdout else None
+    holdout = model_store.find_holdout(model.id) if as_holdout else None
     share = float(holdout.provenance["holdout"]) if holdout is not None else 0.0
     if _is_recreated(session, model, collection, made_at):
         return CollectionFit(collection, 0, frozenset(), share, change=-1)

@@ -26,7 +26,7 @@ def train_candidate(
     plan = learn_vocabularies(context, plan, learned_faces, reporter.phase("vocabulary", 0, 20))
     rows = describe_faces(context, plan.recipe, data.faces, reporter.phase("describe", 20, 200))
     prepared = PreparedData(plan, data, held_out, rows)
-    start = load_start(context.resources.generations, plan.start_from)
+    start = load_start(context.resources.models, plan.start_from)
     holdout_embedder = fit_without_held_out(prepared, start, reporter.phase("fit", 200, 580))
     measurement = measure_candidate(context, prepared, holdout_embedder)
     progress = reporter.phase("refit", 620, 1000) if holdout_embedder else reporter.phase("fit", 200, 1000)

@@ -1,4 +1,4 @@
-"""`likeness evaluate`: published protocols (`lfw`) and open sets (`openset`), by the API of a service of its own."""
+"""`likeness evaluate`: measure methods by published protocols (`lfw`) and open sets, on a service of its own."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.cli.client import console, told, wait
+from app.cli.client import console, read_answer, wait_for_job
 from app.cli.datasets import lfw
 from app.cli.datasets.evaluate_openset import choose_rows, evaluate_openset, show_openset, write_json
-from app.cli.private_service import service
+from app.cli.private_service import run_service
 from app.config import DLIB_RESNET, LBP
 from app.storage.recognisers.catalogue import DLIB_OPTIONS
 from ml import registry
@@ -22,7 +22,7 @@ from ml.evaluation.records import EvaluationReport
 COLLECTION = "lfw"
 CLOSED, UNSEEN, PAIRS = "queries", "disjoint", "pairs"
 KINDS = {CLOSED: "retrieval", UNSEEN: "disjoint", PAIRS: "verification"}
-EXPLAINED = "queries: closed set, 423; disjoint: people apart from training"
+PROTOCOL_NOTE = "queries: closed set, 423; disjoint: people apart from training"
 RANKED, JUDGED = ("map", "1-call@1", "1-call@10"), ("accuracy", "auc", "eer")
 METHODS: dict[str, dict[str, Any]] = {
     "L2": {"method": "l2"},
@@ -44,7 +44,7 @@ def evaluate(
     ],
     draws: Annotated[int, typer.Option(min=1, max=10, help="protocol files of each kind, averaged")] = 3,
     only: Annotated[
-        list[str] | None, typer.Option(help="only the methods whose names begin so; may be repeated")
+        list[str] | None, typer.Option(help="only methods whose names begin like this; may be repeated")
     ] = None,
     manifest: Annotated[
         list[Path] | None,
@@ -53,21 +53,23 @@ def evaluate(
     pairs: Annotated[
         bool, typer.Option(help="judge the ten folds of pairs.txt as well: fifteen fits more a method")
     ] = False,
-    home: Annotated[Path, typer.Option(help="kept, so that the next run imports nothing")] = Path(".likeness/evaluate"),
+    home: Annotated[Path, typer.Option(help="home of the service, which the next run uses again")] = Path(
+        ".likeness/evaluate"
+    ),
     recogniser: Annotated[
         list[str] | None, typer.Option(help="openset: by these; may be repeated; default: dlib_resnet and lbp")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="write the rows as JSON")] = None,
     plots: Annotated[Path | None, typer.Option(help="write DET, ROC and CMC of every row, as one HTML page")] = None,
 ) -> None:
-    """Import LFW through HTTP once; then, for each method, fit on the training side and rank the whole gallery.
+    """Import LFW once; then, for each method, fit on the training side and rank the whole gallery.
 
-    openset: for each recogniser, half of some people held out are enrolled and half are strangers who search.
+    openset: for each recogniser, half of the held-out people are enrolled, and the other half are strangers.
     """
     manifests = name_manifests(manifest or [])
     if dataset == "openset":
         rows_asked = choose_rows(recogniser, list(manifests), home)
-        with service(home, import_roots=json.dumps([str(data.resolve())]), **make_settings(manifests)) as client:
+        with run_service(home, import_roots=json.dumps([str(data.resolve())]), **make_settings(manifests)) as client:
             measured = evaluate_openset(client, data, rows_asked, draws)
         show_openset(measured, draws)
         write_json(measured, out)
@@ -76,16 +78,16 @@ def evaluate(
         raise typer.BadParameter("there are: lfw, openset", param_hint="DATASET")
     methods = choose_methods(list(manifests), only or [""])
     source = lfw.LfwDataset(data)
-    with service(home, **make_settings(manifests)) as client:
-        _import(client, source)
+    with run_service(home, **make_settings(manifests)) as client:
+        _import_lfw(client, source)
         rows: list[dict[str, Any]] = []
         for name, options in methods.items():
             for protocol in (CLOSED, UNSEEN, PAIRS) if pairs else (CLOSED, UNSEEN):
                 first = next((r["evaluation"] for r in rows if r["protocol"] == protocol), None)
-                rows.append(_row(client, source, name, options, protocol, draws, first))
-    _show([r for r in rows if r["protocol"] != PAIRS], RANKED, f"mean of {draws} draws ± SD; {EXPLAINED}")
+                rows.append(_evaluate_row(client, source, name, options, protocol, draws, first))
+    _print_table([r for r in rows if r["protocol"] != PAIRS], RANKED, f"mean of {draws} draws ± SD; {PROTOCOL_NOTE}")
     if pairs:
-        _show([r for r in rows if r["protocol"] == PAIRS], JUDGED, "ten folds of pairs, mean ± SD over folds")
+        _print_table([r for r in rows if r["protocol"] == PAIRS], JUDGED, "ten folds of pairs, mean ± SD over folds")
     if out is not None:
         out.write_text(json.dumps(rows, indent=1))
     if plots is not None:
@@ -105,41 +107,41 @@ def name_manifests(paths: list[Path]) -> dict[str, Path]:
 
 
 def choose_methods(recognisers: list[str], only: list[str]) -> dict[str, dict[str, Any]]:
-    """The rows of the table: the training of each.
+    """Return the rows of the table: name -> request for a training.
 
-    recognisers: names of the manifests that are given; only: see `evaluate`
+    recognisers: names of the manifests of the caller; only: see `evaluate`
     """
-    given: dict[str, dict[str, Any]] = {
+    networks: dict[str, dict[str, Any]] = {
         f"{name}, cosine": {"method": "cosine", "descriptor": name} for name in recognisers
     }
     if is_installed():
-        given["dlib_resnet, cosine"] = {
+        networks["dlib_resnet, cosine"] = {
             "method": "cosine",
             "descriptor": {"name": DLIB_RESNET, "options": DLIB_OPTIONS},
         }
     begins = tuple(word.lower() for word in only)
-    return {name: options for name, options in (METHODS | given).items() if name.lower().startswith(begins)}
+    return {name: options for name, options in (METHODS | networks).items() if name.lower().startswith(begins)}
 
 
 def make_settings(manifests: dict[str, Path]) -> dict[str, str]:
-    """The settings of the service: its recognisers are the caller's files."""
+    """Return the settings of the service, with the manifests of the caller."""
     paths = {name: str(path.resolve()) for name, path in manifests.items()}
     return {"default_recogniser": LBP, "descriptor_manifests": json.dumps(paths)}
 
 
-def _import(client: httpx.Client, source: lfw.LfwDataset) -> None:
-    told(client.put(f"/v1/collections/{COLLECTION}", json={"description": "Labeled Faces in the Wild"}))
-    if told(client.get(f"/v1/collections/{COLLECTION}"))["face_count"]:
+def _import_lfw(client: httpx.Client, source: lfw.LfwDataset) -> None:
+    read_answer(client.put(f"/v1/collections/{COLLECTION}", json={"description": "Labeled Faces in the Wild"}))
+    if read_answer(client.get(f"/v1/collections/{COLLECTION}"))["face_count"]:
         return
     for archive in source.archives:
         with archive.open("rb") as body:
             headers = {"Content-Type": "application/x-tar"}
             answer = client.post(f"/v1/collections/{COLLECTION}:import", content=body, headers=headers)
-        job = wait(client, answer, f"import {archive.name}")
+        job = wait_for_job(client, answer, f"import {archive.name}")
         console.print(f"{job['progress']['done']:,} enrolled, {job['progress']['failed']:,} refused")
 
 
-def _row(
+def _evaluate_row(
     client: httpx.Client,
     source: lfw.LfwDataset,
     name: str,
@@ -157,29 +159,29 @@ def _row(
         "training": {"descriptor": "lbp"} | options,
         "against": against,
     }
-    job = wait(client, client.post("/v1/evaluations", json=body), f"{name}, {protocol}")
+    job = wait_for_job(client, client.post("/v1/evaluations", json=body), f"{name}, {protocol}")
     return {"method": name, "protocol": protocol, **job["result"]}
 
 
-def _show(rows: list[dict[str, Any]], figures: tuple[str, ...], title: str) -> None:
-    """The last column compares with the first method's row of the same protocol, on the same queries or folds."""
+def _print_table(rows: list[dict[str, Any]], figures: tuple[str, ...], title: str) -> None:
+    """Print the table. The last column compares with the first method, on the same queries or folds."""
     against = f"{figures[0]} against {rows[0]['method']}"
     table = Table("method", "protocol", *figures, against, "seconds a fit", title=f"LFW deep-funneled, {title}")
     for row in rows:
         report = row["report"]
-        shown = [_cell(report, figure) for figure in figures]
+        shown = [_format_figure(report, figure) for figure in figures]
         seconds = report["mean"].get("fit_seconds", 0.0)
-        table.add_row(row["method"], row["protocol"], *shown, _difference(report, figures[0]), f"{seconds:.0f}")
+        table.add_row(row["method"], row["protocol"], *shown, _format_difference(report, figures[0]), f"{seconds:.0f}")
     console.print(table)
 
 
-def _cell(report: dict[str, Any], figure: str) -> str:
+def _format_figure(report: dict[str, Any], figure: str) -> str:
     spread = report["sd"].get(figure)
     return f"{100 * report['mean'][figure]:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
 
 
-def _difference(report: dict[str, Any], figure: str) -> str:
-    """In points, with its 95 % interval and the p of the permutation test."""
+def _format_difference(report: dict[str, Any], figure: str) -> str:
+    """Format the difference in points, with its 95 % interval and the p of the permutation test."""
     if "against" not in report:
         return ""
     difference = report["against"]["difference"][figure]

@@ -1,4 +1,4 @@
-"""`likeness evaluate openset`: who is named, and who wrongly, where strangers search too; through the API."""
+"""`likeness evaluate openset`: measure through the API how often searches name enrolled people and strangers."""
 
 import json
 from dataclasses import dataclass
@@ -9,22 +9,23 @@ import httpx
 import typer
 from rich.table import Table
 
-from app.cli.client import console, told, wait
+from app.cli.client import console, read_answer, wait_for_job
 from app.cli.datasets.lfw import LfwDataset
 from app.config import Settings
 from app.storage.recognisers.catalogue import DLIB_OPTIONS, DLIB_RESNET, LBP, list_recognisers
 
 COLLECTION = "openset"
-RATES = {"0.01": "1 %", "0.1": "10 %"}
-EXPLAINED = (
-    "FNIR: share of searches for enrolled people that do not name the right one. At FPIR x: where so many strangers "
-    "are named. Own threshold: where the gallery, without the strangers, puts it for a rate of 1 %. [95 % over people]"
+RATE_LABELS = {"0.01": "1 %", "0.1": "10 %"}
+EXPLANATION = (
+    "FNIR: share of enrolled people's searches that do not name the right person. At FPIR x: at the threshold where "
+    "this share of strangers is named. Own threshold: the one that the gallery chooses for a rate of 1 %, without the "
+    "strangers. [95 % over people]"
 )
 
 
 @dataclass(frozen=True)
 class RecogniserRow:
-    """A row of the table: what faces are described by (a training's `descriptor`), and compared by (its `method`)."""
+    """A row of the table: the `descriptor` and the `method` of a training."""
 
     name: str
     descriptor: dict[str, Any]
@@ -53,7 +54,7 @@ def choose_rows(names: list[str] | None, manifests: list[str], home: Path) -> li
 
 
 def evaluate_openset(client: httpx.Client, data: Path, rows: list[RecogniserRow], draws: int) -> list[dict[str, Any]]:
-    """Import the photos where they are not there yet; a measurement by the protocol `openset` for each row."""
+    """Import the photos unless they are there already, and evaluate each row by the protocol `openset`."""
     _import_photos(client, data)
     results = []
     for row in rows:
@@ -63,47 +64,51 @@ def evaluate_openset(client: httpx.Client, data: Path, rows: list[RecogniserRow]
             "draws": draws,
             "training": {"method": row.method, "descriptor": row.descriptor},
         }
-        job = wait(client, client.post("/v1/evaluations", json=body), row.name)
+        job = wait_for_job(client, client.post("/v1/evaluations", json=body), row.name)
         results.append({"recogniser": row.name, "method": row.method, **job["result"]})
     return results
 
 
 def _import_photos(client: httpx.Client, data: Path) -> None:
-    """LFW's archives where the folder holds them, else the folder itself as <person>/<photo>."""
+    """Import LFW's archives if the folder has them, otherwise the folder itself as <person>/<photo>."""
     path = f"/v1/collections/{COLLECTION}"
-    told(client.put(path, json={"description": f"open-set evaluation of {data.name}"}))
-    if told(client.get(path))["face_count"]:
+    read_answer(client.put(path, json={"description": f"open-set evaluation of {data.name}"}))
+    if read_answer(client.get(path))["face_count"]:
         return
     archives = LfwDataset(data).archives
     for archive in archives:
         with archive.open("rb") as body:
             answer = client.post(f"{path}:import", content=body, headers={"Content-Type": "application/x-tar"})
-        wait(client, answer, f"import {archive.name}")
+        wait_for_job(client, answer, f"import {archive.name}")
     if not archives:
-        wait(client, client.post(f"{path}:import", json={"directory": str(data.resolve())}), f"import {data.name}")
+        wait_for_job(
+            client, client.post(f"{path}:import", json={"directory": str(data.resolve())}), f"import {data.name}"
+        )
 
 
 def show_openset(results: list[dict[str, Any]], draws: int) -> None:
-    """One line a recogniser."""
-    columns = [f"FNIR at FPIR {rate}" for rate in RATES.values()]
+    """Print a table with one line for each recogniser."""
+    columns = [f"FNIR at FPIR {rate}" for rate in RATE_LABELS.values()]
     table = Table(
         "recogniser", "right first", *columns, "own threshold: FPIR", "FNIR", title=f"Open set, {draws} draws, %"
     )
     for result in results:
         report = result["report"]
-        found = report["open_set"]
-        if found is None:
-            console.print(f"{result['recogniser']}: there were not both people enrolled and strangers among the probes")
+        open_set = report["open_set"]
+        if open_set is None:
+            console.print(f"{result['recogniser']}: the draws did not have both enrolled people and strangers")
             continue
-        own = found["decided"]["0.01"]
-        decided = [describe(own["fpir"]), describe(own["fnir"])] if own else ["too few people", "-"]
-        right = describe(report["pooled"]["ncall"]["1"])
-        table.add_row(result["recogniser"], right, *(describe(found["fnir"][rate]) for rate in RATES), *decided)
+        own = open_set["decided"]["0.01"]
+        decided = [format_interval(own["fpir"]), format_interval(own["fnir"])] if own else ["too few people", "-"]
+        right = format_interval(report["pooled"]["ncall"]["1"])
+        table.add_row(
+            result["recogniser"], right, *(format_interval(open_set["fnir"][rate]) for rate in RATE_LABELS), *decided
+        )
     console.print(table)
-    console.print(EXPLAINED, soft_wrap=True)
+    console.print(EXPLANATION, soft_wrap=True)
 
 
-def describe(interval: dict[str, float]) -> str:
+def format_interval(interval: dict[str, float]) -> str:
     return f"{100 * interval['value']:.1f} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
 
 

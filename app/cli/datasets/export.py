@@ -1,4 +1,4 @@
-"""`likeness export-embeddings`: so that anyone can score a method with code of their own."""
+"""`likeness export-embeddings`: fit a method and write its embeddings, to be scored by other programs."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from app.cli.client import bar, console
+from app.cli.client import console, open_progress
 from app.cli.datasets import features, lfw
 from ml import registry
 from ml.embedders.base import Embedder, TaskData, TrainingSet
@@ -20,26 +20,30 @@ def export_embeddings(
     data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder of the data")],
     method: Annotated[str, typer.Option(help="an embedder: l2, cosine, wpca, ldml, clml, ...")],
     protocol: Annotated[str, typer.Option(help="a file queries-K.txt or disjoint-K.txt, or view2:F")],
-    out: Annotated[Path, typer.Option(help="FILE.npz: x (n, d) float32, f (n,) names, metric: l2, ip, or a sentence")],
+    out: Annotated[
+        Path, typer.Option(help="FILE.npz: x (n, d) float32, f (n,) names, metric: l2, ip, or a description")
+    ],
     descriptor: Annotated[
         str, typer.Option(help="lbp, sift, fisher, ..., the path of a manifest, or several: lbp+sift")
     ] = "lbp",
-    dim: Annotated[int | None, typer.Option(help="d; not for those that have none, as l2 and cosine")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="of the method, NAME=VALUE; may be repeated")] = None,
+    dim: Annotated[int | None, typer.Option(help="d; for methods that have this option, unlike l2 and cosine")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="an option of the method, NAME=VALUE; may be repeated")
+    ] = None,
     seed: int = 0,
     cache: Annotated[Path, typer.Option(help="where crops are kept between runs")] = Path(".likeness/cache/lfw"),
 ) -> None:
-    """Fit a method on the training side of a protocol file and write everyone's embedding for the identity task."""
+    """Fit a method on the training side of a protocol file, and write the embeddings of all faces for identity."""
     if dataset != "lfw":
         raise typer.BadParameter("there is: lfw", param_hint="DATASET")
-    embedder = _embedder(method, seed, ({"dim": dim} if dim else {}) | _options(option or []))
-    names, crops = lfw.crops(lfw.LfwDataset(data), cache)
+    embedder = _build_embedder(method, seed, ({"dim": dim} if dim else {}) | _parse_options(option or []))
+    names, crops = lfw.load_crops(lfw.LfwDataset(data), cache)
     folder = lfw.LfwDataset(data).protocol if ":" in protocol else Path(protocol).parent
     sides = protocols.read(Path(protocol).name, folder, names)
-    recipe = features.recipe(descriptor, crops, sides.training, cache.resolve(), seed)
-    rows = features.describe(recipe, crops, cache)
-    learned = training_set(rows[sides.training], [names[i] for i in sides.training], recipe.blocks)
-    with bar() as progress:
+    recipe = features.build_recipe(descriptor, crops, sides.training, cache.resolve(), seed)
+    rows = features.describe_crops(recipe, crops, cache)
+    learned = build_training_set(rows[sides.training], [names[i] for i in sides.training], recipe.blocks)
+    with open_progress() as progress:
         shown = progress.add_task(f"fit {method} on {len(sides.training):,} faces", total=None)
         embedder.fit(learned, progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps))
     exported = embedder.metric.to_portable(embedder.embed(rows))
@@ -48,18 +52,18 @@ def export_embeddings(
     if exported.max_error:
         [exact] = exported.extra
         console.print(
-            f"{method} has a score of its own; ip is it and a constant, to {exported.max_error:.1g}; exact: {exact}"
+            f"{method} has its own score: ip equals it and a constant, within {exported.max_error:.1g}; exact: {exact}"
         )
 
 
-def training_set(rows: Rows, names: list[str], blocks: tuple[int, ...] = ()) -> TrainingSet:
-    """Identity by the first folder of the name."""
+def build_training_set(rows: Rows, names: list[str], blocks: tuple[int, ...] = ()) -> TrainingSet:
+    """Build the training data of (n, d) rows, with the first folder of each name as its person."""
     _, people = np.unique([name.split("/")[0] for name in names], return_inverse=True)
     task = TaskData("identity", np.arange(len(rows)), people.astype(np.float64), people.astype(np.int64))
     return TrainingSet(rows, (task,), blocks)
 
 
-def _embedder(method: str, seed: int, options: dict[str, Any]) -> Embedder:
+def _build_embedder(method: str, seed: int, options: dict[str, Any]) -> Embedder:
     if method not in registry.names("embedders"):
         raise typer.BadParameter(f"there are: {', '.join(registry.names('embedders'))}", param_hint="--method")
     try:
@@ -69,13 +73,13 @@ def _embedder(method: str, seed: int, options: dict[str, Any]) -> Embedder:
     return made
 
 
-def _options(given: list[str]) -> dict[str, Any]:
-    """`k=16`, `unit=true`, `start=wpca`: a value is JSON, or else text."""
+def _parse_options(given: list[str]) -> dict[str, Any]:
+    """Parse options such as `k=16`, `unit=true` and `start=wpca`. A value that is not JSON is text."""
     parts = [one.partition("=")[::2] for one in given]
-    return {name: _value(text) for name, text in parts}
+    return {name: _parse_value(text) for name, text in parts}
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""LFW and its protocol files, as `evaluate` and `export-embeddings` take them."""
+"""Read LFW and its protocol files, for `evaluate` and `export-embeddings`."""
 
 import tarfile
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ import typer
 from filelock import FileLock
 from joblib import cpu_count
 
-from app.cli.client import bar
+from app.cli.client import open_progress
 from ml import images
 from ml.pipeline import FrontEnd, default_front_end
 from ml.types import AlignedFace, CropKind, Crops, Image
 
-KINDS: tuple[CropKind, ...] = ("grey", "colour")
-CHUNK = 64
+CROP_KINDS: tuple[CropKind, ...] = ("grey", "colour")
+PHOTOS_PER_CHUNK = 64
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LfwDataset:
         return self.data / "lfw-protocol"
 
     def photos(self) -> Iterator[tuple[str, bytes]]:
-        """(`Name/Name_0001.jpg`, bytes) of all. Exits with a sentence where there are none."""
+        """Yield (`Name/Name_0001.jpg`, bytes) of all photos. Raises typer.BadParameter if there are none."""
         folder = self.data / "lfw"
         if not self.archives and not folder.is_dir():
             raise typer.BadParameter(
@@ -59,45 +59,47 @@ class PhotoSource(Protocol):
     def photos(self) -> Iterator[tuple[str, bytes]]: ...
 
 
-def crops(source: PhotoSource, cache: Path) -> tuple[list[str], dict[CropKind, Crops]]:
-    """The centre face of every photo, in order of the names; cut once and kept in `cache`. A process that asks while
-    another cuts them waits for it."""
+def load_crops(source: PhotoSource, cache: Path) -> tuple[list[str], dict[CropKind, Crops]]:
+    """Return the names of all photos and the crops of their centre faces, (N, ...) of each kind, cached in `cache`.
+
+    While another process cuts the crops, this one waits.
+    """
     names_file = cache / "names.txt"
     with FileLock(cache / "names.lock"):
         if not names_file.exists():
-            _cut(source, cache)
+            _cut_crops(source, cache)
     names = names_file.read_text().splitlines()
-    return names, {kind: np.load(cache / f"{kind}.npy", mmap_mode="r") for kind in KINDS}
+    return names, {kind: np.load(cache / f"{kind}.npy", mmap_mode="r") for kind in CROP_KINDS}
 
 
-def _cut(source: PhotoSource, cache: Path) -> None:
+def _cut_crops(source: PhotoSource, cache: Path) -> None:
     photos = sorted(source.photos())
-    chunks = [photos[i : i + CHUNK] for i in range(0, len(photos), CHUNK)]
-    with bar() as progress, ProcessPoolExecutor(cpu_count()) as pool:
+    chunks = [photos[i : i + PHOTOS_PER_CHUNK] for i in range(0, len(photos), PHOTOS_PER_CHUNK)]
+    with open_progress() as progress, ProcessPoolExecutor(cpu_count()) as pool:
         shown = progress.add_task(f"cut faces, {cache.name}", total=len(photos))
-        parts: dict[CropKind, list[Image]] = {kind: [] for kind in KINDS}
-        for faces in pool.map(_faces, chunks):
+        parts: dict[CropKind, list[Image]] = {kind: [] for kind in CROP_KINDS}
+        for faces in pool.map(_align_photos, chunks):
             for face in faces:
-                for kind in KINDS:
+                for kind in CROP_KINDS:
                     parts[kind].append(face.crops[kind])
             progress.advance(shown, len(faces))
-    for kind in KINDS:
+    for kind in CROP_KINDS:
         np.save(cache / f"{kind}.npy", np.stack(parts[kind]))
     (cache / "names.txt").write_text("\n".join(name for name, _ in photos) + "\n")
 
 
-def _faces(photos: list[tuple[str, bytes]]) -> list[AlignedFace]:
+def _align_photos(photos: list[tuple[str, bytes]]) -> list[AlignedFace]:
     front_end = default_front_end()
-    return [centre_face(front_end, images.read(data)) for _, data in photos]
+    return [find_centre_face(front_end, images.read(data)) for _, data in photos]
 
 
-def centre_face(front_end: FrontEnd, image: Image) -> AlignedFace:
-    """The face nearest the middle of the photo; where none is found, the photo as it was funneled."""
+def find_centre_face(front_end: FrontEnd, image: Image) -> AlignedFace:
+    """Return the face nearest the middle of the photo; if there is none, the whole photo as an aligned face."""
     height, width = image.shape[:2]
 
-    def off(face: AlignedFace) -> float:
+    def distance_from_middle(face: AlignedFace) -> float:
         box = face.box
         return float(np.hypot(box.x + box.width / 2 - width / 2, box.y + box.height / 2 - height / 2))
 
     faces = front_end.faces(image)
-    return min(faces, key=off) if faces else front_end.aligned(image)
+    return min(faces, key=distance_from_middle) if faces else front_end.aligned(image)

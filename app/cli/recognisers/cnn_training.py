@@ -9,7 +9,7 @@ import typer
 from joblib import cpu_count
 from rich.progress import Progress, TaskID
 
-from app.cli.client import bar, console
+from app.cli.client import console, open_progress
 from app.threads import set_threads
 from ml.errors import LikenessError
 
@@ -59,7 +59,7 @@ def train_cnn(
             net=net, head=cast("Head", head), width=width, batch=batch, margin=margin, bf16=bf16, seed=seed,
             hours=hours, steps=steps, every=every, patience=patience,
         )  # fmt: skip
-        with join_process_group(device) as group, bar(group.rank == 0) as shown:
+        with join_process_group(device) as group, open_progress(group.rank == 0) as shown:
             if group.rank == 0:
                 prepare_crops(data, path, identities, _aligning(shown))
             group.broadcast(0)  # wait until the first process has written the crops

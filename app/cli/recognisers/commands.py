@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import connect, console, told
+from app.cli.client import connect, console, read_answer
 from app.cli.recognisers.addition import add
 from app.cli.recognisers.cnn_training import train_cnn
 from app.cli.recognisers.pinned_files import PinnedFile, read_pinned
@@ -36,7 +36,7 @@ def list_(
     """
     if url or os.environ.get("LIKENESS_KEY"):
         with connect(url) as client:
-            rows: list[dict[str, Any]] = told(client.get("/v1/recognisers"))["recognisers"]
+            rows: list[dict[str, Any]] = read_answer(client.get("/v1/recognisers"))["recognisers"]
         where = "the service"
     else:
         settings = Settings.from_env(os.environ)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import connect, console, told, wait
+from app.cli.client import connect, console, read_answer, wait_for_job
 
 Collection = Annotated[str, typer.Option(help="id of the collection")]
 Url = Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")]
@@ -20,7 +20,7 @@ def use(
     body = {"recogniser": name} | ({"override": True, "reason": override} if override else {})
     with connect(url) as client:
         answer = client.post(f"/v1/collections/{collection}:use-recogniser", json=body)
-        result = wait(client, answer, f"describe by {name}, publish")
+        result = wait_for_job(client, answer, f"describe by {name}, publish")
     _show_result(result.get("result") or result, collection, name)
 
 
@@ -33,6 +33,6 @@ def rollback(collection: Collection, url: Url = None) -> None:
     """Let what served before serve again, at once; twice is back and forth."""
     with connect(url) as client:
         path = f"/v1/collections/{collection}/deployments/identity"
-        wait(client, client.post(f"{path}:rollback"), "roll back")
-        serving = told(client.get(path))["champion"]
+        wait_for_job(client, client.post(f"{path}:rollback"), "roll back")
+        serving = read_answer(client.get(path))["champion"]
     console.print(f"{collection} is searched by the model {serving} again", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What every kind of archive promises, and what is refused of all of them."""
+"""The interface of all kinds of archives, and the checks that all their entries must pass."""
 
 import re
 from abc import ABC, abstractmethod
@@ -12,15 +12,20 @@ from app.errors import Invalid, TooLarge
 
 Kind = Literal["file", "folder", "link", "special"]
 
-LONGEST_PATH = 1024
-HIDDEN = ("__MACOSX", "Thumbs.db", "desktop.ini")
-DRIVE = re.compile(r"^[A-Za-z]:")
-SMALL = 65_536  # bytes; below it a high ratio harms nobody
+MAX_PATH_CHARACTERS = 1024
+HIDDEN_NAMES = ("__MACOSX", "Thumbs.db", "desktop.ini")
+DRIVE_PATTERN = re.compile(r"^[A-Za-z]:")
+MIN_BYTES_FOR_RATIO = 65_536
+"""A smaller entry may have any ratio of unpacked to packed bytes."""
 
 
 @dataclass(frozen=True)
 class ArchiveLimits:
-    """Of one archive. ratio: unpacked over packed bytes."""
+    """The limits of one archive.
+
+    entries: their number; unpacked: bytes of all entries; ratio: unpacked over packed bytes of one entry;
+    photo: bytes of one photo
+    """
 
     entries: int
     unpacked: int
@@ -39,37 +44,37 @@ class ArchiveLimits:
 
 @dataclass(frozen=True)
 class Entry:
-    """A member as its archive lists it. place: what the archive needs to find its bytes again."""
+    """A member as its archive lists it. size, packed: bytes; location: numbers by which the archive finds its bytes"""
 
     name: str
     size: int
     packed: int
     kind: Kind = "file"
-    place: tuple[int, ...] = ()
+    location: tuple[int, ...] = ()
 
     @property
     def folder(self) -> str | None:
-        """The first folder of its path: whose photo it is."""
+        """The first folder of its path, which names the subject; None if it is in no folder."""
         parts = PurePosixPath(self.name).parts
         return parts[0] if len(parts) > 1 else None
 
 
 class Archive(ABC):
-    """Many files in one. Nothing in it is ever written to a disk under a name of its own."""
+    """An archive or a folder. Its entries are never written to the disk under their own names."""
 
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
-        """Every member in a fixed order, in bounded memory. Raises Invalid where the archive is broken."""
+        """Yield every member in a fixed order, in bounded memory. Raises Invalid if the archive is broken."""
 
     @abstractmethod
     def read(self, entry: Entry, max_bytes: int) -> bytes:
-        """Its bytes. Raises ml.Unreadable where it is damaged or longer than `most`."""
+        """Return the bytes of an entry. Raises ml.Unreadable if it is damaged or longer than `max_bytes`."""
 
 
-def checked(entries: Iterable[Entry], limits: ArchiveLimits) -> Iterator[Entry]:
-    """Those entries that are files to look at; hidden and system files are left out.
+def filter_entries(entries: Iterable[Entry], limits: ArchiveLimits) -> Iterator[Entry]:
+    """Yield the entries that are files, without hidden files and those of operating systems.
 
-    Raises Invalid (a path that leads outside, a link, a device), TooLarge (a limit, by name).
+    Raises Invalid for a path that leads out of the archive, a link or a device; TooLarge if a limit is exceeded.
     """
     count = unpacked = 0
     for entry in entries:
@@ -78,39 +83,41 @@ def checked(entries: Iterable[Entry], limits: ArchiveLimits) -> Iterator[Entry]:
             raise TooLarge(f"the archive has more than {limits.entries:,} entries", code="ArchiveTooLarge")
         if unpacked > limits.unpacked:
             raise TooLarge(f"unpacked it has more than {limits.unpacked:,} bytes", code="ArchiveTooLarge")
-        if entry.size > SMALL and entry.size > limits.ratio * max(1, entry.packed):
-            detail = f"{shown(entry.name)} unpacks to more than {limits.ratio} times its packed size"
+        if entry.size > MIN_BYTES_FOR_RATIO and entry.size > limits.ratio * max(1, entry.packed):
+            detail = f"{quote_name(entry.name)} unpacks to more than {limits.ratio} times its packed size"
             raise TooLarge(detail, code="ArchiveTooLarge")
         check_path(entry)
-        if entry.kind == "file" and not _hidden(entry.name):
+        if entry.kind == "file" and not _is_hidden(entry.name):
             yield entry
 
 
 def check_path(entry: Entry) -> None:
-    """Raises Invalid."""
+    """Raises Invalid if the entry is a link or a device, or its path is unsafe or too long."""
     name = entry.name
     if entry.kind in ("link", "special"):
-        raise refused(f"{shown(name)} is a link or a device; only files and folders are taken")
-    if name.startswith("/") or DRIVE.match(name):
-        raise refused(f"{shown(name)} has an absolute path")
+        raise make_refusal(f"{quote_name(name)} is a link or a device; only files and folders are allowed")
+    if name.startswith("/") or DRIVE_PATTERN.match(name):
+        raise make_refusal(f"{quote_name(name)} has an absolute path")
     if ".." in name.split("/"):
-        raise refused(f"{shown(name)} leads out of the archive by '..'")
-    if not name.strip("/") or "\0" in name or len(name) > LONGEST_PATH:
-        raise refused(f"{shown(name)} is not a path of 1 to {LONGEST_PATH:,} characters")
+        raise make_refusal(f"{quote_name(name)} leads out of the archive by '..'")
+    if not name.strip("/") or "\0" in name or len(name) > MAX_PATH_CHARACTERS:
+        raise make_refusal(f"{quote_name(name)} is not a path of 1 to {MAX_PATH_CHARACTERS:,} characters")
 
 
-def refused(detail: str) -> Invalid:
+def make_refusal(detail: str) -> Invalid:
+    """Make the error for an archive that is refused as a whole."""
     return Invalid(f"the archive is refused: {detail}", code="InvalidArchive")
 
 
-def shown(name: str) -> str:
+def quote_name(name: str) -> str:
+    """Quote a name for an error message, cut to 100 characters."""
     return repr(name if len(name) < 100 else name[:97] + "...")
 
 
-def clean(name: str) -> str:
-    """A path as every database takes it: forward strokes, and no bytes that are not text."""
+def clean_path(name: str) -> str:
+    """Return a path with forward slashes, and with every byte that is not valid text replaced."""
     return name.replace("\\", "/").encode("utf-8", "surrogateescape").decode("utf-8", "replace").removeprefix("./")
 
 
-def _hidden(name: str) -> bool:
-    return any((part.startswith(".") and part != ".") or part in HIDDEN for part in name.split("/"))
+def _is_hidden(name: str) -> bool:
+    return any((part.startswith(".") and part != ".") or part in HIDDEN_NAMES for part in name.split("/"))

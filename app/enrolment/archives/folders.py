@@ -1,15 +1,15 @@
-"""A folder on the server that the operator has put on the allow-list."""
+"""Read a folder of the server as an archive."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.enrolment.archives.entries import Archive, Entry, clean
+from app.enrolment.archives.entries import Archive, Entry, clean_path
 from ml.errors import Unreadable
 
 
 class Folder(Archive):
-    """Its files by name, folder after folder. Links are not followed: they may lead out of the allow-list."""
+    """The files of a folder and its subfolders, by name. Links are not followed, since they may lead elsewhere."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,7 +26,7 @@ class Folder(Archive):
                 yield from self._walk(path)
             elif path.is_file():
                 size = path.stat().st_size
-                yield Entry(clean(str(path.relative_to(self.path))), size, size)
+                yield Entry(clean_path(str(path.relative_to(self.path))), size, size)
 
     def read(self, entry: Entry, max_bytes: int) -> bytes:
         try:
@@ -36,5 +36,5 @@ class Folder(Archive):
         with os.fdopen(file, "rb") as opened:
             data = opened.read(max_bytes + 1)
         if len(data) > max_bytes:
-            raise Unreadable("ImageTooLarge", f"more than the {max_bytes:,} bytes that are taken")
+            raise Unreadable("ImageTooLarge", f"the file has more than {max_bytes:,} bytes, the limit for a photo")
         return data

@@ -1,4 +1,4 @@
-"""Who is on which photo, as a table inside the archive: `manifest.csv` or `manifest.jsonl` at its top."""
+"""Read the manifest of an archive, which says who is on which photo: `manifest.csv` or `manifest.jsonl` at its top."""
 
 import csv
 import io
@@ -10,15 +10,15 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.db.field_types import ExternalId, ExternalImageId, Metadata, Role, SubjectId
-from app.enrolment.archives.entries import refused
+from app.enrolment.archives.entries import make_refusal
 
-NAMES = ("manifest.csv", "manifest.jsonl")
-LONGEST = 256 * 2**20
-OWN = ("file", "subject", "external_id", "external_image_id", "role", "metadata")
+MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
+MAX_MANIFEST_BYTES = 256 * 2**20
+KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "metadata")
 
 
 class ManifestLine(BaseModel):
-    """One photo. Columns that are not named here become metadata."""
+    """The line of one photo. Columns other than these become metadata."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     file: Annotated[ExternalImageId, Field(min_length=1)]
@@ -30,67 +30,68 @@ class ManifestLine(BaseModel):
 
 
 class ArchiveManifest:
-    """Kept in a private file of SQLite, so that a million lines take no memory. Close it."""
+    """The lines of a manifest, in a temporary SQLite file, so that a million lines take no memory. Must be closed."""
 
     def __init__(self) -> None:
         self._table = sqlite3.connect("")
-        self._table.execute("create table lines (file text primary key, line text, taken int default 0)")
+        self._table.execute("create table lines (file text primary key, line text, used int default 0)")
 
     @classmethod
     def read(cls, data: bytes, name: str) -> Self:
-        """Raises Invalid with the number of the line that cannot be taken."""
-        made = cls()
-        rows = _csv(data) if name.endswith(".csv") else _jsonl(data)
+        """Parse a manifest, which is CSV or JSON lines by its name. Raises Invalid with the number of a bad line."""
+        manifest = cls()
+        rows = _iterate_csv(data) if name.endswith(".csv") else _iterate_json_lines(data)
         number = 0
         try:
             for row in rows:
                 entry = ManifestLine.model_validate(row)
-                made._table.execute("insert into lines values (?, ?, 0)", (entry.file, entry.model_dump_json()))
+                manifest._table.execute("insert into lines values (?, ?, 0)", (entry.file, entry.model_dump_json()))
                 number += 1
         except (ValidationError, ValueError, csv.Error) as error:
-            made.close()
+            manifest.close()
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise refused(f"line {number + 1} of {name}: {reason}") from error
+            raise make_refusal(f"line {number + 1} of {name}: {reason}") from error
         except sqlite3.IntegrityError as error:
-            made.close()
-            raise refused(f"line {number + 1} of {name} names a file for the second time") from error
-        return made
+            manifest.close()
+            raise make_refusal(f"line {number + 1} of {name} names a file for the second time") from error
+        return manifest
 
     def take(self, file: str) -> ManifestLine | None:
-        """What it says of a file of the archive."""
-        row = self._table.execute("update lines set taken = 1 where file = ? returning line", (file,)).fetchone()
+        """Return the line of a file and mark it as used; None if the manifest does not name the file."""
+        row = self._table.execute("update lines set used = 1 where file = ? returning line", (file,)).fetchone()
         return ManifestLine.model_validate_json(row[0]) if row else None
 
-    def left(self) -> Iterator[str]:
-        """Files that it names and the archive lacks."""
-        for (file,) in self._table.execute("select file from lines where taken = 0 order by file"):
+    def iterate_unused(self) -> Iterator[str]:
+        """Yield the files that the manifest names and the archive does not have."""
+        for (file,) in self._table.execute("select file from lines where used = 0 order by file"):
             yield file
 
     def close(self) -> None:
         self._table.close()
 
 
-def _csv(data: bytes) -> Iterator[dict[str, Any]]:
+def _iterate_csv(data: bytes) -> Iterator[dict[str, Any]]:
     rows = csv.DictReader(io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline=""))
     for row in rows:
         if row.pop(None, None):
             raise ValueError("it has more columns than the first line")
-        yield _folded({k: v for k, v in row.items() if v})
+        yield _fold_metadata({k: v for k, v in row.items() if v})
 
 
-def _jsonl(data: bytes) -> Iterator[dict[str, Any]]:
+def _iterate_json_lines(data: bytes) -> Iterator[dict[str, Any]]:
     for entry in io.TextIOWrapper(io.BytesIO(data), "utf-8-sig"):
         if entry.strip():
             row = json.loads(entry)
             if not isinstance(row, dict):
                 raise ValueError("it is not a JSON object")
-            yield _folded(row)
+            yield _fold_metadata(row)
 
 
-def _folded(row: dict[str, Any]) -> dict[str, Any]:
-    given = row.get("metadata", {})
-    metadata = json.loads(given) if isinstance(given, str) else given
+def _fold_metadata(row: dict[str, Any]) -> dict[str, Any]:
+    """Move columns other than the known ones into the metadata."""
+    stated = row.get("metadata", {})
+    metadata = json.loads(stated) if isinstance(stated, str) else stated
     if not isinstance(metadata, dict):
         raise ValueError("metadata is not a JSON object")
-    strange = {k: v for k, v in row.items() if k not in OWN}
-    return {k: v for k, v in row.items() if k in OWN} | {"metadata": strange | metadata}
+    others = {k: v for k, v in row.items() if k not in KNOWN_COLUMNS}
+    return {k: v for k, v in row.items() if k in KNOWN_COLUMNS} | {"metadata": others | metadata}

@@ -1,4 +1,6 @@
-"""zip (and zip64), its list read piece by piece: the standard library's would hold a million entries in memory.
+"""Read zip and zip64 archives, whose directory is read entry by entry.
+
+The standard library would hold the entries of the whole directory in memory, which may be a million.
 
 Layout: PKWARE APPNOTE 6.3.10, sections 4.3.7, 4.3.12, 4.3.14 to 4.3.16.
 """
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from app.enrolment.archives.entries import Archive, Entry, Kind, clean, refused
+from app.enrolment.archives.entries import Archive, Entry, Kind, clean_path, make_refusal
 from ml.errors import Unreadable
 
 END = struct.Struct("<4s4H2LH")
@@ -26,8 +28,9 @@ ENCRYPTED, UTF8, UNIX = 1, 0x800, 3
 
 
 @dataclass(frozen=True)
-class _List:
-    """Where the central directory lies; shift: what was put before the archive, a stub that unpacks itself."""
+class _Directory:
+    """The central directory. start, size: bytes; count: entries; shift: bytes before the archive, as of a stub that
+    unpacks itself"""
 
     start: int
     size: int
@@ -36,7 +39,8 @@ class _List:
 
 
 class Zip(Archive):
-    """Stored or deflated. place: offset of the local header, packed bytes, method, CRC-32."""
+    """A zip of stored or deflated files. The location of an entry is the offset of its local header, its packed bytes,
+    its method and its CRC-32."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,45 +48,45 @@ class Zip(Archive):
     def entries(self) -> Iterator[Entry]:
         with self.path.open("rb") as file:
             try:
-                directory = _find_list(file)
+                directory = _find_directory(file)
                 file.seek(directory.start)
                 for _ in range(directory.count):
-                    yield _entry(file, directory)
+                    yield _read_entry(file, directory)
             except (struct.error, ValueError) as error:
-                raise refused(f"it is not a whole zip: {error}") from error
+                raise make_refusal(f"it is not a complete zip: {error}") from error
 
     def read(self, entry: Entry, max_bytes: int) -> bytes:
         if entry.size > max_bytes:
-            raise Unreadable("ImageTooLarge", f"{entry.size:,} bytes; at most {max_bytes:,} are taken")
-        offset, packed, method, crc = entry.place
+            raise Unreadable("ImageTooLarge", f"the file has {entry.size:,} bytes; the limit is {max_bytes:,}")
+        offset, packed, method, crc = entry.location
         with self.path.open("rb") as file:
             header = os.pread(file.fileno(), LOCAL.size, offset)
             if len(header) != LOCAL.size or header[:4] != b"PK\x03\x04":
-                raise Unreadable("InvalidImageFormat", "the archive has no entry where its list says so")
+                raise Unreadable("InvalidImageFormat", "the archive has no entry where its directory says so")
             *_, name, extra = LOCAL.unpack(header)
             raw = os.pread(file.fileno(), min(packed, 2 * max_bytes), offset + LOCAL.size + name + extra)
-        data = raw if method == STORED else _inflated(raw, entry.size)
+        data = raw if method == STORED else _inflate(raw, entry.size)
         if len(data) != entry.size or zlib.crc32(data) != crc:
             raise Unreadable("InvalidImageFormat", "the archive is damaged here")
         return data
 
 
-def _inflated(raw: bytes, size: int) -> bytes:
-    """At most one byte more than stated, whatever the entry unpacks to."""
+def _inflate(raw: bytes, size: int) -> bytes:
+    """Unpack at most one byte more than the stated size, whatever the entry would unpack to."""
     try:
         return zlib.decompressobj(-15).decompress(raw, size + 1)
     except zlib.error as error:
         raise Unreadable("InvalidImageFormat", f"the archive is damaged here: {error}") from error
 
 
-def _find_list(file: BinaryIO) -> _List:
+def _find_directory(file: BinaryIO) -> _Directory:
     length = file.seek(0, os.SEEK_END)
     tail_at = max(0, length - END.size - FULL16 - LOCATOR.size)
     file.seek(tail_at)
     tail = file.read()
     at = tail.rfind(b"PK\x05\x06")
     if at < 0:
-        raise refused("it is not a whole zip: its list is missing")
+        raise make_refusal("it is not a complete zip: its directory is missing")
     _, disk, first_disk, _, count, size, offset, _ = END.unpack_from(tail, at)
     end = tail_at + at
     if FULL32 in (size, offset) or FULL16 in (count, disk):
@@ -90,31 +94,31 @@ def _find_list(file: BinaryIO) -> _List:
         file.seek(end)
         mark, _, _, _, disk, first_disk, _, count, size, offset = END64.unpack(file.read(END64.size))
         if mark != b"PK\x06\x06":
-            raise refused("it is not a whole zip64: its list is missing")
+            raise make_refusal("it is not a complete zip64: its directory is missing")
     shift = end - size - offset
     if disk != first_disk or shift < 0:
-        raise refused("it is not a whole zip: a part is missing")
-    return _List(offset + shift, size, count, shift)
+        raise make_refusal("it is not a complete zip: a part is missing")
+    return _Directory(offset + shift, size, count, shift)
 
 
-def _entry(file: BinaryIO, directory: _List) -> Entry:
+def _read_entry(file: BinaryIO, directory: _Directory) -> Entry:
     header = file.read(CENTRAL.size)
     mark, made_by, _, flags, method, _, _, crc, packed, size, *lengths, _, _, attributes, offset = CENTRAL.unpack(
         header
     )
     if mark != b"PK\x01\x02":
-        raise refused("it is not a whole zip: its list is broken")
+        raise make_refusal("it is not a complete zip: its directory is broken")
     raw, extra, _ = (file.read(n) for n in lengths)
-    name = clean(raw.decode("utf-8" if flags & UTF8 else "cp437", "replace"))
+    name = clean_path(raw.decode("utf-8" if flags & UTF8 else "cp437", "replace"))
     if flags & ENCRYPTED or method not in (STORED, DEFLATED):
-        raise refused(f"{name[:100]!r} is encrypted, or packed by another method than deflate")
-    size, packed, offset = _wide(extra, size, packed, offset)
+        raise make_refusal(f"{name[:100]!r} is encrypted, or compressed by a method other than deflate")
+    size, packed, offset = _read_wide_fields(extra, size, packed, offset)
     mode = attributes >> 16 if made_by >> 8 == UNIX else 0
-    return Entry(name, size, packed, _kind(name, mode), (offset + directory.shift, packed, method, crc))
+    return Entry(name, size, packed, _classify(name, mode), (offset + directory.shift, packed, method, crc))
 
 
-def _wide(extra: bytes, *fields: int) -> Iterator[int]:
-    """The 64-bit values of those fields that are too small for theirs."""
+def _read_wide_fields(extra: bytes, *fields: int) -> Iterator[int]:
+    """Yield the values of the fields, where a full field is replaced by its 64-bit value in the extra field."""
     wide = b""
     while len(extra) >= 4:
         tag, length = struct.unpack_from("<2H", extra)
@@ -126,7 +130,7 @@ def _wide(extra: bytes, *fields: int) -> Iterator[int]:
         yield field
 
 
-def _kind(name: str, mode: int) -> Kind:
+def _classify(name: str, mode: int) -> Kind:
     if stat.S_ISLNK(mode):
         return "link"
     if name.endswith("/") or stat.S_ISDIR(mode):

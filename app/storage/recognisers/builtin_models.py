@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.config import DLIB_RESNET, LBP
 from app.db.tables import ModelRecord
-from app.storage.model_cache import ModelStore, lbp_model
+from app.storage.model_cache import ModelStore, make_lbp_model
 from app.storage.recognisers.catalogue import Recogniser
 from ml import registry
 from ml.model import Model, Recipe
@@ -24,7 +24,7 @@ def build_model(recogniser: Recogniser) -> Model:
     """
     assert recogniser.spec is not None
     if recogniser.name == LBP:
-        return lbp_model()
+        return make_lbp_model()
     provenance = {
         "made": f"the recogniser {recogniser.name} with its own distance",
         "recogniser": recogniser.name,
@@ -41,19 +41,19 @@ def build_model(recogniser: Recogniser) -> Model:
     return Model(name, recipe, EMBEDDER, embedder, provenance=provenance)
 
 
-def ensure_model(session: Session, generations: ModelStore, recogniser: Recogniser) -> str:
+def ensure_model(session: Session, models: ModelStore, recogniser: Recogniser) -> str:
     """The id of the recogniser's model, which is kept where it was not yet, and taken out of the archive.
 
     Raises as `build_model`.
     """
     model = build_model(recogniser)
     row = session.get(ModelRecord, model.id, with_for_update=True, populate_existing=True)
-    if row is not None and (generations.folder / model.id).is_dir():
+    if row is not None and (models.folder / model.id).is_dir():
         row.archived_at = None
         return model.id
     try:
         with session.begin_nested():
-            generations.keep(session, model)
+            models.keep(session, model)
     except IntegrityError:
         session.expire_all()  # another process kept the same one meanwhile
     return model.id

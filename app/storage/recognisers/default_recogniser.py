@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.config import AUTO, DLIB_RESNET, LBP, Settings
 from app.db.tables import ModelRecord
-from app.storage.model_cache import FIRST, ModelStore, ensure_first, lbp_model
+from app.storage.model_cache import LBP_MODEL, ModelStore, ensure_lbp_model, make_lbp_model
 from app.storage.recognisers.builtin_models import DLIB_MODEL, build_model
 from app.storage.recognisers.catalogue import list_recognisers
 from ml.descriptors.dlib_resnet import REQUIREMENT
@@ -18,7 +18,7 @@ from ml.model import Model
 
 log = logging.getLogger("likeness.recogniser")
 
-BUILT_IN_MODELS = (FIRST, DLIB_MODEL)
+BUILT_IN_MODELS = (LBP_MODEL, DLIB_MODEL)
 """Models that need no training; they cannot be archived."""
 RIGHT_FIRST = {LBP: 0.4, DLIB_RESNET: 0.97}
 """The share of searches whose first match is the right person: 500 people of LFW (docs/research/measurements.md)."""
@@ -28,17 +28,17 @@ RIGHT_FIRST = {LBP: 0.4, DLIB_RESNET: 0.97}
 class DefaultRecogniser:
     """What describes the faces of a new collection.
 
-    name: of the recogniser; generation: the built-in model that serves with it
+    name: of the recogniser; model: the built-in model that serves with it
     missing: why the recommended recogniser cannot be used; None where it can, or where the operator chose another
     """
 
     name: str
-    generation: Model
+    model: Model
     missing: str | None = None
 
     @property
-    def model(self) -> str:
-        return self.generation.id
+    def model_id(self) -> str:
+        return self.model.id
 
     @property
     def right_first(self) -> float | None:
@@ -74,14 +74,14 @@ def choose_default(settings: Settings) -> DefaultRecogniser:
     missing = entry.install if entry else f"no recogniser is named {name!r}"
     if settings.default_recogniser != AUTO:
         raise Unavailable(f"LIKENESS_DEFAULT_RECOGNISER names {name}, which cannot be used: {missing}")
-    return DefaultRecogniser(LBP, lbp_model(), missing=missing.split("; run:")[0])
+    return DefaultRecogniser(LBP, make_lbp_model(), missing=missing.split("; run:")[0])
 
 
-def ensure_built_in(session: Session, generations: ModelStore, default: DefaultRecogniser) -> None:
+def ensure_built_in(session: Session, models: ModelStore, default: DefaultRecogniser) -> None:
     """Keeps the models that a new collection may start with, and logs what is missing."""
-    ensure_first(session, generations)
+    ensure_lbp_model(session, models)
     if default.notice:
         log.warning("recogniser.missing %s", default.notice)
-    model = default.generation
-    if session.get(ModelRecord, model.id) is None or not (generations.folder / model.id).is_dir():
-        generations.keep(session, model)
+    model = default.model
+    if session.get(ModelRecord, model.id) is None or not (models.folder / model.id).is_dir():
+        models.keep(session, model)

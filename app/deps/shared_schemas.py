@@ -1,10 +1,10 @@
-"""What the answers of several slices show."""
+"""Parts of answers that several slices use."""
 
 from typing_extensions import TypedDict
 
 
 class BoundingBox(TypedDict):
-    """In pixels of the upright photo, from its top-left corner."""
+    """A rectangle in pixels of the upright photo. x and y are its top-left corner."""
 
     x: float
     y: float
@@ -13,7 +13,7 @@ class BoundingBox(TypedDict):
 
 
 class SubjectRef(TypedDict):
-    """Whose face it is."""
+    """The person whose face it is."""
 
     id: str
     external_id: str | None

@@ -1,4 +1,4 @@
-"""Commands over a running service: import, search, train, publish."""
+"""Commands that use a running service: import, search, train, publish."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from app.cli.client import connect, console, told, wait
+from app.cli.client import connect, console, read_answer, wait_for_job
 
 Url = Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")]
 Collection = Annotated[str, typer.Argument(help="id of the collection")]
@@ -20,15 +20,19 @@ def import_(
     aligned: Annotated[bool, typer.Option(help="the photos are face crops already")] = False,
     url: Url = None,
 ) -> None:
-    """Upload many photos; shows progress and what was refused."""
+    """Upload an archive of photos. Shows the progress and the photos that were refused."""
     with connect(url) as client, archive.open("rb") as body:
-        told(client.put(f"/v1/collections/{collection}"))
+        read_answer(client.put(f"/v1/collections/{collection}"))
         query = {"role": role, "aligned": str(aligned).lower()}
         headers = {"Content-Type": "application/octet-stream"}
         path = f"/v1/collections/{collection}:import"
-        job = wait(client, client.post(path, params=query, content=body, headers=headers), f"import {archive.name}")
+        job = wait_for_job(
+            client, client.post(path, params=query, content=body, headers=headers), f"import {archive.name}"
+        )
         console.print_json(json.dumps(job["result"]))
-        for item in told(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 20}))["items"]:
+        for item in read_answer(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 20}))[
+            "items"
+        ]:
             console.print(f"refused {item['name']}: {', '.join(item['reasons'])}")
 
 
@@ -36,17 +40,19 @@ def search(
     collection: Collection,
     photo: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
     limit: Annotated[int, typer.Option(min=1, max=4096)] = 10,
-    fpir: Annotated[float | None, typer.Option(help="decide at this share of strangers named; default 0.01")] = None,
+    fpir: Annotated[
+        float | None, typer.Option(help="share of strangers' searches that may name somebody; default 0.01")
+    ] = None,
     fmr: Annotated[float | None, typer.Option(help="only matches at this false-match rate of pairs")] = None,
     aligned: Annotated[bool, typer.Option(help="the photo is a face crop already")] = False,
     url: Url = None,
 ) -> None:
-    """Who looks like this face?"""
+    """Search a collection for the largest face of a photo."""
     rates = {name: str(rate) for name, rate in (("fpir", fpir), ("fmr", fmr)) if rate is not None}
     query = {"limit": str(limit), "aligned": str(aligned).lower()} | rates
     with connect(url) as client:
         path = f"/v1/collections/{collection}/search"
-        body = told(client.post(path, params=query, files={"file": photo.read_bytes()}))
+        body = read_answer(client.post(path, params=query, files={"file": photo.read_bytes()}))
     for face in body["faces"]:
         verdict = face["decision"] or "not calibrated"
         name = f": {face['subject']['id']}" if face["subject"] else ""
@@ -62,29 +68,31 @@ def train(
     collection: Collection,
     method: Annotated[str, typer.Option(help="wpca, ldml, clml, cpmtml, ...; cosine learns nothing")] = "ldml",
     descriptor: Annotated[
-        str | None, typer.Option(help="of `likeness recognisers list`; default: what the collection is served by")
+        str | None, typer.Option(help="a name of `likeness recognisers list`; default: that of the serving model")
     ] = None,
-    dim: Annotated[int | None, typer.Option(min=1, help="of methods that have one; default: the method's own")] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="size of the embedding; default: the method's")] = None,
     url: Url = None,
 ) -> None:
-    """Learn a metric from the collection's subjects and labels; prints the candidate's report."""
+    """Learn a metric from the collection's subjects and labels. Prints the candidate's report."""
     stated = {"descriptor": descriptor, "dim": dim}
     body = {"collection": collection, "method": method} | {k: v for k, v in stated.items() if v is not None}
     with connect(url) as client:
         console.print_json(
-            json.dumps(wait(client, client.post("/v1/trainings", json=body), f"train {method}")["result"])
+            json.dumps(wait_for_job(client, client.post("/v1/trainings", json=body), f"train {method}")["result"])
         )
 
 
 def publish(
     collection: Collection,
     model: Annotated[str, typer.Argument(help="id of the model")],
-    task: Annotated[str, typer.Option(help="of which task")] = "identity",
+    task: Annotated[str, typer.Option(help="the task of the deployment")] = "identity",
     override: Annotated[str, typer.Option(help="publish against the gate, for this reason")] = "",
     url: Url = None,
 ) -> None:
-    """Let a model serve a collection; the gate may refuse."""
+    """Publish a model in a collection. The gate may refuse it."""
     body = {"model": model} | ({"override": True, "reason": override} if override else {})
     with connect(url) as client:
         path = f"/v1/collections/{collection}/deployments/{task}:publish"
-        console.print_json(json.dumps(wait(client, client.post(path, json=body), "publish").get("result") or {}))
+        console.print_json(
+            json.dumps(wait_for_job(client, client.post(path, json=body), "publish").get("result") or {})
+        )

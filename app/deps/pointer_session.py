@@ -1,0 +1,32 @@
+"""The session of routes that move pointers. It waits until this process serves what they moved to."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import Depends
+from sqlalchemy.orm import Session
+
+from app.db.session import writing
+from app.deps import EngineDep, ResourcesDep
+from app.publishing.pointers import list_moved_deployments
+from app.serving.engine import Engine
+
+SWAP_WAIT_SECONDS = 0.7
+
+
+def _open_moving(resources: ResourcesDep, engine: EngineDep) -> Iterator[Session]:
+    """Like WriteDep, and wait for the swap, at most SWAP_WAIT_SECONDS: what takes longer to load is served later."""
+    with writing(resources.database) as session:
+        yield session
+    resources.notifier.notify("jobs")
+    resources.notifier.notify("changes")
+    for key, version in list_moved_deployments(session).items():
+        engine.registry.wait(lambda key=key, version=version: _is_served(engine, key, version), SWAP_WAIT_SECONDS)  # type: ignore[misc]
+
+
+def _is_served(engine: Engine, key: tuple[str, str], version: int) -> bool:
+    served = engine.registry.get(key)
+    return served is None or served.version >= version
+
+
+MoveDep = Annotated[Session, Depends(_open_moving, scope="function")]
