@@ -1,4 +1,4 @@
-"""The arithmetics that the suite runs under, and how one is chosen for a commit."""
+"""Each arithmetic that the suite runs under, and how one is chosen for a commit."""
 
 import os
 import shutil

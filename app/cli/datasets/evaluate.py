@@ -68,11 +68,7 @@ def evaluate(
     """
     manifests = name_manifests(manifest or [])
     if dataset == "openset":
-        rows_asked = choose_rows(recogniser, list(manifests), home)
-        with run_service(home, import_roots=json.dumps([str(data.resolve())]), **make_settings(manifests)) as client:
-            measured = evaluate_openset(client, data, rows_asked, draws)
-        show_openset(measured, draws)
-        write_json(measured, out)
+        _evaluate_openset_rows(data, home, manifests, recogniser, draws, out)
         return
     if dataset != "lfw":
         raise typer.BadParameter("there are: lfw, openset", param_hint="DATASET")
@@ -93,6 +89,16 @@ def evaluate(
     if plots is not None:
         reports = {f"{r['method']}, {r['protocol']}": r["report"]["pooled"] for r in rows if r["protocol"] != PAIRS}
         plots.write_text(page({name: EvaluationReport.from_dict(report) for name, report in reports.items()}))
+
+
+def _evaluate_openset_rows(
+    data: Path, home: Path, manifests: dict[str, Path], recogniser: list[str] | None, draws: int, out: Path | None
+) -> None:
+    rows = choose_rows(recogniser, list(manifests), home)
+    with run_service(home, import_roots=json.dumps([str(data.resolve())]), **make_settings(manifests)) as client:
+        measured = evaluate_openset(client, data, rows, draws)
+    show_openset(measured, draws)
+    write_json(measured, out)
 
 
 def name_manifests(paths: list[Path]) -> dict[str, Path]:
