@@ -141,7 +141,7 @@ def measured(crops: Crops) -> dict[str, Any]:
         learning = process_time() - learning
         words = Vocabulary.read(Path(fisher.vocabulary))
     encoder = Encoder(words, 1, "cpu")
-    theirs, missing = references(words, encoder.places.numpy())
+    theirs, missing = references(words, encoder.centres.numpy())
     crop = crops[-1]
     ours = fisher.describe(crop[None])[0]
     runs: dict[str, Callable[[], object]] = {"ours": lambda: fisher.describe(crop[None])}

@@ -66,7 +66,7 @@ class Fplbp(Celled):
         grey = picture.astype(np.float32)
         near, far = ring(self.inner, self.patches), ring(reach, self.patches)
 
-        def apart(i: int) -> NDArray[np.float32]:
+        def compute_differences(i: int) -> NDArray[np.float32]:
             """Squared differences of the inner ring's pixel i and its partner, for each pixel within reach."""
             (ay, ax), (by, bx) = near[i], far[(i + self.alpha) % self.patches]
             a = grey[reach + ay : height - reach + ay, reach + ax : width - reach + ax]
@@ -77,7 +77,9 @@ class Fplbp(Celled):
         codes, rim = np.zeros_like(picture), edge - reach
         inner = codes[edge : height - edge, edge : width - edge]
         for i in reversed(range(half)):
-            more = cv2.boxFilter(apart(i) - apart(i + half), -1, (self.side, self.side), normalize=False)
+            more = cv2.boxFilter(
+                compute_differences(i) - compute_differences(i + half), -1, (self.side, self.side), normalize=False
+            )
             inner += inner
             inner |= more[rim : more.shape[0] - rim, rim : more.shape[1] - rim] >= self.tau
         return codes.ravel()

@@ -101,7 +101,7 @@ def _figures(genuine: Scored, impostor: Scored, people: Numbers, fmrs: Sequence[
     sides = [_Side(side, people, edges, centre) for side in (genuine, impostor)]
 
     def figures(times: Times) -> Numbers:
-        (tar, friends, near), (fmr, foes, far) = (side.told(times) for side in sides)
+        (tar, friends, near), (fmr, foes, far) = (side.measure_rates(times) for side in sides)
         with np.errstate(invalid="ignore", divide="ignore"):
             auc = ((fmr[:, 1:] - fmr[:, :-1]) * (tar[:, 1:] + tar[:, :-1]) / 2).sum(1)
             at = [1 - np.take_along_axis(tar, _last(fmr <= f), 1)[:, 0] for f in fmrs]
@@ -153,7 +153,7 @@ class _Side:
         moved = side.distances.astype(np.float64) - centre
         self.moments = np.stack([np.bincount(unit, moved**power) for power in range(3)], axis=1)
 
-    def told(self, times: Times) -> tuple[Numbers, Numbers, Numbers]:
+    def measure_rates(self, times: Times) -> tuple[Numbers, Numbers, Numbers]:
         """(R, B) share accepted at each edge, from none on; (R,) mean and (R,) SD of the distances."""
         weights = pair_times(times, self.first, self.second)
         shares = np.cumsum(weights.astype(np.float32) @ self.counts, axis=1, dtype=np.float64)

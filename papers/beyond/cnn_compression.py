@@ -17,8 +17,7 @@ from papers.clml.goals import describe_goal
 from papers.clml.table_rows import TableWorks
 from papers.harness.lab_fits import Lab, Method, ranked_arrays
 from papers.harness.photos import MODEL
-from papers.harness.results import describe_difference as apart
-from papers.harness.results import difference, figure
+from papers.harness.results import describe_difference, difference, figure
 from papers.harness.table_types import Figure, Plot, Row, Table, Work, WorkOutput
 
 WIDTH, BYTES = 128, "bytes a face"
@@ -145,7 +144,7 @@ def _row(lab: Lab, entry: CompressionEntry) -> Row:
 
 def _less(lab: Lab, entry: CompressionEntry, other: CompressionEntry, called: str, where: str) -> str:
     gap = difference(lab.results(entry.works[where]), lab.results(other.works[where]), "mAP")
-    return f"{entry.name}, less {called}: {where}, mAP {apart(gap)}"
+    return f"{entry.name}, less {called}: {where}, mAP {describe_difference(gap)}"
 
 
 def _curves(lab: Lab, where: str) -> dict[str, list[Work]]:

@@ -84,7 +84,7 @@ def verified(
     every = np.cumsum([0, *(len(p.same) for p in pairs)])
     position = {tuple(pair): i for i, pair in enumerate(np.concatenate([p.index for p in pairs]).tolist())}
 
-    def apart(fold: int):  # type: ignore[no-untyped-def]
+    def compute_distances(fold: int):  # type: ignore[no-untyped-def]
         kept = folds[fold].arrays["distances"]
         return lambda index: kept[[position[tuple(pair)] for pair in index.tolist()]]
 
@@ -93,7 +93,7 @@ def verified(
         return pairs[other], judges[fold // 2].arrays["distances"][every[other] : every[other + 1]]
 
     assert every[-1] == len(folds[0].arrays["distances"])
-    return verify(list(pairs), people, apart, judge=judge if judges else None)
+    return verify(list(pairs), people, compute_distances, judge=judge if judges else None)
 
 
 def accuracy(

@@ -526,7 +526,7 @@ def test_impatience_and_a_long_queue_are_busy() -> None:
         for thread in threads:
             thread.start()
         until(lambda: slots.waiting == MAX_WAITING_REQUESTS)
-        with pytest.raises(Busy, match="wait already"), slots.reserve():
+        with pytest.raises(Busy, match="waiting already"), slots.reserve():
             raise AssertionError
     for thread in threads:
         thread.join()

@@ -28,7 +28,7 @@ class Encoder:
         self.axes = put(vocabulary.axes).T.contiguous()
         self.mean = put(vocabulary.mean) @ self.axes
         self.mixture = Mixture(put(vocabulary.means), put(vocabulary.variances), put(vocabulary.log_weights))
-        self.places = put(self.sift.centres())
+        self.centres = put(self.sift.centres())
 
     def describe(self, crops: Crops) -> Rows:
         """(N, 170, 100) uint8 -> (N, 2 k (d + 2))."""
@@ -49,7 +49,7 @@ class Encoder:
         both = rooted.new_empty(*length.shape, 2 * (d + POSITION_DIM))
         z = both[..., : d + POSITION_DIM]
         torch.sub(torch.matmul(rooted.mT, self.axes).div_(length[..., None]), self.mean, out=z[..., :d])
-        z[..., d:] = self.places
+        z[..., d:] = self.centres
         torch.mul(z, z, out=both[..., d + POSITION_DIM :])
         return both
 
