@@ -1,4 +1,4 @@
-"""A measurement of a model, or of a way of making one, on a collection's own faces."""
+"""Evaluate a model, or a training method, on a collection's own faces."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from workers.progress import PROGRESS_STEPS, ProgressReporter, report_progress, 
 
 
 def run_evaluation(message: Evaluate, context: JobContext) -> dict[str, Any]:
-    """The result: {"evaluation", "report"}. Run again after its end, it only says so.
+    """Measure and store the report: {"evaluation", "report"}. A second run returns the stored report.
 
     Raises Invalid, NotFound, TooFewPairs, Interrupted.
     """
@@ -77,10 +77,12 @@ def _measure_by_pairs(
 ) -> dict[str, Any]:
     faces, people = evaluation_set.faces, evaluation_set.people
     if request.training is None:
-        once = embeddings.embed_with_model(context, request, evaluation_set)
-        return verification.measure_verification(faces, people, protocols, lambda fold: once, None)
-    learned = verification.FoldFits(protocols, embeddings.DrawFitter(context, request, evaluation_set, reporter).fitted)
-    return verification.measure_verification(faces, people, protocols, learned.embed_fold, learned.judge)
+        gallery = embeddings.embed_with_model(context, request, evaluation_set)
+        return verification.measure_verification(faces, people, protocols, lambda fold: gallery, None)
+    fold_fits = verification.FoldFits(
+        protocols, embeddings.DrawFitter(context, request, evaluation_set, reporter).fit_draw
+    )
+    return verification.measure_verification(faces, people, protocols, fold_fits.embed_fold, fold_fits.judge)
 
 
 def _embed_draws(
@@ -90,9 +92,9 @@ def _embed_draws(
     protocols: Sequence[Protocol],
     reporter: ProgressReporter,
 ) -> Callable[[int], GalleryEmbeddings]:
-    """Where the faces lie in each draw: once for all under a model that there is, else as its training side teaches."""
+    """Return a function that embeds the gallery for a draw, with the requested model or one fitted for the draw."""
     if request.training is None:
-        once = embeddings.embed_with_model(context, request, evaluation_set)
-        return lambda draw: once
-    bench = embeddings.DrawFitter(context, request, evaluation_set, reporter)
-    return lambda draw: bench.fitted(protocols[draw], draw, len(protocols))
+        gallery = embeddings.embed_with_model(context, request, evaluation_set)
+        return lambda draw: gallery
+    fitter = embeddings.DrawFitter(context, request, evaluation_set, reporter)
+    return lambda draw: fitter.fit_draw(protocols[draw], draw, len(protocols))
