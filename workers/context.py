@@ -1,4 +1,4 @@
-"""What a handler gets besides its message: the service's resources, progress reports, and interruption."""
+"""What a handler gets besides its message: the resources, the progress of its job, and interruption."""
 
 import threading
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ class Later(Exception):
     """Put the job back into its queue for so many seconds."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"again in {seconds} s")
+        super().__init__(f"run again in {seconds} s")
         self.seconds = seconds
 
 
 class Interrupted(Exception):
-    """The job was cancelled or taken over, or this worker is asked to stop."""
+    """The job was cancelled or taken over by another worker, or this worker must stop."""
 
 
 @dataclass(frozen=True)

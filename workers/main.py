@@ -1,4 +1,4 @@
-"""A worker process: it claims the jobs of its queue, one at a time, and renews their leases while they run."""
+"""A worker process. It claims the jobs of its queue, one at a time, and renews their leases while they run."""
 
 import argparse
 import logging
@@ -37,10 +37,10 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.stopping = threading.Event()
         self.current: JobContext | None = None
-        self.wake_at = 0.0  # on the monotonic clock: when a job that this worker put back is due
+        self.wake_at = 0.0  # when a job that this worker has put back is due, on the monotonic clock
 
     def run(self) -> None:
-        """Run jobs until `stop`. A database that is away is tried again every second."""
+        """Run jobs until `stop`. If the database cannot be reached, try again every second."""
         schedule = Schedule(self.resources)
         while not self.stopping.is_set():
             try:
@@ -76,7 +76,7 @@ class Worker:
         return min(left, poll) if left > 0 else poll
 
     def stop(self, *_: object) -> None:
-        """Stop at the job's next step, which puts it back for another worker; after GRACE_SECONDS exit anyway."""
+        """Stop at the next step of the job, which another worker then takes up. Exit after GRACE_SECONDS anyway."""
         self.stopping.set()
         if self.current is not None:
             self.current.interrupted.set()
@@ -96,7 +96,7 @@ class Worker:
 
     def _handle(self, job: Job, context: JobContext) -> None:
         message = jobs.read_message(job)
-        level = logging.DEBUG if job.result else logging.INFO  # an import that waits is run five times a second
+        level = logging.DEBUG if job.result else logging.INFO  # an import that waits runs five times a second
         log.log(level, "job.started job_id=%s kind=%s try=%d", job.id, job.kind, job.tries)
         try:
             result = HANDLERS[type(message)](message, context)
@@ -139,7 +139,7 @@ class Worker:
 
 
 def watch_parent(parent: int, stop: Callable[[], None]) -> None:
-    """Stop the worker when its server is gone, even if that happened before the worker was up."""
+    """Stop the worker when the process that started it has ended, even if it ended before the worker was up."""
     while os.getppid() == parent:
         time.sleep(PARENT_POLL_SECONDS)
     log.warning("worker.parent_gone pid=%d", parent)

@@ -13,7 +13,7 @@ SWEEP_SECONDS = 600.0
 
 
 class Schedule:
-    """Every worker of the default queue runs one; it does no harm that several do the same."""
+    """Every worker of the default queue runs one. Several may do the same work at once."""
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources

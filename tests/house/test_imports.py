@@ -48,6 +48,17 @@ MAX_FUNCTION_LINES = 60
 MAX_ROUTE_LINES = 15
 
 
+WORKER_FLOORS = [
+    {"context", "schedule"},
+    {"description", "progress"},
+    {"training", "importing", "cleanup"},
+    {"publishing", "evaluating"},
+    {"handlers"},
+    {"main"},
+]
+"""The parts of `workers`, from the ground up."""
+
+
 def part_of_app(module: str) -> str | None:
     """The part directly under `app`: `app.faces.service` -> `faces`; None outside of app."""
     names = module.removesuffix(".py").replace("/", ".").split(".")
@@ -90,6 +101,32 @@ def test_the_check_of_floors_can_fail() -> None:
     assert explain_forbidden_import(Path("app/faces/service.py"), "app.search.service")
     assert explain_forbidden_import(Path("app/db/tables.py"), "app.serving.engine")
     assert not explain_forbidden_import(Path("app/faces/service.py"), "app.serving.engine")
+
+
+def explain_forbidden_worker_import(path: Path, module: str) -> str | None:
+    """Why a file of workers may not import this module of workers; None if it may."""
+    own, other = path.parts[1].removesuffix(".py"), module.split(".")[1]
+    floors = {part: floor for floor, parts in enumerate(WORKER_FLOORS) for part in parts}
+    if own == other or floors[other] < floors[own]:
+        return None
+    return f"{path} imports {module}, which does not lie below it"
+
+
+def test_a_part_of_workers_imports_only_the_floors_below_it() -> None:
+    reasons = [
+        explain_forbidden_worker_import(path, module)
+        for path in files_of("workers")
+        for module in imported_modules(path)
+        if module.startswith("workers.") and path.name != "__init__.py"
+    ]
+    assert not [reason for reason in reasons if reason]
+
+
+def test_the_check_of_workers_can_fail() -> None:
+    training = Path("workers/training/fit.py")
+    assert explain_forbidden_worker_import(training, "workers.publishing.gate")
+    assert explain_forbidden_worker_import(Path("workers/publishing/gate.py"), "workers.evaluating.dataset")
+    assert not explain_forbidden_worker_import(training, "workers.description")
 
 
 def test_migrations_import_only_tables_and_settings() -> None:

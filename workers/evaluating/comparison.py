@@ -1,4 +1,4 @@
-"""An evaluation beside an earlier one, query by query or fold by fold."""
+"""Compare an evaluation with an earlier one, query by query or fold by fold."""
 
 from dataclasses import asdict
 from typing import Any
@@ -13,8 +13,10 @@ CALL_RANKS = (1, 10)
 
 
 def compare_reports(now: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
-    """Now less then, of two reports: of each figure its value, interval, p and groups. Raises Invalid unless both were
-    measured on the same."""
+    """Return the difference of each figure, now less earlier: its value, interval, p and groups.
+
+    Raises Invalid unless both were measured on the same queries or pairs.
+    """
     return (
         _compare_queries(now["outcomes"], earlier.get("outcomes", []))
         if "outcomes" in now
@@ -40,8 +42,10 @@ def _compare_queries(now: list[dict[str, Any]], earlier: list[dict[str, Any]]) -
 
 
 def _compare_folds_of(now: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
-    """p: folds swapped whole, exactly; the interval and the other tests: see
-    `ml.evaluation.comparisons.paired_tests`."""
+    """Compare the accuracy of the folds. p: of an exact permutation test that swaps whole folds.
+
+    The interval and the other tests are those of `ml.evaluation.comparisons.paired_tests`.
+    """
     draws, earlier_draws = now["draws"], earlier.get("draws", [])
     if [d["fingerprint"] for d in draws] != [d.get("fingerprint") for d in earlier_draws]:
         raise _make_incomparable("the same pairs of the same folds")
@@ -69,4 +73,4 @@ def _is_within(first: NDArray[np.float64], k: int) -> NDArray[np.float64]:
 
 
 def _make_incomparable(what: str) -> Invalid:
-    return Invalid(f"`against` was not measured on {what}: measure both anew", code="NothingToEvaluate")
+    return Invalid(f"`against` was not measured on {what}: measure both again", code="NothingToEvaluate")

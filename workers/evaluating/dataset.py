@@ -1,4 +1,4 @@
-"""Who takes part in an evaluation: a collection's faces under the names that protocols use, and the protocols."""
+"""The data of an evaluation: a collection's faces under the names that protocols use, and the protocols."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +19,10 @@ from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
 from ml.evaluation.verification_pairs import read_folds
 from ml.types import Ids
 
-MIN_QUERY_PHOTOS = 5  # a person is searched for with so many: 423 people of LFW, as 002 and 003 count them
-OPEN_SET_HOLDOUT = 0.4  # held out of training; half of them are enrolled
+MIN_QUERY_PHOTOS = 5
+"""Photos that a person needs to be searched for: 423 people of LFW have as many."""
+OPEN_SET_HOLDOUT = 0.4
+"""Share of people held out of training; half of them are enrolled."""
 HOLDOUT_RULES = {"disjoint": (0.5, MIN_QUERY_PHOTOS), "holdout": (0.2, 2)}
 
 
@@ -33,15 +35,17 @@ class EvaluationFace:
     image_id: str
     number: int
     photo: str
-    person: int  # the subject's pk, -1 unknown
-    value: object  # what its metadata says under the key asked for
+    person: int  # the subject's pk, -1 where unknown
+    value: object  # its metadata under the requested key
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSet:
-    """gallery: in order of pk; distractors: faces of nobody.
+    """The faces of an evaluation.
 
-    values: (N,) what counts as the same, None: the person; tolerance: see `ml.evaluation.retrieval.rank`.
+    gallery: the N faces to search, in order of pk; distractors: faces of nobody, searched among
+    values: (N,) faces with equal values match; None: faces of one person match
+    tolerance: how far two values may differ and still match
     """
 
     gallery: list[EvaluationFace]
@@ -59,7 +63,7 @@ class EvaluationSet:
 
 
 def read_evaluation_set(session: Session, request: EvaluationRequest) -> EvaluationSet:
-    """With protocol files one face a photo, the largest; else all. Raises Invalid where there is none."""
+    """Read all faces, or with protocol files the largest face of each photo. Raises Invalid where there is none."""
     key = request.by.removeprefix("metadata.") if request.by != "subjects" else None
     gallery = list(_iterate_faces(session, request.collection, "gallery", key))
     if request.files:
@@ -73,7 +77,7 @@ def read_evaluation_set(session: Session, request: EvaluationRequest) -> Evaluat
 
 
 def make_protocols(request: EvaluationRequest, evaluation_set: EvaluationSet) -> list[Protocol]:
-    """One protocol a file, or a draw. Raises Invalid where it names nothing that is here."""
+    """Make one protocol for each file or draw. Raises Invalid where a protocol names no face of the collection."""
     try:
         if request.protocol == "verification":
             return _read_folds(request.files[0], [e.photo for e in evaluation_set.gallery], evaluation_set.people)
@@ -86,7 +90,7 @@ def make_protocols(request: EvaluationRequest, evaluation_set: EvaluationSet) ->
 
 
 def draw_closed_set(people: Ids, seed: int) -> Protocol:
-    """One random photo of everybody with five or more is a query; all others are gallery and training (002, 003)."""
+    """Draw one photo of each person with five or more as a query; all others are gallery and training."""
     numbers, counts = np.unique(people[people >= 0], return_counts=True)
     eligible = numbers[counts >= MIN_QUERY_PHOTOS]
     if not len(eligible):
@@ -107,7 +111,10 @@ def _draw_protocol(kind: str, people: Ids, seed: int) -> Protocol:
 
 
 def _read_folds(file: ProtocolFile, photos: Sequence[str], people: Ids) -> list[Protocol]:
-    """Everybody whom a fold does not name may be fitted on for it. Whose a photo is, the collection says."""
+    """Read the folds of a list of pairs. All people whom a fold does not name may be learned from for it.
+
+    people: (N,) whose each photo is, as the collection says.
+    """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "pairs.txt"
         path.write_text(file.text, "utf-8")
@@ -116,7 +123,7 @@ def _read_folds(file: ProtocolFile, photos: Sequence[str], people: Ids) -> list[
 
 
 def _without_judged(fold: Protocol, people: Ids) -> Protocol:
-    """Nobody whom the collection knows under another name than the file is fitted on and judged."""
+    """Remove from the training side all people who are judged, also under another name in the collection."""
     judged = np.isin(people, people[fold.pairs.index]) & (people >= 0)
     return replace(fold.narrowed(np.flatnonzero(~judged)), people=people)
 
@@ -140,10 +147,10 @@ def _iterate_faces(session: Session, collection: str, role: str, key: str | None
         yield EvaluationFace(pk, own, image, number, name, -1 if subject is None else subject, value)
 
 
-def _read_values(value: Sequence[object], tolerance: float) -> NDArray[np.float64]:
-    """Numbers where there is a tolerance, else the number of the word; NaN where nothing is said."""
+def _read_values(values: Sequence[object], tolerance: float) -> NDArray[np.float64]:
+    """Return (N,) numbers where there is a tolerance, else a number for each different text; NaN where unknown."""
     if tolerance:
-        numbers = [float(s) if isinstance(s, int | float) else np.nan for s in value]
+        numbers = [float(s) if isinstance(s, int | float) else np.nan for s in values]
         return np.array(numbers, np.float64)
-    words = {w: i for i, w in enumerate(sorted({str(s) for s in value if s is not None}))}
-    return np.array([np.nan if s is None else words[str(s)] for s in value], np.float64)
+    words = {w: i for i, w in enumerate(sorted({str(s) for s in values if s is not None}))}
+    return np.array([np.nan if s is None else words[str(s)] for s in values], np.float64)

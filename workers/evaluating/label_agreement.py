@@ -1,4 +1,4 @@
-"""A model judged by what people have said: does it put "same" nearer than "not the same"?"""
+"""Measure how well a model agrees with labels: are faces labelled the same nearer than others?"""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,12 +18,13 @@ from ml.evaluation.verification import best_threshold
 from ml.model import Model
 from ml.types import Rows
 
-CHUNK = 5000
-PRIOR = 0.5
+FACES_PER_QUERY = 5000
+SAME_PROBABILITY = 0.5
+"""Pairs of at least this probability are accepted as the same."""
 
 
 def read_collection_consensus(session: Session, collection: str, task: str) -> LabelConsensus:
-    """The settled pairs whose faces both lie in the collection. Raises Invalid without both kinds of them."""
+    """Return the consensus on pairs within the collection. Raises Invalid if one of the two kinds is missing."""
     consensus = label_consensus.read_consensus(session, label_consensus.list_standing_labels(session, task))
     pks = set(session.scalars(select(Face.pk).where(Face.collection_id == collection)))
     here = np.array([int(a) in pks and int(b) in pks for a, b in consensus.pairs], np.bool_)
@@ -38,26 +39,27 @@ def read_collection_consensus(session: Session, collection: str, task: str) -> L
 
 
 def list_faces(session: Session, consensus: LabelConsensus) -> list[Face]:
-    """The faces of these pairs, by pk."""
+    """List the faces of these pairs, by pk."""
     pks = np.unique(consensus.pairs).tolist()
-    parts = (pks[i : i + CHUNK] for i in range(0, len(pks), CHUNK))
+    parts = (pks[i : i + FACES_PER_QUERY] for i in range(0, len(pks), FACES_PER_QUERY))
     return [f for part in parts for f in session.scalars(select(Face).where(Face.pk.in_(part)).order_by(Face.pk))]
 
 
 def measure_label_agreement(
     consensus: LabelConsensus, faces: Sequence[Face], rows: Rows, model: Model, task: str
 ) -> dict[str, Any]:
-    """auc, eer, ...: see `ml.evaluation.separation`. accuracy: at probability 1/2 of the model's own calibration,
-    without one at the best threshold of these pairs. Intervals resample the people whose faces were labelled.
+    """Return the report: accuracy, and auc, eer, ... of `ml.evaluation.separation`.
 
-    faces: those of the pairs, by pk; rows: where each lies.
+    Accuracy is measured at probability 1/2 of the model's own calibration, or without one at the best threshold of
+    these pairs. Intervals resample the people whose faces were labelled.
+    faces: of the pairs, by pk; rows: (N, d) their embeddings
     """
     at = np.searchsorted([f.pk for f in faces], consensus.pairs)
     distances = model.metric.pair_distances(rows, at)
     people = np.array([-f.pk if f.subject_pk is None else f.subject_pk for f in faces], np.int64)[at]
     calibration = model.calibrations.get(task)
     if calibration is not None:
-        accepted = calibration.probability(distances) >= PRIOR
+        accepted = calibration.probability(distances) >= SAME_PROBABILITY
     else:
         accepted = distances <= best_threshold(distances, consensus.same)
     right = bootstrap_pairs([accepted == consensus.same], [people])

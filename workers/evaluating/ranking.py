@@ -1,4 +1,4 @@
-"""An evaluation's figures: each draw ranked, all of them together, and what depends on cells and distractors."""
+"""Measure an evaluation by ranking: each draw, all draws together, and the curves over cells and distractors."""
 
 import math
 import time
@@ -20,9 +20,11 @@ from ml.evaluation.verification import det, misses_at_fpir
 from workers.evaluating.dataset import EvaluationSet
 from workers.evaluating.embeddings import GalleryEmbeddings
 
-MAX_SEARCH_DIM = 2048  # wider embeddings are searched flat in practice, and k-means over them takes minutes
+MAX_SEARCH_DIM = 2048
+"""Wider embeddings are searched flat in practice, and k-means over them takes minutes."""
 MAX_MISSING_SHOWN = 100
-MAX_CLUSTERING_WORK = 10_000_000  # people times faces: half a minute of k-means
+MAX_CLUSTERING_WORK = 10_000_000
+"""Number of people times number of faces: half a minute of k-means."""
 
 
 def measure_ranking(
@@ -31,7 +33,7 @@ def measure_ranking(
     protocols: Sequence[Protocol],
     embed_draw: Callable[[int], GalleryEmbeddings],
 ) -> dict[str, Any]:
-    """The report: see `docs/use/publishing.md`. `placed(i)` is asked for one draw after the other, and none is held."""
+    """Return the report: see `docs/use/publishing.md`. `embed_draw(i)` is called for one draw after another."""
     draws: list[dict[str, Any]] = []
     ranked: list[Ranked] = []
     decided: list[OpenSetOutcomes] = []
@@ -69,7 +71,7 @@ def measure_ranking(
 
 
 def _list_outcomes(evaluation_set: EvaluationSet, protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
-    """What came of each query, to compare another model with: AP and the rank of the nearest relevant face, or None."""
+    """List the average precision and the first relevant rank of each query, to compare another model with."""
     return {
         "name": protocol.name,
         "gallery": ranked.gallery,
@@ -96,7 +98,7 @@ def _summarise_draw(protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
 
 
 def _measure_curves(evaluation_set: EvaluationSet, protocol: Protocol, embeddings: GalleryEmbeddings) -> dict[str, Any]:
-    """Speed against accuracy over m, retrieval over distractors, NMI: on the first draw."""
+    """Measure on one draw: speed against accuracy over cells, retrieval over distractors, and NMI."""
     curves: dict[str, Any] = {"curve": [], "distractor_curve": [], "nmi": None}
     if embeddings.rows.shape[1] <= MAX_SEARCH_DIM:
         curves["nmi"] = _measure_nmi(protocol, embeddings)
@@ -115,7 +117,10 @@ def _measure_curves(evaluation_set: EvaluationSet, protocol: Protocol, embedding
 
 
 def _measure_nmi(protocol: Protocol, embeddings: GalleryEmbeddings) -> dict[str, Any] | None:
-    """Of all faces of the people searched for; None for inner products, that have no means, or where it takes long."""
+    """Measure how well clusters match people, over all faces of the people searched for.
+
+    Returns None for inner products, which have no means, or where it would take too long.
+    """
     faces = np.concatenate([protocol.queries, protocol.gallery])
     faces = faces[np.isin(protocol.people[faces], protocol.people[protocol.queries]) & (protocol.people[faces] >= 0)]
     people = protocol.people[faces]

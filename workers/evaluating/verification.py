@@ -1,4 +1,4 @@
-"""An evaluation over the folds of a list of pairs: is it the same person?"""
+"""Measure verification over the folds of a list of pairs: do two photos show the same person?"""
 
 import hashlib
 import time
@@ -17,42 +17,42 @@ from ml.types import Ids
 from workers.evaluating.embeddings import GalleryEmbeddings
 
 MIN_FOLDS_FOR_PAIRING = 4
-"""Folds of which two may be left out."""
+"""Folds needed so that two may be left out of a fit."""
 FitProtocol = Callable[[Protocol, int, int], GalleryEmbeddings]
-"""Where all lie under a fit on a protocol's training side, which is the so-manieth of so many."""
+"""fit(protocol, number, count) fits on the protocol's training side and embeds all photos: fit `number` of `count`."""
 
 
 class FoldFits:
-    """A model fitted for each fold, and, from four folds on, for each two that give each other their thresholds."""
+    """Fit a model for each fold; from four folds on, also for each two that give each other their thresholds."""
 
-    def __init__(self, protocols: Sequence[Protocol], fitted: FitProtocol) -> None:
-        self.protocols, self.fitted, self.done = protocols, fitted, 0
+    def __init__(self, protocols: Sequence[Protocol], fit: FitProtocol) -> None:
+        self.protocols, self.fit, self.fit_count = protocols, fit, 0
         count = len(protocols)
-        self.twos = (
+        self.fold_pairs = (
             {frozenset((f, threshold_fold(f, count))) for f in range(count)}
             if count >= MIN_FOLDS_FOR_PAIRING
             else set()
         )
-        self.told: dict[tuple[int, int], Distances] = {}
+        self.distances: dict[tuple[int, int], Distances] = {}
 
     @property
     def judge(self) -> Judge | None:
-        return self._threshold_of if self.twos else None
+        return self._threshold_of if self.fold_pairs else None
 
     def embed_fold(self, fold: int) -> GalleryEmbeddings:
         return self._fit(self.protocols[fold])
 
     def _threshold_of(self, fold: int) -> tuple[VerificationPairs, Distances]:
         other = threshold_fold(fold, len(self.protocols))
-        if (fold, other) not in self.told:
+        if (fold, other) not in self.distances:
             embeddings = self._fit(self.protocols[fold].narrowed(self.protocols[other].training))
             for a, b in ((fold, other), (other, fold)):
-                self.told[a, b] = embeddings.metric.pair_distances(embeddings.rows, self.protocols[b].pairs.index)
-        return self.protocols[other].pairs, self.told[fold, other]
+                self.distances[a, b] = embeddings.metric.pair_distances(embeddings.rows, self.protocols[b].pairs.index)
+        return self.protocols[other].pairs, self.distances[fold, other]
 
     def _fit(self, protocol: Protocol) -> GalleryEmbeddings:
-        self.done += 1
-        return self.fitted(protocol, self.done - 1, len(self.protocols) + len(self.twos))
+        self.fit_count += 1
+        return self.fit(protocol, self.fit_count - 1, len(self.protocols) + len(self.fold_pairs))
 
 
 def measure_verification(
@@ -62,9 +62,9 @@ def measure_verification(
     embed_fold: Callable[[int], GalleryEmbeddings],
     judge: Judge | None,
 ) -> dict[str, Any]:
-    """The report: see `docs/use/publishing.md`. `placed(f)` is asked for one fold after the other, and none is held.
+    """Return the report: see `docs/use/publishing.md`. `embed_fold(f)` is called for one fold after another.
 
-    faces, people: (N,) the pk of each photo's face, and whose it is. judge: see `ml.evaluation.folds.verify`.
+    faces, people: (N,) the pk of each photo's face, and its person; judge: see `ml.evaluation.folds.verify`
     """
     seconds: list[dict[str, float]] = []
     metric: list[Distance] = []
@@ -82,34 +82,37 @@ def measure_verification(
         judge=judge,
         displayed=lambda d: metric[0].display_distance(d),
     )
-    apart_by = verification.separation
+    separation = verification.separation
     folds = zip(protocols, verification.accuracies, verification.thresholds, seconds, strict=True)
-    timed = {k: float(np.mean([s[k] for s in seconds])) for k in seconds[0]}
+    mean = {"accuracy": verification.accuracy.mean, "auc": separation.auc.value, "eer": separation.eer.value}
+    mean |= {k: float(np.mean([s[k] for s in seconds])) for k in seconds[0]}
     return {
-        "mean": {"accuracy": verification.accuracy.mean, "auc": apart_by.auc.value, "eer": apart_by.eer.value} | timed,
+        "mean": mean,
         "sd": {"accuracy": verification.accuracy.sd},
         "se": {"accuracy": verification.accuracy.se},
-        "draws": [_draw(*fold, faces) for fold in folds],
+        "draws": [_summarise_fold(*fold, faces) for fold in folds],
         "pairs": verification.pairs,
         "accuracy": asdict(verification.people),
         "accuracy_over_folds": asdict(verification.student),
-        **asdict(apart_by),
+        **asdict(separation),
     }
 
 
-def _draw(protocol: Protocol, accuracy: float, threshold: float, took: dict[str, float], faces: Ids) -> dict[str, Any]:
+def _summarise_fold(
+    protocol: Protocol, accuracy: float, threshold: float, seconds: dict[str, float], faces: Ids
+) -> dict[str, Any]:
     return {
         "name": protocol.name,
         "pairs": len(protocol.pairs.same),
-        "fingerprint": _fingerprint(protocol, faces),
+        "fingerprint": _make_fingerprint(protocol, faces),
         "missing": len(protocol.missing),
         "accuracy": accuracy,
         "threshold": threshold,
-        **took,
+        **seconds,
     }
 
 
-def _fingerprint(protocol: Protocol, faces: Ids) -> str:
-    """By which another evaluation of the same pairs is known."""
+def _make_fingerprint(protocol: Protocol, faces: Ids) -> str:
+    """Return 16 hex digits that identify the pairs, so that another evaluation of the same pairs can be recognised."""
     pairs = np.column_stack([faces[protocol.pairs.index], protocol.pairs.same])
     return hashlib.sha256(np.ascontiguousarray(pairs, "<i8").tobytes()).hexdigest()[:16]

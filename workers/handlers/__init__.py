@@ -27,7 +27,7 @@ from workers.handlers.sweep import sweep_all
 from workers.handlers.train import train_model
 
 Handler = Callable[[Any, JobContext], dict[str, Any] | None]
-"""handler(message, context) -> the job's result. A job may be run twice, so a second run must change nothing more."""
+"""handler(message, context) returns the job's result. A job may run twice: a second run must change nothing more."""
 
 HANDLERS: dict[type[Message], Handler] = {
     ImportArchive: import_archive,

@@ -1,4 +1,4 @@
-"""Two models side by side on a collection."""
+"""Compare two models on a collection."""
 
 from dataclasses import asdict
 from typing import Any
@@ -13,11 +13,11 @@ from workers.publishing.model_comparison import ModelMeasurement, measure_models
 
 
 def compare_models(message: Compare, context: JobContext) -> dict[str, Any]:
-    """{"collection", "task", "models", "difference", "labellers", "measured_on", "gate"}; it writes nothing.
+    """Return {"collection", "task", "models", "difference", "labellers", "measured_on", "gate"}. Nothing is stored.
 
     Raises Conflict (NotMeasured), NotFound (a model), ml.Corrupt, ml.Unavailable, Interrupted.
     """
-    measurement = measure_models(context, message.collection, message.task, message.models, seen_too=True)
+    measurement = measure_models(context, message.collection, message.task, message.models, allow_seen=True)
     if measurement.comparison is None:
         raise make_not_measured(f"{message.models[0]} and {message.models[1]} cannot be compared", measurement.evidence)
     comparison = measurement.comparison

@@ -1,22 +1,18 @@
-"""A measurement of a model, or of a way of making one, on a collection's own faces."""
+"""Evaluate a model, or a training method, on a collection's own faces."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from app.db.session import reading, snapshot, writing
+from app.db.session import reading, writing
 from app.db.tables import Evaluation
 from app.learning.evaluation_request import EvaluationRequest, make_public_report
 from app.queue.messages import Evaluate
-from ml.evaluation.protocols import Protocol
 from workers.context import JobContext
-from workers.evaluating import comparison, dataset, embeddings, label_agreement, ranking, verification
-from workers.evaluating.dataset import EvaluationSet
-from workers.evaluating.embeddings import GalleryEmbeddings
-from workers.progress import PROGRESS_STEPS, ProgressReporter, report_progress, to_json_values
+from workers.evaluating.measurement import measure_by_faces, measure_by_labels
+from workers.progress import PROGRESS_STEPS, report_progress, to_json_values
 
 
 def run_evaluation(message: Evaluate, context: JobContext) -> dict[str, Any]:
-    """The result: {"evaluation", "report"}. Run again after its end, it only says so.
+    """Measure and store the report: {"evaluation", "report"}. A second run returns the stored report.
 
     Raises Invalid, NotFound, TooFewPairs, Interrupted.
     """
@@ -25,74 +21,14 @@ def run_evaluation(message: Evaluate, context: JobContext) -> dict[str, Any]:
         report, request = row.report, EvaluationRequest.model_validate(row.request)
     if not report:
         with report_progress(context) as reporter:
-            report_part = (
-                _measure_by_labels(context, request)
+            measured = (
+                measure_by_labels(context, request)
                 if request.protocol == "labels"
-                else _measure_by_faces(context, request, reporter)
+                else measure_by_faces(context, request, reporter)
             )
             reporter.phase("done", PROGRESS_STEPS, PROGRESS_STEPS)(1, 1, {})
-        report = to_json_values(
-            {"protocol": request.protocol, "task": request.task, "model": request.model} | report_part
-        )
+        subject = {"protocol": request.protocol, "task": request.task, "model": request.model}
+        report = to_json_values(subject | measured)
         with writing(context.resources.database) as session:
             session.get_one(Evaluation, message.evaluation).report = report
     return {"evaluation": message.evaluation, "report": make_public_report(report)}
-
-
-def _measure_by_labels(context: JobContext, request: EvaluationRequest) -> dict[str, Any]:
-    model = context.resources.models.get(str(request.model))
-    with snapshot(context.resources.database) as session:
-        consensus = label_agreement.read_collection_consensus(session, request.collection, request.task)
-        faces = label_agreement.list_faces(session, consensus)
-        session.expunge_all()
-    rows = embeddings.read_embeddings(context, model, request.task, faces)
-    return label_agreement.measure_label_agreement(consensus, faces, rows, model, request.task)
-
-
-def _measure_by_faces(context: JobContext, request: EvaluationRequest, reporter: ProgressReporter) -> dict[str, Any]:
-    with snapshot(context.resources.database) as session:
-        evaluation_set = dataset.read_evaluation_set(session, request)
-        against = session.get_one(Evaluation, request.against).report if request.against else None
-    protocols = dataset.make_protocols(request, evaluation_set)
-    if request.protocol == "verification":
-        report_part = _measure_by_pairs(context, request, evaluation_set, protocols, reporter)
-    else:
-        report_part = ranking.measure_ranking(
-            request.task, evaluation_set, protocols, _embed_draws(context, request, evaluation_set, protocols, reporter)
-        )
-    if against is not None:
-        report_part["against"] = {
-            "evaluation": request.against,
-            "difference": comparison.compare_reports(report_part, against),
-        }
-    return report_part | {"faces": len(evaluation_set.gallery), "distractors": len(evaluation_set.distractors)}
-
-
-def _measure_by_pairs(
-    context: JobContext,
-    request: EvaluationRequest,
-    evaluation_set: EvaluationSet,
-    protocols: Sequence[Protocol],
-    reporter: ProgressReporter,
-) -> dict[str, Any]:
-    faces, people = evaluation_set.faces, evaluation_set.people
-    if request.training is None:
-        once = embeddings.embed_with_model(context, request, evaluation_set)
-        return verification.measure_verification(faces, people, protocols, lambda fold: once, None)
-    learned = verification.FoldFits(protocols, embeddings.DrawFitter(context, request, evaluation_set, reporter).fitted)
-    return verification.measure_verification(faces, people, protocols, learned.embed_fold, learned.judge)
-
-
-def _embed_draws(
-    context: JobContext,
-    request: EvaluationRequest,
-    evaluation_set: EvaluationSet,
-    protocols: Sequence[Protocol],
-    reporter: ProgressReporter,
-) -> Callable[[int], GalleryEmbeddings]:
-    """Where the faces lie in each draw: once for all under a model that there is, else as its training side teaches."""
-    if request.training is None:
-        once = embeddings.embed_with_model(context, request, evaluation_set)
-        return lambda draw: once
-    bench = embeddings.DrawFitter(context, request, evaluation_set, reporter)
-    return lambda draw: bench.fitted(protocols[draw], draw, len(protocols))

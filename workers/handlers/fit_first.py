@@ -28,17 +28,17 @@ FACES_PER_DIM = 4
 
 
 def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
-    """Keep the model and enqueue its publication, if it is better than the serving model on held-out people.
+    """Train a model, and if it is better than LBP on held-out people, keep it and enqueue its publication.
 
-    Does nothing where something else than LBP serves by now, or where it was done already. A model that could not be
-    measured, or is not better, is not kept.
+    Does nothing if another model serves by now, or if an earlier run has kept a model.
+    Returns {"model", "why", "report"}: model is None where none is kept, and `why` gives the reason.
     """
     resources = context.resources
     with at_one_moment(resources.database) as session:
         collection = session.get(Collection, message.collection)
         deployment = session.get(Deployment, (message.collection, "identity"))
         if collection is None or deployment is None or deployment.champion != LBP_MODEL:
-            return {"model": None, "why": "the collection is gone, or is served by something else by now"}
+            return {"model": None, "why": "the collection was deleted, or another model serves it by now"}
         name = _make_name(collection)
         if session.get(ModelRecord, name) is not None:
             return {"model": name}
@@ -56,7 +56,7 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
     if refusal is not None:
         return {"model": None, "why": refusal, "report": report}
     reason = f"the first {len(data.faces)} faces: measured to be better than {LBP_MODEL}"
-    publish = Publish(  # the version keeps it from replacing a recogniser that somebody has chosen meanwhile
+    publish = Publish(  # with the version, it cannot replace a recogniser that somebody has chosen meanwhile
         collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason, version=version
     )
     _keep(resources, candidate, versions, report, publish)
@@ -78,10 +78,10 @@ def _keep(
 
 
 def why_not_better(report: Mapping[str, Any]) -> str | None:
-    """Say why a candidate's report does not show that it is better than the serving model; None where it does.
+    """Return why a report does not show that the candidate is better than the serving model, or None where it does.
 
-    It does where the interval of the gain in mean average precision, over the people held out, lies above 0, the right
-    person is not first in fewer searches, and the gate would let it pass.
+    It does if the interval of the gain in mean average precision lies above 0, the right person is first in no fewer
+    searches, and the gate would let the candidate pass. All are measured on the held-out people.
     """
     task = report["tasks"].get("identity", {})
     difference = task.get("difference")
@@ -98,7 +98,7 @@ def why_not_better(report: Mapping[str, Any]) -> str | None:
 
 
 def _explain_refusal(measured: Mapping[str, Any] | None) -> str | None:
-    """What the gate will say of the candidate; None where it lets it pass."""
+    """Return what the gate will say of the candidate, or None where the candidate passes."""
     if measured is None:
         return "the gate cannot judge by its report"
     verdict = judge(ModelComparison.from_dict(measured["comparison"]))

@@ -1,4 +1,4 @@
-"""The gate before a publish: the candidate against what serves, on people of the collection whom neither knows."""
+"""The gate of a publication: compare the candidate with the serving model on people whom neither has learned from."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -24,12 +24,12 @@ from workers.publishing.model_comparison import measure_models
 log = logging.getLogger("likeness.gate")
 
 MIN_FACES_TO_GATE = 10
-"""Below so many gallery faces nothing is served in earnest, and nothing could be measured: any model is taken."""
+"""A collection with fewer gallery faces serves nobody yet, and nothing could be measured: any model may pass."""
 
 
 @dataclass(frozen=True)
 class TaskJudgement:
-    """Of one task. reasons: harm that is shown; unclear: what is not measured; measured: for the record."""
+    """The judgement of one task. reasons: harm that is shown; unclear: what is not measured; measured: the record."""
 
     reasons: tuple[str, ...]
     unclear: tuple[str, ...]
@@ -37,18 +37,18 @@ class TaskJudgement:
 
 
 def judge_publication(context: JobContext, message: Publish, champions: Mapping[str, str | None]) -> dict[str, Any]:
-    """{"passed", "reasons", "compared_with": {task: model}, "measured": {task: what was measured, or why nothing}}.
+    """Return {"passed", "reasons", "compared_with": {task: model}, "measured": {task: figures, or why there are none}}.
 
-    Raises Conflict: GateRefused where harm is shown, NotMeasured where nothing shows that there is none, each with its
-    `reasons`; neither where it is overridden. Raises Interrupted.
+    Raises Interrupted, and unless the message overrides the gate: Conflict with the code GateRefused where harm is
+    shown, or NotMeasured where nothing shows that there is none, each with its `reasons`.
     """
     judgements: dict[str, TaskJudgement] = {}
     for task in message.tasks if message.pointer == "champion" else ():
         if champions[task] != message.model:
             judgements[task] = _judge_task(context, message, task, champions[task])
-    where = {task: f"{task}: " if len(message.tasks) > 1 else "" for task in judgements}
-    reasons = [where[task] + reason for task, judgement in judgements.items() for reason in judgement.reasons]
-    unclear = [where[task] + reason for task, judgement in judgements.items() for reason in judgement.unclear]
+    prefixes = {task: f"{task}: " if len(message.tasks) > 1 else "" for task in judgements}
+    reasons = [prefixes[task] + reason for task, judgement in judgements.items() for reason in judgement.reasons]
+    unclear = [prefixes[task] + reason for task, judgement in judgements.items() for reason in judgement.unclear]
     verdict = {
         "passed": not reasons and not unclear,
         "reasons": reasons + unclear,
@@ -63,12 +63,12 @@ def judge_publication(context: JobContext, message: Publish, champions: Mapping[
 
 
 def make_not_measured(what: str, evidence: Mapping[str, Any]) -> Conflict:
-    """The problem where too little is known: says what is missing."""
+    """Return the problem NotMeasured, which says what evidence is missing."""
     return Conflict(f"{what}: {describe_missing_evidence(evidence)}", code="NotMeasured", evidence=dict(evidence))
 
 
 def describe_missing_evidence(evidence: Mapping[str, Any]) -> str:
-    """What a collection would need to measure two models, as a sentence."""
+    """Say in a sentence what a collection would need to measure two models."""
     people, unseen, needed = (evidence[name] for name in ("people", "unseen_people", "needed_people"))
     text = f"{people:,} people of {evidence['collection']} have what a search needs (two photos or more)"
     seen = [f"{model} has learned from {count:,} of them" for model, count in evidence["seen_people"].items() if count]
@@ -129,7 +129,7 @@ def _judge_comparison(comparison: ModelComparison, origin: Mapping[str, Any]) ->
 
 
 def _find_excuse(session: Session, message: Publish, task: str) -> str:
-    """MoveReason no gate is needed; empty where one is."""
+    """Return why no gate is needed; empty where one is."""
     deployment = session.get(Deployment, (message.collection, task))
     if deployment is not None and deployment.previous == message.model and message.model in deployment.measurements:
         return "it served here before"
@@ -140,9 +140,13 @@ def _find_excuse(session: Session, message: Publish, task: str) -> str:
 
 
 def _is_import_running(session: Session, collection: str) -> bool:
-    """Whether faces are on their way: the collection will be larger when the model serves it."""
-    begun = Job.kind == ImportArchive.kind, Job.state.in_(LIVE_STATES), Job.body["collection"].as_string() == collection
-    return session.scalar(select(Job.id).where(*begun).limit(1)) is not None
+    """Whether an import is adding faces: the collection will be larger when the model serves it."""
+    running = (
+        Job.kind == ImportArchive.kind,
+        Job.state.in_(LIVE_STATES),
+        Job.body["collection"].as_string() == collection,
+    )
+    return session.scalar(select(Job.id).where(*running).limit(1)) is not None
 
 
 def _read_report(session: Session, message: Publish, task: str, champion: str | None) -> ModelComparison | None:

@@ -1,4 +1,4 @@
-"""Embed the same faces under several models, each face described once for all models of one recipe."""
+"""Embed the same faces with several models. Each face is described once for all models of one recipe."""
 
 from collections.abc import Sequence
 
@@ -16,38 +16,38 @@ from workers.context import JobContext
 from workers.description import describe_faces
 from workers.training.training_data import FaceRecord
 
-CHUNK = 512
+FACES_PER_CHUNK = 512
 
 
-class CropGone(NotFound):
-    """A face's crop is not in the store: the face was erased meanwhile, or the store is broken."""
+class CropMissing(NotFound):
+    """The store has no crop of a face: the face was erased meanwhile, or the store is broken."""
 
 
-Recipe = tuple[str, ...]
-Stored = dict[int, bytes]
-"""Face pk -> its embedding, as the tables hold it."""
+RecipeKeys = tuple[str, ...]
+StoredEmbeddings = dict[int, bytes]
+"""Face pk -> its embedding, as stored in the database."""
 
 
 def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: Sequence[FaceRecord]) -> list[Rows]:
-    """One (N, d) for each model: from the tables where they hold it, else from the crops. Shown as the job's progress.
+    """Return (N, d) embeddings for each model: from the database where it has them, else from the crops.
 
-    Raises CropGone, Interrupted.
+    Reports the job's progress. Raises CropMissing, Interrupted.
     """
     rows = [np.empty((len(faces), index_builder.find_embedding_size(m, task)), np.float32) for m in models]
-    for start in range(0, len(faces), CHUNK):
+    for start in range(0, len(faces), FACES_PER_CHUNK):
         context.progress(start, len(faces))
-        part = faces[start : start + CHUNK]
+        part = faces[start : start + FACES_PER_CHUNK]
         with reading(context.resources.database) as session:
-            stored = [_stored(session, m.id, task, part) for m in models]
-        described = _described(context, models, part, stored)
+            stored = [_read_stored(session, m.id, task, part) for m in models]
+        described = _describe_missing(context, models, part, stored)
         for model, known, out in zip(models, stored, rows, strict=True):
-            out[start : start + len(part)] = _embedded(model, task, part, known, *described[model.recipe.keys])
+            out[start : start + len(part)] = _embed_missing(model, task, part, known, *described[model.recipe.keys])
     context.progress(len(faces), len(faces))
     return rows
 
 
-def _embedded(
-    model: Model, task: str, faces: Sequence[FaceRecord], known: Stored, fresh: Rows, row_of: dict[int, int]
+def _embed_missing(
+    model: Model, task: str, faces: Sequence[FaceRecord], known: StoredEmbeddings, fresh: Rows, row_of: dict[int, int]
 ) -> Rows:
     result = np.empty((len(faces), index_builder.find_embedding_size(model, task)), np.float32)
     missing = [i for i, face in enumerate(faces) if face.pk not in known]
@@ -58,29 +58,29 @@ def _embedded(
     return result
 
 
-def _stored(session: Session, model: str, task: str, faces: Sequence[FaceRecord]) -> Stored:
+def _read_stored(session: Session, model: str, task: str, faces: Sequence[FaceRecord]) -> StoredEmbeddings:
     here = Embedding.model_id == model, Embedding.task == task, Embedding.face_pk.in_([f.pk for f in faces])
     return {
         row.face_pk: row.vector for row in session.execute(select(Embedding.face_pk, Embedding.vector).where(*here))
     }
 
 
-def _described(
-    context: JobContext, models: Sequence[Model], faces: Sequence[FaceRecord], stored: Sequence[Stored]
-) -> dict[Recipe, tuple[Rows, dict[int, int]]]:
-    """By recipe: descriptors of the faces that one of its models lacks, and in which row each is."""
-    lacking: dict[Recipe, set[int]] = {}
+def _describe_missing(
+    context: JobContext, models: Sequence[Model], faces: Sequence[FaceRecord], stored: Sequence[StoredEmbeddings]
+) -> dict[RecipeKeys, tuple[Rows, dict[int, int]]]:
+    """Describe, for each recipe, the faces that one of its models lacks: the rows, and face index -> row number."""
+    missing: dict[RecipeKeys, set[int]] = {}
     for model, known in zip(models, stored, strict=True):
-        rows_lacking = lacking.setdefault(model.recipe.keys, set())
-        rows_lacking |= {i for i, face in enumerate(faces) if face.pk not in known}
-    result: dict[Recipe, tuple[Rows, dict[int, int]]] = {}
+        of_recipe = missing.setdefault(model.recipe.keys, set())
+        of_recipe |= {i for i, face in enumerate(faces) if face.pk not in known}
+    result: dict[RecipeKeys, tuple[Rows, dict[int, int]]] = {}
     for model in models:
         key = model.recipe.keys
         if key not in result:
-            order = sorted(lacking[key])
+            order = sorted(missing[key])
             try:
                 rows = describe_faces(context, model.recipe, [faces[i] for i in order])
-            except NotFound as gone:
-                raise CropGone(gone.detail) from gone
+            except NotFound as error:
+                raise CropMissing(error.detail) from error
             result[key] = rows, {i: row for row, i in enumerate(order)}
     return result

@@ -1,4 +1,4 @@
-"""What a collection has to measure models with: the faces whose people are known, and who was learned from."""
+"""The faces of a collection that models can be measured on, and the people whom each model has learned from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,10 +23,11 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class MeasurableFaces:
-    """What a collection has to measure models with.
+    """The faces of one collection, for one task.
 
-    known: (N,) faces of which it is known who they are, or for other tasks what value they have
-    seen: of each model, (N,) faces of people it may have learned from
+    known: (N,) faces whose person is known, or for other tasks whose value is known
+    seen: for each model, (N,) faces of people it may have learned from
+    labellers: who agrees with each labelled pair
     """
 
     data: TrainingData
@@ -48,11 +49,11 @@ class MeasurableFaces:
 
     @property
     def nameless(self) -> bool:
-        """Whether labels are all that is known."""
+        """Whether labels are all that is known of the faces."""
         return bool(np.isnan(self.examples.truth).all())
 
     def count_searchable(self, faces: Mask) -> int:
-        """Count the people among these faces who have something to find."""
+        """Count the people among these faces whom a search can find."""
         people = self.data.people[self.known & faces]
         counts = np.unique(people, return_counts=True)[1]
         return int((counts >= (2 if self.by_person else 1)).sum())
@@ -64,7 +65,7 @@ class MeasurableFaces:
 
 
 def read_measurable_faces(context: JobContext, collection: str, task: str, models: Sequence[str]) -> MeasurableFaces:
-    """Of a task of a collection, as the tables are now. Raises NotFound, ml.Corrupt, ml.Unavailable (a model)."""
+    """Read the faces of a collection for a task. Raises NotFound, ml.Corrupt, ml.Unavailable (a model)."""
     model_store = context.resources.models
     with at_one_moment(context.resources.database) as session:
         if session.get(Collection, collection) is None:
@@ -73,7 +74,7 @@ def read_measurable_faces(context: JobContext, collection: str, task: str, model
         plan = _make_plan(collection, task, [model_store.get(m) for m in reversed(models)])
         snapshot = training_data.record_snapshot(session, Training(snapshot={}), plan)
         data = training_data.read_training_data(session, plan, snapshot)
-        seen = tuple(find_learned_faces(session, exposed, data) for exposed in exposures)
+        seen = tuple(find_learned_faces(session, exposure, data) for exposure in exposures)
         [examples] = data.tasks
         pks = np.array([f.pk for f in data.faces], np.int64)
         labellers = label_consensus.list_agreeing_labellers(
@@ -83,8 +84,11 @@ def read_measurable_faces(context: JobContext, collection: str, task: str, model
 
 
 def _make_plan(collection: str, task: str, models: Sequence[Model]) -> Plan:
-    """Where the collection says who is the same: its subjects and labels; for another task the metadata field that one
-    of the models learned it from, and labels."""
+    """Plan to read what the collection says of a task.
+
+    For identity these are subjects and labels; for another task labels, and the metadata field that one of the models
+    has learned it from.
+    """
     origins = [Source(task=task, origin="labels")]
     if task == "identity":
         origins.insert(0, Source(task=task, origin="subjects"))
@@ -98,7 +102,7 @@ def _make_plan(collection: str, task: str, models: Sequence[Model]) -> Plan:
 
 
 def _find_known(examples: TaskExamples, people: Ids) -> Mask:
-    """Named faces, and faces that a label joins with another; for other tasks faces with a value."""
+    """Find the named faces and those that a label joins with another; for other tasks the faces with a value."""
     known: Mask = ~np.isnan(examples.truth) & examples.member
     if examples.task == "identity":
         known |= np.isin(np.arange(len(people)), examples.pairs[examples.same])

@@ -16,7 +16,7 @@ from ml.evaluation.retrieval import Ranked
 from ml.model import Model
 from ml.types import Ids, Rows
 from workers.context import JobContext
-from workers.publishing.joint_embedding import CropGone, embed_faces
+from workers.publishing.joint_embedding import CropMissing, embed_faces
 from workers.publishing.measurable_faces import Mask, MeasurableFaces, read_measurable_faces
 from workers.training.training_data import FaceRecord
 
@@ -31,9 +31,10 @@ MIN_PAIRS_OF_A_KIND = 20
 
 @dataclass(frozen=True, eq=False)
 class ModelMeasurement:
-    """comparison: None where there was too little to measure with; evidence: what there was, for people and programs.
+    """The comparison of two models.
 
-    models: by what each was measured
+    comparison: None where there was too little to measure with; evidence: what there was
+    models: the models that were measured: each model itself, or its holdout model
     """
 
     comparison: ModelComparison | None
@@ -42,27 +43,28 @@ class ModelMeasurement:
 
 
 def measure_models(
-    context: JobContext, collection: str, task: str, models: Sequence[str], *, seen_too: bool = False
+    context: JobContext, collection: str, task: str, models: Sequence[str], *, allow_seen: bool = False
 ) -> ModelMeasurement:
-    """A baseline and a candidate, or a candidate alone, in this order.
+    """Measure a baseline and a candidate, in this order, or a candidate alone.
 
-    seen_too: measure on everybody where too few people are new to both; `unseen_by_both` of the evidence is False then
+    allow_seen: measure on everybody where too few people are new to both models; the evidence then has
+        `unseen_by_both` False
     Raises NotFound (the collection, a model, a crop), ml.Corrupt, ml.Unavailable, Interrupted.
     """
     try:
-        return _measure(context, collection, task, models, seen_too)
-    except CropGone:  # of a face that was erased meanwhile: once more, without it
-        return _measure(context, collection, task, models, seen_too)
+        return _measure(context, collection, task, models, allow_seen)
+    except CropMissing:  # a face was erased meanwhile: measure again, without it
+        return _measure(context, collection, task, models, allow_seen)
 
 
 def _measure(
-    context: JobContext, collection: str, task: str, models: Sequence[str], seen_too: bool
+    context: JobContext, collection: str, task: str, models: Sequence[str], allow_seen: bool
 ) -> ModelMeasurement:
     measurable = read_measurable_faces(context, collection, task, models)
     evidence = _list_evidence(measurable, collection, models)
     measured_as = tuple(e.measured_as.id for e in measurable.exposures)
     faces = measurable.unseen
-    if seen_too and not _is_enough(measurable, faces) and _is_enough(measurable, np.ones_like(faces)):
+    if allow_seen and not _is_enough(measurable, faces) and _is_enough(measurable, np.ones_like(faces)):
         faces = np.ones_like(faces)
     evidence["unseen_by_both"] = bool((faces == measurable.unseen).all())
     if not _is_enough(measurable, faces):
@@ -75,7 +77,7 @@ def _is_enough(measurable: MeasurableFaces, faces: Mask) -> bool:
 
 
 def _pairs_suffice(measurable: MeasurableFaces, faces: Mask) -> bool:
-    """Whether labelled pairs can judge: where nothing else is known, or another task's values are not."""
+    """Whether labels are all that is known, and enough labelled pairs of each kind are among these faces."""
     same = measurable.examples.same[measurable.select_pairs(faces)]
     return measurable.nameless and min(int(same.sum()), int((~same).sum())) >= MIN_PAIRS_OF_A_KIND
 
@@ -96,9 +98,10 @@ def _list_evidence(measurable: MeasurableFaces, collection: str, models: Sequenc
 
 
 def _compare(context: JobContext, measurable: MeasurableFaces, task: str, faces: Mask) -> ModelComparison:
-    models = [exposed.measured_as for exposed in measurable.exposures]
-    dim = max(index_builder.find_embedding_size(m, task) for m in models)
-    chosen, distractors = _sample_faces(measurable, faces, dim)
+    models = [exposure.measured_as for exposure in measurable.exposures]
+    chosen, distractors = _sample_faces(
+        measurable, faces, max(index_builder.find_embedding_size(m, task) for m in models)
+    )
     if measurable.count_searchable(faces) < MIN_PEOPLE:
         chosen, distractors = np.empty(0, np.int64), []
     pairs = (
@@ -126,7 +129,10 @@ def _compare(context: JobContext, measurable: MeasurableFaces, task: str, faces:
 
 
 def _sample_faces(measurable: MeasurableFaces, faces: Mask, width: int) -> tuple[Ids, list[FaceRecord]]:
-    """Choose the faces to rank (indices, rising) and distractors: as many as fit, people with several photos first."""
+    """Choose the faces to rank (indices, rising) and the distractors.
+
+    As many are chosen as fit into MAX_GALLERY_BYTES, people with several photos first.
+    """
     budget = max(1000, MAX_GALLERY_BYTES // (4 * width))
     draw = np.random.default_rng(0)
     others = measurable.data.distractors
@@ -167,10 +173,10 @@ def _compare_labelled(
     ends = measurable.examples.pairs[pairs]
     at = np.searchsorted(indices, ends)
     distances = [model.metric.pair_distances(rows, at) for rows, model in zip(embedded, models, strict=True)]
-    faces_to_embed = LabelledPairs(
+    labelled_pairs = LabelledPairs(
         measurable.examples.same[pairs], measurable.data.people[ends], [measurable.labellers[int(i)] for i in pairs]
     )
-    return compare_pairs(distances[0] if len(models) > 1 else None, distances[-1], faces_to_embed)
+    return compare_pairs(distances[0] if len(models) > 1 else None, distances[-1], labelled_pairs)
 
 
 def _merge(ranked: ModelComparison | None, paired: ModelComparison | None) -> ModelComparison:

@@ -1,4 +1,4 @@
-"""Every face of a collection gets its place in a model's space, from its crop, beside whatever serves meanwhile."""
+"""Embed every face of a collection with a model, from the stored crops, while another model serves."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,17 +17,24 @@ from ml.types import Rows
 from workers.context import JobContext
 from workers.description import describe_faces
 
-BATCH = 512
+FACES_PER_BATCH = 512
 INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 def reembed_collection(context: JobContext, collection: str, model: Model, tasks: Sequence[str]) -> None:
-    """Goes on wherever an earlier run stopped; each batch is kept by itself. Raises NotFound, Interrupted."""
-    total, done = _count(context, collection), 0
+    """Embed the faces that have no embedding by this model yet. Each batch is stored by itself, so that a run can stop.
+
+    Raises NotFound, Interrupted.
+    """
+    total, done = _count_faces(context, collection), 0
     after, missed = 0, -1
     while True:
         with reading(context.resources.database) as session:
-            wanted = select_faces_without_embedding(collection, model.id, tasks).where(Face.pk > after).limit(BATCH)
+            wanted = (
+                select_faces_without_embedding(collection, model.id, tasks)
+                .where(Face.pk > after)
+                .limit(FACES_PER_BATCH)
+            )
             faces = list(session.scalars(wanted))
             session.expunge_all()
         if not faces:
@@ -37,7 +44,7 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
         except NotFound:
             if missed == after:
                 raise
-            missed = after  # a face was erased meanwhile: without it, once more
+            missed = after  # a face was erased meanwhile: try the batch again, without it
             continue
         with writing(context.resources.database) as session:
             store_embeddings(session, model.id, vectors, [f.pk for f in faces])
@@ -46,27 +53,27 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
 
 
 def embed_batch(context: JobContext, model: Model, tasks: Sequence[str], faces: Sequence[Face]) -> dict[str, Rows]:
-    """Where these faces lie, for each task. Raises NotFound (a crop is gone), Interrupted."""
+    """Return (N, d) embeddings of these faces for each task. Raises NotFound (a crop is missing), Interrupted."""
     rows = describe_faces(context, model.recipe, faces)
     return {task: model.embed(rows, task) for task in tasks}
 
 
 def store_embeddings(session: Session, model: str, vectors: Mapping[str, Rows], pks: Sequence[int]) -> None:
-    """Writes what is not there yet, of the faces that are still there."""
-    alive = select(Face.pk).where(Face.pk.in_(pks)).with_for_update(read=True, key_share=True)
-    there = set(session.scalars(alive))
-    if not there:
+    """Store the missing embeddings of the faces that still exist. vectors: task -> (N, d); pks: of the N faces."""
+    existing = select(Face.pk).where(Face.pk.in_(pks)).with_for_update(read=True, key_share=True)
+    existing_pks = set(session.scalars(existing))
+    if not existing_pks:
         return
     insert = INSERTS[session.get_bind().dialect.name]
     for task, rows in vectors.items():
         embeddings = [
             {"model_id": model, "task": task, "face_pk": pk, "vector": vector}
             for pk, vector in zip(pks, encode_embeddings(rows), strict=True)
-            if pk in there
+            if pk in existing_pks
         ]
         session.execute(insert(Embedding).on_conflict_do_nothing(), embeddings)
 
 
-def _count(context: JobContext, collection: str) -> int:
+def _count_faces(context: JobContext, collection: str) -> int:
     with reading(context.resources.database) as session:
         return session.scalar(select(func.count()).where(Face.collection_id == collection)) or 0

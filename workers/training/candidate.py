@@ -35,14 +35,14 @@ def make_candidate(
 ) -> Candidate:
     """Make the models of a candidate. embedder: fitted on everybody; holdout_embedder: without the held-out people."""
     plan, strangers = prepared.plan, measurement.strangers
-    facts = {
+    model_facts = {
         "made": "trained",
         "collection": plan.collection,
         "plan": plan.model_dump(mode="json", by_alias=True),
         "by_held_out": list(calibrations.by_held_out),
         "open_set": {"identity": strangers.to_dict()} if strangers else {},
     }
-    model = Model(name, plan.recipe, plan.method, embedder, calibrations.by_task, facts)
+    model = Model(name, plan.recipe, plan.method, embedder, calibrations.by_task, model_facts)
     if holdout_embedder is None:
         return Candidate(model, None, measurement.report)
     held_out_faces = [face.pk for face in prepared.data.select_faces(prepared.held_out)]

@@ -1,4 +1,4 @@
-"""Which people of a collection a model has learned from, so that it can be measured on the others."""
+"""Find out which people of a collection a model has learned from, so that it can be measured on the others."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,16 @@ from workers.training.split import choose_held_out_faces
 from workers.training.training_data import FaceRecord, TrainingData
 
 HELD_OUT_FACES = "held_out_faces"
-"""The fact of a holdout model that lists the faces (pks) it was fitted without."""
+"""The fact of a holdout model that lists the pks of the faces it was fitted without."""
 
 
 @dataclass(frozen=True)
 class CollectionFit:
-    """One fit on a collection: on all faces up to `last_face` (a pk), but for those held out.
+    """One fit on the faces of a collection up to `last_face` (a pk), without those held out.
 
-    holdout: the share of people held out, 0 where the fit is on everybody; change: the collection's, when it was read,
-    -1 where it was an earlier collection of the same id, whose people may have been enrolled again
+    holdout: the share of people held out, 0 where the fit is on everybody
+    change: the change number of the collection when it was read, -1 where it was an earlier collection of the same id,
+        whose people may have been enrolled again
     """
 
     collection: str
@@ -38,9 +39,9 @@ class CollectionFit:
 
 @dataclass(frozen=True, eq=False)
 class Exposure:
-    """What is measured in a model's stead, and what that has learned from.
+    """What a model has learned from.
 
-    measured_as: the model itself, or its holdout model where the model has learned from one of the collections
+    measured_as: the model to measure: the model itself, or its holdout model if it has learned from the collections
     fits: every fit on the collections that it goes back to; elsewhere: other collections that it has learned from
     """
 
@@ -50,7 +51,7 @@ class Exposure:
 
 
 def trace_exposure(session: Session, model_store: ModelStore, model: str, collections: Sequence[str]) -> Exposure:
-    """Of a model to collections. Raises NotFound, ml.Corrupt, ml.Unavailable."""
+    """Trace what a model has learned from these collections. Raises NotFound, ml.Corrupt, ml.Unavailable."""
     own = model_store.get(model)
     lineage = list(_trace_lineage(session, model_store, own, collections, as_holdout=False))
     holdout = model_store.find_holdout(model)
@@ -62,11 +63,11 @@ def trace_exposure(session: Session, model_store: ModelStore, model: str, collec
 
 
 def find_learned_faces(session: Session, exposure: Exposure, data: TrainingData) -> NDArray[np.bool_]:
-    """(N,) faces of the snapshot whose person the measured model may have learned from.
+    """Return (N,) the faces of the data whose person the measured model may have learned from.
 
-    A person is whoever the snapshot joins. People enrolled after the model was made are new to it; where faces were
-    erased since, they might be the same people again, and only those count as new who would have been held out. A photo
-    that is also enrolled in another collection that the model learned from is not new to it either.
+    People enrolled after the model was made are new to it. If faces were erased since, they might be the same people
+    again; then only those count as new who would have been held out. A photo that is also enrolled in another
+    collection that the model has learned from is not new to it either.
     """
     pks = np.array([face.pk for face in data.faces], np.int64)
     collections = np.array([face.collection_id for face in data.faces], np.str_)
@@ -91,7 +92,7 @@ def _is_known(face: FaceRecord, elsewhere: tuple[str, ...], shared: set[str]) ->
 def _trace_lineage(
     session: Session, model_store: ModelStore, model: Model, collections: Sequence[str], *, as_holdout: bool
 ) -> Iterator[CollectionFit | str]:
-    """Its own fit and those it went on from: on the collections, or the names of others."""
+    """Yield the model's own fit and those that it continued: fits on the collections, and the names of others."""
     if not model.embedder.needs_fit:
         return
     changes = model.provenance.get("changes", {})
@@ -122,7 +123,7 @@ def _read_fit(
 
 
 def _is_recreated(session: Session, model: Model, collection: str, made_at: float) -> bool:
-    """Whether the collection is another one than the model has learned from, of the same id.
+    """Whether the model has learned from an earlier collection of the same id.
 
     A model made before creation times were recorded is compared by its own creation time.
     """
@@ -134,7 +135,7 @@ def _is_recreated(session: Session, model: Model, collection: str, made_at: floa
 
 
 def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> frozenset[int]:
-    """The faces held out of a training whose holdout model does not list them: as the training chose them."""
+    """Choose again, as the training did, the faces held out of a holdout model that does not list them."""
     plan = Plan.model_validate(model_facts["plan"])
     at = {name: model_facts.get(name, {}) for name in ("changes", training_data.COLLECTIONS_CREATED_AT, "labels")}
     data = training_data.read_training_data(session, plan, at)
@@ -143,10 +144,10 @@ def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> fro
 
 
 def _was_erased_since(session: Session, fit: CollectionFit) -> bool:
-    if fit.change < 0:  # all faces that the fit was on
+    if fit.change < 0:  # all faces of that fit were erased with their collection
         return True
-    gone = select(Removal.pk).where(Removal.collection_id == fit.collection, Removal.change > fit.change)
-    return session.scalar(gone.limit(1)) is not None
+    removals = select(Removal.pk).where(Removal.collection_id == fit.collection, Removal.change > fit.change)
+    return session.scalar(removals.limit(1)) is not None
 
 
 def _list_shared_photos(session: Session, collections: Sequence[str], elsewhere: tuple[str, ...]) -> set[str]:

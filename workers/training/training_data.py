@@ -1,4 +1,4 @@
-"""Read from the tables what a training may learn from, as it was at one moment: faces, values, labels, people."""
+"""Read the data of a training from the database, as it was at one moment: faces, values, labels and people."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,14 +19,14 @@ from app.learning.plan import Plan, Source
 from ml.types import Ids, Rows
 
 MAX_DISTRACTORS = 3000
-"""Of each collection: enough to make a report's searches realistically hard."""
+"""Distractors of each collection: enough to make the searches of a report realistically hard."""
 COLLECTIONS_CREATED_AT = "collections_created_at"
-"""The fact of a model, beside `changes`, that says when each collection it has learned from was created."""
+"""The fact of a model that holds the creation time of each collection it has learned from, beside `changes`."""
 
 
 @dataclass(frozen=True)
 class FaceRecord:
-    """A face as the tables have it, with its own metadata over that of its subject."""
+    """A row of the table `faces`, with its own metadata over that of its subject."""
 
     pk: int
     collection_id: str
@@ -92,9 +92,9 @@ class TrainingData:
 
 
 def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[str, Any]:
-    """Return what the training reads, stored with it the first time, so that another run reads the same.
+    """Return what identifies the data of a training. Stored with the training: a second run reads the same.
 
-    {"changes": {collection: number}, CREATED_AT: {collection: seconds}, "labels": {task: [pk]}}
+    {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, "labels": {task: [pk]}}
     """
     if not training.snapshot:
         chosen = select(Collection).where(Collection.id.in_(plan.collections))

@@ -1,4 +1,4 @@
-"""Learn from crops what a descriptor needs before it can describe any: once for the service, then kept."""
+"""Learn the vocabularies of descriptors from crops. A vocabulary is kept and serves every training."""
 
 import json
 from collections.abc import Sequence
@@ -15,12 +15,15 @@ from workers.context import JobContext
 
 MAX_VOCABULARY_CROPS = 1000
 RELEARN_FACTOR = 4
-"""A vocabulary is learned anew where so many times as many crops can be had as it was learned from."""
+"""A vocabulary is learned again once so many times as many crops are available as it was learned from."""
 
 
 def learn_vocabularies(context: JobContext, plan: Plan, faces: Sequence[StoredFace], on_progress: Progress) -> Plan:
-    """Return the plan with a vocabulary for each descriptor that needs one: the service's, or one learned from some of
-    these faces, which the service keeps. Raises NotFound, TooFewPairs, and whatever the progress raises."""
+    """Return the plan with a vocabulary for each descriptor that needs one.
+
+    This is the kept vocabulary, or one that is learned from some of these faces and then kept.
+    Raises NotFound, TooFewPairs, and whatever the progress raises.
+    """
     descriptors = []
     for number, choice in enumerate(plan.descriptors, 1):
         needs_one = choice.needs_vocabulary

@@ -1,0 +1,95 @@
+"""Move the pointers of a collection to a model: embed all faces, then move in one short transaction."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.db.session import reading, writing
+from app.db.tables import Deployment
+from app.publishing import pointers
+from app.publishing.pointers import MoveReason
+from app.queue.messages import Publish
+from app.serving import gallery_calibration
+from ml.model import Model
+from workers.context import JobContext, Later
+from workers.publishing import reembedding
+
+MAX_FACES_UNDER_LOCK = 64
+"""New faces that may be embedded while the collection is locked."""
+MAX_ROUNDS = 20
+"""Rounds of embedding before all new faces are embedded under the lock, so that an endless import cannot keep a model
+out."""
+RETRY_SECONDS = 0.2
+
+Move = Mapping[str, Any]
+"""The entry that a move left in the history of a deployment."""
+Champions = Mapping[str, str | None]
+"""Task -> the model that serves it."""
+
+
+def find_move(context: JobContext, message: Publish) -> Move | None:
+    """Return the move that an earlier run of this job has made, or None."""
+    with reading(context.resources.database) as session:
+        rows = (session.get(Deployment, (message.collection, task)) for task in message.tasks)
+        entries = [e for row in rows if row is not None for e in row.history if e["job"] == context.job_id]
+    return entries[0] if entries else None
+
+
+def read_champions(context: JobContext, message: Publish) -> Champions:
+    """Return the champion of each task. Raises NotFound, Stale, Conflict where the model cannot be published."""
+    with reading(context.resources.database) as session:
+        pointers.check_version(session, message.collection, message.tasks[0], message.version)
+        pointers.get_usable_model(session, message.model)
+        return _get_champions(session, message)
+
+
+def embed_and_move(context: JobContext, message: Publish, champions: Champions, verdict: dict[str, Any]) -> Move:
+    """Embed every face, measure the gallery, and move the pointers.
+
+    champions: the models that the gate has compared with; verdict: what the gate said
+    Raises Later (another champion meanwhile, or faces keep arriving), Interrupted, NotFound, Stale, Conflict.
+    """
+    model = context.resources.models.get(message.model)
+    is_overridden = message.override and not verdict["passed"]
+    reason = MoveReason(message.by, message.reason, is_overridden, context.job_id, verdict)
+    measured: dict[str, dict[str, Any]] = {}
+    for rounds_left in range(MAX_ROUNDS, -1, -1):
+        reembedding.reembed_collection(context, message.collection, model, message.tasks)
+        for task in message.tasks if not measured else ():
+            context.check()
+            measured[task] = gallery_calibration.measure_gallery(context.resources, message.collection, task, model)
+        max_new_faces = MAX_FACES_UNDER_LOCK if rounds_left else None
+        with writing(context.resources.database) as session:
+            collection = pointers.lock_collection(session, message.collection)
+            pointers.check_version(session, collection.id, message.tasks[0], message.version)
+            pointers.get_usable_model(session, model.id)
+            if _get_champions(session, message) != champions:
+                raise Later(0.0)  # the gate must judge again
+            if not _embed_new_faces(context, session, message, model, max_new_faces):
+                continue
+            if message.pointer == "challenger":
+                moved = pointers.set_challenger(session, collection, message.tasks[0], model.id, reason)
+            else:
+                moved = pointers.move_champion(session, collection, model.id, measured, reason)[0]
+            return dict(moved.history[-1])
+    raise Later(RETRY_SECONDS)
+
+
+def _get_champions(session: Session, message: Publish) -> dict[str, str | None]:
+    rows = {task: session.get(Deployment, (message.collection, task)) for task in message.tasks}
+    return {task: row.champion if row else None for task, row in rows.items()}
+
+
+def _embed_new_faces(
+    context: JobContext, session: Session, message: Publish, model: Model, max_new_faces: int | None
+) -> bool:
+    """Embed the faces that arrived meanwhile. Returns False where they are too many, or some have no embedding yet."""
+    missing = pointers.select_faces_without_embedding(message.collection, model.id, message.tasks)
+    faces = list(session.scalars(missing.limit(max_new_faces and max_new_faces + 1)))
+    if max_new_faces is not None and len(faces) > max_new_faces:
+        return False
+    if faces:
+        embeddings = reembedding.embed_batch(context, model, message.tasks, faces)
+        reembedding.store_embeddings(session, model.id, embeddings, [face.pk for face in faces])
+    return pointers.has_all_embeddings(session, message.collection, model.id, message.tasks)
