@@ -44,4 +44,4 @@ def chapter(context: RunContext, start: Mapping[Case, Options] = START) -> Chapt
     def tables() -> Sequence[Table]:
         return page_writer.make_available_tables(*(part.table for part in parts()))
 
-    return Chapter("beyond", "Past the papers", computations, tables, guessed)
+    return Chapter("beyond", "Beyond the papers", computations, tables, guessed)

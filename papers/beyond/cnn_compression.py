@@ -21,7 +21,7 @@ from papers.harness.results import difference, figure
 from papers.harness.run_context import Method, RunContext, ranked_arrays
 from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Row, Table
 
-WIDTH, BYTES = 128, "bytes a face"
+WIDTH, BYTES = 128, "bytes per face"
 WHAT = ("mAP", "1@10")
 COLUMNS = (BYTES, *(f"{where}: {what}" for where in KINDS for what in WHAT))
 CURVE = (16, 24, 32, 48, 64, 96)
@@ -140,7 +140,7 @@ def _table(context: RunContext) -> Table:
     )
     plots = [] if context.scope.quick else [_plot(context)]
     rows = [_row(context, entry) for entry in entries]
-    return Table("cnn", "A modern CNN at a quarter of its size", header, COLUMNS, rows, plots, notes)
+    return Table("cnn", "A modern CNN, compressed to a quarter", header, COLUMNS, rows, plots, notes)
 
 
 def _row(context: RunContext, entry: CompressionEntry) -> Row:
@@ -182,5 +182,5 @@ def _draw(context: RunContext, axes: Any) -> None:
             axis.plot(CURVE, [figure([r], "mAP").value for r in context.results(computations)], marker="o", label=name)
         whole = context.result(context.retrieval(COSINE, MODEL, f"{kind}-0", seconds=SECONDS))
         axis.axhline(figure([whole], "mAP").value, color="grey", linestyle="--", label="cosine, 128")
-        axis.set(title=where, xlabel="numbers a face", ylabel="mAP")
+        axis.set(title=where, xlabel="numbers per face", ylabel="mAP")
     axes[0].legend()

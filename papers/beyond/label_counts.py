@@ -92,17 +92,17 @@ def _table(
     whole = context.results(named)
     rows.append(Row("everybody named, no pairs", figures(whole, WHAT), computations=named))
     header = (
-        f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are asked of the half of the people that may be learned "
-        f"from, none of whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
+        f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are labelled in the training half of the people, none of "
+        f"whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
         f"(and what follows from them), in percent. The model of one row suggests the pairs of the next, as the "
         f"service does: those of which it is least sure, by what a fit without a fifth of the people makes of these "
         f"and by how many of its questions were about the same person so far. {SAME}: how many of the pairs."
     )
-    alt = "mAP on people without labels against the number of labelled pairs, a line for each way of choosing them"
+    alt = "mAP on people without labels against the number of labelled pairs, one line for each way of choosing them"
     plot = Plot(
         "beyond-labels", alt, partial(_draw, results_by_way=results, named=figure(whole, "mAP").value, sizes=sizes)
     )
-    return Table("labels", "How many labels it takes", header, COLUMNS, rows, [plot], _notes(results, sizes))
+    return Table("labels", "Number of labels", header, COLUMNS, rows, [plot], _notes(results, sizes))
 
 
 def _row(results: Sequence[Result], way: str, size: int, computations: Sequence[Computation]) -> Row:
@@ -133,7 +133,7 @@ def _notes(results_by_way: Mapping[str, list[Result]], sizes: Sequence[int]) -> 
         missed = {int(n): sum(not r.record["learned"][n] for r in results) for n in results[0].record["learned"]}
         told_of = ", ".join(f"{n:,} ({draws} of {len(results)} draws)" for n, draws in missed.items() if draws)
         if told_of:
-            notes.append(f"{way}: too few pairs of either kind to learn from at {told_of}; the model before serves on")
+            notes.append(f"{way}: too few pairs of either kind to learn from at {told_of}; the previous model is kept")
     return notes
 
 

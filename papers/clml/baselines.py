@@ -1,4 +1,4 @@
-"""003, Figure 4: 1-call@n beside other local metrics, which were not tuned as CLML and LDML were."""
+"""003, Figure 4: 1-call@n of several local metrics, which were not tuned as CLML and LDML were."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from papers.harness.run_context import Method, RunContext
 from papers.harness.table_types import Computation, Curves, Row, Table
 
 CALLS = (1, 10, 20, 50, 100)
-GAIN = "1@10 less LDML's"
+GAIN = "1@10 minus LDML's"
 UNTUNED = "at defaults, not tuned"
 BORROWED = "with LDML's options, not tuned"
 UNFAIR = "CLML and LDML were tuned on an inner split and this was not, so the difference says nothing of the method"
@@ -49,7 +49,7 @@ def baselines(fits: ClmlFits) -> TableComputations:
             "not tuned; without and with distractors"
         )
         plot = line_plot("clml-figure-4", alt, Curves(_curves(fits.context, sides), "n", "1-call@n, percent"))
-        return Table("figure-4", "Figure 4: 1-call@n beside other local metrics", header, columns, rows, [plot])
+        return Table("figure-4", "Figure 4: 1-call@n of several local metrics", header, columns, rows, [plot])
 
     return TableComputations([w for computations in sides.values() for w in computations], table)
 
@@ -59,10 +59,10 @@ def _methods(fits: ClmlFits) -> dict[str, Sequence[Computation]]:
     learned = dict(options.ldml)
     loose = learned | {"shrink": 0.0, "stay": 0.0}
     others = {
-        f"flat, 8 cells, the own alone, {BORROWED}": Method("flat", DIM, learned | APART),
-        f"hierarchical, 8 leaves, the own alone, {BORROWED}": Method("hierarchical", DIM, learned | APART),
+        f"flat, 8 cells, own cell only, {BORROWED}": Method("flat", DIM, learned | APART),
+        f"hierarchical, 8 leaves, own cell only, {BORROWED}": Method("hierarchical", DIM, learned | APART),
         f"hierarchical, 8 leaves, no regulariser, {BORROWED}": Method("hierarchical", DIM, loose | APART),
-        f"flat, 8 cells, all compared, {BORROWED}": Method("flat", DIM, learned),
+        f"flat, 8 cells, all cells, {BORROWED}": Method("flat", DIM, learned),
         f"PCCA, {UNTUNED}": Method("pcca", DIM),
         f"SCML, 128 numbers, {UNTUNED}": Method("scml", 128),
     }

@@ -47,7 +47,7 @@ def cells(fits: ClmlFits) -> TableComputations:
         ]
         plot = Plot(
             "clml-figure-5",
-            "mAP against the fraction of distances computed, a curve a number of cells",
+            "mAP against the fraction of distances computed, one curve per number of cells",
             partial(_draw, results),
         )
         return Table("figure-5", "Figure 5: multiple assignment", header, COLUMNS, rows, [plot], notes)

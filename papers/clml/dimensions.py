@@ -45,7 +45,7 @@ def widths(fits: ClmlFits) -> TableComputations:
             + fits.name_protocols("lbp", dim=128)
             + ". k as chosen at d = 32."
         )
-        plot = Plot("clml-figure-2", "mAP of LDML and CLML against d, a curve a descriptor", draw)
+        plot = Plot("clml-figure-2", "mAP of LDML and CLML against d, one curve per descriptor", draw)
         return Table("figure-2", "Figure 2: d = 16 to 256", header, COLUMNS, rows, [plot], notes)
 
     def draw(axes: Any) -> None:

@@ -51,7 +51,7 @@ def goals(fits: ClmlFits) -> TableComputations:
             "sides: the mean of a descriptor over the crop and its mirror image, which the paper does not do; options "
             "are those that were chosen for the plain one."
         )
-        return Table("goals", "What was asked for", header, COLUMNS, [_row(goal) for goal in wanted])
+        return Table("goals", "Goals", header, COLUMNS, [_row(goal) for goal in wanted])
 
     return TableComputations([w for goal in wanted for w in goal.computations], table)
 
@@ -151,7 +151,7 @@ def _strangers(fits: ClmlFits, features: str) -> list[AccuracyGoal]:
 
     def paired() -> str:
         gap = difference(fits.context.results(clml), fits.context.results(ldml), "mAP")
-        return f"mAP less LDML's {describe_difference(gap)}"
+        return f"mAP minus LDML's {describe_difference(gap)}"
 
     told_as = f"people never seen, {name_features(features)}"
     goal = _retrieval(fits, f"{told_as}, CLML, d = {DIM}", clml, {}, {}, _both(30, 80))

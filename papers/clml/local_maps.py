@@ -39,7 +39,7 @@ def spaces(fits: ClmlFits) -> TableComputations:
             f"descriptor's space is "
             "that of its 64 leading principal axes."
         )
-        return Table("table-1", "Table 1: where the mixture lives", header, COLUMNS, rows, notes=notes)
+        return Table("table-1", "Table 1: the space of the mixture", header, COLUMNS, rows, notes=notes)
 
     return TableComputations([w for computations in sides.values() for side in computations for w in side], table)
 
@@ -62,7 +62,7 @@ def numbers(fits: ClmlFits) -> TableComputations:
                     for c in COLUMNS
                 ]
         header = "LFW, d = 32; percent. " + " ".join(f"{NAMES[f]}: {fits.name_protocols(f)}." for f in named)
-        return Table("table-2", "Table 2: how many local maps", header, COLUMNS, rows, notes=notes)
+        return Table("table-2", "Table 2: number of local maps", header, COLUMNS, rows, notes=notes)
 
     return TableComputations(
         [w for sides in named.values() for computations, _ in sides.values() for w in computations], table

@@ -82,7 +82,7 @@ class Choices:
             "of `disjoint`, a fifth of the people who may be learned from are held out",
             "the best mAP of each step is taken",
         ]
-        return Table("choice", "What was chosen, and on what grounds", header, COLUMNS, rows, notes=notes)
+        return Table("choice", "The choice of options", header, COLUMNS, rows, notes=notes)
 
     def _rows(self, case: Case) -> list[Row]:
         choice = self.of(case)

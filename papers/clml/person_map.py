@@ -39,8 +39,8 @@ def plane(fits: ClmlFits) -> TableComputations:
             "same person nearest on the plane, among those."
         )
         notes = [
-            "the paper also colours by gender, with labels that are not to be had here: not possible here",
-            "whose points are whose is not told; colours repeat",
+            "the paper also colours by gender, with labels that are not available here: not possible here",
+            "the people are not named; colours repeat",
         ]
         plot = Plot(
             "clml-figure-6",

@@ -28,7 +28,7 @@ PARTS = 256
 PAPER = {64: 14.0, 8: 100.0}
 """Times fewer distances; at m = 64 without loss, at m = 8 for less than five points of mAP."""
 DRAWN = "drawn vectors, not a million faces"
-COLUMNS = ("times fewer distances", "recall@10", "ms a query", "ms exhaustive", "times faster")
+COLUMNS = ("times fewer distances", "recall@10", "ms per query", "ms exhaustive", "times faster")
 
 
 def million(fits: ClmlFits) -> TableComputations:

@@ -15,7 +15,7 @@ COLUMNS = ("mAP", "1@10")
 L2 = {"lbp": 13.24, "fisher": 22.88, "mobilefacenet": 63.06}
 """003, Table 2: mAP of the descriptors without learning."""
 OTHER_NETWORK = (
-    "the paper's network (CASIA, 320 numbers) cannot be had; MobileFaceNet stands in, its figures are its own"
+    "the paper's network (CASIA, 320 numbers) is not available; MobileFaceNet stands in, its figures are its own"
 )
 
 

@@ -9,7 +9,7 @@ from papers.harness.results import difference, figures, percent
 from papers.harness.run_context import Method
 from papers.harness.table_types import Computation, Row, Table
 
-GAIN = "mAP less LDML's"
+GAIN = "mAP minus LDML's"
 WPCA = Method("wpca", DIM, {"unit": True})
 
 

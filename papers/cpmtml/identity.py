@@ -123,7 +123,7 @@ class IdentityTables:
         notes = [
             "In points. Intervals by bootstrap over people; p by permutation of people, not corrected for many rows."
         ]
-        title = "CP-mtML less stML, of the same d and of the same stored size, on the same queries"
+        title = "CP-mtML minus stML of the same d, and of the same stored size, on the same queries"
         return Table("differences", title, self.header(self.features), ("1@10", "mAP", AMONG), made, notes=notes)
 
     def _less(self, a: Setting, b: Setting) -> Row:

@@ -91,7 +91,7 @@ class Setting:
     @property
     def title(self) -> str:
         numbers = 2 * self.dim if self.learner.coupled else self.dim
-        return f"{self.learner.title}, {numbers} numbers a face"
+        return f"{self.learner.title}, {numbers} numbers per face"
 
     @property
     def possible(self) -> bool:

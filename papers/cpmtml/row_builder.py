@@ -13,7 +13,7 @@ from papers.harness.results import ALONE, CROWD, describe_difference, difference
 from papers.harness.table_types import Computation, Figure, Row
 from papers.harness.verdicts import get_verdict
 
-NO_NETWORK = "the paper's network (AlexNet, 4,096 numbers) cannot be had; MobileFaceNet's figures are its own"
+NO_NETWORK = "the paper's network (AlexNet, 4,096 numbers) is not available; MobileFaceNet's figures are its own"
 FEWER = "{n:,} distractors here, a million in the paper"
 
 

@@ -15,7 +15,7 @@ from papers.harness.table_types import Computation, ComputationOutput, Figure, R
 DIM, BATCH, UPDATES, PEOPLE = 64, 256, 1e6, 7e9
 LEARNERS = (ONE, COUPLED[0], TURNED[0])
 STEPS, QUICK, ROUNDS = 100, 30, 3
-TIME, RATIO, BYTES, WORLD = "CPU s for 10^6 updates", "times stML", "bytes a face", "TB for 7e9 faces"
+TIME, RATIO, BYTES, WORLD = "CPU s for 10^6 updates", "times stML", "bytes per face", "TB for 7e9 faces"
 PAPER = {TIME: 2400.0, RATIO: 2.5, BYTES: 256.0, WORLD: 1.8}
 TWICE = "the paper counts d numbers; CP-mtML compares [L0 x; L1 x], 2d of them"
 
@@ -55,7 +55,7 @@ class SpeedTable:
             "is better. The paper: 40 minutes for 50,000 pairs on a core of 2.5 GHz. How many updates that was is not "
             "published; it is taken for a million, 2.4 ms each."
         )
-        return Table("timing", "Section 6.1: time and space", header, (TIME, RATIO, BYTES, WORLD), rows)
+        return Table("timing", "Section 6.1: time and storage", header, (TIME, RATIO, BYTES, WORLD), rows)
 
 
 def _row(one: PaperLearner, seconds: Values, single: Values, computations: list[Computation]) -> Row:

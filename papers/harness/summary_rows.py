@@ -178,13 +178,13 @@ SECTIONS = (
     SummarySection(
         "A second task beside identity, LBP: 1-call@10",
         [
-            _coupled("stML, 64 numbers", "stML, 64 numbers a face", 64),
-            _coupled("stML, 128 numbers", "stML, 128 numbers a face", 128),
-            _coupled("CP-mtML as printed (expression), 128 numbers", "CP-mtML (expression), 128 numbers a face", 128),
-            _coupled("CP-mtML as printed (age), 128 numbers", "CP-mtML (age), 128 numbers a face", 128),
+            _coupled("stML, 64 numbers", "stML, 64 numbers per face", 64),
+            _coupled("stML, 128 numbers", "stML, 128 numbers per face", 128),
+            _coupled("CP-mtML as printed (expression), 128 numbers", "CP-mtML (expression), 128 numbers per face", 128),
+            _coupled("CP-mtML as printed (age), 128 numbers", "CP-mtML (age), 128 numbers per face", 128),
             _coupled(
                 "CP-mtML, altered: L0 from the next components (age), 128 numbers",
-                "CP-mtML, L0 from the next components (age), 128 numbers a face", 128,
+                "CP-mtML, L0 from the next components (age), 128 numbers per face", 128,
             ),
         ],
     ),

@@ -42,4 +42,6 @@ def chapter(context: RunContext) -> Chapter:
 def gains(trials: Sequence[HeadComparison], quick: bool) -> Table:
     rows = [trial.row(head) for trial in trials for head in COMPARED]
     notes = ["A quick look leaves out unseen people (tables 3 to 5): their photos alone take minutes."] if quick else []
-    return Table("manifolds-gains", "The geometries against the plain layer", HEADER, ("gain",), rows, notes=notes)
+    return Table(
+        "manifolds-gains", "Gains of the geometries over the plain layer", HEADER, ("gain",), rows, notes=notes
+    )

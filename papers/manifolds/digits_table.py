@@ -13,7 +13,7 @@ from papers.manifolds.experiment import SAME, Experiment, flat
 from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
 from papers.manifolds.head_layers import HEADS
 
-COLUMNS = ("error", "less than Conv's", "error, axes alike", "axes", "epoch")
+COLUMNS = ("error", "reduction from Conv", "error, equal axes", "axes", "epoch")
 ERRORS = {"ae": 11.13, "plain": 14.84, "qconv": 9.93, "stiefel": 9.75}
 SECONDS = {"ae": 10.5, "plain": 12.1, "qconv": 12.3, "stiefel": 12.4}
 GAINS = {"qconv": 14.84 - 9.93, "stiefel": 14.84 - 9.75}
@@ -22,12 +22,12 @@ TITLES = {
 }  # fmt: skip
 SHOWN = ("ae", "plain", "qconv", "stiefel")
 HEADER = (
-    "MNIST's 10,000 test digits, since the training file is not to be had here: a drawn half teaches, the other half "
+    "MNIST's 10,000 test digits, since the training file is not available here: a drawn half teaches, the other half "
     "is tested ({seeds}); the paper has 60,000 and 10,000. 784 -> 20, N = 100, tau = 1, {epochs} epochs of 50 batches, "
     "pixels brought to unit length, {rates}. Error of the nearest neighbour in percent, ± over splits, [95 %, "
-    "bootstrap over digits]; less than Conv's: paired, in points; axes alike: the same directions, all of one weight; "
-    "axes: how many of the 20 distances are made of (exp of the entropy of M's eigenvalues); epoch: CPU time in "
-    "percent of Conv's, in turns in one run, [quartiles]."
+    "bootstrap over digits]; reduction from Conv: paired, in points; equal axes: the same directions, all of one "
+    "weight; axes: how many of the 20 distances are made of (exp of the entropy of M's eigenvalues); epoch: CPU time "
+    "in percent of Conv's, in turns in one run, [quartiles]."
 )
 INVERSE = (
     "qConv, inverse metric: Tr(xi G theta') is left alone by rotations as the paper's Tr(xi G^-1 theta') is; its "
@@ -109,9 +109,9 @@ class DigitExperiment(Experiment):
         own = PairedScores.of(results, right, "asked")
         figures = {"error": head_comparison.reversed_figure(own.figure)}
         if name != "plain":
-            figures["less than Conv's"] = percent(own.over(PairedScores.of(conv, right, "asked")).difference)
+            figures["reduction from Conv"] = percent(own.over(PairedScores.of(conv, right, "asked")).difference)
         if name != "pixels":
-            figures["error, axes alike"] = head_comparison.reversed_figure(
+            figures["error, equal axes"] = head_comparison.reversed_figure(
                 PairedScores.of(results, right_flat, "asked").figure
             )
             figures["axes"] = head_comparison.mean_axes(results)

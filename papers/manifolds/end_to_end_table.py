@@ -38,7 +38,7 @@ QUOTED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, ...]]]] = {
         {"Trip-SH": (89.5, 66.7, 82.4), "qConv": (89.3, 68.5, 82.9), "Stiefel": (89.9, 69.2, 83.1)},
     ),
 }
-NO_PHOTOS = "its photos and an Inception network are not to be had here; people stand in, in the next tables"
+NO_PHOTOS = "its photos and an Inception network are not available here; people stand in, in the next tables"
 
 
 class EndToEndExperiment(Experiment):

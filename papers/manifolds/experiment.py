@@ -59,14 +59,14 @@ class Experiment(ABC):
     @property
     def how(self) -> str:
         """How the rates were chosen, for a header."""
-        return "rates as they come" if self.quick else "each head's rate chosen among five on an inner split"
+        return "default rates" if self.quick else "each head's rate chosen among five on an inner split"
 
     def describe_rates(self) -> str:
         """Describe the rates, and the fits that diverged, for a note."""
         rates = "Rates: " + ", ".join(f"{HEADS[head].title} {rate:g}" for head, rate in self.known.items())
         ends = {w.name: self.context.result(w).record.get("astray") for w in self.chosen_computations()}
         astray = ", ".join(f"{name} (step {end:,})" for name, end in ends.items() if end)
-        return rates + (f". Went astray, and are judged as they were shortly before: {astray}" if astray else "")
+        return rates + (f". Diverged, and are evaluated at their last finite state: {astray}" if astray else "")
 
 
 def flat(computations: Mapping[str, Sequence[Computation]]) -> list[Computation]:

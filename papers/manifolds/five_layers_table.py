@@ -11,7 +11,7 @@ from papers.manifolds.experiment import SAME, Experiment, flat
 from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
 from papers.manifolds.head_layers import HEADS
 
-COLUMNS = ("accuracy", "more than Conv's", "accuracy, axes alike", "axes", "epoch")
+COLUMNS = ("accuracy", "gain over Conv", "accuracy, equal axes", "axes", "epoch")
 HEADS_HERE = ("rmsprop", "plain", "qconv", "qconv-inverse", "stiefel")
 ACCURACY = {"plain": 42.7, "qconv": 48.5, "stiefel": 48.6}
 SECONDS = {"plain": 143, "qconv": 150, "stiefel": 152}
@@ -20,7 +20,7 @@ FEW, MANY = ("lfw", 20), ("celeba", 3)
 """Photo sets, and the number of photos that a person needs to be a class."""
 NAMES = {FEW: "LFW, people with 20 photos or more", MANY: "CelebA10k, people with 3 photos or more"}
 HEADER = (
-    "STL10 is not to be had here. People are the classes: {names}; half of each person's photos teach, the others are "
+    "STL10 is not available here. People are the classes: {names}; half of each person's photos teach, the others are "
     "tested (split {splits} times). conv 5x5, max-pool, relu, conv 5x5, relu, avg-pool, conv 5x5, relu, conv 4x4, relu "
     "on 32 x 32 colours, widths 32, 32, 64, 64 (the paper prints none), and a head 1600 -> 32 for fc5; tau = 1, "
     "batches of 20 people x 5, {steps} steps, {rates} (of LFW); the layers before by RMSProp at 0.001. Accuracy of the "
@@ -82,11 +82,11 @@ class FiveLayerExperiment(Experiment):
         computations = self._learned(one)
         results = self.context.results(computations[head])
         own = PairedScores.of(results, right, "whose")
-        figures = {"accuracy": own.figure, "accuracy, axes alike": PairedScores.of(results, right_flat, "whose").figure}
+        figures = {"accuracy": own.figure, "accuracy, equal axes": PairedScores.of(results, right_flat, "whose").figure}
         figures["axes"] = head_comparison.mean_axes(results)
         if head != "plain":
             conv = PairedScores.of(self.context.results(computations["plain"]), right, "whose")
-            figures["more than Conv's"] = percent(own.over(conv).difference, draws=len(results))
+            figures["gain over Conv"] = percent(own.over(conv).difference, draws=len(results))
         if one == FEW:
             figures["epoch"] = head_comparison.middle(self.context.result(self._times).record["ratios"][head])
         paper = {}

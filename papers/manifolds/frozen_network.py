@@ -1,4 +1,4 @@
-"""001, Tables 3 to 5 with people in place of birds, cars and products: heads on a CNN that stays as it is."""
+"""001, Tables 3 to 5 with people in place of birds, cars and products: heads on a frozen CNN as it is."""
 
 from collections.abc import Mapping
 from pathlib import Path

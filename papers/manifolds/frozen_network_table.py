@@ -16,7 +16,7 @@ from papers.manifolds.head_layers import HEADS
 from papers.manifolds.people_split import ALIKE, split_people
 
 AT = (1, 2, 4, 8)
-COLUMNS = ("NMI", *(f"R@{k}" for k in AT), "R@1 over Conv's", "NMI over Conv's", "axes")
+COLUMNS = ("NMI", *(f"R@{k}" for k in AT), "R@1 over Conv", "NMI over Conv", "axes")
 HEADS_HERE = ("rmsprop", "plain", "qconv", "qconv-inverse", "stiefel")
 SERVED = ("qconv", "stiefel")
 DIMS = (32, 128)
@@ -25,8 +25,8 @@ HEADER = (
     "as near as cosine {near} to somebody in LFW); LFW is tested, {queries:,} photos of {query_people:,} people with "
     "{min_photos} or more, each a query among all others. NMI of k-means with as many clusters as people: with few "
     "photos each, chance "
-    "alone stands high. In percent, ± over seeds, [95 %, bootstrap over people; NMI: Student over seeds]; over Conv's: "
-    "paired; axes: as in Table 2. "
+    "alone gives high values. In percent, ± over seeds, [95 %, bootstrap over people; NMI: Student over seeds]; over "
+    "Conv: paired; axes: as in Table 2. "
 )
 FROZEN = "A head on MobileFaceNet's 128 numbers, which stay: tau = 0.5, batches of 32 people x 2, {steps} steps, {how}."
 
@@ -63,7 +63,7 @@ class FrozenNetworkExperiment(Experiment):
                 for h in computations
             ]
         rows += [row(name, self.context, computations) for name, computations in self._served.items()]
-        title = "Tables 3 to 5, with people: heads on a CNN that stays"
+        title = "Tables 3 to 5, with people: heads on a frozen CNN"
         return [Table("manifolds-frozen", title, header, COLUMNS, rows, notes=[f"{self.describe_rates()}.", SAME])]
 
     def trials(self) -> Sequence[HeadComparison]:
@@ -119,9 +119,9 @@ def row(
     if conv is not None and list(conv) != list(computations):
         others = context.results(conv)
         gain = PairedScores.of(results, within(1), "whose").over(PairedScores.of(others, within(1), "whose"))
-        figures["R@1 over Conv's"] = percent(gain.difference, draws=len(results))
+        figures["R@1 over Conv"] = percent(gain.difference, draws=len(results))
         both = zip(results, others, strict=True)
-        figures["NMI over Conv's"] = _over_seeds([a.record["nmi"] - b.record["nmi"] for a, b in both])
+        figures["NMI over Conv"] = _over_seeds([a.record["nmi"] - b.record["nmi"] for a, b in both])
     return Row(name, figures, about=_about(results), computations=computations)
 
 

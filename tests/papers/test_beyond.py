@@ -1,4 +1,4 @@
-"""Past the papers: its tables from a small world of made-up descriptors, and that they say what was computed."""
+"""The tables beyond the papers, on a small set of random descriptors."""
 
 import json
 from pathlib import Path
@@ -220,7 +220,7 @@ def test_fewer_bits_lose_little_and_then_more(photos: Photos, told: dict[str, An
     apart = {bits: np.abs(cnn_compression.rounded(rows, known, bits)[known] - rows[known]).mean() for bits in (8, 4)}
     assert apart[8] < apart[4] / 8
     assert len(np.unique(cnn_compression.rounded(rows, known, 4)[:, 0])) <= 16
-    assert row_of(told["cnn"], "cosine, 128 numbers of 4 bits")["figures"]["bytes a face"]["value"] == 64
+    assert row_of(told["cnn"], "cosine, 128 numbers of 4 bits")["figures"]["bytes per face"]["value"] == 64
 
 
 def test_the_best_of_the_candidates_is_taken(photos: Photos, told: dict[str, Any]) -> None:

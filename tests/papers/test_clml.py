@@ -1,4 +1,4 @@
-"""The tables of 003 over a small world of drawn people: every kind of computation, and figures that are what they say."""
+"""The tables of 003 on a small set of synthetic people: every kind of computation, and the meaning of the figures."""
 
 import json
 from pathlib import Path

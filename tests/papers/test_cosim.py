@@ -1,4 +1,4 @@
-"""CoSiM's tables, from computations to pages, over a small world of drawn people; and no fold is judged by what saw it."""
+"""CoSiM's tables on a small set of synthetic people, from computations to pages; no model saw its test fold."""
 
 import json
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""The tables of CP-mtML, from computations to pages, over a small world of numbers in the place of faces."""
+"""The tables of CP-mtML, from computations to pages, on a small set of random descriptors."""
 
 import json
 from collections.abc import Iterator
@@ -109,7 +109,7 @@ def test_all_tables_are_there_and_can_be_read(done: FinishedRun, tmp_path: Path)
         "differences", "figure-3", "figure-4", "timing",
     ]  # fmt: skip
     rows = {t["name"]: [r["name"] for r in t["rows"]] for t in told["tables"]}
-    assert "stML, 128 numbers a face" in rows["tables-2-6"]
+    assert "stML, 128 numbers per face" in rows["tables-2-6"]
     assert "mtLMNN" in rows["tables-2-6"]
     assert "MLBoost" in rows["table-5"]
     assert all(f.name in page.read_text() for f in tmp_path.glob("*.svg"))
@@ -188,7 +188,7 @@ def test_no_face_of_an_age_is_learned_from_and_searched_for(done: FinishedRun) -
     assert len(side.training) + len(side.queries) + len(side.gallery) == len(names)
     asked = [int(names[q].split("/")[0]) for q in side.queries]
     assert asked == sorted(set(asked)) or len(set(asked)) == len(asked)
-    assert done.row("figure-3", f"LBP, {ONE.name}, 64 numbers a face").figures["1@10"].draws == 2
+    assert done.row("figure-3", f"LBP, {ONE.name}, 64 numbers per face").figures["1@10"].draws == 2
 
 
 def test_a_second_task_is_of_the_training_side_alone(done: FinishedRun) -> None:

@@ -1,4 +1,4 @@
-"""The ground of `likeness reproduce`: computations are kept by what they follow from, figures are what their ranks say."""
+"""The harness of `likeness reproduce`: stored results, protocols, and figures from ranks."""
 
 import json
 import re
