@@ -1,8 +1,7 @@
-"""`make bench`: the measurements that need no data of others, one after the other, so that none disturbs another.
+"""`make bench`: run the benchmarks that need no data sets, one after the other so that they do not disturb each other.
 
-Each is a process of its own; those that write JSON write it into a folder, `.bench` unless another is named. At the end
-stands what was to be reached, and what was. Those that need LFW are named in docs/research/measurements.md, with their
-commands.
+Each runs in its own process. JSON output goes to a folder, `.bench` by default. At the end, the results are compared
+with the goals. docs/research/measurements.md lists the benchmarks that need LFW, with their commands.
 """
 
 import subprocess

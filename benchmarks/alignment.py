@@ -1,9 +1,9 @@
-"""What alignment is worth: LBP on LFW, the closed set of 003, under each way to cut the face.
+"""Compare ways to align faces: LBP on LFW, the closed set of 003.
 
     python -m benchmarks.alignment --data DIR --protocol DIR --yunet FILE --cache DIR [--ways centre,ours] [--draws 1]
 
-The data: LFW's tars or folder, as `benchmarks.landmarks` takes them; the protocol: `queries-K.txt`; the cache keeps the
-crops of each way. Ways: `centre`, the middle of the deep-funneled photo without landmarks; `yunet`, one run of it;
+--data: LFW's tars or folder, as for `benchmarks.landmarks`; --protocol: folder of `queries-K.txt`; --cache: keeps the
+crops of each way. Ways: `centre`, the centre of the deep-funneled photo, without landmarks; `yunet`, one run of YuNet;
 `median`, ten runs of YuNet (slow: a minute per thousand photos and core); `ours`, the default front end.
 """
 
@@ -35,7 +35,7 @@ from ml.landmarks.regressor import Regressor
 from ml.types import Crops, Image, Points, Rows
 
 USUAL: Points = np.array([(103, 112), (147, 112), (125, 137), (107, 156), (144, 156)], np.float32)
-"""Where the five points mostly lie in a deep-funneled photo: for the few faces that a way does not find."""
+"""Usual positions of the five landmarks in a deep-funneled photo, for faces that are not found."""
 
 
 @lru_cache(1)
@@ -63,7 +63,7 @@ def cut(photo: tuple[str, bytes], way: str, yunet: Path) -> tuple[str, Crops]:
 
 
 def crops(way: str, data: Path, yunet: Path, cache: Path) -> tuple[list[str], Crops]:
-    """The names and the (N, 170, 100) grey crops, cut once and kept."""
+    """Return the names and the (N, 170, 100) grey crops, which are cut once and stored."""
     kept = cache / f"{way}.npz"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def crops(way: str, data: Path, yunet: Path, cache: Path) -> tuple[list[str], Cr
 
 
 def learned(rows: Rows, protocol: Protocol) -> Rows:
-    """LDML d=32 fitted on the gallery."""
+    """Embed by LDML, d = 32, fitted to the gallery."""
     people = protocol.people[protocol.training]
     task = TaskData("identity", protocol.training, people.astype(np.float64), people)
     return Ldml(dim=32).fit(TrainingSet(rows, (task,))).embed(rows)

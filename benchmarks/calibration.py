@@ -1,13 +1,13 @@
-"""How sure a model may be of a pair: calibrated on people it has learned from, or on people it has not.
+"""Compare calibrations of a model on people from whom it has learned, and on others.
 
     likeness export-embeddings lfw --data DATA --method clml --dim 32 --option k=16 \\
         --protocol P/disjoint-0.txt --out D.npz (and P/queries-0.txt, Q.npz)
     python -m benchmarks.calibration --strangers D.npz --known Q.npz --protocols P [--json FILE]
 
-Strangers: half of the people of D.npz that it has not learned from are calibrated on, the other half judged. Known: new
-photos of people of Q.npz, each beside photos of theirs and of others that it has learned from. The cross-entropy (nats,
-both classes weighing alike; 0.69 is knowing nothing) tells how good the probability is; the rate, what share of the
-impostors pass where the calibration said 0.001; the misses, what share of the genuine then does not.
+Strangers: of the people in D.npz from whom the model has not learned, half are used for calibration and half for
+testing. Known: new photos of people in Q.npz, compared with training photos of the same and of other people. The
+cross-entropy (nats, balanced classes; 0.69 means no information) measures the probabilities. The rate is the share of
+impostors that pass at a nominal 0.001, and the misses are the share of genuine pairs that then do not.
 """
 
 import argparse
@@ -33,7 +33,7 @@ DISTANCES = {distance.label: distance for distance in (EUCLIDEAN, INNER_PRODUCT)
 
 
 class CalibrationSpace:
-    """Everybody's embedding, and who was fitted on."""
+    """The embeddings of all faces, and which people were used for training."""
 
     def __init__(self, file: Path, protocol: str, folder: Path) -> None:
         kept = np.load(file)
@@ -51,7 +51,7 @@ class CalibrationSpace:
         return self.pairs(self.protocol.training)
 
     def strangers(self) -> tuple[Pairs, Pairs]:
-        """Of one half of the people who were not fitted on, and of the other."""
+        """Return the pairs of one half of the people who were not used for training, and of the other."""
         numbers = np.setdiff1d(self.people, self.people[self.protocol.training])
         half = np.random.default_rng(0).permutation(numbers)[: len(numbers) // 2]
         of_half, unseen = np.isin(self.people, half), np.isin(self.people, numbers)

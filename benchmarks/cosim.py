@@ -1,9 +1,9 @@
-"""The time of a step of CoSiM: ours, one fit or ten as one product, against a Keras-style network of autograd layers.
+"""Time a step of CoSiM: ours, for one fit or ten batched fits, and a Keras-style network of autograd layers.
 
     python -m benchmarks.cosim [--descriptors 2] [--steps 200] [--json FILE]
 
-Descriptors of 300 numbers each, noise in place of faces, batches of 128 pairs. What the ten folds of LFW's view 2 say
-and take is `likeness reproduce cosim`.
+Descriptors are 300 random numbers each, in batches of 128 pairs. For accuracy and time on the ten folds of LFW's view
+2, see `likeness reproduce cosim`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from ml.metric_learning.pairs import PairSet
 
 
 class Reference(nn.Module):
-    """Tables 1 and 2 of 000, layer by layer."""
+    """The networks of Tables 1 and 2 of 000, layer by layer."""
 
     def __init__(self, n: int, width: int, together: bool) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Reference(nn.Module):
 
 
 def timed(n: int, pairs: int, steps: int, width: int = 300, batch: int = 128) -> dict[str, Any]:
-    """Milliseconds a step: the reference, ours, and ours with ten fits as one product; noise in place of faces."""
+    """Measure the milliseconds of a step: the reference, ours, and ours with ten batched fits, on random numbers."""
     torch.manual_seed(0)
     x, same = torch.randn(n, pairs, width), torch.rand(pairs) < 0.5
     ends = torch.randint(0, pairs, (pairs, 2))

@@ -1,26 +1,26 @@
-"""How often the stated 95 % intervals of error rates hold the truth, over random splits of people.
+"""Measure how often the stated 95 % intervals of error rates contain the truth, over random splits of people.
 
     python -m benchmarks.coverage --data DIR [--splits 200] [--sets lfw celeba] [--features lbp ...] [--json FILE]
     python -m benchmarks.coverage --simulate [--splits 200]
 
-FMR: some people calibrate (the threshold at a rate and its interval, from sampled pairs, as the service does), and two
-judges say how often the interval holds the rate that the threshold really has:
+FMR: some people are used for calibration (the threshold at a rate and its interval, from sampled pairs, as in the
+service). Two designs measure how often the interval contains the true rate at the threshold:
 
-    halves: one half of the people calibrates, the other half judges with all its pairs. The judging half errs too, so
-        each end of the interval is moved outwards, on a logarithmic scale, to the root of the summed squares of its own
-        distance and of 1.96 standard errors of the judge (jackknife over people). An interval that covers in 95 % then
-        still does; without this it would hold the judged rate in 83 %.
-    whole: n people calibrate, all people of the set are the truth. Their error against people whom they are part of is
-        smaller than against everybody: the variance between people, of which the effective number of pairs is made, is
-        taken times 1 - n / N (the finite-population correction).
+    halves: one half of the people calibrates, and all pairs of the other half give the reference rate. The reference
+        has an error too, so each end of the interval is moved outwards, on a logarithmic scale, to the root of the sum
+        of squares of its own distance and of 1.96 standard errors of the reference (jackknife over people). An
+        interval with 95 % coverage keeps it; without this correction it would cover the reference in 83 %.
+    whole: n people calibrate, and all people of the set give the reference. Since the n people are a part of them, the
+        variance between people, from which the effective number of pairs is computed, is multiplied by 1 - n / N (the
+        finite-population correction).
 
-FPIR, FNIR: one gallery, which one photo of each stranger and of each person enrolled searches; half of the strangers
-set the threshold, half of the mates tell FNIR there, the other halves judge. FNMR: pairs of photos of one person, at a
-fixed threshold, halves of the people.
+FPIR, FNIR: one gallery, searched with one photo of each stranger and of each enrolled person. Half of the strangers set
+the threshold, half of the mates give FNIR at it, and the other halves are the reference. FNMR: pairs of photos of one
+person, at a fixed threshold, with halves of the people.
 
---simulate runs both judges, and the truth, on people drawn from a hierarchical Gaussian model whose FMR is known:
-photos are N(mean of the person, w) and means N(0, 1 - w) in d dimensions, so that half the squared distance of two
-people's photos is chi-squared with d degrees of freedom.
+--simulate uses both designs, and the true rate, on people drawn from a hierarchical Gaussian model with known FMR:
+photos are N(mean of the person, w) and means N(0, 1 - w) in d dimensions, so half the squared distance of two people's
+photos is chi-squared with d degrees of freedom.
 """
 
 import argparse
@@ -55,18 +55,20 @@ FPIRS = (0.1, 0.01)
 SETS = ("lfw", "celeba")
 FEATURES = ("dlib_resnet", "mobilefacenet", "lbp")
 SIZES = (1000, 300, 100)
-"""People who calibrate where the whole set judges."""
+"""People used for calibration in the design `whole`."""
 WORLD = 2000
-"""People of a simulated set."""
+"""People in a simulated set."""
 
 Judge = Callable[[int], list[CoverageOutcome]]
-"""What the split of a seed gives."""
+"""Returns the outcomes of the split with a seed."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of one kind of interval over all splits: shares 0..1; ends: the median of the upper over the lower end;
-    pairs_covered: of the intervals over pairs that were stated before."""
+    """The coverage of one kind of interval over all splits. Shares are 0..1.
+
+    ends: median ratio of the upper to the lower end; pairs_covered: coverage of the former intervals over pairs
+    """
 
     data: str
     features: str
@@ -91,7 +93,7 @@ def of_data(args: argparse.Namespace) -> Iterator[Coverage]:
 
 
 def load(photos: Photos, photo_set: str, features: str) -> PeopleSample:
-    """Everybody of a set, embedded without anything learned: cosine of a network, Euclidean distance of LBP."""
+    """Load a set with embeddings that are not learned: unit vectors of a network, or LBP."""
     embedder = registry.build("embedders", "l2" if features == "lbp" else "cosine")
     rows = embedder.embed(photos.rows(photo_set, features))
     _, people = np.unique([name.split("/")[0] for name in photos.names(photo_set)], return_inverse=True)
@@ -99,13 +101,13 @@ def load(photos: Photos, photo_set: str, features: str) -> PeopleSample:
 
 
 def capped(everybody: PeopleSample) -> PeopleSample:
-    """With so many photos of each person at most as a calibration uses, so that both speak of the same rate."""
+    """Limit the photos of each person as a calibration does, so that both measure the same rate."""
     chosen = choose_faces(everybody.people, np.random.default_rng(0))
     return PeopleSample(everybody.rows[chosen], everybody.people[chosen], everybody.metric)
 
 
 def measure(everybody: PeopleSample, data: str, features: str, splits: int, jobs: int) -> Iterator[Coverage]:
-    """By every judge, of every figure at every rate."""
+    """Measure the coverage in every design, for every metric and rate."""
     near, n = everybody.near_pairs(4 * max(RATES)), len(everybody.photos)
     searches = JudgedSearches.of(everybody, near)
     judges: list[tuple[str, int, Judge]] = [
@@ -119,7 +121,7 @@ def measure(everybody: PeopleSample, data: str, features: str, splits: int, jobs
 
 
 def simulated(splits: int, jobs: int) -> Iterator[Coverage]:
-    """A new set of people for each seed; every judge of the same calibrations, and one who knows the truth."""
+    """Measure on simulated people, a new set for each seed, in every design and against the true rate."""
     worlds = {"even": World(16, 0.7, even), "uneven": World(64, 0.7, uneven)}
     for name, world in worlds.items():
         for judge in (_true, _by_halves, _by_whole):
@@ -142,17 +144,17 @@ def _by_whole(world: World, seed: int) -> list[CoverageOutcome]:
 
 
 def even(draw: np.random.Generator, people: int) -> Ids:
-    """One to five photos each."""
+    """Draw one to five photos for each person."""
     return draw.integers(1, 6, people)
 
 
 def uneven(draw: np.random.Generator, people: int) -> Ids:
-    """Most have one photo, a few as many as a calibration uses of one person, as in LFW."""
+    """Draw numbers of photos as in LFW: most people have one, a few as many as a calibration uses."""
     return np.minimum(draw.pareto(1.5, people) + 1, MAX_FACES_PER_PERSON).astype(np.int64)
 
 
 def over_seeds(judge: Judge, splits: int, jobs: int) -> list[list[CoverageOutcome]]:
-    """Of each seed. The processes are forked, so that they have the data without its being sent."""
+    """Run a design for each seed in forked processes, which share the data without copying."""
     with ProcessPoolExecutor(jobs, get_context("fork"), _keep, (judge,)) as pool:
         return list(pool.map(_run, range(splits), chunksize=4))
 

@@ -1,4 +1,4 @@
-"""Who calibrates, who judges, and whether the interval holds: the designs of `benchmarks.coverage`."""
+"""The designs of `benchmarks.coverage`: who calibrates, and what the intervals are compared with."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,16 @@ BLOCK = 1000
 NORMAL = 1.959964
 SAMPLE_BYTES = 32 << 20
 PHOTOS = 4
-"""Of one person, at most, for the false-non-match rate."""
+"""Largest number of photos per person for FNMR."""
 
 
 @dataclass(frozen=True)
 class CoverageOutcome:
-    """One interval of one split: low and high as the judge takes them, ends: high / low as stated, truth: what the
-    judge saw; pairs_hold: whether the interval over pairs would have held it."""
+    """One interval in one split.
+
+    low, high: the interval, corrected for the error of the reference; ends: high / low as stated; truth: the reference
+    pairs_hold: whether the former interval over pairs would have contained it
+    """
 
     figure: str
     rate: float
@@ -47,7 +50,7 @@ class NearPairs:
 
 @dataclass(frozen=True, eq=False)
 class PeopleSample:
-    """rows: (N, d) embeddings; people: (N,) numbers from 0 on, none left out."""
+    """Embedded people. rows: (N, d); people: (N,) numbered from 0 without gaps"""
 
     rows: Rows
     people: Ids
@@ -55,20 +58,20 @@ class PeopleSample:
 
     @cached_property
     def photos(self) -> Ids:
-        """(K,) how many each person has."""
+        """(K,) number of photos of each person."""
         return np.bincount(self.people)
 
     def half(self, seed: int) -> Mask:
         return self.some(len(self.photos) // 2, seed)
 
     def some(self, n: int, seed: int) -> Mask:
-        """(K,) n people drawn."""
+        """Draw n people: (K,) mask."""
         chosen = np.zeros(len(self.photos), np.bool_)
         chosen[np.random.default_rng(seed).permutation(len(chosen))[:n]] = True
         return chosen
 
     def calibrate(self, chosen: Mask, seed: int) -> ImpostorDistances:
-        """From as many faces and pairs of these people as `app.serving.gallery_calibration` takes."""
+        """Calibrate with as many faces and pairs of these people as `app.serving.gallery_calibration` uses."""
         faces = np.flatnonzero(chosen[self.people])
         dim = self.rows.shape[1]
         faces = np.random.default_rng(seed).permutation(faces)[: max(100, SAMPLE_BYTES // (4 * dim))]
@@ -77,7 +80,7 @@ class PeopleSample:
         return ImpostorDistances.of(self.metric.pair_distances(self.rows[faces], pairs), people[pairs])
 
     def near_pairs(self, share: float) -> NearPairs:
-        """All pairs of different people up to about this share of them."""
+        """Return the nearest pairs of different people, about this share of all."""
         sample = draw_impostor_pairs(self.people, 20_000, 0)
         max_distance = np.quantile(self.metric.pair_distances(self.rows, sample), share)
         parts = [self._near(at, float(max_distance)) for at in range(0, len(self.rows), BLOCK)]
@@ -94,7 +97,7 @@ class PeopleSample:
         return distances[first, second].astype(np.float64), ends
 
     def rate(self, near: NearPairs, chosen: Mask, distance: float) -> tuple[float, float]:
-        """The FMR among all pairs of these people at this distance, and its relative standard error."""
+        """Return the FMR among all pairs of these people at a distance, and its relative standard error."""
         ends = near.people[: np.searchsorted(near.distances, distance, side="right")]
         ends = ends[chosen[ends].all(axis=1)]
         photos = self.photos * chosen
@@ -107,7 +110,7 @@ class PeopleSample:
 
 
 def judge_halves(everybody: PeopleSample, near: NearPairs, rates: Sequence[float], seed: int) -> list[CoverageOutcome]:
-    """One half calibrates, the other judges; the interval is widened by the judge's own error."""
+    """Calibrate with one half; the other half is the reference, whose error widens the interval."""
     chosen, outcomes = everybody.half(seed), []
     impostors = everybody.calibrate(chosen, seed)
     for rate in rates:
@@ -124,7 +127,7 @@ def judge_halves(everybody: PeopleSample, near: NearPairs, rates: Sequence[float
 def judge_whole(
     everybody: PeopleSample, near: NearPairs, n: int, rates: Sequence[float], seed: int
 ) -> list[CoverageOutcome]:
-    """n people calibrate; the truth is that of everybody, of whom they are a part."""
+    """Calibrate with n people; everybody, including them, is the reference."""
     chosen, outcomes = everybody.some(n, seed), []
     impostors = everybody.calibrate(chosen, seed)
     nobody_left_out, share = np.ones(len(chosen), np.bool_), n / len(chosen)
@@ -140,7 +143,7 @@ def judge_whole(
 
 
 def widened(rate: float, low: float, high: float, error: float) -> tuple[float, float]:
-    """The ends, moved outwards by a judge of this relative standard error."""
+    """Widen an interval by the relative standard error of the reference."""
     judge = NORMAL * error
     if not rate:
         return 0.0, high * float(np.exp(judge))
@@ -149,7 +152,7 @@ def widened(rate: float, low: float, high: float, error: float) -> tuple[float, 
 
 
 def within_population(impostors: ImpostorDistances, rate: float, distance: float, share: float) -> tuple[float, float]:
-    """The interval of the rate among a population of which the calibrating people are this share."""
+    """Return the interval of the rate in a population of which the calibrating people are a share."""
     at = max(int(np.searchsorted(impostors.distances, distance, side="right")) - 1, 0)
     n = impostors.n
     effective = 1 / (1 / n + max(1 / impostors.effective[at] - 1 / n, 0) * (1 - share))
@@ -158,10 +161,10 @@ def within_population(impostors: ImpostorDistances, rate: float, distance: float
 
 @dataclass(frozen=True, eq=False)
 class JudgedSearches:
-    """One gallery, searched by one photo of each stranger and of each person enrolled; and pairs of photos of one.
+    """Searches of one gallery with one photo of each stranger and of each enrolled person, and genuine pairs.
 
-    stranger, mate: distances of the nearest face, and of the nearest of the person's own; genuine: of pairs of photos
-    of one person, `owner` numbers the person; threshold: of the pairs, which is no one's to choose
+    stranger, mate: distances of the nearest face, and of the nearest face of the same person
+    genuine: distances of pairs of photos of one person, numbered by `owner`; threshold: a fixed one for these pairs
     """
 
     stranger: Floats
@@ -172,13 +175,13 @@ class JudgedSearches:
 
     @classmethod
     def of(cls, everybody: PeopleSample, near: NearPairs, seed: int = 0) -> "JudgedSearches":
-        """Half of the people with two photos or more are enrolled, with all but one photo."""
+        """Enrol half of the people with two or more photos, with all but one photo each."""
         draw, photos = np.random.default_rng(seed), everybody.photos
         several = draw.permutation(np.flatnonzero(photos > 1))
         enrolled = np.zeros(len(photos), np.bool_)
         enrolled[several[: len(several) // 2]] = True
         order = draw.permutation(len(everybody.people))
-        queries = order[np.unique(everybody.people[order], return_index=True)[1]]  # one of each person, by number
+        queries = order[np.unique(everybody.people[order], return_index=True)[1]]  # one photo of each person
         gallery = np.setdiff1d(np.flatnonzero(enrolled[everybody.people]), queries)
         nearest, own = _nearest(everybody, queries, gallery)
         pairs = np.array(
@@ -211,7 +214,7 @@ def _genuine_pairs(people: Ids, several: Ids, draw: np.random.Generator) -> list
 
 
 def judge_searches(searches: JudgedSearches, fpirs: Sequence[float], seed: int) -> list[CoverageOutcome]:
-    """FPIR of thresholds set by half of the strangers, FNIR there by half of the mates, FNMR by half of the owners."""
+    """Judge FPIR at thresholds from half of the strangers, FNIR of half of the mates, FNMR of half of the people."""
     draw, outcomes = np.random.default_rng(seed), []
     strangers = draw.permutation(searches.stranger)
     strangers, judges = np.sort(strangers[: len(strangers) // 2]), strangers[len(strangers) // 2 :]
@@ -260,8 +263,10 @@ def _searched(
 
 @dataclass(frozen=True)
 class World:
-    """People of the hierarchical Gaussian model. share: of the variance that lies between people; photos: how many each
-    of n people has."""
+    """The hierarchical Gaussian model of people.
+
+    share: share of the variance that is between people; photos: draws the number of photos of n people
+    """
 
     dim: int
     share: float
@@ -279,7 +284,7 @@ class World:
 
 
 def judge_truth(world: World, everybody: PeopleSample, rates: Sequence[float], seed: int) -> list[CoverageOutcome]:
-    """Half of the people of a world calibrate; the truth is known."""
+    """Calibrate with half of the simulated people; the true rate is known."""
     impostors, outcomes = everybody.calibrate(everybody.half(seed), seed), []
     for rate in rates:
         threshold = impostors.threshold(rate)

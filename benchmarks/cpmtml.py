@@ -1,4 +1,4 @@
-"""Does a second task help? CP-mtML beside stML of the same d and of 2d, on LFW's closed set (002, Tables 2 and 4).
+"""Measure the gain from a second task: CP-mtML and stML of d and 2d, on LFW's closed set (002, Tables 2 and 4).
 
     python -m benchmarks.cpmtml --rows FILE.npy --names FILE --protocol DIR [--aux-rows FILE.npy --aux-values FILE]
                                 [--draws 3] [--dim 64] [--methods NAME,...] [--out FILE.json]
@@ -7,8 +7,8 @@ FILE.npy: (N, D) float32 descriptors of LFW's photos in the order of the names, 
 `queries-K.txt` and `lfw-expression.csv`. The auxiliary task is expression on LFW itself, or age, given the descriptors
 of other faces and their ages (text, one a line; ages up to 3 years apart are alike). 10,000 identity pairs, 40,000
 auxiliary pairs. Every method has the same tuning budget: two rates, each stopped early on people held out of the
-first draw's training side; the best then learns from everybody with so many steps, for each draw. What --out holds
-already is not measured again.
+first draw's training side. With the best rate and number of steps, it is then fitted to everybody for each draw.
+Results that --out already contains are not measured again.
 """
 
 import argparse
@@ -42,12 +42,12 @@ CALLS = (2, 5, 10, 20)
 RATES = (0.06, 0.12)
 PAIRS, AUXILIARY = 10_000, 40_000
 STEPS = 300
-"""Batches for each task; early stopping finds fewer."""
+"""Largest number of batches for each task; early stopping uses fewer."""
 
 
 @dataclass(frozen=True, eq=False)
 class TaskFaces:
-    """The photos, what is known of them, and the auxiliary task's own faces, if it has any."""
+    """The photos with their labels, and the faces of the auxiliary task, if it has its own."""
 
     rows: Rows
     names: list[str]
@@ -90,7 +90,7 @@ def methods(dim: int) -> dict[str, Callable[[], HingeEmbedder]]:
 
 
 def measured(lfw: TaskFaces, make: Callable[[], HingeEmbedder], protocols: list[Protocol]) -> dict[str, Any]:
-    """Tunes on people held out, fits for each draw, and keeps what every query found."""
+    """Tune on held-out people, fit for each draw, and return the results of every query."""
     tried: list[HingeEmbedder] = []
     for rate in RATES:
         one = replace(make(), rate=rate, held_out=0.2, refit=False)
@@ -121,7 +121,7 @@ def found(z: Rows, protocol: Protocol) -> dict[str, list[float]]:
 
 
 def unlearned(lfw: TaskFaces, dim: int, protocols: list[Protocol]) -> dict[str, Any]:
-    """WPCA of the training side: where all of them start."""
+    """Measure WPCA of the training side, from which all methods start."""
     draws = []
     for protocol in protocols:
         fitted = Wpca(dim=dim).fit(TrainingSet(lfw.rows[protocol.training], ()))
@@ -130,7 +130,7 @@ def unlearned(lfw: TaskFaces, dim: int, protocols: list[Protocol]) -> dict[str, 
 
 
 def difference(a: dict[str, Any], b: dict[str, Any], figure: str) -> dict[str, Any]:
-    """a less b in points: over all queries with people resampled, and by draw with Student's interval."""
+    """Return a - b in points: over all queries with people resampled, and by draw with Student's interval."""
     one, other = (np.concatenate([d[figure] for d in m["draws"]]) for m in (a, b))
     people = np.concatenate([d["people"] for d in a["draws"]])
     by_draw = [np.mean(x[figure]) - np.mean(y[figure]) for x, y in zip(a["draws"], b["draws"], strict=True)]
@@ -165,7 +165,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--methods", help="numbers of the methods to measure, such as 0,2; all of them without")
+    parser.add_argument("--methods", help="indexes of the methods to measure, such as 0,2; default: all")
     args = parser.parse_args()
     lfw = opened(args)
     protocols = [read(f"queries-{k}", args.protocol, lfw.names) for k in range(args.draws)]

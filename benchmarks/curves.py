@@ -1,10 +1,10 @@
-"""The learning curve of each method, drawn: what `docs/research/methods.md` shows.
+"""Draw the learning curves of `docs/research/methods.md`.
 
     python -m benchmarks.curves [--out docs/research/curves] [--people 240] [--only NAME ...]
 
-Learns from drawn faces of people who do not exist (LBP, 5 photos each, dim 16; two descriptors for those that join
-them), so that anybody can draw them again. One SVG a method: its loss, and how well it does on people held out, where
-it holds people out.
+Each method is fitted to synthetic faces (LBP, 5 photos per person, dim 16; two descriptors for methods that join
+descriptors), so that anybody can repeat it. There is one SVG file per method: its loss, and its score on held-out
+people if it holds people out.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def faces(people: int, recipe: Recipe) -> TrainingSet:
 
 
 def curve(name: str, data: TrainingSet) -> list[Point]:
-    """What the fit told of itself: (step, values)."""
+    """Return the reports of a fit: (step, values)."""
     known = {o.name for o in registry.list_options("embedders", name)}
     embedder = registry.build("embedders", name, **{k: v for k, v in SETTINGS.items() if k in known})
     points: list[Point] = []
@@ -54,7 +54,7 @@ def curve(name: str, data: TrainingSet) -> list[Point]:
 
 
 def svg(name: str, curve_points: Sequence[Point]) -> str:
-    """A picture of the curve, readable on light and dark ground."""
+    """Draw the curve as SVG, readable on light and dark backgrounds."""
     last = max((step for step, _ in curve_points), default=1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '

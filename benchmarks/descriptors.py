@@ -1,13 +1,13 @@
-"""What each descriptor costs on one thread, and what WPCA-cosine makes of it on LFW.
+"""Measure the time of each descriptor on one thread, and its accuracy on LFW with WPCA-cosine.
 
     python -m benchmarks.descriptors [--only NAME[+NAME],...] [--option NAME.KEY=JSON ...] [--dim 128] [--draw 0]
                                      [--grey FILE.npy --names FILE --protocol DIR [--colour FILE.npy]] [--json FILE]
 
-Costs: processor milliseconds a face, the median of the rounds, over 200 faces: those given, or drawn noise of the
-smoothness of faces. A descriptor that needs a file is skipped by name until --option gives it, such as
-onnx.manifest='"model.json"'. Accuracy, where LFW's crops are given: (N, 170, 100) grey and, for descriptors of that,
-(N, 112, 112, 3) colour, uint8, in the order of the names, one `Name/Name_0001.jpg` a line; DIR has `queries-K.txt`
-(closed set) and `disjoint-K.txt` (people never seen). A+B is both, one after the other in a row.
+Time: CPU milliseconds per face, the median of several rounds over 200 faces: those given, or smooth random noise. A
+descriptor that needs a file is skipped unless --option gives it, such as onnx.manifest='"model.json"'. Accuracy is
+measured if LFW's crops are given: (N, 170, 100) grey and, for colour descriptors, (N, 112, 112, 3) colour, uint8, in
+the order of the names, one `Name/Name_0001.jpg` per line. DIR has `queries-K.txt` (closed set) and `disjoint-K.txt`
+(people never seen). A+B concatenates two descriptors.
 """
 
 import argparse
@@ -43,7 +43,7 @@ Options = Mapping[str, dict[str, Any]]
 
 
 def missing(part: str, options: Options) -> list[str]:
-    """Options that this descriptor cannot do without, a file mostly."""
+    """Return the required options of a descriptor that are missing, mostly files."""
     needed = [f.name for f in fields(registry.component("descriptors", part)) if f.default is MISSING]
     return [f"--option {part}.{name}=..." for name in needed if name not in options.get(part, {})]
 
@@ -70,7 +70,7 @@ def cost(how: Recipe, crops: Mapping[CropKind, Crops]) -> float:
 
 
 def accuracy(rows: Rows, protocol: Protocol, dim: int) -> tuple[float, float]:
-    """mAP and 1-call@10 in percent, of WPCA-cosine fitted on the protocol's training side."""
+    """Measure mAP and 1-call@10 in percent, with WPCA-cosine fitted to the protocol's training side."""
     fitted = Wpca(dim=dim, unit=True).fit(TrainingSet(rows[protocol.training], ()))
     ranked = rank_protocol(fitted.embed(rows), protocol)
     return 100 * float(average_precisions(ranked).mean()), 100 * float(n_call(ranked, 10).mean())

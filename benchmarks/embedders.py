@@ -1,11 +1,11 @@
-"""What a learned metric is worth on LFW and what it costs: closed set and people never seen, mean of the draws.
+"""Measure the accuracy and time of a learned metric on LFW: closed set and people never seen, averaged over draws.
 
     python -m benchmarks.embedders --rows LBP.npy --names NAMES.txt --protocol DIR --method clml [--option k=16 ...]
                                    [--draws 3] [--only queries]
 
 LBP.npy: (N, D) float32 in the order of the names, one `Name/Name_0001.jpg` a line; DIR has `queries-K.txt` and
-`disjoint-K.txt`. Prints one JSON line a protocol: accuracy in percent, seconds of a fit, milliseconds to embed one
-query (median of 50) and a face of a batch of 1,000.
+`disjoint-K.txt`. Prints one JSON line per protocol: accuracy in percent, seconds of a fit, and milliseconds to embed a
+single query (median of 50) and a face in a batch of 1,000.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measured(embedder: Embedder, rows: Rows, protocol: Protocol) -> dict[str, Any]:
-    """Fits on the protocol's training side; ranks its gallery for each of its queries."""
+    """Fit to the protocol's training side, and rank its gallery for each of its queries."""
     people = protocol.people[protocol.training]
     task = TaskData("identity", np.arange(len(people)), people.astype(np.float64), people)
     data = TrainingSet(rows[protocol.training], (task,))

@@ -1,15 +1,15 @@
-"""The first hour of a new user, over HTTP and the command line alone: who is found, who is named, and who wrongly.
+"""Measure the first hour of a new user, over HTTP and the command line only: who is found and named, rightly or not.
 
     python -m benchmarks.first_hour --data DATA [--seeds 5] [--large-seeds 1] [--quick] [--clone]
 
-For each seed 500 people of LFW (three photos or more; at most 20 enrolled each) are sent as one tar to a new service of
-its own with every setting at its default. 300 other photos of theirs are searched for, and 1,100 strangers: 100 other
-people of LFW and 1,000 distractors. Then an ONNX recogniser is added and used on the same gallery, and the same photos
-are sent to a service without weights (LBP). `--large-seeds`: the same with everybody of LFW enrolled but the strangers.
-`--clone` also clones this checkout, follows the README in it, and takes the time.
+For each seed, 500 people of LFW (three photos or more; at most 20 enrolled each) are imported as one tar file into a
+new service with default settings. It is then searched with 300 other photos of these people, and with 1,100 strangers:
+100 other people of LFW and 1,000 distractors. Then an ONNX recogniser is added and used on the same gallery, and the
+same photos are imported into a service without weights (LBP). `--large-seeds` repeats this with all people of LFW
+enrolled except the strangers. `--clone` also clones this checkout, follows the README in it, and measures the time.
 
-A phase that is done is kept in WORK and not measured again: a run that was cut off goes on where it was. People are
-numbers in the service, and the report holds rates alone.
+Finished phases are stored in WORK and not measured again, so an interrupted run can be continued. People are numbers in
+the service, and the report only contains rates.
 """
 
 import argparse
@@ -49,9 +49,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with LFW's archives and the distractors")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--large-seeds", type=int, default=1, help="how many of them with all of LFW enrolled too")
-    parser.add_argument("--quick", action="store_true", help="one small gallery, to see that all of it works")
-    parser.add_argument("--clone", action="store_true", help="follow the README in a clone, and take the time")
+    parser.add_argument("--large-seeds", type=int, default=1, help="seeds that are also run with all of LFW enrolled")
+    parser.add_argument("--quick", action="store_true", help="one small gallery, to check that everything works")
+    parser.add_argument("--clone", action="store_true", help="follow the README in a clone, and measure the time")
     parser.add_argument("--onnx", type=Path, help=f"recogniser to switch to; default DATA/{ONNX_FILE}")
     parser.add_argument("--work", type=Path, default=Path(".likeness/first-hour"))
     parser.add_argument("--json", type=Path, help="write every phase of every seed, and the table")
@@ -65,7 +65,7 @@ def parse_options() -> argparse.Namespace:
 
 @dataclass
 class Run:
-    """The phases, and what they gave; kept in `work/results.json` after each."""
+    """The phases and their results, stored in `work/results.json` after each phase."""
 
     data: Path
     work: Path
@@ -79,7 +79,7 @@ class Run:
         self._photos: PhotoSets | None = None
 
     def once(self, phase: str, work: Callable[[], Any]) -> Any:
-        """What a phase gave, measured now or by an earlier run."""
+        """Return the result of a phase, measured now or by an earlier run."""
         if phase not in self.results:
             print(f"{phase} ...", flush=True)
             self.results[phase] = work()
@@ -88,7 +88,7 @@ class Run:
         return self.results[phase]
 
     def measure_gallery(self, seed: int, *, everybody: bool = False) -> None:
-        """Two phases on one service: as it is installed, and after a switch to the ONNX file where there is one."""
+        """Run two phases on one service: as installed, and after a switch to the ONNX file, if there is one."""
         name = f"{'large' if everybody else 'seed'}-{seed}"
         phases = [f"{name}/default"] + ([f"{name}/onnx"] if self.onnx.is_file() else [])
         if all(phase in self.results for phase in phases):
@@ -102,7 +102,7 @@ class Run:
         shutil.rmtree(home, ignore_errors=True)
 
     def measure_without_weights(self, seed: int) -> None:
-        """One phase: a service that has LBP alone."""
+        """Run one phase on a service that only has LBP."""
         phase = f"seed-{seed}/lbp"
         if phase in self.results:
             return
@@ -124,7 +124,7 @@ class Run:
         return path
 
     def _switch(self, client: httpx.Client, home: Path, draw: Draw) -> dict[str, Any]:
-        """From an ONNX file to serving it, as few commands as there are; then the same searches."""
+        """Switch to an ONNX file with as few commands as possible; then repeat the searches."""
         before = wait_for_calibration(client)["champion"]
         command = ["recognisers", "add", str(self.onnx.resolve()), "--name", RECOGNISER, "--yes"]
         run_likeness(client, home, *command, "--collection", COLLECTION)
@@ -135,7 +135,7 @@ class Run:
 
 
 def summarise(result: dict[str, Any]) -> str:
-    """A phase in one line."""
+    """Summarise a phase in one line."""
     rates = ("right_first", "named_rightly", "strangers_named")
     shown = [f"{name.replace('_', ' ')} {100 * result[name]:.1f} %" for name in rates if name in result]
     return ", ".join([f"{result['faces']:,} faces", *shown]) if shown else json.dumps(result)

@@ -1,4 +1,4 @@
-"""What a user of the service does, over HTTP and with the command `likeness`: import, wait, search, switch."""
+"""The actions of a user, over HTTP and with the command `likeness`: import, wait, search, switch."""
 
 import os
 import subprocess
@@ -20,12 +20,12 @@ PATH = f"/v1/collections/{COLLECTION}"
 SEARCH_THREADS = 4
 CALIBRATION_SECONDS = 300
 CALIBRATED_SHARE = 0.9
-"""The service measures anew when the gallery has changed by a tenth."""
+"""The service recalibrates when the gallery has changed by a tenth."""
 
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """What one search came to. no_face: refused, since no face was found in the photo; person: whom it was for."""
+    """The outcome of a search. no_face: refused, because no face was found in the photo; person: whom it was for"""
 
     person: str
     first: str | None = None
@@ -36,7 +36,7 @@ class SearchOutcome:
 
 
 def import_gallery(client: httpx.Client, archive: Path) -> dict[str, Any]:
-    """Make the collection and send the archive; counts, and the seconds until every photo could be searched."""
+    """Create the collection and import the archive; return counts, and the seconds until all photos can be searched."""
     client.put(PATH, json={}).raise_for_status()
     if face_count(client):
         return {}
@@ -52,7 +52,7 @@ def face_count(client: httpx.Client) -> int:
 
 
 def wait_for_job(client: httpx.Client, location: str) -> Any:
-    """Raises RuntimeError where the job fails."""
+    """Wait for a job, and return it. Raises RuntimeError if it fails."""
     while not (job := client.get(location).raise_for_status().json())["finished_at"]:
         time.sleep(0.2)
     if job["state"] != "succeeded":
@@ -61,7 +61,7 @@ def wait_for_job(client: httpx.Client, location: str) -> Any:
 
 
 def wait_for_calibration(client: httpx.Client) -> dict[str, Any]:
-    """Until the champion was measured on the gallery as large as it is; its deployment. Gives up after five minutes."""
+    """Wait at most five minutes until the champion is calibrated on the whole gallery; return the deployment."""
     until = time.monotonic() + CALIBRATION_SECONDS
     faces = face_count(client)
     while True:
@@ -73,7 +73,7 @@ def wait_for_calibration(client: httpx.Client) -> dict[str, Any]:
 
 
 def search_all(client: httpx.Client, photos: Iterable[Photo]) -> list[SearchOutcome]:
-    """A search for each photo with every parameter left at its default, several at once."""
+    """Search for each photo with default parameters, several at a time."""
     with ThreadPoolExecutor(SEARCH_THREADS) as pool:
         return list(pool.map(lambda photo: search(client, photo), photos))
 
@@ -91,7 +91,7 @@ def search(client: httpx.Client, photo: Photo) -> SearchOutcome:
 
 
 def measure(client: httpx.Client, draw: Draw) -> dict[str, Any]:
-    """Rates (0 to 1) of all searches of a draw by what serves now, and the threshold that they were decided by."""
+    """Measure the rates (0 to 1) of all searches of a draw with the current model, and its threshold."""
     deployment = wait_for_calibration(client)
     queries = search_all(client, draw.queries)
     groups = {"lfw": search_all(client, draw.lfw_strangers), "distractors": search_all(client, draw.distractors)}
@@ -120,9 +120,9 @@ def rate(truths: Iterable[bool]) -> float:
 
 
 def run_likeness(client: httpx.Client, home: Path, *arguments: str) -> str:
-    """One command of a user's, with the service's home, address and key in its environment; what it printed.
+    """Run a command with the service's home, address and key in its environment, and return its output.
 
-    Raises RuntimeError with what it printed where it fails.
+    Raises RuntimeError with the output if it fails.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith("LIKENESS_")}
     env |= {

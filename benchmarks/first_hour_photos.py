@@ -18,7 +18,7 @@ MAX_ENROLLED_PER_PERSON = 20
 
 @dataclass(frozen=True)
 class Size:
-    """How many people are enrolled, searched for, and strangers of either kind."""
+    """The numbers of people: enrolled, searched for, and strangers of both kinds."""
 
     people: int
     queries: int
@@ -32,7 +32,7 @@ QUICK = Size(150, 60, 40, 100)
 
 @dataclass(frozen=True)
 class Photo:
-    """person: the number it is enrolled under, `person-0017`; empty for a stranger. data: the file's bytes."""
+    """A photo. person: its label, such as `person-0017`, empty for a stranger; data: the bytes of the file"""
 
     person: str
     data: bytes
@@ -40,7 +40,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Draw:
-    """gallery: photos to enrol. queries: other photos of people enrolled. The others: photos of nobody there."""
+    """A draw. gallery: photos to enrol; queries: other photos of enrolled people; all others: photos of strangers"""
 
     gallery: list[Photo]
     queries: list[Photo]
@@ -49,7 +49,7 @@ class Draw:
 
 
 class PhotoSets:
-    """Every photo of LFW by person, and the distractors, read once."""
+    """All photos of LFW by person, and the distractors, read once."""
 
     def __init__(self, data: Path) -> None:
         people: defaultdict[str, list[bytes]] = defaultdict(list)
@@ -59,10 +59,11 @@ class PhotoSets:
         self._distractors = read_tar(data / DISTRACTORS)
 
     def draw(self, seed: int, size: Size, *, everybody: bool = False) -> Draw:
-        """`size.people` people with three photos or more; of `size.queries` of them one photo is held back.
+        """Draw `size.people` people with three or more photos; `size.queries` of them have one photo held back as a
+        query.
 
-        everybody: all people of LFW but the strangers are enrolled with all their photos, behind the drawn ones, whose
-            queries stay the same; else the drawn people with at most MAX_ENROLLED_PER_PERSON photos each
+        everybody: enrol all people of LFW except the strangers, with all their photos and the same queries; otherwise
+            only the drawn people, with at most MAX_ENROLLED_PER_PERSON photos each
         """
         rng = np.random.default_rng(seed)
         able = [i for i, photos in enumerate(self._people) if len(photos) >= MIN_PHOTOS_PER_PERSON]
@@ -91,7 +92,7 @@ def _label(number: int) -> str:
 
 
 def read_tar(path: Path) -> list[bytes]:
-    """The photos of an archive, in order of their names."""
+    """Read the photos of an archive, in the order of their names."""
     photos: dict[str, bytes] = {}
     with tarfile.open(path) as tar:
         for member in tar:
@@ -102,7 +103,7 @@ def read_tar(path: Path) -> list[bytes]:
 
 
 def write_tar(photos: Iterable[Photo], path: Path) -> int:
-    """`person-0017/0003.jpg` and so on, as `:import` takes them; how many photos."""
+    """Write photos as `person-0017/0003.jpg` and so on, as `:import` expects; return their number."""
     counts: defaultdict[str, int] = defaultdict(int)
     with tarfile.open(path, "w") as tar:
         for photo in photos:

@@ -1,4 +1,4 @@
-"""The goal table of `benchmarks.first_hour`: what was found, beside what was to be reached."""
+"""The table of `benchmarks.first_hour`: results and goals."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ REACHED, STRETCH, MISSED, NOT_MEASURED = "reached", "stretch reached", "MISSED",
 
 @dataclass(frozen=True)
 class PhaseGoal:
-    """A figure and its limits. Rates are 0 to 1. more: greater is better. before: what it was when the goal was set."""
+    """A goal. Rates are 0..1. more: whether greater is better; before: the value when the goal was set"""
 
     what: str
     phase: str
@@ -55,12 +55,12 @@ BESIDE = (
 
 @dataclass(frozen=True)
 class PhaseRow:
-    """A line of the table; low, high: Student's 95 % interval over seeds, None where there is one seed or none."""
+    """A row of the table. low, high: Student's 95 % interval over seeds, None with fewer than two seeds"""
 
     what: str
     before: str
     goal: str
-    found: float | None
+    value: float | None
     low: float | None
     high: float | None
     seeds: int
@@ -69,7 +69,7 @@ class PhaseRow:
 
 
 def rows(results: Results) -> Iterator[PhaseRow]:
-    """Every goal, measured or not."""
+    """Make a row for every goal, measured or not."""
     for goal in RATES:
         values = select(results, goal.phase, goal.figure)
         sign, rate = ("at least", "%") if goal.more else ("at most", "%")
@@ -93,7 +93,7 @@ def make_row(what: str, before: str, goal: str, values: list[float], unit: str, 
 
 
 def judge(goal: PhaseGoal, values: list[float]) -> str:
-    """By the mean over seeds."""
+    """Judge the mean over seeds."""
     if not values:
         return NOT_MEASURED
     sign, mean = (1 if goal.more else -1), float(np.mean(values))
@@ -103,7 +103,7 @@ def judge(goal: PhaseGoal, values: list[float]) -> str:
 
 
 def phases(results: Results, kind: str) -> list[dict[str, Any]]:
-    """Of `seed/onnx`: what the phase `onnx` gave for every seed."""
+    """Return the results of a kind of phase, such as `seed/onnx`, for every seed."""
     start, end = kind.split("/")
     names = [name for name in results if name.startswith(f"{start}-") and name.endswith(f"/{end}")]
     return [results[name] for name in sorted(names)]
@@ -114,18 +114,18 @@ def select(results: Results, kind: str, figure: str) -> list[float]:
 
 
 def within_stated(results: Results, kind: str) -> tuple[int, int]:
-    """In how many seeds the rate of strangers named lay in the interval that the service stated, of those that did."""
+    """Count the seeds whose rate of strangers named was in the interval stated by the service, and those with one."""
     stated = [r for r in phases(results, kind) if (r["threshold"] or {}).get("high") is not None]
     held = [r["threshold"]["low"] <= r["strangers_named"] <= r["threshold"]["high"] for r in stated]
     return sum(held), len(held)
 
 
 def show(results: Results, size: Size, json_file: Path | None, markdown: Path | None) -> None:
-    """Print the table; write it, with every phase, where files are given."""
-    table = Table("", "before", "goal: at least, stretch", "found", "seeds", "", title=describe(size))
+    """Print the table; if files are given, write it and all phases."""
+    table = Table("", "before", "goal, stretch goal", "measured", "seeds", "", title=describe(size))
     table_rows = list(rows(results))
     for row in table_rows:
-        table.add_row(row.what, row.before, row.goal, tell_row(row), str(row.seeds), row.verdict)
+        table.add_row(row.what, row.before, row.goal, format_value(row), str(row.seeds), row.verdict)
     Console().print(table)
     if json_file is not None:
         body = {"size": asdict(size), "table": [asdict(row) for row in table_rows], "phases": results}
@@ -141,21 +141,21 @@ def describe(size: Size) -> str:
     )
 
 
-def tell_row(row: PhaseRow) -> str:
-    if row.found is None:
+def format_value(row: PhaseRow) -> str:
+    if row.value is None:
         return "-"
     scale, decimals = (100, 1) if row.unit else (1, 0)
     interval = "" if row.low is None or row.high is None or not row.unit else (
         f" [{scale * row.low:.1f}, {scale * row.high:.1f}]")  # fmt: skip
-    return f"{scale * row.found:.{decimals}f}{interval} {row.unit}".rstrip()
+    return f"{scale * row.value:.{decimals}f}{interval} {row.unit}".rstrip()
 
 
 def write_markdown(results: Results, table_rows: list[PhaseRow], size: Size) -> str:
-    """The goal table, and a second one with what else was counted, a column a service."""
+    """Return the table of goals as Markdown, and a second table with further rates, one column per service."""
     lines = [f"{describe(size)}; mean of the seeds [95 % interval over seeds]", "",
-             "| | before | goal: at least, stretch | found | seeds | |", "|---|---|---|---|---|---|"]  # fmt: skip
+             "| | before | goal, stretch goal | measured | seeds | |", "|---|---|---|---|---|---|"]  # fmt: skip
     lines += [
-        f"| {row.what} | {row.before} | {row.goal} | {tell_row(row)} | {row.seeds} | {row.verdict} |"
+        f"| {row.what} | {row.before} | {row.goal} | {format_value(row)} | {row.seeds} | {row.verdict} |"
         for row in table_rows
     ]
     kinds = [kind for kind in ("seed/default", "seed/onnx", "seed/lbp", "large/default", "large/onnx")

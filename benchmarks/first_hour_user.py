@@ -1,4 +1,4 @@
-"""What a new user does from a clone to the first right match: the README's commands in order, and their time."""
+"""Time a new user's way from a clone to the first right match, by the README's commands."""
 
 import os
 import re
@@ -24,13 +24,13 @@ ACTIONS = (
     " -H 'Content-Type: application/x-tar' --data-binary @{photos}",
     "curl -sf -X POST localhost:{port}/v1/collections/staff/search -H 'Authorization: Bearer {key}' -F file=@{query}",
 )
-"""Each is in the README's "Start" and "First search", but for names, ports and places."""
+"""All are from the README's "Start" and "First search", with other names, ports and paths."""
 
 
 def follow_readme(data: Path, folder: Path) -> dict[str, Any]:
-    """Clone, install, start, import 150 people, search until the right one is named first. Seconds of each action.
+    """Clone, install, start, import 150 people, and search until the right one comes first; return the seconds of each.
 
-    The installation takes what a package index gives. Raises RuntimeError where an action fails, subprocess errors.
+    Packages are installed from an index. Raises RuntimeError if an action fails, and subprocess errors.
     """
     folder.mkdir(parents=True, exist_ok=True)
     draw = PhotoSets(data).draw(0, QUICK)
@@ -63,7 +63,7 @@ def follow_readme(data: Path, folder: Path) -> dict[str, Any]:
 
 
 def start(command: str, folder: Path) -> subprocess.Popen[str]:
-    """In a group of its own, with nothing of this process's environment that would set up the service."""
+    """Start a command in its own process group, without settings of the service in its environment."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LIKENESS_", "PYTHON", "VIRTUAL_ENV"))}
     return subprocess.Popen(
         command, shell=True, cwd=folder, env=env, text=True, start_new_session=True,
@@ -72,7 +72,7 @@ def start(command: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def read_key(process: subprocess.Popen[str]) -> str:
-    """The admin's key, once the service has printed that it listens. Raises RuntimeError where it ends before."""
+    """Return the admin key once the service listens. Raises RuntimeError if it ends before."""
     assert process.stdout is not None
     until, printed, key = time.monotonic() + INSTALL_SECONDS, "", None
     while time.monotonic() < until:
@@ -102,17 +102,17 @@ def wait_until_listening(output: str) -> None:
 
 
 def search_until_right(command: str, person: str) -> int:
-    """How often the search was run until the right person stood first; an import takes its time."""
+    """Search until the right person comes first, since an import takes time; return the number of searches."""
     for attempt in range(1, 601):
         done = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
         if done.returncode == 0 and f'"external_id":"{person}"' in first_match(done.stdout):
             return attempt
         time.sleep(0.5)
-    raise RuntimeError(f"the right person never stood first: {done.stdout[:500]}")
+    raise RuntimeError(f"the right person never came first: {done.stdout[:500]}")
 
 
 def first_match(answer: str) -> str:
-    """The part of an answer's JSON text up to the end of the first match's person, without spaces."""
+    """Return the response's JSON text up to the end of the first match's person, without spaces."""
     text = answer.replace(" ", "")
     start = text.find('"matches":[')
     return text[start : text.find("}", start)] if start >= 0 else ""

@@ -1,12 +1,12 @@
-"""How fast Fisher vectors of dense root-SIFT are, beside three ways to put them together from others' parts.
+"""Time Fisher vectors of dense root-SIFT: ours, and three combinations of other libraries.
 
     python -m benchmarks.fisher [--faces FILE.npy] [--json FILE]
 
-FILE.npy: (N, 170, 100) uint8 crops; without it, drawn noise of the smoothness of faces. One face at a time, stride 1,
-one thread, one vocabulary, learned here from the same crops. All are timed in one run, one after the other in every
-round; the figure is the median in CPU time, so that other programs on the machine count little. A reference whose
-library is missing is named and left out. All project patches by the same product of matrices; `cosine` says how alike
-their rows are to ours (kornia's gradients and its window are its own).
+FILE.npy: (N, 170, 100) uint8 crops; by default, smooth random noise. One face at a time, stride 1, one thread, with one
+vocabulary learned from the same crops. All are timed in one run, in turn in every round; the result is the median CPU
+time, on which other programs have little effect. References whose libraries are missing are listed and left out. All
+project patches by the same matrix product. `cosine` is the similarity of their rows to ours; kornia has different
+gradients and another window.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def milliseconds(run: Callable[[], object]) -> float:
 
 
 def projected(rooted: Floats, words: Vocabulary, positions: Floats) -> Floats:
-    """(T, 128) root-SIFT -> (T, 66)."""
+    """Project (T, 128) root-SIFT, and append positions: (T, 66)."""
     return np.concatenate([(rooted - words.mean) @ words.axes.T, positions], 1)
 
 
@@ -66,7 +66,7 @@ def scikit_image(words: Vocabulary) -> Callable[[Floats], Floats]:
 
 
 def vlfeats_sift(vl: Any) -> Run:
-    """Root-SIFT in the order of numbers that our axes were learned in."""
+    """Return VLFeat's root-SIFT in our order of numbers."""
 
     def run(crop: Crops) -> Floats:
         rows = np.sqrt(vlfeat.dense_sift(vl, crop).reshape(-1, 16, 8).transpose(0, 2, 1).reshape(-1, 128))
@@ -91,7 +91,7 @@ def kornias_sift() -> Run | None:
 
 
 def references(words: Vocabulary, positions: Floats) -> tuple[dict[str, Run], list[str]]:
-    """What there is to compare with, and what is missing."""
+    """Return the available references, and the missing ones."""
     theirs, kornia, vl = scikit_image(words), kornias_sift(), vlfeat.library()
     runs: dict[str, Run] = {}
     missing = []
@@ -111,7 +111,7 @@ def references(words: Vocabulary, positions: Floats) -> tuple[dict[str, Run], li
 
 
 def stages(encoder: Encoder, crop: Crops) -> dict[str, Callable[[], object]]:
-    """What a face goes through, each alone on what the one before it made."""
+    """Return the stages of our computation, each on the output of the previous one."""
     given = torch.from_numpy(crop[None])
     both = encoder.lifted(given)
     joint = encoder.mixture.of_lifted(both[0])
@@ -127,7 +127,7 @@ def stages(encoder: Encoder, crop: Crops) -> dict[str, Callable[[], object]]:
 
 
 def timed(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The median of each, in turns."""
+    """Return the median time of each, measured in turn."""
     for run in runs.values():
         run()
     rounds = [{name: milliseconds(run) for name, run in runs.items()} for _ in range(ROUNDS)]

@@ -1,11 +1,10 @@
-"""How fast a mixture of Gaussians is fitted, beside scikit-learn's, on one thread.
+"""Time the fit of a Gaussian mixture on one thread: ours and scikit-learn's.
 
     python -m benchmarks.gmm [--rows FILE.npy] [--json FILE]
 
-FILE.npy: (N, d) float32; without it, 10,000 x 32 drawn from Gaussians that overlap, and from some that do not. k = 8,
-diagonal covariances. Both stop when the mean log likelihood rises by less than 0.0001, after 100 rounds at most; each
-seed is a start of its own for both. The times are in CPU time, so that other programs on the machine count little; the
-likelihoods show that neither is quicker by fitting worse.
+FILE.npy: (N, d) float32; by default, 10,000 x 32 numbers from overlapping and from separate Gaussians. k = 8, diagonal
+covariances. Both stop when the mean log-likelihood rises by less than 0.0001, after at most 100 rounds. Times are CPU
+times, on which other programs have little effect; the likelihoods show that neither is faster by fitting worse.
 """
 
 import argparse
@@ -42,7 +41,7 @@ def drawn(separation: float, n: int = 10_000, d: int = 32) -> Floats:
 
 
 def ours(rows: Floats, seed: int) -> float:
-    """Returns the mean log likelihood."""
+    """Fit our mixture, and return the mean log-likelihood."""
     z = torch.from_numpy(rows)
     return float(fit_mixture(z, K, seed, rest=REST).log_joint(z).double().logsumexp(1).mean())
 

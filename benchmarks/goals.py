@@ -1,4 +1,4 @@
-"""What the benchmarks found, beside what was to be reached: one line a goal."""
+"""Compare the results of the benchmarks with their goals."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,19 +12,19 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class SpeedGoal:
-    """found is None where what it is compared with is not installed; reached: at most `most` is wanted."""
+    """A goal: `value` should be at most `limit`. value: None if the library for comparison is not installed"""
 
     what: str
-    found: float | None
-    most: float
+    value: float | None
+    limit: float
     unit: str
     beside: str = ""
 
     @property
     def verdict(self) -> str:
-        if self.found is None:
+        if self.value is None:
             return "skipped"
-        return "reached" if self.found <= self.most else "MISSED"
+        return "reached" if self.value <= self.limit else "MISSED"
 
 
 Figures = Any
@@ -34,7 +34,9 @@ def lbp(figures: Figures) -> Iterator[SpeedGoal]:
     ms, over = figures["ms"], figures["over_ours"]
     yield SpeedGoal("LBP", ms["ours"], 0.4, "ms a face", f"scikit-image {ms['scikit_image']:.2f} ms")
     beside = 1 / over["vlfeat"] if "vlfeat" in over else None
-    yield SpeedGoal("LBP beside VLFeat's C", beside, 1.3, "times its time", "" if beside else "libvlfeat1 is not here")
+    yield SpeedGoal(
+        "LBP beside VLFeat's C", beside, 1.3, "times its time", "" if beside else "libvlfeat1 is not installed"
+    )
 
 
 def fisher(figures: Figures) -> Iterator[SpeedGoal]:
@@ -76,15 +78,15 @@ READERS: dict[str, Callable[[Figures], Iterator[SpeedGoal]]] = {
 
 
 def show(folder: Path) -> None:
-    """From the JSON files of the benchmarks in a folder; writes `goals.json` beside them."""
+    """Print the goals from the JSON files of the benchmarks in a folder, and write `goals.json` beside them."""
     goals = []
     for name, read in READERS.items():
         if (folder / f"{name}.json").is_file():
             goals += read(json.loads((folder / f"{name}.json").read_text()))
-    table = Table("", "found", "goal: at most", "", "beside", title="What was to be reached")
+    table = Table("", "measured", "goal: at most", "", "reference", title="Goals of the benchmarks")
     for goal in goals:
-        shown = "-" if goal.found is None else f"{goal.found:.3g}"
-        table.add_row(goal.what, shown, f"{goal.most:g} {goal.unit}", goal.verdict, goal.beside)
+        shown = "-" if goal.value is None else f"{goal.value:.3g}"
+        table.add_row(goal.what, shown, f"{goal.limit:g} {goal.unit}", goal.verdict, goal.beside)
     Console().print(table)
     records = [vars(goal) | {"verdict": goal.verdict} for goal in goals]
     (folder / "goals.json").write_text(json.dumps(records, indent=1))

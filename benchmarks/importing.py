@@ -1,11 +1,11 @@
-"""An import over HTTP beside the bare pipeline on the same cores and photos.
+"""Compare an import over HTTP with the bare pipeline, on the same cores and photos.
 
     python -m benchmarks.importing ARCHIVE.tar [ARCHIVE.tar ...] [--photos N] [--first-model] [--recogniser NAME]
 
-Bare: decode, detect, landmarks, align, describe, embed in as many processes as the service has workers; nothing kept.
-Service: a new one on a free port; the clock runs from the first byte sent until every import has succeeded, that is,
-until the serving index holds what it brought. Both describe with the default recogniser of new collections, or with the
-one that `--recogniser` names (`lbp`, `dlib_resnet`).
+Bare pipeline: decode, detect, find landmarks, align, describe and embed, in as many processes as the service has
+workers; nothing is stored. Service: a new one on a free port, timed from the first byte sent until all imports have
+succeeded, that is, until the index contains the faces. Both use the default recogniser of new collections, or the one
+that `--recogniser` names (`lbp`, `dlib_resnet`).
 """
 
 import argparse
@@ -37,7 +37,7 @@ CHUNK = 32
 
 
 def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
-    """One process's share of the photos; how many faces it found."""
+    """Process one share of the photos, and return the number of faces found."""
     set_threads(1)
     entries, _ = share
     front_end, model = default_front_end(), choose_default(Settings.from_env(os.environ)).model
@@ -59,7 +59,7 @@ def bare_rate(paths: list[Path], processes: int) -> dict[str, float]:
     entries = [(path, e) for path in paths for e in open_archive(path).entries() if e.kind == "file"]
     shares = [(entries[n::processes], n) for n in range(processes)]
     with get_context("spawn").Pool(processes) as pool:
-        pool.map(bare, [([], n) for n in range(processes)])  # the models are loaded before the clock runs
+        pool.map(bare, [([], n) for n in range(processes)])  # load the models before the measurement
         began, spent = time.perf_counter(), cpu_seconds(os.getpid())
         faces = sum(pool.map(bare, shares, chunksize=1))
         seconds, spent = time.perf_counter() - began, cpu_seconds(os.getpid()) - spent
@@ -72,7 +72,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def cpu_of_each(process: int) -> dict[int, float]:
-    """Seconds of a process and its children that live, by /proc: what other work on the machine does not blur."""
+    """Return the CPU seconds of a process and its living children, from /proc."""
     spent = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -121,7 +121,7 @@ def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str,
         except httpx.HTTPError:
             time.sleep(0.2)
     spent = -1.0
-    while (now := cpu_seconds(server)) - spent > 0.1:  # the workers load what the pipeline needs
+    while (now := cpu_seconds(server)) - spent > 0.1:  # wait until the workers have loaded their models
         spent = now
         time.sleep(2)
     client.put("/v1/collections/lfw").raise_for_status()
@@ -165,7 +165,7 @@ def _refused(client: httpx.Client, job: str) -> list[dict[str, Any]]:
 
 
 def _cut(paths: list[Path], photos: int, folder: Path) -> list[Path]:
-    """One tar of the first photos."""
+    """Write the first photos to one tar file."""
     kept = folder / "some.tar"
     with tarfile.open(kept, "w") as some:
         for path in paths:
@@ -186,10 +186,12 @@ def _free_port() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("archives", nargs="+", type=Path)
-    parser.add_argument("--photos", type=int, default=0, help="only the first so many")
+    parser.add_argument("--photos", type=int, default=0, help="use only this many photos")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--first-model", action="store_true", help="let the service fit its first model meanwhile")
-    parser.add_argument("--recogniser", default="auto", help="of the new collection")
+    parser.add_argument(
+        "--first-model", action="store_true", help="let the service fit its first model during the import"
+    )
+    parser.add_argument("--recogniser", default="auto", help="recogniser of the new collection")
     arguments = parser.parse_args()
     os.environ["LIKENESS_DEFAULT_RECOGNISER"] = arguments.recogniser
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""What the indexes cost: flat against cells, the curve over m, and what stands between a caller and FAISS.
+"""Time the indexes: flat and with cells, the curve over m, and the overhead over FAISS.
 
     python -m benchmarks.index [--rows FILE.npy] [--n N] [--dim D] [--cells P] [--json FILE]
 
-FILE.npy: (N, d) float32 embeddings, of which 200 are taken out as queries; without it, N drawn vectors (a mixture of
-N / 20 people, `--dim` numbers). Searches are by one vector at a time, k = 10; times are medians.
+FILE.npy: (N, d) float32 embeddings, 200 of which become queries; by default, N random vectors (a mixture of N / 20
+people, `--dim` numbers). Searches are by single vectors, k = 10; times are medians.
 """
 
 import argparse
@@ -28,7 +28,7 @@ K = 10
 
 
 def drawn(n: int, dim: int) -> Rows:
-    """Faces around people around a few kinds: unevenly dense, as embeddings are."""
+    """Draw faces around people around a few centres: unevenly dense, like embeddings."""
     rng = np.random.default_rng(0)
     kinds = rng.normal(size=(50, dim))
     people = kinds[rng.integers(0, 50, n // 20 + 1)] + 0.7 * rng.normal(size=(n // 20 + 1, dim))
@@ -36,7 +36,7 @@ def drawn(n: int, dim: int) -> Rows:
 
 
 def one_by_one(search: Any, queries: Rows) -> float:
-    """Median milliseconds of a search by one vector."""
+    """Return the median milliseconds of a search by a single vector."""
     times = []
     for query in queries:
         start = perf_counter()
@@ -46,7 +46,7 @@ def one_by_one(search: Any, queries: Rows) -> float:
 
 
 def bare(rows: Rows) -> Any:
-    """FAISS alone, exhaustive."""
+    """Build a bare FAISS index for exhaustive search."""
     index = faiss.IndexFlatL2(rows.shape[1])
     index.add(rows)
     return lambda query: index.search(query, K)

@@ -1,10 +1,10 @@
-"""How well and how fast the front end finds faces and points on LFW (deep-funneled).
+"""Measure the accuracy and speed of face and landmark detection on LFW (deep-funneled).
 
     python -m benchmarks.landmarks --data DIR --yunet FILE [--every N] [--json FILE]
 
-DIR: the tars `lfw*.tar`, or a folder of `<person>/<photo>.jpg`. The truth is a consensus: the median of ten YuNet runs
-(five sizes, mirrored or not), asked about the middle of the photo whatever our detector found. A face that was not
-detected counts as wrong. `--every N` takes each Nth photo.
+DIR: the tars `lfw*.tar`, or a folder of `<person>/<photo>.jpg`. The reference is the median of ten YuNet runs (five
+sizes, with and without mirroring) at the centre of the photo, independent of our detector. Undetected faces count as
+wrong. `--every N` uses every Nth photo.
 """
 
 import argparse
@@ -36,12 +36,12 @@ from ml.quality import assess
 from ml.types import Box, Detection, Image, Points
 
 MIDDLE = Detection(Box(71, 80, 108, 108), 1.0)
-"""Where LFW's faces are; with `Median`'s context nearly the whole photo."""
+"""The position of LFW's faces; with `Median`'s context nearly the whole photo."""
 NOWHERE: Points = np.full((5, 2), np.nan, np.float32)
 
 
 def photos(data: Path) -> Iterator[tuple[str, bytes]]:
-    """LFW's photos by name, `Name/Name_0001.jpg`, in the order of their names, from a folder or from tars."""
+    """Iterate over LFW's photos in the order of their names, `Name/Name_0001.jpg`, from a folder or from tars."""
     if tars := sorted(data.glob("lfw*.tar")):
         for path in tars:
             with tarfile.open(path) as tar:
@@ -53,7 +53,7 @@ def photos(data: Path) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True)
 class LandmarkPipeline:
-    """A detector, and a landmarker or else the detector's own points."""
+    """A detector, with a landmarker or the detector's own landmarks."""
 
     detector: Detector
     landmarks: Regressor | None
@@ -79,7 +79,7 @@ def ways(yunet: Path) -> tuple[dict[str, LandmarkPipeline], Median]:
 
 
 def look(task: tuple[bytes, Path]) -> tuple[Points, dict[str, tuple[Points, Points]]]:
-    """The consensus of a photo, and each way's points, as it is and mirrored (brought back)."""
+    """Return the reference for a photo, and each pipeline's landmarks, plain and mirrored (mapped back)."""
     data, yunet = task
     image = read(data)
     flipped = np.ascontiguousarray(image[:, ::-1])
@@ -94,14 +94,14 @@ def look(task: tuple[bytes, Path]) -> tuple[Points, dict[str, tuple[Points, Poin
 
 
 def worst(a: NDArray[np.float32], b: NDArray[np.float32], truth: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n,): the farthest of the five points, in eye distances of the truth; infinite where there is none."""
+    """Return (n,) the largest error of the five landmarks in eye distances; infinite if a face is missing."""
     eyes = np.linalg.norm(truth[:, 1] - truth[:, 0], axis=1)
     away = np.linalg.norm(a - b, axis=2).max(1) / eyes
     return np.where(np.isfinite(away), away, np.inf)
 
 
 def accuracy(data: Path, yunet: Path, every: int) -> dict[str, dict[str, float]]:
-    """Per cent of all faces, for each way."""
+    """Measure each pipeline, in percent of all faces."""
     tasks = ((photo, yunet) for _, photo in islice(photos(data), 0, None, every))
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
         looks = list(pool.map(look, tasks, chunksize=16))
@@ -123,7 +123,7 @@ def accuracy(data: Path, yunet: Path, every: int) -> dict[str, dict[str, float]]
 
 
 def speed(data: Path, photos_timed: int = 300) -> dict[str, float]:
-    """Milliseconds a photo of each step of the default front end, on one thread: median over photos."""
+    """Return the milliseconds of each step of the default front end on one thread, as medians over photos."""
     cv2.setNumThreads(1)
     front, rows = default_front_end(), []
     for _, photo in islice(photos(data), 0, photos_timed * 10, 10):

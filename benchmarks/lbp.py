@@ -1,11 +1,10 @@
-"""How fast LBP is on one thread, beside VLFeat's C and scikit-image's patterns with histograms of the same cells.
+"""Time LBP on one thread: ours, VLFeat's C, and scikit-image's patterns with histograms of the same cells.
 
     python -m benchmarks.lbp [--faces FILE.npy] [--json FILE]
 
-FILE.npy: (N, 170, 100) uint8 crops; without it, drawn noise of the smoothness of faces.
-All are timed in one run, one after the other in every round; the figure is the median of the rounds, in CPU time,
-so that other programs on the machine count little. VLFeat's library is called in place where it is installed (Debian's
-libvlfeat1), and must give the same numbers; without it, its row is skipped.
+FILE.npy: (N, 170, 100) uint8 crops; by default, smooth random noise. All are timed in one run, in turn in every round;
+the result is the median CPU time, on which other programs have little effect. VLFeat's library (Debian's libvlfeat1)
+must give the same numbers as ours; if it is not installed, its row is skipped.
 """
 
 import argparse
@@ -49,7 +48,7 @@ def ours(crops: Crops) -> Rows:
 
 
 def theirs(crops: Crops) -> Rows:
-    """Uniform patterns and one histogram a cell, in one count for all cells; hard cells, so with less work to do."""
+    """Count uniform patterns in hard cells, for all cells at once; hard cells are less work."""
     rows, columns = np.arange(170) // CELL, np.arange(100) // CELL
     first = (rows[:, None] * 10 + columns) * BINS
     results = []
@@ -61,7 +60,7 @@ def theirs(crops: Crops) -> Rows:
 
 
 class Vlfeat:
-    """`vl_lbp` of libvl, through ctypes. Raises OSError where it is not installed."""
+    """`vl_lbp` of libvl, called through ctypes. Raises OSError if it is not installed."""
 
     def __init__(self) -> None:
         self.lib = ctypes.CDLL(find_library("vl") or "libvl.so.1")
@@ -70,7 +69,7 @@ class Vlfeat:
         self.lib.vl_lbp_delete.argtypes = [ctypes.c_void_p]
 
     def __call__(self, crops: Crops) -> Rows:
-        """It takes single precision and adds to what it is given."""
+        """Describe crops. `vl_lbp` takes single precision, and adds to its output array."""
         pictures, rows = crops.astype(np.float32), np.zeros((len(crops), 58 * 170), np.float32)
         made = self.lib.vl_lbp_new(0, 0)
         for picture, row in zip(pictures, rows, strict=True):
@@ -80,7 +79,7 @@ class Vlfeat:
 
 
 def vlfeat(crops: Crops) -> Vlfeat | None:
-    """None where it is not installed; what it computes is what ours does."""
+    """Return VLFeat, after checking that it gives the same numbers as ours; None if it is not installed."""
     try:
         library = Vlfeat()
     except OSError:
@@ -112,7 +111,7 @@ def main() -> None:
     ms = {name: median(one[name] for one in rounds) for name in runs}
     over = {name: median(one[name] / one["ours"] for one in rounds) for name in runs}
     data = options.faces.name if options.faces else "drawn"
-    table = Table("", "CPU ms a face", "over ours", title=f"LBP, {len(crops)} faces ({data}), one thread")
+    table = Table("", "CPU ms a face", "times ours", title=f"LBP, {len(crops)} faces ({data}), one thread")
     for name, what in SHOWN.items():
         cells = (f"{ms[name]:.3f}", f"{over[name]:.2f}") if name in ms else ("skipped: no libvl", "")
         table.add_row(what, *cells)

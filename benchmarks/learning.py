@@ -1,13 +1,13 @@
-"""How long the learners take at the size of LFW's gallery: 12,810 faces of 9,860 numbers.
+"""Time the learners on data of the size of LFW's gallery: 12,810 faces of 9,860 numbers.
 
     python -m benchmarks.learning [--rows FILE.npy --names FILE] [--updates 1000000] [--json FILE]
 
-FILE.npy: (N, D) in the order of the names, one `Name/Name_0001.jpg` a line; without it, drawn rows of drawn people.
-CP-mtML: D -> 64, as many pairs as `--updates` says, beside stML and beside Algorithm 1 pair by pair, of which 300 are
-timed. That reference takes a step at every pair, where the algorithm takes one only at those that break the margin: its
-seconds are the most that it could take. The second task is of drawn classes, each of which moves the rows a little, so
-that it can be learned: pairs that no longer break the margin cost less than those that do. LDML: d = 32; CLML: d = 32,
-k = 16, and what it takes to embed. Seconds of the clock.
+FILE.npy: (N, D) in the order of the names, one `Name/Name_0001.jpg` per line; by default, random rows of random people.
+CP-mtML: D -> 64, with as many pairs as `--updates`, compared with stML and with Algorithm 1 pair by pair, of which 300
+pairs are timed. That reference takes a step at every pair, although the algorithm only takes one if a pair violates the
+margin, so its time is an upper bound. The second task has random classes, each of which shifts the rows slightly, so
+that it can be learned: pairs within the margin cost less. LDML: d = 32; CLML: d = 32, k = 16, and the time to embed.
+Times are wall clock seconds.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def seconds(name: str, data: TrainingSet, **options: Any) -> tuple[float, Embedd
 
 
 def pair_by_pair(rows: Rows) -> float:
-    """Seconds of a pair of Algorithm 1 as printed, L_0 and L_t of 64 x D each, had every pair its step."""
+    """Return the seconds per pair of Algorithm 1 as printed (L_0 and L_t of 64 x D), with a step at every pair."""
     x = torch.from_numpy(rows[: 2 * PAIRWISE])
     common, own = torch.randn(2, 64, x.shape[1]) / x.shape[1] ** 0.5
     start = perf_counter()

@@ -1,9 +1,9 @@
-"""A gallery that lives: what searches cost while a training runs, and what publishing and rolling back take.
+"""Measure a running service: searches during a training, and the time of publishing and rolling back.
 
     python -m benchmarks.living --home HOME --collection NAME --photo FILE [--method ldml] [--dim 32] [--rounds 300]
 
-HOME: a service's folder with the collection in it, as `likeness evaluate lfw --home HOME` leaves it; a model is added.
-The service runs in processes of its own; memory is the API's resident set, read fifty times a second.
+HOME: the folder of a service with the collection, such as `likeness evaluate lfw --home HOME` creates; a model is added
+to it. The service runs in its own processes; memory is the API's resident set size, read fifty times a second.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def done(client: httpx.Client, answer: httpx.Response) -> Any:
 
 
 class Memory(threading.Thread):
-    """The resident set of this process's child that serves."""
+    """Records the resident set size of the API process."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

@@ -1,10 +1,10 @@
-"""What the two geometries of 001 cost over the plain layer; what they are worth says `likeness reproduce manifolds`.
+"""Time the two geometries of 001 against the plain layer. For their accuracy, see `likeness reproduce manifolds`.
 
     python -m benchmarks.manifolds [--threads 1] [--rounds 15] [--batches 64,256] [--json FILE]
 
-Whole training steps (batch, network, mining, loss, both optimisers) of all layers in turn, a few of each a round;
-the median over rounds of each layer's CPU time over the plain layer's in that round, so that a busy machine says the
-same. An epoch is so many equal steps. "digits": 784 -> 20, batches of 100; "network": three convolutions on 64 x 64
+Times whole training steps (batch, network, mining, loss, both optimisers) of all layers in turn, a few per round. The
+result is the median over rounds of each layer's CPU time over the plain layer's in the same round, on which other load
+has little effect. "digits": 784 -> 20, batches of 100; "network": three convolutions on 64 x 64
 grey crops, then 512 -> 100.
 """
 
@@ -62,7 +62,7 @@ def convolutions() -> list[nn.Module]:
 
 
 def stepper(layer: Layer, before: list[nn.Module], rate: float, decay: float = 1.0) -> Callable[[Tensor, Tensor], None]:
-    """A step of training by one batch and its labels."""
+    """Return a function that takes a training step with a batch and its labels."""
     network = nn.Sequential(*before, layer)
     both, miner, triplet = optimisers(network, rate), SemiHard(5), Triplet(1.0)
     if not list(layer.curved()):
@@ -88,7 +88,7 @@ def stepper(layer: Layer, before: list[nn.Module], rate: float, decay: float = 1
 def cost(
     before: Callable[[], list[nn.Module]], n: int, p: int, batch: int, shape: tuple[int, ...], steps: int, rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of a plain step, and in percent what each of the others costs beyond it."""
+    """Return the milliseconds of a plain step, and the additional time of each other layer in percent."""
     chance = torch.Generator().manual_seed(0)
     pixels = torch.rand(4 * batch, *shape, generator=chance)
     labels = torch.randint(0, 10, (4 * batch,), generator=chance)

@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.open_set_rules`, on the screen and as Markdown."""
+"""The tables of `benchmarks.open_set_rules`, printed and as Markdown."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,8 +13,8 @@ HEAD = (
 THRESHOLD_HEAD = "| threshold | named rightly | strangers named | spread over samples | distractors named |"
 THRESHOLD_FIGURES = ("named_rightly", "strangers_named", "strangers_named_spread", "distractors_named")
 RULE_FIGURES = ("right_first", "named_rightly", "strangers_named", "distractors_named")
-RULES_TOLD = "Right person first / named rightly / strangers named / distractors named, %, mean over seeds."
-THRESHOLDS_TOLD = (
+RULES_CAPTION = "Right person first / named rightly / strangers named / distractors named, %, mean over seeds."
+THRESHOLDS_CAPTION = (
     "By the rule in bold: named rightly / strangers named (standard deviation over samples of one gallery) / "
     "distractors named, %."
 )
@@ -23,17 +23,17 @@ MARKER = "<!-- tables: written by python -m benchmarks.open_set_rules --markdown
 
 
 def show(key: str, result: dict[str, Any], adopted: str) -> None:
-    """One plan of one recogniser."""
+    """Print the tables of one plan and recogniser."""
     print("\n".join(tables(key, result, adopted)), flush=True)
 
 
 def write(results: dict[str, Any], adopted: str) -> str:
-    """One table of all rules and one of thresholds, a column a plan of a recogniser; then the gallery sizes."""
+    """Return the tables of rules, thresholds and gallery sizes, with one column per recogniser and plan."""
     plans = {key: result for key, result in results.items() if "rules" in result}
     lines: list[str] = []
     if plans:
-        lines += ["### Rules", "", RULES_TOLD, "", *wide_table(plans, RULE_FIGURES, adopted, thresholds=False), ""]
-        lines += ["### Thresholds", "", THRESHOLDS_TOLD, ""]
+        lines += ["### Rules", "", RULES_CAPTION, "", *wide_table(plans, RULE_FIGURES, adopted, thresholds=False), ""]
+        lines += ["### Thresholds", "", THRESHOLDS_CAPTION, ""]
         lines += wide_table(plans, RULE_FIGURES[1:], adopted, thresholds=True)
     for key, result in results.items():
         lines += list(size_table(key, result)) if "sizes" in result else []
@@ -41,7 +41,7 @@ def write(results: dict[str, Any], adopted: str) -> str:
 
 
 def update_page(page: Path, tables_text: str) -> None:
-    """Replace what stands behind the marker line, or write a page that is nothing else. What stands before it stays."""
+    """Replace the text after the marker line, or write a page with only the tables."""
     before = page.read_text().split(MARKER)[0] if page.exists() else ""
     page.write_text(f"{before}{MARKER}\n\n{tables_text}")
 
@@ -62,7 +62,7 @@ def wide_table(plans: dict[str, Any], figures: tuple[str, ...], adopted: str, *,
 
 
 def mean_of(rule: dict[str, Any], figure: str) -> str:
-    """In percent; strangers at thresholds with their spread over samples."""
+    """Format a mean in percent, with its spread over samples if there is one."""
     mean = rule[figure]["mean"]
     text = f"{100 * mean:.{1 if mean > 0.1 else 2}f}"
     spread = rule.get(f"{figure}_spread", {}).get("mean")
@@ -95,7 +95,7 @@ def cell(figure: dict[str, float | None]) -> str:
 
 
 def size_table(key: str, result: dict[str, Any]) -> Iterable[str]:
-    """Rows: people when it was measured; columns: people now; strangers of the set / distractors named."""
+    """Return strangers / distractors named, by number of people when measured (rows) and when used (columns)."""
     rows: dict[str, dict[str, float]] = result["sizes"]
     columns = list(dict.fromkeys(name.split(" -> ")[1] for name in rows if "->" in name))
     yield f"\n### {key}\n"

@@ -1,13 +1,13 @@
-"""Which rule decides best whom a search names, where 1 % of strangers may be named.
+"""Compare decision rules for open-set searches, at a rate of 1 % of strangers named.
 
     python -m benchmarks.open_set_rules --data DATA --cache DIR [--seeds 10] [--large-seeds 3] [--recogniser NAME ...]
 
-A gallery of 500 people is drawn; 300 other photos of theirs are searched for, photos of 2,500 other people of the same
-set, and 1,000 distractors. Thresholds come from 2,000 searches of enrolled people that leave their own faces out, never
-from the strangers. Sets: LFW (three photos or more, at most 20 enrolled) and CelebA10k (two or more); and each with all
-its people enrolled but 1,000 strangers. Rules were chosen on CelebA10k and by dlib_resnet, and judged on the rest.
-`--sizes` also measures how thresholds carry over from one size of gallery to another. `--embeddings DIR` takes
-`SET_RECOGNISER.npz` (sets lfw, celeba, distractors; arrays rows and people) in place of describing the photos.
+A gallery of 500 people is drawn. It is searched with 300 other photos of these people, photos of 2,500 other people of
+the same set, and 1,000 distractors. Thresholds come from 2,000 searches for enrolled people without their own faces,
+never from the strangers. Sets: LFW (three photos or more, at most 20 enrolled) and CelebA10k (two or more), and each
+with all people enrolled except 1,000 strangers. The rules were chosen on CelebA10k with dlib_resnet, and tested on the
+rest. `--sizes` also measures how thresholds transfer between gallery sizes. `--embeddings DIR` reads
+`SET_RECOGNISER.npz` (sets lfw, celeba, distractors; arrays rows and people) instead of describing the photos.
 """
 
 import argparse
@@ -54,13 +54,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="LFW, CelebA10k and the distractors")
     parser.add_argument("--cache", type=Path, default=Path(".likeness/photos"), help="keeps crops and embeddings")
-    parser.add_argument("--embeddings", type=Path, help="a folder of embeddings that were made before")
+    parser.add_argument("--embeddings", type=Path, help="folder of existing embeddings")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--large-seeds", type=int, default=3, help="of galleries with everybody in them")
+    parser.add_argument("--large-seeds", type=int, default=3, help="seeds for galleries with everybody")
     parser.add_argument("--recogniser", action="append", choices=RECOGNISERS, help="default: all three")
     parser.add_argument("--sizes", type=int, default=0, help="seeds of the comparison of gallery sizes")
     parser.add_argument("--json", type=Path, default=Path(".likeness/open_set_rules.json"))
-    parser.add_argument("--markdown", type=Path, help="a page whose tables are written anew")
+    parser.add_argument("--markdown", type=Path, help="page whose tables are replaced")
     options = parser.parse_args()
     options.json.parent.mkdir(parents=True, exist_ok=True)
     sets = FaceSets(Photos(options.data, options.cache), options.embeddings)
@@ -86,13 +86,13 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class FaceSets:
-    """Embeddings of the photo sets, described here or read from a folder."""
+    """The embeddings of the photo sets, computed or read from a folder."""
 
     photos: Photos
     folder: Path | None
 
     def embed(self, photo_set: str, recogniser: str) -> tuple[Rows, Ids]:
-        """(N, d) rows of unit length and (N,) people of a set, one face a photo."""
+        """Return the (N, d) rows of unit length and the (N,) people of a set, one face per photo."""
         if self.folder is not None:
             with np.load(self.folder / f"{photo_set}_{recogniser}.npz") as kept:
                 rows, people = kept["rows"], np.unique(kept["people"], return_inverse=True)[1].astype(np.int64)
@@ -115,7 +115,7 @@ def draws(sets: FaceSets, recogniser: str, name: str, seeds: int) -> Iterator[tu
 
 
 def judge(trial: OpenSetTrial, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Every rule at thresholds from searches that left their own person out, in rates (0 to 1)."""
+    """Judge every rule at thresholds from leave-one-out searches. Rates are 0..1."""
     cohorts = measure_cohorts(trial, seed)
     searches = (trial.left_out, trial.queries, trial.strangers, trial.distractors)
     left_out, queries, strangers, distractors = [score(trial, search_set, cohorts) for search_set in searches]
@@ -144,7 +144,7 @@ def judge(trial: OpenSetTrial, seed: int) -> Iterator[tuple[str, dict[str, float
 def judge_thresholds(
     trial: OpenSetTrial, seed: int, left_out: Any, scored: ScoredSearches, own: Any, others: Any
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """The adopted rule at thresholds made in two ways, from fewer and fewer searches."""
+    """Judge the adopted rule at two kinds of thresholds, from decreasing numbers of searches."""
     rng, right = np.random.default_rng((seed, 1)), scored.people == trial.query_people
     for count in SAMPLES:
         for name, make in THRESHOLDS.items():
@@ -161,7 +161,7 @@ def judge_thresholds(
 
 
 def summarise(trials: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Rule -> figure -> mean and standard deviation over seeds."""
+    """Return rule -> metric -> mean and standard deviation over seeds."""
     return {
         "seeds": len(trials),
         "rules": {

@@ -1,4 +1,4 @@
-"""The rules that were compared: from distances to people, to the person a search finds and the score of that."""
+"""The rules that are compared: from the distances to people to the nearest person and its score."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ NAMES = {0.0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1.0: "1"}
 
 @dataclass(frozen=True, eq=False)
 class ScoredSearches:
-    """people: (S,) the nearest person by a rule; scores: (S,) smaller is more alike."""
+    """Searches scored by a rule. people: (S,) the nearest person; scores: (S,), smaller is more alike"""
 
     people: Ids
     scores: Scores
@@ -37,16 +37,16 @@ class ScoredSearches:
 
 @dataclass(frozen=True, eq=False)
 class Cohorts:
-    """Per person, mean and spread of the distances of the strangers of a cohort that come nearest.
+    """For each person, the mean and spread of the distances of the nearest strangers in a cohort.
 
-    kind: -> (P,) mean and (P,) standard deviation, by the adopted base distance
+    kind -> (P,) mean and (P,) standard deviation of the adopted base distance
     """
 
     of: dict[str, tuple[Scores, Scores]]
 
 
 def score(trial: OpenSetTrial, searches: SearchSet, cohorts: Cohorts | None) -> dict[str, ScoredSearches]:
-    """Every rule. cohorts: None leaves out what is normalised by them."""
+    """Score the searches by every rule. cohorts: None leaves out the rules that are normalised by them"""
     blocks: list[dict[str, ScoredSearches]] = []
     for distances in person_distances(trial.gallery, searches):
         blocks.append(dict(_linear(trial.gallery, distances)) | dict(_by_other_people(distances)))
@@ -57,7 +57,7 @@ def score(trial: OpenSetTrial, searches: SearchSet, cohorts: Cohorts | None) -> 
 
 
 def base_distance(distances: PersonDistances, share: float = 2 / 3) -> Scores:
-    """The adopted one: a weighted mean of the nearest face and the template."""
+    """Return the adopted base distance: a weighted mean of nearest face and template."""
     return _weigh(distances.nearest, distances.template, share)
 
 
@@ -66,7 +66,7 @@ def _weigh(nearest: Scores, template: Scores, share: float) -> Scores:
 
 
 def _linear(gallery: TrialGallery, distances: PersonDistances) -> Iterator[tuple[str, ScoredSearches]]:
-    """A distance of each person less a share of the lead over the next one."""
+    """Score by a distance of each person minus a share of the lead over the next one."""
     several = gallery.within_variance * (1 - 1 / gallery.counts)
     bases: dict[str, tuple[Scores, tuple[float, ...]]] = {
         "nearest face": (distances.nearest, MARGINS),
@@ -91,7 +91,7 @@ def _linear(gallery: TrialGallery, distances: PersonDistances) -> Iterator[tuple
 
 
 def _by_other_people(distances: PersonDistances) -> Iterator[tuple[str, ScoredSearches]]:
-    """What the distances to the next people, who are strangers to the query, say of the nearest."""
+    """Score the nearest person relative to the next people, who are strangers to the query."""
     people, near = nearest_people(base_distance(distances), PEOPLE_OF_A_TAIL + 1)
     first, rest = near[:, 0], near[:, 1:]
     for count in (3, 10):
@@ -106,7 +106,7 @@ def _by_other_people(distances: PersonDistances) -> Iterator[tuple[str, ScoredSe
 
 
 def _pareto(first: Scores, rest: Scores) -> Scores:
-    """The log of the share of a generalised Pareto tail, fitted by moments, that is as near as the first."""
+    """Return the log of the tail probability at `first` of a generalised Pareto tail, fitted by moments."""
     excess = rest[:, -1:] - rest[:, :-1]
     mean, variance = np.maximum(excess.mean(1), 1e-9), np.maximum(excess.var(1), 1e-12)
     shape = 0.5 * (1 - mean**2 / variance)
@@ -119,7 +119,7 @@ def _pareto(first: Scores, rest: Scores) -> Scores:
 
 
 def _by_cohort(base: Scores, cohorts: Cohorts) -> Iterator[tuple[str, ScoredSearches]]:
-    """Adaptive score normalisation: of each person by a cohort's nearest, and of the query by the next people."""
+    """Normalise scores adaptively: of each person by a cohort, and of the query by the next people."""
     _, near = nearest_people(base, 11)
     mean, spread = near[:, 1:].mean(1)[:, None], np.maximum(near[:, 1:].std(1), 1e-6)[:, None]
     for kind, (centre, width) in cohorts.of.items():
@@ -134,7 +134,7 @@ def _by_cohort(base: Scores, cohorts: Cohorts) -> Iterator[tuple[str, ScoredSear
 
 
 def measure_cohorts(trial: OpenSetTrial, seed: int) -> Cohorts:
-    """The gallery's own faces, and distractors that no search is made for."""
+    """Measure the cohorts: the gallery's own faces, and distractors that are not searched for."""
     rng = np.random.default_rng(seed)
     indices = rng.permutation(len(trial.gallery.rows))[: len(trial.cohort)]
     own = SearchSet(trial.gallery.rows[indices], trial.gallery.owners[indices])
@@ -148,14 +148,17 @@ def _nearest_of(trial: OpenSetTrial, searches: SearchSet) -> tuple[Scores, Score
 
 
 def order_threshold(scores: Scores, fpir: float) -> float:
-    """The largest score that at most this share of searches reaches; -inf where one is too many."""
+    """Return the largest score that at most this share of searches reaches; -inf if there is none."""
     count = int(np.floor(fpir * len(scores) + 1e-9))
     return float(np.partition(scores, count - 1)[count - 1]) if count else -np.inf
 
 
 def tail_threshold(scores: Scores, fpir: float, low: float = 0.03, high: float = 0.2) -> float:
-    """By an exponential tail: least squares of the ordered scores from the share `low` to `high` on the log of their
-    share, extended to `fpir`. What lies below `low`, people enrolled under two names among it, is not looked at."""
+    """Return the threshold by an exponential tail, fitted to the scores between the shares `low` and `high`.
+
+    Scores are regressed on the log of their share, and extrapolated to `fpir`. Scores below `low` are ignored, because
+    they include people enrolled under two names.
+    """
     ordered = np.sort(scores)
     first = max(1, int(low * len(ordered)))
     indices = np.arange(first, max(int(high * len(ordered)), first + 3))
@@ -164,6 +167,6 @@ def tail_threshold(scores: Scores, fpir: float, low: float = 0.03, high: float =
 
 
 def share_within(scores: Scores, threshold: float) -> float:
-    """The share of searches that name somebody."""
+    """Return the share of searches that name somebody."""
     within: NDArray[np.bool_] = scores <= threshold
     return float(within.mean())

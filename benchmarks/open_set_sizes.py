@@ -1,4 +1,4 @@
-"""How a threshold that was measured at one size of gallery does at another."""
+"""Measure how a threshold transfers from one gallery size to another."""
 
 from typing import Any
 
@@ -16,8 +16,11 @@ PLAN = TrialSizes(people=200, queries=100, strangers=1000, everybody=True)
 
 
 def compare(rows: Rows, people: Ids, distractors: Rows, seeds: int) -> dict[str, Any]:
-    """Rates (0 to 1), mean over seeds. measured at -> used at: strangers of the set and distractors that are named;
-    pairs: a threshold on the nearest face by 1 - (1 - fmr)^N instead; enrolled distractors: 2,900 of them besides."""
+    """Return mean rates (0..1) over seeds, of strangers of the set and of distractors that are named.
+
+    Rows: `measured at -> used at`; `pairs`: a threshold of the nearest face by 1 - (1 - fmr)^N; `enrolled distractors`:
+    with 2,900 distractors enrolled.
+    """
     table: dict[str, dict[str, list[float]]] = {}
     for seed in range(seeds):
         trial = draw_trial(rows, people, distractors, PLAN, seed)
@@ -42,7 +45,7 @@ def compare(rows: Rows, people: Ids, distractors: Rows, seeds: int) -> dict[str,
 
 
 def _measure(trial: OpenSetTrial, chosen: Ids, rng: np.random.Generator) -> tuple[int, Any, dict[str, Any]]:
-    """Faces of a smaller gallery; scores of its searches that leave their own out; scores of strangers."""
+    """Return the size of a smaller gallery, the scores of its leave-one-out searches, and those of strangers."""
     gallery = _choose(trial.gallery, chosen)
     indices = one_face_each_first(gallery.owners, rng)[:SEARCHES]
     left_out = SearchSet(gallery.rows[indices], gallery.owners[indices])
@@ -64,7 +67,7 @@ def _choose(gallery: TrialGallery, chosen: Ids) -> TrialGallery:
 
 
 def _by_pairs(trial: OpenSetTrial, chosen: Ids, rng: np.random.Generator) -> float:
-    """The share of distractors named where pairs of different people say how near a face may be."""
+    """Return the share of distractors named at a threshold from pairs of different people."""
     gallery = _choose(trial.gallery, chosen)
     first, second = rng.integers(len(gallery.rows), size=(2, PAIRS))
     different = gallery.owners[first] != gallery.owners[second]

@@ -1,7 +1,7 @@
-"""A trial of open-set identification: a drawn gallery, searches of it, and what each rule makes of a search.
+"""A trial of open-set identification: a random gallery, and searches of it.
 
-Distances are squared Euclidean between rows of unit length. A score is a rule's person distance of the nearest person:
-a search names that person where the score is at most a threshold.
+Distances are squared Euclidean distances between rows of unit length. A score is the person distance of the nearest
+person under a rule; a search names that person if the score is at most a threshold.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ EMPTY = 99.0
 
 @dataclass(frozen=True)
 class TrialSizes:
-    """How a gallery is drawn. everybody: all other people but the strangers are enrolled as well."""
+    """The sizes of a trial. everybody: whether all people except the strangers are enrolled"""
 
     people: int = 500
     queries: int = 300
@@ -35,7 +35,7 @@ class TrialSizes:
 
 @dataclass(frozen=True, eq=False)
 class SearchSet:
-    """rows: (S, d). hidden: (S,) people whose faces are left out of the gallery, None: nobody's."""
+    """Searches. rows: (S, d); hidden: (S,) person whose faces are left out of the gallery, None: nobody"""
 
     rows: Rows
     hidden: Ids | None = None
@@ -43,7 +43,7 @@ class SearchSet:
 
 @dataclass(frozen=True, eq=False)
 class TrialGallery:
-    """rows: (N, d) in order of (N,) owners, numbers from 0 on."""
+    """A gallery. rows: (N, d), sorted by owner; owners: (N,) numbered from 0"""
 
     rows: Rows
     owners: Ids
@@ -63,7 +63,7 @@ class TrialGallery:
 
     @cached_property
     def within_variance(self) -> float:
-        """How far embeddings of one person spread: the pooled unbiased squared distance to the person's mean."""
+        """The pooled unbiased mean squared distance of embeddings to their person's mean."""
         freedom = int((self.counts - 1).sum())
         squared = float(((self.rows - self.means[self.owners]) ** 2).sum())
         return squared / freedom if freedom else 0.0
@@ -71,7 +71,7 @@ class TrialGallery:
 
 @dataclass(frozen=True, eq=False)
 class OpenSetTrial:
-    """query_people: (Q,) person of each query. cohort: strangers of another set that no search is made for."""
+    """A trial. query_people: (Q,) person of each query; cohort: strangers of another set, not searched for"""
 
     gallery: TrialGallery
     queries: SearchSet
@@ -83,9 +83,9 @@ class OpenSetTrial:
 
 
 def draw_trial(rows: Rows, people: Ids, distractors: Rows, plan: TrialSizes, seed: int) -> OpenSetTrial:
-    """rows: (N, d) of (N,) people, numbers from 0 on; distractors: (M, d) strangers to all of them.
+    """Draw a trial. rows: (N, d) of (N,) people, numbered from 0; distractors: (M, d), strangers to all of them
 
-    left_out: one face of each enrolled person, then second ones, to `plan.searches`; each without its own person.
+    The leave-one-out searches use one face of each enrolled person, then second ones, up to `plan.searches`.
     """
     rng = np.random.default_rng(seed)
     counts = np.bincount(people)
@@ -118,7 +118,7 @@ def draw_trial(rows: Rows, people: Ids, distractors: Rows, plan: TrialSizes, see
 
 
 def one_face_each_first(owners: Ids, rng: np.random.Generator) -> Ids:
-    """Places in random order: one of each owner, then a second one, and so on."""
+    """Return positions in random order: one of each owner, then a second one, and so on."""
     order = rng.permutation(len(owners))
     by_owner = order[np.argsort(owners[order], kind="stable")]
     starts = np.searchsorted(owners[by_owner], owners[by_owner])
@@ -130,8 +130,11 @@ def one_face_each_first(owners: Ids, rng: np.random.Generator) -> Ids:
 
 @dataclass(frozen=True, eq=False)
 class PersonDistances:
-    """(S, P) distances to each person, +inf for the hidden one. nearest: nearest face; second: mean of the two nearest;
-    template: to the mean embedding; unit: to the mean of unit length; average: mean distance to all faces."""
+    """(S, P) distances to each person, +inf for the hidden one.
+
+    nearest: to the nearest face; second: mean over the two nearest faces; template: to the mean embedding; unit: to the
+        mean embedding scaled to unit length; average: mean over all faces
+    """
 
     nearest: Scores
     second: Scores
@@ -141,7 +144,7 @@ class PersonDistances:
 
 
 def person_distances(gallery: TrialGallery, searches: SearchSet) -> Iterator[PersonDistances]:
-    """A block of searches at a time."""
+    """Compute the distances, a block of searches at a time."""
     norms = np.linalg.norm(gallery.means, axis=1)
     several = np.flatnonzero(gallery.counts > 1)
     for at in range(0, len(searches.rows), BLOCK):
@@ -162,7 +165,7 @@ def person_distances(gallery: TrialGallery, searches: SearchSet) -> Iterator[Per
 
 
 def nearest_people(base: Scores, count: int) -> tuple[Ids, Scores]:
-    """(S, P) -> (S,) the nearest person and (S, count) the nearest people's distances, rising."""
+    """Return (S,) the nearest person and (S, count) the distances of the nearest people, from (S, P) distances."""
     count = min(count, base.shape[1] - 1)
     indices = np.argpartition(base, count - 1, axis=1)[:, :count]
     values = np.take_along_axis(base, indices, 1)

@@ -78,7 +78,7 @@ def session(model: str | None = None) -> Any:
 
 
 def describe(chips: Crops) -> tuple[Rows, Rows]:
-    """(N, 150, 150, 3) -> (N, 128) of unit length, of each chip and of it with its mirror image."""
+    """Describe (N, 150, 150, 3) chips: (N, 128) of unit length, plain, and averaged with the mirror image."""
     run = session().run
     parts = [chips[at : at + BATCH] for at in range(0, len(chips), BATCH)]
     plain, mirrored = (
@@ -98,14 +98,14 @@ def front_end() -> Any:
 
 
 def chip(data: bytes) -> Crops:
-    """Cut from the photo itself by the five points."""
+    """Cut a chip from the photo itself, by its landmarks."""
     image = images.read(data)
     face = find_centre_face(front_end(), image)
     return warp(image, similarity(face.landmarks, CHIP_POINTS), (CHIP_PIXELS, CHIP_PIXELS))
 
 
 def chips_of(photos: Photos, photo_set: str, own_chip: bool) -> Iterator[Crops]:
-    """A few hundred at a time, in the order of the names."""
+    """Iterate over the chips, a few hundred at a time, in the order of the names."""
     if not own_chip:
         crops = photos.crops(photo_set, "colour")
         yield from (cut_chips(np.ascontiguousarray(crops[at : at + CHUNK])) for at in range(0, len(crops), CHUNK))
@@ -118,7 +118,7 @@ def chips_of(photos: Photos, photo_set: str, own_chip: bool) -> Iterator[Crops]:
 
 
 def rows_of(photos: Photos, photo_set: str, own_chip: bool, mirrored: bool) -> Rows:
-    """(N, 128) in the order of the names; computed once."""
+    """Return (N, 128) rows in the order of the names; they are computed once."""
     kept = photos.cache / photo_set / f"recogniser-{'chip' if own_chip else 'crop'}.npy"
     if not kept.exists():
         with ProcessPoolExecutor() as pool:
@@ -129,7 +129,7 @@ def rows_of(photos: Photos, photo_set: str, own_chip: bool, mirrored: bool) -> R
 
 
 def figures(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[float]:
-    """In percent, in the order that the table names them."""
+    """Return the figures in percent, in the order of the table."""
     rows, names = rows_of(photos, "lfw", own_chip, mirrored), photos.names("lfw")
     distractors = rows_of(photos, "distractors", own_chip, mirrored)
     values = []
@@ -143,7 +143,7 @@ def figures(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[
 
 
 def verified(rows: Rows, names: list[str], photos: Photos) -> float:
-    """Accuracy on view 2, the threshold of each fold chosen on the others."""
+    """Return the accuracy on view 2, with the threshold of each fold chosen on the others."""
     folds = [
         (((rows[f.pairs.index[:, 0]] - rows[f.pairs.index[:, 1]]) ** 2).sum(1).astype(np.float64), f.pairs.same)
         for f in read_folds(photos.lfw.protocol / "pairs.txt", names)
@@ -204,7 +204,7 @@ def show_speed(photos: Photos) -> None:
 
 
 def quantised(folder: Path, chips: Crops) -> dict[str, str]:
-    """Files of the same network in 8 bits; static: ranges from 200 of these chips."""
+    """Quantise the network to 8 bits; static: with ranges from 200 of these chips. Returns the files."""
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
 
     class ChipReader(CalibrationDataReader):  # type: ignore[misc]
@@ -235,12 +235,12 @@ def show_import(data: Path, photos: int) -> None:
     sample = [content for _, content in islice(LfwDataset(data).photos(), photos + INGESTED)]
     spent = {name: _import_ms(name, sample) for name in ("lbp", "dlib_resnet")}
     for name, milliseconds in spent.items():
-        print(f"import, {name}: {milliseconds:.2f} processor ms a photo")
+        print(f"import, {name}: {milliseconds:.2f} CPU ms per photo")
     print(f"rate with dlib_resnet over rate with LBP: {spent['lbp'] / spent['dlib_resnet']:.2f}")
 
 
 def _import_ms(recogniser: str, sample: list[bytes]) -> float:
-    """As a worker enrols, a chunk at a time; the first chunk, which loads what is needed, does not count."""
+    """Enrol in chunks, like a worker, and return the milliseconds per photo. The first chunk does not count."""
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home), default_recogniser=recogniser, wpca_after_faces=0)
         upgrade_database(settings.database)
@@ -261,7 +261,7 @@ def _enrol(resources: Resources, sample: list[bytes]) -> None:
 
 
 def show_search(faces: int, recogniser: str) -> None:
-    """The server runs on one core of its own, beside this client."""
+    """Time searches. The server has one core of its own."""
     with (
         tempfile.TemporaryDirectory() as home,
         run_service(Path(home), default_recogniser=recogniser, inference_slots="1", workers="1") as client,
@@ -296,11 +296,11 @@ def _time_searches(client: httpx.Client, recogniser: str) -> None:
     before = _server_seconds()
     took = sorted(median_ms(search, 1) for _ in range(ROUNDS))
     spent = 1000 * (_server_seconds() - before) / ROUNDS
-    print(f"search by photo, {recogniser}: median {took[ROUNDS // 2]:.1f} ms; {spent:.1f} processor ms of the server")
+    print(f"search by photo, {recogniser}: median {took[ROUNDS // 2]:.1f} ms; {spent:.1f} CPU ms of the server")
 
 
 def _server_seconds() -> float:
-    """Processor time of the API, which is this process's child; its workers are the child's."""
+    """Return the CPU seconds of the API, a child of this process, without its workers."""
     return sum(seconds for process, seconds in cpu_of_each(os.getpid()).items() if process != os.getpid())
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.reference_calibration --data DATA --cache DIR [--recogniser dlib_resnet]
 
 Data: LFW deep-funneled, the centre face of each of the 13,233 photos. Impostors: every pair of different people.
-Genuine: 50,000 pairs at most, the person drawn first, so that one with 530 photos does not stand for all. Only numbers
-are written: the slope and the intercept of the probability, and quantiles of the impostor distances.
+Genuine: at most 50,000 pairs, with the person drawn first so that a person with 530 photos does not dominate. Only the
+slope and the intercept of the probability and quantiles of the impostor distances are written.
 """
 
 import argparse
@@ -32,7 +32,7 @@ OPTIONS = {"dlib_resnet": DLIB_OPTIONS}
 
 
 def measure(rows: Rows, people: Ids) -> Calibration:
-    """rows: (N, d) of unit length; people: (N,)."""
+    """Fit a calibration. rows: (N, d) of unit length; people: (N,)"""
     genuine = sample_genuine(rows, people, GENUINE_PAIRS, 0)
     impostor = impostor_distances(rows, people)
     some = np.random.default_rng(0).choice(impostor, min(SLOPE_PAIRS, len(impostor)))
@@ -43,11 +43,10 @@ def measure(rows: Rows, people: Ids) -> Calibration:
 
 
 def effective_numbers(rows: Rows, people: Ids, impostors: ImpostorDistances) -> tuple[float, ...]:
-    """How many independent pairs would say as much of the rate at each of the distances.
+    """Return the effective number of independent pairs for the rate at each of the distances.
 
-    How much people differ in their own rates is measured on a sample of the pairs; all pairs together add to that only
-    what is due to single pairs, 1 / n. Below the rates that the sample holds it grows as in
-    `ml.calibration.rate_intervals`.
+    The variance between people is measured on a sample of the pairs; the variance of single pairs, 1 / n, is that of
+    all pairs. Below the rates in the sample, the variance is extrapolated as in `ml.calibration.rate_intervals`.
     """
     pairs = draw_impostor_pairs(people, PEOPLE_PAIRS, 0)
     order = np.argsort(EUCLIDEAN.pair_distances(rows, pairs))
@@ -63,7 +62,7 @@ def effective_numbers(rows: Rows, people: Ids, impostors: ImpostorDistances) -> 
 
 
 def impostor_distances(rows: Rows, people: Ids) -> NDArray[np.float64]:
-    """The squared distance of every pair of different people, once."""
+    """Return the squared distances of all pairs of different people, each once."""
     parts = []
     for start in range(0, len(rows), BLOCK_ROWS):
         block = rows[start : start + BLOCK_ROWS]
@@ -91,7 +90,7 @@ def main() -> None:
     stored = calibration.to_dict()
     impostors = stored["impostors"]
     impostors["distances"] = [round(distance, DIGITS) for distance in impostors["distances"]]
-    impostors["effective"] = []  # LFW's rates say nothing sure of other people: no interval is stated
+    impostors["effective"] = []  # no interval is stated, since LFW may differ from other people
     written = {
         "recogniser": name,
         "options": OPTIONS[name],

@@ -1,6 +1,6 @@
-"""What a search over HTTP costs beyond its stages: `python -m benchmarks.search [--faces N] [--dim D]`.
+"""Measure the overhead of a search over HTTP: `python -m benchmarks.search [--faces N] [--dim D]`.
 
-The API runs in a process of its own over drawn vectors; the client and the stages in this one, so all see one load.
+The API runs in its own process with random vectors; the client and the stages run in this process, under equal load.
 """
 
 import argparse
@@ -36,7 +36,7 @@ WHOLE = "search by photo over HTTP"
 
 
 def median_ms(work: Callable[[], object], rounds: int = ROUNDS) -> tuple[float, float]:
-    """Median and 99th percentile in milliseconds."""
+    """Return the median and the 99th percentile in milliseconds."""
     work()
     times = []
     for _ in range(rounds):

@@ -1,6 +1,6 @@
-"""Reproduction of four papers: the tables of four papers, on real data, each figure beside the paper's own.
+"""Reproduction of four papers: their tables on real data, with each figure beside the paper's own.
 
-plan.py: what a table is made of; store.py: what was computed, kept by what it was computed from; lab.py: photos,
-features, protocols, and the fits that many tables share; results.py: from fits to figures; writing.py: JSON, Markdown
-and plots. The tables of each paper stand in a file of their own.
+Each paper has a package with one module per table. They share `harness/`: `table_types` (computations, rows, tables),
+`run_context` (photos, protocols, and fits that many tables share), `result_store` (stored results), `results` (from
+results to figures), `verdicts`, and `page_writer` and `pages` (JSON, Markdown and plots).
 """

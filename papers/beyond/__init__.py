@@ -1,1 +1,1 @@
-"""Past the papers."""
+"""Experiments beyond the papers."""

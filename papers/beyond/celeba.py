@@ -4,27 +4,27 @@ import numpy as np
 
 from app.cli.datasets.export import build_training_set
 from ml.embedders.base import TaskData, TrainingSet
-from papers.harness.lab_fits import Lab
+from papers.harness.run_context import RunContext
 from papers.manifolds.people_split import ALIKE, split_people
 
 ABOUT = {"fitted on": "celeba", "without": f"look-alikes from {ALIKE}"}
 LEAST = 2
 
 
-def there(lab: Lab) -> bool:
-    """Not without the network that tells who looks alike."""
-    return lab.photos.has("celeba") and lab.photos.has_model
+def there(context: RunContext) -> bool:
+    """Whether CelebA10k and the network that finds look-alikes are available."""
+    return context.photos.has("celeba") and context.photos.has_model
 
 
-def people(lab: Lab, features: str) -> TrainingSet:
-    """By its identities; nobody of whom a face looks like one of LFW."""
-    kept, names = split_people(lab.photos, LEAST).taught, lab.photos.names("celeba")
-    made = build_training_set(lab.photos.rows("celeba", features)[kept], [names[i] for i in kept])
-    return TrainingSet(made.rows, made.tasks, lab.photos.blocks(features))
+def people(context: RunContext, features: str) -> TrainingSet:
+    """Return CelebA10k by its identities, without people who look like somebody in LFW."""
+    kept, names = split_people(context.photos, LEAST).taught, context.photos.names("celeba")
+    made = build_training_set(context.photos.rows("celeba", features)[kept], [names[i] for i in kept])
+    return TrainingSet(made.rows, made.tasks, context.photos.blocks(features))
 
 
 def together(first: TrainingSet, second: TrainingSet) -> TrainingSet:
-    """Faces and identities of both; nobody is in both."""
+    """Join two training sets with different people."""
     [a], [b] = first.tasks, second.tasks
     who = np.concatenate([a.people, b.people + a.people.max() + 1])
     rows = np.concatenate([first.rows, second.rows])

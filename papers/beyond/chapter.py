@@ -1,4 +1,4 @@
-"""Past the papers: what none of the four tested."""
+"""Beyond the papers: experiments that none of the four made."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,37 +11,37 @@ from papers.beyond.unseen_people import strangers
 from papers.clml.fits import ClmlFits, Options
 from papers.clml.grids import GRIDS, START
 from papers.clml.option_choice import Case, Choices, possible
-from papers.clml.table_rows import TableWorks, order_works
+from papers.clml.table_rows import TableComputations, order_computations
 from papers.harness import page_writer
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Chapter, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Chapter, Computation, Table
 
 PARTS = (smaller, strangers, across, labelled, fused)
 
 
-def chapter(lab: Lab, start: Mapping[Case, Options] = START) -> Chapter:
-    """The options of LDML and CLML are those that 003's tables choose; start: before that, and in a quick look."""
-    choices = Choices(lab, possible(lab, GRIDS), start)
+def chapter(context: RunContext, start: Mapping[Case, Options] = START) -> Chapter:
+    """Make the chapter. LDML and CLML use the options that the tables of 003 choose. start: initial options"""
+    choices = Choices(context, possible(context, GRIDS), start)
 
-    def parts() -> list[TableWorks]:
-        fits = ClmlFits(lab, {case: choices.of(case).options for case in start})
+    def parts() -> list[TableComputations]:
+        fits = ClmlFits(context, {case: choices.of(case).options for case in start})
         return [part for make in PARTS if (part := make(fits))]
 
-    def rest() -> list[Work]:
-        return order_works([work for part in parts() for work in part.works])
+    def rest() -> list[Computation]:
+        return order_computations([computation for part in parts() for computation in part.computations])
 
     def done() -> bool:
-        return choices.done and all(lab.store.has(work) for work in choices_of_cnn(lab))
+        return choices.done and all(context.store.has(computation) for computation in choices_of_cnn(context))
 
-    def works() -> list[Work]:
-        """Those by which options are chosen come first; with what they choose, the others can be named."""
-        return [*choices.works(), *choices_of_cnn(lab), *(rest() if done() else [])]
+    def computations() -> list[Computation]:
+        """Return the computations: first those that choose options, then those that use the chosen options."""
+        return [*choices.computations(), *choices_of_cnn(context), *(rest() if done() else [])]
 
-    def guessed() -> list[Work]:
-        """By the options so far."""
-        return [] if done() else [work for work in rest() if not lab.store.has(work)]
+    def guessed() -> list[Computation]:
+        """Return the computations with the options chosen so far."""
+        return [] if done() else [computation for computation in rest() if not context.store.has(computation)]
 
     def tables() -> Sequence[Table]:
         return page_writer.make_available_tables(*(part.table for part in parts()))
 
-    return Chapter("beyond", "Past the papers", works, tables, guessed)
+    return Chapter("beyond", "Beyond the papers", computations, tables, guessed)

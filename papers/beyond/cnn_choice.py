@@ -1,4 +1,4 @@
-"""What is learned on MobileFaceNet's numbers: chosen on an inner split of draw 0, and then frozen."""
+"""Choose the method that is learned on MobileFaceNet, on an inner split of draw 0."""
 
 import json
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from papers.clml.grids import FREE
-from papers.harness.lab_fits import Lab, Method
 from papers.harness.photos import MODEL
 from papers.harness.result_store import ResultMissing
 from papers.harness.results import Queries
-from papers.harness.table_types import Work
+from papers.harness.run_context import Method, RunContext
+from papers.harness.table_types import Computation
 
 SECONDS = 15.0
 SIZES = (64, 32)
@@ -34,44 +34,46 @@ def candidates(dim: int) -> list[Method]:
     return [Method(name, dim, options) for name, options in CANDIDATES]
 
 
-def sizes(lab: Lab) -> tuple[int, ...]:
-    return SIZES[-1:] if lab.scope.quick else SIZES
+def sizes(context: RunContext) -> tuple[int, ...]:
+    return SIZES[-1:] if context.scope.quick else SIZES
 
 
-def choices(lab: Lab) -> list[Work]:
-    """None in a quick look, which takes the first candidate."""
-    if lab.scope.quick or not lab.photos.has_model:
+def choices(context: RunContext) -> list[Computation]:
+    """Return the computations of the choice; none in a quick run, which takes the first candidate."""
+    if context.scope.quick or not context.photos.has_model:
         return []
-    return [work for dim in SIZES for kind in KINDS.values() for work in tried(lab, dim, kind)]
+    return [computation for dim in SIZES for kind in KINDS.values() for computation in tried(context, dim, kind)]
 
 
-def tried(lab: Lab, dim: int, kind: str) -> list[Work]:
+def tried(context: RunContext, dim: int, kind: str) -> list[Computation]:
     """kind: "queries" or "disjoint"."""
-    return [lab.retrieval(method, MODEL, f"inner-{kind}-0", seconds=SECONDS) for method in candidates(dim)]
+    return [context.retrieval(method, MODEL, f"inner-{kind}-0", seconds=SECONDS) for method in candidates(dim)]
 
 
-def chosen(lab: Lab, dim: int, kind: str) -> Method:
-    """The candidate of the best mAP; the first in a quick look, or where not all of them are judged."""
-    judged = not lab.scope.quick and all(lab.store.has(work) for work in tried(lab, dim, kind))
-    return candidates(dim)[_best(lab, dim, kind) if judged else 0]
+def chosen(context: RunContext, dim: int, kind: str) -> Method:
+    """Return the candidate with the best mAP; the first in a quick run, or if not all have results."""
+    judged = not context.scope.quick and all(
+        context.store.has(computation) for computation in tried(context, dim, kind)
+    )
+    return candidates(dim)[_best(context, dim, kind) if judged else 0]
 
 
 @lru_cache(maxsize=16)
-def _best(lab: Lab, dim: int, kind: str) -> int:
-    return int(np.argmax([np.nanmean(Queries.of(lab.result(w)).values("mAP")) for w in tried(lab, dim, kind)]))
+def _best(context: RunContext, dim: int, kind: str) -> int:
+    return int(np.argmax([np.nanmean(Queries.of(context.result(w)).values("mAP")) for w in tried(context, dim, kind)]))
 
 
-def describe_choices(lab: Lab) -> list[str]:
+def describe_choices(context: RunContext) -> list[str]:
     """`chosen for 32 numbers: closed set clml {"ridge": 0.003}; never seen ldml {}`
 
-    Raises NotThere before all candidates are judged.
+    Raises ResultMissing unless all candidates have results.
     """
-    for work in choices(lab):
-        if not lab.store.has(work):
-            raise ResultMissing(f"{work.name} was not computed, by which others are chosen")
+    for computation in choices(context):
+        if not context.store.has(computation):
+            raise ResultMissing(f"{computation.name} was not computed, by which others are chosen")
     notes = []
-    for dim in sizes(lab):
-        best = {where: chosen(lab, dim, kind) for where, kind in KINDS.items()}
+    for dim in sizes(context):
+        best = {where: chosen(context, dim, kind) for where, kind in KINDS.items()}
         parts = [f"{where} {m.name} {json.dumps(dict(m.options))}" for where, m in best.items()]
         notes.append(f"chosen for {dim} numbers: {'; '.join(parts)}")
     return notes

@@ -1,4 +1,4 @@
-"""How many labels it takes: accuracy on people without any, against how many pairs were labelled and which."""
+"""How many labels are needed: accuracy on people without labels, by the number and choice of labelled pairs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,15 +14,15 @@ from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
 from papers.beyond.pair_selection import HELD_OUT, WAYS, Labels
 from papers.clml.fits import ClmlFits
-from papers.clml.table_rows import TableWorks
+from papers.clml.table_rows import TableComputations
 from papers.harness.feature_view import view_features
-from papers.harness.lab_fits import Lab, Method, ranked_arrays
 from papers.harness.results import describe_difference, difference, figure, figures
-from papers.harness.table_types import Figure, Plot, Result, Row, Table, Work, WorkOutput
+from papers.harness.run_context import Method, RunContext, ranked_arrays
+from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Result, Row, Table
 
 SIZES, QUICK = (50, 200, 1000, 5000, 20_000, 50_000), (1000,)
 FIRST = 2000
-"""Faces that the service's first model is fitted to."""
+"""Faces to which the service's first model is fitted."""
 FEATURES = "lbp"
 DIM = 128
 START = Method("wpca", DIM, {"unit": True})
@@ -32,20 +32,20 @@ COLUMNS = (*WHAT, SAME)
 SECONDS = 12.0
 
 
-def labelled(fits: ClmlFits) -> TableWorks:
-    lab, sizes = fits.lab, QUICK if fits.lab.scope.quick else SIZES
+def labelled(fits: ClmlFits) -> TableComputations:
+    context, sizes = fits.context, QUICK if fits.context.scope.quick else SIZES
     chosen = fits.options(FEATURES, "disjoint").of_ldml(DIM)
     curves = {
-        way: [_curve(lab, chosen, way, f"disjoint-{i}", sizes) for i in lab.scope.few_seeds]
-        for way in (list(WAYS)[1:] if lab.scope.quick else WAYS)
+        way: [_curve(context, chosen, way, f"disjoint-{i}", sizes) for i in context.scope.few_seeds]
+        for way in (list(WAYS)[1:] if context.scope.quick else WAYS)
     }
-    named = [lab.retrieval(chosen, FEATURES, f"disjoint-{i}") for i in lab.scope.few_seeds]
-    works = [*named, *(work for draws in curves.values() for work in draws)]
-    return TableWorks(works, lambda: _table(lab, curves, named, sizes))
+    named = [context.retrieval(chosen, FEATURES, f"disjoint-{i}") for i in context.scope.few_seeds]
+    computations = [*named, *(computation for draws in curves.values() for computation in draws)]
+    return TableComputations(computations, lambda: _table(context, curves, named, sizes))
 
 
-def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[int]) -> Work:
-    """Arrays as `ranked_arrays` has them, named by the number of labels; fact `same`: how many of them were."""
+def _curve(context: RunContext, method: Method, way: str, protocol: str, sizes: Sequence[int]) -> Computation:
+    """Fit to growing numbers of labels. Arrays: see `ranked_arrays`, named by the number of labels."""
     rule = {"held_out": HELD_OUT, "answers by chance": MAX_ANSWERS, "first": EXPECTED_SAME_SHARE}
     key = {
         "what": "labels", "way": way, "protocol": protocol, "sizes": list(sizes), "features": FEATURES,
@@ -55,9 +55,9 @@ def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[in
     def fit(data: TrainingSet) -> Embedder:
         return method.build().fit(data)
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        split = lab.protocol(protocol)
-        rows = view_features(lab.photos, FEATURES, split.training, method.build()).rows("lfw")
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        split = context.protocol(protocol)
+        rows = view_features(context.photos, FEATURES, split.training, method.build()).rows("lfw")
         labels = Labels(rows[split.training], split.people[split.training], np.random.default_rng(0))
         model = START.build().fit(TrainingSet(labels.rows[:FIRST], ()))
         arrays = _searched(split, model.embed(rows), model, 0)
@@ -74,41 +74,45 @@ def _curve(lab: Lab, method: Method, way: str, protocol: str, sizes: Sequence[in
             progress(done + 1, len(sizes), {})
         return {"same": same, "learned": learned, "faces": len(labels.rows)}, arrays
 
-    return Work(f"labels, {way}, {protocol}", key, SECONDS * len(sizes), run)
+    return Computation(f"labels, {way}, {protocol}", key, SECONDS * len(sizes), run)
 
 
 def _searched(split: Protocol, embedded: Any, model: Embedder, size: int) -> dict[str, Any]:
     return ranked_arrays(rank_protocol(embedded, split, metric=model.metric), str(size))
 
 
-def _table(lab: Lab, curves: Mapping[str, list[Work]], named: list[Work], sizes: Sequence[int]) -> Table:
-    results = {way: lab.results(works) for way, works in curves.items()}
+def _table(
+    context: RunContext, curves: Mapping[str, list[Computation]], named: list[Computation], sizes: Sequence[int]
+) -> Table:
+    results = {way: context.results(computations) for way, computations in curves.items()}
     one = next(iter(curves))
     unlabelled = f"no labels: WPCA-cosine of the first {FIRST:,} faces, d = {DIM}"
-    rows = [Row(unlabelled, _figures(results[one], 0), works=curves[one])]
-    rows += [_row(results[way], way, size, works) for size in sizes for way, works in curves.items()]
-    whole = lab.results(named)
-    rows.append(Row("everybody named, no pairs", figures(whole, WHAT), works=named))
+    rows = [Row(unlabelled, _figures(results[one], 0), computations=curves[one])]
+    rows += [_row(results[way], way, size, computations) for size in sizes for way, computations in curves.items()]
+    whole = context.results(named)
+    rows.append(Row("everybody named, no pairs", figures(whole, WHAT), computations=named))
     header = (
-        f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are asked of the half of the people that may be learned "
-        f"from, none of whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
+        f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are labelled in the training half of the people, none of "
+        f"whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
         f"(and what follows from them), in percent. The model of one row suggests the pairs of the next, as the "
         f"service does: those of which it is least sure, by what a fit without a fifth of the people makes of these "
         f"and by how many of its questions were about the same person so far. {SAME}: how many of the pairs."
     )
-    alt = "mAP on people without labels against the number of labelled pairs, a line for each way of choosing them"
+    alt = "mAP on people without labels against the number of labelled pairs, one line for each way of choosing them"
     plot = Plot(
         "beyond-labels", alt, partial(_draw, results_by_way=results, named=figure(whole, "mAP").value, sizes=sizes)
     )
-    return Table("labels", "How many labels it takes", header, COLUMNS, rows, [plot], _notes(results, sizes))
+    return Table("labels", "Number of labels", header, COLUMNS, rows, [plot], _notes(results, sizes))
 
 
-def _row(results: Sequence[Result], way: str, size: int, works: Sequence[Work]) -> Row:
-    """Where no draw has enough pairs of either kind nothing is learned, and the model before serves on."""
+def _row(results: Sequence[Result], way: str, size: int, computations: Sequence[Computation]) -> Row:
+    """Make a row. If there are too few pairs of either kind, nothing is learned and the previous model is kept."""
     untaught = sum(not r.record["learned"][str(size)] for r in results)
     cause = f"too few pairs of either kind in {untaught} of {len(results)} draws" if untaught else ""
     steps = (0,) if untaught == len(results) else None
-    return Row(f"{size:,} pairs, {way}", _figures(results, size), cause=cause, works=works, fit_steps=steps)
+    return Row(
+        f"{size:,} pairs, {way}", _figures(results, size), cause=cause, computations=computations, fit_steps=steps
+    )
 
 
 def _figures(results: Sequence[Result], size: int) -> dict[str, Figure]:
@@ -129,7 +133,7 @@ def _notes(results_by_way: Mapping[str, list[Result]], sizes: Sequence[int]) -> 
         missed = {int(n): sum(not r.record["learned"][n] for r in results) for n in results[0].record["learned"]}
         told_of = ", ".join(f"{n:,} ({draws} of {len(results)} draws)" for n, draws in missed.items() if draws)
         if told_of:
-            notes.append(f"{way}: too few pairs of either kind to learn from at {told_of}; the model before serves on")
+            notes.append(f"{way}: too few pairs of either kind to learn from at {told_of}; the previous model is kept")
     return notes
 
 

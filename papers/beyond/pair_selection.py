@@ -1,4 +1,4 @@
-"""A gallery in which nobody is named, and three ways to choose the pairs that somebody is asked about."""
+"""Three ways to choose the pairs to be labelled, in a gallery without names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ Fit = Callable[[TrainingSet], Embedder]
 
 @dataclass(eq=False)
 class Labels:
-    """What was asked and answered so far. rows: (N, D) of the gallery; people: (N,), whom only an answer tells."""
+    """The pairs labelled so far. rows: (N, D) of the gallery; people: (N,) true people, used only to label pairs"""
 
     rows: Rows
     people: Ids
@@ -40,13 +40,13 @@ class Labels:
         return same
 
     def add(self, pairs: Ids, limit: int) -> None:
-        """The first so many of these that were not asked before."""
+        """Label the first `limit` of these pairs that are not labelled yet."""
         self.pairs = np.concatenate([self.pairs, self._fresh(np.sort(pairs, axis=1))[:limit]])
 
     def training_set(self, without: NDArray[np.bool_] | None = None) -> TrainingSet:
-        """Of explicit pairs alone, with those that follow from them, as a training has it.
+        """Make a training set of the labelled pairs and those that follow from them, as the service does.
 
-        without: (N,) faces of whom nothing may be learned
+        without: (N,) bool, faces to leave out
         """
         n = len(self.rows)
         kept = ~np.zeros(n, np.bool_) if without is None else ~without
@@ -59,8 +59,10 @@ class Labels:
         return TrainingSet(self.rows, (TaskData("identity", np.arange(n), unknown, nobody, 0.0, pairs, same, weights),))
 
     def calibration(self, fit: Fit) -> Calibration | None:
-        """As a training has it: by a fit without a fifth of the people, from the answers about these. None where that
-        is too few to learn from, or these are."""
+        """Calibrate as the service does, on the labels of a fifth of the people, with a fit to the others.
+
+        Returns None if there are too few labels for the fit or for the calibration.
+        """
         held = self._held_out()
         try:
             model, judged = fit(self.training_set(without=held)), held[self.pairs].any(axis=1)
@@ -74,7 +76,7 @@ class Labels:
         return Calibration.fit(distances[same], distances[~same])
 
     def _held_out(self) -> NDArray[np.bool_]:
-        """(N,) faces of a fifth of those who are told apart so far: who is joined by an answer is one person."""
+        """Return (N,) the faces of a fifth of the known people; faces joined by "same" labels are one person."""
         n, (first, second) = len(self.rows), self.pairs[self.same].T
         graph = coo_array((np.ones(len(first)), (first, second)), shape=(n, n))
         count, person = connected_components(graph, directed=False)
@@ -82,7 +84,7 @@ class Labels:
         return held_out
 
     def _fresh(self, pairs: Ids) -> Ids:
-        """Without what was asked, and without repetitions; in the order given."""
+        """Return the pairs that are not labelled yet, each once, in the given order."""
         n = len(self.rows)
         codes = pairs[:, 0] * n + pairs[:, 1]
         first = np.sort(np.unique(codes, return_index=True)[1])
@@ -92,16 +94,16 @@ class Labels:
 
 
 Ask = Callable[[Labels, Embedder, Fit, int], None]
-"""Asks for so many more pairs, under the model that serves, which was fitted so."""
+"""Labels `count` more pairs, chosen by the current model; called as (labels, model, fit, count)."""
 
 
 def by_chance(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
-    """Any two faces."""
+    """Label pairs of any two faces."""
     _draw(labels, len(labels.pairs) + count, lambda n: labels.rng.integers(0, len(labels.rows), (n, 2)))
 
 
 def half_the_same(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
-    """Half of them a person and two of theirs, by somebody who knows who is in the gallery; half any two people."""
+    """Label half the pairs from one person, chosen by somebody who knows the gallery, and half from two people."""
     people, rng, asked_before = labels.people, labels.rng, len(labels.pairs)
     several = np.flatnonzero(np.bincount(people) > 1)
 
@@ -115,7 +117,7 @@ def half_the_same(labels: Labels, model: Embedder, fit: Fit, count: int) -> None
 
 
 def _draw(labels: Labels, wanted: int, pairs: Callable[[int], Ids]) -> None:
-    """Until there are so many, or there seem to be no more."""
+    """Draw until there are `wanted` pairs, or no new ones are found."""
     for _ in range(MAX_ATTEMPTS):
         if len(labels.pairs) >= wanted:
             return
@@ -124,7 +126,7 @@ def _draw(labels: Labels, wanted: int, pairs: Callable[[int], Ids]) -> None:
 
 
 def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
-    """As the service suggests: of a random sample, those of which the model is least sure, request after request."""
+    """Label the pairs that the service would suggest: the most uncertain of a random sample, request by request."""
     embedded = model.embed(labels.rows)
     calibration = labels.calibration(fit) if len(labels.pairs) else None
     wanted = len(labels.pairs) + count
@@ -142,7 +144,7 @@ def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
 
 
 def _two_of(person: Ids, people: Ids, rng: np.random.Generator) -> Ids:
-    """Two different photos of each of these people. Returns (P, 2)."""
+    """Draw two different photos of each of these people: (P, 2)."""
     order = np.argsort(people, kind="stable")
     first = np.searchsorted(people[order], person, "left")
     photos = np.searchsorted(people[order], person, "right") - first
@@ -153,7 +155,7 @@ def _two_of(person: Ids, people: Ids, rng: np.random.Generator) -> Ids:
 
 
 def _within(pairs: Ids, some: Ids, n: int) -> set[tuple[int, int]]:
-    """Those of the pairs whose faces are both among some, as places in it."""
+    """Return the pairs whose faces are both in `some`, as positions in it."""
     position = np.full(n, -1, np.int64)
     position[some] = np.arange(len(some))
     at = position[pairs]

@@ -1,4 +1,4 @@
-"""People never seen: what the papers never tested, that nobody who is searched for was learned from."""
+"""People never seen: evaluate on people from whom nothing was learned, which the papers did not."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from ml.embedders.base import TrainingSet
 from ml.evaluation.protocols import Protocol
 from papers.beyond import celeba
 from papers.clml.fits import NAMES, ClmlFits
-from papers.clml.table_rows import TableWorks
-from papers.harness.lab_fits import Lab, Method
+from papers.clml.table_rows import TableComputations
 from papers.harness.photos import MODEL
 from papers.harness.results import CROWD, describe_difference, difference, figure, figures
-from papers.harness.table_types import Row, Table, Work
+from papers.harness.run_context import Method, RunContext
+from papers.harness.table_types import Computation, Row, Table
 
 WHAT = ("mAP", "1@10")
 ALL = "mAP, all distractors"
@@ -23,11 +23,11 @@ VOCABULARY = "the vocabulary of FV was learned without labels, from photos that 
 
 @dataclass(frozen=True, eq=False)
 class UnseenEntry:
-    """A row before its figures are known. more: fitted on CelebA10k as well."""
+    """A row and its computations. more: whether it is fitted on CelebA10k as well"""
 
     features: str
     method: Method
-    works: Sequence[Work]
+    computations: Sequence[Computation]
     more: bool = False
 
     @property
@@ -36,14 +36,14 @@ class UnseenEntry:
 
 
 def name_method(method: Method, with_k: bool = True) -> str:
-    """As tables name it."""
+    """Return the name of a method in tables."""
     k = f", k = {method.options['k']}" if with_k and "k" in method.options else ""
     names = {"l2": "L2", "cosine": "cosine", "wpca": "WPCA-cosine", "ldml": "LDML", "clml": "CLML"}
     return names[method.name] + k + (f", d = {method.dim}" if method.dim else "")
 
 
 def methods(fits: ClmlFits, features: str, kind: str, dims: Sequence[int]) -> Iterator[Method]:
-    """The descriptor's own distance, and what is learned without labels and with them, at each d."""
+    """Iterate over the descriptor's own distance, and the methods learned without and with labels, at each d."""
     yield Method("cosine" if features == MODEL else "l2")
     options = fits.options(features, kind)
     for dim in dims:
@@ -51,42 +51,44 @@ def methods(fits: ClmlFits, features: str, kind: str, dims: Sequence[int]) -> It
 
 
 def dims(fits: ClmlFits, features: str) -> Sequence[int]:
-    """Those below the width of the descriptor; in a quick look the first."""
-    return DIMS[:1] if fits.lab.scope.quick or features == MODEL else DIMS
+    """Return the values of d below the width of the descriptor; only the first in a quick run."""
+    return DIMS[:1] if fits.context.scope.quick or features == MODEL else DIMS
 
 
 def draws(fits: ClmlFits, kind: str, others: str = "all others") -> str:
-    """Which rows are of which protocol files."""
+    """Describe which rows use which protocol files."""
     many, swept = fits.name_protocols("lbp", kind=kind), fits.name_protocols("lbp", sweep=True, kind=kind)
     return f"All rows: {many}" if many == swept else f"LBP's L2, and LBP at d = 32: {many}; {others}: {swept}"
 
 
-def strangers(fits: ClmlFits) -> TableWorks:
+def strangers(fits: ClmlFits) -> TableComputations:
     entries = list(_lines(fits))
-    return TableWorks([work for entry in entries for work in entry.works], lambda: _table(fits, entries))
+    return TableComputations(
+        [computation for entry in entries for computation in entry.computations], lambda: _table(fits, entries)
+    )
 
 
 def _lines(fits: ClmlFits) -> Iterator[UnseenEntry]:
     for features in fits.features:
         for method in methods(fits, features, "disjoint", dims(fits, features)):
-            yield UnseenEntry(features, method, fits.works(method, features, "disjoint"))
-    if celeba.there(fits.lab) and not fits.lab.scope.quick:
+            yield UnseenEntry(features, method, fits.computations(method, features, "disjoint"))
+    if celeba.there(fits.context) and not fits.context.scope.quick:
         for dim in DIMS:
             method = fits.options("lbp", "disjoint").of_ldml(dim)
             yield UnseenEntry(
-                "lbp", method, [_with_celeba(fits.lab, method, i) for i in fits.lab.scope.few_seeds], more=True
+                "lbp", method, [_with_celeba(fits.context, method, i) for i in fits.context.scope.few_seeds], more=True
             )
 
 
-def _with_celeba(lab: Lab, method: Method, draw: int) -> Work:
+def _with_celeba(context: RunContext, method: Method, draw: int) -> Computation:
     def train(split: Protocol) -> TrainingSet:
-        return celeba.together(lab.identities("lbp", split), celeba.people(lab, "lbp"))
+        return celeba.together(context.identities("lbp", split), celeba.people(context, "lbp"))
 
-    return lab.retrieval(method, "lbp", f"disjoint-{draw}", train=train, about=MORE)
+    return context.retrieval(method, "lbp", f"disjoint-{draw}", train=train, about=MORE)
 
 
 def _table(fits: ClmlFits, entries: list[UnseenEntry]) -> Table:
-    rows = [_row(fits.lab, entry) for entry in entries]
+    rows = [_row(fits.context, entry) for entry in entries]
     vocabulary = f"; {VOCABULARY}" if "fisher" in fits.features else ""
     others = "all others" + (", and what was fitted on CelebA10k as well" if any(n.more for n in entries) else "")
     header = (
@@ -95,29 +97,29 @@ def _table(fits: ClmlFits, entries: list[UnseenEntry]) -> Table:
         f"{draws(fits, 'disjoint', others)}. No paper tested this; what was asked of LBP at d = 32 is judged on the "
         f"page of CLML."
     )
-    return Table("never-seen", "People never seen", header, COLUMNS, rows, notes=list(_paired(fits.lab, entries)))
+    return Table("never-seen", "People never seen", header, COLUMNS, rows, notes=list(_paired(fits.context, entries)))
 
 
-def _row(lab: Lab, entry: UnseenEntry) -> Row:
-    results = lab.results(entry.works)
+def _row(context: RunContext, entry: UnseenEntry) -> Row:
+    results = context.results(entry.computations)
     shown = figures(results, COLUMNS[:3])
-    if lab.photos.has("distractors"):
+    if context.photos.has("distractors"):
         shown[ALL] = figure(results, "mAP", CROWD)
-    about = {"protocol": [w.key["protocol"] for w in entry.works], "options": dict(entry.method.options)}
-    return Row(entry.name, shown, about=about | (MORE if entry.more else {}), works=entry.works)
+    about = {"protocol": [w.key["protocol"] for w in entry.computations], "options": dict(entry.method.options)}
+    return Row(entry.name, shown, about=about | (MORE if entry.more else {}), computations=entry.computations)
 
 
-def _paired(lab: Lab, entries: list[UnseenEntry]) -> Iterator[str]:
-    """CLML less LDML, and what CelebA10k brought, on the same queries."""
+def _paired(context: RunContext, entries: list[UnseenEntry]) -> Iterator[str]:
+    """Describe CLML minus LDML, and the gain from CelebA10k, on the same queries."""
     by = {(n.features, n.method.name, n.method.dim, n.more): n for n in entries}
     for (features, name, dim, more), entry in by.items():
         if name == "clml":
-            yield f"{entry.name}, less LDML: {_both(lab, entry, by[features, 'ldml', dim, False])}"
+            yield f"{entry.name}, less LDML: {_both(context, entry, by[features, 'ldml', dim, False])}"
         if more:
-            yield f"{entry.name}, less the same without: {_both(lab, entry, by[features, name, dim, False])}"
+            yield f"{entry.name}, less the same without: {_both(context, entry, by[features, name, dim, False])}"
 
 
-def _both(lab: Lab, a: UnseenEntry, b: UnseenEntry) -> str:
-    shared = min(len(a.works), len(b.works))
-    first, second = (lab.results(entry.works[:shared]) for entry in (a, b))
+def _both(context: RunContext, a: UnseenEntry, b: UnseenEntry) -> str:
+    shared = min(len(a.computations), len(b.computations))
+    first, second = (context.results(entry.computations[:shared]) for entry in (a, b))
     return "; ".join(f"{column} {describe_difference(difference(first, second, column))}" for column in WHAT)

@@ -1,1 +1,1 @@
-"""003, CLML."""
+"""Tables of 003: Coordinated Local Metric Learning (CLML)."""

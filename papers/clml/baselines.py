@@ -1,4 +1,4 @@
-"""003, Figure 4: 1-call@n beside other local metrics, which were not tuned as CLML and LDML were."""
+"""003, Figure 4: 1-call@n of several local metrics, which were not tuned as CLML and LDML were."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,31 +6,31 @@ from dataclasses import replace
 import numpy as np
 
 from papers.clml.fits import DIM, ClmlFits, K
-from papers.clml.table_rows import TableWorks, describe_alterations
-from papers.harness.lab_fits import Lab, Method
+from papers.clml.table_rows import TableComputations, describe_alterations
 from papers.harness.pictures import line_plot
 from papers.harness.results import ALONE, CROWD, Queries, difference, figures, percent
-from papers.harness.table_types import Curves, Row, Table, Work
+from papers.harness.run_context import Method, RunContext
+from papers.harness.table_types import Computation, Curves, Row, Table
 
 CALLS = (1, 10, 20, 50, 100)
-GAIN = "1@10 less LDML's"
+GAIN = "1@10 minus LDML's"
 UNTUNED = "at defaults, not tuned"
 BORROWED = "with LDML's options, not tuned"
 UNFAIR = "CLML and LDML were tuned on an inner split and this was not, so the difference says nothing of the method"
 PANELS = {ALONE: "LFW alone", CROWD: "with all distractors"}
 PRINTED = {"CLML, k = 16": 70.0, f"hierarchical, 8 leaves, no regulariser, {BORROWED}": 40.0}
-"""1-call@10 without distractors, read off the text: over 70; under 40 (reported by Bhattarai et al.)."""
+"""1-call@10 without distractors, from the text: over 70; under 40 (reported by Bhattarai et al.)."""
 APART = {"wall": 4.0}
-"""Where maps give unit length, this puts all of a query's own cell before the rest."""
+"""For embeddings of unit length, this ranks all faces of the query's own cell first."""
 
 
-def baselines(fits: ClmlFits) -> TableWorks:
+def baselines(fits: ClmlFits) -> TableComputations:
     """Figure 4."""
     sides = _methods(fits)
 
     def table() -> Table:
         rows = [
-            _calls_row(fits.lab, sides, name, where)
+            _calls_row(fits.context, sides, name, where)
             for where in (ALONE, CROWD)
             for name in sides
             if _has(fits, sides[name], where)
@@ -48,56 +48,58 @@ def baselines(fits: ClmlFits) -> TableWorks:
             "1-call@n of CLML and LDML, tuned, beside local metrics with LDML's options and PCCA and SCML at defaults, "
             "not tuned; without and with distractors"
         )
-        plot = line_plot("clml-figure-4", alt, Curves(_curves(fits.lab, sides), "n", "1-call@n, percent"))
-        return Table("figure-4", "Figure 4: 1-call@n beside other local metrics", header, columns, rows, [plot])
+        plot = line_plot("clml-figure-4", alt, Curves(_curves(fits.context, sides), "n", "1-call@n, percent"))
+        return Table("figure-4", "Figure 4: 1-call@n of several local metrics", header, columns, rows, [plot])
 
-    return TableWorks([w for works in sides.values() for w in works], table)
+    return TableComputations([w for computations in sides.values() for w in computations], table)
 
 
-def _methods(fits: ClmlFits) -> dict[str, Sequence[Work]]:
+def _methods(fits: ClmlFits) -> dict[str, Sequence[Computation]]:
     options = fits.options("lbp")
     learned = dict(options.ldml)
     loose = learned | {"shrink": 0.0, "stay": 0.0}
     others = {
-        f"flat, 8 cells, the own alone, {BORROWED}": Method("flat", DIM, learned | APART),
-        f"hierarchical, 8 leaves, the own alone, {BORROWED}": Method("hierarchical", DIM, learned | APART),
+        f"flat, 8 cells, own cell only, {BORROWED}": Method("flat", DIM, learned | APART),
+        f"hierarchical, 8 leaves, own cell only, {BORROWED}": Method("hierarchical", DIM, learned | APART),
         f"hierarchical, 8 leaves, no regulariser, {BORROWED}": Method("hierarchical", DIM, loose | APART),
-        f"flat, 8 cells, all compared, {BORROWED}": Method("flat", DIM, learned),
+        f"flat, 8 cells, all cells, {BORROWED}": Method("flat", DIM, learned),
         f"PCCA, {UNTUNED}": Method("pcca", DIM),
         f"SCML, 128 numbers, {UNTUNED}": Method("scml", 128),
     }
-    if fits.lab.scope.quick:
+    if fits.context.scope.quick:
         others = dict([*others.items()][:1])
-    made: dict[str, Sequence[Work]] = {"CLML, k = 16": fits.clml("lbp", K), "LDML": fits.ldml("lbp")}
-    return made | {name: fits.works(m, "lbp", sweep=True) for name, m in others.items()}
+    made: dict[str, Sequence[Computation]] = {"CLML, k = 16": fits.clml("lbp", K), "LDML": fits.ldml("lbp")}
+    return made | {name: fits.computations(m, "lbp", sweep=True) for name, m in others.items()}
 
 
-def _has(fits: ClmlFits, works: Sequence[Work], where: str) -> bool:
-    return f"{where}_ranks" in fits.lab.result(works[0]).arrays
+def _has(fits: ClmlFits, computations: Sequence[Computation], where: str) -> bool:
+    return f"{where}_ranks" in fits.context.result(computations[0]).arrays
 
 
-def _calls_row(lab: Lab, sides: Mapping[str, Sequence[Work]], name: str, where: str) -> Row:
-    """Beside LDML. What was not tuned as LDML was gets no verdict but that no difference is shown."""
-    works, results = sides[name], lab.results(sides[name])
+def _calls_row(context: RunContext, sides: Mapping[str, Sequence[Computation]], name: str, where: str) -> Row:
+    """Make a row with the difference to LDML. Methods that were not tuned like LDML get no other verdict."""
+    computations, results = sides[name], context.results(sides[name])
     shown = figures(results, [*(f"1@{n}" for n in CALLS), "mAP"], where)
     called = name + (", with distractors" if where == CROWD else "")
     paper = {"1@10": PRINTED[name]} if name in PRINTED and where == ALONE else {}
-    changed = describe_alterations(str(works[0].key["method"]), works[0].key["options"])
+    changed = describe_alterations(str(computations[0].key["method"]), computations[0].key["options"])
     if name == "LDML":
-        return Row(called, shown, paper, works=works)
-    gap = difference(results, lab.results(sides["LDML"])[: len(results)], "1@10", where)
+        return Row(called, shown, paper, computations=computations)
+    gap = difference(results, context.results(sides["LDML"])[: len(results)], "1@10", where)
     shown[GAIN] = percent(gap.difference, draws=len(results))
-    row = Row(called, shown, paper, cause=f"p {gap.p:.2g}", works=works, differences=(GAIN,), altered=changed)
+    row = Row(
+        called, shown, paper, cause=f"p {gap.p:.2g}", computations=computations, differences=(GAIN,), altered=changed
+    )
     return row if name.startswith("CLML") else replace(row, verdict="ours", cause=f"{row.cause}; {UNFAIR}")
 
 
-def _curves(lab: Lab, sides: Mapping[str, Sequence[Work]]) -> dict[str, dict[str, list[float]]]:
-    """1-call@1 to @100 in percent, by panel and method."""
+def _curves(context: RunContext, sides: Mapping[str, Sequence[Computation]]) -> dict[str, dict[str, list[float]]]:
+    """Return 1-call@1 to @100 in percent, by panel and method."""
     n = np.arange(1, 101)
     panels: dict[str, dict[str, list[float]]] = {}
     for where, title in PANELS.items():
-        for name, works in sides.items():
-            results = lab.results(works)
+        for name, computations in sides.items():
+            results = context.results(computations)
             if f"{where}_ranks" in results[0].arrays:
                 first = np.concatenate([[r[0] for r in Queries.of(one, where).ranks if len(r)] for one in results])
                 shares = 100 * (first[:, None] <= n).mean(0)

@@ -1,4 +1,4 @@
-"""003, Figure 5: how many distances multiple assignment saves, and what it costs."""
+"""003, Figure 5: how many distances multiple assignment saves, and the loss of mAP."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,24 +16,24 @@ from ml.evaluation.protocols import Protocol
 from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL, fit_centroids
 from ml.types import Ids, Rows
 from papers.clml.fits import NAMES, ClmlFits, K
-from papers.clml.table_rows import TableWorks
-from papers.harness.lab_fits import Lab
+from papers.clml.table_rows import TableComputations
 from papers.harness.results import percent
-from papers.harness.table_types import Figure, Plot, Result, Row, Table, Work, WorkOutput
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Result, Row, Table
 
 LOST = 0.5
-"""Points of mAP that a faster search may cost."""
+"""Points of mAP that a faster search may lose."""
 COLUMNS = ("exhaustive mAP", "m = 1: mAP", "m = 1: times fewer", f"within {LOST}: m", f"within {LOST}: times fewer")
 
 
-def cells(fits: ClmlFits) -> TableWorks:
+def cells(fits: ClmlFits) -> TableComputations:
     features = fits.best
     of = fits.clml(features, K)
-    works = [make_assignment_work(fits.lab, work, fits.sizes.cells) for work in of]
+    computations = [make_assignment_computation(fits.context, computation, fits.sizes.cells) for computation in of]
 
     def table() -> Table:
-        results = fits.lab.results(works)
-        rows = [_row(results, name, works) for name in results[0].record["curves"]]
+        results = fits.context.results(computations)
+        rows = [_row(results, name, computations) for name in results[0].record["curves"]]
         faces = results[0].record["faces"]
         header = (
             f"LFW with all UTKFace distractors ({faces:,} faces; for the paper's million see the next table), "
@@ -47,19 +47,22 @@ def cells(fits: ClmlFits) -> TableWorks:
         ]
         plot = Plot(
             "clml-figure-5",
-            "mAP against the fraction of distances computed, a curve a number of cells",
+            "mAP against the fraction of distances computed, one curve per number of cells",
             partial(_draw, results),
         )
         return Table("figure-5", "Figure 5: multiple assignment", header, COLUMNS, rows, [plot], notes)
 
-    return TableWorks([*of, *works], table)
+    return TableComputations([*of, *computations], table)
 
 
-def make_assignment_work(lab: Lab, of: Work, ps: Sequence[int]) -> Work:
-    """Facts: `curves`, by name [[m, fraction of distances], ...]; arrays: `<name>` (M, Q), each query's AP."""
+def make_assignment_computation(context: RunContext, of: Computation, ps: Sequence[int]) -> Computation:
+    """Measure multiple assignment.
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        fitted, split = lab.result(of), lab.protocol(str(of.key["protocol"]))
+    Record: `curves`, [[m, fraction of distances], ...] by name. Arrays: `<name>` (M, Q), AP of each query.
+    """
+
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        fitted, split = context.result(of), context.protocol(str(of.key["protocol"]))
         parts = [part for part in ("lfw", "distractors") if part in fitted.arrays]
         rows = np.concatenate([fitted.arrays[part] for part in parts])
         shares = np.concatenate([fitted.arrays[f"{part}_shares"] for part in parts])
@@ -79,11 +82,11 @@ def make_assignment_work(lab: Lab, of: Work, ps: Sequence[int]) -> Work:
         "k-means": [MAX_SAMPLES_PER_CELL, KMEANS_ROUNDS],
         "of": of.key,
     }
-    return Work(f"{of.name}, multiple assignment", key, 40.0, run)
+    return Computation(f"{of.name}, multiple assignment", key, 40.0, run)
 
 
 class SortedGallery:
-    """A protocol's queries among its gallery and all distractors, each line sorted once."""
+    """The rankings of a protocol's gallery and all distractors, sorted once for each query."""
 
     def __init__(self, queries: Ids, gallery: Ids, order: Ids, relevant: NDArray[np.bool_]) -> None:
         self.queries, self.gallery, self.order, self.relevant = queries, gallery, order, relevant
@@ -97,13 +100,16 @@ class SortedGallery:
         return cls(split.queries, gallery, order.astype(np.int32), relevant)
 
     def means(self, rows: Rows, p: int) -> tuple[Ids, Ids]:
-        """Cells by k-means, as the service's index finds them: (Q, p) of each query, nearest first, (N,) the faces'."""
+        """Fit cells like the service's index: (Q, p) cells of each query, nearest first, and (N,) of each face."""
         means = fit_centroids(rows[self.gallery], p, EUCLIDEAN, 0)
         member = EUCLIDEAN.distances(rows[self.gallery], means).argmin(1)
         return np.argsort(EUCLIDEAN.distances(rows[self.queries], means), axis=1, kind="stable"), member
 
     def curve(self, near: Ids, member: Ids) -> tuple[list[list[float]], NDArray[np.float64]]:
-        """near: (Q, p) cells, nearest first; member: (N,) each face's. [[m, fraction], ...] and (M, Q) AP."""
+        """Return [[m, fraction], ...] and (M, Q) AP.
+
+        near: (Q, p) cells of each query, nearest first; member: (N,) cell of each face
+        """
         p = near.shape[1]
         rank_of_cell = np.empty_like(near)
         np.put_along_axis(rank_of_cell, near, np.arange(p)[None], axis=1)
@@ -117,15 +123,15 @@ class SortedGallery:
         return points, np.array(precisions)
 
     def _precision(self, inside: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """(Q,) AP where only what is inside is ranked."""
+        """Return (Q,) AP of rankings of only the faces inside the probed cells."""
         hit = inside & self.relevant
         rank = np.cumsum(inside, axis=1, dtype=np.int32)
         precision = np.where(hit, np.cumsum(hit, axis=1, dtype=np.int32) / np.maximum(rank, 1), 0.0).sum(1)
         return np.asarray(precision / np.maximum(self.relevant.sum(1), 1), np.float64)
 
 
-def _row(results: Sequence[Result], name: str, works: Sequence[Work]) -> Row:
-    """m: the smallest that costs at most LOST; beside the paper's claim that k-means cells are better."""
+def _row(results: Sequence[Result], name: str, computations: Sequence[Computation]) -> Row:
+    """Make a row with the smallest m that loses at most LOST points, and test whether k-means cells are better."""
     times, precision = _mean_curve(results, name)
     at_m = kept(precision.mean(1))
     m = results[0].record["curves"][name][at_m][0]
@@ -135,7 +141,7 @@ def _row(results: Sequence[Result], name: str, works: Sequence[Work]) -> Row:
     row = Row(
         name,
         dict(zip(COLUMNS, values, strict=True)),
-        works=works,
+        computations=computations,
         about={"curves": [r.record["curves"][name] for r in results]},
     )
     rival = next((n for n in results[0].record["curves"] if n == f"k-means, p = {K}"), None)
@@ -149,19 +155,19 @@ def _row(results: Sequence[Result], name: str, works: Sequence[Work]) -> Row:
 
 
 def kept(means: NDArray[np.float64]) -> int:
-    """The first place from which mAP is within LOST points of the last. means: (M,) 0..1."""
+    """Return the first index from which mAP is within LOST points of the last one. means: (M,) 0..1"""
     good = means >= means[-1] - LOST / 100
     return int(len(good) - np.argmin(good[::-1])) if not good.all() else 0
 
 
 def _mean_curve(results: Sequence[Result], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(M,) how many times fewer distances, and (M, all queries) AP."""
+    """Return (M,) the factors by which distances are reduced, and (M, all queries) AP."""
     fractions = np.mean([[f for _, f in r.record["curves"][name]] for r in results], axis=0)
     return 1 / fractions, np.concatenate([r.arrays[name] for r in results], axis=1)
 
 
 def best(results: Sequence[Result]) -> tuple[str, float]:
-    """The cells that save most within LOST points, and how many times fewer distances that is."""
+    """Return the cells that save most within LOST points, and the factor by which they reduce distances."""
     saved = {}
     for name in results[0].record["curves"]:
         times, precision = _mean_curve(results, name)

@@ -13,37 +13,37 @@ from papers.clml.local_maps import numbers, spaces
 from papers.clml.option_choice import Case, Choices, possible
 from papers.clml.person_map import plane
 from papers.clml.search_speed import million
-from papers.clml.table_rows import TableWorks, order_works
+from papers.clml.table_rows import TableComputations, order_computations
 from papers.clml.unseen_people import strangers
 from papers.clml.verification import verification
 from papers.harness import page_writer
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Chapter, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Chapter, Computation, Table
 
 PARTS = (goals, spaces, numbers, widths, crowds, baselines, cells, million, verification, plane, strangers)
 
 
-def chapter(lab: Lab, start: Mapping[Case, Options] = START, sizes: Sizes = Sizes()) -> Chapter:
-    """start: the options before anything was chosen, and all there is in a quick look."""
-    choices = Choices(lab, possible(lab, GRIDS), start)
+def chapter(context: RunContext, start: Mapping[Case, Options] = START, sizes: Sizes = Sizes()) -> Chapter:
+    """Make the chapter. start: initial options, which a quick run keeps"""
+    choices = Choices(context, possible(context, GRIDS), start)
 
-    def parts() -> list[TableWorks]:
-        fits = ClmlFits(lab, {case: choices.of(case).options for case in start}, sizes)
+    def parts() -> list[TableComputations]:
+        fits = ClmlFits(context, {case: choices.of(case).options for case in start}, sizes)
         return [part(fits) for part in PARTS]
 
-    def rest() -> list[Work]:
-        return order_works([work for part in parts() for work in part.works])
+    def rest() -> list[Computation]:
+        return order_computations([computation for part in parts() for computation in part.computations])
 
-    def works() -> list[Work]:
-        """Those by which options are chosen come first; with what they choose, the others can be named."""
-        return choices.works() + (rest() if choices.done else [])
+    def computations() -> list[Computation]:
+        """Return the computations: first those that choose options, then those that use the chosen options."""
+        return choices.computations() + (rest() if choices.done else [])
 
-    def guessed() -> list[Work]:
-        """By the options so far."""
-        return [] if choices.done else [work for work in rest() if not lab.store.has(work)]
+    def guessed() -> list[Computation]:
+        """Return the computations with the options chosen so far."""
+        return [] if choices.done else [computation for computation in rest() if not context.store.has(computation)]
 
     def tables() -> Sequence[Table]:
         goal, *others = (part.table for part in parts())
-        return page_writer.make_available_tables(goal, *([] if lab.scope.quick else [choices.table]), *others)
+        return page_writer.make_available_tables(goal, *([] if context.scope.quick else [choices.table]), *others)
 
-    return Chapter("clml", "CLML (003)", works, tables, guessed)
+    return Chapter("clml", "CLML (003)", computations, tables, guessed)

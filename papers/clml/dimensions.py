@@ -1,11 +1,11 @@
-"""003, Figure 2: how many numbers a face is stored in; and LDML with as many parameters as CLML."""
+"""003, Figure 2: the number of dimensions, and LDML with as many parameters as CLML."""
 
 from typing import Any
 
 from papers.clml.fits import DIMS, NAMES, WIDTH, ClmlFits
-from papers.clml.table_rows import COLUMNS, TableWorks, describe_gain, make_retrieval_row
+from papers.clml.table_rows import COLUMNS, TableComputations, describe_gain, make_retrieval_row
 from papers.harness.results import figure
-from papers.harness.table_types import Plot, Table, Work
+from papers.harness.table_types import Computation, Plot, Table
 
 PRINTED = {
     ("lbp", "CLML", 128): 61.6, ("fisher", "CLML", 128): 82.2, ("fisher", "CLML", 256): 81.9,
@@ -16,24 +16,26 @@ SAME_SIZE = {"lbp": 53.0, "fisher": 80.9}
 WIDE = 2000
 
 
-def widths(fits: ClmlFits) -> TableWorks:
+def widths(fits: ClmlFits) -> TableComputations:
     curves = {(f, m): _curve(fits, f, m) for f in fits.features for m in ("LDML", "CLML")}
-    wide = {} if fits.lab.scope.quick else {f: _wide(fits, f) for f in SAME_SIZE}
+    wide = {} if fits.context.scope.quick else {f: _wide(fits, f) for f in SAME_SIZE}
 
     def table() -> Table:
         rows = [
-            make_retrieval_row(fits, f, f"{NAMES[f]}, {m}, d = {d}", works, _printed(f, m, d))
+            make_retrieval_row(fits, f, f"{NAMES[f]}, {m}, d = {d}", computations, _printed(f, m, d))
             for (f, m), curve in curves.items()
-            for d, works in curve.items()
+            for d, computations in curve.items()
         ]
         rows += [
-            make_retrieval_row(fits, f, f"{NAMES[f]}, LDML, d = {WIDE} (paper: 2048)", works, {"mAP": SAME_SIZE[f]})
-            for f, works in wide.items()
+            make_retrieval_row(
+                fits, f, f"{NAMES[f]}, LDML, d = {WIDE} (paper: 2048)", computations, {"mAP": SAME_SIZE[f]}
+            )
+            for f, computations in wide.items()
         ]
         notes = [
-            describe_gain(fits, f"{NAMES[f]}, d = {d}: CLML less LDML, mAP", curves[f, "CLML"][d], works)
+            describe_gain(fits, f"{NAMES[f]}, d = {d}: CLML less LDML, mAP", curves[f, "CLML"][d], computations)
             for f in fits.features
-            for d, works in curves[f, "LDML"].items()
+            for d, computations in curves[f, "LDML"].items()
         ]
         notes.append(
             f"L is sought in {WIDE:,} principal axes, in which d = {WIDE:,} is a full matrix: no wider one says more"
@@ -43,12 +45,12 @@ def widths(fits: ClmlFits) -> TableWorks:
             + fits.name_protocols("lbp", dim=128)
             + ". k as chosen at d = 32."
         )
-        plot = Plot("clml-figure-2", "mAP of LDML and CLML against d, a curve a descriptor", draw)
+        plot = Plot("clml-figure-2", "mAP of LDML and CLML against d, one curve per descriptor", draw)
         return Table("figure-2", "Figure 2: d = 16 to 256", header, COLUMNS, rows, [plot], notes)
 
     def draw(axes: Any) -> None:
         for (f, m), curve in curves.items():
-            values = [figure(fits.lab.results(works), "mAP").value for works in curve.values()]
+            values = [figure(fits.context.results(computations), "mAP").value for computations in curve.values()]
             style = {"LDML": "--", "CLML": "-"}[m]
             axes.plot(
                 list(curve), values, style, marker="o", color=f"C{fits.features.index(f)}", label=f"{NAMES[f]}, {m}"
@@ -57,19 +59,19 @@ def widths(fits: ClmlFits) -> TableWorks:
         axes.minorticks_off()
         axes.legend()
 
-    works = [w for curve in curves.values() for one in curve.values() for w in one]
-    return TableWorks([*works, *(w for one in wide.values() for w in one)], table)
+    computations = [w for curve in curves.values() for one in curve.values() for w in one]
+    return TableComputations([*computations, *(w for one in wide.values() for w in one)], table)
 
 
-def _curve(fits: ClmlFits, features: str, method: str) -> dict[int, list[Work]]:
-    dims = [d for d in ((16, 32) if fits.lab.scope.quick else DIMS) if d <= WIDTH[features]]
+def _curve(fits: ClmlFits, features: str, method: str) -> dict[int, list[Computation]]:
+    dims = [d for d in ((16, 32) if fits.context.scope.quick else DIMS) if d <= WIDTH[features]]
     make = fits.ldml if method == "LDML" else fits.clml
     return {d: make(features, dim=d) for d in dims}
 
 
-def _wide(fits: ClmlFits, features: str) -> list[Work]:
-    """Of draw 0 alone: a fit takes minutes."""
-    return [fits.lab.retrieval(fits.options(features).of_ldml(WIDE), features, "queries-0")]
+def _wide(fits: ClmlFits, features: str) -> list[Computation]:
+    """Return the wide fits, for draw 0 only, because a fit takes minutes."""
+    return [fits.context.retrieval(fits.options(features).of_ldml(WIDE), features, "queries-0")]
 
 
 def _printed(features: str, method: str, dim: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""003, Figure 3: more and more strangers in the gallery."""
+"""003, Figure 3: growing numbers of distractors in the gallery."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,24 +8,27 @@ import numpy as np
 
 from ml.evaluation.report import rank_protocol
 from papers.clml.fits import NAMES, ClmlFits
-from papers.clml.table_rows import TableWorks, describe_alterations
-from papers.harness.lab_fits import Lab, ranked_arrays
+from papers.clml.table_rows import TableComputations, describe_alterations
 from papers.harness.results import ALONE, CROWD, difference, figure
-from papers.harness.table_types import Figure, Plot, Result, Row, Table, Work, WorkOutput
+from papers.harness.run_context import RunContext, ranked_arrays
+from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Result, Row, Table
 
 SHARES = (0.125, 0.25, 0.5)
-"""Of all distractors; none and all are ranked by every fit."""
+"""Shares of all distractors. Every fit also ranks without and with all of them."""
 
 
-def crowds(fits: ClmlFits) -> TableWorks:
+def crowds(fits: ClmlFits) -> TableComputations:
     """Figure 3."""
-    sides = {(f, m): make(f)[: fits.lab.scope.few_draws] for f in fits.features for m, make in _pair(fits).items()}
-    smaller = {key: [make_fewer_distractors_work(fits.lab, w) for w in works] for key, works in sides.items()}
+    sides = {(f, m): make(f)[: fits.context.scope.few_draws] for f in fits.features for m, make in _pair(fits).items()}
+    smaller = {
+        key: [make_fewer_distractors_computation(fits.context, w) for w in computations]
+        for key, computations in sides.items()
+    }
 
     def table() -> Table:
-        rows = [_sizes_row(fits.lab, f"{NAMES[f]}, {m}", sides[f, m], smaller[f, m]) for f, m in sides]
+        rows = [_sizes_row(fits.context, f"{NAMES[f]}, {m}", sides[f, m], smaller[f, m]) for f, m in sides]
         columns = list(rows[0].figures)
-        rows += [_gain_row(fits.lab, f, sides, smaller, columns) for f in fits.features]
+        rows += [_gain_row(fits.context, f, sides, smaller, columns) for f in fits.features]
         header = (
             f"LFW, mAP in percent, d = 32, {fits.name_protocols('lbp', sweep=True)}; the columns: how many "
             f"UTKFace faces are in "
@@ -34,61 +37,63 @@ def crowds(fits: ClmlFits) -> TableWorks:
         plot = Plot("clml-figure-3", "mAP against the number of distractors, LDML and CLML", partial(_draw_sizes, rows))
         return Table("figure-3", "Figure 3: distractors", header, columns, rows, [plot])
 
-    return TableWorks([w for key in sides for w in (*sides[key], *smaller[key])], table)
+    return TableComputations([w for key in sides for w in (*sides[key], *smaller[key])], table)
 
 
 def _pair(fits: ClmlFits) -> dict[str, Any]:
     return {"LDML": fits.ldml, "CLML": fits.clml}
 
 
-def make_fewer_distractors_work(lab: Lab, of: Work) -> Work:
-    """A fit's queries ranked with a share of the distractors behind the gallery: arrays as `lab.ranked_arrays`."""
+def make_fewer_distractors_computation(context: RunContext, of: Computation) -> Computation:
+    """A fit's queries ranked with a share of the distractors behind the gallery: arrays as `context.ranked_arrays`."""
 
-    def run(folder: Any, progress: Any) -> WorkOutput:
-        fitted = lab.result(of)
+    def run(folder: Any, progress: Any) -> ComputationOutput:
+        fitted = context.result(of)
         if "distractors" not in fitted.arrays:
             return {"sizes": []}, {}
         others = np.random.default_rng(0).permutation(fitted.arrays["distractors"])
         sizes = sorted({round(share * len(others)) for share in SHARES})
-        split, arrays = lab.protocol(str(of.key["protocol"])), dict[str, Any]()
+        split, arrays = context.protocol(str(of.key["protocol"])), dict[str, Any]()
         for size in sizes:
             arrays |= ranked_arrays(
                 rank_protocol(fitted.arrays["lfw"], split, distractors=others[:size]), f"crowd{size}"
             )
         return {"sizes": sizes, "all": len(others)}, arrays
 
-    return Work(f"{of.name}, fewer distractors", {"what": "fewer distractors", "of": of.key}, 6.0, run)
+    return Computation(f"{of.name}, fewer distractors", {"what": "fewer distractors", "of": of.key}, 6.0, run)
 
 
-def _sizes_row(lab: Lab, name: str, works: Sequence[Work], smaller: Sequence[Work]) -> Row:
-    parts = _by_size(lab.results(works), lab.results(smaller))
+def _sizes_row(
+    context: RunContext, name: str, computations: Sequence[Computation], smaller: Sequence[Computation]
+) -> Row:
+    parts = _by_size(context.results(computations), context.results(smaller))
     figures = {column: figure(results, "mAP", where) for column, (results, where) in parts.items()}
-    return Row(name, figures, works=[*works, *smaller])
+    return Row(name, figures, computations=[*computations, *smaller])
 
 
 def _by_size(whole: Sequence[Result], smaller: Sequence[Result]) -> dict[str, tuple[Sequence[Result], str]]:
-    """Each size with the results that tell of it, and under which name."""
+    """Return, for each number of distractors, the results and the name of their arrays."""
     record = smaller[0].record
     parts: dict[str, tuple[Sequence[Result], str]] = {"0": (whole, ALONE)}
     parts |= {f"{size:,}": (smaller, f"crowd{size}") for size in record["sizes"]}
     return parts | ({f"{record['all']:,}": (whole, CROWD)} if record["sizes"] else {})
 
 
-def _gain_row(lab: Lab, features: str, sides: Any, smaller: Any, columns: Sequence[str]) -> Row:
-    """CLML less LDML at every size; the paper claims that it is there and stays."""
+def _gain_row(context: RunContext, features: str, sides: Any, smaller: Any, columns: Sequence[str]) -> Row:
+    """Make a row of CLML minus LDML by number of distractors. The paper claims that it stays positive."""
     one, other = (
-        _by_size(lab.results(sides[features, m]), lab.results(smaller[features, m])) for m in ("CLML", "LDML")
+        _by_size(context.results(sides[features, m]), context.results(smaller[features, m])) for m in ("CLML", "LDML")
     )
     figures = {}
     for column in columns:
         (a, where), (b, _) = one[column], other[column]
         gap = difference(a, b, "mAP", where).difference
         figures[column] = Figure(100 * gap.value, 100 * gap.low, 100 * gap.high, draws=len(a))
-    work = sides[features, "CLML"][0]
+    computation = sides[features, "CLML"][0]
     return Row(
         f"{NAMES[features]}, CLML less LDML, paired", figures, differences=columns, claim="above",
-        altered=describe_alterations("clml", work.key["options"]),
-        works=[w for m in ("CLML", "LDML") for w in sides[features, m]],
+        altered=describe_alterations("clml", computation.key["options"]),
+        computations=[w for m in ("CLML", "LDML") for w in sides[features, m]],
     )  # fmt: skip
 
 

@@ -1,16 +1,16 @@
-"""What was asked of CLML, row by row, read from the works of the other tables."""
+"""The goals for CLML, row by row, from the computations of the other tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from papers.clml.cells import best, make_assignment_work
+from papers.clml.cells import best, make_assignment_computation
 from papers.clml.fits import BOTH_SIDES, DIM, ClmlFits, K, name_features
-from papers.clml.search_speed import DRAWN, PAPERS, make_drawn_vectors_work, recall
-from papers.clml.table_rows import TableWorks, describe_alterations
+from papers.clml.search_speed import DRAWN, PAPERS, make_drawn_vectors_computation, recall
+from papers.clml.table_rows import TableComputations, describe_alterations
 from papers.clml.verification import verification_of
 from papers.harness.results import describe_difference, difference, figures
-from papers.harness.table_types import Figure, Row, Table, Work
+from papers.harness.table_types import Computation, Figure, Row, Table
 
 TIMES = "times fewer distances"
 COLUMNS = ("mAP", "1@10", "accuracy", TIMES, "recall@10")
@@ -22,10 +22,13 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class AccuracyGoal:
-    """least, stretch, paper: by column. read: the figures, once the works are done; more: what else is to be said."""
+    """A goal for a row.
+
+    minimum, stretch, paper: values by column; read: returns the figures, once they are computed; more: further remarks
+    """
 
     name: str
-    works: Sequence[Work]
+    computations: Sequence[Computation]
     read: Callable[[], Mapping[str, Figure]]
     minimum: Mapping[str, float]
     stretch: Mapping[str, float] = field(default_factory=dict)
@@ -34,8 +37,8 @@ class AccuracyGoal:
     altered: str = ""
 
 
-def goals(fits: ClmlFits) -> TableWorks:
-    quick = fits.lab.scope.quick
+def goals(fits: ClmlFits) -> TableComputations:
+    quick = fits.context.scope.quick
     wanted = _lbp(fits, "lbp") + _strangers(fits, "lbp")
     if not quick:
         wanted += _lbp(fits, BOTH_SIDES["lbp"]) + _strangers(fits, BOTH_SIDES["lbp"])
@@ -48,9 +51,9 @@ def goals(fits: ClmlFits) -> TableWorks:
             "sides: the mean of a descriptor over the crop and its mirror image, which the paper does not do; options "
             "are those that were chosen for the plain one."
         )
-        return Table("goals", "What was asked for", header, COLUMNS, [_row(goal) for goal in wanted])
+        return Table("goals", "Goals", header, COLUMNS, [_row(goal) for goal in wanted])
 
-    return TableWorks([w for goal in wanted for w in goal.works], table)
+    return TableComputations([w for goal in wanted for w in goal.computations], table)
 
 
 def _row(goal: AccuracyGoal) -> Row:
@@ -66,11 +69,19 @@ def _row(goal: AccuracyGoal) -> Row:
     ]
     about = {"at least": dict(goal.minimum), "stretch": dict(goal.stretch)}
     cause = "; ".join(statements)
-    return Row(goal.name, figures_read, goal.paper, cause=cause, about=about, works=goal.works, altered=goal.altered)
+    return Row(
+        goal.name,
+        figures_read,
+        goal.paper,
+        cause=cause,
+        about=about,
+        computations=goal.computations,
+        altered=goal.altered,
+    )
 
 
 def describe_goal(reached_figures: Mapping[str, Figure], wanted: Mapping[str, float], name: str) -> str:
-    """`at least 51 mAP, 71 1@10: reached`, or by how much not."""
+    """Describe a goal, such as `at least 51 mAP, 71 1@10: reached`, or by how much it was missed."""
     if not wanted:
         return ""
     short = [
@@ -82,19 +93,23 @@ def describe_goal(reached_figures: Mapping[str, Figure], wanted: Mapping[str, fl
     return f"{name} {goal_text}: " + ("missed, " + ", ".join(short) if short else "reached")
 
 
-def _retrieval(fits: ClmlFits, name: str, works: Sequence[Work], *wanted: Mapping[str, float]) -> AccuracyGoal:
+def _retrieval(
+    fits: ClmlFits, name: str, computations: Sequence[Computation], *wanted: Mapping[str, float]
+) -> AccuracyGoal:
     def read() -> Mapping[str, Figure]:
-        return figures(fits.lab.results(works), CALLS)
+        return figures(fits.context.results(computations), CALLS)
 
-    features = str(works[0].key["features"])
+    features = str(computations[0].key["features"])
     paper, minimum, stretch = wanted
-    return AccuracyGoal(name, works, read, minimum, stretch, paper, altered=_altered(works, features) if paper else "")
+    return AccuracyGoal(
+        name, computations, read, minimum, stretch, paper, altered=_altered(computations, features) if paper else ""
+    )
 
 
-def _altered(works: Sequence[Work], features: str) -> str:
-    """Of fits on one descriptor: the options, and the mirror image."""
+def _altered(computations: Sequence[Computation], features: str) -> str:
+    """Describe how fits differ from the paper: by their options, and by the mirror image."""
     both = ["both sides of the face"] if features in BOTH_SIDES.values() else []
-    return ", ".join([*both, describe_alterations(str(works[0].key["method"]), works[0].key["options"])])
+    return ", ".join([*both, describe_alterations(str(computations[0].key["method"]), computations[0].key["options"])])
 
 
 def _both(m: float, call: float) -> dict[str, float]:
@@ -108,7 +123,7 @@ def _lbp(fits: ClmlFits, features: str) -> list[AccuracyGoal]:
         _retrieval(fits, f"{name}, CLML, k = 16, d = 32", fits.clml(features, K), _both(49.0, 70), *wanted),
         _retrieval(fits, f"{name}, CLML, k chosen, d = 32", fits.clml(features), {"mAP": 49.9}, *wanted),
     ]
-    if not fits.lab.scope.quick:
+    if not fits.context.scope.quick:
         figures_of_128 = {"mAP": 61.6}, {"mAP": 62}, {"mAP": 70}
         rows.append(_retrieval(fits, f"{name}, CLML, d = 128", fits.clml(features, dim=128), *figures_of_128))
     return rows
@@ -122,11 +137,11 @@ def _fisher(fits: ClmlFits, features: str) -> list[AccuracyGoal]:
         _retrieval(fits, f"{name}, CLML, d = 128", wide, {"mAP": 82.2}, {"mAP": 80}, {"mAP": 85}),
     ]
     for method, printed, minimum in (("LDML, d = 128", 92.1, 91.5), ("CLML, d = 128 (k = 6)", 92.8, 92.3)):
-        works, read = verification_of(fits, features, method)
+        computations, read = verification_of(fits, features, method)
         wanted, stretch, paper = ({"accuracy": value} for value in (minimum, 93.5, printed))
-        changed = _altered(works, features)
+        changed = _altered(computations, features)
         rows.append(
-            AccuracyGoal(f"{name}, {method}, verification", works, read, wanted, stretch, paper, altered=changed)
+            AccuracyGoal(f"{name}, {method}, verification", computations, read, wanted, stretch, paper, altered=changed)
         )
     return rows
 
@@ -135,8 +150,8 @@ def _strangers(fits: ClmlFits, features: str) -> list[AccuracyGoal]:
     ldml, clml = (make(features, kind="disjoint") for make in (fits.ldml, fits.clml))
 
     def paired() -> str:
-        gap = difference(fits.lab.results(clml), fits.lab.results(ldml), "mAP")
-        return f"mAP less LDML's {describe_difference(gap)}"
+        gap = difference(fits.context.results(clml), fits.context.results(ldml), "mAP")
+        return f"mAP minus LDML's {describe_difference(gap)}"
 
     told_as = f"people never seen, {name_features(features)}"
     goal = _retrieval(fits, f"{told_as}, CLML, d = {DIM}", clml, {}, {}, _both(30, 80))
@@ -148,25 +163,25 @@ def _strangers(fits: ClmlFits, features: str) -> list[AccuracyGoal]:
 
 def _search(fits: ClmlFits) -> list[AccuracyGoal]:
     of = fits.clml(fits.best, K)
-    cells = [make_assignment_work(fits.lab, work, fits.sizes.cells) for work in of]
+    cells = [make_assignment_computation(fits.context, computation, fits.sizes.cells) for computation in of]
 
     def fewer() -> Mapping[str, Figure]:
-        return {TIMES: Figure(best(fits.lab.results(cells))[1])}
+        return {TIMES: Figure(best(fits.context.results(cells))[1])}
 
     name = "multiple assignment on all faces, within 0.5 mAP, best p"
     whole = AccuracyGoal(name, cells, fewer, {TIMES: 10}, {TIMES: 14}, {TIMES: 14}, altered=FEWER)
     return [whole, *(_drawn(fits, of[0], *wanted) for wanted in ((64, 14.0, 98.0), (8, 100.0, 85.0)))]
 
 
-def _drawn(fits: ClmlFits, of: Work, m: int, fewer_times: float, min_recall: float) -> AccuracyGoal:
-    """The goal of a search of m cells among drawn vectors.
+def _drawn(fits: ClmlFits, of: Computation, m: int, fewer_times: float, min_recall: float) -> AccuracyGoal:
+    """Make the goal for a search of m cells among random vectors.
 
-    fewer_times: times fewer distances; min_recall: percent
+    fewer_times: factor by which distances are reduced; min_recall: percent
     """
-    work = make_drawn_vectors_work(fits.lab, of, fits.many, fits.sizes.cells_of_many)
+    computation = make_drawn_vectors_computation(fits.context, of, fits.many, fits.sizes.cells_of_many)
 
     def point() -> dict[str, Any]:
-        [point_of_m] = [p for p in fits.lab.result(work).record["points"] if p["m"] == m]
+        [point_of_m] = [p for p in fits.context.result(computation).record["points"] if p["m"] == m]
         return dict(point_of_m)
 
     def read() -> Mapping[str, Figure]:
@@ -179,7 +194,14 @@ def _drawn(fits: ClmlFits, of: Work, m: int, fewer_times: float, min_recall: flo
 
     name = f"{fits.many:,} drawn vectors, p = {fits.sizes.cells_of_many}, m = {m}"
     if fits.many != PAPERS:
-        return AccuracyGoal(name, [of, work], read, {}, more=clock)
+        return AccuracyGoal(name, [of, computation], read, {}, more=clock)
     return AccuracyGoal(
-        name, [of, work], read, {TIMES: fewer_times, "recall@10": min_recall}, {}, {TIMES: fewer_times}, clock, DRAWN
+        name,
+        [of, computation],
+        read,
+        {TIMES: fewer_times, "recall@10": min_recall},
+        {},
+        {TIMES: fewer_times},
+        clock,
+        DRAWN,
     )

@@ -1,16 +1,16 @@
-"""What the options are chosen among, and where the choice begins."""
+"""The candidates among which options are chosen, and the initial options."""
 
 from papers.clml.fits import KS, NAMES, Options
 from papers.clml.option_choice import Case, OptionGrid
 
 START: dict[Case, Options] = {(f, kind): Options() for f in NAMES for kind in ("queries", "disjoint")}
 KNOWN = {"axes": 4000, "shrink": 0.0}
-"""Where people learned from are searched for: as many axes as there is time for, and nothing that holds L back."""
+"""For searches for people learned from: many axes, and no regulariser."""
 FREE = {"pull": 0.0, "anchor": 1e-4, "local_rate": 0.02, "steps": 600}
-"""Local maps that go their own way."""
+"""Local maps with little regularisation."""
 OF_KNOWN = ([{}, KNOWN, {**KNOWN, "spherical": 0.7}], [FREE, {**FREE, "spherical": 0.0}])
 HELD = {"anchor": 0.1, "rescale": False}
-"""Local maps that leave what the first map learned as it is, and hardly move apart."""
+"""Local maps that stay close to the first map."""
 OF_STRANGERS = ([{}, {"spherical": 0.7}], [{}, {"pull": 2.5e-5}, HELD], (4, 16))
 GRIDS: dict[Case, OptionGrid] = {
     ("lbp", "queries"): OptionGrid(*OF_KNOWN, KS),

@@ -1,10 +1,10 @@
-"""003, Tables 1 and 2: where the mixture lives, and how many local maps there are."""
+"""003, Tables 1 and 2: the space of the mixture, and the number of local maps."""
 
 from typing import Any
 
 from papers.clml.fits import KS, NAMES, ClmlFits, K
-from papers.clml.table_rows import COLUMNS, L2, TableWorks, describe_gain, make_retrieval_row
-from papers.harness.table_types import Table, Work
+from papers.clml.table_rows import COLUMNS, L2, TableComputations, describe_gain, make_retrieval_row
+from papers.harness.table_types import Computation, Table
 
 TABLE_1 = {2: (73.04, 73.09), 4: (74.04, 75.18), 6: (73.58, 75.24), 8: (73.92, 75.59)}
 TABLE_2 = {
@@ -16,18 +16,18 @@ CHOSEN = {"lbp": 49.89, "fisher": 74.99, "mobilefacenet": 73.83}
 LDML = {"lbp": 36.95, "fisher": 68.12, "mobilefacenet": 58.46}
 
 
-def spaces(fits: ClmlFits) -> TableWorks:
+def spaces(fits: ClmlFits) -> TableComputations:
     """Table 1."""
     features = fits.best
-    ks = [2, 8] if fits.lab.scope.quick else list(TABLE_1)
+    ks = [2, 8] if fits.context.scope.quick else list(TABLE_1)
     options = fits.options(features)
     gates: list[dict[str, Any]] = [{"gate": "descriptor"}, {}]
-    sides = {k: [fits.works(options.of_clml(k, **gate), features, sweep=True) for gate in gates] for k in ks}
+    sides = {k: [fits.computations(options.of_clml(k, **gate), features, sweep=True) for gate in gates] for k in ks}
 
     def table() -> Table:
         rows = []
-        for k, works in sides.items():
-            for gate, paper, side in zip(("descriptor", "LDML"), TABLE_1[k], works, strict=True):
+        for k, computations in sides.items():
+            for gate, paper, side in zip(("descriptor", "LDML"), TABLE_1[k], computations, strict=True):
                 rows.append(
                     make_retrieval_row(fits, features, f"k = {k}, {gate} space", side, _of(features, "fisher", paper))
                 )
@@ -39,12 +39,12 @@ def spaces(fits: ClmlFits) -> TableWorks:
             f"descriptor's space is "
             "that of its 64 leading principal axes."
         )
-        return Table("table-1", "Table 1: where the mixture lives", header, COLUMNS, rows, notes=notes)
+        return Table("table-1", "Table 1: the space of the mixture", header, COLUMNS, rows, notes=notes)
 
-    return TableWorks([w for works in sides.values() for side in works for w in side], table)
+    return TableComputations([w for computations in sides.values() for side in computations for w in side], table)
 
 
-def numbers(fits: ClmlFits) -> TableWorks:
+def numbers(fits: ClmlFits) -> TableComputations:
     """Table 2."""
     named = {f: _named(fits, f) for f in fits.features}
 
@@ -56,20 +56,22 @@ def numbers(fits: ClmlFits) -> TableWorks:
                 for n, (w, p) in sides.items()
             ]
             ldml = sides["LDML"][0]
-            for name, works in (("k = 16", fits.clml(features, K)), ("k chosen", fits.clml(features))):
+            for name, computations in (("k = 16", fits.clml(features, K)), ("k chosen", fits.clml(features))):
                 notes += [
-                    describe_gain(fits, f"{NAMES[features]}, CLML, {name}, less LDML, {c}", works, ldml, c)
+                    describe_gain(fits, f"{NAMES[features]}, CLML, {name}, less LDML, {c}", computations, ldml, c)
                     for c in COLUMNS
                 ]
         header = "LFW, d = 32; percent. " + " ".join(f"{NAMES[f]}: {fits.name_protocols(f)}." for f in named)
-        return Table("table-2", "Table 2: how many local maps", header, COLUMNS, rows, notes=notes)
+        return Table("table-2", "Table 2: number of local maps", header, COLUMNS, rows, notes=notes)
 
-    return TableWorks([w for sides in named.values() for works, _ in sides.values() for w in works], table)
+    return TableComputations(
+        [w for sides in named.values() for computations, _ in sides.values() for w in computations], table
+    )
 
 
-def _named(fits: ClmlFits, features: str) -> dict[str, tuple[list[Work], float]]:
-    """Each row's works, and the paper's mAP."""
-    ks = (K,) if fits.lab.scope.quick else KS
+def _named(fits: ClmlFits, features: str) -> dict[str, tuple[list[Computation], float]]:
+    """Return the computations of each row, and the paper's mAP."""
+    ks = (K,) if fits.context.scope.quick else KS
     sides = {"L2": (fits.l2(features), L2[features]), "LDML": (fits.ldml(features), LDML[features])}
     sides |= {f"CLML, k = {k}": (fits.clml(features, k), TABLE_2[features][k]) for k in ks}
     k = fits.options(features).k
@@ -77,5 +79,5 @@ def _named(fits: ClmlFits, features: str) -> dict[str, tuple[list[Work], float]]
 
 
 def _of(features: str, papers: str, value: float) -> dict[str, float]:
-    """What the paper prints for its feature stands beside no other."""
+    """Return the paper's figure if the row is for the paper's descriptor."""
     return {"mAP": value} if features == papers else {}

@@ -1,4 +1,4 @@
-"""Options that are chosen once, on an inner split of draw 0, and then frozen."""
+"""Choose options once, on an inner split of draw 0, and then keep them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from papers.clml.fits import NAMES, Options, is_available
-from papers.harness.lab_fits import Lab
 from papers.harness.results import Queries, figures
-from papers.harness.table_types import Row, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, Row, Table
 
 COLUMNS = ("mAP", "1@10")
 Case = tuple[str, str]
@@ -19,7 +19,7 @@ Case = tuple[str, str]
 
 @dataclass(frozen=True)
 class OptionGrid:
-    """What is tried, one after the other, each with the best of what came before it."""
+    """The candidates, step by step; each step uses the best options of the steps before."""
 
     ldml: Sequence[Mapping[str, Any]]
     clml: Sequence[Mapping[str, Any]]
@@ -29,43 +29,46 @@ class OptionGrid:
         return [("ldml", self.ldml), ("clml", self.clml), ("k", self.k)]
 
 
-def possible(lab: Lab, grids: Mapping[Case, OptionGrid]) -> dict[Case, OptionGrid]:
-    """Those of descriptors that are to be had; none in a quick look."""
-    return {case: grid for case, grid in grids.items() if not lab.scope.quick and is_available(lab, case[0])}
+def possible(context: RunContext, grids: Mapping[Case, OptionGrid]) -> dict[Case, OptionGrid]:
+    """Return the grids of the available descriptors; none in a quick run."""
+    return {case: grid for case, grid in grids.items() if not context.scope.quick and is_available(context, case[0])}
 
 
 @dataclass(frozen=True)
 class OptionChoice:
-    """tried: of every step whose candidates are known, each with its work; options: the best so far; done: of all."""
+    """The state of a choice.
 
-    tried: Sequence[tuple[str, Options, Work]]
+    tried: every candidate so far with its step and computation; options: the best so far; done: whether all were tried
+    """
+
+    tried: Sequence[tuple[str, Options, Computation]]
     options: Options
     done: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """grids: by case. start: the options before anything is chosen."""
+    """The choices of all cases. grids: candidates by case; start: initial options"""
 
-    lab: Lab
+    context: RunContext
     grids: Mapping[Case, OptionGrid]
     start: Mapping[Case, Options]
     scores: dict[str, float] = field(default_factory=dict)
 
     def of(self, case: Case) -> OptionChoice:
-        """As far as results are there; where there is no grid, what it starts from."""
-        tried: list[tuple[str, Options, Work]] = []
+        """Return the choice as far as results are available; without a grid, the initial options."""
+        tried: list[tuple[str, Options, Computation]] = []
         now = self.start[case]
         for name, values in self.grids[case].steps() if case in self.grids else []:
             step = self._step(case, name, [replace(now, **{name: v}) for v in values])
             tried += step
-            if not all(self.lab.store.has(work) for _, _, work in step):
+            if not all(self.context.store.has(computation) for _, _, computation in step):
                 return OptionChoice(tried, now, False)
             now = max(step, key=lambda one: self._score(one[2]))[1]
         return OptionChoice(tried, now, True)
 
-    def works(self) -> list[Work]:
-        return [work for case in self.grids for _, _, work in self.of(case).tried]
+    def computations(self) -> list[Computation]:
+        return [computation for case in self.grids for _, _, computation in self.of(case).tried]
 
     @property
     def done(self) -> bool:
@@ -79,37 +82,46 @@ class Choices:
             "of `disjoint`, a fifth of the people who may be learned from are held out",
             "the best mAP of each step is taken",
         ]
-        return Table("choice", "What was chosen, and on what grounds", header, COLUMNS, rows, notes=notes)
+        return Table("choice", "The choice of options", header, COLUMNS, rows, notes=notes)
 
     def _rows(self, case: Case) -> list[Row]:
         choice = self.of(case)
         made = []
-        for name, options, work in choice.tried:
+        for name, options, computation in choice.tried:
             value = getattr(options, name)
             title = f"{NAMES[case[0]]}, {case[1]}: {name} {json.dumps(value)}"
             remark = "taken" if value == getattr(choice.options, name) else ""
-            made.append(Row(title, figures([self.lab.result(work)], COLUMNS), cause=remark, works=[work]))
+            made.append(
+                Row(
+                    title,
+                    figures([self.context.result(computation)], COLUMNS),
+                    cause=remark,
+                    computations=[computation],
+                )
+            )
         return made
 
-    def _step(self, case: Case, name: str, candidates: Sequence[Options]) -> list[tuple[str, Options, Work]]:
-        """Without those that are an earlier one in other words."""
-        kept: dict[str, tuple[str, Options, Work]] = {}
+    def _step(self, case: Case, name: str, candidates: Sequence[Options]) -> list[tuple[str, Options, Computation]]:
+        """List the candidates of a step, without those that are equal to an earlier one."""
+        kept: dict[str, tuple[str, Options, Computation]] = {}
         for options in candidates:
-            work = self._work(case, name, options)
-            kept.setdefault(_plain(work), (name, options, work))
+            computation = self._computation(case, name, options)
+            kept.setdefault(_plain(computation), (name, options, computation))
         return list(kept.values())
 
-    def _work(self, case: Case, name: str, options: Options) -> Work:
+    def _computation(self, case: Case, name: str, options: Options) -> Computation:
         method = options.of_ldml() if name == "ldml" else options.of_clml()
-        return self.lab.retrieval(method, case[0], f"inner-{case[1]}-0")
+        return self.context.retrieval(method, case[0], f"inner-{case[1]}-0")
 
-    def _score(self, work: Work) -> float:
-        name = json.dumps(work.key, sort_keys=True)
+    def _score(self, computation: Computation) -> float:
+        name = json.dumps(computation.key, sort_keys=True)
         if name not in self.scores:
-            self.scores[name] = float(np.nanmean(Queries.of(self.lab.result(work)).values("mAP")))
+            self.scores[name] = float(np.nanmean(Queries.of(self.context.result(computation)).values("mAP")))
         return self.scores[name]
 
 
-def _plain(work: Work) -> str:
-    """What is fitted: `spherical` 0 is what it is unsaid."""
-    return json.dumps({k: v for k, v in work.key["options"].items() if (k, v) != ("spherical", 0.0)}, sort_keys=True)
+def _plain(computation: Computation) -> str:
+    """Normalise the key of a fit: `spherical` 0 is the default."""
+    return json.dumps(
+        {k: v for k, v in computation.key["options"].items() if (k, v) != ("spherical", 0.0)}, sort_keys=True
+    )

@@ -1,4 +1,4 @@
-"""003, Figure 6: everybody on a plane. Points only: no photo, no name."""
+"""003, Figure 6: all faces on a plane, as points without photos or names."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ml.types import Ids, Rows
 from papers.clml.fits import NAMES, ClmlFits
-from papers.clml.table_rows import TableWorks, make_retrieval_row
-from papers.harness.table_types import Figure, Plot, Row, Table, Work
+from papers.clml.table_rows import TableComputations, make_retrieval_row
+from papers.harness.table_types import Computation, Figure, Plot, Row, Table
 
 TOP = 40
 WIDE, MAPS = 256, 12
@@ -18,18 +18,20 @@ PRINTED = {"LDML": 80.8, "CLML": 81.9}
 COLUMNS = ("mAP", "1@10", "same neighbour on the plane", "variance on the plane")
 
 
-def plane(fits: ClmlFits) -> TableWorks:
+def plane(fits: ClmlFits) -> TableComputations:
     """Figure 6."""
-    quick = fits.lab.scope.quick
+    quick = fits.context.scope.quick
     features, dim = ("lbp", 32) if quick else ("fisher", WIDE)
     options = fits.options(features)
     methods = {"LDML": options.of_ldml(dim), "CLML": options.of_clml(None if quick else MAPS, dim)}
-    works = {name: fits.lab.retrieval(method, features, "queries-0") for name, method in methods.items()}
+    computations = {name: fits.context.retrieval(method, features, "queries-0") for name, method in methods.items()}
 
     def table() -> Table:
-        people = fits.lab.protocol("queries-0").people
-        maps = {name: on_plane(fits.lab.result(work).arrays["lfw"]) for name, work in works.items()}
-        rows = [_row(fits, name, works[name], people, maps[name], features) for name in works]
+        people = fits.context.protocol("queries-0").people
+        maps = {
+            name: on_plane(fits.context.result(computation).arrays["lfw"]) for name, computation in computations.items()
+        }
+        rows = [_row(fits, name, computations[name], people, maps[name], features) for name in computations]
         k_text = f"k = {MAPS}" if not quick else "k as chosen"
         header = (
             f"LFW, {NAMES[features]}, d = {dim}, CLML with {k_text}, `queries-0`; PCA of the embeddings to two "
@@ -37,8 +39,8 @@ def plane(fits: ClmlFits) -> TableWorks:
             "same person nearest on the plane, among those."
         )
         notes = [
-            "the paper also colours by gender, with labels that are not to be had here: not possible here",
-            "whose points are whose is not told; colours repeat",
+            "the paper also colours by gender, with labels that are not available here: not possible here",
+            "the people are not named; colours repeat",
         ]
         plot = Plot(
             "clml-figure-6",
@@ -48,24 +50,24 @@ def plane(fits: ClmlFits) -> TableWorks:
         )
         return Table("figure-6", "Figure 6: the map", header, COLUMNS, rows, [plot], notes)
 
-    return TableWorks(list(works.values()), table)
+    return TableComputations(list(computations.values()), table)
 
 
 def on_plane(embedded: Rows) -> tuple[NDArray[np.float64], float]:
-    """(N, 2), and the share of the variance that is left."""
+    """Project embeddings to a plane: (N, 2), and the share of the variance that remains."""
     middle = embedded.astype(np.float64) - embedded.mean(0, dtype=np.float64)
     strength, axes = np.linalg.eigh(middle.T @ middle)
     return middle @ axes[:, -2:][:, ::-1], float(strength[-2:].sum() / strength.sum())
 
 
 def frequent(people: Ids, top: int = TOP) -> Ids:
-    """The numbers of those with most photos."""
+    """Return the people with the most photos."""
     numbers, counts = np.unique(people[people >= 0], return_counts=True)
     return numbers[np.argsort(-counts, kind="stable")[:top]]
 
 
 def neighbours(points: NDArray[np.float64], people: Ids) -> float:
-    """Of the most frequent people's points, the share whose nearest one, among them, is the same person's."""
+    """Return the share of the most frequent people's points whose nearest point shows the same person."""
     shown = np.flatnonzero(np.isin(people, frequent(people)))
     x, who = points[shown], people[shown]
     distances = ((x[:, None] - x[None]) ** 2).sum(2)
@@ -73,9 +75,9 @@ def neighbours(points: NDArray[np.float64], people: Ids) -> float:
     return float((who[distances.argmin(1)] == who).mean())
 
 
-def _row(fits: ClmlFits, name: str, work: Work, people: Ids, map_and_variance: Any, features: str) -> Row:
+def _row(fits: ClmlFits, name: str, computation: Computation, people: Ids, map_and_variance: Any, features: str) -> Row:
     paper = {"mAP": PRINTED[name]} if features == "fisher" else {}
-    row = make_retrieval_row(fits, features, name, [work], paper)
+    row = make_retrieval_row(fits, features, name, [computation], paper)
     more = {
         COLUMNS[2]: Figure(100 * neighbours(map_and_variance[0], people)),
         COLUMNS[3]: Figure(100 * map_and_variance[1]),

@@ -1,4 +1,4 @@
-"""003, Figure 5, its speed: a million vectors drawn from the distribution of a fitted embedding."""
+"""003, Figure 5, speed: a million random vectors with the distribution of a fitted embedding."""
 
 import time
 from collections.abc import Callable
@@ -17,29 +17,29 @@ from ml.indexes.flat import FlatIndex
 from ml.indexes.ivf import IvfIndex
 from ml.types import Rows
 from papers.clml.fits import NAMES, ClmlFits, K
-from papers.clml.table_rows import TableWorks
-from papers.harness.lab_fits import Lab
+from papers.clml.table_rows import TableComputations
 from papers.harness.results import percent
-from papers.harness.table_types import Figure, Row, Table, Work, WorkOutput
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, ComputationOutput, Figure, Row, Table
 
 PAPERS, QUERIES, TIMED = 1_000_000, 5000, 200
 PARTS = 256
-"""Gaussians by which the embedding's distribution is told."""
+"""Gaussians of the mixture that models the distribution of the embedding."""
 PAPER = {64: 14.0, 8: 100.0}
 """Times fewer distances; at m = 64 without loss, at m = 8 for less than five points of mAP."""
 DRAWN = "drawn vectors, not a million faces"
-COLUMNS = ("times fewer distances", "recall@10", "ms a query", "ms exhaustive", "times faster")
+COLUMNS = ("times fewer distances", "recall@10", "ms per query", "ms exhaustive", "times faster")
 
 
-def million(fits: ClmlFits) -> TableWorks:
+def million(fits: ClmlFits) -> TableComputations:
     features = fits.best
     of = fits.clml(features, K)[0]
     many, p = fits.many, fits.sizes.cells_of_many
-    work = make_drawn_vectors_work(fits.lab, of, many, p)
+    computation = make_drawn_vectors_computation(fits.context, of, many, p)
 
     def table() -> Table:
-        result = fits.lab.result(work)
-        rows = [_row(point, work, many) for point in result.record["points"]]
+        result = fits.context.result(computation)
+        rows = [_row(point, computation, many) for point in result.record["points"]]
         header = (
             f"{many:,} vectors *drawn* from a mixture of {PARTS} Gaussians fitted to the embedding (CLML, d = 32, k = "
             f"{K}, {NAMES[features]}) of LFW and all distractors, for speed alone; {QUERIES:,} queries drawn likewise; "
@@ -48,14 +48,14 @@ def million(fits: ClmlFits) -> TableWorks:
         )
         return Table("figure-5-speed", f"Figure 5: speed at {many:,}", header, COLUMNS, rows)
 
-    return TableWorks([of, work], table)
+    return TableComputations([of, computation], table)
 
 
-def make_drawn_vectors_work(lab: Lab, of: Work, many: int, p: int) -> Work:
-    """Facts: `points`, of each m its `fraction`, `recall` (of the ten nearest, an interval), `ms` and `flat_ms`."""
+def make_drawn_vectors_computation(context: RunContext, of: Computation, many: int, p: int) -> Computation:
+    """Measure searches. Record: `points`, for each m `fraction`, `recall` (of the ten nearest), `ms` and `flat_ms`."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        fitted = lab.result(of)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        fitted = context.result(of)
         whole = np.concatenate([fitted.arrays[n] for n in ("lfw", "distractors") if n in fitted.arrays])
         rows, queries = vectors(whole, many, 0), vectors(whole, QUERIES, 1)
         index, flat = IvfIndex(rows.shape[1], p=p, device="cpu").train(rows), FlatIndex(rows.shape[1])
@@ -71,11 +71,11 @@ def make_drawn_vectors_work(lab: Lab, of: Work, many: int, p: int) -> Work:
         "k-means": [MAX_SAMPLES_PER_CELL, KMEANS_ROUNDS],
         "of": of.key,
     }
-    return Work(f"{many:,} drawn vectors", key, 120.0 * many / PAPERS + 10, run)
+    return Computation(f"{many:,} drawn vectors", key, 120.0 * many / PAPERS + 10, run)
 
 
 def vectors(rows: Rows, many: int, seed: int) -> Rows:
-    """(many, d) from a mixture fitted to these (N, d); of unit length where those are."""
+    """Draw (many, d) vectors from a mixture fitted to (N, d) rows; of unit length if the rows are."""
     import torch
 
     from ml.clustering.gaussian_mixture import fit_mixture
@@ -93,7 +93,7 @@ def vectors(rows: Rows, many: int, seed: int) -> Rows:
 
 
 def measure_searches(index: IvfIndex, flat: FlatIndex, queries: Rows, ms: list[int]) -> list[dict[str, Any]]:
-    """One thread; a neighbour counts when it is as near as the true tenth."""
+    """Time searches in one thread. A neighbour counts as found if it is as near as the true tenth."""
     truth = flat.search(queries, 10).distances[:, -1:]
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -124,12 +124,12 @@ def recall(point: dict[str, Any]) -> Figure:
     return percent(Interval(**point["recall"]))
 
 
-def _row(point: dict[str, Any], work: Work, many: int) -> Row:
-    """The paper counts distances alone; its verdict is on those."""
+def _row(point: dict[str, Any], computation: Computation, many: int) -> Row:
+    """Make a row. The paper only counts distances, so the verdict is about those."""
     fewer, faster = 1 / point["fraction"], point["flat_ms"] / point["ms"]
     values = (Figure(fewer), recall(point), Figure(point["ms"]), Figure(point["flat_ms"]), Figure(faster))
     figures = dict(zip(COLUMNS, values, strict=True))
     paper = {COLUMNS[0]: PAPER[point["m"]]} if many == PAPERS else {}
     cause = f"wall clock gains {faster * point['fraction']:.2f} of what distances do"
     changed = DRAWN if paper else ""
-    return Row(f"m = {point['m']}", figures, paper, cause=cause, works=[work], altered=changed)
+    return Row(f"m = {point['m']}", figures, paper, cause=cause, computations=[computation], altered=changed)

@@ -1,21 +1,21 @@
-"""Past 003: people whom nothing was learned from (`disjoint-*`), which the paper never tested."""
+"""Beyond 003: people from whom nothing was learned (`disjoint-*`), which the paper did not test."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from papers.clml.fits import BOTH_SIDES, DIM, ClmlFits, name_features
-from papers.clml.table_rows import COLUMNS, TableWorks, describe_gain
-from papers.harness.lab_fits import Method
+from papers.clml.table_rows import COLUMNS, TableComputations, describe_gain
 from papers.harness.results import difference, figures, percent
-from papers.harness.table_types import Row, Table, Work
+from papers.harness.run_context import Method
+from papers.harness.table_types import Computation, Row, Table
 
-GAIN = "mAP less LDML's"
+GAIN = "mAP minus LDML's"
 WPCA = Method("wpca", DIM, {"unit": True})
 
 
-def strangers(fits: ClmlFits) -> TableWorks:
-    shown = [*fits.features, *([] if fits.lab.scope.quick else BOTH_SIDES.values())]
-    sides = {(f, name): works for f in shown for name, works in _methods(fits, f).items()}
+def strangers(fits: ClmlFits) -> TableComputations:
+    shown = [*fits.features, *([] if fits.context.scope.quick else BOTH_SIDES.values())]
+    sides = {(f, name): computations for f in shown for name, computations in _methods(fits, f).items()}
 
     def table() -> Table:
         rows = [_row(fits, f, name, sides) for f, name in sides]
@@ -33,26 +33,28 @@ def strangers(fits: ClmlFits) -> TableWorks:
         notes.append("compare within this table alone: mAP depends on the size of the gallery")
         return Table("never-seen", "People never seen", header, (*COLUMNS, GAIN), rows, notes=notes)
 
-    return TableWorks([w for works in sides.values() for w in works], table)
+    return TableComputations([w for computations in sides.values() for w in computations], table)
 
 
-def _methods(fits: ClmlFits, features: str) -> dict[str, Sequence[Work]]:
+def _methods(fits: ClmlFits, features: str) -> dict[str, Sequence[Computation]]:
     k = fits.options(features, "disjoint").k
     plain = Method("cosine") if features == "mobilefacenet" else WPCA
     return {
-        "cosine of 128" if features == "mobilefacenet" else "WPCA-cosine": fits.works(plain, features, "disjoint"),
+        "cosine of 128" if features == "mobilefacenet" else "WPCA-cosine": fits.computations(
+            plain, features, "disjoint"
+        ),
         "LDML": fits.ldml(features, kind="disjoint"),
         f"CLML, k chosen ({k})": fits.clml(features, kind="disjoint"),
     }
 
 
-def _row(fits: ClmlFits, features: str, name: str, sides: dict[tuple[str, str], Sequence[Work]]) -> Row:
-    works = sides[features, name]
-    results = fits.lab.results(works)
-    row = Row(f"{name_features(features)}, {name}", figures(results, COLUMNS), works=works)
+def _row(fits: ClmlFits, features: str, name: str, sides: dict[tuple[str, str], Sequence[Computation]]) -> Row:
+    computations = sides[features, name]
+    results = fits.context.results(computations)
+    row = Row(f"{name_features(features)}, {name}", figures(results, COLUMNS), computations=computations)
     if not name.startswith("CLML"):
         return row
-    base = fits.lab.results(sides[features, "LDML"])
+    base = fits.context.results(sides[features, "LDML"])
     gain = difference(results, base, "mAP")
     shown = {**row.figures, GAIN: percent(gain.difference, draws=len(results))}
     return replace(row, figures=shown, differences=(GAIN,), cause=f"p {gain.p:.2g}")

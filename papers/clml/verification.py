@@ -1,4 +1,4 @@
-"""003, Table 3: are these two photos of one person, on LFW's view 2."""
+"""003, Table 3: verification on LFW's view 2."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from ml.evaluation.comparisons.paired_tests import compare_folds
 from papers.clml.fits import BOTH_SIDES, ClmlFits, is_available, name_features
-from papers.clml.table_rows import OTHER_NETWORK, TableWorks, describe_alterations
-from papers.harness.lab_fits import FOLDS, Lab, Method
+from papers.clml.table_rows import OTHER_NETWORK, TableComputations, describe_alterations
 from papers.harness.results import accuracy, verified
-from papers.harness.table_types import Figure, Row, Table, Work
+from papers.harness.run_context import FOLDS, Method, RunContext
+from papers.harness.table_types import Computation, Figure, Row, Table
 from papers.harness.verdicts import NO_DIFFERENCE, compare_with_paper
 
 TIGHT = "threshold of pairs learned from"
@@ -35,35 +35,37 @@ PAIRED = (
     ("CLML, d = 128 (k = 6)", "LDML, d = 768"),
     ("CLML, d = 128 (k = 2)", "LDML, d = 128"),
 )
-"""CLML less LDML at equal d, then with as many parameters."""
+"""Pairs for CLML minus LDML, first at equal d, then with equally many parameters."""
 
 
 @dataclass(frozen=True, eq=False)
 class VerificationFits:
-    """folds: a fit a fold. judges: see `Lab.judges`; none where nothing is learned."""
+    """folds: a fit a fold. judges: see `RunContext.judges`; none where nothing is learned."""
 
-    lab: Lab
-    folds: Sequence[Work]
-    judges: Sequence[Work]
+    context: RunContext
+    folds: Sequence[Computation]
+    judges: Sequence[Computation]
 
     @property
-    def works(self) -> list[Work]:
+    def computations(self) -> list[Computation]:
         return [*self.folds, *self.judges]
 
     def accuracy(self) -> Figure:
-        return accuracy(self.lab.results(self.folds), *_sides(self.lab), self.lab.results(self.judges))
+        return accuracy(self.context.results(self.folds), *_sides(self.context), self.context.results(self.judges))
 
     def tight(self) -> Figure:
-        """By the threshold of the pairs that the fit learned from."""
-        return accuracy(self.lab.results(self.folds), *_sides(self.lab))
+        """Return the accuracy with a threshold from pairs that the fit learned from."""
+        return accuracy(self.context.results(self.folds), *_sides(self.context))
 
     def by_fold(self) -> NDArray[np.float64]:
-        verification = verified(self.lab.results(self.folds), *_sides(self.lab), self.lab.results(self.judges))
+        verification = verified(
+            self.context.results(self.folds), *_sides(self.context), self.context.results(self.judges)
+        )
         return np.array(verification.accuracies)
 
 
-def verification(fits: ClmlFits) -> TableWorks:
-    """Table 3. Options as chosen for people never seen; k as the paper's own, so that the sizes are equal."""
+def verification(fits: ClmlFits) -> TableComputations:
+    """Table 3, with the options chosen for people never seen, and the paper's k so that the sizes are equal."""
     sides = {(f, name): _side(fits, f, method) for f, name, method in _methods(fits)}
 
     def table() -> Table:
@@ -81,16 +83,16 @@ def verification(fits: ClmlFits) -> TableWorks:
         notes.append("quoted by the paper for others, 12,000 photos of LFW: Guillaumin 87.5, Chen 93.2, Simonyan 93.0")
         return Table("table-3", "Table 3: verification", header, COLUMNS, rows, notes=notes)
 
-    return TableWorks([w for side in sides.values() for w in side.works], table)
+    return TableComputations([w for side in sides.values() for w in side.computations], table)
 
 
 def _side(fits: ClmlFits, features: str, method: Method) -> VerificationFits:
-    judges = fits.lab.judges(method, features) if method.dim else []
-    return VerificationFits(fits.lab, fits.lab.verification(method, features), judges)
+    judges = fits.context.judges(method, features) if method.dim else []
+    return VerificationFits(fits.context, fits.context.verification(method, features), judges)
 
 
 def _methods(fits: ClmlFits) -> list[tuple[str, str, Method]]:
-    if fits.lab.scope.quick:
+    if fits.context.scope.quick:
         return [("lbp", "L2", Method("l2"))]
     fv, cnn = (fits.options(f, "disjoint") for f in ("fisher", "mobilefacenet"))
     both = BOTH_SIDES["fisher"]
@@ -105,28 +107,37 @@ def _methods(fits: ClmlFits) -> list[tuple[str, str, Method]]:
         ("mobilefacenet", "LDML, d = 128", cnn.of_ldml(128)),
         ("mobilefacenet", "CLML, d = 128 (k = 2)", cnn.of_clml(2, 128)),
     ]
-    return [one for one in methods if is_available(fits.lab, one[0])]
+    return [one for one in methods if is_available(fits.context, one[0])]
 
 
-def verification_of(fits: ClmlFits, features: str, name: str) -> tuple[list[Work], Callable[[], dict[str, Figure]]]:
-    """The works of a row of Table 3, and what reads its figure."""
+def verification_of(
+    fits: ClmlFits, features: str, name: str
+) -> tuple[list[Computation], Callable[[], dict[str, Figure]]]:
+    """Return the computations of a row of Table 3, and a function that reads its figure."""
     [side] = [_side(fits, f, m) for f, n, m in _methods(fits) if (f, n) == (features, name)]
-    return side.works, lambda: {"accuracy": side.accuracy()}
+    return side.computations, lambda: {"accuracy": side.accuracy()}
 
 
-def _sides(lab: Lab) -> tuple[list[Any], Any]:
-    sides = [lab.protocol(f"view2:{fold}") for fold in FOLDS]
+def _sides(context: RunContext) -> tuple[list[Any], Any]:
+    sides = [context.protocol(f"view2:{fold}") for fold in FOLDS]
     return [s.pairs for s in sides], sides[0].people
 
 
 def _row(fits: ClmlFits, features: str, name: str, side: VerificationFits) -> Row:
     figures = {"accuracy": side.accuracy()} | ({TIGHT: side.tight()} if side.judges else {})
     paper = {"accuracy": PRINTED[features, name]} if (features, name) in PRINTED else {}
-    parameters = fits.lab.results(side.folds)[0].record["parameters"]
+    parameters = fits.context.results(side.folds)[0].record["parameters"]
     key = side.folds[0].key
     about = {"parameters": parameters, "options": key["options"]}
     changed = describe_alterations(str(key["method"]), key["options"]) if paper else ""
-    row = Row(f"{name_features(features)}, {name}", figures, paper, about=about, works=side.works, altered=changed)
+    row = Row(
+        f"{name_features(features)}, {name}",
+        figures,
+        paper,
+        about=about,
+        computations=side.computations,
+        altered=changed,
+    )
     if features == "mobilefacenet":
         return replace(row, verdict="not possible here", cause=OTHER_NETWORK)
     if set(compare_with_paper(row).values()) != {-1}:
@@ -139,7 +150,7 @@ def _row(fits: ClmlFits, features: str, name: str, side: VerificationFits) -> Ro
 
 
 def _paired(features: str, a: str, b: str, sides: Mapping[tuple[str, str], VerificationFits]) -> str:
-    """Fold by fold, with the interval that heeds that training sides overlap."""
+    """Describe a difference over folds, with an interval corrected for overlapping training sets."""
     comparison = compare_folds(sides[features, a].by_fold(), sides[features, b].by_fold())
     d = comparison.difference
     text = f"{100 * d.value:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}], p {comparison.corrected:.2g} (corrected t)"

@@ -1,1 +1,1 @@
-"""000, CoSiM."""
+"""Tables of 000: Collaborative Similarity Metric Learning (CoSiM)."""

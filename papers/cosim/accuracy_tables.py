@@ -1,4 +1,4 @@
-"""CoSiM's chapter: who is right how often: Tables 4 and 5 of 000, and what lies between their rows."""
+"""000, Tables 4 and 5: accuracies, and the differences between their rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ PAPER = {
     f"{JSML} ⊕ {FVF} ⊕ {SUB}": 92.64,
 }  # fmt: skip
 SPREAD = 1.1
-"""Points: what 000 prints as the standard deviation over folds of its own systems."""
+"""Points: the standard deviation over folds that 000 prints for its own systems."""
 PAIRED = (
     (LATE, "SML-L"), ("CoSiM-m", LATE), ("CoSiM-a", LATE), ("CoSiM-a", "CoSiM-m"), (JSML, LATE),
     (f"{JSML} ⊕ {SUB}", SUB), (f"{JSML} ⊕ {FVF}", FVF), (f"{SUB} ⊕ {FVF}", SUB),
@@ -29,7 +29,7 @@ ON_YTF = {
 
 @dataclass(frozen=True, eq=False)
 class AccuracyTables:
-    """header: data, folds, unit; heard: all systems and fusions by name; figures: theirs, percent"""
+    """header: data, folds and unit; scores: all systems and fusions by name; figures: their accuracies in percent"""
 
     reader: PairScoreReader
     header: str
@@ -47,7 +47,7 @@ class AccuracyTables:
         return Table("table-5", title, self.header, [ACCURACY, PARAMETERS], rows, notes=notes)
 
     def differences(self, more: Sequence[tuple[str, str]]) -> Table:
-        """Each claim of the paper that one system is better than another, fold by fold."""
+        """Test each claim of the paper that one system is better than another, fold by fold."""
         rows = [self._paired(a, b) for a, b in (*PAIRED, *more) if {a, b} <= self.scores.keys()]
         title = "Table 5, paired: is one better than the other?"
         header = (
@@ -56,11 +56,11 @@ class AccuracyTables:
         return Table("table-5-paired", title, header, [DIFFERENCE], rows)
 
     def table_4(self) -> Table:
-        """On LFW what the paper tells of YouTube Faces."""
+        """Table 4, on LFW instead of YouTube Faces."""
         rows = [
             Row(
                 name, {"LFW": self.figures[name]}, {YTF: paper}, "not possible here",
-                "YouTube Faces is not here", works=self.scores[name].works,
+                "YouTube Faces is not here", computations=self.scores[name].computations,
             )
             for name, paper in ON_YTF.items()
         ]  # fmt: skip
@@ -74,10 +74,18 @@ class AccuracyTables:
         printed = {} if paper is None else {ACCURACY: paper}
         about = {"folds": list(self.reader.numbers), "protocol": "pairs.txt, restricted"}
         changed = altered(name) if paper is not None else ""
-        return Row(name, figures, printed, cause=self._cause(name), about=about, works=heard.works, altered=changed)
+        return Row(
+            name,
+            figures,
+            printed,
+            cause=self._cause(name),
+            about=about,
+            computations=heard.computations,
+            altered=changed,
+        )
 
     def _cause(self, name: str) -> str:
-        """Of a figure below the paper's: what the other rows say of it."""
+        """Explain a figure below the paper's, as far as other rows show."""
         figure, paper = self.figures[name], PAPER.get(name)
         if name != printed_name(name):
             return f"{self.figures[printed_name(name)].value:.1f} with our whitening, unit length and step"
@@ -102,12 +110,12 @@ class AccuracyTables:
             cause += f"; the paper's own difference is below its spread over folds, {SPREAD}"
         return Row(
             f"{a} less {b}", {DIFFERENCE: Figure(one.value, one.low, one.high)}, printed, cause=cause,
-            works=(*self.scores[a].works, *self.scores[b].works), differences=(DIFFERENCE,),
+            computations=(*self.scores[a].computations, *self.scores[b].computations), differences=(DIFFERENCE,),
             altered=(altered(a) or altered(b)) if printed else "",
         )  # fmt: skip
 
     def _orders(self) -> list[str]:
-        """What the paper concludes from the order of its rows, tried here."""
+        """Test the paper's conclusions from the order of its rows."""
         claims = (
             ("LBP, SML", "LBP, Euclidean"), ("FPLBP, SML", "FPLBP, Euclidean"), ("FPLBP, SML", "LBP, SML"),
             ("both, CoSiM-m", "LBP, SML"), ("both, CoSiM-m", "FPLBP, SML"), ("both, CoSiM-a", "both, CoSiM-m"),
@@ -125,11 +133,11 @@ class AccuracyTables:
 
 
 def printed_name(name: str) -> str:
-    """The name under which the paper prints a system that was also fitted as printed."""
+    """Return the paper's name of a system that was also fitted as printed."""
     return name.removesuffix(", as printed")
 
 
 def altered(name: str) -> str:
-    """How a system, or a member of a fusion, differs from the paper's; empty where it is the paper's own."""
+    """Describe how a system, or a member of a fusion, differs from the paper's; empty if it does not."""
     parts = {own for part in name.split(" ⊕ ") for own in (part, part.split(",")[0])}
     return next((why for part, why in ALTERED.items() if part in parts), "") if printed_name(name) == name else ""

@@ -1,4 +1,4 @@
-"""CoSiM's chapter: what its tables say of data, folds and choices."""
+"""The headers and notes of CoSiM's tables."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def header(view: View2, folds: Sequence[int]) -> str:
 
 
 def notes(cast: SystemCatalogue, joint: Sequence[SystemScores]) -> list[str]:
-    """Of Table 5. joint: both CoSiM."""
+    """Return the notes of Table 5. joint: both forms of CoSiM"""
     sentences = [
         f"Steps: {cast.steps} minibatches of 128 at most; the paper stops after 1,000 epochs without a gain on a set"
         " that it does not name.",

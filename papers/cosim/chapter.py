@@ -13,28 +13,30 @@ from papers.cosim.pair_scores import PairScoreReader, SystemScores
 from papers.cosim.parameter_counts import Beside, figure_10
 from papers.cosim.system_catalogue import JOINT, LONG, QUICK_STEPS, SINGLE, STEPS, SUB, SystemCatalogue
 from papers.cosim.systems import View2
-from papers.harness.lab_fits import FOLDS, Lab, Method
 from papers.harness.photos import MOBILEFACENET
 from papers.harness.results import accuracy
-from papers.harness.table_types import Chapter, Table, Work
+from papers.harness.run_context import FOLDS, Method, RunContext
+from papers.harness.table_types import Chapter, Computation, Table
 
 QUICK_FOLDS = 2
 
 
-def chapter(lab: Lab, cast: SystemCatalogue | None = None) -> Chapter:
-    """cast: systems of other sizes, for a small world."""
-    paper_tables = CosimTables(lab, cast or SystemCatalogue(lab.scope.quick, QUICK_STEPS if lab.scope.quick else STEPS))
-    return Chapter("cosim", "CoSiM (000)", paper_tables.works, paper_tables.tables)
+def chapter(context: RunContext, cast: SystemCatalogue | None = None) -> Chapter:
+    """Make the chapter. cast: systems of other sizes, for tests"""
+    paper_tables = CosimTables(
+        context, cast or SystemCatalogue(context.scope.quick, QUICK_STEPS if context.scope.quick else STEPS)
+    )
+    return Chapter("cosim", "CoSiM (000)", paper_tables.computations, paper_tables.tables)
 
 
 @dataclass(frozen=True, eq=False)
 class CosimTables:
-    lab: Lab
+    context: RunContext
     cast: SystemCatalogue
 
     @cached_property
     def view(self) -> View2:
-        return View2(self.lab)
+        return View2(self.context)
 
     @property
     def folds(self) -> Sequence[int]:
@@ -42,22 +44,22 @@ class CosimTables:
 
     @property
     def sweep_folds(self) -> Sequence[int]:
-        return self.folds[: max(2, len(self.lab.scope.few_seeds))]
+        return self.folds[: max(2, len(self.context.scope.few_seeds))]
 
     @cached_property
-    def recogniser(self) -> list[Work]:
-        """A network of a million parameters, as it comes."""
-        there = (self.lab.photos.data / MOBILEFACENET).exists()
-        return self.lab.verification(Method("cosine"), "mobilefacenet") if there and not self.cast.quick else []
+    def recogniser(self) -> list[Computation]:
+        """Return the computations for a network with a million parameters, without learning."""
+        there = (self.context.photos.data / MOBILEFACENET).exists()
+        return self.context.verification(Method("cosine"), "mobilefacenet") if there and not self.cast.quick else []
 
-    def works(self) -> list[Work]:
+    def computations(self) -> list[Computation]:
         view, cast = self.view, self.cast
-        works = view.fits([*cast.networks().values(), *cast.others().values()], self.folds)
-        works += view.fits([one for sweep in cast.sweeps().values() for _, one in sweep], self.sweep_folds)
-        works += view.fits(list(cast.long().values()), self.folds[:1])
+        computations = view.fits([*cast.networks().values(), *cast.others().values()], self.folds)
+        computations += view.fits([one for sweep in cast.sweeps().values() for _, one in sweep], self.sweep_folds)
+        computations += view.fits(list(cast.long().values()), self.folds[:1])
         if not cast.quick:
-            works += [products(view), *(fvf(view, fold) for fold in self.folds), *self.recogniser]
-        return works
+            computations += [products(view), *(fvf(view, fold) for fold in self.folds), *self.recogniser]
+        return computations
 
     def tables(self) -> list[Table]:
         reader, sweep_reader = PairScoreReader(self.view, self.folds), PairScoreReader(self.view, self.sweep_folds)
@@ -79,12 +81,14 @@ class CosimTables:
                 reader, sweep_reader, data_text, {n: named[n] for n in alone}, accuracies.figures, swept, self._beside()
             ),
             table_6(reader, data_text, spreads(reader, separated)),
-            figure_5(watched, {n: (w, self.lab.result(w)) for n, w in runs.items()}, list(LONG)[: 2 - self.cast.quick]),
+            figure_5(
+                watched, {n: (w, self.context.result(w)) for n, w in runs.items()}, list(LONG)[: 2 - self.cast.quick]
+            ),
             figure_4(),
         ]
 
     def _heard(self, reader: PairScoreReader) -> dict[str, SystemScores]:
-        """All systems and their fusions, by name."""
+        """Return all systems and their fusions by name."""
         cast = self.cast.networks() | self.cast.others()
         own = {name: replace(reader.system(one), name=name) for name, one in cast.items()}
         own["LBP, SML"] = replace(own["SML-L"], name="LBP, SML")
@@ -102,7 +106,7 @@ class CosimTables:
     def _beside(self) -> dict[str, Beside]:
         if not self.recogniser:
             return {}
-        sides = [self.lab.protocol(f"view2:{fold}") for fold in FOLDS]
-        figure = accuracy(self.lab.results(self.recogniser), [s.pairs for s in sides], sides[0].people)
-        size = (self.lab.photos.data / MOBILEFACENET).stat().st_size / 4
+        sides = [self.context.protocol(f"view2:{fold}") for fold in FOLDS]
+        figure = accuracy(self.context.results(self.recogniser), [s.pairs for s in sides], sides[0].people)
+        size = (self.context.photos.data / MOBILEFACENET).stat().st_size / 4
         return {"MobileFaceNet, cosine": (size, figure, self.recogniser)}

@@ -1,4 +1,4 @@
-"""CoSiM's chapter: how far friends and foes lie apart (000, Table 6, Figures 8 and 9)."""
+"""000, Table 6, Figures 8 and 9: the distances of genuine and impostor pairs ("friends" and "foes")."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ NOTES = (
 
 @dataclass(frozen=True, eq=False)
 class DistanceSpread:
-    """One of the distances. folds: of each fold's pairs, as the table tells them"""
+    """One of the distances. folds: the distances of each fold's pairs, as the table shows them"""
 
     name: str
     scores: SystemScores
     folds: tuple[Scores, ...]
 
     def sides(self, reader: PairScoreReader) -> list[list[Scored]]:
-        """Friends and foes of each fold."""
+        """Return the genuine and the impostor pairs of each fold."""
         every = list(zip(self.folds, reader.tests, strict=True))
         people = reader.view.people
         return [
@@ -48,8 +48,10 @@ class DistanceSpread:
 
 
 def spreads(reader: PairScoreReader, heard: dict[str, SystemScores]) -> list[DistanceSpread]:
-    """heard: by the names of PAPER, and those that are fused late. cosine: 1 - cos is half of what unit vectors'
-    squared distance is."""
+    """Return the distances of the table. heard: systems by the names of PAPER, and the fusions
+
+    For the cosine, 1 - cos is half the squared distance of unit vectors.
+    """
     distances = []
     for name, one in heard.items():
         if "Euclidean" in name:
@@ -93,17 +95,18 @@ def _row(reader: PairScoreReader, one: DistanceSpread) -> Row:
     figures[GAP] = Figure(gap)
     paper = dict(zip(COLUMNS, PAPER[one.name], strict=False)) if one.name in PAPER else {}
     if not paper:
-        return Row(one.name, figures, works=one.scores.works)
+        return Row(one.name, figures, computations=one.scores.computations)
     paper[GAP] = round(paper["foes"] - paper["friends"], 3)
     plain = "Euclidean" in one.name or "cosine" in one.name
     return Row(
-        one.name, figures, paper, cause=_cause(gap, paper[GAP], measured), works=one.scores.works, compared=(GAP,),
+        one.name, figures, paper, cause=_cause(gap, paper[GAP], measured),
+        computations=one.scores.computations, compared=(GAP,),
         tolerance=ALIKE * paper[GAP], altered="" if plain else OURS,
     )  # fmt: skip
 
 
 def _cause(gap: float, paper: float, measured: Separation) -> str:
-    """Of a gap that is smaller than the paper's."""
+    """Explain a gap that is smaller than the paper's."""
     if gap >= (1 - ALIKE) * paper:
         return ""
     return f"the gap is {gap / paper:.0%} of the paper's; {measured.auc.value:.1%} of friends lie nearer than foes"

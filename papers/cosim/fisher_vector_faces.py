@@ -1,4 +1,4 @@
-"""CoSiM's chapter: "Fisher vector faces" as [41] of 000 judges them without identities (Simonyan et al., BMVC 2013)."""
+"""000: "Fisher vector faces" without identities, its reference [41] (Simonyan et al., BMVC 2013)."""
 
 from pathlib import Path
 
@@ -10,21 +10,23 @@ from ml.evaluation.restricted import RestrictedFold
 from ml.evaluation.verification import det
 from ml.evaluation.verification_pairs import VerificationPairs
 from papers.cosim.systems import View2
-from papers.harness.table_types import Work, WorkOutput
+from papers.harness.table_types import Computation, ComputationOutput
 
 COSTS = (0.1, 1.0, 10.0, 100.0)
-"""Of the SVM; the judges choose."""
+"""Costs of the SVM, chosen on the judging pairs."""
 Scores = NDArray[np.float64]
 
 
-def fvf(view: View2, fold: int) -> Work:
-    """The same arrays and facts as `View2.fit`: a diagonal metric, a weight for each squared difference of two
-    Fisher vectors, by a linear SVM."""
+def fvf(view: View2, fold: int) -> Computation:
+    """Fit a diagonal metric: a linear SVM over the squared differences of two Fisher vectors.
+
+    Arrays and record are those of `View2.fit`.
+    """
     key = {"method": "diagonal svm", "features": "fisher", "costs": COSTS, "protocol": "view2 restricted", "fold": fold}
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
         current = RestrictedFold.of([np.zeros((len(view.photos), 1), np.float32)], view.folds, fold)
-        kernel = view.lab.store.do(products(view)).arrays["kernel"]
+        kernel = view.context.store.do(products(view)).arrays["kernel"]
         ends = np.cumsum([0, *(len(p.same) for p in view.folds)])
         lines = [np.arange(ends[i], ends[i + 1]) for i in range(len(view.folds))]
         others = [i for i in range(len(view.folds)) if i not in (fold, current.judge)]
@@ -41,25 +43,25 @@ def fvf(view: View2, fold: int) -> Work:
         record = {
             "judge": current.judge,
             "notes": {"cost": best},
-            "parameters": view.lab.photos.blocks("fisher")[0] + 1,
+            "parameters": view.context.photos.blocks("fisher")[0] + 1,
         }
         return {**record, "bias": 0.0}, {"judges": judges, "test": test, "curve": np.empty((0, 2))}
 
-    return Work(f"FVF fold {fold}", key, 15.0, run)
+    return Computation(f"FVF fold {fold}", key, 15.0, run)
 
 
-def products(view: View2) -> Work:
-    """Array `kernel` (P, P): inner products of what the SVM sees of all pairs, the squared differences; no label."""
+def products(view: View2) -> Computation:
+    """Compute `kernel` (P, P): the inner products of the squared differences of all pairs. Uses no labels."""
     key = {"products": "squared differences", "features": "fisher", "protocol": "view2"}
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
         first, second = VerificationPairs.of(view.folds).index.T
-        rows = view.lab.photos.rows("lfw", "fisher")[view.photos]
+        rows = view.context.photos.rows("lfw", "fisher")[view.photos]
         squared = (rows[first] - rows[second]) ** 2
         kernel = squared @ squared.T
         return {}, {"kernel": kernel / np.diagonal(kernel).mean()}
 
-    return Work("FVF, products", key, 60.0, run)
+    return Computation("FVF, products", key, 60.0, run)
 
 
 def _score_pairs(

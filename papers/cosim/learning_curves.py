@@ -1,4 +1,4 @@
-"""CoSiM's chapter: how the networks learn (000, Figures 4 and 5)."""
+"""000, Figures 4 and 5: learning curves, and the weight of a branch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,26 +8,26 @@ import torch
 from numpy.typing import NDArray
 
 from ml.metric_learning.cosim.branches import cross_entropy
-from papers.harness.table_types import Figure, Plot, Result, Row, Table, Work
+from papers.harness.table_types import Computation, Figure, Plot, Result, Row, Table
 
 EPOCH = 4800 / 128
-"""Minibatches in which each of the eight folds' pairs is seen once."""
+"""Minibatches per epoch of the eight folds' pairs."""
 NEAR = 0.005
-"""Of AUC below its best, from where a network counts as there."""
+"""A network has converged when its AUC is within this of its best."""
 POINTS = ((0.5, 0.5), (0.1, 0.1), (0.9, 0.9), (0.01, 0.1), (0.1, 0.01), (0.9, 0.99), (0.99, 0.9), (0.01, 0.99))
 
 
-def figure_5(header: str, runs: Mapping[str, tuple[Work, Result]], panels: Sequence[str]) -> Table:
-    """runs: by `<system>, <panel>`, each watched by the judges of the first fold."""
+def figure_5(header: str, runs: Mapping[str, tuple[Computation, Result]], panels: Sequence[str]) -> Table:
+    """Figure 5. runs: by `<system>, <panel>`, each scored on the judging pairs of the first fold"""
     rows, there = [], {}
-    for name, (work, result) in runs.items():
+    for name, (computation, result) in runs.items():
         steps, auc = result.arrays["curve"].T
         there[name] = float(steps[np.argmax(auc >= auc.max() - NEAR)] / EPOCH)
         values = {"best AUC": 100 * auc.max(), "at epoch": steps[auc.argmax()] / EPOCH, "there from epoch": there[name]}
         figures = {
             column: Figure(float(value)) for column, value in {**values, "AUC at the end": 100 * auc[-1]}.items()
         }
-        rows.append(Row(name, figures, works=[work]))
+        rows.append(Row(name, figures, computations=[computation]))
     curves = {panel: {n: r.arrays["curve"] for n, (_, r) in runs.items() if n.endswith(panel)} for panel in panels}
     plot = Plot("cosim-figure-5", "AUC of pairs that nobody learned from, over epochs", _curves(curves), 1, len(panels))
     columns = ["best AUC", "at epoch", "there from epoch", "AUC at the end"]
@@ -36,7 +36,7 @@ def figure_5(header: str, runs: Mapping[str, tuple[Work, Result]], panels: Seque
 
 
 def _later(there: Mapping[str, float], panel: str) -> str:
-    """The paper's claim that the average converges late."""
+    """Test the paper's claim that the average form converges late."""
     mass, average = (there[f"{name}, {panel}"] for name in ("CoSiM-m", "CoSiM-a"))
     seen = "as the paper says" if average > 1.25 * mass else "which is not late, as the paper has it"
     return (

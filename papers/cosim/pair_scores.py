@@ -1,4 +1,4 @@
-"""CoSiM's chapter: from what systems said of the pairs to accuracies, paired differences and distances."""
+"""From the scores of systems to accuracies, paired differences and distances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ml.evaluation.restricted import PairSimilarities, Scores, fuse_similarities
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.fusion.normalise import Normalise
 from papers.cosim.systems import System, View2
-from papers.harness.table_types import Figure, Result, Work
+from papers.harness.table_types import Computation, Figure, Result
 
 Right = NDArray[np.bool_]
 ACCURACY = "accuracy"
@@ -21,52 +21,55 @@ ACCURACY = "accuracy"
 
 @dataclass(frozen=True, eq=False)
 class SystemScores:
-    """One system, or several fused, in each of the folds.
+    """The scores of a system, or of a fusion, in each fold.
 
-    works: what it comes from, fold after fold and then the next member's; results: theirs
+    computations: one per fold, for each member of a fusion; results: their results
     """
 
     name: str
     folds: tuple[PairSimilarities, ...]
-    works: tuple[Work, ...]
+    computations: tuple[Computation, ...]
     results: tuple[Result, ...]
 
     @property
     def parameters(self) -> int:
-        """Learned from pairs, in each fold alike; of a fusion those of its members."""
+        """The number of parameters learned from pairs; for a fusion, of all members."""
         return sum(int(r.record["parameters"]) for r in self.results[:: len(self.folds)])
 
 
 @dataclass(frozen=True, eq=False)
 class PairScoreReader:
-    """Of works that are done. numbers: of the folds"""
+    """Reads the scores of finished computations. numbers: of the folds"""
 
     view: View2
     numbers: Sequence[int]
 
-    def scores(self, name: str, works: Sequence[Work]) -> SystemScores:
-        results = tuple(self.view.lab.results(works))
+    def scores(self, name: str, computations: Sequence[Computation]) -> SystemScores:
+        results = tuple(self.view.context.results(computations))
         return SystemScores(
-            name, tuple(PairSimilarities(r.arrays["judges"], r.arrays["test"]) for r in results), tuple(works), results
+            name,
+            tuple(PairSimilarities(r.arrays["judges"], r.arrays["test"]) for r in results),
+            tuple(computations),
+            results,
         )
 
     def system(self, system: System) -> SystemScores:
         return self.scores(system.name, [self.view.fit(system, fold) for fold in self.numbers])
 
     def fused(self, name: str, members: Sequence[SystemScores]) -> SystemScores:
-        """Late fusion."""
+        """Fuse systems late."""
         judges = self._judges(members[0])
         folds = tuple(fuse_similarities([m.folds[i] for m in members], judges[i]) for i in range(len(self.numbers)))
-        works = tuple(w for m in members for w in m.works)
-        return SystemScores(name, folds, works, tuple(r for m in members for r in m.results))
+        computations = tuple(w for m in members for w in m.computations)
+        return SystemScores(name, folds, computations, tuple(r for m in members for r in m.results))
 
     def right(self, heard: SystemScores) -> list[Right]:
-        """Of each fold's pairs."""
+        """Return, for each fold, whether its pairs are decided correctly."""
         every = zip(heard.folds, self._judges(heard), self.tests, strict=True)
         return [mark_correct(scores, judges, test) for scores, judges, test in every]
 
     def accuracy(self, heard: SystemScores) -> Figure:
-        """Percent; the interval resamples people, sd is over folds."""
+        """Return the accuracy in percent. The interval resamples people; sd is over folds."""
         correct = self.right(heard)
         owners = [self.view.people[test.index] for test in self.tests]
         mean = bootstrap_pairs(correct, owners)
@@ -74,17 +77,17 @@ class PairScoreReader:
         return Figure(100 * mean.value, 100 * mean.low, 100 * mean.high, 100 * sd, len(correct))
 
     def difference(self, a: SystemScores, b: SystemScores) -> FoldComparison:
-        """a less b in percent, fold by fold."""
+        """Compare a with b over folds: a - b in percent."""
         x, y = (np.array([100 * r.mean() for r in self.right(one)]) for one in (a, b))
         return compare_folds(x, y)
 
     def strange(self, heard: SystemScores) -> list[Scores]:
-        """1 - P(same) of each fold's pairs (000, equations 31 and 32), P as the network itself says it."""
+        """Return 1 - P(same) of each fold's pairs (000, equations 31 and 32), with P from the network."""
         every = zip(heard.folds, heard.results, strict=True)
         return [np.asarray(expit(-scores.test - result.record["bias"])) for scores, result in every]
 
     def calibrated(self, heard: SystemScores) -> list[Scores]:
-        """1 - P(same), P by the judges: for a fusion, whose score is no probability."""
+        """Return 1 - P(same), with P calibrated on the judging pairs. For fusions, whose scores are no logits."""
         distances = []
         for scores, judges in zip(heard.folds, self._judges(heard), strict=True):
             odds = Normalise().fit(scores.judges[:, None], judges.same)

@@ -1,10 +1,10 @@
-"""CoSiM's chapter: accuracy against the number of parameters (000, Figure 10)."""
+"""000, Figure 10: accuracy by the number of parameters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from papers.cosim.pair_scores import ACCURACY, PairScoreReader, SystemScores
-from papers.harness.table_types import Figure, Plot, Row, Table, Work
+from papers.harness.table_types import Computation, Figure, Plot, Row, Table
 
 PARAMETERS = "thousand parameters"
 NOTES = (
@@ -14,8 +14,8 @@ NOTES = (
     "The figure's other points are printed nowhere as numbers.",
 )
 Sweep = Sequence[tuple[int, SystemScores]]
-Beside = tuple[float, Figure, Sequence[Work]]
-"""Parameters, accuracy, works."""
+Beside = tuple[float, Figure, Sequence[Computation]]
+"""Parameters, accuracy, computations."""
 
 
 def figure_10(
@@ -24,16 +24,23 @@ def figure_10(
     beside: Mapping[str, Beside],
 ) -> Table:  # fmt: skip
     """heard, figures: systems over all folds; sweeps: by system, r and what it is with r components, over the folds of
-    `few`; beside: others' parameters, accuracies and works."""
-    rows = [Row(n, {PARAMETERS: _thousand(h), ACCURACY: figures[n]}, works=h.works) for n, h in heard.items()]
+    `few`; beside: others' parameters, accuracies and computations."""
+    rows = [
+        Row(n, {PARAMETERS: _thousand(h), ACCURACY: figures[n]}, computations=h.computations) for n, h in heard.items()
+    ]
     lines = {name: [(_thousand(h).value, sweep_reader.accuracy(h)) for _, h in sweep] for name, sweep in sweeps.items()}
     for name, sweep in sweeps.items():
         for (r, one), (thousand, accuracy) in zip(sweep, lines[name], strict=True):
             figures_of_sweep = {PARAMETERS: Figure(thousand), ACCURACY: accuracy}
             rows.append(
-                Row(f"{name}, r = {r}", figures_of_sweep, about={"folds": list(sweep_reader.numbers)}, works=one.works)
+                Row(
+                    f"{name}, r = {r}",
+                    figures_of_sweep,
+                    about={"folds": list(sweep_reader.numbers)},
+                    computations=one.computations,
+                )
             )
-    rows += [Row(n, {PARAMETERS: Figure(k / 1000), ACCURACY: f}, works=w) for n, (k, f, w) in beside.items()]
+    rows += [Row(n, {PARAMETERS: Figure(k / 1000), ACCURACY: f}, computations=w) for n, (k, f, w) in beside.items()]
     points = {n: (_thousand(h).value, figures[n].value) for n, h in heard.items()}
     points |= {n: (k / 1000, f.value) for n, (k, f, _) in beside.items()}
     plot = Plot("cosim-figure-10", "Accuracy against parameters, logarithmic", _drawn(points, lines))

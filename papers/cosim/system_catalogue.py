@@ -1,19 +1,19 @@
-"""CoSiM's chapter: which systems there are, by the names of 000's Table 3."""
+"""The systems of 000, by the names of its Table 3."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from papers.cosim.systems import System
-from papers.harness.lab_fits import Method
+from papers.harness.run_context import Method
 
 PRINTED: dict[str, Any] = {"whitening": "all", "unit": False, "reach": 0.0, "rate": 1e-3}
-"""000's own network (section 2.7): whitened by how all faces vary, from W = I and b near 0, Adam at 0.001."""
+"""000's own settings (section 2.7): whitening over all faces, start at W = I and b near 0, Adam at 0.001."""
 OURS = "whitened within people, unit length, another step"
 ALTERED = {
     "LDML": "LDML with our start, unit length and regulariser", "SML-S": OURS, "SML-L": OURS, "CoSiM-m": OURS,
     "CoSiM-a": OURS, "JSML": f"its members are {OURS}",
 }  # fmt: skip
-"""Systems that the paper prints and that are fitted otherwise here."""
+"""How systems differ from the paper's."""
 STEPS, QUICK_STEPS, PRINTED_STEPS = 1500, 300, 3000
 LONG = {"ours": 6000, "as printed": 12000}
 INNERS = (25, 50, 100, 200, 500)
@@ -33,7 +33,7 @@ class SystemCatalogue:
     dim: int = 64
 
     def networks(self) -> Systems:
-        """SML on each descriptor, and both joined by either form."""
+        """Return SML on each descriptor, and both forms of CoSiM on both."""
         systems = [
             self._network("SML-S", "sml", "sift"),
             self._network("SML-L", "sml", "lbp"),
@@ -42,7 +42,7 @@ class SystemCatalogue:
         return {one.name: one for one in systems}
 
     def others(self) -> Systems:
-        """What Tables 4 to 6 need besides."""
+        """Return the further systems of Tables 4 to 6."""
         systems = {"LDML": System("LDML", Method("ldml", self.dim, {"needed": 2}), "sift", stops=False)}
         systems |= {f"{SUB}, SIFT": self._sub("sift"), f"{SUB}, LBP": self._sub("lbp")}
         for feature in ("sift", "lbp", "fplbp"):
@@ -52,14 +52,14 @@ class SystemCatalogue:
         return systems if self.quick else systems | self._dear()
 
     def long(self) -> Systems:
-        """Of Figure 5, by `<system>, <panel>`."""
+        """Return the systems of Figure 5 by `<system>, <panel>`."""
         if self.quick:
             return {f"{name}, ours": one for name, one in self.networks().items()}
         ours = {f"{n}, ours": one.with_options(n, steps=LONG["ours"]) for n, one in self.networks().items()}
         return ours | {f"{n}, as printed": _printed(one, LONG["as printed"]) for n, one in self.networks().items()}
 
     def sweeps(self) -> dict[str, list[tuple[int, System]]]:
-        """Of Figure 10, by r."""
+        """Return the systems of Figure 10 by r."""
         inners = [] if self.quick else sorted({*INNERS, self.inner})
         wide = {name: one for name, one in self.networks().items() if name != "SML-S"}
         return {n: [(r, one.with_options(n, inner=r)) for r in inners] for n, one in wide.items() if inners}
@@ -80,7 +80,7 @@ class SystemCatalogue:
         return System(SUB, Method("subsml", 0, {"needed": 2, "inner": self.inner}), features, stops=False)
 
     def _plain(self, features: str, name: str) -> System:
-        """000's equations 17 and 30 of what the networks take in, which is learned without a label."""
+        """Return equations 17 and 30 of 000 on the networks' input, which needs no labels."""
         return System(name, Method("wpca", self.inner, {"unit": name == "cosine"}), features, stops=False)
 
 

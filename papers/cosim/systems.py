@@ -1,4 +1,4 @@
-"""CoSiM's chapter: its systems, each fitted anew for each fold of LFW's view 2 from the given pairs of the others."""
+"""Fit the systems of 000: for each fold of LFW's view 2, from the given pairs of the other folds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.evaluation.restricted import RestrictedFold, score_pairs
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids, Rows
-from papers.harness.lab_fits import FOLDS, WIDTHS, Lab, Method
-from papers.harness.table_types import Work, WorkOutput
+from papers.harness.run_context import FOLDS, WIDTHS, Method, RunContext
+from papers.harness.table_types import Computation, ComputationOutput
 
 WIDE = 500
-"""Principal components that stand for a descriptor, of the faces learned from; 000 begins from 300."""
+"""Principal components of a descriptor, fitted to the training faces; 000 starts from 300."""
 UNLEARNED = ("axes", "offset", "shares")
 Curve = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class System:
-    """A method on some features, as tables name it. stops: the judges' fold stops it; else it never sees that fold."""
+    """A method on some features. stops: whether the judging fold stops it early; otherwise it never sees that fold"""
 
     name: str
     method: Method
@@ -39,53 +39,55 @@ class System:
 
 @dataclass(frozen=True, eq=False)
 class View2:
-    """LFW's ten folds, their photos numbered anew: only those that a pair names are described here."""
+    """LFW's ten folds, with only the photos that occur in pairs, numbered from 0."""
 
-    lab: Lab
+    context: RunContext
 
     @cached_property
     def photos(self) -> Ids:
-        """(N,) their places in the list of all of LFW."""
-        return np.unique(self.lab.pairs())
+        """The (N,) positions of the photos in the list of all of LFW."""
+        return np.unique(self.context.pairs())
 
     @cached_property
     def folds(self) -> tuple[VerificationPairs, ...]:
-        given = [self.lab.protocol(f"view2:{fold}").pairs for fold in FOLDS]
+        given = [self.context.protocol(f"view2:{fold}").pairs for fold in FOLDS]
         return tuple(VerificationPairs(np.searchsorted(self.photos, p.index), p.same) for p in given)
 
     @cached_property
     def people(self) -> Ids:
-        """(N,) whose each photo is."""
-        return self.lab.protocol("view2:0").people[self.photos]
+        """The (N,) people of the photos."""
+        return self.context.protocol("view2:0").people[self.photos]
 
-    def narrow(self, feature: str, fold: int) -> Work:
-        """Array `rows` (N, WIDE): the descriptors in the principal axes of the faces that this fold learns from."""
+    def narrow(self, feature: str, fold: int) -> Computation:
+        """Project a descriptor to the principal axes of a fold's training faces. Array: `rows` (N, WIDE)."""
         key = {"narrow": WIDE, "features": feature, "protocol": "view2 restricted", "fold": fold}
 
-        def run(folder: Path, progress: Progress) -> WorkOutput:
-            rows = self.lab.photos.rows("lfw", feature)[self.photos]
+        def run(folder: Path, progress: Progress) -> ComputationOutput:
+            rows = self.context.photos.rows("lfw", feature)[self.photos]
             faces = np.unique(VerificationPairs.of([p for i, p in enumerate(self.folds) if i != fold]).index)
             options = {"dim": min(WIDE, rows.shape[1], len(faces) - 1), "whiten": False, "sample": len(faces)}
             axes = registry.build("embedders", "wpca", **options)
             axes.fit(TrainingSet(rows[faces], ()), progress=progress)
             return {"faces": len(faces)}, {"rows": axes.embed(rows)}
 
-        return Work(f"{feature} fold {fold}", key, 2 + 8 * WIDTHS[feature] / WIDTHS["lbp"], run)
+        return Computation(f"{feature} fold {fold}", key, 2 + 8 * WIDTHS[feature] / WIDTHS["lbp"], run)
 
     def rows(self, features: str, fold: int) -> list[Rows]:
-        """Of each of the features, (N, r)."""
-        return [self.lab.store.do(self.narrow(one, fold)).arrays["rows"] for one in features.split("+")]
+        """Return the (N, r) rows of each feature."""
+        return [self.context.store.do(self.narrow(one, fold)).arrays["rows"] for one in features.split("+")]
 
-    def fit(self, system: System, fold: int) -> Work:
-        """Arrays `judges` and `test`: what it says of these pairs, higher is more alike; `curve` (L, 2): at which step
-        the judges saw which AUC. Facts: `judge`, whose fold that is; `parameters` learned from pairs; `bias`, what the
-        sigmoid adds to a score."""
+    def fit(self, system: System, fold: int) -> Computation:
+        """Fit a system for a fold.
+
+        Arrays: `judges` and `test`, the scores of these pairs; `curve` (L, 2), steps and AUC of the judging pairs.
+        Record: `judge`, the judging fold; `parameters`, learned from pairs; `bias`, added to a score in the sigmoid.
+        """
         key = {
             **system.method.key, "features": system.features, "narrow": WIDE, "protocol": "view2 restricted",
             "stops": system.stops, "fold": fold,
         }  # fmt: skip
 
-        def run(folder: Path, progress: Progress) -> WorkOutput:
+        def run(folder: Path, progress: Progress) -> ComputationOutput:
             parts = self.rows(system.features, fold)
             current = RestrictedFold.of(parts, self.folds, fold)
             fitted, curve = _fitted(system, current, progress)
@@ -93,10 +95,10 @@ class View2:
             record = {"judge": current.judge, "notes": dict(fitted.notes), **_size(fitted, system)}
             return record, {"judges": scores.judges, "test": scores.test, "curve": np.array(curve).reshape(-1, 2)}
 
-        return Work(f"{system.name} fold {fold}", key, _guess(system), run)
+        return Computation(f"{system.name} fold {fold}", key, _guess(system), run)
 
-    def fits(self, systems: Sequence[System], folds: Sequence[int]) -> list[Work]:
-        """With what they need first."""
+    def fits(self, systems: Sequence[System], folds: Sequence[int]) -> list[Computation]:
+        """Return the fits, after the computations that they need."""
         features = dict.fromkeys(one for s in systems for one in s.features.split("+"))
         narrow = [self.narrow(one, fold) for fold in folds for one in features]
         return narrow + [self.fit(system, fold) for fold in folds for system in systems]

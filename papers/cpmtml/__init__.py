@@ -1,1 +1,1 @@
-"""002, CP-mtML."""
+"""Tables of 002: Coupled Projection multi-task Metric Learning (CP-mtML)."""

@@ -10,13 +10,13 @@ import numpy as np
 from ml.embedders.base import Progress, TrainingSet
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
-from papers.cpmtml.fits import BESIDES, CpmtmlFits, choose_method, count_steps_tried, make_choice_works
+from papers.cpmtml.fits import BESIDES, CpmtmlFits, choose_method, count_steps_tried, make_choice_computations
 from papers.cpmtml.learners import ONE, WHITENED, PaperLearner, Setting
 from papers.cpmtml.printed_figures import CPMTML, UTML
 from papers.cpmtml.tasks import AGE, PAIRS, ages_first
-from papers.harness.lab_fits import Method, ranked_arrays
 from papers.harness.results import ALONE
-from papers.harness.table_types import Result, Work, WorkOutput
+from papers.harness.run_context import Method, ranked_arrays
+from papers.harness.table_types import Computation, ComputationOutput, Result
 
 DIM, SPLITS, IDENTITIES = 32, 5, 30_000
 OTHER = "identity"
@@ -26,9 +26,9 @@ LEARNERS = (WHITENED, ONE, PaperLearner(UTML, "utml", OTHER), PRINTED, NEXT)
 
 
 def split(names: Sequence[str], number: int) -> Protocol:
-    """Half of the faces to learn from; of the others one of each age is searched for among the rest.
+    """Split the faces: half to learn from; of the others, one of each age is a query, the rest are the gallery.
 
-    names: `AGE/...`. Their ages stand for the people of the protocol.
+    names: `AGE/...`. Ages take the place of people in the protocol.
     """
     ages = np.array([int(name.split("/")[0]) for name in names])
     draw = np.random.default_rng(number)
@@ -46,49 +46,49 @@ class AgeFits:
 
     @property
     def splits(self) -> range:
-        scope = self.fits.lab.scope
+        scope = self.fits.context.scope
         return range(min(SPLITS, scope.draws))
 
     def settings(self, features: str) -> list[Setting]:
-        """stML with twice the numbers among them."""
-        learners = LEARNERS if not self.fits.lab.scope.quick else (WHITENED, ONE, PRINTED)
+        """Return the settings, including stML with twice the numbers."""
+        learners = LEARNERS if not self.fits.context.scope.quick else (WHITENED, ONE, PRINTED)
         both = [Setting(one, features, DIM, PAIRS, IDENTITIES) for one in learners]
         return [*both, Setting(ONE, features, 2 * DIM, PAIRS, IDENTITIES)]
 
-    def choices(self, setting: Setting) -> list[Work]:
-        if self.fits.lab.scope.quick or not setting.learner.learns:
+    def choices(self, setting: Setting) -> list[Computation]:
+        if self.fits.context.scope.quick or not setting.learner.learns:
             return []
         at = Setting(setting.learner, setting.features, DIM, setting.pairs, setting.auxiliary)
-        return make_choice_works(at, partial(self._data, at, 0), protocol="age-0")
+        return make_choice_computations(at, partial(self._data, at, 0), protocol="age-0")
 
-    def works(self, setting: Setting) -> list[Work]:
-        """One a split; none as long as the rate is not chosen."""
-        method = choose_method(self.fits.lab, setting, self.choices(setting))
-        return [] if method is None else [self._work(setting, method, number) for number in self.splits]
+    def computations(self, setting: Setting) -> list[Computation]:
+        """Return one computation per split; none until the rate is chosen."""
+        method = choose_method(self.fits.context, setting, self.choices(setting))
+        return [] if method is None else [self._computation(setting, method, number) for number in self.splits]
 
-    def guessed(self, setting: Setting) -> list[Work]:
+    def guessed(self, setting: Setting) -> list[Computation]:
         method = setting.with_options(steps=count_steps_tried(setting) // 2)
-        return [self._work(setting, method, number) for number in self.splits]
+        return [self._computation(setting, method, number) for number in self.splits]
 
     def results(self, setting: Setting) -> list[Result]:
-        return self.fits.lab.results(self.works(setting))
+        return self.fits.context.results(self.computations(setting))
 
     def _split(self, number: int) -> Protocol:
-        return split(self.fits.lab.photos.names("age"), number)
+        return split(self.fits.context.photos.names("age"), number)
 
     def _data(self, setting: Setting, number: int) -> TrainingSet:
         both = setting.learner.aux == OTHER
-        return ages_first(self.fits.lab, setting.features, self._split(number).training, both=both)
+        return ages_first(self.fits.context, setting.features, self._split(number).training, both=both)
 
-    def _work(self, setting: Setting, method: Method, number: int) -> Work:
+    def _computation(self, setting: Setting, method: Method, number: int) -> Computation:
         key = {**method.key, "features": setting.features, "task": AGE, "protocol": f"age-{number}"}
 
-        def run(folder: Path, progress: Progress) -> WorkOutput:
+        def run(folder: Path, progress: Progress) -> ComputationOutput:
             protocol = self._split(number)
             embedder = method.build().fit(self._data(setting, number), progress=progress)
-            rows = self.fits.lab.photos.rows("age", setting.features)
+            rows = self.fits.context.photos.rows("age", setting.features)
             ranked = rank_protocol(embedder.embed(rows, AGE), protocol)
             return {"notes": dict(embedder.notes)}, ranked_arrays(ranked, ALONE)
 
         seconds = BESIDES + method.options.get("steps", 0) * setting.step_seconds
-        return Work(f"age {setting.learner.title} {setting.features} {number}", key, seconds, run)
+        return Computation(f"age {setting.learner.title} {setting.features} {number}", key, seconds, run)

@@ -1,4 +1,4 @@
-"""Figure 3 of 002 as a table, a picture, and what the paper says of it, tested."""
+"""Figure 3 of 002 as a table and a plot, with tests of the paper's statements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from papers.cpmtml.age import DIM, IDENTITIES, PRINTED, AgeFits
 from papers.cpmtml.learners import ONE, Setting
 from papers.cpmtml.tasks import ALIKE, PAIRS
 from papers.harness.results import Queries, difference, figures, percent
-from papers.harness.table_types import Plot, Result, Row, Sign, Table, Work
+from papers.harness.table_types import Computation, Plot, Result, Row, Sign, Table
 
 CALLS = (1, 2, 5, 10, 20)
 COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
@@ -19,13 +19,13 @@ SHOWN = {"lbp": "LBP", "mobilefacenet": "CNN"}
 
 @dataclass(frozen=True, eq=False)
 class AgeTable:
-    """Of these descriptors."""
+    """The table of Figure 3 for some descriptors."""
 
     ages: AgeFits
     features: Sequence[str]
 
     def table(self) -> Table:
-        """What was found, by learner, and the paper's three statements."""
+        """Return the results by learner, and the paper's three statements."""
         rows = [self._row(s) for features in self.features for s in self.ages.settings(features)]
         names = " and ".join(SHOWN[f] for f in self.features)
         splits = len(self.ages.splits)
@@ -39,9 +39,9 @@ class AgeTable:
         return Table("figure-3", title, header, COLUMNS, [*rows, *self._statements()], [self._plot()])
 
     def _row(self, setting: Setting) -> Row:
-        works = self.ages.works(setting)
+        computations = self.ages.computations(setting)
         name = f"{SHOWN[setting.features]}, {setting.title}"
-        return Row(name, figures(self.ages.fits.lab.results(works), COLUMNS), works=works)
+        return Row(name, figures(self.ages.fits.context.results(computations), COLUMNS), computations=computations)
 
     def _setting(self, learner: Any, features: str) -> Setting:
         return next(s for s in self.ages.settings(features) if s.learner == learner)
@@ -49,8 +49,8 @@ class AgeTable:
     def _results(self, learner: Any, features: str) -> list[Result]:
         return self.ages.results(self._setting(learner, features))
 
-    def _works(self, learner: Any, features: str) -> list[Work]:
-        return list(self.ages.works(self._setting(learner, features)))
+    def _computations(self, learner: Any, features: str) -> list[Computation]:
+        return list(self.ages.computations(self._setting(learner, features)))
 
     def _statements(self) -> list[Row]:
         claims = {f"{SHOWN[f]}: CP-mtML less stML": ((PRINTED, f), (ONE, f), f == "lbp") for f in self.features}
@@ -60,10 +60,10 @@ class AgeTable:
         for name, (a, b, above) in claims.items():
             comparisons = {c: difference(self._results(*a), self._results(*b), c) for c in COLUMNS}
             shown = {c: percent(one.difference, draws=len(self.ages.splits)) for c, one in comparisons.items()}
-            works = [w for one in (a, b) for w in self._works(*one)]
+            computations = [w for one in (a, b) for w in self._computations(*one)]
             says = f"the paper: {'above' if above else 'below'} 0; 1-call@10: p {comparisons['1@10'].p:.2g}"
             sign: Sign = "above" if above else "below"
-            made.append(Row(name, shown, cause=says, differences=("1@10",), claim=sign, works=works))
+            made.append(Row(name, shown, cause=says, differences=("1@10",), claim=sign, computations=computations))
         return made
 
     def _plot(self) -> Plot:
@@ -84,6 +84,6 @@ class AgeTable:
 
 
 def _curve(results: Sequence[Result]) -> list[float]:
-    """1-call@1 to @20, percent."""
+    """Return 1-call@1 to @20 in percent."""
     queries = [Queries.of(r) for r in results]
     return [100 * float(np.nanmean(np.concatenate([q.values(f"1@{k}") for q in queries]))) for k in range(1, 21)]

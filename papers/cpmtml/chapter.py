@@ -10,12 +10,12 @@ from papers.cpmtml.identity import IdentityTables
 from papers.cpmtml.projections import ProjectionTable
 from papers.cpmtml.speed import SpeedTable
 from papers.cpmtml.tasks import PAIRS
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Chapter, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Chapter, Computation, Table
 
 
-def chapter(lab: Lab) -> Chapter:
-    fits = CpmtmlFits(lab)
+def chapter(context: RunContext) -> Chapter:
+    fits = CpmtmlFits(context)
     identity, parts, ages, course, speed = (
         IdentityTables(fits),
         ProjectionTable(fits),
@@ -23,22 +23,22 @@ def chapter(lab: Lab) -> Chapter:
         ConvergenceTable(fits),
         SpeedTable(fits),
     )
-    aged = [s for f in identity.features for s in ages.settings(f)] if lab.photos.has("age") else []
+    aged = [s for f in identity.features for s in ages.settings(f)] if context.photos.has("age") else []
 
-    def works() -> list[Work]:
+    def computations() -> list[Computation]:
         chosen = [w for s in identity.settings() if s.dim == TUNED_AT and s.pairs == PAIRS for w in fits.choices(s)]
-        fitted = [w for s in identity.settings() for w in fits.works(s)]
+        fitted = [w for s in identity.settings() for w in fits.computations(s)]
         chosen += [w for s in aged if s.dim == DIM for w in ages.choices(s)]
-        fitted += [w for s in aged for w in ages.works(s)]
-        return [*chosen, *fitted, *parts.works(), *course.works(), *speed.works()]
+        fitted += [w for s in aged for w in ages.computations(s)]
+        return [*chosen, *fitted, *parts.computations(), *course.computations(), *speed.computations()]
 
     def tables() -> Sequence[Table]:
         made = [parts.table(identity.header(["lbp"], few_draws_only=True)), *identity.tables()]
         made += [AgeTable(ages, identity.features).table()] if aged else []
         return [*made, course.table(), speed.table()]
 
-    def guessed() -> Sequence[Work]:
+    def guessed() -> Sequence[Computation]:
         waiting = [w for s in identity.settings() if fits.method(s) is None for w in fits.guessed(s)]
-        return [*waiting, *(w for s in aged if not ages.works(s) for w in ages.guessed(s))]
+        return [*waiting, *(w for s in aged if not ages.computations(s) for w in ages.guessed(s))]
 
-    return Chapter("cp-mtml", "CP-mtML (002)", works, tables, guessed)
+    return Chapter("cp-mtml", "CP-mtML (002)", computations, tables, guessed)

@@ -1,4 +1,4 @@
-"""002, Figure 4: how the loss falls, and what people held out have of it."""
+"""002, Figure 4: the loss, and mAP on held-out people, by the number of updates."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,13 @@ from ml.embedders.base import Progress
 from papers.cpmtml.fits import HELD_OUT, PROTOCOL, CpmtmlFits
 from papers.cpmtml.learners import COUPLED, NEXT, ONE, QUICK_RATE, TURNED, Setting
 from papers.cpmtml.tasks import AUXILIARY, PAIRS
-from papers.harness.table_types import Figure, Plot, Row, Table, Work, WorkOutput
+from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Row, Table
 
 DIM, BATCH = 64, 256
 LONG, SHORT = 2000, 150
-"""Batches of all tasks together; in a quick look."""
+"""Batches of all tasks together; the second in a quick run."""
 SETTLED = 0.05
-"""Of the whole fall of the loss: what may be left for the last tenth."""
+"""A fit has converged if at most this share of the fall of the loss is in the last tenth of the updates."""
 PRINTED = (COUPLED[0], TURNED[0])
 COLUMNS = (
     "loss left after 1/10", "after 9/10", "at the end", "mAP held out at the end", "at its best", "which is after",
@@ -26,23 +26,23 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class ConvergenceTable:
-    """Fits of draw 0 with expression beside, watched."""
+    """Fits of draw 0 with expression as the second task, with their learning curves."""
 
     fits: CpmtmlFits
 
     @property
     def steps(self) -> int:
-        return SHORT if self.fits.lab.scope.quick else LONG
+        return SHORT if self.fits.context.scope.quick else LONG
 
     def settings(self) -> list[Setting]:
-        learners = PRINTED if self.fits.lab.scope.quick else (*PRINTED, NEXT[0], ONE)
+        learners = PRINTED if self.fits.context.scope.quick else (*PRINTED, NEXT[0], ONE)
         return [Setting(one, "lbp", DIM) for one in learners]
 
-    def works(self) -> list[Work]:
+    def computations(self) -> list[Computation]:
         return [self._watched(setting) for setting in self.settings()]
 
     def table(self) -> Table:
-        """The paper's claim is that both of its learners have converged."""
+        """Test the paper's claim that both of its learners have converged."""
         courses = {s.learner.title: self._course(s) for s in self.settings()}
         rows = [self._row(s, courses[s.learner.title]) for s in self.settings()]
         header = (
@@ -54,10 +54,10 @@ class ConvergenceTable:
         )
         return Table("figure-4", "Figure 4: convergence", header, COLUMNS, rows, [_plot(courses)])
 
-    def _watched(self, setting: Setting) -> Work:
+    def _watched(self, setting: Setting) -> Computation:
         method = setting.with_options(steps=self.steps, held_out=HELD_OUT, refit=False)
 
-        def run(folder: Path, progress: Progress) -> WorkOutput:
+        def run(folder: Path, progress: Progress) -> ComputationOutput:
             seen: list[tuple[float, float, float]] = []
 
             def watched(step: int, whole: int, values: dict[str, float]) -> None:
@@ -68,10 +68,12 @@ class ConvergenceTable:
             return {}, {"course": np.array(seen, np.float64)}
 
         key = {**method.key, "features": "lbp", "protocol": PROTOCOL, "second": setting.learner.aux, "watched": True}
-        return Work(f"course of {setting.learner.title}", key, 15.0 + 1.2 * self.steps * setting.step_seconds, run)
+        return Computation(
+            f"course of {setting.learner.title}", key, 15.0 + 1.2 * self.steps * setting.step_seconds, run
+        )
 
     def _course(self, setting: Setting) -> NDArray[np.float64]:
-        return self.fits.lab.result(self._watched(setting)).arrays["course"]
+        return self.fits.context.result(self._watched(setting)).arrays["course"]
 
     def _row(self, setting: Setting, course: NDArray[np.float64]) -> Row:
         step, loss, held = course.T
@@ -79,14 +81,14 @@ class ConvergenceTable:
         best = int(np.nanargmax(held))
         shares = (tenth / loss[0], late / loss[0], loss[-1] / loss[0], held[-1], held[best], step[best] / step[-1])
         figures = {column: Figure(100 * float(share)) for column, share in zip(COLUMNS, shares, strict=True)}
-        works, name = [self._watched(setting)], setting.learner.title
+        computations, name = [self._watched(setting)], setting.learner.title
         if setting.learner not in PRINTED:
-            return Row(name, figures, works=works)
+            return Row(name, figures, computations=computations)
         left = (late - loss[-1]) / max(loss[0] - loss[-1], 1e-12)
         tail = f"the last tenth of the updates has {left:.1%} of the fall of the loss"
         if left <= SETTLED:
-            return Row(name, figures, cause=f"converged, as the paper says: {tail}", works=works)
-        return Row(name, figures, cause=f"not converged: {tail}", works=works)
+            return Row(name, figures, cause=f"converged, as the paper says: {tail}", computations=computations)
+        return Row(name, figures, cause=f"not converged: {tail}", computations=computations)
 
 
 def _plot(courses: dict[str, NDArray[np.float64]]) -> Plot:

@@ -1,4 +1,4 @@
-"""The fits of 002: rate and steps are chosen once, on people held out of draw 0, and frozen."""
+"""The fits of 002. Rate and steps are chosen once, on people held out of draw 0."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,45 +9,45 @@ from typing import Any
 from ml.embedders.base import Progress, TrainingSet
 from papers.cpmtml.learners import ONE, WHITENED, Setting
 from papers.cpmtml.tasks import FER, MOOD, PAIRS, make_training_set, possible
-from papers.harness.lab_fits import Lab, Method
-from papers.harness.table_types import Result, Work, WorkOutput
+from papers.harness.run_context import Method, RunContext
+from papers.harness.table_types import Computation, ComputationOutput, Result
 
 RATES = (0.12, 0.24)
 STEPS = 300
-"""Batches of 256 pairs for each task, at most."""
+"""Largest number of batches of 256 pairs for each task."""
 HELD_OUT = 0.2
 TUNED_AT = 64
 """The d at which rate and steps are chosen for all d."""
 BESIDES = 8.0
-"""Seconds of a fit that are none of its steps: the start, embedding, ranking."""
+"""Seconds of a fit outside its steps: start, embedding, ranking."""
 PROTOCOL = "queries-0"
 
 
 def count_steps_tried(setting: Setting) -> int:
-    """So many steps are tried, all tasks together."""
+    """Return the number of steps that are tried, all tasks together."""
     return setting.learner.tasks * STEPS
 
 
-def make_choice_works(setting: Setting, data: Callable[[], TrainingSet], **key: Any) -> list[Work]:
-    """A work for each rate: how well people held out are found, and after how many steps best."""
+def make_choice_computations(setting: Setting, data: Callable[[], TrainingSet], **key: Any) -> list[Computation]:
+    """Return a computation for each rate, which finds the best number of steps on held-out people."""
     steps = count_steps_tried(setting)
     methods = [setting.with_options(rate=rate, steps=steps, held_out=HELD_OUT, refit=False) for rate in RATES]
 
-    def run(method: Method, folder: Path, progress: Progress) -> WorkOutput:
+    def run(method: Method, folder: Path, progress: Progress) -> ComputationOutput:
         notes = method.build().fit(data(), progress=progress).notes
         return {"rate": method.options["rate"], **notes}, {}
 
     seconds = BESIDES + 1.3 * steps * setting.step_seconds
     named = {"features": setting.features, "chosen": "rate and steps", **key}
     name = f"rate of {setting.learner.title}, {setting.features}"
-    return [Work(name, {**method.key, **named}, seconds, partial(run, method)) for method in methods]
+    return [Computation(name, {**method.key, **named}, seconds, partial(run, method)) for method in methods]
 
 
-def choose_method(lab: Lab, setting: Setting, choice: Sequence[Work]) -> Method | None:
-    """With the rate and the steps that were best, more of them for more pairs; None as long as they are not chosen."""
-    if not all(lab.store.has(work) for work in choice):
+def choose_method(context: RunContext, setting: Setting, choice: Sequence[Computation]) -> Method | None:
+    """Return the method with the best rate and steps, scaled to the number of pairs; None until they are chosen."""
+    if not all(context.store.has(computation) for computation in choice):
         return None
-    records = (lab.result(work).record for work in choice)
+    records = (context.result(computation).record for computation in choice)
     best = max(records, key=lambda record: record["held_out"] or 0.0, default=None)
     if best is None:
         return setting.method
@@ -56,65 +56,68 @@ def choose_method(lab: Lab, setting: Setting, choice: Sequence[Work]) -> Method 
 
 @dataclass(frozen=True, eq=False)
 class CpmtmlFits:
-    """Works of one learner each, a draw each."""
+    """The fits of the chapter, one computation per learner and draw."""
 
-    lab: Lab
+    context: RunContext
     known: dict[Setting, Method] = field(default_factory=dict)
-    """What was chosen: asked for after each work."""
+    """The methods chosen so far."""
 
     def possible(self, settings: Sequence[Setting]) -> list[Setting]:
-        """Those whose photos are here."""
-        return [s for s in settings if possible(self.lab, s.learner.aux)]
+        """Return the settings whose photos are available."""
+        return [s for s in settings if possible(self.context, s.learner.aux)]
 
-    def choices(self, setting: Setting) -> list[Work]:
-        """The same for every d and number of pairs."""
-        if self.lab.scope.quick or not setting.learner.learns:
+    def choices(self, setting: Setting) -> list[Computation]:
+        """Return the computations of the choice, which are the same for every d and number of pairs."""
+        if self.context.scope.quick or not setting.learner.learns:
             return []
         at = replace(setting, dim=TUNED_AT, pairs=PAIRS)
-        return make_choice_works(at, partial(self.data, at, PROTOCOL), protocol=PROTOCOL, **self._about(at))
+        return make_choice_computations(at, partial(self.data, at, PROTOCOL), protocol=PROTOCOL, **self._about(at))
 
     def method(self, setting: Setting) -> Method | None:
-        if setting not in self.known and (method := choose_method(self.lab, setting, self.choices(setting))):
+        if setting not in self.known and (method := choose_method(self.context, setting, self.choices(setting))):
             self.known[setting] = method
         return self.known.get(setting)
 
     def data(self, setting: Setting, protocol: str) -> TrainingSet:
-        """What a setting learns from."""
-        split, train = self.lab.protocol(protocol), make_training_set(self.lab, setting.features, setting.learner.aux)
-        return train(split) if train else self.lab.identities(setting.features, split)
+        """Return the training set of a setting."""
+        split, train = (
+            self.context.protocol(protocol),
+            make_training_set(self.context, setting.features, setting.learner.aux),
+        )
+        return train(split) if train else self.context.identities(setting.features, split)
 
-    def works(self, setting: Setting) -> list[Work]:
-        """One a draw; none as long as its rate is not chosen."""
+    def computations(self, setting: Setting) -> list[Computation]:
+        """Return one computation per draw; none until the rate is chosen."""
         method = self.method(setting)
         return [] if method is None else self._draws(setting, method)
 
     def results(self, setting: Setting) -> list[Result]:
-        return self.lab.results(self.works(setting))
+        return self.context.results(self.computations(setting))
 
     def done(self, setting: Setting) -> bool:
-        works = self.works(setting)
-        return bool(works) and all(self.lab.store.has(work) for work in works)
+        computations = self.computations(setting)
+        return bool(computations) and all(self.context.store.has(computation) for computation in computations)
 
-    def guessed(self, setting: Setting) -> list[Work]:
-        """As many works as there will be, told before anything is chosen."""
+    def guessed(self, setting: Setting) -> list[Computation]:
+        """Return as many computations as there will be, before anything is chosen."""
         return self._draws(
             setting, setting.with_options(steps=count_steps_tried(setting) * setting.pairs // PAIRS // 2)
         )
 
     def seeds(self, setting: Setting) -> range:
-        """All draws for LBP at d = 32, and at d = 64 for what 002 is about; fewer for the rest."""
-        one, scope = setting.learner, self.lab.scope
+        """Return the draws: all for LBP at d = 32, and for the main learners at d = 64; fewer for the rest."""
+        one, scope = setting.learner, self.context.scope
         main = one in (WHITENED, ONE) or (one.coupled and one.aux != FER)
         cheap = setting.dim == 32 or (main and setting.dim == 64) or (one is ONE and setting.dim == 128)
         return scope.seeds if setting.features == "lbp" and setting.pairs == PAIRS and cheap else scope.few_seeds
 
-    def _draws(self, setting: Setting, method: Method) -> list[Work]:
+    def _draws(self, setting: Setting, method: Method) -> list[Computation]:
         one, features = setting.learner, setting.features
         seconds = BESIDES + method.options.get("steps", 0) * setting.step_seconds
         # Table 1 takes these apart
         keep = one.coupled and one.aux in (MOOD, FER) and (features, setting.dim, setting.pairs) == ("lbp", 64, PAIRS)
         fit = partial(
-            self.lab.retrieval, method, features, train=make_training_set(self.lab, features, one.aux),
+            self.context.retrieval, method, features, train=make_training_set(self.context, features, one.aux),
             about=self._about(setting), seconds=seconds, keep=keep,
         )  # fmt: skip
         return [fit(f"queries-{draw}") for draw in self.seeds(setting)]

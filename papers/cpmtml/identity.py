@@ -1,4 +1,4 @@
-"""002, Tables 2 to 6: identities found by each learner at each d, alone and among distractors."""
+"""002, Tables 2 to 6: identity retrieval by learner and d, without and with distractors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,45 +25,45 @@ BOOST = "another group's boosted system, from 32,000 pairs: quoted"
 
 @dataclass(frozen=True, eq=False)
 class IdentityTables:
-    """The tables of one run, and the settings that they need."""
+    """The tables of a run, and the settings that they need."""
 
     fits: CpmtmlFits
 
     @property
     def features(self) -> tuple[str, ...]:
-        return ("lbp",) if self.fits.lab.scope.quick else tuple(DESCRIPTORS)
+        return ("lbp",) if self.fits.context.scope.quick else tuple(DESCRIPTORS)
 
     @property
     def dims(self) -> tuple[int, ...]:
-        return (64,) if self.fits.lab.scope.quick else DIMS
+        return (64,) if self.fits.context.scope.quick else DIMS
 
     @property
     def crowded(self) -> bool:
-        return self.fits.lab.photos.has("distractors")
+        return self.fits.context.photos.has("distractors")
 
     @property
     def _wheres(self) -> tuple[str, ...]:
         return (ALONE, CROWD) if self.crowded else (ALONE,)
 
     def settings(self) -> list[Setting]:
-        """All, each once, those of one descriptor together."""
+        """Return all settings once, grouped by descriptor."""
         shown = [s for f in self.features for d in self.dims for s in self._lines(f, d)]
         return list(dict.fromkeys([*shown, *self._boosted()]))
 
     def tables(self) -> list[Table]:
         galleries = [(f, where) for f in self.features for where in self._wheres]
         made = [self._by_k(*gallery) for gallery in galleries]
-        if not self.fits.lab.scope.quick:
+        if not self.fits.context.scope.quick:
             made += [*(self._by_d(*gallery) for gallery in galleries), *(self._table_5(w) for w in self._wheres)]
         return [*made, self._differences()]
 
     def _lines(self, features: str, dim: int) -> list[Setting]:
-        quick = self.fits.lab.scope.quick
+        quick = self.fits.context.scope.quick
         every = features == "lbp" and dim == 64 and not quick
         return self.fits.possible(lines(features, dim, every=every))
 
     def _boosted(self) -> list[Setting]:
-        if self.fits.lab.scope.quick:
+        if self.fits.context.scope.quick:
             return []
         learners = [one for one in (*COUPLED, *NEXT) if one.aux in (MOOD, AGE)]
         both = [Setting(ONE, "lbp", d, MORE) for d in (32, 64)]
@@ -96,7 +96,7 @@ class IdentityTables:
         return Table(name, title, self.header([features]), columns, rows, notes=notes)
 
     def _notes(self, features: str) -> list[str]:
-        """Where the descriptor is not the paper's."""
+        """Return notes on descriptors that differ from the paper's."""
         start = RowBuilder(self.fits).start(Setting(WHITENED, features, 64))
         if start is None or features == "lbp":
             return []
@@ -114,7 +114,7 @@ class IdentityTables:
         return Table(f"table-5{_tail(crowd)}", title, self.header(["lbp"], MORE, few_draws_only=True), columns, made)
 
     def _differences(self) -> Table:
-        """CP-mtML less stML, of the same d and of the same stored size."""
+        """Compare CP-mtML with stML of the same d, and of the same stored size."""
         made = []
         for features in self.features:
             for dim in self.dims:
@@ -123,26 +123,28 @@ class IdentityTables:
         notes = [
             "In points. Intervals by bootstrap over people; p by permutation of people, not corrected for many rows."
         ]
-        title = "CP-mtML less stML, of the same d and of the same stored size, on the same queries"
+        title = "CP-mtML minus stML of the same d, and of the same stored size, on the same queries"
         return Table("differences", title, self.header(self.features), ("1@10", "mAP", AMONG), made, notes=notes)
 
     def _less(self, a: Setting, b: Setting) -> Row:
         reader = RowBuilder(self.fits)
         columns = {"1@10": ("1@10", ALONE), "mAP": ("mAP", ALONE)} | ({AMONG: ("1@10", CROWD)} if self.crowded else {})
         comparisons = {name: reader.less(a, b, *what) for name, what in columns.items()}
-        works = [*self.fits.works(a), *self.fits.works(b)]
-        draws = min(len(self.fits.works(s)) for s in (a, b))
+        computations = [*self.fits.computations(a), *self.fits.computations(b)]
+        draws = min(len(self.fits.computations(s)) for s in (a, b))
         size = f"the same d ({b.dim})" if a.dim == b.dim else f"the same stored size (d = {b.dim})"
         name = f"{KINDS[a.features]}, d = {a.dim}: {a.learner.title} less stML of {size}"
         shown = {column: percent(c.difference, draws=draws) for column, c in comparisons.items()}
         paper = gap(a.features, a.learner.printed, a.dim, b.dim)
         cause = f"p {comparisons['1@10'].p:.2g}"
-        row = Row(name, shown, paper, cause=cause, works=works, differences=("1@10",), altered=a.learner.altered)
+        row = Row(
+            name, shown, paper, cause=cause, computations=computations, differences=("1@10",), altered=a.learner.altered
+        )
         return row if a.features == "lbp" else replace(row, verdict="not possible here", cause=f"{cause}; {NO_NETWORK}")
 
     def header(self, features: Sequence[str], pairs: int = PAIRS, *, few_draws_only: bool = False) -> str:
-        """Of every table of identities. few_draws_only: it has the few draws alone."""
-        scope, lab = self.fits.lab.scope, self.fits.lab
+        """Return the header of an identity table. few_draws_only: whether it has only the few draws"""
+        scope, context = self.fits.context.scope, self.fits.context
         fewest_draws = len(scope.few_seeds)
         many = fewest_draws if few_draws_only else scope.draws
         draws = f"{many} draws of the queries (queries-0..{many - 1}.txt)"
@@ -152,7 +154,7 @@ class IdentityTables:
         if not scope.quick:
             share = f"{HELD_OUT:.0%} of the people of draw 0's training side"
             chosen = f"rate and number of steps chosen once at d = {TUNED_AT}, on {share} held out, then frozen"
-        crowd = len(lab.photos.names("distractors")) if self.crowded else 0
+        crowd = len(context.photos.names("distractors")) if self.crowded else 0
         others = f", {crowd:,} UTKFace faces as distractors (for a million)" if crowd else ""
         described = " and ".join(DESCRIPTORS[f] for f in features)
         return (

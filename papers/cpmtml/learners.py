@@ -1,4 +1,4 @@
-"""The learners of 002, what they are fitted with, and which of them stand in which table."""
+"""The learners of 002, their settings, and the rows of each table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,17 +6,18 @@ from typing import Any
 
 from papers.cpmtml.printed_figures import CPMTML, MTLMCA, STML, UTML, WPCA, Name
 from papers.cpmtml.tasks import AGE, AUXILIARY, FER, MOOD, PAIRS
-from papers.harness.lab_fits import WIDTHS, Method
+from papers.harness.run_context import WIDTHS, Method
 
 QUICK_STEPS, QUICK_RATE = 100, 0.12
-"""Batches for each task in a quick look, which chooses nothing."""
+"""Batches per task and rate in a quick run, which chooses nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class PaperLearner:
-    """name: as the tables call it, up to a comma as 002 does; method: the embedder; aux: the second task.
+    """A learner.
 
-    altered: how it differs from what 002 prints
+    name: in tables; the part before a comma is the name in 002; method: the embedder; aux: the second task
+    altered: how it differs from the paper's
     """
 
     name: str
@@ -35,7 +36,7 @@ class PaperLearner:
 
     @property
     def coupled(self) -> bool:
-        """Whether it stores 2d numbers."""
+        """Whether it stores 2d numbers per face."""
         return self.method == "cpmtml"
 
     @property
@@ -66,7 +67,7 @@ NEXT_PLAIN = [
 
 @dataclass(frozen=True)
 class Setting:
-    """What a learner is fitted with."""
+    """A learner with descriptor, dimension and numbers of pairs."""
 
     learner: PaperLearner
     features: str
@@ -76,7 +77,7 @@ class Setting:
 
     @property
     def method(self) -> Method:
-        """At the rate and with the steps of a quick look."""
+        """The method with the rate and steps of a quick run."""
         one = self.learner
         if not one.learns:
             return Method("wpca", self.dim, one.options)
@@ -90,26 +91,26 @@ class Setting:
     @property
     def title(self) -> str:
         numbers = 2 * self.dim if self.learner.coupled else self.dim
-        return f"{self.learner.title}, {numbers} numbers a face"
+        return f"{self.learner.title}, {numbers} numbers per face"
 
     @property
     def possible(self) -> bool:
-        """Whether the descriptor has as many principal components as the start takes."""
+        """Whether the descriptor has enough principal components for the start."""
         next_too = self.learner.coupled and self.learner.options.get("common") != "first"
         axes = 2 * self.dim if next_too else self.dim
         return axes <= WIDTHS[self.features]
 
     @property
     def step_seconds(self) -> float:
-        """Of a batch of 256 pairs, on the machine of docs/research/measurements.md."""
+        """Seconds of a batch of 256 pairs, on the machine of docs/research/measurements.md."""
         numbers = 2 * self.dim if self.learner.coupled else self.dim
         return 0.002 + WIDTHS[self.features] / WIDTHS["lbp"] * (0.012 + 0.0002 * numbers)
 
 
 def lines(features: str, dim: int, *, every: bool) -> list[Setting]:
-    """The rows of one descriptor at one d, stML with twice the numbers among them.
+    """List the settings of one descriptor at one d, including stML with twice the numbers.
 
-    every: all that Table 6 has, and FER. Of a descriptor that is good already, what starts from plain PCA too.
+    every: whether to include all rows of Table 6, and FER; for a strong descriptor also learners that start from PCA
     """
     learners = [WHITENED, ONE, *UNION, *TURNED, TURNED_EYE, *COUPLED, *NEXT]
     if features != "lbp":
@@ -119,11 +120,11 @@ def lines(features: str, dim: int, *, every: bool) -> list[Setting]:
 
 
 def _sizes(one: PaperLearner, features: str, dim: int) -> list[Setting]:
-    """At d, and at 2d what CP-mtML is compared with."""
+    """List the settings at d, and at 2d for the learners with which CP-mtML is compared."""
     return [Setting(one, features, d) for d in ((dim, 2 * dim) if one.method == "stml" else (dim,))]
 
 
 def rivals(one: Setting, among: Sequence[Setting]) -> list[Setting]:
-    """stML with the same start, by the d of its name and by the numbers that it stores."""
+    """Return stML with the same start at the same d, and with the same stored size."""
     start = one.learner.options.get("whiten")
     return [s for s in among if s.learner.method == "stml" and s.learner.options.get("whiten") == start]

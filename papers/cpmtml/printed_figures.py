@@ -1,11 +1,11 @@
-"""What 002 prints: 1-call@K in percent, without distractors and among a million."""
+"""The figures of 002: 1-call@K in percent, without distractors and with a million."""
 
 from collections.abc import Mapping
 
 CALLS = (2, 5, 10, 20)
 DIMS = (32, 64, 128)
 Name = tuple[str, str]
-"""A method and its auxiliary task, "" where it has none."""
+"""A method and its auxiliary task, "" if it has none."""
 
 WPCA, STML = ("WPCA", ""), ("stML", "")
 UTML, MTLMCA, CPMTML = "utML", "mtLMCA", "CP-mtML"
@@ -69,12 +69,12 @@ PARTS: Mapping[str, tuple[float, ...]] = {
 
 
 def calls(figures: tuple[float, ...]) -> dict[str, float]:
-    """By the columns of a table of @2 @5 @10 @20, or of @10 @20."""
+    """Return figures by column, for tables of @2 @5 @10 @20 or of @10 @20."""
     return {f"1@{k}": value for k, value in zip(CALLS[-len(figures) :], figures, strict=True)}
 
 
 def printed(features: str, name: Name, dim: int, crowd: bool = False) -> dict[str, float]:
-    """Of Tables 2, 3, 4 and 6, by column; empty where there is nothing."""
+    """Return the figures of Tables 2, 3, 4 and 6 by column; empty if there are none."""
     wide, narrow = AT_64[features].get(name), AT_10[features].get(name)
     if dim == 64 and wide:
         return calls(wide[crowd])
@@ -82,6 +82,6 @@ def printed(features: str, name: Name, dim: int, crowd: bool = False) -> dict[st
 
 
 def gap(features: str, name: Name, dim: int, other: int) -> dict[str, float]:
-    """What Table 4 says of this less stML, each at its own d."""
+    """Return this method minus stML in Table 4, each at its own d."""
     a, b = (printed(features, one, d).get("1@10") for one, d in ((name, dim), (STML, other)))
     return {} if a is None or b is None else {"1@10": round(a - b, 1)}

@@ -1,4 +1,4 @@
-"""002, Table 1: what each projection of CP-mtML does for identity: the shared one, its own, the other task's."""
+"""002, Table 1: identity retrieval with each projection of CP-mtML: shared, own, and the other task's."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +10,9 @@ from papers.cpmtml.fits import CpmtmlFits
 from papers.cpmtml.learners import COUPLED, NEXT, Setting
 from papers.cpmtml.printed_figures import CALLS, PARTS, calls
 from papers.cpmtml.tasks import FER, MOOD
-from papers.harness.lab_fits import ranked_arrays
 from papers.harness.results import figures
-from papers.harness.table_types import Row, Table, Work, WorkOutput
+from papers.harness.run_context import ranked_arrays
+from papers.harness.table_types import Computation, ComputationOutput, Row, Table
 from papers.harness.verdicts import get_verdict
 
 COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
@@ -26,17 +26,19 @@ NOTE = (
 
 @dataclass(frozen=True, eq=False)
 class ProjectionTable:
-    """Read off the fits of Table 2."""
+    """Table 1, from the fits of Table 2."""
 
     fits: CpmtmlFits
 
-    def works(self) -> list[Work]:
-        return [work for setting in self.settings() for work in self._of(setting)]
+    def computations(self) -> list[Computation]:
+        return [computation for setting in self.settings() for computation in self._of(setting)]
 
     def settings(self) -> list[Setting]:
-        """CP-mtML with expression beside."""
+        """Return the settings of CP-mtML with expression as the second task."""
         learners = [
-            one for one in (*COUPLED, *NEXT) if one.aux == MOOD or (one.aux == FER and not self.fits.lab.scope.quick)
+            one
+            for one in (*COUPLED, *NEXT)
+            if one.aux == MOOD or (one.aux == FER and not self.fits.context.scope.quick)
         ]
         return self.fits.possible([Setting(one, "lbp", DIM) for one in learners])
 
@@ -45,35 +47,37 @@ class ProjectionTable:
         title = f"Table 1: which projection does what, for identity, d = {DIM}"
         return Table("table-1", title, header, COLUMNS, rows, notes=[NOTE])
 
-    def _of(self, setting: Setting) -> list[Work]:
-        """One a draw, of a few, each after the fit of its draw."""
-        count = len(self.fits.lab.scope.few_seeds)
-        return [self._work(setting, fit, draw) for draw, fit in enumerate(self.fits.works(setting)[:count])]
+    def _of(self, setting: Setting) -> list[Computation]:
+        """Return one computation for each of a few draws, after the fit of the draw."""
+        count = len(self.fits.context.scope.few_seeds)
+        return [
+            self._computation(setting, fit, draw) for draw, fit in enumerate(self.fits.computations(setting)[:count])
+        ]
 
-    def _work(self, setting: Setting, fit: Work, draw: int) -> Work:
-        def run(folder: Path, progress: Progress) -> WorkOutput:
-            lab = self.fits.lab
-            fitted = lab.result(fit)
-            whole, rows = fitted.arrays["lfw"], lab.photos.rows("lfw", setting.features)
+    def _computation(self, setting: Setting, fit: Computation, draw: int) -> Computation:
+        def run(folder: Path, progress: Progress) -> ComputationOutput:
+            context = self.fits.context
+            fitted = context.result(fit)
+            whole, rows = fitted.arrays["lfw"], context.photos.rows("lfw", setting.features)
             other = Cpmtml.load(fitted.folder / "embedder").embed(rows, setting.learner.aux)
             shared, own = whole[:, :DIM], whole[:, DIM:]
-            split = lab.protocol(f"queries-{draw}")
+            split = context.protocol(f"queries-{draw}")
             parts = {"L0": shared, "L1": own, "L2": other[:, DIM:], WHOLE: whole}
             ranked = [ranked_arrays(rank_protocol(z, split), name) for name, z in parts.items()]
             return {}, {name: array for one in ranked for name, array in one.items()}
 
-        return Work(f"projections of {fit.name}", {"projections of": dict(fit.key)}, 12.0, run)
+        return Computation(f"projections of {fit.name}", {"projections of": dict(fit.key)}, 12.0, run)
 
     def _rows(self, setting: Setting) -> list[Row]:
-        works = self._of(setting)
-        results = self.fits.lab.results(works)
+        computations = self._of(setting)
+        results = self.fits.context.results(computations)
         paper = {name: calls(printed) if setting.learner.aux == MOOD else {} for name, printed in PARTS.items()}
         rows = [
             Row(
                 f"{name}, {setting.learner.title}",
                 figures(results, COLUMNS, name),
                 paper[name],
-                works=works,
+                computations=computations,
                 altered=setting.learner.altered,
             )
             for name in PARTS
@@ -83,7 +87,7 @@ class ProjectionTable:
 
 
 def _cause(row: Row, whole: str) -> str:
-    """Of a part that is worse than printed."""
+    """Explain a part that is worse than in the paper."""
     if row.name.startswith(WHOLE):
         return "see its row in Tables 2 and 6"
     if whole == "worse":

@@ -1,4 +1,4 @@
-"""From the fits of 002 to rows: figures, the paper's, and why what is worse is worse, as far as the figures tell."""
+"""Make rows from the fits of 002: figures, the paper's, and why a row is worse, as far as the figures show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,40 +10,45 @@ from papers.cpmtml.fits import CpmtmlFits
 from papers.cpmtml.learners import COUPLED, NEXT, ONE, TURNED, TURNED_EYE, UNION, WHITENED, Setting
 from papers.cpmtml.printed_figures import WPCA, printed
 from papers.harness.results import ALONE, CROWD, describe_difference, difference, figure, figures
-from papers.harness.table_types import Figure, Row, Work
+from papers.harness.table_types import Computation, Figure, Row
 from papers.harness.verdicts import get_verdict
 
-NO_NETWORK = "the paper's network (AlexNet, 4,096 numbers) cannot be had; MobileFaceNet's figures are its own"
+NO_NETWORK = "the paper's network (AlexNet, 4,096 numbers) is not available; MobileFaceNet's figures are its own"
 FEWER = "{n:,} distractors here, a million in the paper"
 
 
 @dataclass(frozen=True, eq=False)
 class RowBuilder:
-    """Reads rows off the fits of settings, all of which are there."""
+    """Makes rows from finished fits."""
 
     fits: CpmtmlFits
 
     def row(self, setting: Setting, columns: Sequence[str], paper: Mapping[str, float], where: str = ALONE) -> Row:
-        """The figures of one setting."""
-        works = self.fits.works(setting)
-        row = Row(setting.title, figures(self.fits.lab.results(works), columns, where), paper, works=works)
+        """Make the row of one setting."""
+        computations = self.fits.computations(setting)
+        row = Row(
+            setting.title,
+            figures(self.fits.context.results(computations), columns, where),
+            paper,
+            computations=computations,
+        )
         return self.add_verdict(row, [setting], where)
 
     def by_dim(self, name: str, settings: Mapping[int, Setting], where: str = ALONE) -> Row:
-        """1-call@10 of one learner by the d of the table, which is half of its own for stML of 2d."""
+        """Make a row of 1-call@10 by the d of the table, which is half of its own for stML of 2d."""
         shown: dict[str, Figure] = {}
         paper: dict[str, float] = {}
-        works: list[Work] = []
+        computations: list[Computation] = []
         for dim, s in settings.items():
-            here = self.fits.works(s)
-            shown[f"d={dim}"] = figure(self.fits.lab.results(here), "1@10", where)
+            here = self.fits.computations(s)
+            shown[f"d={dim}"] = figure(self.fits.context.results(here), "1@10", where)
             known = printed(s.features, s.learner.printed, s.dim, where == CROWD)
             paper |= {f"d={dim}": known["1@10"]} if known else {}
-            works += here
-        return self.add_verdict(Row(name, shown, paper, works=works), list(settings.values()), where)
+            computations += here
+        return self.add_verdict(Row(name, shown, paper, computations=computations), list(settings.values()), where)
 
     def add_verdict(self, row: Row, settings: Sequence[Setting], where: str) -> Row:
-        """With its verdict. settings: whose figures they are, one or several d of one learner."""
+        """Return the row with its verdict. settings: one or several d of one learner"""
         row = replace(row, altered=settings[0].learner.altered)
         if where == CROWD:
             return self._apart(row)
@@ -52,10 +57,10 @@ class RowBuilder:
         return replace(row, cause=self._cause(row, settings)) if get_verdict(row) == "worse" else row
 
     def _apart(self, row: Row) -> Row:
-        """Beside figures that cannot be compared."""
+        """Mark a row whose figures cannot be compared with the paper's."""
         if not row.paper:
             return row
-        n = len(self.fits.lab.photos.names("distractors"))
+        n = len(self.fits.context.photos.names("distractors"))
         return replace(row, verdict="not possible here", cause=FEWER.format(n=n))
 
     def _cause(self, row: Row, settings: Sequence[Setting]) -> str:
@@ -68,7 +73,7 @@ class RowBuilder:
         return "; ".join([whole, *self._reason(settings[0])])
 
     def start(self, setting: Setting) -> float | None:
-        """How far WPCA of the same d stands from the paper's."""
+        """Return the difference of WPCA at the same d to the paper's."""
         paper = printed(setting.features, WPCA, setting.dim)
         own = replace(setting, learner=WHITENED)
         if not paper or not self.fits.done(own):
@@ -76,7 +81,7 @@ class RowBuilder:
         return _gap(figures(self.fits.results(own), list(paper)), paper)
 
     def _reason(self, setting: Setting) -> list[str]:
-        """What would have been better, where it was tried and is."""
+        """Name an alternative that was tried and is better."""
         one = setting.learner
         if one in COUPLED:
             better, why = NEXT[COUPLED.index(one)], "L0 begins as a copy of L1: begun at the next components it has"
@@ -93,14 +98,14 @@ class RowBuilder:
         return [f"{why} {describe_difference(gain)} at 10"] if gain.difference.low > 0 else []
 
     def less(self, a: Setting, b: Setting, column: str = "1@10", where: str = ALONE) -> Comparison:
-        """a less b on the draws that both have."""
-        first, second = self.fits.works(a), self.fits.works(b)
+        """Compare a with b on their common draws: a - b."""
+        first, second = self.fits.computations(a), self.fits.computations(b)
         n = min(len(first), len(second))
-        one, other = (self.fits.lab.results(side[:n]) for side in (first, second))
+        one, other = (self.fits.context.results(side[:n]) for side in (first, second))
         return difference(one, other, column, where)
 
 
 def _gap(shown: Mapping[str, Figure], paper: Mapping[str, float]) -> float:
-    """Here less the paper, the mean over the columns that both have; 0 without any."""
+    """Return our figures minus the paper's, averaged over common columns; 0 if there are none."""
     both = [shown[c].value - value for c, value in paper.items() if c in shown]
     return float(np.mean(both)) if both else 0.0

@@ -1,4 +1,4 @@
-"""002, section 6.1: how long learning takes, and what a face costs to keep."""
+"""002, section 6.1: the time of learning, and the storage of a face."""
 
 import time
 from dataclasses import dataclass
@@ -10,27 +10,27 @@ from ml.embedders.base import Embedder, Progress, TrainingSet
 from papers.cpmtml.fits import PROTOCOL, CpmtmlFits
 from papers.cpmtml.learners import COUPLED, ONE, TURNED, PaperLearner, Setting
 from papers.harness.results import Values
-from papers.harness.table_types import Figure, Row, Table, Work, WorkOutput
+from papers.harness.table_types import Computation, ComputationOutput, Figure, Row, Table
 
 DIM, BATCH, UPDATES, PEOPLE = 64, 256, 1e6, 7e9
 LEARNERS = (ONE, COUPLED[0], TURNED[0])
 STEPS, QUICK, ROUNDS = 100, 30, 3
-TIME, RATIO, BYTES, WORLD = "CPU s for 10^6 updates", "times stML", "bytes a face", "TB for 7e9 faces"
+TIME, RATIO, BYTES, WORLD = "CPU s for 10^6 updates", "times stML", "bytes per face", "TB for 7e9 faces"
 PAPER = {TIME: 2400.0, RATIO: 2.5, BYTES: 256.0, WORLD: 1.8}
 TWICE = "the paper counts d numbers; CP-mtML compares [L0 x; L1 x], 2d of them"
 
 
 @dataclass(frozen=True, eq=False)
 class SpeedTable:
-    """Learners in turn, so that what slows the machine slows all of them."""
+    """Times the learners in turn, so that other load on the machine slows all of them alike."""
 
     fits: CpmtmlFits
 
-    def works(self) -> list[Work]:
-        steps = QUICK if self.fits.lab.scope.quick else STEPS
+    def computations(self) -> list[Computation]:
+        steps = QUICK if self.fits.context.scope.quick else STEPS
         settings = [Setting(one, "lbp", DIM) for one in LEARNERS]
 
-        def run(folder: Path, progress: Progress) -> WorkOutput:
+        def run(folder: Path, progress: Progress) -> ComputationOutput:
             data = self.fits.data(settings[-1], PROTOCOL)
             rounds: list[list[float]] = []
             for number in range(ROUNDS):
@@ -40,14 +40,14 @@ class SpeedTable:
 
         key = {"paper": "002, 6.1", "dim": DIM, "steps": steps, "learners": [s.learner.title for s in settings]}
         cost = ROUNDS * sum(6.0 + steps * s.step_seconds for s in settings)
-        return [Work("seconds of a step", key, cost, run)]
+        return [Computation("seconds of a step", key, cost, run)]
 
     def table(self) -> Table:
-        """CPU time of the steps alone."""
-        works = self.works()
-        [result] = self.fits.lab.results(works)
+        """Make the table from the CPU time of the steps."""
+        computations = self.computations()
+        [result] = self.fits.context.results(computations)
         took = result.arrays["seconds"]
-        rows = [_row(one, took[:, i], took[:, LEARNERS.index(ONE)], works) for i, one in enumerate(LEARNERS)]
+        rows = [_row(one, took[:, i], took[:, LEARNERS.index(ONE)], computations) for i, one in enumerate(LEARNERS)]
         threads, steps = result.record["threads"], result.record["steps"]
         header = (
             f"LFW, LBP, 9,860 to {DIM} numbers, expression beside. Processor time of {threads} threads together, the "
@@ -55,18 +55,18 @@ class SpeedTable:
             "is better. The paper: 40 minutes for 50,000 pairs on a core of 2.5 GHz. How many updates that was is not "
             "published; it is taken for a million, 2.4 ms each."
         )
-        return Table("timing", "Section 6.1: time and space", header, (TIME, RATIO, BYTES, WORLD), rows)
+        return Table("timing", "Section 6.1: time and storage", header, (TIME, RATIO, BYTES, WORLD), rows)
 
 
-def _row(one: PaperLearner, seconds: Values, single: Values, works: list[Work]) -> Row:
+def _row(one: PaperLearner, seconds: Values, single: Values, computations: list[Computation]) -> Row:
     numbers = 2 * DIM if one.coupled else DIM
     figures = {TIME: _median(seconds * UPDATES / BATCH), RATIO: _median(seconds / single)}
     figures |= {BYTES: Figure(4.0 * numbers), WORLD: Figure(4e-12 * numbers * PEOPLE)}
     if one not in COUPLED:
-        return Row(one.title, figures, works=works)
+        return Row(one.title, figures, computations=computations)
     return Row(
         one.title, figures, PAPER, cause=f"{TWICE}; seconds are of another processor and are not compared",
-        works=works, compared=(RATIO, BYTES), lower_is_better=(RATIO, BYTES),
+        computations=computations, compared=(RATIO, BYTES), lower_is_better=(RATIO, BYTES),
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def _median(values: Values) -> Figure:
 
 
 def _seconds(embedder: Embedder, data: TrainingSet) -> float:
-    """Of a step, without the start: processor time from the first report to the last."""
+    """Return the CPU seconds of a step, without the start: from the first report to the last."""
     marks: list[tuple[int, float]] = []
     embedder.fit(data, progress=lambda step, *_: marks.append((step, time.process_time())))
     (first, begun), (last, ended) = marks[0], marks[-1]

@@ -1,6 +1,6 @@
-"""Descriptors as a fit meets them: whole, or within the principal axes that its maps are sought in anyway.
+"""The descriptors that a fit uses: whole, or projected to the principal axes in which it looks for its maps.
 
-Most of a fit's time goes into those axes, and all fits of one protocol have the same, so they are found once for them.
+Most of a fit's time goes into these axes. They are the same for all fits of a protocol, so they are computed once.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,11 @@ BLOCK = 2048
 
 @dataclass(frozen=True, eq=False)
 class FeatureView:
-    """axes: (r, D) orthonormal, several descriptors weighted so that they vary alike; None where they are met as they
-    are. origin: (r,) where the mean of the sample lies on the axes, from which coordinates are told."""
+    """Descriptors, optionally in coordinates of principal axes.
+
+    axes: (r, D) orthonormal, with several descriptors weighted to equal variance; None: whole descriptors
+    origin: (r,) coordinates of the sample's mean, which are subtracted
+    """
 
     photos: Photos
     features: str
@@ -30,7 +33,7 @@ class FeatureView:
     kept: dict[str, Rows] = field(default_factory=dict)
 
     def rows(self, photo_set: str) -> Rows:
-        """(N, D), or (N, r) coordinates, of all photos of a set."""
+        """Return (N, D) descriptors, or (N, r) coordinates, of all photos of a set."""
         if self.axes is None:
             return self.photos.rows(photo_set, self.features)
         if photo_set not in self.kept:
@@ -42,7 +45,7 @@ class FeatureView:
         return self.photos.blocks(self.features) if self.axes is None else ()
 
     def numbers(self, learned: Mapping[str, NDArray[Any]]) -> int:
-        """How many numbers were learned, counted as they act on whole descriptors."""
+        """Count the learned parameters, as they act on whole descriptors."""
         inside, whole = (1, 1) if self.axes is None else self.axes.shape
         return sum(a.size * whole // inside if a.shape[-1:] == (inside,) else a.size for a in learned.values())
 
@@ -54,7 +57,10 @@ class FeatureView:
 
 
 def view_features(photos: Photos, features: str, training: Ids, embedder: Embedder) -> FeatureView:
-    """For a fit on these places of LFW. Maps of directions need the length of the whole descriptor."""
+    """Return the view for a fit to these photos of LFW.
+
+    Methods that divide rows by their norm need whole descriptors.
+    """
     options = embedder.options()
     axes = options.get("axes")
     plain = not options.get("held_out") and options.get("start") != "learned" and not embedder.normalises_rows

@@ -1,4 +1,4 @@
-"""A chapter's tables as JSON, Markdown and pictures."""
+"""Write the tables of a chapter as JSON, Markdown and plots."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +13,7 @@ from papers.harness.table_types import Plot, Row, Table
 
 
 def make_available_tables(*makes: Callable[[], Table]) -> list[Table]:
-    """The tables all of whose results were computed."""
+    """Make the tables whose results have all been computed; leave out the others."""
     made = []
     for make in makes:
         with suppress(ResultMissing):
@@ -25,9 +25,10 @@ def write_chapter(
     folder: Path, name: str, title: str, command: str, tables: Sequence[Table], store: ResultStore, missing: int = 0,
     *, quick: bool = False,
 ) -> Path:  # fmt: skip
-    """`<name>.json`, `<name>.md`, and an `.svg` a plot. Returns the page, which is made from the JSON alone.
+    """Write `<name>.json`, `<name>.md` and an `.svg` file for each plot. Returns the page, which is made from the JSON.
 
-    missing: how many results are not there; the tables that need them are left out. quick: it says that it is.
+    missing: number of results that are not computed; tables that need them are left out
+    quick: whether to mark the page as a quick run
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = {
@@ -55,14 +56,14 @@ def _plot_json(plot: Plot) -> dict[str, Any]:
 
 
 def _row_json(row: Row, store: ResultStore) -> dict[str, Any]:
-    results = [store.get(w) for w in row.works]
+    results = [store.get(w) for w in row.computations]
     return {
         "name": row.name,
         "figures": {column: asdict(f) for column, f in row.figures.items()},
         "paper": dict(row.paper),
         **pages.verdict_fields(row),
         "about": dict(row.about),
-        "works": {"count": len(row.works), **_in_common([w.key for w in row.works])},
+        "works": {"count": len(row.computations), **_in_common([w.key for w in row.computations])},
         "commits": sorted({r.record["commit"] for r in results}),
         "dates": sorted({r.record["date"] for r in results}),
         "seconds": sum(r.record["seconds"] for r in results),
@@ -70,7 +71,7 @@ def _row_json(row: Row, store: ResultStore) -> dict[str, Any]:
 
 
 def _in_common(keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What they say, each thing once; a list of what they say where they differ."""
+    """Merge several keys: one value for each name, or a list of values if they differ."""
     values: dict[str, list[Any]] = {}
     for key in keys:
         for name, value in key.items():

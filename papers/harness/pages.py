@@ -1,4 +1,4 @@
-"""A results page from its JSON alone: verdicts by today's rule, Markdown, and the pictures whose curves it keeps."""
+"""Write a results page from its JSON: verdicts by the current rule, Markdown, and plots whose curves the JSON keeps."""
 
 import json
 import math
@@ -18,12 +18,11 @@ DEFAULTS: Mapping[str, Any] = {
     "verdict": None, "altered": "", "differences": [], "claim": "", "compared": [], "lower_is_better": [],
     "tolerance": 1.0,
 }  # fmt: skip
-"""The fields of a row that its verdict follows from, besides figures, the paper's and steps. The JSON leaves out what
-is as here."""
+"""The fields of a row that determine its verdict, besides figures and steps. The JSON omits these default values."""
 
 
 def verdict_fields(row: Row) -> Json:
-    """What the JSON keeps of a row so that it can be judged again: `judged_by`, `fit_steps`, `verdict`, `reason`."""
+    """Return what the JSON stores of a row so that it can be judged again: `judged_by`, `fit_steps`, `verdict`, ..."""
     fields = {name: getattr(row, name) for name in DEFAULTS}
     fields = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     judgement = judge(row)
@@ -37,7 +36,7 @@ def verdict_fields(row: Row) -> Json:
 
 
 def row_of(kept: Json) -> Row:
-    """A row as its JSON has it, without the works that it was computed from."""
+    """Restore a row from its JSON, without the computations behind it."""
     figures = {column: _figure(one) for column, one in kept["figures"].items()}
     return Row(
         kept["name"], figures, kept["paper"], cause=kept["cause"], fit_steps=kept["fit_steps"], **kept["judged_by"]
@@ -45,7 +44,7 @@ def row_of(kept: Json) -> Row:
 
 
 def judge_again(content: Json) -> Json:
-    """The content of a results JSON with every verdict computed anew."""
+    """Return the content of a results JSON with all verdicts recomputed."""
     tables = [
         {**table, "rows": [row | verdict_fields(row_of(row)) for row in table["rows"]]} for table in content["tables"]
     ]
@@ -53,9 +52,9 @@ def judge_again(content: Json) -> Json:
 
 
 def rewrite(path: Path) -> Path:
-    """Judges `<name>.json` again and writes it, its page `<name>.md`, and the pictures whose curves it keeps.
+    """Recompute the verdicts of `<name>.json`, and write it, its page `<name>.md`, and the plots whose curves it keeps.
 
-    Returns the page. Needs neither data nor the store of results.
+    Returns the page. Needs neither data nor stored results.
     """
     content = judge_again(json.loads(path.read_text()))
     save(path, content)
@@ -65,13 +64,13 @@ def rewrite(path: Path) -> Path:
 
 
 def save(path: Path, content: Json) -> None:
-    """Writes the JSON and the page beside it."""
+    """Write the JSON, and the page beside it."""
     path.write_text(json.dumps(_without_nan(content), indent=1) + "\n")
     path.with_suffix(".md").write_text(page(content))
 
 
 def page(content: Json) -> str:
-    """The Markdown page of a results JSON."""
+    """Return the Markdown page of a results JSON."""
     head = f"# {content['title']}\n\n`{content['command']}`, {content['date']}, {content['machine']}"
     head += f", commit {content['commit']}.\n"
     if content.get("quick"):
@@ -82,7 +81,7 @@ def page(content: Json) -> str:
 
 
 def shown(figure: Figure) -> str:
-    """`41.6 ± 1.3 [39.8, 43.2]`: ± over draws, [95 %]."""
+    """Format a figure as `41.6 ± 1.3 [39.8, 43.2]`: ± SD over draws, [95 % interval]."""
     spread = "" if math.isnan(figure.sd) else f" ± {figure.sd:.1f}"
     interval = "" if math.isnan(figure.low) else f" [{figure.low:.1f}, {figure.high:.1f}]"
     return f"{figure.value:.1f}{spread}{interval}"
@@ -118,7 +117,7 @@ def _figure(kept: Json) -> Figure:
 
 
 def _without_nan(content: Any) -> Any:
-    """JSON has no NaN."""
+    """Replace NaN, which JSON lacks, by null."""
     if isinstance(content, dict):
         return {k: _without_nan(v) for k, v in content.items()}
     if isinstance(content, list | tuple):

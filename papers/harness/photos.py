@@ -1,4 +1,4 @@
-"""The photo sets of the experiments, and what is computed from their faces once: crops and features."""
+"""The photo sets of the experiments, and their crops and features, which are computed once."""
 
 import json
 import tarfile
@@ -29,7 +29,7 @@ MOBILEFACENET = "models/mobilefacenet_112_128d.onnx"
 
 @dataclass(frozen=True)
 class PhotoArchive:
-    """A tar of photos; the first folder of a name is what is known of it."""
+    """A tar file of photos. The first folder in a photo's name is its label."""
 
     path: Path
 
@@ -60,7 +60,7 @@ class Photos:
         return self._cut(photo_set)[0]
 
     def crops(self, photo_set: str, kind: CropKind) -> Crops:
-        """Memory-mapped, in the order of `names`."""
+        """Return the crops of a set, memory-mapped, in the order of `names`."""
         return self._cut(photo_set)[1][kind]
 
     def has(self, photo_set: str) -> bool:
@@ -68,19 +68,19 @@ class Photos:
 
     @property
     def has_model(self) -> bool:
-        """Whether MobileFaceNet is there."""
+        """Whether the MobileFaceNet model is available."""
         return (self.data / MOBILEFACENET).exists()
 
     def rows(self, photo_set: str, features: str) -> Rows:
-        """(N, D) float32, in the order of `names`; the descriptors of several features side by side."""
+        """Return (N, D) float32 descriptors, in the order of `names`; several features are concatenated."""
         return _joined(self, photo_set, features)
 
     def blocks(self, features: str) -> tuple[int, ...]:
-        """The width of each of the features."""
+        """Return the width of each feature."""
         return tuple(self.recipe(one).dim for one in features.split("+"))
 
     def recipe(self, feature: str) -> Recipe:
-        """Raises typer.BadParameter where what it needs is not there."""
+        """Return the recipe of a feature. Raises typer.BadParameter if a file that it needs is missing."""
         name = feature.removesuffix(MIRRORED)
         options: dict[str, object] = {} if name == feature else {"mirrored": True}
         if name == MODEL:

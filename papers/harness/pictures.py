@@ -1,4 +1,4 @@
-"""Plots as SVG files that are the same bytes for the same figures."""
+"""Draw plots as SVG files. Equal figures give equal bytes."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from papers.harness.table_types import Curves, Plot
 
 
 def draw(plot: Plot, path: Path) -> None:
-    """Draws a plot to an SVG file."""
+    """Draw a plot to an SVG file."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -24,7 +24,7 @@ def draw(plot: Plot, path: Path) -> None:
 
 
 def line_plot(name: str, alt: str, lines: Curves) -> Plot:
-    """A plot of curves that the JSON keeps, a panel beside the other; the legend stands in the first."""
+    """Make a plot of curves that the JSON keeps, with panels side by side and the legend in the first."""
 
     def draw_lines(axes: Any) -> None:
         panels = np.atleast_1d(axes)

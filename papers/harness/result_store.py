@@ -1,4 +1,4 @@
-"""What was computed, kept under the hash of what it was computed from: an interrupted run goes on where it was."""
+"""Store results under the hash of their keys, so that an interrupted run continues where it stopped."""
 
 import hashlib
 import json
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 
 from ml.embedders.base import Progress, ignore_progress
 from ml.errors import Corrupt
-from papers.harness.table_types import Result, Work
+from papers.harness.table_types import Computation, Result
 
 FACTS, ARRAYS, TIMES, LOCKS = "facts.json", "arrays.npz", "times.json", "locks"
 
 
 class ResultMissing(Corrupt):
-    """A result that was asked for before it was computed."""
+    """A result was requested before it was computed."""
 
 
 class ResultArrays(Mapping[str, NDArray[Any]]):
-    """Those of a result, each read when it is asked for: a table of ranks needs none of the embeddings."""
+    """The arrays of a result, each read on demand: a table of ranks does not need the embeddings."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,48 +50,48 @@ class ResultArrays(Mapping[str, NDArray[Any]]):
 
 
 class ResultStore:
-    """A folder of results, one folder each, whole or not there. The folder can be deleted at any time.
+    """A folder with one folder per result, written atomically. It can be deleted at any time.
 
-    Several processes may fill it at once.
+    Several processes can use it at once.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def has(self, work: Work) -> bool:
-        return (self._at(work) / FACTS).exists()
+    def has(self, computation: Computation) -> bool:
+        return (self._at(computation) / FACTS).exists()
 
-    def get(self, work: Work) -> Result:
-        """Raises NotThere, and Corrupt where it cannot be read."""
-        folder = self._at(work)
-        if not self.has(work):
-            raise ResultMissing(f"{work.name} was not computed, or its result was deleted")
+    def get(self, computation: Computation) -> Result:
+        """Return a result. Raises ResultMissing, and Corrupt if it cannot be read."""
+        folder = self._at(computation)
+        if not self.has(computation):
+            raise ResultMissing(f"{computation.name} was not computed, or its result was deleted")
         try:
             record = json.loads((folder / FACTS).read_text())
             return Result(record, ResultArrays(folder / ARRAYS), folder)
         except (OSError, ValueError) as error:
-            raise Corrupt(f"the result of {work.name} cannot be read ({error}); delete {folder.name}") from error
+            raise Corrupt(f"the result of {computation.name} cannot be read ({error}); delete {folder.name}") from error
 
-    def do(self, work: Work, progress: Progress = ignore_progress) -> Result:
-        """Computes it, unless it is there."""
-        if not self.has(work):
+    def do(self, computation: Computation, progress: Progress = ignore_progress) -> Result:
+        """Return the result of a computation; run it if it is missing."""
+        if not self.has(computation):
             part = self.folder / f".{uuid4().hex}"
             part.mkdir()
             try:
-                self._compute(work, part, progress)
-                part.rename(self._at(work))
+                self._compute(computation, part, progress)
+                part.rename(self._at(computation))
             finally:
                 shutil.rmtree(part, ignore_errors=True)
-        return self.get(work)
+        return self.get(computation)
 
     @contextmanager
-    def claim(self, work: Work) -> Iterator[bool]:
-        """Claim the works of its group, without waiting. Yields False where another process has claimed them.
+    def claim(self, computation: Computation) -> Iterator[bool]:
+        """Claim the computations of its group, without waiting. Yields False where another process has claimed them.
 
         The claim ends with the block, and with the process at the latest.
         """
-        lock = FileLock(self.folder / LOCKS / _digest(work.group), blocking=False)
+        lock = FileLock(self.folder / LOCKS / _digest(computation.group), blocking=False)
         try:
             claimed = lock.acquire()
         except Timeout:
@@ -100,30 +100,30 @@ class ResultStore:
         with claimed:
             yield True
 
-    def seconds(self, work: Work) -> float | None:
-        """How long a work of its kind took here, the last time."""
+    def seconds(self, computation: Computation) -> float | None:
+        """Return how long a computation of this kind took here the last time."""
         times = self.folder / TIMES
-        seconds = json.loads(times.read_text()).get(_digest(work.kind)) if times.exists() else None
+        seconds = json.loads(times.read_text()).get(_digest(computation.kind)) if times.exists() else None
         return None if seconds is None else float(seconds)
 
-    def _compute(self, work: Work, part: Path, progress: Progress) -> None:
+    def _compute(self, computation: Computation, part: Path, progress: Progress) -> None:
         started, cpu = time.monotonic(), time.process_time()
-        record, arrays = work.run(part, progress)
+        record, arrays = computation.run(part, progress)
         took = time.monotonic() - started
         stamped = {"seconds": took, "cpu_seconds": time.process_time() - cpu, **stamp()}
         np.savez(part / ARRAYS, **arrays)  # type: ignore[arg-type]
-        (part / FACTS).write_text(json.dumps({**record, **stamped, "key": work.key}, indent=1, default=float))
-        self._remember(work, took)
+        (part / FACTS).write_text(json.dumps({**record, **stamped, "key": computation.key}, indent=1, default=float))
+        self._remember(computation, took)
 
-    def _remember(self, work: Work, seconds: float) -> None:
+    def _remember(self, computation: Computation, seconds: float) -> None:
         path = self.folder / TIMES
         times = json.loads(path.read_text()) if path.exists() else {}
         new = path.with_suffix(f".{uuid4().hex}")
-        new.write_text(json.dumps(times | {_digest(work.kind): round(seconds, 2)}))
+        new.write_text(json.dumps(times | {_digest(computation.kind): round(seconds, 2)}))
         new.rename(path)
 
-    def _at(self, work: Work) -> Path:
-        return self.folder / _digest(work.key)
+    def _at(self, computation: Computation) -> Path:
+        return self.folder / _digest(computation.key)
 
 
 def _digest(key: str | Mapping[str, Any]) -> str:
@@ -131,7 +131,7 @@ def _digest(key: str | Mapping[str, Any]) -> str:
 
 
 def stamp() -> dict[str, str]:
-    """When, by which code, on what a result was made."""
+    """Return the date, commit and machine of a result."""
     return {"date": datetime.now(UTC).date().isoformat(), "commit": _commit(), "machine": _machine()}
 
 

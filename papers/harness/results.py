@@ -1,4 +1,4 @@
-"""From what works found to the figures of a table, in percent, each with its interval."""
+"""Compute the figures of a table from results: in percent, each with its interval."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,20 +22,20 @@ ALONE, CROWD = "alone", "crowd"
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """What one draw's queries found: relevant ranks and whose each query is."""
+    """The queries of one draw: the ranks of their relevant faces, and their people."""
 
     ranks: tuple[Ids, ...]
     people: Values
 
     @classmethod
     def of(cls, result: Result, where: str = ALONE) -> "Queries":
-        """where: ALONE or CROWD, with all distractors."""
+        """Read the queries from a result. where: ALONE (no distractors) or CROWD (all distractors)"""
         ends = np.cumsum(result.arrays[f"{where}_counts"])[:-1]
         parts = np.split(result.arrays[f"{where}_ranks"].astype(np.int64), ends)
         return cls(tuple(parts), result.arrays[f"{where}_people"])
 
     def values(self, column: str) -> Values:
-        """(Q,) of `mAP` or `n@K` (n-call@K; `1@10` is 1-call@10), 0..1, NaN where nothing is relevant."""
+        """Return (Q,) values of `mAP` or `n@K` (n-call@K; `1@10` is 1-call@10), 0..1, NaN without relevant faces."""
         if column == "mAP":
             return np.array([average_precision(r) for r in self.ranks])
         n, k = (int(part) for part in column.split("@"))
@@ -43,7 +43,7 @@ class Queries:
 
 
 def figure(results: Sequence[Result], column: str, where: str = ALONE) -> Figure:
-    """Of one system over its draws: the mean, the interval by bootstrap over people, all draws of one together."""
+    """Compute the mean over draws, and its bootstrap interval over people, with all draws of a person together."""
     draws = [Queries.of(r, where) for r in results]
     values = [d.values(column) for d in draws]
     mean = bootstrap_mean(np.concatenate(values), np.concatenate([d.people for d in draws]))
@@ -60,14 +60,17 @@ def percent(interval: Interval, sd: float = float("nan"), draws: int = 1) -> Fig
 
 
 def difference(a: Sequence[Result], b: Sequence[Result], column: str, where: str = ALONE) -> Comparison:
-    """a less b on the same queries of the same draws (0..1): `difference` with its interval, p by permutation."""
+    """Compare a with b on the same queries of the same draws: a - b (0..1) with its interval, and p by permutation."""
     first, second = ([Queries.of(r, where) for r in side] for side in (a, b))
     x, y = (np.concatenate([q.values(column) for q in side]) for side in (first, second))
     return compare(x, y, np.concatenate([q.people for q in first]))
 
 
 def describe_difference(comparison: Comparison) -> str:
-    """`+1.2 [+0.3, +2.1], p 0.01`, in points; with `, no difference shown` where the interval covers 0."""
+    """Format a difference in points, such as `+1.2 [+0.3, +2.1], p 0.01`.
+
+    `, no difference shown` is appended if the interval covers 0.
+    """
     one = comparison.difference
     unclear = "" if side_of_zero(percent(one)) else f", {NO_DIFFERENCE}"
     return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}], p {comparison.p:.2g}{unclear}"
@@ -76,10 +79,11 @@ def describe_difference(comparison: Comparison) -> str:
 def verified(
     folds: Sequence[Result], pairs: Sequence[VerificationPairs], people: Ids, judges: Sequence[Result] = ()
 ) -> Verification:
-    """Over LFW's folds: each judged under its own model.
+    """Measure verification over LFW's folds, each with its own model.
 
-    judges: of folds 0 and 1, 2 and 3, ..., a fit that saw neither, under which the pairs of either give the other its
-    threshold; without them it is the one that is best on the other nine, under the fold's own model.
+    judges: for folds 0 and 1, for 2 and 3, ..., the result of a fit that saw neither. Under it, the pairs of each of
+        the two folds give the threshold of the other. Without judges, the threshold is the best one on the nine other
+        folds under the fold's own model.
     """
     every = np.cumsum([0, *(len(p.same) for p in pairs)])
     position = {tuple(pair): i for i, pair in enumerate(np.concatenate([p.index for p in pairs]).tolist())}
@@ -99,7 +103,7 @@ def verified(
 def accuracy(
     folds: Sequence[Result], pairs: Sequence[VerificationPairs], people: Ids, judges: Sequence[Result] = ()
 ) -> Figure:
-    """Of `verified`. The interval resamples people; sd is over folds."""
+    """Return the accuracy of `verified` as a figure. The interval resamples people; sd is over folds."""
     verification = verified(folds, pairs, people, judges)
     return Figure(
         100 * verification.accuracy.mean,

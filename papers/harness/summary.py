@@ -1,6 +1,6 @@
-"""The figures of the reader's page: what was learned, beside an unlearned baseline of the same size, in one row.
+"""Write the summary page: each learned result beside an unlearned baseline of the same size.
 
-Read from the JSON of the chapters, so that no figure is typed. The page is `README.md` in the folder of the JSON.
+All figures are read from the JSON of the chapters. The page is `README.md` in the folder of the JSON.
 """
 
 import json
@@ -23,7 +23,7 @@ Chapters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class BaselineGap:
-    """Learned less unlearned. paired: the words of a paired test where the chapter has one."""
+    """The difference between a learned result and its baseline. paired: the text of a paired test, if there is one"""
 
     learned: Figure
     unlearned: Figure
@@ -38,7 +38,7 @@ class BaselineGap:
 
     @property
     def overlap(self) -> bool:
-        """Whether the 95 % intervals overlap, or one of them is not known."""
+        """Whether the 95 % intervals overlap, or one of them is unknown."""
         ends = (self.learned.low, self.learned.high, self.unlearned.low, self.unlearned.high)
         if any(math.isnan(end) for end in ends):
             return True
@@ -46,10 +46,10 @@ class BaselineGap:
 
 
 def write_figures(folder: Path) -> Path | None:
-    """Writes the tables of figures into the reader's page, between its two marks.
+    """Write the tables of figures into the summary page, between its two markers, and return its path.
 
-    None, and nothing is written, where the page or its marks are not there, or the JSON of a chapter or one of the rows
-    is missing, as after a run of one chapter or without the network.
+    Returns None, and writes nothing, if the page or its markers are missing, or if the JSON of a chapter or one of the
+    rows is missing, as after a run of a single chapter or without the network.
     """
     page = folder / "README.md"
     names = {ref.chapter for section in SECTIONS for row in section.rows for ref in row.refs}
@@ -67,12 +67,12 @@ def write_figures(folder: Path) -> Path | None:
 
 
 def figures(chapters: Chapters, sections: Sequence[SummarySection] = SECTIONS) -> str:
-    """The tables as Markdown. Raises KeyError where a chapter lacks a row that is named here."""
+    """Return the tables as Markdown. Raises KeyError if a chapter lacks one of the rows."""
     return "".join(_section(chapters, section) for section in sections)
 
 
 def compare(chapters: Chapters, row: SummaryRow) -> BaselineGap | None:
-    """None where no baseline of the same size was measured."""
+    """Compare a row with its baseline; None if no baseline of the same size was measured."""
     if row.unlearned is None:
         return None
     table = _table(chapters, row.learned)
@@ -82,7 +82,7 @@ def compare(chapters: Chapters, row: SummaryRow) -> BaselineGap | None:
 
 
 def read(chapters: Chapters, ref: FigureRef) -> Figure:
-    """The figure that a reference names. Raises KeyError."""
+    """Read the figure that a reference names. Raises KeyError."""
     rows = {row["name"]: row for row in _table(chapters, ref)["rows"]}
     kept = rows[ref.row]["figures"][ref.column]
     numbers: dict[str, Any] = {name: math.nan if value is None else value for name, value in kept.items()}

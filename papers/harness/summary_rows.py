@@ -1,4 +1,4 @@
-"""Which figures stand on the reader's page, and where in the JSON of the chapters each is read."""
+"""The figures of the summary page, and where in the JSON of the chapters each is found."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ KINDS = {KNOWN: "closed set", NEVER: "never seen"}
 
 @dataclass(frozen=True)
 class FigureRef:
-    """A figure: chapter (the name of its JSON), table, row and column."""
+    """A reference to a figure: chapter (the name of its JSON), table, row and column."""
 
     chapter: str
     table: str
@@ -20,9 +20,11 @@ class FigureRef:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A row of the page. unlearned: a baseline of as many numbers, None where none was measured; baseline: what it
-    is, or why there is none; note: how the chapter's note begins that has the paired difference; part: what stands
-    before it in a note of several."""
+    """A row of the page.
+
+    unlearned: a baseline with as many numbers; None if none was measured; baseline: its name, or why there is none
+    note: beginning of the chapter's note with the paired difference; part: text before it in a note with several
+    """
 
     name: str
     learned: FigureRef
@@ -38,7 +40,7 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class SummarySection:
-    """whole: unlearned descriptors of full size, by name, told below the table."""
+    """A section of the page. whole: unlearned descriptors of full size by name, listed below the table"""
 
     title: str
     rows: Sequence[SummaryRow]
@@ -61,7 +63,7 @@ def _smaller(dim: int) -> list[SummaryRow]:
 
 
 def _whole() -> list[SummaryRow]:
-    """64 learned numbers against all 128 of the network, in pairs."""
+    """Return the rows that compare 64 learned numbers with all 128 of the network, paired."""
     return [
         SummaryRow(
             f"64 numbers against its own 128, {who}", _cnn("learned, 64, as chosen", f"{kind}: mAP"),
@@ -90,7 +92,10 @@ def _two_sides(descriptor: str) -> SummaryRow:
 
 
 def _pairs(size: str, way: str) -> SummaryRow:
-    """With 1,000 pairs of any two faces or fewer nothing can be learned, so that way is the unlearned baseline."""
+    """Return a row for labelled pairs.
+
+    From 1,000 or fewer pairs of any two faces nothing can be learned, so there they are the unlearned baseline.
+    """
     base = FigureRef("beyond", "labels", "no labels: WPCA-cosine of the first 2,000 faces, d = 128")
     nothing_learned = way == "suggested" and size in ("200", "1,000")
     note, part = ("Suggested less any two faces, mAP, paired:", size) if nothing_learned else ("", "")
@@ -173,13 +178,13 @@ SECTIONS = (
     SummarySection(
         "A second task beside identity, LBP: 1-call@10",
         [
-            _coupled("stML, 64 numbers", "stML, 64 numbers a face", 64),
-            _coupled("stML, 128 numbers", "stML, 128 numbers a face", 128),
-            _coupled("CP-mtML as printed (expression), 128 numbers", "CP-mtML (expression), 128 numbers a face", 128),
-            _coupled("CP-mtML as printed (age), 128 numbers", "CP-mtML (age), 128 numbers a face", 128),
+            _coupled("stML, 64 numbers", "stML, 64 numbers per face", 64),
+            _coupled("stML, 128 numbers", "stML, 128 numbers per face", 128),
+            _coupled("CP-mtML as printed (expression), 128 numbers", "CP-mtML (expression), 128 numbers per face", 128),
+            _coupled("CP-mtML as printed (age), 128 numbers", "CP-mtML (age), 128 numbers per face", 128),
             _coupled(
                 "CP-mtML, altered: L0 from the next components (age), 128 numbers",
-                "CP-mtML, L0 from the next components (age), 128 numbers a face", 128,
+                "CP-mtML, L0 from the next components (age), 128 numbers per face", 128,
             ),
         ],
     ),

@@ -1,4 +1,4 @@
-"""What a table is made of: works, whose results are kept, and rows that are read off them."""
+"""The types of a table: computations, whose results are stored, and rows that are made from results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,18 +10,19 @@ from numpy.typing import NDArray
 from ml.embedders.base import Progress
 
 Declared = Literal["not possible here", "ours"]
-"""What a table may say of a row by itself; every other verdict is computed (`verdicts.judge`)."""
+"""Verdicts that a table may set itself; all others are computed (`verdicts.judge`)."""
 Sign = Literal["", "above", "below"]
-"""On which side of 0 a difference lies."""
+"""The sign of a difference."""
 TOLERANCE = 1.0
-"""Points within which a figure reproduces the paper's though its interval does not hold it."""
+"""A figure within this many points reproduces the paper's, even if its interval does not contain it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a work found. record: plain JSON; arrays: by name; folder: where both lie, with what else it wrote there.
+    """The result of a computation.
 
-    facts also hold `seconds`, `cpu_seconds`, `date`, `commit` and `machine`, told by the store.
+    record: values for JSON, to which the store adds `seconds`, `cpu_seconds`, `date`, `commit` and `machine`
+    arrays: by name; folder: where both are stored, with other files that the computation wrote
     """
 
     record: dict[str, Any]
@@ -29,43 +30,43 @@ class Result:
     folder: Path
 
 
-WorkOutput = tuple[dict[str, Any], dict[str, NDArray[Any]]]
-"""Facts and arrays, as a work returns them."""
+ComputationOutput = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+"""The record and the arrays that a computation returns."""
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
-    """One thing to compute, a few minutes long at most where that can be: what is interrupted starts again with it.
+class Computation:
+    """Something to compute, in a few minutes if possible, because an interrupted computation starts anew.
 
-    name: as the bar shows it
-    key: plain JSON that names everything the result follows from; two works of one key are the same work
-    seconds: guessed on the machine of docs/research/measurements.md; once it was done here, its own time counts
-    kind: works that cost alike, by which the guess is corrected
-    run: run(folder, progress) -> facts and arrays; it may keep files in the folder. Called once, then never again
+    name: shown in the progress bar
+    key: values for JSON that determine the result; computations with equal keys are the same
+    seconds: estimate for the machine of docs/research/measurements.md; a measured time replaces it
+    run: run(folder, progress) returns the record and the arrays; it may write files to the folder
     """
 
     name: str
     key: Mapping[str, Any]
     seconds: float
-    run: Callable[[Path, Progress], WorkOutput]
+    run: Callable[[Path, Progress], ComputationOutput]
 
     @property
     def kind(self) -> str:
-        """Its key without what is drawn by chance: works that differ by the draw alone take as long."""
+        """The key without protocol, seed and fold: computations of one kind take about the same time."""
         return repr(sorted((k, str(v)) for k, v in self.key.items() if k not in ("protocol", "seed", "fold")))
 
     @property
     def group(self) -> str:
-        """Works that share most of what they need: one process does them, one after the other."""
+        """Computations of one group share most of their input, so one process runs them in sequence."""
         shared = [k for k in ("features", "protocol", "fold") if k in self.key]
         return repr([(k, str(self.key[k])) for k in shared]) if "features" in shared else repr(self.key)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean with what is known of its spread; in the unit that the table's header names.
+    """A mean and its spread, in the unit that the table's header states.
 
-    low, high: 95 %, by bootstrap over the people of the queries unless the table says otherwise; sd: over draws
+    low, high: 95 % interval, by bootstrap over the people of the queries unless the table says otherwise
+    sd: standard deviation over draws; low, high and sd are NaN if unknown
     """
 
     value: float
@@ -77,19 +78,19 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """figures, paper: by column; what the paper does not print is left out.
+    """A row of a table. figures, paper: values by column; `paper` lacks what the paper does not print.
 
-    verdict: "not possible here" where the paper's data or network is not to be had; None where the rule decides
-    (`verdicts.judge`)
-    cause: why it is worse, or not possible, or what else is to be known
-    about: data, protocol files, options: what the JSON says besides
-    altered: how the method differs from what the paper prints; empty where it does not
-    differences: the columns that are paired differences and by which the row is judged
-    claim: the sign of these differences that the paper states in words, where it prints no figure
-    compared: the columns that are compared with the paper's; without any, all that the paper prints
-    lower_is_better: the columns in which a smaller figure is a better one
-    tolerance: distance in the unit of the column within which a figure counts as the paper's
-    fit_steps: steps taken by the iterative fits behind the row; None: read from the options of its works
+    verdict: "not possible here" if the paper's data or network is not available; None if the rule decides
+        (`verdicts.judge`)
+    cause: why the row is worse or not possible, or other remarks
+    about: data, protocol files and options, for the JSON
+    altered: how the method differs from the paper's; empty if it does not
+    differences: the columns that are paired differences, by which the row is judged
+    claim: the sign of these differences that the paper states in words, if it prints no figure
+    compared: the columns that are compared with the paper's; empty: all that the paper prints
+    lower_is_better: the columns in which a smaller figure is better
+    tolerance: distance, in the unit of the column, within which a figure counts as the paper's
+    fit_steps: steps of the iterative fits behind the row; None: read from the options of its computations
     """
 
     name: str
@@ -98,7 +99,7 @@ class Row:
     verdict: Declared | None = None
     cause: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
-    works: Sequence[Work] = ()
+    computations: Sequence[Computation] = ()
     altered: str = ""
     differences: Sequence[str] = ()
     claim: Sign = ""
@@ -110,7 +111,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves of a picture: y by panel and name, x being 1, 2, 3, ..."""
+    """The curves of a plot: y values by panel and name; x is 1, 2, 3, ..."""
 
     panels: Mapping[str, Mapping[str, Sequence[float]]]
     xlabel: str
@@ -119,9 +120,10 @@ class Curves:
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture `<name>.svg`. draw(axes) draws on matplotlib axes, (rows x columns) of them; alt: what it shows.
+    """A plot, stored as `<name>.svg`.
 
-    lines: the curves, where the JSON keeps them so that the picture can be drawn from it again
+    alt: alternative text; draw: draws on an array of matplotlib axes, (rows x columns)
+    lines: the curves, if the JSON keeps them so that the plot can be redrawn
     """
 
     name: str
@@ -134,7 +136,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Table:
-    """header: data, protocol, draws, unit, and what stands in for what the paper used."""
+    """A table. header: data, protocol, draws, unit, and what replaces the paper's data"""
 
     name: str
     title: str
@@ -147,25 +149,26 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Chapter:
-    """A paper's tables.
+    """The tables of a paper.
 
-    works: all that is known to be needed; asked again after each is done, so that what one found may bring others
-    tables: called once none is missing
-    guessed: works that others will bring, with what they wait for guessed: they count in the cost and are never done
+    computations: returns all that are known to be needed; called again after each one, because a result can determine
+        further computations
+    tables: makes the tables once nothing is missing
+    guessed: returns computations that will be needed later, with guessed options; they only count in the estimate
     """
 
     name: str
     title: str
-    works: Callable[[], Sequence[Work]]
+    computations: Callable[[], Sequence[Computation]]
     tables: Callable[[], Sequence[Table]]
-    guessed: Callable[[], Sequence[Work]] = tuple
+    guessed: Callable[[], Sequence[Computation]] = tuple
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How much is asked for.
+    """The scope of a run.
 
-    draws: of the queries, with LBP at d = 32; few_draws: for what is dearer; quick: a look in minutes, not the paper
+    draws: draws of the queries for LBP at d = 32; few_draws: for slower fits; quick: whether to run for minutes only
     """
 
     draws: int = 10

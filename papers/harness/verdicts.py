@@ -31,14 +31,14 @@ SIDES = {1: "above", 0: "at", -1: "below"}
 
 @dataclass(frozen=True)
 class ReasonedVerdict:
-    """verdict, and in words why; the reason is empty where the verdict says it all."""
+    """A verdict and its reason, which is empty if the verdict needs none."""
 
     verdict: Verdict
     reason: str = ""
 
 
 def judge(row: Row) -> ReasonedVerdict:
-    """The verdict of a row by the rule of this module."""
+    """Judge a row by the rule of this module."""
     if 0 in fit_steps(row):
         return ReasonedVerdict("nothing learned", NO_STEP)
     unclear = [column for column in row.differences if side_of_zero(row.figures[column]) == 0]
@@ -55,32 +55,32 @@ def judge(row: Row) -> ReasonedVerdict:
 
 
 def get_verdict(row: Row) -> Verdict:
-    """The verdict alone."""
+    """Return the verdict of a row without its reason."""
     return judge(row).verdict
 
 
 def side_of_zero(difference: Figure) -> int:
-    """1: the interval lies above 0; -1: below; 0: it covers 0, or the difference is exactly 0 or has no interval."""
+    """Return 1 if the interval lies above 0, -1 if below, 0 if it covers 0, or if the difference is 0 or has none."""
     if difference.value == 0:
         return 0
     return int(difference.low > 0) - int(difference.high < 0)
 
 
 def compare_with_paper(row: Row) -> dict[str, int]:
-    """By column that is compared: 0 where the figure is the paper's, 1 where it is better, -1 where it is worse."""
+    """Return, for each compared column, 0 if the figure equals the paper's, 1 if it is better, -1 if it is worse."""
     columns = [c for c in row.compared or row.paper if c in row.paper and c in row.figures]
     return {c: _sign(row, row.figures[c], row.paper[c], c in row.lower_is_better) for c in columns}
 
 
 def fit_steps(row: Row) -> list[int]:
-    """How many steps the iterative fits behind a row took, each number once; empty where none counts its steps."""
+    """Return the numbers of steps of the iterative fits behind a row, each once; empty if no fit counts its steps."""
     if row.fit_steps is not None:
         return list(row.fit_steps)
-    return list(dict.fromkeys(steps for work in row.works for steps in _steps_in(work.key)))
+    return list(dict.fromkeys(steps for computation in row.computations for steps in _steps_in(computation.key)))
 
 
 def _steps_in(key: Any) -> list[int]:
-    """The `steps` of all `options` in a key, which may hold the keys of other works."""
+    """Return the `steps` of all `options` in a key, which may contain the keys of other computations."""
     if isinstance(key, Mapping):
         own = key.get("options")
         steps = [own["steps"]] if isinstance(own, Mapping) and "steps" in own else []
@@ -91,7 +91,7 @@ def _steps_in(key: Any) -> list[int]:
 
 
 def _judge_difference(row: Row) -> ReasonedVerdict:
-    """Of differences all of whose intervals are clear of 0."""
+    """Judge differences whose intervals all exclude 0."""
     sides = {side_of_zero(row.figures[column]) for column in row.differences}
     if len(sides) > 1:
         return ReasonedVerdict("mixed", "not of one sign")
@@ -140,7 +140,7 @@ def _sign(row: Row, figure: Figure, paper: float, lower_is_better: bool) -> int:
 
 
 def _beside_paper(row: Row) -> str:
-    """On which side of the printed figures an altered method's lie: for orientation, not a verdict."""
+    """Say on which side of the printed figures those of an altered method lie. This is not a verdict."""
     signs = set(compare_with_paper(replace(row, lower_is_better=())).values())
     if not signs:
         return ""

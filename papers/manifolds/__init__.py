@@ -1,1 +1,1 @@
-"""001, two manifolds."""
+"""Tables of 001: The Tale of Two Manifolds."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Chapter, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Chapter, Computation, Table
 from papers.manifolds.digits_table import DigitExperiment
 from papers.manifolds.end_to_end_table import EndToEndExperiment, quoted
 from papers.manifolds.experiment import Experiment
@@ -19,27 +19,29 @@ HEADER = (
 )
 
 
-def chapter(lab: Lab) -> Chapter:
-    parts: list[Experiment] = [DigitExperiment(lab), FiveLayerExperiment(lab)]
-    if lab.photos.has("celeba") and not lab.scope.quick:
-        parts += [FrozenNetworkExperiment(lab), EndToEndExperiment(lab)]
+def chapter(context: RunContext) -> Chapter:
+    parts: list[Experiment] = [DigitExperiment(context), FiveLayerExperiment(context)]
+    if context.photos.has("celeba") and not context.scope.quick:
+        parts += [FrozenNetworkExperiment(context), EndToEndExperiment(context)]
 
-    def works() -> list[Work]:
-        return [work for part in parts for work in part.works()]
+    def computations() -> list[Computation]:
+        return [computation for part in parts for computation in part.computations()]
 
     def tables() -> Sequence[Table]:
         made = [table for part in parts for table in part.tables()]
         return [
-            gains([trial for part in parts for trial in part.trials()], lab.scope.quick),
+            gains([trial for part in parts for trial in part.trials()], context.scope.quick),
             *made[:2],
             quoted(),
             *made[2:],
         ]
 
-    return Chapter("manifolds", "Two manifolds (001)", works, tables)
+    return Chapter("manifolds", "Two manifolds (001)", computations, tables)
 
 
 def gains(trials: Sequence[HeadComparison], quick: bool) -> Table:
     rows = [trial.row(head) for trial in trials for head in COMPARED]
     notes = ["A quick look leaves out unseen people (tables 3 to 5): their photos alone take minutes."] if quick else []
-    return Table("manifolds-gains", "The geometries against the plain layer", HEADER, ("gain",), rows, notes=notes)
+    return Table(
+        "manifolds-gains", "Gains of the geometries over the plain layer", HEADER, ("gain",), rows, notes=notes
+    )

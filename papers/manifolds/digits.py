@@ -1,4 +1,4 @@
-"""001, Table 2 and Figure 1: one layer 784 -> 20 on digits, judged by the nearest neighbour."""
+"""001, Table 2 and Figure 1: one layer 784 -> 20 on digits, evaluated by the nearest neighbour."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ml.embedders.base import Progress
 from ml.layers.base import random_start
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Work, WorkOutput
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, ComputationOutput
 from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, flattened, shape
 from papers.manifolds.head_training import (
     HeadTrainingData,
@@ -36,11 +36,11 @@ def lesson(digits: DigitSet, taught: Tensor) -> HeadTrainingData:
     )
 
 
-def choice(lab: Lab, head: str, epochs: int) -> Work:
-    """Facts: `errors` by rate, on an inner split of split 0."""
+def choice(context: RunContext, head: str, epochs: int) -> Computation:
+    """Choose the rate. Record: `errors` by rate, on an inner split of split 0."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        digits = read(lab.photos.data)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        digits = read(context.photos.data)
         taught, tested = split_digits(len(digits.values), 0, True)
 
         def error(rate: float) -> float:
@@ -51,28 +51,30 @@ def choice(lab: Lab, head: str, epochs: int) -> Work:
         return {"errors": sweep_rates(head, error)}, {}
 
     key = {"paper": "001", "what": "digits, inner", "head": head, "rates": list(RATES[head]), "epochs": epochs}
-    return Work(f"digits, the rate of {head}", key, 0.08 * epochs * len(RATES[head]), run)
+    return Computation(f"digits, the rate of {head}", key, 0.08 * epochs * len(RATES[head]), run)
 
 
-def learned(lab: Lab, head: str, rate: float, epochs: int, seed: int) -> Work:
-    """Facts: axes, scale, loss. Arrays: `wrong` (Q,), `wrong_flat` with all axes of one weight, `asked` (Q,) which
-    digits these are, `matrix` (784, 20)."""
+def learned(context: RunContext, head: str, rate: float, epochs: int, seed: int) -> Computation:
+    """Train a head. Record: axes, scale, loss.
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        digits = read(lab.photos.data)
+    Arrays: `wrong` (Q,), `wrong_flat` (Q,) with all axes weighted equally, `asked` (Q,) the digits, `matrix` (784, 20)
+    """
+
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        digits = read(context.photos.data)
         taught, tested = split_digits(len(digits.values), seed, False)
         matrix, record = _learned(digits, taught, plan(head, rate, epochs, len(taught), seed), progress)
         return record, _judged(digits, matrix, taught, tested)
 
     key = {"paper": "001", "what": "digits", "epochs": epochs, "plan": plan(head, rate, 0, 0, seed).key}
-    return Work(f"digits, {head}, split {seed}", key, 0.15 * epochs, run)
+    return Computation(f"digits, {head}, split {seed}", key, 0.15 * epochs, run)
 
 
-def baseline(lab: Lab, name: str, epochs: int, seed: int) -> Work:
-    """Without labels: principal components, an auto-encoder, the pixels as they are, or where the layers start."""
+def baseline(context: RunContext, name: str, epochs: int, seed: int) -> Computation:
+    """Evaluate without labels: principal components, an auto-encoder, the pixels, or the start of the layers."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        digits = read(lab.photos.data)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        digits = read(context.photos.data)
         taught, tested = split_digits(len(digits.values), seed, False)
         if name == "pixels":
             return {}, {"wrong": digits.wrong(digits.pixels, taught, tested), "asked": tested.numpy()}
@@ -80,14 +82,14 @@ def baseline(lab: Lab, name: str, epochs: int, seed: int) -> Work:
         return shape(matrix), _judged(digits, matrix, taught, tested)
 
     key = {"paper": "001", "what": "digits", "head": name, "epochs": epochs if name == "ae" else 0, "seed": seed}
-    return Work(f"digits, {name}, split {seed}", key, 0.1 * epochs if name == "ae" else 2.0, run)
+    return Computation(f"digits, {name}, split {seed}", key, 0.1 * epochs if name == "ae" else 2.0, run)
 
 
-def epoch_times(lab: Lab, rates: Mapping[str, float], rounds: int) -> Work:
-    """Facts: `ratios`, the CPU time of an epoch over that of the plain layer, one a round, of each head and of "ae"."""
+def epoch_times(context: RunContext, rates: Mapping[str, float], rounds: int) -> Computation:
+    """Time epochs. Record: `ratios`, the CPU time of each head and of "ae" over that of the plain layer, by round."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        digits = read(lab.photos.data)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        digits = read(context.photos.data)
         taught = split_digits(len(digits.values), 0, False)[0]
         start, data = random_start(PIXELS, DIM), lesson(digits, taught)
         steps: dict[str, Step] = {
@@ -98,18 +100,18 @@ def epoch_times(lab: Lab, rates: Mapping[str, float], rounds: int) -> Work:
         return {"ratios": measure_overheads(steps, "plain", len(taught) // BATCH, rounds)}, {}
 
     key = {"paper": "001", "what": "digits, epochs' times", "rates": dict(rates), "rounds": rounds}
-    return Work("digits, epochs' times", key, 0.7 * (rounds + 1), run)
+    return Computation("digits, epochs' times", key, 0.7 * (rounds + 1), run)
 
 
-def scatter(lab: Lab, kept: Mapping[str, Work], points: int) -> Work:
-    """t-SNE (scikit-learn) of tested digits of one split. Arrays: (points, 2) by name, `values` (points,)."""
+def scatter(context: RunContext, kept: Mapping[str, Computation], points: int) -> Computation:
+    """Compute t-SNE of test digits. Arrays: (points, 2) by name, `values` (points,)."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
         from sklearn.manifold import TSNE  # a second to load, for one picture
 
-        digits, maps, values = read(lab.photos.data), {}, np.empty(0, np.int64)
-        for at, (name, work) in enumerate(kept.items()):
-            arrays = lab.result(work).arrays
+        digits, maps, values = read(context.photos.data), {}, np.empty(0, np.int64)
+        for at, (name, computation) in enumerate(kept.items()):
+            arrays = context.result(computation).arrays
             some = arrays["asked"][:points]
             z = digits.pixels[some] @ torch.from_numpy(arrays["matrix"])
             maps[name] = TSNE(2, init="pca", random_state=0).fit_transform(z.numpy()).astype(np.float32)
@@ -118,7 +120,7 @@ def scatter(lab: Lab, kept: Mapping[str, Work], points: int) -> Work:
         return {}, {**maps, "values": values}
 
     key = {"paper": "001", "what": "t-SNE", "of": {n: dict(w.key) for n, w in kept.items()}, "points": points}
-    return Work("t-SNE of the digits", key, 0.006 * points * len(kept), run)
+    return Computation("t-SNE of the digits", key, 0.006 * points * len(kept), run)
 
 
 def _learned(

@@ -1,19 +1,19 @@
-"""001, Table 2 and Figure 1, from what the works on digits found."""
+"""001, Table 2 and Figure 1, from the results on digits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.harness.lab_fits import Lab
 from papers.harness.results import percent
-from papers.harness.table_types import Declared, Plot, Row, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, Declared, Plot, Row, Table
 from papers.manifolds import digits, head_comparison
 from papers.manifolds.experiment import SAME, Experiment, flat
 from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
 from papers.manifolds.head_layers import HEADS
 
-COLUMNS = ("error", "less than Conv's", "error, axes alike", "axes", "epoch")
+COLUMNS = ("error", "reduction from Conv", "error, equal axes", "axes", "epoch")
 ERRORS = {"ae": 11.13, "plain": 14.84, "qconv": 9.93, "stiefel": 9.75}
 SECONDS = {"ae": 10.5, "plain": 12.1, "qconv": 12.3, "stiefel": 12.4}
 GAINS = {"qconv": 14.84 - 9.93, "stiefel": 14.84 - 9.75}
@@ -22,12 +22,12 @@ TITLES = {
 }  # fmt: skip
 SHOWN = ("ae", "plain", "qconv", "stiefel")
 HEADER = (
-    "MNIST's 10,000 test digits, since the training file is not to be had here: a drawn half teaches, the other half "
+    "MNIST's 10,000 test digits, since the training file is not available here: a drawn half teaches, the other half "
     "is tested ({seeds}); the paper has 60,000 and 10,000. 784 -> 20, N = 100, tau = 1, {epochs} epochs of 50 batches, "
     "pixels brought to unit length, {rates}. Error of the nearest neighbour in percent, ± over splits, [95 %, "
-    "bootstrap over digits]; less than Conv's: paired, in points; axes alike: the same directions, all of one weight; "
-    "axes: how many of the 20 distances are made of (exp of the entropy of M's eigenvalues); epoch: CPU time in "
-    "percent of Conv's, in turns in one run, [quartiles]."
+    "bootstrap over digits]; reduction from Conv: paired, in points; equal axes: the same directions, all of one "
+    "weight; axes: how many of the 20 distances are made of (exp of the entropy of M's eigenvalues); epoch: CPU time "
+    "in percent of Conv's, in turns in one run, [quartiles]."
 )
 INVERSE = (
     "qConv, inverse metric: Tr(xi G theta') is left alone by rotations as the paper's Tr(xi G^-1 theta') is; its "
@@ -38,16 +38,16 @@ INVERSE = (
 class DigitExperiment(Experiment):
     """Table 2 and Figure 1.
 
-    sizes: epochs, rounds in which they are timed, points of the picture
+    sizes: epochs, rounds of timing, points of the plot
     """
 
     sizes: ClassVar = {True: (20, 3, 500), False: (100, 7, 2000)}
 
-    def __init__(self, lab: Lab) -> None:
-        super().__init__(lab)
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
         self.epochs, self.rounds, self.points = self.sizes[self.quick]
 
-    def chosen_works(self) -> list[Work]:
+    def chosen_computations(self) -> list[Computation]:
         return [*flat(self._learned), *flat(self._baselines), self._times, self._scatter]
 
     def tables(self) -> Sequence[Table]:
@@ -59,15 +59,15 @@ class DigitExperiment(Experiment):
         return [Table("manifolds-table-2", "Table 2: one layer on digits", header, COLUMNS, rows, plots, self._notes())]
 
     def trials(self) -> Sequence[HeadComparison]:
-        works = self._learned
-        results = {head: self.lab.results(works[head]) for head in HEADS}
+        computations = self._learned
+        results = {head: self.context.results(computations[head]) for head in HEADS}
         own, alike = (head_comparison.of_heads(results, one, "asked") for one in (right, right_flat))
         return [
             HeadComparison(
                 "digits",
                 own,
                 head_comparison.likeness(results),
-                works,
+                computations,
                 alike,
                 GAINS,
                 head_comparison.measure_matrix_gap(results, "qconv"),
@@ -75,43 +75,47 @@ class DigitExperiment(Experiment):
         ]
 
     @property
-    def choices(self) -> dict[str, Work]:
-        return {head: digits.choice(self.lab, head, self.epochs) for head in HEADS}
+    def choices(self) -> dict[str, Computation]:
+        return {head: digits.choice(self.context, head, self.epochs) for head in HEADS}
 
     @property
     def _seeds(self) -> range:
-        return self.lab.scope.seeds
+        return self.context.scope.seeds
 
     @property
-    def _learned(self) -> dict[str, list[Work]]:
+    def _learned(self) -> dict[str, list[Computation]]:
         known = self.known
-        return {h: [digits.learned(self.lab, h, r, self.epochs, s) for s in self._seeds] for h, r in known.items()}
+        return {h: [digits.learned(self.context, h, r, self.epochs, s) for s in self._seeds] for h, r in known.items()}
 
     @property
-    def _baselines(self) -> dict[str, list[Work]]:
-        return {name: [digits.baseline(self.lab, name, self.epochs, s) for s in self._seeds] for name in TITLES}
+    def _baselines(self) -> dict[str, list[Computation]]:
+        return {name: [digits.baseline(self.context, name, self.epochs, s) for s in self._seeds] for name in TITLES}
 
     @property
-    def _times(self) -> Work:
-        return digits.epoch_times(self.lab, self.known, self.rounds)
+    def _times(self) -> Computation:
+        return digits.epoch_times(self.context, self.known, self.rounds)
 
     @property
-    def _scatter(self) -> Work:
-        first = {name: works[0] for name, works in {**self._baselines, **self._learned}.items() if name in SHOWN}
-        return digits.scatter(self.lab, first, self.points)
+    def _scatter(self) -> Computation:
+        first = {
+            name: computations[0]
+            for name, computations in {**self._baselines, **self._learned}.items()
+            if name in SHOWN
+        }
+        return digits.scatter(self.context, first, self.points)
 
-    def _row(self, name: str, title: str, works: Mapping[str, Sequence[Work]]) -> Row:
-        results, conv = self.lab.results(works[name]), self.lab.results(self._learned["plain"])
+    def _row(self, name: str, title: str, computations: Mapping[str, Sequence[Computation]]) -> Row:
+        results, conv = self.context.results(computations[name]), self.context.results(self._learned["plain"])
         own = PairedScores.of(results, right, "asked")
         figures = {"error": head_comparison.reversed_figure(own.figure)}
         if name != "plain":
-            figures["less than Conv's"] = percent(own.over(PairedScores.of(conv, right, "asked")).difference)
+            figures["reduction from Conv"] = percent(own.over(PairedScores.of(conv, right, "asked")).difference)
         if name != "pixels":
-            figures["error, axes alike"] = head_comparison.reversed_figure(
+            figures["error, equal axes"] = head_comparison.reversed_figure(
                 PairedScores.of(results, right_flat, "asked").figure
             )
             figures["axes"] = head_comparison.mean_axes(results)
-        ratios = self.lab.result(self._times).record["ratios"].get(name)
+        ratios = self.context.result(self._times).record["ratios"].get(name)
         if ratios:
             figures["epoch"] = head_comparison.middle(ratios)
         paper = (
@@ -121,11 +125,11 @@ class DigitExperiment(Experiment):
         verdict: Declared | None = "not possible here" if paper else None
         cause = f"5,000 other digits teach, not MNIST's 60,000; PCA-20, unlearned, errs in {pca:.1f} %" if paper else ""
         about = {"data": "MNIST t10k", "rate": self.known.get(name), "epochs": self.epochs, "splits": len(results)}
-        return Row(title, figures, paper, verdict, cause, about, works[name])
+        return Row(title, figures, paper, verdict, cause, about, computations[name])
 
     def _notes(self) -> list[str]:
         fine = digits.plan("stiefel", 0.0, 0, 0).fine
-        means = {name: self._error(works) for name, works in {**self._baselines, **self._learned}.items()}
+        means = {name: self._error(computations) for name, computations in {**self._baselines, **self._learned}.items()}
         first = min(HEADS, key=lambda head: means[head])
         return [
             f"{self.describe_rates()}; of Stiefel's S, by RMSProp, {fine:g}.",
@@ -135,11 +139,11 @@ class DigitExperiment(Experiment):
             f"{means[first]:.1f} %.",
         ]
 
-    def _error(self, works: Sequence[Work]) -> float:
-        return 100 - 100 * float(PairedScores.of(self.lab.results(works), right, "asked").means.mean())
+    def _error(self, computations: Sequence[Computation]) -> float:
+        return 100 - 100 * float(PairedScores.of(self.context.results(computations), right, "asked").means.mean())
 
     def _scattered(self) -> Plot:
-        arrays = self.lab.result(self._scatter).arrays
+        arrays = self.context.result(self._scatter).arrays
 
         def draw(axes: Any) -> None:
             for at, name in zip(axes.flat, SHOWN, strict=True):
@@ -150,10 +154,10 @@ class DigitExperiment(Experiment):
         return Plot("manifolds-figure-1", "t-SNE of digits under AE, Conv, qConv and Stiefel", draw, 2, 2)
 
     def _curves(self) -> Plot:
-        """Why heads differ: the spectrum of M; and whether the rate is the reason, where several were tried."""
+        """Plot the spectrum of M by head, and the error by rate, to show why heads differ."""
         spectra = {h: self._spectrum(self._learned[h][0]) for h in HEADS}
         choices = {} if self.quick else self.choices
-        tried = {h: self.lab.result(w).record["errors"] for h, w in choices.items() if h != "rmsprop"}
+        tried = {h: self.context.result(w).record["errors"] for h, w in choices.items() if h != "rmsprop"}
 
         def draw(axes: Any) -> None:
             for head, share in spectra.items():
@@ -167,10 +171,10 @@ class DigitExperiment(Experiment):
 
         return Plot("manifolds-spectrum", "eigenvalues of M by head, and error by rate", draw, 1, 2)
 
-    def _spectrum(self, work: Work) -> list[float]:
-        strength = np.linalg.svd(self.lab.result(work).arrays["matrix"], compute_uv=False) ** 2
+    def _spectrum(self, computation: Computation) -> list[float]:
+        strength = np.linalg.svd(self.context.result(computation).arrays["matrix"], compute_uv=False) ** 2
         return [float(s) for s in strength / strength.sum()]
 
 
-def _of(works: Mapping[str, Sequence[Work]]) -> list[Work]:
-    return [work for group in works.values() for work in group]
+def _of(computations: Mapping[str, Sequence[Computation]]) -> list[Computation]:
+    return [computation for group in computations.values() for computation in group]

@@ -1,4 +1,4 @@
-"""001, Tables 3 to 5 end to end: a small network that has learned a little goes on with a head behind it."""
+"""001, Tables 3 to 5 end to end: a small, briefly trained network is trained further with a head."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from ml.cnn_training.train import train
 from ml.descriptors.common.networks import NETS, features, pictures
 from ml.embedders.base import Progress
 from ml.types import Crops, Ids
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Work, WorkOutput
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, ComputationOutput
 from papers.manifolds.frozen_network import find_principal_axes
 from papers.manifolds.head_layers import HeadTraining
 from papers.manifolds.head_training import HeadTrainingData, train_head
@@ -26,19 +26,19 @@ from papers.manifolds.people_split import PeopleSplit, measure_separation, split
 NET, DIM = "light", 64
 MARGIN, BATCH, EACH, FINE = 0.5, 64, 2, 1e-4
 SEEN = 1000
-"""Photos whose features' axes a head starts with."""
+"""Photos from whose features the initial axes of a head are computed."""
 
 
 def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
     return HeadTraining(head, rate, steps, MARGIN, FINE, BATCH, EACH, seed)
 
 
-def begun(lab: Lab, steps: int, min_photos: int) -> Work:
-    """A light net taught by pairs: where all heads start end to end. Its folder holds the net; judged as it is."""
+def begun(context: RunContext, steps: int, min_photos: int) -> Computation:
+    """Train a light network by pairs, from which all heads start; it is stored in the result's folder."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        split = split_people(lab.photos, min_photos)
-        photographs = LabelledCrops(lab.photos.crops("celeba", "colour")[split.taught], split.people)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        split = split_people(context.photos, min_photos)
+        photographs = LabelledCrops(context.photos.crops("celeba", "colour")[split.taught], split.people)
         recipe = CnnRecipe(NET, "pairs", hours=0, steps=steps, batch=BATCH, every=1e6)
         group = ProcessGroup(0, 1, torch.device("cpu"))
         train(
@@ -46,30 +46,30 @@ def begun(lab: Lab, steps: int, min_photos: int) -> Work:
             trained="for measuring alone",
             report=lambda training: progress(training.state.step, steps, {"loss": training.state.loss}),
         )  # fmt: skip
-        return measure_separation(features(_net(folder), _load_query_crops(lab, split)).numpy(), split)
+        return measure_separation(features(_net(folder), _load_query_crops(context, split)).numpy(), split)
 
     key = {**_key("begun", min_photos), "net": NET, "head": "pairs", "steps": steps}
-    return Work("a light net begins", key, 40 + 0.8 * steps, run)
+    return Computation("a light net begins", key, 40 + 0.8 * steps, run)
 
 
-def end_to_end(lab: Lab, first: Work, training: HeadTraining, min_photos: int) -> Work:
-    """The net of `begun` goes on with a head behind it."""
+def end_to_end(context: RunContext, first: Computation, training: HeadTraining, min_photos: int) -> Computation:
+    """Train the network of `begun` further, with a head."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        split, net = split_people(lab.photos, min_photos), _net(lab.result(first).folder)
-        crops = lab.photos.crops("celeba", "colour")
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        split, net = split_people(context.photos, min_photos), _net(context.result(first).folder)
+        crops = context.photos.crops("celeba", "colour")
 
         def look(indices: Ids, draw: torch.Generator) -> Tensor:
             return augment(pictures(torch.from_numpy(np.array(crops[split.taught[indices]]))), draw)
 
         axes = find_principal_axes(features(net, crops[split.taught[:: max(1, len(split.taught) // SEEN)]]), DIM)
         layer, like = train_head(HeadTrainingData(split.people, look), net, axes, training, progress)
-        rows = features(net, _load_query_crops(lab, split)) @ layer.matrix.detach()
+        rows = features(net, _load_query_crops(context, split)) @ layer.matrix.detach()
         record, arrays = measure_separation(rows.numpy(), split)
         return record | like, arrays
 
     key = {**_key("end to end", min_photos), "first": dict(first.key), "dim": DIM, "plan": training.key}
-    return Work(f"end to end, {training.head}, seed {training.seed}", key, 60 + 0.9 * training.steps, run)
+    return Computation(f"end to end, {training.head}, seed {training.seed}", key, 60 + 0.9 * training.steps, run)
 
 
 def _key(what: str, min_photos: int) -> dict[str, Any]:
@@ -82,5 +82,5 @@ def _net(folder: Path) -> nn.Module:
     return net.train(False)
 
 
-def _load_query_crops(lab: Lab, split: PeopleSplit) -> Crops:
-    return np.asarray(lab.photos.crops("lfw", "colour")[split.queries])
+def _load_query_crops(context: RunContext, split: PeopleSplit) -> Crops:
+    return np.asarray(context.photos.crops("lfw", "colour")[split.queries])

@@ -1,9 +1,9 @@
-"""001, Tables 3 to 5 end to end, and the paper's own figures, whose photos are not here."""
+"""001, Tables 3 to 5 end to end, and the paper's own figures, whose photos are not available."""
 
 from collections.abc import Sequence
 
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Row, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, Row, Table
 from papers.manifolds import end_to_end
 from papers.manifolds.experiment import SAME, Experiment, flat
 from papers.manifolds.frozen_network_table import COLUMNS, FrozenNetworkExperiment, choices, describe_data, row, trial
@@ -38,61 +38,60 @@ QUOTED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, ...]]]] = {
         {"Trip-SH": (89.5, 66.7, 82.4), "qConv": (89.3, 68.5, 82.9), "Stiefel": (89.9, 69.2, 83.1)},
     ),
 }
-NO_PHOTOS = "its photos and an Inception network are not to be had here; people stand in, in the next tables"
+NO_PHOTOS = "its photos and an Inception network are not available here; people stand in, in the next tables"
 
 
 class EndToEndExperiment(Experiment):
-    """A small net and its head, taught together.
-
-    first: steps by pairs; steps: with a head
-    """
+    """A small network and its head, trained together. first: steps by pairs; steps: steps with a head"""
 
     first, steps = 500, 120
 
-    def __init__(self, lab: Lab) -> None:
-        super().__init__(lab)
-        self.seeds = range(min(2, len(lab.scope.few_seeds)))
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.seeds = range(min(2, len(context.scope.few_seeds)))
 
     @property
-    def choices(self) -> dict[str, Work]:
+    def choices(self) -> dict[str, Computation]:
         return {
             h: w
-            for h, w in choices(self.lab, FrozenNetworkExperiment.steps, FrozenNetworkExperiment.min_photos).items()
+            for h, w in choices(self.context, FrozenNetworkExperiment.steps, FrozenNetworkExperiment.min_photos).items()
             if h in HEADS_HERE
         }
 
-    def chosen_works(self) -> list[Work]:
-        return [self._begun, *(flat(self._learned) if self.lab.store.has(self._begun) else [])]
+    def chosen_computations(self) -> list[Computation]:
+        return [self._begun, *(flat(self._learned) if self.context.store.has(self._begun) else [])]
 
     def tables(self) -> Sequence[Table]:
-        header = describe_data(self.lab, FrozenNetworkExperiment.min_photos) + WHOLE.format(
+        header = describe_data(self.context, FrozenNetworkExperiment.min_photos) + WHOLE.format(
             first=self.first, batch=end_to_end.BATCH, steps=self.steps, dim=end_to_end.DIM, fine=end_to_end.FINE
         )
-        works = self._learned
-        rows = [row("where it begins, 128 numbers", self.lab, [self._begun])]
-        rows += [row(HEADS[head].title, self.lab, works[head], works["plain"]) for head in works]
+        computations = self._learned
+        rows = [row("where it begins, 128 numbers", self.context, [self._begun])]
+        rows += [
+            row(HEADS[head].title, self.context, computations[head], computations["plain"]) for head in computations
+        ]
         title = "Tables 3 to 5, with people: end to end"
         return [Table("manifolds-whole", title, header, COLUMNS, rows, notes=[f"{self.describe_rates()}.", SAME])]
 
     def trials(self) -> Sequence[HeadComparison]:
-        return [trial("end to end, R@1", self.lab, self._learned)]
+        return [trial("end to end, R@1", self.context, self._learned)]
 
     @property
-    def _begun(self) -> Work:
-        return end_to_end.begun(self.lab, self.first, FrozenNetworkExperiment.min_photos)
+    def _begun(self) -> Computation:
+        return end_to_end.begun(self.context, self.first, FrozenNetworkExperiment.min_photos)
 
     @property
-    def _learned(self) -> dict[str, list[Work]]:
+    def _learned(self) -> dict[str, list[Computation]]:
         plans = {h: [end_to_end.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
         first = self._begun
         return {
-            h: [end_to_end.end_to_end(self.lab, first, plan, FrozenNetworkExperiment.min_photos) for plan in group]
+            h: [end_to_end.end_to_end(self.context, first, plan, FrozenNetworkExperiment.min_photos) for plan in group]
             for h, group in plans.items()
         }
 
 
 def quoted() -> Table:
-    """What the paper prints, of which nothing can be computed here."""
+    """Return the paper's figures, which cannot be reproduced here."""
     rows = [
         Row(f"{data}: {name}", {}, dict(zip(columns, figures, strict=True)), "not possible here", NO_PHOTOS)
         for data, (columns, figures_by_method) in QUOTED.items()

@@ -1,10 +1,10 @@
-"""What the experiments of 001 share as parts of its chapter: rates that are chosen first, then the fits."""
+"""The base of the experiments of 001: rates are chosen first, then the heads are fitted."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, Table
 from papers.manifolds.head_comparison import HeadComparison
 from papers.manifolds.head_layers import HEADS, QUICK, best
 
@@ -15,23 +15,23 @@ SAME = (
 
 
 class Experiment(ABC):
-    """Works, and once they are done tables and what the heads gain."""
+    """An experiment: its computations, tables, and comparisons of the heads."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab, self.quick = lab, lab.scope.quick
+    def __init__(self, context: RunContext) -> None:
+        self.context, self.quick = context, context.scope.quick
 
-    def works(self) -> list[Work]:
+    def computations(self) -> list[Computation]:
         choices = [] if self.quick else [*self.choices.values()]
-        return choices if self.rates is None else [*choices, *self.chosen_works()]
+        return choices if self.rates is None else [*choices, *self.chosen_computations()]
 
     @property
     @abstractmethod
-    def choices(self) -> dict[str, Work]:
-        """By head; facts `errors` by rate."""
+    def choices(self) -> dict[str, Computation]:
+        """Return the computations that choose the rate, by head. Record: `errors` by rate."""
 
     @abstractmethod
-    def chosen_works(self) -> list[Work]:
-        """Asked for once all rates are chosen."""
+    def chosen_computations(self) -> list[Computation]:
+        """Return the computations with the chosen rates. Called once all rates are chosen."""
 
     @abstractmethod
     def tables(self) -> Sequence[Table]: ...
@@ -41,12 +41,14 @@ class Experiment(ABC):
 
     @property
     def rates(self) -> dict[str, float] | None:
-        """By head; None until all are chosen."""
+        """The rate of each head; None until all are chosen."""
         if self.quick:
             return {head: QUICK[head] for head in self.choices}
-        if not all(self.lab.store.has(work) for work in self.choices.values()):
+        if not all(self.context.store.has(computation) for computation in self.choices.values()):
             return None
-        return {head: best(self.lab.result(work).record["errors"]) for head, work in self.choices.items()}
+        return {
+            head: best(self.context.result(computation).record["errors"]) for head, computation in self.choices.items()
+        }
 
     @property
     def known(self) -> dict[str, float]:
@@ -56,16 +58,16 @@ class Experiment(ABC):
 
     @property
     def how(self) -> str:
-        """How rates were come by, for a header."""
-        return "rates as they come" if self.quick else "each head's rate chosen among five on an inner split"
+        """How the rates were chosen, for a header."""
+        return "default rates" if self.quick else "each head's rate chosen among five on an inner split"
 
     def describe_rates(self) -> str:
-        """The rates, and which fits went astray at them, for a note."""
+        """Describe the rates, and the fits that diverged, for a note."""
         rates = "Rates: " + ", ".join(f"{HEADS[head].title} {rate:g}" for head, rate in self.known.items())
-        ends = {w.name: self.lab.result(w).record.get("astray") for w in self.chosen_works()}
+        ends = {w.name: self.context.result(w).record.get("astray") for w in self.chosen_computations()}
         astray = ", ".join(f"{name} (step {end:,})" for name, end in ends.items() if end)
-        return rates + (f". Went astray, and are judged as they were shortly before: {astray}" if astray else "")
+        return rates + (f". Diverged, and are evaluated at their last finite state: {astray}" if astray else "")
 
 
-def flat(works: Mapping[str, Sequence[Work]]) -> list[Work]:
-    return [work for group in works.values() for work in group]
+def flat(computations: Mapping[str, Sequence[Computation]]) -> list[Computation]:
+    return [computation for group in computations.values() for computation in group]

@@ -1,4 +1,4 @@
-"""001's STL10 experiment with people in place of its ten classes: a network of five layers, taught whole."""
+"""001's STL10 experiment with people as classes: a network of five layers, trained as a whole."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from ml.embedders.base import Progress
 from ml.evaluation.protocols import number_people
 from ml.layers.base import random_start
 from ml.types import Ids
-from papers.harness.lab_fits import Lab
 from papers.harness.photos import Photos
-from papers.harness.table_types import Work, WorkOutput
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, ComputationOutput
 from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, flattened
 from papers.manifolds.head_training import (
     HeadTrainingData,
@@ -35,13 +35,13 @@ MARGIN, BATCH, EACH, FINE = 1.0, 100, 5, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class PersonClasses:
-    """pictures: (N, 3, SIDE, SIDE) from -1 to 1 of people with enough photos; people: (N,) whose each is, from 0."""
+    """People with enough photos. pictures: (N, 3, SIDE, SIDE) from -1 to 1; people: (N,) from 0"""
 
     pictures: Tensor
     people: Ids
 
     def sides(self, seed: int) -> tuple[Ids, Ids]:
-        """Of each person's photos half are tested, the smaller half; the others teach."""
+        """Split each person's photos into training and test halves; the test half is the smaller one."""
         draw, test_parts = np.random.default_rng(seed), []
         for person in range(int(self.people.max()) + 1):
             own = draw.permutation(np.flatnonzero(self.people == person))
@@ -55,7 +55,7 @@ class PersonClasses:
 
 @lru_cache(maxsize=2)
 def classes(photos: Photos, photo_set: str, min_photos: int) -> PersonClasses:
-    """The people of a photo set with `min_photos` photos or more."""
+    """Load the people of a photo set with `min_photos` photos or more."""
     people = number_people(photos.names(photo_set))
     kept = np.flatnonzero(np.bincount(people)[people] >= min_photos)
     crops = photos.crops(photo_set, "colour")
@@ -80,11 +80,11 @@ def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
     return HeadTraining(head, rate, steps, MARGIN, FINE, BATCH, EACH, seed)
 
 
-def choice(lab: Lab, photo_set: str, min_photos: int, head: str, steps: int) -> Work:
-    """Facts: `errors` by rate, of a half of what teaches split 0."""
+def choice(context: RunContext, photo_set: str, min_photos: int, head: str, steps: int) -> Computation:
+    """Choose the rate. Record: `errors` by rate, on half of the training side of split 0."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        classes_of_set = classes(lab.photos, photo_set, min_photos)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        classes_of_set = classes(context.photos, photo_set, min_photos)
         inner = classes_of_set.of(classes_of_set.sides(0)[0])
 
         def error(rate: float) -> float:
@@ -95,28 +95,31 @@ def choice(lab: Lab, photo_set: str, min_photos: int, head: str, steps: int) -> 
         return {"errors": sweep_rates(head, error)}, {}
 
     key = _key(photo_set, min_photos, "inner") | {"head": head, "rates": list(RATES[head]), "steps": steps}
-    return Work(f"five layers, {photo_set}, the rate of {head}", key, 0.1 * steps * len(RATES[head]), run)
+    return Computation(f"five layers, {photo_set}, the rate of {head}", key, 0.1 * steps * len(RATES[head]), run)
 
 
-def learned(lab: Lab, photo_set: str, min_photos: int, training: HeadTraining) -> Work:
-    """Facts: what `train_head` says. Arrays: `wrong` (Q,), `wrong_flat` with all axes of one weight, `asked` (Q,)
-    places,
-    `whose` (Q,)."""
+def learned(context: RunContext, photo_set: str, min_photos: int, training: HeadTraining) -> Computation:
+    """Train a head. Record: see `train_head`.
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        return _learned(classes(lab.photos, photo_set, min_photos), training, progress)
+    Arrays: `wrong` (Q,), `wrong_flat` (Q,) with all axes weighted equally, `asked` (Q,) positions, `whose` (Q,) people
+    """
+
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        return _learned(classes(context.photos, photo_set, min_photos), training, progress)
 
     key = _key(photo_set, min_photos, "whole") | {"plan": training.key}
-    return Work(
+    return Computation(
         f"five layers, {photo_set}, {training.head}, split {training.seed}", key, 0.1 * training.steps + 10, run
     )
 
 
-def epoch_times(lab: Lab, photo_set: str, min_photos: int, rates: Mapping[str, float], rounds: int) -> Work:
-    """Facts: `ratios`, of the CPU time of three steps over that of the plain layer, one a round."""
+def epoch_times(
+    context: RunContext, photo_set: str, min_photos: int, rates: Mapping[str, float], rounds: int
+) -> Computation:
+    """Time steps. Record: `ratios`, the CPU time of three steps over that of the plain layer, by round."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        data = classes(lab.photos, photo_set, min_photos)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        data = classes(context.photos, photo_set, min_photos)
         start = random_start(WIDTH, DIM)
         steps = {
             name: make_step(_lesson(data), five_layers(0), HEADS[name].make(start), plan(name, rate, 1))
@@ -125,7 +128,7 @@ def epoch_times(lab: Lab, photo_set: str, min_photos: int, rates: Mapping[str, f
         return {"ratios": measure_overheads(steps, "plain", 3, rounds)}, {}
 
     key = _key(photo_set, min_photos, "times") | {"rates": dict(rates), "rounds": rounds}
-    return Work("five layers, epochs' times", key, 0.3 * len(rates) * (rounds + 1), run)
+    return Computation("five layers, epochs' times", key, 0.3 * len(rates) * (rounds + 1), run)
 
 
 def _key(photo_set: str, min_photos: int, what: str) -> dict[str, object]:
@@ -136,7 +139,7 @@ def _lesson(taught: PersonClasses) -> HeadTrainingData:
     return HeadTrainingData(taught.people, lambda indices, _: taught.pictures[torch.from_numpy(indices)])
 
 
-def _learned(data: PersonClasses, training: HeadTraining, progress: Progress) -> WorkOutput:
+def _learned(data: PersonClasses, training: HeadTraining, progress: Progress) -> ComputationOutput:
     taught, tested = data.sides(training.seed)
     net = five_layers(training.seed)
     layer, record = train_head(

@@ -1,26 +1,26 @@
-"""001's STL10 experiment, from what the works on five layers found."""
+"""001's STL10 experiment, from the results of five layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from papers.harness.lab_fits import Lab
 from papers.harness.results import percent
-from papers.harness.table_types import Declared, Row, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, Declared, Row, Table
 from papers.manifolds import five_layers, head_comparison
 from papers.manifolds.experiment import SAME, Experiment, flat
 from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
 from papers.manifolds.head_layers import HEADS
 
-COLUMNS = ("accuracy", "more than Conv's", "accuracy, axes alike", "axes", "epoch")
+COLUMNS = ("accuracy", "gain over Conv", "accuracy, equal axes", "axes", "epoch")
 HEADS_HERE = ("rmsprop", "plain", "qconv", "qconv-inverse", "stiefel")
 ACCURACY = {"plain": 42.7, "qconv": 48.5, "stiefel": 48.6}
 SECONDS = {"plain": 143, "qconv": 150, "stiefel": 152}
 GAINS = {"qconv": 48.5 - 42.7, "stiefel": 48.6 - 42.7}
 FEW, MANY = ("lfw", 20), ("celeba", 3)
-"""Photo sets, and how many photos somebody must have there to be a class."""
+"""Photo sets, and the number of photos that a person needs to be a class."""
 NAMES = {FEW: "LFW, people with 20 photos or more", MANY: "CelebA10k, people with 3 photos or more"}
 HEADER = (
-    "STL10 is not to be had here. People are the classes: {names}; half of each person's photos teach, the others are "
+    "STL10 is not available here. People are the classes: {names}; half of each person's photos teach, the others are "
     "tested (split {splits} times). conv 5x5, max-pool, relu, conv 5x5, relu, avg-pool, conv 5x5, relu, conv 4x4, relu "
     "on 32 x 32 colours, widths 32, 32, 64, 64 (the paper prints none), and a head 1600 -> 32 for fc5; tau = 1, "
     "batches of 20 people x 5, {steps} steps, {rates} (of LFW); the layers before by RMSProp at 0.001. Accuracy of the "
@@ -32,23 +32,23 @@ PAPER_ELSE = "other pictures and other classes than the paper's: only the differ
 class FiveLayerExperiment(Experiment):
     """The table of five layers, once with few classes of many photos, once with many of few.
 
-    sizes: steps, rounds in which they are timed
+    sizes: steps, rounds of timing
     """
 
     sizes: ClassVar = {True: (60, 2), False: (400, 7)}
 
-    def __init__(self, lab: Lab) -> None:
-        super().__init__(lab)
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
         self.steps, self.rounds = self.sizes[self.quick]
-        self.sets = [FEW] if self.quick else [one for one in (FEW, MANY) if lab.photos.has(one[0])]
-        self.seeds = lab.scope.few_seeds
+        self.sets = [FEW] if self.quick else [one for one in (FEW, MANY) if context.photos.has(one[0])]
+        self.seeds = context.scope.few_seeds
 
     @property
-    def choices(self) -> dict[str, Work]:
-        return {head: five_layers.choice(self.lab, *FEW, head, self.steps // 2) for head in HEADS_HERE}
+    def choices(self) -> dict[str, Computation]:
+        return {head: five_layers.choice(self.context, *FEW, head, self.steps // 2) for head in HEADS_HERE}
 
-    def chosen_works(self) -> list[Work]:
-        return [*(work for one in self.sets for work in flat(self._learned(one))), self._times]
+    def chosen_computations(self) -> list[Computation]:
+        return [*(computation for one in self.sets for computation in flat(self._learned(one))), self._times]
 
     def tables(self) -> Sequence[Table]:
         names = "; ".join(NAMES[one] for one in self.sets)
@@ -61,34 +61,38 @@ class FiveLayerExperiment(Experiment):
         return [self._trial(one) for one in self.sets]
 
     def _trial(self, one: tuple[str, int]) -> HeadComparison:
-        works = self._learned(one)
-        results = {head: self.lab.results(works[head]) for head in works}
+        computations = self._learned(one)
+        results = {head: self.context.results(computations[head]) for head in computations}
         own, alike = (head_comparison.of_heads(results, value, "whose") for value in (right, right_flat))
-        return HeadComparison(f"five layers, {NAMES[one]}", own, head_comparison.likeness(results), works, alike, GAINS)
+        return HeadComparison(
+            f"five layers, {NAMES[one]}", own, head_comparison.likeness(results), computations, alike, GAINS
+        )
 
-    def _learned(self, one: tuple[str, int]) -> Mapping[str, list[Work]]:
+    def _learned(self, one: tuple[str, int]) -> Mapping[str, list[Computation]]:
         plans = {h: [five_layers.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
-        return {head: [five_layers.learned(self.lab, *one, plan) for plan in group] for head, group in plans.items()}
+        return {
+            head: [five_layers.learned(self.context, *one, plan) for plan in group] for head, group in plans.items()
+        }
 
     @property
-    def _times(self) -> Work:
-        return five_layers.epoch_times(self.lab, *FEW, self.known, self.rounds)
+    def _times(self) -> Computation:
+        return five_layers.epoch_times(self.context, *FEW, self.known, self.rounds)
 
     def _row(self, one: tuple[str, int], head: str) -> Row:
-        works = self._learned(one)
-        results = self.lab.results(works[head])
+        computations = self._learned(one)
+        results = self.context.results(computations[head])
         own = PairedScores.of(results, right, "whose")
-        figures = {"accuracy": own.figure, "accuracy, axes alike": PairedScores.of(results, right_flat, "whose").figure}
+        figures = {"accuracy": own.figure, "accuracy, equal axes": PairedScores.of(results, right_flat, "whose").figure}
         figures["axes"] = head_comparison.mean_axes(results)
         if head != "plain":
-            conv = PairedScores.of(self.lab.results(works["plain"]), right, "whose")
-            figures["more than Conv's"] = percent(own.over(conv).difference, draws=len(results))
+            conv = PairedScores.of(self.context.results(computations["plain"]), right, "whose")
+            figures["gain over Conv"] = percent(own.over(conv).difference, draws=len(results))
         if one == FEW:
-            figures["epoch"] = head_comparison.middle(self.lab.result(self._times).record["ratios"][head])
+            figures["epoch"] = head_comparison.middle(self.context.result(self._times).record["ratios"][head])
         paper = {}
         if one == FEW and head in ACCURACY:
             paper = {"accuracy": ACCURACY[head], "epoch": round(100 * SECONDS[head] / SECONDS["plain"], 1)}
         about = {"photos": one[0], "least": one[1], "rate": self.known[head], "steps": self.steps}
         name = f"{NAMES[one]}: {HEADS[head].title}"
         verdict: Declared | None = "not possible here" if paper else None
-        return Row(name, figures, paper, verdict, PAPER_ELSE if paper else "", about, works[head])
+        return Row(name, figures, paper, verdict, PAPER_ELSE if paper else "", about, computations[head])

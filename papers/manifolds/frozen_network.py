@@ -1,4 +1,4 @@
-"""001, Tables 3 to 5 with people in place of birds, cars and products: heads on a CNN that stays as it is."""
+"""001, Tables 3 to 5 with people in place of birds, cars and products: heads on a frozen CNN as it is."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +16,8 @@ from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import average_precisions
 from ml.metric_learning.principal_axes import fit_principal_axes
 from ml.types import Ids, Rows
-from papers.harness.lab_fits import Lab
-from papers.harness.table_types import Work, WorkOutput
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, ComputationOutput
 from papers.manifolds.head_layers import RATES, HeadTraining
 from papers.manifolds.head_training import HeadTrainingData, check_converged, sweep_rates, train_head
 from papers.manifolds.people_split import measure_separation, split_people
@@ -31,11 +31,11 @@ def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
     return HeadTraining(head, rate, steps, MARGIN, FINE, BATCH, EACH, seed)
 
 
-def choice(lab: Lab, head: str, dim: int, steps: int, min_photos: int) -> Work:
+def choice(context: RunContext, head: str, dim: int, steps: int, min_photos: int) -> Computation:
     """Facts: `errors`, 1 - mAP by rate, of a fifth of CelebA10k's people, without whom the others teach."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        rows, people = _teachers(lab, min_photos)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        rows, people = _teachers(context, min_photos)
         split = held_out_people(people, HELD)
         own, own_people = rows[split.training], people[split.training]
 
@@ -47,61 +47,65 @@ def choice(lab: Lab, head: str, dim: int, steps: int, min_photos: int) -> Work:
         return {"errors": sweep_rates(head, error)}, {}
 
     key = {**_key("frozen, inner", min_photos), "head": head, "rates": list(RATES[head]), "dim": dim, "steps": steps}
-    return Work(f"{FEATURES}, {dim}, the rate of {head}", key, 0.003 * steps * len(RATES[head]), run)
+    return Computation(f"{FEATURES}, {dim}, the rate of {head}", key, 0.003 * steps * len(RATES[head]), run)
 
 
-def learned(lab: Lab, dim: int, training: HeadTraining, min_photos: int) -> Work:
+def learned(context: RunContext, dim: int, training: HeadTraining, min_photos: int) -> Computation:
     """See `measure_separation`; facts also hold what `train_head` says, arrays also `matrix`."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        split = split_people(lab.photos, min_photos)
-        rows, people = _teachers(lab, min_photos)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        split = split_people(context.photos, min_photos)
+        rows, people = _teachers(context, min_photos)
         z, like, matrix = _headed(
-            rows, people, lab.photos.rows("lfw", FEATURES)[split.queries], dim, training, progress
+            rows, people, context.photos.rows("lfw", FEATURES)[split.queries], dim, training, progress
         )
         record, arrays = measure_separation(z, split)
         return record | like, arrays | {"matrix": matrix}
 
     key = {**_key("frozen", min_photos), "dim": dim, "plan": training.key}
-    return Work(f"{FEATURES}, {dim}, {training.head}, seed {training.seed}", key, 15 + 0.003 * training.steps, run)
+    return Computation(
+        f"{FEATURES}, {dim}, {training.head}, seed {training.seed}", key, 15 + 0.003 * training.steps, run
+    )
 
 
-def untaught(lab: Lab, dim: int, min_photos: int) -> Work:
+def untaught(context: RunContext, dim: int, min_photos: int) -> Computation:
     """The feature's leading principal axes, where the heads start; dim 0: the feature itself."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        split = split_people(lab.photos, min_photos)
-        tested = lab.photos.rows("lfw", FEATURES)[split.queries]
-        rows, _ = _teachers(lab, min_photos)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        split = split_people(context.photos, min_photos)
+        tested = context.photos.rows("lfw", FEATURES)[split.queries]
+        rows, _ = _teachers(context, min_photos)
         return measure_separation(
             tested @ find_principal_axes(torch.from_numpy(rows), dim).numpy() if dim else tested, split
         )
 
-    return Work(f"{FEATURES}, {dim or 'itself'}", {**_key("untaught", min_photos), "dim": dim}, 15, run)
+    return Computation(f"{FEATURES}, {dim or 'itself'}", {**_key("untaught", min_photos), "dim": dim}, 15, run)
 
 
-def served(lab: Lab, method: str, options: Mapping[str, Any], dim: int, min_photos: int, seed: int) -> Work:
+def served(
+    context: RunContext, method: str, options: Mapping[str, Any], dim: int, min_photos: int, seed: int
+) -> Computation:
     """An embedder as the service trains it: people held out choose its start, its length and its steps."""
 
-    def run(folder: Path, progress: Progress) -> WorkOutput:
-        split = split_people(lab.photos, min_photos)
-        rows, people = _teachers(lab, min_photos)
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
+        split = split_people(context.photos, min_photos)
+        rows, people = _teachers(context, min_photos)
         embedder = registry.build("embedders", method, dim=dim, seed=seed, **options)
         embedder.fit(build_training_set(rows, [f"{who}/" for who in people]), progress=progress)
-        record, arrays = measure_separation(embedder.embed(lab.photos.rows("lfw", FEATURES)[split.queries]), split)
+        record, arrays = measure_separation(embedder.embed(context.photos.rows("lfw", FEATURES)[split.queries]), split)
         return record | {"notes": dict(embedder.notes)}, arrays
 
     key = {**_key("served", min_photos), "method": method, "options": dict(options), "dim": dim, "seed": seed}
-    return Work(f"{FEATURES}, {dim}, {method} as served, seed {seed}", key, 40, run)
+    return Computation(f"{FEATURES}, {dim}, {method} as served, seed {seed}", key, 40, run)
 
 
 def _key(what: str, min_photos: int) -> dict[str, Any]:
     return {"paper": "001", "what": f"faces, {what}", "least": min_photos}
 
 
-def _teachers(lab: Lab, min_photos: int) -> tuple[Rows, Ids]:
-    split = split_people(lab.photos, min_photos)
-    return lab.photos.rows("celeba", FEATURES)[split.taught], split.people
+def _teachers(context: RunContext, min_photos: int) -> tuple[Rows, Ids]:
+    split = split_people(context.photos, min_photos)
+    return context.photos.rows("celeba", FEATURES)[split.taught], split.people
 
 
 def find_principal_axes(rows: Tensor, dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""001, Tables 3 to 5 with people in place of birds, cars and products: a head on a CNN that stays as it is."""
+"""001, Tables 3 to 5 with people instead of birds, cars and products: a head on a frozen CNN."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ml.evaluation.intervals import over_draws
-from papers.harness.lab_fits import Lab
 from papers.harness.results import percent
-from papers.harness.table_types import Figure, Result, Row, Table, Work
+from papers.harness.run_context import RunContext
+from papers.harness.table_types import Computation, Figure, Result, Row, Table
 from papers.manifolds import frozen_network, head_comparison
 from papers.manifolds.experiment import SAME, Experiment, flat
 from papers.manifolds.head_comparison import HeadComparison, PairedScores, within
@@ -16,7 +16,7 @@ from papers.manifolds.head_layers import HEADS
 from papers.manifolds.people_split import ALIKE, split_people
 
 AT = (1, 2, 4, 8)
-COLUMNS = ("NMI", *(f"R@{k}" for k in AT), "R@1 over Conv's", "NMI over Conv's", "axes")
+COLUMNS = ("NMI", *(f"R@{k}" for k in AT), "R@1 over Conv", "NMI over Conv", "axes")
 HEADS_HERE = ("rmsprop", "plain", "qconv", "qconv-inverse", "stiefel")
 SERVED = ("qconv", "stiefel")
 DIMS = (32, 128)
@@ -25,8 +25,8 @@ HEADER = (
     "as near as cosine {near} to somebody in LFW); LFW is tested, {queries:,} photos of {query_people:,} people with "
     "{min_photos} or more, each a query among all others. NMI of k-means with as many clusters as people: with few "
     "photos each, chance "
-    "alone stands high. In percent, ± over seeds, [95 %, bootstrap over people; NMI: Student over seeds]; over Conv's: "
-    "paired; axes: as in Table 2. "
+    "alone gives high values. In percent, ± over seeds, [95 %, bootstrap over people; NMI: Student over seeds]; over "
+    "Conv: paired; axes: as in Table 2. "
 )
 FROZEN = "A head on MobileFaceNet's 128 numbers, which stay: tau = 0.5, batches of 32 people x 2, {steps} steps, {how}."
 
@@ -40,92 +40,98 @@ class FrozenNetworkExperiment(Experiment):
     steps, min_photos = 3000, 2
     options: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, lab: Lab) -> None:
-        super().__init__(lab)
-        self.seeds = lab.scope.few_seeds
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.seeds = context.scope.few_seeds
 
     @property
-    def choices(self) -> dict[str, Work]:
-        return choices(self.lab, self.steps, self.min_photos)
+    def choices(self) -> dict[str, Computation]:
+        return choices(self.context, self.steps, self.min_photos)
 
-    def chosen_works(self) -> list[Work]:
-        learned = [work for dim in DIMS for work in flat(self._learned(dim))]
+    def chosen_computations(self) -> list[Computation]:
+        learned = [computation for dim in DIMS for computation in flat(self._learned(dim))]
         return [*learned, *flat(self._served), self._itself, *(self._start(dim) for dim in DIMS)]
 
     def tables(self) -> Sequence[Table]:
-        header = describe_data(self.lab, self.min_photos) + FROZEN.format(steps=self.steps, how=self.how)
-        rows = [row("the feature itself", self.lab, [self._itself])]
+        header = describe_data(self.context, self.min_photos) + FROZEN.format(steps=self.steps, how=self.how)
+        rows = [row("the feature itself", self.context, [self._itself])]
         for dim in DIMS:
-            works = self._learned(dim)
-            rows.append(row(f"{dim}: its principal axes, where heads start", self.lab, [self._start(dim)]))
-            rows += [row(f"{dim}: {HEADS[h].title}", self.lab, works[h], works["plain"]) for h in works]
-        rows += [row(name, self.lab, works) for name, works in self._served.items()]
-        title = "Tables 3 to 5, with people: heads on a CNN that stays"
+            computations = self._learned(dim)
+            rows.append(row(f"{dim}: its principal axes, where heads start", self.context, [self._start(dim)]))
+            rows += [
+                row(f"{dim}: {HEADS[h].title}", self.context, computations[h], computations["plain"])
+                for h in computations
+            ]
+        rows += [row(name, self.context, computations) for name, computations in self._served.items()]
+        title = "Tables 3 to 5, with people: heads on a frozen CNN"
         return [Table("manifolds-frozen", title, header, COLUMNS, rows, notes=[f"{self.describe_rates()}.", SAME])]
 
     def trials(self) -> Sequence[HeadComparison]:
-        return [trial(f"MobileFaceNet to {dim}, R@1", self.lab, self._learned(dim)) for dim in DIMS]
+        return [trial(f"MobileFaceNet to {dim}, R@1", self.context, self._learned(dim)) for dim in DIMS]
 
-    def _learned(self, dim: int) -> dict[str, list[Work]]:
+    def _learned(self, dim: int) -> dict[str, list[Computation]]:
         plans = {h: [frozen_network.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
         return {
-            h: [frozen_network.learned(self.lab, dim, plan, self.min_photos) for plan in group]
+            h: [frozen_network.learned(self.context, dim, plan, self.min_photos) for plan in group]
             for h, group in plans.items()
         }
 
     @property
-    def _served(self) -> dict[str, list[Work]]:
+    def _served(self) -> dict[str, list[Computation]]:
         return {
             f"{dim}: {method} as the service trains it": [
-                frozen_network.served(self.lab, method, self.options, dim, self.min_photos, seed) for seed in self.seeds
+                frozen_network.served(self.context, method, self.options, dim, self.min_photos, seed)
+                for seed in self.seeds
             ]
             for dim in DIMS
             for method in SERVED
         }
 
     @property
-    def _itself(self) -> Work:
-        return frozen_network.untaught(self.lab, 0, self.min_photos)
+    def _itself(self) -> Computation:
+        return frozen_network.untaught(self.context, 0, self.min_photos)
 
-    def _start(self, dim: int) -> Work:
-        return frozen_network.untaught(self.lab, dim, self.min_photos)
-
-
-def choices(lab: Lab, steps: int, min_photos: int) -> dict[str, Work]:
-    return {head: frozen_network.choice(lab, head, DIMS[0], steps, min_photos) for head in HEADS_HERE}
+    def _start(self, dim: int) -> Computation:
+        return frozen_network.untaught(self.context, dim, self.min_photos)
 
 
-def describe_data(lab: Lab, min_photos: int) -> str:
-    """Who teaches and who is tested."""
-    both = split_people(lab.photos, min_photos)
+def choices(context: RunContext, steps: int, min_photos: int) -> dict[str, Computation]:
+    return {head: frozen_network.choice(context, head, DIMS[0], steps, min_photos) for head in HEADS_HERE}
+
+
+def describe_data(context: RunContext, min_photos: int) -> str:
+    """Describe the training and the test data."""
+    both = split_people(context.photos, min_photos)
     return HEADER.format(
         taught=len(both.taught), people=int(both.people.max()) + 1, alike=both.alike, near=ALIKE,
         queries=len(both.queries), query_people=int(both.query_people.max()) + 1, min_photos=min_photos,
     )  # fmt: skip
 
 
-def row(name: str, lab: Lab, works: Sequence[Work], conv: Sequence[Work] | None = None) -> Row:
-    results = lab.results(works)
+def row(
+    name: str, context: RunContext, computations: Sequence[Computation], conv: Sequence[Computation] | None = None
+) -> Row:
+    results = context.results(computations)
     figures = {"NMI": _over_seeds([r.record["nmi"] for r in results])}
     figures |= {f"R@{k}": PairedScores.of(results, within(k), "whose").figure for k in AT}
     if "axes" in results[0].record:
         figures["axes"] = head_comparison.mean_axes(results)
-    if conv is not None and list(conv) != list(works):
-        others = lab.results(conv)
+    if conv is not None and list(conv) != list(computations):
+        others = context.results(conv)
         gain = PairedScores.of(results, within(1), "whose").over(PairedScores.of(others, within(1), "whose"))
-        figures["R@1 over Conv's"] = percent(gain.difference, draws=len(results))
+        figures["R@1 over Conv"] = percent(gain.difference, draws=len(results))
         both = zip(results, others, strict=True)
-        figures["NMI over Conv's"] = _over_seeds([a.record["nmi"] - b.record["nmi"] for a, b in both])
-    return Row(name, figures, about=_about(results), works=works)
+        figures["NMI over Conv"] = _over_seeds([a.record["nmi"] - b.record["nmi"] for a, b in both])
+    return Row(name, figures, about=_about(results), computations=computations)
 
 
-def trial(title: str, lab: Lab, works: Mapping[str, Sequence[Work]]) -> HeadComparison:
-    results = {head: lab.results(group) for head, group in works.items()}
+def trial(title: str, context: RunContext, computations: Mapping[str, Sequence[Computation]]) -> HeadComparison:
+    results = {head: context.results(group) for head, group in computations.items()}
     judged = head_comparison.of_heads(results, within(1), "whose")
     matrix_gap = (
         head_comparison.measure_matrix_gap(results, "qconv") if "matrix" in results["qconv"][0].arrays else float("nan")
     )
-    return HeadComparison(title, judged, head_comparison.likeness(results), works, matrix_gap=matrix_gap)
+    return HeadComparison(title, judged, head_comparison.likeness(results), computations, matrix_gap=matrix_gap)
 
 
 def _over_seeds(values: Sequence[float]) -> Figure:

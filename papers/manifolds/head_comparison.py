@@ -1,4 +1,4 @@
-"""Heads judged by the same digits, photos or queries: figures, paired differences, and what they come from."""
+"""Compare heads on the same digits, photos or queries: figures, paired differences, and their causes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,19 +9,21 @@ from numpy.typing import NDArray
 from ml.evaluation.comparisons.paired_tests import Comparison, compare
 from ml.evaluation.intervals import bootstrap_mean
 from papers.harness.results import percent
-from papers.harness.table_types import Figure, Result, Row, Work
+from papers.harness.table_types import Computation, Figure, Result, Row
 from papers.manifolds.head_layers import HEADS
 
 Values = NDArray[np.float64]
 ALTERED = {"qconv-inverse": "the inverse metric, which the paper does not try"}
 MORE = 1.1
-"""Times Conv's loss from which a head is said not to have learned as far."""
+"""A head whose loss is this many times Conv's has not learned as far."""
 
 
 @dataclass(frozen=True, eq=False)
 class PairedScores:
-    """values: (Q,) 0..1, higher is better, of all fits one after the other; groups: (Q,) what is resampled together;
-    means: (S,) one a fit."""
+    """The scores of several fits.
+
+    values: (Q,) 0..1, higher is better, fit after fit; groups: (Q,) units of resampling; means: (S,) one per fit
+    """
 
     values: Values
     groups: Values
@@ -29,14 +31,14 @@ class PairedScores:
 
     @classmethod
     def of(cls, results: Sequence[Result], value: Callable[[Result], Values], group: str) -> "PairedScores":
-        """group: the array that says whom, or which digit, a value is of."""
+        """Read the scores. group: the array with the person or digit of each value"""
         per_fit = [np.asarray(value(r), np.float64) for r in results]
         groups = np.concatenate([r.arrays[group] for r in results]).astype(np.float64)
         return cls(np.concatenate(per_fit), groups, np.array([v.mean() for v in per_fit]))
 
     @property
     def figure(self) -> Figure:
-        """Percent; the interval by bootstrap over groups, sd over fits."""
+        """The mean in percent, with a bootstrap interval over groups; sd is over fits."""
         sd = float(np.std(self.means, ddof=1)) if len(self.means) > 1 else float("nan")
         return percent(bootstrap_mean(self.values, self.groups), sd, len(self.means))
 
@@ -53,17 +55,17 @@ def right_flat(result: Result) -> Values:
 
 
 def within(k: int) -> Callable[[Result], Values]:
-    """Recall@k of every query."""
+    """Return a function that reads Recall@k of every query."""
     return lambda result: np.asarray(result.arrays["first"] <= k, np.float64)
 
 
 def reversed_figure(figure: Figure) -> Figure:
-    """An error from what was right, and the other way about."""
+    """Convert an accuracy to an error, or back."""
     return Figure(100 - figure.value, 100 - figure.high, 100 - figure.low, figure.sd, figure.draws)
 
 
 def middle(ratios: Sequence[float]) -> Figure:
-    """The median and the quartiles, in percent."""
+    """Return the median and the quartiles, in percent."""
     median, low, high = (100 * float(q) for q in np.quantile(ratios, [0.5, 0.25, 0.75]))
     return Figure(median, low, high)
 
@@ -75,7 +77,7 @@ def of_heads(
 
 
 def likeness(results: Mapping[str, Sequence[Result]]) -> dict[str, dict[str, float]]:
-    """By head `axes`, how many its distances are made of, `scale`, the trace of M, and `loss`: means over its fits."""
+    """Return for each head the means of `axes` (effective number), `scale` (trace of M) and `loss` over its fits."""
     names = ("axes", "scale", "loss")
     return {head: {k: float(np.mean([r.record[k] for r in fits])) for k in names} for head, fits in results.items()}
 
@@ -85,13 +87,13 @@ def mean_axes(results: Sequence[Result]) -> Figure:
 
 
 def measure_matrix_gap(results: Mapping[str, Sequence[Result]], head: str) -> float:
-    """|M - M_Conv| / |M_Conv| in percent, the mean over fits of one seed."""
+    """Return |M - M_Conv| / |M_Conv| in percent, averaged over seeds."""
     both = zip(results[head], results["plain"], strict=True)
     return 100 * float(np.mean([_apart(a.arrays["matrix"], b.arrays["matrix"]) for a, b in both]))
 
 
 def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    """Of M = L L^T, from the small products alone."""
+    """Compute the relative difference of M = L L^T, from small products only."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     own, other, mixed = (float(np.square(x.T @ y).sum()) for x, y in ((a, a), (b, b), (a, b)))
     return float(np.sqrt(max(own + other - 2 * mixed, 0.0) / other))
@@ -99,7 +101,7 @@ def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HeadComparison:
-    """One experiment in which the heads compete. By head; higher is better.
+    """A comparison of the heads in one experiment, by head; higher is better.
 
     judged: with their axes as learned; flat: with all axes of one weight, where that was judged; like: see `likeness`;
     paper: its gain
@@ -109,20 +111,20 @@ class HeadComparison:
     title: str
     judged: Mapping[str, PairedScores]
     like: Mapping[str, Mapping[str, float]]
-    works: Mapping[str, Sequence[Work]]
+    computations: Mapping[str, Sequence[Computation]]
     flat: Mapping[str, PairedScores] = field(default_factory=dict)
     paper: Mapping[str, float] = field(default_factory=dict)
     matrix_gap: float = float("nan")
 
     def row(self, head: str) -> Row:
-        """The gain over Conv, in points."""
+        """Make a row with the gain over Conv, in points."""
         gain = self.judged[head].over(self.judged["plain"])
         figure = percent(gain.difference, draws=len(self.judged[head].means))
         paper = {"gain": self.paper[head]} if head in self.paper else {}
-        works = [*self.works[head], *self.works["plain"]]
+        computations = [*self.computations[head], *self.computations["plain"]]
         name, cause = f"{self.title}: {HEADS[head].title}", _joined(gain, self._cause(head, figure))
         return Row(
-            name, {"gain": figure}, paper, cause=cause, works=works, differences=("gain",), claim="above",
+            name, {"gain": figure}, paper, cause=cause, computations=computations, differences=("gain",), claim="above",
             altered=ALTERED.get(head, ""),
         )  # fmt: skip
 

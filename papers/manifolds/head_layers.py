@@ -1,4 +1,4 @@
-"""The last layers of 001, and what each is taught with."""
+"""The heads of 001, and the settings of their training."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from ml.manifolds.quotient import QuotientManifold
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """title: as tables name it; make: from its start (n, p), which is the same for all of one seed."""
+    """A head. title: name in tables; make: makes it from its start (n, p), which is the same for all heads of a seed"""
 
     title: str
     make: Callable[[Tensor], Layer]
@@ -36,7 +36,7 @@ HEADS: dict[str, HeadLayer] = {
     "stiefel": HeadLayer("Stiefel", StiefelLayer),
 }
 RATES = {"rmsprop": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)} | dict.fromkeys([*HEADS][1:], (0.003, 0.01, 0.03, 0.1, 0.3))
-"""What is tried on an inner split: as many for each head. Of RMSProp its own rate, of all others eta of rSGD-M."""
+"""The rates tried on an inner split, equally many for each head: RMSProp's rate, or eta of rSGD-M."""
 QUICK = {"rmsprop": 1e-3} | dict.fromkeys([*HEADS][1:], 0.03)
 
 
@@ -58,14 +58,14 @@ class HeadTraining:
 
     @property
     def key(self) -> dict[str, Any]:
-        """The fields by the names under which results are kept."""
+        """The fields as they appear in the key of a computation."""
         fields = asdict(self)
         fields["each"] = fields.pop("photos_per_person")
         return fields
 
 
 def best(errors: Mapping[str, float | None]) -> float:
-    """The rate of the least error, the smallest of equals."""
+    """Return the rate with the smallest error; of equal ones, the smallest rate."""
     known = {float(rate): error for rate, error in errors.items() if error is not None}
     return min(known, key=lambda rate: (known[rate], rate))
 
@@ -80,6 +80,6 @@ def shape(matrix: Tensor) -> dict[str, float]:
 
 
 def flattened(matrix: Tensor) -> Tensor:
-    """The same directions, all of one weight: U of L = U S V^T."""
+    """Return the matrix with all axes weighted equally: U of L = U S V^T."""
     directions: Tensor = torch.linalg.svd(matrix, full_matrices=False)[0]
     return directions

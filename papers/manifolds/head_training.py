@@ -1,4 +1,4 @@
-"""The descent that all experiments of 001 share: triplets, rSGD-M for what is curved, RMSProp for the rest."""
+"""The training loop of 001's experiments: triplets, rSGD-M for parameters on a manifold, RMSProp for the rest."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -19,22 +19,22 @@ from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, shape
 
 MOMENTUM = 0.9
 LATE = 50
-"""Steps at the end over which the loss is told."""
+"""Steps at the end over which the loss is averaged."""
 Look = Callable[[Ids, torch.Generator], Tensor]
-"""look(places, draw): what the network is shown of them."""
+"""Called as look(positions, generator); returns the network's input for them."""
 Step = Callable[[int], float]
 
 
 @dataclass(frozen=True, eq=False)
 class HeadTrainingData:
-    """people: (N,) int64, whose each is, or which digit."""
+    """The training data. people: (N,) int64 person or digit of each example; look: makes the input"""
 
     people: Ids
     look: Look
 
 
 def make_step(lesson: HeadTrainingData, net: nn.Module, layer: Layer, plan: HeadTraining) -> Step:
-    """step(number) -> loss; the number alone tells which photos meet."""
+    """Make a function step(number) that returns the loss. The number alone determines the batch."""
     taught = NetworkWithHead(net, TripletHead(layer, plan.margin)).train()
     fine = plan.rate if plan.head == "rmsprop" else plan.fine
     both = optimisers(taught, plan.rate, MOMENTUM, fine)
@@ -58,14 +58,16 @@ def make_step(lesson: HeadTrainingData, net: nn.Module, layer: Layer, plan: Head
 
 
 class Diverged(ArithmeticError):
-    """The descent left all bounds: its rate is too large."""
+    """The training diverged: its rate is too large."""
 
 
 def train_head(
     lesson: HeadTrainingData, net: nn.Module, start: Tensor, plan: HeadTraining, progress: Progress
 ) -> tuple[Layer, dict[str, Any]]:
-    """The layer behind the network, both taught, and what it is like. A descent that leaves all bounds ends LATE steps
-    or less before; then the fact `astray` is the step."""
+    """Train a network with a head, and return the head and its record.
+
+    If the training diverges, at most LATE steps are undone, and `astray` in the record is the step.
+    """
     layer = HEADS[plan.head].make(start)
     step, losses, astray = make_step(lesson, net, layer, plan), list[float](), dict[str, int]()
     both = (net, layer)
@@ -90,13 +92,13 @@ def train_head(
 
 
 def check_converged(record: Mapping[str, Any]) -> None:
-    """Raises Astray where `train_head` says that it went so."""
+    """Raise Diverged if the record says that the training diverged."""
     if "astray" in record:
         raise Diverged(f"at step {record['astray']}")
 
 
 def sweep_rates(head: str, error: Callable[[float], float]) -> dict[str, float | None]:
-    """The error by each of the head's rates, None where it goes astray."""
+    """Return the error by rate; None if the training diverges."""
     errors: dict[str, float | None] = {}
     for rate in RATES[head]:
         try:
@@ -109,8 +111,10 @@ def sweep_rates(head: str, error: Callable[[float], float]) -> dict[str, float |
 def measure_overheads(
     steps: Mapping[str, Step], base: str, steps_per_round: int, rounds: int
 ) -> dict[str, list[float]]:
-    """CPU time of each over that of `base`, `each` steps of all in turn, one ratio a round, the first round not told:
-    a busy machine slows all of them alike."""
+    """Measure the CPU time of each step function over that of `base`: one ratio per round.
+
+    All are run in turn, so that other load on the machine slows all of them alike. The first round is discarded.
+    """
     ratios: dict[str, list[float]] = {name: [] for name in steps}
     for r in range(rounds + 1):
         took = {name: _timed(step, r * steps_per_round, steps_per_round) for name, step in steps.items()}

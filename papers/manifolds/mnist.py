@@ -1,4 +1,4 @@
-"""MNIST's 10,000 test digits, split, and what is made of them without labels."""
+"""MNIST's 10,000 test digits, their splits, and baselines without labels."""
 
 import gzip
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ AE_RATE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class DigitSet:
-    """pixels: (N, 784), each digit of unit length; values: (N,) which digit."""
+    """Digits. pixels: (N, 784), each of unit length; values: (N,) the digits"""
 
     pixels: Tensor
     values: NDArray[np.int64]
 
     def wrong(self, z: Tensor, taught: Tensor, tested: Tensor) -> NDArray[np.bool_]:
-        """(Q,) whether the nearest taught digit is another. z: (N, d); taught, tested: places."""
+        """Return (Q,) whether the nearest training digit is another. z: (N, d); taught, tested: indexes"""
         nearest = torch.cat([torch.cdist(part, z[taught]).argmin(1) for part in torch.split(z[tested], 500)])
         return np.asarray(self.values[taught[nearest]] != self.values[tested])
 
 
 @lru_cache(maxsize=1)
 def read(data: Path) -> DigitSet:
-    """MNIST's t10k files in `data`/mnist, plain or gzipped. Raises typer.BadParameter where they are not there."""
+    """Read MNIST's t10k files in `data`/mnist, plain or gzipped. Raises typer.BadParameter if they are missing."""
 
     def unpacked(pattern: str, skip: int) -> NDArray[np.uint8]:
         file = next(iter(sorted((data / "mnist").glob(pattern))), None)
@@ -50,7 +50,7 @@ def read(data: Path) -> DigitSet:
 
 
 def split_digits(count: int, seed: int, inner: bool) -> tuple[Tensor, Tensor]:
-    """Half of the digits teach, half are tested; inner: the same of those that teach."""
+    """Split the digits into training and test halves; inner: split the training half again."""
     order = torch.from_numpy(np.random.default_rng(seed).permutation(count))[: count // 2 if inner else count]
     return order[: len(order) // 2], order[len(order) // 2 :]
 
@@ -67,7 +67,7 @@ def unlearned(name: str, digits: DigitSet, taught: Tensor, epochs: int, seed: in
 
 
 def auto_encoder(pixels: Tensor, seed: int) -> tuple[Tensor, Step]:
-    """Linear, 784 -> 20 -> 784, by mean squared error and RMSProp; the encoder's weights (20, 784), and a step."""
+    """Make a linear auto-encoder 784 -> 20 -> 784: its encoder (20, 784), and a step by MSE and RMSProp."""
     torch.manual_seed(seed)
     encoder, decoder = nn.Linear(PIXELS, DIM), nn.Linear(DIM, PIXELS)
     net = nn.Sequential(encoder, decoder)

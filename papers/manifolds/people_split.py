@@ -1,4 +1,4 @@
-"""Who teaches and who is asked for in 001's tables of unseen classes: CelebA10k teaches, LFW is tested."""
+"""The data of 001's tables of unseen classes: training on CelebA10k, testing on LFW."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,17 +12,20 @@ from ml.evaluation.protocols import number_people
 from ml.evaluation.retrieval import Faces, rank
 from ml.types import Ids, Rows
 from papers.harness.photos import Photos
-from papers.harness.table_types import WorkOutput
+from papers.harness.table_types import ComputationOutput
 
 ALIKE = 0.5
-"""Cosine of MobileFaceNet from which somebody in CelebA10k may be somebody in LFW, and teaches nothing."""
+"""People in CelebA10k with at least this MobileFaceNet cosine to a face in LFW are left out of training."""
 BLOCK = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class PeopleSplit:
-    """taught: (T,) places in CelebA10k, people: (T,) whose each is, from 0; alike: people left out because they look
-    like one of LFW; queries: (Q,) places in LFW of all photos of people with enough of them, query_people: (Q,)."""
+    """Training photos of CelebA10k and queries of LFW.
+
+    taught: (T,) indexes in CelebA10k; people: (T,) their people, from 0; alike: people left out because they look like
+        somebody in LFW; queries: (Q,) indexes in LFW of all people with enough photos; query_people: (Q,)
+    """
 
     taught: Ids
     people: Ids
@@ -33,7 +36,7 @@ class PeopleSplit:
 
 @lru_cache(maxsize=4)
 def split_people(photos: Photos, min_photos: int) -> PeopleSplit:
-    """min_photos: photos that somebody must have in LFW to be tested."""
+    """Make the split. min_photos: photos that a person needs in LFW to be tested"""
     teachers, tested = (number_people(photos.names(one)) for one in ("celeba", "lfw"))
     known = _known(photos.rows("celeba", "mobilefacenet"), photos.rows("lfw", "mobilefacenet"))
     out = np.isin(teachers, teachers[known])
@@ -49,7 +52,7 @@ def split_people(photos: Photos, min_photos: int) -> PeopleSplit:
 
 
 def _known(rows: Rows, others: Rows) -> NDArray[np.bool_]:
-    """(N,) whether a row is nearer than ALIKE to one of the others; both of unit length."""
+    """Return (N,) whether a row has at least cosine ALIKE to one of the others; both have unit length."""
     parts = [(rows[at : at + BLOCK] @ others.T).max(1) >= ALIKE for at in range(0, len(rows), BLOCK)]
     return np.concatenate(parts)
 
@@ -58,9 +61,11 @@ def _numbered(people: Ids) -> Ids:
     return np.unique(people, return_inverse=True)[1].astype(np.int64)
 
 
-def measure_separation(embedded: Rows, split: PeopleSplit) -> WorkOutput:
-    """embedded: (Q, d) of `queries`. Facts: `nmi`. Arrays: `first` (Q,), the rank of the nearest photo of the same
-    person among all others; `whose` (Q,)."""
+def measure_separation(embedded: Rows, split: PeopleSplit) -> ComputationOutput:
+    """Evaluate (Q, d) embeddings of the queries.
+
+    Record: `nmi`. Arrays: `first` (Q,), rank of the nearest photo of the same person; `whose` (Q,) people
+    """
     faces = Faces(embedded, split.query_people.astype(np.float64), split.queries)
     record: dict[str, Any] = {
         "nmi": nmi(split.query_people, cluster_faces(embedded, int(split.query_people.max()) + 1), resamples=1).value

@@ -106,7 +106,7 @@ def test_each_goal_is_judged_by_the_mean_over_seeds(tmp_path: Path) -> None:
     }  # fmt: skip
     found = {row.what: row for row in rows(results)}
     named = found["default decision: queries named rightly"]
-    assert named.found == pytest.approx(0.88)
+    assert named.value == pytest.approx(0.88)
     assert named.verdict == REACHED
     assert named.low is not None
     assert named.low < 0.88

@@ -7,9 +7,9 @@ from pathlib import Path
 from PIL import Image
 
 from ml.synthetic_faces import draw, person
-from papers.harness.lab_fits import Lab
 from papers.harness.photos import ARCHIVES, Photos
 from papers.harness.result_store import ResultStore
+from papers.harness.run_context import RunContext
 from papers.harness.table_types import Scope
 
 PEOPLE, SHOTS, STRANGERS, FOLDS, JUDGED = 20, 5, 12, 10, 3
@@ -61,6 +61,6 @@ def _pairs() -> list[str]:
     return lines
 
 
-def lab(data: Path, scope: Scope = QUICK) -> Lab:
+def context(data: Path, scope: Scope = QUICK) -> RunContext:
     cache = data.parent / "cache"
-    return Lab(Photos(data, cache), ResultStore(cache / "results"), scope)
+    return RunContext(Photos(data, cache), ResultStore(cache / "results"), scope)

@@ -1,4 +1,4 @@
-"""Past the papers: its tables from a small world of made-up descriptors, and that they say what was computed."""
+"""The tables beyond the papers, on a small set of random descriptors."""
 
 import json
 from pathlib import Path
@@ -21,10 +21,10 @@ from papers.beyond.transfer import across
 from papers.clml.fits import ClmlFits, Options
 from papers.clml.grids import START
 from papers.harness import page_writer, runner
-from papers.harness.lab_fits import Lab, Method
 from papers.harness.photos import MODEL, Photos
 from papers.harness.result_store import ResultMissing, ResultStore
 from papers.harness.results import figure
+from papers.harness.run_context import Method, RunContext
 from papers.harness.table_types import Chapter, Result, Scope
 
 PEOPLE, SHOTS = 60, 5
@@ -97,9 +97,9 @@ def small(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(cnn_compression, name, value)
 
 
-def made(photos: Photos, scope: Scope) -> tuple[Lab, Chapter]:
-    lab = Lab(photos, ResultStore(photos.cache / "results"), scope)
-    return lab, chapter(lab, FAST)
+def made(photos: Photos, scope: Scope) -> tuple[RunContext, Chapter]:
+    context = RunContext(photos, ResultStore(photos.cache / "results"), scope)
+    return context, chapter(context, FAST)
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,10 @@ def told(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     out = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        lab, past = made(photos, WHOLE)
-        runner.compute_missing([past], lab.store)
+        context, past = made(photos, WHOLE)
+        runner.compute_missing([past], context.store)
         page = page_writer.write_chapter(
-            out, past.name, past.title, "likeness reproduce beyond", past.tables(), lab.store
+            out, past.name, past.title, "likeness reproduce beyond", past.tables(), context.store
         )
     tables = json.loads((out / "beyond.json").read_text())["tables"]
     return {t["name"]: t for t in tables} | {"page": page.read_text(), "out": out}
@@ -130,10 +130,13 @@ def test_every_table_is_there_and_names_no_one(told: dict[str, Any]) -> None:
 
 
 def test_a_row_is_what_the_protocol_says_of_its_embeddings(photos: Photos, told: dict[str, Any]) -> None:
-    lab, _ = made(photos, WHOLE)
-    work = lab.retrieval(FAST["lbp", "disjoint"].of_clml(), "lbp", "disjoint-0")
-    other = lab.retrieval(FAST["lbp", "disjoint"].of_clml(), "lbp", "disjoint-1")
-    ranked = [rank_protocol(lab.result(w).arrays["lfw"], lab.protocol(w.key["protocol"])) for w in (work, other)]
+    context, _ = made(photos, WHOLE)
+    computation = context.retrieval(FAST["lbp", "disjoint"].of_clml(), "lbp", "disjoint-0")
+    other = context.retrieval(FAST["lbp", "disjoint"].of_clml(), "lbp", "disjoint-1")
+    ranked = [
+        rank_protocol(context.result(w).arrays["lfw"], context.protocol(w.key["protocol"]))
+        for w in (computation, other)
+    ]
     report = summarise(ranked, protocol="disjoint")
     shown = row_of(told["never-seen"], "LBP, CLML, k = 2, d = 32")["figures"]
     assert shown["mAP"]["value"] == pytest.approx(100 * report.mean_average_precision.value)
@@ -142,23 +145,23 @@ def test_a_row_is_what_the_protocol_says_of_its_embeddings(photos: Photos, told:
 
 
 def test_what_was_fitted_elsewhere_is_judged_by_each_draw(photos: Photos, told: dict[str, Any]) -> None:
-    lab, _ = made(photos, WHOLE)
+    context, _ = made(photos, WHOLE)
     [row] = [r for r in told["across"]["rows"] if r["name"] == "LBP, L2"]
-    here = [lab.result(lab.retrieval(Method("l2"), "lbp", f"queries-{i}")) for i in range(2)]
+    here = [context.result(context.retrieval(Method("l2"), "lbp", f"queries-{i}")) for i in range(2)]
     assert row["figures"]["fitted on CelebA10k: mAP"]["value"] == pytest.approx(figure(here, "mAP").value)
-    wpca = Method("wpca", 32, {"unit": True}).build().fit(celeba.people(lab, "lbp"))
-    ranked = [rank_protocol(wpca.embed(photos.rows("lfw", "lbp")), lab.protocol(f"queries-{i}")) for i in range(2)]
+    wpca = Method("wpca", 32, {"unit": True}).build().fit(celeba.people(context, "lbp"))
+    ranked = [rank_protocol(wpca.embed(photos.rows("lfw", "lbp")), context.protocol(f"queries-{i}")) for i in range(2)]
     wanted = 100 * summarise(ranked, protocol="queries").mean_average_precision.value
     shown = row_of(told["across"], "LBP, WPCA-cosine, d = 32")["figures"]
     assert shown["fitted on CelebA10k: mAP"]["value"] == pytest.approx(wanted)
 
 
 def test_columns_of_one_row_differ_by_data_alone(photos: Photos) -> None:
-    lab = Lab(photos, ResultStore(photos.cache / "results"), WHOLE)
+    context = RunContext(photos, ResultStore(photos.cache / "results"), WHOLE)
     by_kind = {"queries": Options(QUICK, {"first": 8}, 3), "disjoint": Options(QUICK, {"first": 8}, 2)}
-    part = across(ClmlFits(lab, {case: by_kind[case[1]] for case in START}))
+    part = across(ClmlFits(context, {case: by_kind[case[1]] for case in START}))
     assert part is not None
-    assert {w.key["options"]["k"] for w in part.works if w.key["method"] == "clml"} == {2}
+    assert {w.key["options"]["k"] for w in part.computations if w.key["method"] == "clml"} == {2}
 
 
 def test_columns_of_other_options_share_a_name_without_k(told: dict[str, Any]) -> None:
@@ -179,19 +182,19 @@ def test_rows_say_of_which_draws_they_are(told: dict[str, Any]) -> None:
 
 def test_without_the_network_nothing_is_asked_of_it_or_of_celeba(photos: Photos, tmp_path: Path) -> None:
     """For who in CelebA10k looks like somebody in LFW cannot be told."""
-    lab = Lab(PhotosWithoutNetwork(photos.data, photos.cache), ResultStore(tmp_path), WHOLE)
-    past = chapter(lab, FAST)
-    asked = [*past.works(), *past.guessed()]
+    context = RunContext(PhotosWithoutNetwork(photos.data, photos.cache), ResultStore(tmp_path), WHOLE)
+    past = chapter(context, FAST)
+    asked = [*past.computations(), *past.guessed()]
     assert {"lbp", "fisher"} <= {w.key["features"] for w in asked}
     assert not [w.name for w in asked if MODEL in w.key["features"] or "celeba" in str(w.key)]
 
 
 def test_what_is_chosen_is_not_told_before(photos: Photos, tmp_path: Path) -> None:
-    lab = Lab(photos, ResultStore(tmp_path), WHOLE)
+    context = RunContext(photos, ResultStore(tmp_path), WHOLE)
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
         with pytest.raises(ResultMissing, match="others are chosen"):
-            cnn_choice.describe_choices(lab)
+            cnn_choice.describe_choices(context)
 
 
 def test_pairs_that_were_too_few_are_told_with_their_draws(photos: Photos, tmp_path: Path) -> None:
@@ -202,10 +205,10 @@ def test_pairs_that_were_too_few_are_told_with_their_draws(photos: Photos, tmp_p
 
 
 def test_people_who_look_alike_teach_nothing(photos: Photos) -> None:
-    lab, _ = made(photos, WHOLE)
-    kept = celeba.people(lab, "lbp")
+    context, _ = made(photos, WHOLE)
+    kept = celeba.people(context, "lbp")
     assert len(kept.rows) == (SETS["celeba"] - 1) * SHOTS
-    both = celeba.together(lab.identities("lbp", lab.protocol("disjoint-0")), kept)
+    both = celeba.together(context.identities("lbp", context.protocol("disjoint-0")), kept)
     [task] = both.tasks
     assert len(np.unique(task.people)) == PEOPLE // 2 + SETS["celeba"] - 1
     assert len(both.rows) == len(task.faces) == len(task.values)
@@ -217,20 +220,20 @@ def test_fewer_bits_lose_little_and_then_more(photos: Photos, told: dict[str, An
     apart = {bits: np.abs(cnn_compression.rounded(rows, known, bits)[known] - rows[known]).mean() for bits in (8, 4)}
     assert apart[8] < apart[4] / 8
     assert len(np.unique(cnn_compression.rounded(rows, known, 4)[:, 0])) <= 16
-    assert row_of(told["cnn"], "cosine, 128 numbers of 4 bits")["figures"]["bytes a face"]["value"] == 64
+    assert row_of(told["cnn"], "cosine, 128 numbers of 4 bits")["figures"]["bytes per face"]["value"] == 64
 
 
 def test_the_best_of_the_candidates_is_taken(photos: Photos, told: dict[str, Any]) -> None:
-    lab, _ = made(photos, WHOLE)
+    context, _ = made(photos, WHOLE)
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        tried = cnn_choice.tried(lab, 8, "disjoint")
-        scores = [figure([lab.result(work)], "mAP").value for work in tried]
-        taken = cnn_choice.chosen(lab, 8, "disjoint")
+        tried = cnn_choice.tried(context, 8, "disjoint")
+        scores = [figure([context.result(computation)], "mAP").value for computation in tried]
+        taken = cnn_choice.chosen(context, 8, "disjoint")
         assert taken == cnn_choice.candidates(8)[int(np.argmax(scores))] != cnn_choice.candidates(8)[0]
     assert {w.key["protocol"] for w in tried} == {"inner-disjoint-0"}
-    closed = lab.protocol("queries-0")
-    assert set(lab.protocol("inner-queries-0").queries) <= set(closed.training)
+    closed = context.protocol("queries-0")
+    assert set(context.protocol("inner-queries-0").queries) <= set(closed.training)
     shown = row_of(told["cnn"], "learned, 8, as chosen")
     options = shown["works"]["options"]
     assert dict(taken.options) in (options if isinstance(options, list) else [options])
@@ -240,17 +243,17 @@ def test_the_best_of_the_candidates_is_taken(photos: Photos, told: dict[str, Any
 def test_options_are_chosen_before_anything_is_fitted_with_them(photos: Photos, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        past = chapter(Lab(photos, ResultStore(tmp_path), WHOLE), FAST)
-        assert {w.key["protocol"] for w in past.works()} == {"inner-queries-0", "inner-disjoint-0"}
+        past = chapter(RunContext(photos, ResultStore(tmp_path), WHOLE), FAST)
+        assert {w.key["protocol"] for w in past.computations()} == {"inner-queries-0", "inner-disjoint-0"}
         assert any(w.key["protocol"] == "disjoint-1" for w in past.guessed())
 
 
 @pytest.mark.parametrize("method", [Method("ldml", 8, QUICK | {"axes": 60}), Method("stiefel", 8, SHORT)])
 def test_a_fit_within_the_axes_is_the_fit_itself(method: Method, photos: Photos) -> None:
     """Of descriptors in a row too: the axes weigh them as the embedder would."""
-    lab, many = Lab(photos, ResultStore(photos.cache / "axes"), WHOLE), "lbp+fisher"
-    kept = lab.store.do(lab.retrieval(method, many, "disjoint-0")).arrays["lfw"]
-    whole = method.build().fit(lab.identities(many, lab.protocol("disjoint-0"))).embed(photos.rows("lfw", many))
+    context, many = RunContext(photos, ResultStore(photos.cache / "axes"), WHOLE), "lbp+fisher"
+    kept = context.store.do(context.retrieval(method, many, "disjoint-0")).arrays["lfw"]
+    whole = method.build().fit(context.identities(many, context.protocol("disjoint-0"))).embed(photos.rows("lfw", many))
     np.testing.assert_allclose(kept @ kept.T, whole @ whole.T, atol=2e-3 * float((whole**2).sum(1).max()))
 
 
@@ -311,18 +314,18 @@ def fit_nothing(data: TrainingSet) -> Embedder:
 
 def test_a_quick_look_has_fewer_tables(photos: Photos) -> None:
     _, past = made(photos, Scope(1, 1, True))
-    assert {w.key.get("what", "fit") for w in past.works()} == {"fit", "labels"}
-    assert not any("+" in str(w.key["features"]) for w in past.works())
+    assert {w.key.get("what", "fit") for w in past.computations()} == {"fit", "labels"}
+    assert not any("+" in str(w.key["features"]) for w in past.computations())
 
 
 def test_a_quick_look_says_that_nothing_is_chosen(photos: Photos) -> None:
-    lab, _ = made(photos, Scope(1, 1, True))
+    context, _ = made(photos, Scope(1, 1, True))
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        part = cnn_compression.smaller(ClmlFits(lab, FAST))
+        part = cnn_compression.smaller(ClmlFits(context, FAST))
         assert part is not None
-        for work in part.works:
-            lab.store.do(work)
+        for computation in part.computations:
+            context.store.do(computation)
         table = part.table()
     assert "learned, 8, the first candidate" in [row.name for row in table.rows]
     assert "in a quick look none is chosen" in table.header

@@ -1,4 +1,4 @@
-"""CoSiM's tables, from works to pages, over a small world of drawn people; and no fold is judged by what saw it."""
+"""CoSiM's tables on a small set of synthetic people, from computations to pages; no model saw its test fold."""
 
 import json
 from itertools import combinations
@@ -16,9 +16,9 @@ from papers.cosim.pair_scores import PairScoreReader
 from papers.cosim.system_catalogue import SystemCatalogue
 from papers.cosim.systems import View2
 from papers.harness import page_writer, runner
-from papers.harness.lab_fits import Lab
 from papers.harness.photos import Photos
 from papers.harness.result_store import ResultStore
+from papers.harness.run_context import RunContext
 from papers.harness.table_types import Scope, Table
 from papers.harness.verdicts import get_verdict
 from tests.papers import synthetic_data
@@ -29,7 +29,7 @@ SMALL = SystemCatalogue(True, steps=12, inner=10, dim=6)
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def context(tmp_path_factory: pytest.TempPathFactory) -> RunContext:
     data = synthetic_data.write(tmp_path_factory.mktemp("data") / "data")
     lines = [f"{synthetic_data.FOLDS}\t6"]
     for fold in range(synthetic_data.FOLDS):
@@ -38,14 +38,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         lines += [f"{first}\t{i}\t{j}" for i, j in every]
         lines += [f"{first}\t{i}\t{second}\t{j}" for i, j in every]
     (data / "lfw-protocol" / "pairs.txt").write_text("\n".join(lines) + "\n")
-    return synthetic_data.lab(data)
+    return synthetic_data.context(data)
 
 
 @pytest.fixture(scope="module")
-def quick(lab: Lab) -> list[Table]:
-    chapter = cosim.chapter(lab, SMALL)
-    runner.print_cost([chapter], lab.store)
-    runner.compute_missing([chapter], lab.store)
+def quick(context: RunContext) -> list[Table]:
+    chapter = cosim.chapter(context, SMALL)
+    runner.print_cost([chapter], context.store)
+    runner.compute_missing([chapter], context.store)
     return list(chapter.tables())
 
 
@@ -53,8 +53,12 @@ def named(tables: list[Table], name: str) -> Table:
     return next(t for t in tables if t.name == name)
 
 
-def test_a_quick_run_has_every_table_but_for_fisher_vectors(lab: Lab, quick: list[Table], tmp_path: Path) -> None:
-    page = page_writer.write_chapter(tmp_path, "cosim", "CoSiM", "likeness reproduce cosim --quick", quick, lab.store)
+def test_a_quick_run_has_every_table_but_for_fisher_vectors(
+    context: RunContext, quick: list[Table], tmp_path: Path
+) -> None:
+    page = page_writer.write_chapter(
+        tmp_path, "cosim", "CoSiM", "likeness reproduce cosim --quick", quick, context.store
+    )
     told = json.loads((tmp_path / "cosim.json").read_text())
     names = [t["name"] for t in told["tables"]]
     assert names == ["table-5", "table-5-paired", "table-4", "figure-10", "table-6", "figure-5", "figure-4"]
@@ -69,11 +73,11 @@ def test_a_quick_run_has_every_table_but_for_fisher_vectors(lab: Lab, quick: lis
     assert "P00" not in page.read_text()
 
 
-def test_an_accuracy_is_the_share_of_pairs_on_the_right_side(lab: Lab, quick: list[Table]) -> None:
-    view, system = View2(lab), SMALL.networks()["CoSiM-m"]
+def test_an_accuracy_is_the_share_of_pairs_on_the_right_side(context: RunContext, quick: list[Table]) -> None:
+    view, system = View2(context), SMALL.networks()["CoSiM-m"]
     right = []
     for fold in range(2):
-        result = lab.result(view.fit(system, fold))
+        result = context.result(view.fit(system, fold))
         judges, test = view.folds[result.record["judge"]], view.folds[fold]
         assert result.record["judge"] != fold
         threshold = best_threshold(-result.arrays["judges"], judges.same)
@@ -84,8 +88,8 @@ def test_an_accuracy_is_the_share_of_pairs_on_the_right_side(lab: Lab, quick: li
     assert row.figures["thousand parameters"].value == pytest.approx((2 * 10 * 10 + 1) / 1000)
 
 
-def test_distances_are_the_complement_of_what_the_network_says(lab: Lab, quick: list[Table]) -> None:
-    view = View2(lab)
+def test_distances_are_the_complement_of_what_the_network_says(context: RunContext, quick: list[Table]) -> None:
+    view = View2(context)
     reader, cast = PairScoreReader(view, range(2)), SMALL.networks() | SMALL.others()
     for name in ("SML-L", "CoSiM-a"):
         heard = reader.system(cast[name])
@@ -102,13 +106,15 @@ def test_distances_are_the_complement_of_what_the_network_says(lab: Lab, quick: 
     assert np.corrcoef(-white, ((rows[pairs.index[:, 0]] - rows[pairs.index[:, 1]]) ** 2).sum(1))[0, 1] > 0.2
 
 
-def test_what_a_fold_is_learns_nothing_from_it(lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_a_fold_is_learns_nothing_from_it(
+    context: RunContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Its photos replaced by noise, neither the axes nor what is said of the judges changes."""
-    view, described = View2(lab), Photos.rows
+    view, described = View2(context), Photos.rows
     fold = 3
     mine = view.photos[np.unique(view.folds[fold].index)]
     system = SMALL.networks()["CoSiM-a"]
-    before = [lab.store.do(view.narrow("lbp", fold)), lab.store.do(view.fit(system, fold))]
+    before = [context.store.do(view.narrow("lbp", fold)), context.store.do(view.fit(system, fold))]
 
     def noisy(photos: Photos, photo_set: str, features: str) -> Rows:
         rows = described(photos, photo_set, features).copy()
@@ -116,20 +122,22 @@ def test_what_a_fold_is_learns_nothing_from_it(lab: Lab, monkeypatch: pytest.Mon
         return rows
 
     monkeypatch.setattr(Photos, "rows", noisy)
-    other = View2(Lab(lab.photos, ResultStore(tmp_path), lab.scope))
-    after = [other.lab.store.do(other.narrow("lbp", fold)), other.lab.store.do(other.fit(system, fold))]
+    other = View2(RunContext(context.photos, ResultStore(tmp_path), context.scope))
+    after = [other.context.store.do(other.narrow("lbp", fold)), other.context.store.do(other.fit(system, fold))]
     kept = ~np.isin(view.photos, mine)
     np.testing.assert_array_equal(after[0].arrays["rows"][kept], before[0].arrays["rows"][kept])
     np.testing.assert_array_equal(after[1].arrays["judges"], before[1].arrays["judges"])
     assert not np.array_equal(after[1].arrays["test"], before[1].arrays["test"])
 
 
-def test_the_whole_chapter_with_fisher_vectors(lab: Lab, quick: list[Table], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_chapter_with_fisher_vectors(
+    context: RunContext, quick: list[Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cosim, "FOLDS", range(2))
     monkeypatch.setattr(system_catalogue, "INNERS", (4,))
     monkeypatch.setattr(system_catalogue, "LONG", {"ours": 14, "as printed": 16})
     monkeypatch.setattr(system_catalogue, "PRINTED_STEPS", 15)
-    whole = Lab(lab.photos, lab.store, Scope(1, 1))
+    whole = RunContext(context.photos, context.store, Scope(1, 1))
     chapter = cosim.chapter(whole, SystemCatalogue(False, steps=12, inner=10, dim=6))
     runner.compute_missing([chapter], whole.store)
     tables = list(chapter.tables())

@@ -1,4 +1,4 @@
-"""The tables of CP-mtML, from works to pages, over a small world of numbers in the place of faces."""
+"""The tables of CP-mtML, from computations to pages, on a small set of random descriptors."""
 
 import json
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ from papers.cpmtml.printed_figures import gap, printed
 from papers.cpmtml.row_builder import RowBuilder
 from papers.cpmtml.tasks import AGE, MOOD, MORE, make_training_set
 from papers.harness import page_writer, runner
-from papers.harness.lab_fits import Lab
 from papers.harness.photos import Photos
 from papers.harness.result_store import ResultStore
+from papers.harness.run_context import RunContext
 from papers.harness.table_types import Chapter, Row, Scope, Table
 from papers.harness.verdicts import get_verdict
 
@@ -68,13 +68,13 @@ def write(data: Path) -> Path:
     return data
 
 
-def world(data: Path, scope: Scope) -> Lab:
-    return Lab(NoisyPhotos(data, data.parent / "cache"), ResultStore(data.parent / "cache" / "results"), scope)
+def world(data: Path, scope: Scope) -> RunContext:
+    return RunContext(NoisyPhotos(data, data.parent / "cache"), ResultStore(data.parent / "cache" / "results"), scope)
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    lab: Lab
+    context: RunContext
     chapter: Chapter
     tables: dict[str, Table]
 
@@ -91,16 +91,16 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
         patch.setattr(identity, "DIMS", (32, 64))
         patch.setattr(convergence, "LONG", 40)
         patch.setattr(speed, "STEPS", 10)
-        lab = world(write(tmp_path_factory.mktemp("numbers") / "data"), Scope(2, 1))
-        chapter = cpmtml.chapter(lab)
-        runner.print_cost([chapter], lab.store)
-        runner.compute_missing([chapter], lab.store)
-        yield FinishedRun(lab, chapter, {t.name: t for t in chapter.tables()})
+        context = world(write(tmp_path_factory.mktemp("numbers") / "data"), Scope(2, 1))
+        chapter = cpmtml.chapter(context)
+        runner.print_cost([chapter], context.store)
+        runner.compute_missing([chapter], context.store)
+        yield FinishedRun(context, chapter, {t.name: t for t in chapter.tables()})
 
 
 def test_all_tables_are_there_and_can_be_read(done: FinishedRun, tmp_path: Path) -> None:
     page = page_writer.write_chapter(
-        tmp_path, done.chapter.name, done.chapter.title, "likeness", [*done.tables.values()], done.lab.store
+        tmp_path, done.chapter.name, done.chapter.title, "likeness", [*done.tables.values()], done.context.store
     )
     told = json.loads((tmp_path / "cp-mtml.json").read_text())
     assert [t["name"] for t in told["tables"]] == [
@@ -109,7 +109,7 @@ def test_all_tables_are_there_and_can_be_read(done: FinishedRun, tmp_path: Path)
         "differences", "figure-3", "figure-4", "timing",
     ]  # fmt: skip
     rows = {t["name"]: [r["name"] for r in t["rows"]] for t in told["tables"]}
-    assert "stML, 128 numbers a face" in rows["tables-2-6"]
+    assert "stML, 128 numbers per face" in rows["tables-2-6"]
     assert "mtLMNN" in rows["tables-2-6"]
     assert "MLBoost" in rows["table-5"]
     assert all(f.name in page.read_text() for f in tmp_path.glob("*.svg"))
@@ -118,11 +118,11 @@ def test_all_tables_are_there_and_can_be_read(done: FinishedRun, tmp_path: Path)
 
 def test_the_rate_is_the_one_that_finds_people_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "STEPS", 10)
-    lab = world(write(tmp_path / "data"), Scope(2, 1))
-    fits, setting = CpmtmlFits(lab), Setting(ONE, "lbp", 32)
+    context = world(write(tmp_path / "data"), Scope(2, 1))
+    fits, setting = CpmtmlFits(context), Setting(ONE, "lbp", 32)
     assert fits.method(setting) is None
     assert len(fits.guessed(setting)) == 2
-    found = [lab.store.do(work).record for work in fits.choices(setting)]
+    found = [context.store.do(computation).record for computation in fits.choices(setting)]
     best = max(found, key=lambda facts: facts["held_out"])
     method = fits.method(setting)
     assert method is not None
@@ -133,20 +133,20 @@ def test_the_rate_is_the_one_that_finds_people_held_out(tmp_path: Path, monkeypa
     assert fits.choices(setting)[0].key == fits.choices(Setting(ONE, "lbp", 128))[0].key
 
 
-def fitted(lab: Lab, setting: Setting) -> tuple[Cpmtml, Rows]:
+def fitted(context: RunContext, setting: Setting) -> tuple[Cpmtml, Rows]:
     """What the chapter's first draw must have found, done by hand."""
-    method = CpmtmlFits(lab).method(setting)
+    method = CpmtmlFits(context).method(setting)
     assert method is not None
-    train = make_training_set(lab, setting.features, setting.learner.aux)
+    train = make_training_set(context, setting.features, setting.learner.aux)
     assert train is not None
-    embedder = Cpmtml.from_options(dim=setting.dim, **method.options).fit(train(lab.protocol("queries-0")))
-    return embedder, lab.photos.rows("lfw", setting.features)
+    embedder = Cpmtml.from_options(dim=setting.dim, **method.options).fit(train(context.protocol("queries-0")))
+    return embedder, context.photos.rows("lfw", setting.features)
 
 
 def test_a_row_is_what_its_fit_finds(done: FinishedRun) -> None:
     setting = Setting(COUPLED[2], "lbp", 64)
-    embedder, rows = fitted(done.lab, setting)
-    ranked = rank_protocol(embedder.embed(rows), done.lab.protocol("queries-0"))
+    embedder, rows = fitted(done.context, setting)
+    ranked = rank_protocol(embedder.embed(rows), done.context.protocol("queries-0"))
     row = done.row("tables-2-6", setting.title)
     assert row.figures["mAP"].draws == 1
     assert row.figures["mAP"].value == pytest.approx(100 * average_precisions(ranked).mean())
@@ -157,16 +157,16 @@ def test_a_row_is_what_its_fit_finds(done: FinishedRun) -> None:
 
 def test_a_projection_is_judged_by_its_own_numbers(done: FinishedRun) -> None:
     setting = Setting(COUPLED[2], "lbp", 64)
-    embedder, rows = fitted(done.lab, setting)
+    embedder, rows = fitted(done.context, setting)
     own, other = (embedder.embed(rows, task)[:, 64:] for task in ("identity", setting.learner.aux))
     for part, z in (("L1", own), ("L2", other)):
-        ranked = rank_protocol(z, done.lab.protocol("queries-0"))
+        ranked = rank_protocol(z, done.context.protocol("queries-0"))
         found = done.row("table-1", f"{part}, {setting.learner.title}").figures["1@10"]
         assert found.value == pytest.approx(100 * n_call(ranked, 10).mean())
 
 
 def test_a_difference_is_of_the_same_queries(done: FinishedRun) -> None:
-    reader = RowBuilder(CpmtmlFits(done.lab))
+    reader = RowBuilder(CpmtmlFits(done.context))
     a, b = Setting(NEXT[1], "lbp", 64), Setting(ONE, "lbp", 128)
     name = f"LBP, d = 64: {NEXT[1].title} less stML of the same stored size (d = 128)"
     told = done.row("differences", name)
@@ -182,19 +182,19 @@ def test_a_difference_is_of_the_same_queries(done: FinishedRun) -> None:
 
 
 def test_no_face_of_an_age_is_learned_from_and_searched_for(done: FinishedRun) -> None:
-    names = done.lab.photos.names("age")
+    names = done.context.photos.names("age")
     side = split(names, 1)
     assert not set(side.training) & {*side.queries, *side.gallery}
     assert len(side.training) + len(side.queries) + len(side.gallery) == len(names)
     asked = [int(names[q].split("/")[0]) for q in side.queries]
     assert asked == sorted(set(asked)) or len(set(asked)) == len(asked)
-    assert done.row("figure-3", f"LBP, {ONE.name}, 64 numbers a face").figures["1@10"].draws == 2
+    assert done.row("figure-3", f"LBP, {ONE.name}, 64 numbers per face").figures["1@10"].draws == 2
 
 
 def test_a_second_task_is_of_the_training_side_alone(done: FinishedRun) -> None:
-    asked = done.lab.protocol("queries-0")
+    asked = done.context.protocol("queries-0")
     for aux in (MOOD, AGE):
-        train = make_training_set(done.lab, "lbp", aux)
+        train = make_training_set(done.context, "lbp", aux)
         assert train is not None
         made = train(asked)
         main, second = made.tasks
@@ -202,7 +202,7 @@ def test_a_second_task_is_of_the_training_side_alone(done: FinishedRun) -> None:
         assert len(main.faces) == len(asked.training) == PEOPLE * SHOTS - len(asked.queries)
         known = ~np.isnan(second.values)
         assert known.mean() == (1.0 if aux == AGE else pytest.approx(0.75, abs=0.05))
-        rows = done.lab.photos.rows("lfw" if aux == MOOD else "age", "lbp")
+        rows = done.context.photos.rows("lfw" if aux == MOOD else "age", "lbp")
         at = asked.training[second.faces[:5]] if aux == MOOD else np.arange(5)
         np.testing.assert_array_equal(made.rows[second.faces[:5]], rows[at])
 
@@ -239,9 +239,9 @@ def test_a_quick_look_chooses_nothing_and_has_its_tables(tmp_path: Path, monkeyp
     monkeypatch.setattr(learners, "QUICK_STEPS", 2)
     monkeypatch.setattr(convergence, "SHORT", 20)
     monkeypatch.setattr(speed, "QUICK", 5)
-    lab = world(write(tmp_path / "data"), Scope(1, 1, True))
-    chapter = cpmtml.chapter(lab)
+    context = world(write(tmp_path / "data"), Scope(1, 1, True))
+    chapter = cpmtml.chapter(context)
     assert not chapter.guessed()
-    assert len(chapter.works()) < 30
-    runner.compute_missing([chapter], lab.store)
+    assert len(chapter.computations()) < 30
+    runner.compute_missing([chapter], context.store)
     assert {"table-1", "tables-2-6", "differences", "figure-3", "timing"} <= {t.name for t in chapter.tables()}

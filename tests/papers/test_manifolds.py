@@ -1,4 +1,4 @@
-"""001's chapter, from works to pages, on made-up digits and people; and that its figures are what they are called."""
+"""001's tables on synthetic digits and people, from computations to pages, and the meaning of the figures."""
 
 import gzip
 import json
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ml.layers.base import random_start
 from ml.types import CropKind, Crops, Rows
 from papers.harness import page_writer, runner
-from papers.harness.lab_fits import Lab
 from papers.harness.photos import Photos
 from papers.harness.result_store import ResultStore
+from papers.harness.run_context import RunContext
 from papers.harness.table_types import Scope
 from papers.manifolds import digits, end_to_end, five_layers, frozen_network, frozen_network_table
 from papers.manifolds.chapter import chapter
@@ -72,10 +72,10 @@ def write_digits(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def context(tmp_path_factory: pytest.TempPathFactory) -> RunContext:
     root = tmp_path_factory.mktemp("world")
     write_digits(root / "data" / "mnist")
-    return Lab(ColourPhotos(root / "data", root), ResultStore(root / "results"), Scope(1, 1))
+    return RunContext(ColourPhotos(root / "data", root), ResultStore(root / "results"), Scope(1, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -93,21 +93,23 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(RATES, head, RATES[head][1:3])
 
 
-def test_a_quick_look_takes_rates_as_they_come_and_leaves_unseen_people_out(lab: Lab) -> None:
-    made = chapter(Lab(lab.photos, lab.store, Scope(1, 1, True)))
-    kinds = {str(work.key["what"]) for work in made.works()}
+def test_a_quick_look_takes_rates_as_they_come_and_leaves_unseen_people_out(context: RunContext) -> None:
+    made = chapter(RunContext(context.photos, context.store, Scope(1, 1, True)))
+    kinds = {str(computation.key["what"]) for computation in made.computations()}
     assert not [kind for kind in kinds if "inner" in kind or "faces" in kind]
-    runner.compute_missing([made], lab.store)
+    runner.compute_missing([made], context.store)
     assert [t.name for t in made.tables()] == [
         "manifolds-gains", "manifolds-table-2", "manifolds-stl10", "manifolds-quoted",
     ]  # fmt: skip
 
 
-def test_the_chapter_goes_from_works_to_a_page(lab: Lab, tmp_path: Path) -> None:
-    made = chapter(lab)
-    runner.compute_missing([made], lab.store)
+def test_the_chapter_goes_from_works_to_a_page(context: RunContext, tmp_path: Path) -> None:
+    made = chapter(context)
+    runner.compute_missing([made], context.store)
     tables = made.tables()
-    page = page_writer.write_chapter(tmp_path, made.name, made.title, "likeness reproduce manifolds", tables, lab.store)
+    page = page_writer.write_chapter(
+        tmp_path, made.name, made.title, "likeness reproduce manifolds", tables, context.store
+    )
     told = json.loads((tmp_path / "manifolds.json").read_text())
     assert [t["name"] for t in told["tables"]] == [
         "manifolds-gains", "manifolds-table-2", "manifolds-stl10", "manifolds-quoted", "manifolds-frozen",
@@ -118,23 +120,23 @@ def test_the_chapter_goes_from_works_to_a_page(lab: Lab, tmp_path: Path) -> None
     assert {r["verdict"] for r in by_name["manifolds-quoted"].values()} == {"not possible here"}
     conv = by_name["manifolds-table-2"]["Conv"]
     assert conv["paper"]["error"] == 14.84
-    assert "less than Conv's" not in conv["figures"]
+    assert "reduction from Conv" not in conv["figures"]
     assert conv["figures"]["epoch"]["value"] == 100
-    count, work = conv["works"].pop("count"), conv["works"]
-    known = [w for w in made.works() if w.key == work]
+    count, computation = conv["works"].pop("count"), conv["works"]
+    known = [w for w in made.computations() if w.key == computation]
     assert len(known) == count == 1
-    assert conv["figures"]["error"]["value"] == pytest.approx(100 * lab.result(known[0]).arrays["wrong"].mean())
+    assert conv["figures"]["error"]["value"] == pytest.approx(100 * context.result(known[0]).arrays["wrong"].mean())
     gain = by_name["manifolds-gains"]["digits: Stiefel"]["figures"]["gain"]["value"]
     stiefel = by_name["manifolds-table-2"]["Stiefel"]["figures"]
     assert gain == pytest.approx(conv["figures"]["error"]["value"] - stiefel["error"]["value"])
-    assert stiefel["less than Conv's"]["value"] == pytest.approx(gain)
+    assert stiefel["reduction from Conv"]["value"] == pytest.approx(gain)
     assert "celeba0" not in page.read_text()
     assert (tmp_path / "manifolds-figure-1.svg").exists()
-    assert not [w for w in made.works() if not lab.store.has(w)]
+    assert not [w for w in made.computations() if not context.store.has(w)]
 
 
-def test_all_heads_but_the_one_that_begins_elsewhere_start_with_the_same_distances(lab: Lab) -> None:
-    start, rows = random_start(784, 20, 3), read(lab.photos.data).pixels[:9]
+def test_all_heads_but_the_one_that_begins_elsewhere_start_with_the_same_distances(context: RunContext) -> None:
+    start, rows = random_start(784, 20, 3), read(context.photos.data).pixels[:9]
     wanted = torch.cdist(rows @ start, rows @ start)
     for head in HEADS.values():
         z = head.make(start)(rows).detach()
@@ -149,8 +151,8 @@ def test_no_digit_is_asked_for_that_teaches_and_the_inner_split_lies_inside(inne
     assert set(taught.tolist()) <= set(split_digits(400, 5, False)[0].tolist())
 
 
-def test_the_nearest_digit_is_found_among_those_that_teach(lab: Lab) -> None:
-    found = read(lab.photos.data)
+def test_the_nearest_digit_is_found_among_those_that_teach(context: RunContext) -> None:
+    found = read(context.photos.data)
     taught, asked = split_digits(len(found.values), 0, False)
     far = [
         min(taught.tolist(), key=lambda t: float((found.pixels[a] - found.pixels[t]).norm())) for a in asked.tolist()
@@ -158,11 +160,11 @@ def test_the_nearest_digit_is_found_among_those_that_teach(lab: Lab) -> None:
     assert found.wrong(found.pixels, taught, asked).tolist() == (found.values[far] != found.values[asked]).tolist()
 
 
-def test_a_rate_is_chosen_by_the_least_error_and_going_astray_is_no_error(lab: Lab) -> None:
-    errors = lab.store.do(digits.choice(lab, "qconv-own", 2)).record["errors"]
+def test_a_rate_is_chosen_by_the_least_error_and_going_astray_is_no_error(context: RunContext) -> None:
+    errors = context.store.do(digits.choice(context, "qconv-own", 2)).record["errors"]
     assert errors.keys() == {"0.01", "0.03"}
     assert best({"0.1": 0.3, "0.3": None, "0.01": 0.2, "0.03": 0.2}) == 0.01
-    rows = read(lab.photos.data)
+    rows = read(context.photos.data)
     lesson = HeadTrainingData(rows.values, lambda places, _: rows.pixels[torch.from_numpy(places)])
     start = random_start(784, 20)
     layer, facts = train_head(lesson, torch.nn.Identity(), start, HeadTraining("plain", 1e60, 3, 1.0), lambda *_: None)
@@ -181,38 +183,40 @@ def test_axes_count_what_distances_are_made_of() -> None:
 
 
 def test_times_are_ratios_of_what_was_run_in_turns() -> None:
-    def work(size: int) -> float:
+    def computation(size: int) -> float:
         return float(np.linalg.svd(np.ones((size, size)))[1][0])
 
-    found = measure_overheads({"base": lambda _: work(60), "more": lambda _: work(60) + work(60)}, "base", 20, 5)
+    found = measure_overheads(
+        {"base": lambda _: computation(60), "more": lambda _: computation(60) + computation(60)}, "base", 20, 5
+    )
     assert found["base"] == [1.0] * 5
     assert 1.2 < np.median(found["more"]) < 4
 
 
-def test_photos_of_a_person_are_halved_and_only_people_with_enough_are_classes(lab: Lab) -> None:
-    told = five_layers.classes(lab.photos, "celeba", 3)
+def test_photos_of_a_person_are_halved_and_only_people_with_enough_are_classes(context: RunContext) -> None:
+    told = five_layers.classes(context.photos, "celeba", 3)
     taught, asked = told.sides(0)
     assert np.bincount(told.people[taught]).tolist() == [2] * 14
     assert np.bincount(told.people[asked]).tolist() == [1] * 14
     assert tuple(five_layers.five_layers(0)(told.pictures[:2]).shape) == (2, five_layers.WIDTH)
     with pytest.raises(ValueError, match="need at least one array"):
-        five_layers.classes(lab.photos, "celeba", 4)
+        five_layers.classes(context.photos, "celeba", 4)
 
 
-def test_who_is_in_both_sets_teaches_nothing(lab: Lab) -> None:
-    told = people_sides(lab.photos, 10)
+def test_who_is_in_both_sets_teaches_nothing(context: RunContext) -> None:
+    told = people_sides(context.photos, 10)
     assert told.alike == 1
     assert told.taught.min() == PEOPLE["celeba"][1]
     assert len(told.queries) == 80
 
 
-def test_a_choice_on_faces_leaves_out_whom_it_judges_by(lab: Lab) -> None:
-    errors = lab.store.do(frozen_network.choice(lab, "stiefel", 8, 20, 10)).record["errors"]
+def test_a_choice_on_faces_leaves_out_whom_it_judges_by(context: RunContext) -> None:
+    errors = context.store.do(frozen_network.choice(context, "stiefel", 8, 20, 10)).record["errors"]
     assert all(0 <= error <= 1 for error in errors.values())
 
 
-def test_pairs_are_compared_within_their_own_split(lab: Lab) -> None:
-    both = [lab.store.do(digits.baseline(lab, name, 1, 0)) for name in ("pca", "start")]
+def test_pairs_are_compared_within_their_own_split(context: RunContext) -> None:
+    both = [context.store.do(digits.baseline(context, name, 1, 0)) for name in ("pca", "start")]
     first, second = (PairedScores.of([one], right, "asked") for one in both)
     gain = first.over(second).difference
     assert gain.value == pytest.approx(float((both[1].arrays["wrong"] * 1.0 - both[0].arrays["wrong"]).mean()))

@@ -35,15 +35,15 @@ def covers(figure: dict[str, Any], value: float) -> bool:
     return figure["low"] is None or figure["low"] <= value <= figure["high"]
 
 
-def steps_in(works: Any) -> list[Any]:
-    """All steps under `options` of a row's works, read from the JSON without the code that writes it."""
-    if isinstance(works, list):
-        return [n for one in works for n in steps_in(one)]
-    if not isinstance(works, dict):
+def steps_in(computations: Any) -> list[Any]:
+    """All steps under `options` of a row's computations, read from the JSON without the code that writes it."""
+    if isinstance(computations, list):
+        return [n for one in computations for n in steps_in(one)]
+    if not isinstance(computations, dict):
         return []
-    options = works.get("options")
+    options = computations.get("options")
     own = [o["steps"] for o in (options if isinstance(options, list) else [options]) if o and "steps" in o]
-    return own + [n for name, value in works.items() if name != "options" for n in steps_in(value)]
+    return own + [n for name, value in computations.items() if name != "options" for n in steps_in(value)]
 
 
 def test_every_chapter_is_there() -> None:

@@ -1,4 +1,4 @@
-"""The ground of `likeness reproduce`: works are kept by what they follow from, figures are what their ranks say."""
+"""The harness of `likeness reproduce`: stored results, protocols, and figures from ranks."""
 
 import json
 import re
@@ -19,20 +19,20 @@ from ml.evaluation import protocols
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.verification import best_threshold
 from papers.harness import page_writer, results, runner
-from papers.harness.lab_fits import Lab, Method
 from papers.harness.result_store import ResultMissing, ResultStore
-from papers.harness.table_types import Chapter, Figure, Plot, Row, Table, Work, WorkOutput
+from papers.harness.run_context import Method, RunContext
+from papers.harness.table_types import Chapter, Computation, ComputationOutput, Figure, Plot, Row, Table
 from papers.harness.verdicts import get_verdict
 from tests.papers import synthetic_data
 
 
-def counted(key: dict[str, Any], done: list[int]) -> Work:
-    def compute(folder: Path, progress: Progress) -> WorkOutput:
+def counted(key: dict[str, Any], done: list[int]) -> Computation:
+    def compute(folder: Path, progress: Progress) -> ComputationOutput:
         done.append(1)
         (folder / "more").write_text("kept")
         return {"n": 3}, {"x": np.arange(3)}
 
-    return Work("work", key, 1.0, compute)
+    return Computation("computation", key, 1.0, compute)
 
 
 def test_a_work_is_done_once_for_whoever_asks_with_the_same_key(tmp_path: Path) -> None:
@@ -47,26 +47,26 @@ def test_a_work_is_done_once_for_whoever_asks_with_the_same_key(tmp_path: Path) 
 
 
 def test_of_a_work_that_fails_nothing_is_left(tmp_path: Path) -> None:
-    def fails(folder: Path, progress: Progress) -> WorkOutput:
+    def fails(folder: Path, progress: Progress) -> ComputationOutput:
         (folder / "half").write_text("half")
         raise KeyboardInterrupt
 
-    work = Work("fails", {"a": 1}, 1.0, fails)
+    computation = Computation("fails", {"a": 1}, 1.0, fails)
     with pytest.raises(KeyboardInterrupt):
-        ResultStore(tmp_path).do(work)
+        ResultStore(tmp_path).do(computation)
     assert not list(tmp_path.iterdir())
     with pytest.raises(ResultMissing, match="was not computed"):
-        ResultStore(tmp_path).get(work)
+        ResultStore(tmp_path).get(computation)
 
 
 def test_what_one_work_decides_may_bring_another(tmp_path: Path) -> None:
     store, done = ResultStore(tmp_path), list[int]()
     choice = counted({"choice": 1}, done)
 
-    def works() -> list[Work]:
+    def computations() -> list[Computation]:
         return [choice] + ([counted({"chosen": store.get(choice).record["n"]}, done)] if store.has(choice) else [])
 
-    chapter = Chapter("c", "C", works, list)
+    chapter = Chapter("c", "C", computations, list)
     runner.print_cost([chapter], store)
     runner.compute_missing([chapter], store)
     assert len(done) == 2
@@ -76,20 +76,20 @@ def test_what_one_work_decides_may_bring_another(tmp_path: Path) -> None:
 
 def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
     store, done = ResultStore(tmp_path), list[int]()
-    works = [counted({"features": "lbp", "protocol": p, "n": n}, done) for p in ("a", "b") for n in range(2)]
+    computations = [counted({"features": "lbp", "protocol": p, "n": n}, done) for p in ("a", "b") for n in range(2)]
     with ThreadPoolExecutor() as pool:
-        with store.claim(works[0]):  # a lock of one file handle keeps out every other
-            running = pool.submit(runner.compute_missing, [Chapter("c", "C", lambda: works, list)], store)
-            while not all(store.has(w) for w in works[2:]):
+        with store.claim(computations[0]):  # a lock of one file handle keeps out every other
+            running = pool.submit(runner.compute_missing, [Chapter("c", "C", lambda: computations, list)], store)
+            while not all(store.has(w) for w in computations[2:]):
                 time.sleep(0.01)
-            ResultStore(tmp_path).do(works[0])
+            ResultStore(tmp_path).do(computations[0])
         running.result()
     assert len(done) == 4
-    assert all(store.has(w) for w in works)
+    assert all(store.has(w) for w in computations)
 
 
 def test_the_claim_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    work, done = counted({"a": 1}, []), "claimed"
+    computation, done = counted({"a": 1}, []), "claimed"
     program = f"""
 import pathlib, time
 from papers.harness.result_store import ResultStore
@@ -101,25 +101,25 @@ with ResultStore(pathlib.Path({str(tmp_path)!r})).claim(counted({{"a": 1}}, []))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == done
-        with ResultStore(tmp_path).claim(work) as claimed:
+        with ResultStore(tmp_path).claim(computation) as claimed:
             assert not claimed
         process.kill()
         process.wait()
-        with ResultStore(tmp_path).claim(work) as claimed:
+        with ResultStore(tmp_path).claim(computation) as claimed:
             assert claimed
-            with ResultStore(tmp_path).claim(work) as again:
+            with ResultStore(tmp_path).claim(computation) as again:
                 assert not again
 
 
 def test_what_a_work_needs_and_nobody_computes_is_named(tmp_path: Path) -> None:
     store, done = ResultStore(tmp_path), list[int]()
 
-    def needs(folder: Path, progress: Progress) -> WorkOutput:
+    def needs(folder: Path, progress: Progress) -> ComputationOutput:
         return {"n": store.get(counted({"never": 1}, done)).record["n"]}, {}
 
-    works = [Work("needs", {"what": "needs"}, 1.0, needs), counted({"other": 1}, done)]
+    computations = [Computation("needs", {"what": "needs"}, 1.0, needs), counted({"other": 1}, done)]
     with pytest.raises(ResultMissing, match="was not computed"):
-        runner.compute_missing([Chapter("c", "C", lambda: works, list)], store)
+        runner.compute_missing([Chapter("c", "C", lambda: computations, list)], store)
     assert done == [1]
 
 
@@ -144,14 +144,14 @@ def test_what_the_paper_does_not_print_is_ours() -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return synthetic_data.lab(synthetic_data.write(tmp_path_factory.mktemp("data") / "data"))
+def context(tmp_path_factory: pytest.TempPathFactory) -> RunContext:
+    return synthetic_data.context(synthetic_data.write(tmp_path_factory.mktemp("data") / "data"))
 
 
-def test_figures_are_those_of_the_report(lab: Lab) -> None:
-    works = [lab.retrieval(Method("wpca", 8), "lbp", f"queries-{i}") for i in range(2)]
-    found = [lab.store.do(w) for w in works]
-    sides = [protocols.read(f"queries-{i}", lab.photos.lfw.protocol, lab.photos.names("lfw")) for i in range(2)]
+def test_figures_are_those_of_the_report(context: RunContext) -> None:
+    computations = [context.retrieval(Method("wpca", 8), "lbp", f"queries-{i}") for i in range(2)]
+    found = [context.store.do(w) for w in computations]
+    sides = [protocols.read(f"queries-{i}", context.photos.lfw.protocol, context.photos.names("lfw")) for i in range(2)]
     ranked = [rank_protocol(r.arrays["lfw"], side) for r, side in zip(found, sides, strict=True)]
     report = summarise(ranked, protocol="queries")
     told = results.figures(found, ("mAP", "1@1", "1@10"))
@@ -163,30 +163,32 @@ def test_figures_are_those_of_the_report(lab: Lab) -> None:
     assert results.difference(found, found, "mAP").difference.value == 0
 
 
-def test_never_seen_people_are_not_in_the_training_set(lab: Lab) -> None:
-    asked = lab.protocol("disjoint-0")
-    made = lab.identities("lbp", asked)
+def test_never_seen_people_are_not_in_the_training_set(context: RunContext) -> None:
+    asked = context.protocol("disjoint-0")
+    made = context.identities("lbp", asked)
     assert len(made.rows) == synthetic_data.PEOPLE // 2 * synthetic_data.SHOTS
-    inner, outer = lab.protocol("inner-0"), lab.protocol("queries-0")
+    inner, outer = context.protocol("inner-0"), context.protocol("queries-0")
     assert not np.isin(inner.queries, outer.queries).any()
     assert not np.isin(inner.gallery, outer.queries).any()
 
 
-def test_folds_are_judged_each_under_its_own_model(lab: Lab) -> None:
-    works = lab.verification(Method("wpca", 4), "lbp")
-    folds = [lab.store.do(w) for w in works]
-    sides = [lab.protocol(f"view2:{f}") for f in range(10)]
+def test_folds_are_judged_each_under_its_own_model(context: RunContext) -> None:
+    computations = context.verification(Method("wpca", 4), "lbp")
+    folds = [context.store.do(w) for w in computations]
+    sides = [context.protocol(f"view2:{f}") for f in range(10)]
     found = results.accuracy(folds, [s.pairs for s in sides], sides[0].people)
     assert 50 < found.value <= 100
     assert found.draws == 10
     assert folds[0].record["parameters"] >= 4 * 9860
 
 
-def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(lab: Lab) -> None:
-    works = lab.judges(Method("wpca", 4), "lbp")
-    assert [w.key["fold"] for w in works] == [[f, f + 1] for f in range(0, 10, 2)]
-    judges, folds = ([lab.store.do(w) for w in some] for some in (works, lab.verification(Method("wpca", 4), "lbp")))
-    sides = [lab.protocol(f"view2:{f}") for f in range(10)]
+def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(context: RunContext) -> None:
+    computations = context.judges(Method("wpca", 4), "lbp")
+    assert [w.key["fold"] for w in computations] == [[f, f + 1] for f in range(0, 10, 2)]
+    judges, folds = (
+        [context.store.do(w) for w in some] for some in (computations, context.verification(Method("wpca", 4), "lbp"))
+    )
+    sides = [context.protocol(f"view2:{f}") for f in range(10)]
     neither = np.intersect1d(sides[2].training, sides[3].training)
     assert judges[1].record["faces"] == len(neither) < len(sides[2].training)
     pairs = [s.pairs for s in sides]
@@ -197,14 +199,18 @@ def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(lab: Lab) -> N
     assert found.thresholds[2] != results.verified(folds, pairs, sides[0].people).thresholds[2]
 
 
-def test_a_page_its_figures_and_its_pictures(tmp_path: Path, lab: Lab) -> None:
-    work = lab.retrieval(Method("l2"), "lbp", "queries-0")
-    row = Row("L2", results.figures([lab.store.do(work)], ["mAP"]), {"mAP": 13.24}, works=[work])
+def test_a_page_its_figures_and_its_pictures(tmp_path: Path, context: RunContext) -> None:
+    computation = context.retrieval(Method("l2"), "lbp", "queries-0")
+    row = Row(
+        "L2", results.figures([context.store.do(computation)], ["mAP"]), {"mAP": 13.24}, computations=[computation]
+    )
     plot = Plot("curve", "a rising line", lambda axes: axes.plot([0, 1], [0, 1]))
     table = Table(
         "t", "Table 2", "drawn people", ["mAP"], [row, Row("none", {}, {"mAP": 1.0}, "not possible here")], [plot]
     )
-    page = page_writer.write_chapter(tmp_path / "out", "clml", "CLML", "likeness reproduce clml", [table], lab.store)
+    page = page_writer.write_chapter(
+        tmp_path / "out", "clml", "CLML", "likeness reproduce clml", [table], context.store
+    )
     text = page.read_text()
     assert re.search(r"\| L2 \| [\d.]+ \[[\d.]+, [\d.]+\] \(13.24\) \| (better|worse|reproduced) \|", text)
     assert "![a rising line](curve.svg)" in text

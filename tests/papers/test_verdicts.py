@@ -13,15 +13,15 @@ from app.cli.main import app
 from ml.embedders.base import Progress
 from papers.clml.table_rows import describe_alterations
 from papers.harness import pages, summary
-from papers.harness.table_types import Declared, Figure, Row, Work, WorkOutput
+from papers.harness.table_types import Computation, ComputationOutput, Declared, Figure, Row
 from papers.harness.verdicts import fit_steps, get_verdict, judge
 
 
-def work(key: dict[str, Any]) -> Work:
-    def run(folder: Path, progress: Progress) -> WorkOutput:
+def computation(key: dict[str, Any]) -> Computation:
+    def run(folder: Path, progress: Progress) -> ComputationOutput:
         raise AssertionError("nothing is computed here")
 
-    return Work("work", key, 1.0, run)
+    return Computation("computation", key, 1.0, run)
 
 
 def absolute(value: float, low: float, high: float, paper: float, **more: Any) -> Row:
@@ -34,18 +34,20 @@ def difference(value: float, low: float, high: float, paper: float | None = None
 
 
 def test_a_fit_without_a_step_learned_nothing_whatever_its_figure() -> None:
-    untaught = work({"method": "stml", "options": {"steps": 0}})
+    untaught = computation({"method": "stml", "options": {"steps": 0}})
     for row in (
-        absolute(99.0, 98.0, 100.0, 70.0, works=[untaught]),
-        absolute(99.0, 98.0, 100.0, 70.0, works=[untaught], verdict="not possible here"),
-        difference(5.0, 4.0, 6.0, 5.0, works=[work({"options": {"steps": 30}}), untaught]),
-        difference(0.0, 0.0, 0.0, works=[untaught]),
-        absolute(99.0, 98.0, 100.0, 70.0, works=[work({"projections of": {"options": {"steps": 0}}})]),
+        absolute(99.0, 98.0, 100.0, 70.0, computations=[untaught]),
+        absolute(99.0, 98.0, 100.0, 70.0, computations=[untaught], verdict="not possible here"),
+        difference(5.0, 4.0, 6.0, 5.0, computations=[computation({"options": {"steps": 30}}), untaught]),
+        difference(0.0, 0.0, 0.0, computations=[untaught]),
+        absolute(99.0, 98.0, 100.0, 70.0, computations=[computation({"projections of": {"options": {"steps": 0}}})]),
     ):
         assert get_verdict(row) == "nothing learned"
-    taught = absolute(99.0, 98.0, 100.0, 70.0, works=[work({"options": {"steps": 30}, "plan": {"steps": 0}})])
+    taught = absolute(
+        99.0, 98.0, 100.0, 70.0, computations=[computation({"options": {"steps": 30}, "plan": {"steps": 0}})]
+    )
     assert (get_verdict(taught), fit_steps(taught)) == ("better", [30])
-    assert fit_steps(absolute(1.0, 0.0, 2.0, 1.0, works=[work({"method": "l2", "options": {}})])) == []
+    assert fit_steps(absolute(1.0, 0.0, 2.0, 1.0, computations=[computation({"method": "l2", "options": {}})])) == []
 
 
 @pytest.mark.parametrize("paper", [None, 0.0, 0.5, -3.0])

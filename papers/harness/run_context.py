@@ -1,4 +1,4 @@
-"""Fits that many tables share: embedders on one photo set's features under one protocol, and what they say of it."""
+"""The context of a run (photos, result store, scope), and the computations that many tables share."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,20 +22,20 @@ from ml.types import Rows
 from papers.harness.feature_view import FeatureView, view_features
 from papers.harness.photos import MIRRORED, Photos
 from papers.harness.result_store import ResultStore
-from papers.harness.table_types import Result, Scope, Work, WorkOutput
+from papers.harness.table_types import Computation, ComputationOutput, Result, Scope
 
 FOLDS = range(10)
 WIDTHS = {"lbp": 9860, "fisher": 16896, "sift": 3456, "fplbp": 500, "cslbp": 2720, "mobilefacenet": 128}
 WIDEST = 1024
-"""Embeddings of more numbers are ranked and not kept."""
+"""Embeddings with more numbers are not stored; only their rankings are."""
 PHOTOS = 4
-"""Of a person, of whom some are searched for where options are chosen."""
+"""People need this many photos to be searched for on the splits on which options are chosen."""
 Train = Callable[[Protocol], TrainingSet]
 
 
 @dataclass(frozen=True)
 class Method:
-    """An embedder with its options, as tables name it. dim 0: it has none."""
+    """An embedder with its options. dim: numbers of an embedding; 0: the method has no such option"""
 
     name: str
     dim: int = 0
@@ -52,22 +52,28 @@ class Method:
 
 
 @dataclass(frozen=True, eq=False)
-class Lab:
-    """photos: where all features come from; store: where results are kept; scope: how much is asked for."""
+class RunContext:
+    """The context of a run.
+
+    photos: source of all features; store: stored results; scope: number of draws, and whether the run is quick
+    """
 
     photos: Photos
     store: ResultStore
     scope: Scope
 
-    def result(self, work: Work) -> Result:
-        return self.store.get(work)
+    def result(self, computation: Computation) -> Result:
+        return self.store.get(computation)
 
-    def results(self, works: Sequence[Work]) -> list[Result]:
-        return [self.store.get(work) for work in works]
+    def results(self, computations: Sequence[Computation]) -> list[Result]:
+        return [self.store.get(computation) for computation in computations]
 
     def protocol(self, name: str) -> Protocol:
-        """Of LFW: `queries-0`, `disjoint-0`, `view2:0`; or a split of one's training side, on which options are chosen:
-        `inner-0` and `inner-disjoint-0`, people held out; `inner-queries-0`, one more photo of each who has four."""
+        """Return a protocol of LFW: `queries-0`, `disjoint-0`, `view2:0`, ...
+
+        Names with `inner-` are splits of a protocol's training side, on which options are chosen. In `inner-0` and
+        `inner-disjoint-0`, people are held out; in `inner-queries-0`, one photo of each person with four or more.
+        """
         return _protocol(self.photos, name)
 
     def retrieval(
@@ -81,17 +87,17 @@ class Lab:
         task: str = "identity",
         seconds: float | None = None,
         keep: bool = False,
-    ) -> Work:
-        """Fits on the protocol's training side and ranks its gallery, alone and with all distractors behind it.
+    ) -> Computation:
+        """Fit on the training side of a protocol, and rank its gallery, without and with all distractors.
 
-        train: makes the training set of the protocol, `about` naming it in the key; identities of LFW's training side
-        without. keep: the fitted embedder is saved in the result's folder.
-        Arrays: see `ranked_arrays`; with up to WIDEST numbers also `lfw` (N, d) and `distractors` (M, d), the
-        embeddings; of a mixture of maps `lfw_shares` (N, k) and `distractors_shares`, p(s | x).
+        train: makes the training set of a protocol, and `about` describes it in the key; default: the identities of the
+            training side; keep: whether to save the fitted embedder in the result's folder
+        Arrays: see `ranked_arrays`; with up to WIDEST numbers also the embeddings, `lfw` (N, d) and `distractors`
+        (M, d); for mixtures of maps also p(s | x), `lfw_shares` (N, k) and `distractors_shares`.
         """
         key = {**method.key, "features": features, "protocol": protocol, "task": task, "keep": keep, **(about or {})}
 
-        def run(folder: Path, progress: Progress) -> WorkOutput:
+        def run(folder: Path, progress: Progress) -> ComputationOutput:
             split = self.protocol(protocol)
             whole = FeatureView(self.photos, features) if train or keep else None
             embedder, view, record = self._fitted(method, features, split, train, progress, whole)
@@ -103,7 +109,7 @@ class Lab:
             return record, _collect_arrays(split, embedded, embedder.metric) | shares
 
         guess = estimate_seconds(method, features) if seconds is None else seconds
-        return Work(f"{method.name} {method.dim or ''} {features} {protocol}", key, guess, run)
+        return Computation(f"{method.name} {method.dim or ''} {features} {protocol}", key, guess, run)
 
     def verification(
         self,
@@ -113,25 +119,31 @@ class Lab:
         seconds: float | None = None,
         train: Train | None = None,
         about: Mapping[str, Any] | None = None,
-    ) -> list[Work]:
-        """Ten works, one a fold of LFW's view 2: array `distances` (6000,) of all pairs under the fold's own model,
-        `told` the same as dispersion tells them; fact `parameters`, how many numbers were learned."""
+    ) -> list[Computation]:
+        """Return ten computations, one for each fold of LFW's view 2.
+
+        Arrays: `distances` (6000,) of all pairs under the fold's own model, and `told`, the distances as
+        tables show them.
+        The record holds `parameters`, the number of learned parameters.
+        """
         return [self._fold(method, features, (fold,), seconds, train, about or {}) for fold in FOLDS]
 
-    def judges(self, method: Method, features: str) -> list[Work]:
-        """Five works as those of `verification`, the first of a fit that saw neither fold 0 nor 1, and so on: from them
-        `results.verified` has the thresholds of what was learned."""
+    def judges(self, method: Method, features: str) -> list[Computation]:
+        """Return five computations like those of `verification`, for choosing thresholds of learned methods.
+
+        The first is a fit that saw neither fold 0 nor fold 1, the second neither 2 nor 3, and so on.
+        """
         return [self._fold(method, features, (fold, fold + 1), None, None, {}) for fold in FOLDS[::2]]
 
     def _fold(
         self, method: Method, features: str, unseen: tuple[int, ...], seconds: float | None, train: Train | None,
         about: Mapping[str, Any],
-    ) -> Work:  # fmt: skip
+    ) -> Computation:  # fmt: skip
         folds_text = " and ".join(str(fold) for fold in unseen)
         fold = unseen[0] if len(unseen) == 1 else [*unseen]
         key = {**method.key, "features": features, "protocol": "view2", "fold": fold, **about}
 
-        def run(folder: Path, progress: Progress) -> WorkOutput:
+        def run(folder: Path, progress: Progress) -> ComputationOutput:
             first, *others = (self.protocol(f"view2:{fold}") for fold in unseen)
             split = reduce(lambda kept, other: kept.narrowed(other.training), others, first)
             whole = FeatureView(self.photos, features) if train else None
@@ -144,10 +156,10 @@ class Lab:
             return record, {"distances": distances, "told": embedder.metric.display_distance(distances)}
 
         guess = estimate_seconds(method, features) if seconds is None else seconds
-        return Work(f"{method.name} {method.dim or ''} {features} fold {folds_text}", key, guess, run)
+        return Computation(f"{method.name} {method.dim or ''} {features} fold {folds_text}", key, guess, run)
 
     def pairs(self) -> NDArray[np.int64]:
-        """(6000, 2) places of the photos of LFW's pairs, fold after fold."""
+        """Return the (6000, 2) photo indexes of LFW's pairs, fold after fold."""
         return np.concatenate([self.protocol(f"view2:{fold}").pairs.index for fold in FOLDS])
 
     def _fitted(
@@ -157,7 +169,7 @@ class Lab:
         embedder = method.build()
         view = whole or view_features(self.photos, features, split.training, embedder)
         if view.axes is not None and "axes" in embedder.options():
-            embedder = embedder.with_options(axes=0)  # the rows are those coordinates already
+            embedder = embedder.with_options(axes=0)  # the rows already are these coordinates
         made = train(split) if train else self.identities(features, split, view)
         started = time.monotonic()
         embedder.fit(made, progress=progress)
@@ -165,7 +177,7 @@ class Lab:
         return embedder, view, {"fit_seconds": took, "notes": dict(embedder.notes), "faces": len(made.rows)}
 
     def identities(self, features: str, split: Protocol, view: FeatureView | None = None) -> TrainingSet:
-        """The training side of a protocol of LFW, by its descriptors or as they are seen."""
+        """Return the training set of a protocol of LFW, with its descriptors or a view of them."""
         names, view = self.photos.names("lfw"), view or FeatureView(self.photos, features)
         made = build_training_set(view.rows("lfw")[split.training], [names[i] for i in split.training])
         return TrainingSet(made.rows, made.tasks, view.blocks)
@@ -183,14 +195,14 @@ def _protocol(photos: Photos, name: str) -> Protocol:
 
 
 def _hold_out_people(outer: Protocol) -> Protocol:
-    """A fifth of the people held out, of those who have four photos or more."""
+    """Hold out a fifth of the people who have four photos or more."""
     people = np.where(outer.training_mask, outer.people, -1)
     inner = protocols.held_out_people(people, 0.2, photos=PHOTOS)
     return replace(inner, training=np.intersect1d(inner.training, outer.training))
 
 
 def _hold_out_photos(outer: Protocol) -> Protocol:
-    """Of everybody with four photos or more, one is searched for; all others are gallery and training side."""
+    """Make one photo of each person with four or more a query; all others are gallery and training side."""
     people, counts = np.unique(outer.people[outer.training], return_counts=True)
     draw = np.random.default_rng(0)
     faces_of_person = [outer.training[outer.people[outer.training] == p] for p in people[counts >= PHOTOS]]
@@ -200,7 +212,7 @@ def _hold_out_photos(outer: Protocol) -> Protocol:
 
 
 def estimate_seconds(method: Method, features: str) -> float:
-    """Seconds that a fit takes, by rule of thumb until one was done here (machine: docs/research/measurements.md)."""
+    """Estimate the seconds of a fit, roughly (machine: docs/research/measurements.md). Measured times replace it."""
     width = sum(WIDTHS.get(one.removesuffix(MIRRORED), 2000) for one in features.split("+")) / WIDTHS["lbp"]
     plain = {"l2": 0.0, "cosine": 0.0, "wpca": 10.0 * width, "ldml": 8.0, "clml": 18.0}
     maps = 0.8 + float(method.options.get("k", 16)) / 80 if method.name == "clml" else 1.0
@@ -220,7 +232,7 @@ def _mixes(embedder: Embedder) -> bool:
 
 
 def _shares(embedder: Any, rows: Rows) -> Rows:
-    """p(s | x) before what is faint is cut off, so that components far away still come in an order."""
+    """Return p(s | x) without the threshold on small shares, so that distant components can still be ordered."""
     whole = embedder.with_options(threshold=0.0)
     whole.learned = embedder.learned
     shares: Rows = whole.assignments(rows)
@@ -228,8 +240,11 @@ def _shares(embedder: Any, rows: Rows) -> Rows:
 
 
 def ranked_arrays(ranked: Ranked, name: str) -> dict[str, NDArray[Any]]:
-    """`<name>_ranks`: the ranks of every query's relevant faces, one query after the other; `<name>_counts`: (Q,) how
-    many each has; `<name>_people`: (Q,) whose each is."""
+    """Return a ranking as arrays.
+
+    `<name>_ranks`: the ranks of the relevant faces, query after query; `<name>_counts`: (Q,) their number per query;
+    `<name>_people`: (Q,) person of each query
+    """
     empty = np.empty(0, np.int64)
     return {
         f"{name}_ranks": np.concatenate([*ranked.ranks, empty]).astype(np.int32),
