@@ -1,11 +1,11 @@
-"""What general libraries would give in place of parts of `ml`, beside those parts (docs/decisions/0013).
+"""Compare parts of `ml` with general libraries that could replace them (docs/decisions/0013).
 
     python -m benchmarks.libraries [--json FILE]
 
-Ours and the library's take turns within each round, on one thread. A time is the median of the rounds in CPU time, a
-ratio the median of the rounds' ratios, so that other programs on the machine count little. `difference` is the largest
-absolute difference of what both return; for k-means as a library starts it, how much normalised mutual information
-with the true people it loses (1 is all of it). The data are drawn.
+Both run in turn within each round, on one thread. Times are medians of CPU time over rounds, and ratios are medians of
+the ratios of rounds, on which other programs have little effect. `difference` is the largest absolute difference of the
+results; for k-means with a library's start, it is the loss of normalised mutual information with the true people. The
+data are random.
 """
 
 import argparse
@@ -54,7 +54,7 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds of CPU time of both, the library's over ours, and the difference of their results."""
+    """CPU milliseconds of both, the ratio of the library's to ours, and the difference of their results."""
 
     name: str
     ours: float
@@ -64,7 +64,7 @@ class Row:
 
 
 def compare(name: str, ours: Run, library: Run, difference: float | None = None, calls: int = 1) -> Row:
-    """calls: of each in a round; difference: None compares what they return."""
+    """Compare both. calls: calls per round; difference: None to compare their results"""
     if difference is None:
         difference = float(np.abs(np.asarray(ours(), np.float64) - np.asarray(library(), np.float64)).max())
     rounds = [[1000 * measure(run, calls) / calls for run in (ours, library)] for _ in range(ROUNDS)]
@@ -80,7 +80,7 @@ def measure(run: Run, calls: int) -> float:
 
 
 def compare_metrics(rng: np.random.Generator) -> list[Row]:
-    """AUC, the curve of both error rates, and the exact interval of a rate."""
+    """Compare AUC, the DET curve, and the exact interval of a rate."""
     rows = []
     for count in (200, 4000, 100_000):
         scores, same = rng.normal(size=count).astype(np.float32), np.arange(count) % 2 == 0
@@ -108,7 +108,7 @@ def compare_metrics(rng: np.random.Generator) -> list[Row]:
 
 
 def compare_precision(rng: np.random.Generator) -> Row:
-    """Average precision of 100 queries, ranking included."""
+    """Compare average precision of 100 queries, ranking included."""
     people, ids = np.repeat(np.arange(2000), 5), np.arange(10_000)
     embeddings = (rng.normal(size=(2000, 64))[people] + rng.normal(size=(10_000, 64))).astype(np.float32)
     gallery = Faces(embeddings, people.astype(np.float64), ids)
@@ -125,7 +125,7 @@ def compare_precision(rng: np.random.Generator) -> Row:
 
 
 def compare_starts(rng: np.random.Generator) -> list[Row]:
-    """k-means as each library starts it, with as many cells as people, as for NMI."""
+    """Compare k-means with each library's start, with as many clusters as people, as for NMI."""
     people, k = np.repeat(np.arange(1000), 5), 1000
     rows = (rng.normal(size=(k, 64))[people] + 0.8 * rng.normal(size=(len(people), 64))).astype(np.float32)
     z = torch.from_numpy(rows)
@@ -145,7 +145,7 @@ def compare_starts(rng: np.random.Generator) -> list[Row]:
 
 
 def compare_rounds(rng: np.random.Generator) -> list[Row]:
-    """Rounds of k-means from our start: by ours, and by FAISS. The difference is the largest over SEEDS seeds."""
+    """Compare rounds of k-means from our start with FAISS. The difference is the largest over SEEDS seeds."""
     rows = []
     for n, d, k in ((10_000, 32, 8), (9000, 128, 16), (60_000, 66, 128)):
         mixed = (rng.normal(size=(200, d))[rng.integers(0, 200, n)] + 0.8 * rng.normal(size=(n, d))).astype(np.float32)
@@ -154,9 +154,9 @@ def compare_rounds(rng: np.random.Generator) -> list[Row]:
         def run_library(seed: int = 0, z: Tensor = z, k: int = k) -> Tensor:
             return run_faiss(z.numpy(), k, seeds(z, k, torch.Generator().manual_seed(seed)).numpy(), 10)
 
-        apart = [float((k_means(z, k, seed, 10) - run_library(seed)).abs().max()) for seed in range(SEEDS)]
+        differences = [float((k_means(z, k, seed, 10) - run_library(seed)).abs().max()) for seed in range(SEEDS)]
         ours = partial(k_means, z, k, rounds=10)
-        rows.append(compare(f"k-means, {n:,} x {d}, k = {k}: faiss, our start", ours, run_library, max(apart)))
+        rows.append(compare(f"k-means, {n:,} x {d}, k = {k}: faiss, our start", ours, run_library, max(differences)))
     return rows
 
 
@@ -168,7 +168,7 @@ def run_faiss(rows: NDArray[np.float32], k: int, start: NDArray[np.float32] | No
 
 
 def compare_manifolds() -> list[Row]:
-    """Stiefel's tangent vectors, retraction and descent."""
+    """Compare projection, retraction and descent on the Stiefel manifold."""
     chance, manifold, library = torch.Generator().manual_seed(0), StiefelManifold(), EuclideanStiefel()
     at = orthonormal(torch.randn(1000, 64, generator=chance))
     vector = torch.randn(1000, 64, generator=chance) / 32
@@ -187,7 +187,7 @@ def compare_manifolds() -> list[Row]:
 
 
 def compare_loss() -> Row:
-    """The triplet loss with its gradient, of the triplets that our miner finds."""
+    """Compare the triplet loss and its gradient, for the triplets of our miner."""
     chance, labels = torch.Generator().manual_seed(0), torch.arange(640) // 4
     z = (torch.randn(160, 128, generator=chance)[labels] + torch.randn(640, 128, generator=chance)) / 128**0.5
     alike = labels[:, None] == labels

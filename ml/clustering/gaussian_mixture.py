@@ -1,6 +1,6 @@
-"""A mixture of Gaussians with diagonal covariances, by expectation and maximisation.
+"""A mixture of Gaussians with diagonal covariances, fitted by expectation-maximisation.
 
-Local maps (003) and Fisher vectors stand on it; it knows nothing of either.
+CLML's local maps (003) and Fisher vectors use it.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ LLOYD = 10
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """means, variances: (k, d); log_weights: (k,)."""
+    """A mixture of k Gaussians. means, variances: (k, d); log_weights: (k,)"""
 
     means: Tensor
     variances: Tensor
@@ -27,25 +27,25 @@ class Mixture:
 
     @cached_property
     def _linear(self) -> tuple[Tensor, Tensor]:
-        """ln p(s) p(z | s) = constant + lifted(z) @ slopes: (k,) and (2 d, k)."""
+        """Constant (k,) and slopes (2 d, k) of ln p(s) p(z | s) = constant + lifted(z) @ slopes."""
         precision = 1 / self.variances
         square = (self.means**2 * precision).sum(1) + self.variances.log().sum(1) + self.means.shape[1] * log(2 * pi)
         return self.log_weights - 0.5 * square, torch.cat([self.means * precision, -0.5 * precision], 1).T.contiguous()
 
     def log_joint(self, z: Tensor) -> Tensor:
-        """ln p(s) p(z | s). z: (N, d). Returns (N, k)."""
+        """Compute ln p(s) p(z | s) of z (N, d): (N, k)."""
         return self.of_lifted(lifted(z))
 
     def of_lifted(self, both: Tensor) -> Tensor:
-        """The same from `lifted(z)`, for who needs that besides: (N, 2 d) -> (N, k)."""
+        """Compute `log_joint` from `lifted(z)`, if that is needed anyway: (N, 2 d) -> (N, k)."""
         constant, slopes = self._linear
         return torch.addmm(constant, both, slopes)
 
     def assign(self, z: Tensor, threshold: float = 0.0, soften: float = 1.0) -> Tensor:
-        """q_s = p(s | z), sparse, its rows sum to 1. (N, d) -> (N, k).
+        """Compute q_s = p(s | z) of z (N, d): (N, k), sparse, with rows that sum to 1.
 
-        soften: divides ln p(s | z); threshold: taken off each q_s, which is then cut at 0 and made to sum to 1 again.
-        Taking it off, and not only cutting below it, leaves no jump: a face embeds alike in any batch.
+        soften: divides ln p(s | z); threshold: subtracted from each q_s, which is then clipped at 0 and normalised.
+        Subtracting the threshold keeps q continuous, so rounding cannot change an embedding much.
         """
         q, _ = posteriors(self.log_joint(z) / soften)
         if threshold == 0:
@@ -55,14 +55,14 @@ class Mixture:
 
 
 def lifted(z: Tensor) -> Tensor:
-    """z beside its squares, in which each log density is linear. (N, d) -> (N, 2 d)."""
+    """Concatenate z (N, d) and its squares, in which each log density is linear: (N, 2 d)."""
     return torch.cat([z, z * z], 1)
 
 
 def posteriors(joint: Tensor) -> tuple[Tensor, Tensor]:
-    """p(s | z) and ln p(z) from ln p(s) p(z | s): (N, k) -> (N, k), (N,). No p(s | z) is much below e^-40.
+    """Compute p(s | z) (N, k) and ln p(z) (N,) from ln p(s) p(z | s) (N, k). No p(s | z) is much below e^-40.
 
-    Without that floor the least are denormal numbers, with which sums and products take ten times as long.
+    Without this floor, the smallest would be denormal numbers, with which arithmetic takes ten times as long.
     """
     peak = joint.amax(1, keepdim=True)
     q = (joint - peak).clamp_min_(FAINT).exp_()
@@ -73,10 +73,10 @@ def posteriors(joint: Tensor) -> tuple[Tensor, Tensor]:
 def fit_mixture(
     z: Tensor, k: int, seed: int = 0, floor: float = 1e-2, rounds: int = 100, rest: float = 1e-4
 ) -> Mixture:
-    """EM from the clusters of a few rounds of k-means. z: (N, d), N >= k.
+    """Fit a mixture to z (N, d), N >= k, by EM, starting from a few rounds of k-means.
 
-    floor: least variance of a component along an axis, as a share of the whole data's; rest: stops when the mean log
-    likelihood rises by less.
+    floor: smallest variance of a component along an axis, as a share of the variance of all data
+    rest: EM stops when the mean log-likelihood rises by less
     """
     min_variance = floor * z.var(0, unbiased=False).clamp_min(1e-12)
     both = lifted(z)
@@ -92,14 +92,14 @@ def fit_mixture(
 
 
 def _most_likely(size: Tensor, sums: Tensor, min_variance: Tensor) -> Mixture:
-    """From how many rows each component has (k,) and their sums (k, 2 d); least: variances (d,)."""
+    """Maximise: return the mixture from the weights (k,) and sums (k, 2 d) of components; min_variance: (d,)"""
     size = size.clamp_min(1e-3)
     means, squares = (sums / size[:, None]).chunk(2, dim=1)
     return Mixture(means, torch.maximum(squares - means**2, min_variance), (size / size.sum()).log())
 
 
 def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
-    """How many rows each component has (k,), their sums (k, 2 d), and the mean log likelihood."""
+    """Expect: return the weights (k,) and sums (k, 2 d) of components, and the mean log-likelihood."""
     size, sums = both.new_zeros(len(mixture.means)), both.new_zeros(len(mixture.means), both.shape[1])
     total = 0.0
     for at in range(0, len(both), CHUNK):
@@ -112,6 +112,6 @@ def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
 
 
 def _clusters(z: Tensor, both: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
-    """k-means along axes of equal variance: the size of each cluster (k,) and its sums (k, 2 d)."""
+    """Cluster by k-means along axes of equal variance: the sizes (k,) and sums (k, 2 d) of clusters."""
     scaled = z / z.std(0, unbiased=False).clamp_min(1e-6)
     return members(nearest(scaled, k_means(scaled, k, seed, LLOYD)), k, both)

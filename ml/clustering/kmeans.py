@@ -1,4 +1,4 @@
-"""Cells around means: Lloyd's algorithm from k-means++ seeds."""
+"""k-means: Lloyd's algorithm from k-means++ seeds."""
 
 from math import log
 
@@ -10,7 +10,7 @@ SEEDED = 20_000
 
 
 def k_means(z: Tensor, k: int, seed: int = 0, rounds: int = 100) -> Tensor:
-    """The means of k cells, (k, d). z: (N, d); of fewer than k rows some stand for several cells, of none all are 0."""
+    """Return the means of k clusters of z (N, d): (k, d). If N < k, some repeat; if N = 0, all are 0."""
     if len(z) == 0:
         return z.new_zeros(k, z.shape[1])
     if len(z) <= k:
@@ -28,20 +28,23 @@ def k_means(z: Tensor, k: int, seed: int = 0, rounds: int = 100) -> Tensor:
 
 
 def nearest(z: Tensor, means: Tensor) -> Tensor:
-    """Which mean is nearest to each row, the first of those equally near. (N, d), (k, d) -> (N,)."""
+    """Return the nearest mean of each row, the first of equally near ones: (N, d), (k, d) -> (N,)."""
     square = means.square().sum(1)
     return torch.cat([torch.addmm(square, part, means.T, alpha=-2).argmin(1) for part in torch.split(z, CHUNK)])
 
 
 def members(cell: Tensor, k: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """How many rows each cell has (k,), and their sums. cell: (N,) of 0..k - 1; rows: (N, r). Returns (k,), (k, r)."""
+    """Return the number of rows in each cluster, (k,), and their sums, (k, r). cell: (N,) of 0..k - 1; rows: (N, r)"""
     size, sums = rows.new_zeros(k), rows.new_zeros(k, rows.shape[1])
     return size.index_add_(0, cell, rows.new_ones(len(rows))), sums.index_add_(0, cell, rows)
 
 
 def seeds(z: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Greedy k-means++: of a few drawn with a chance that grows with their squared distance from those there are, the
-    one that leaves least. Without the choice, EM often ends in a mixture far less likely. (N, d) -> (k, d)."""
+    """Choose k seeds by greedy k-means++: (N, d) -> (k, d).
+
+    Several candidates are drawn with probability proportional to their squared distance from the seeds so far, and the
+    one that reduces the sum most is kept. Without this choice, EM often ends in a much less likely mixture.
+    """
     if len(z) > SEEDED:
         z = z[torch.randperm(len(z), generator=generator)[:SEEDED].to(z.device)]
     chosen = [int(torch.randint(len(z), (1,), generator=generator))]

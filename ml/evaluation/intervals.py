@@ -1,4 +1,4 @@
-"""How sure a figure is: bootstrap over people, since the photos of one person succeed and fail together."""
+"""Bootstrap intervals over people, because the photos of a person succeed and fail together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ RESAMPLES = 2000
 BLOCK = 1 << 20
 
 Times = NDArray[np.float64]
-"""(R, G): how often each of G groups is drawn in each of R resamples."""
+"""(R, G): number of times that each of G groups is drawn in each of R resamples."""
 Figures = Callable[[Times], NDArray[np.float64]]
-"""From (R, G) times to (R, S): S figures of each resample, NaN where it has none."""
+"""Maps (R, G) counts to (R, S): S metrics of each resample, NaN where undefined."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and the range that holds it with 95 % confidence."""
+    """A value and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -29,10 +29,7 @@ class Interval:
 
 
 def resample(groups: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Times]:
-    """`groups` drawn with replacement as often as there are, a block of resamples at a time.
-
-    Each block is (R, groups) counts.
-    """
+    """Draw `groups` groups with replacement, `resamples` times; yields blocks of (R, groups) counts."""
     draw, block = np.random.default_rng(seed), max(1, BLOCK // max(1, groups))
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
@@ -41,9 +38,9 @@ def resample(groups: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Itera
 
 
 def pair_times(times: Times, first: NDArray[np.int64], second: NDArray[np.int64]) -> Times:
-    """(R, P): how often each pair is drawn: one of two people as often as both are, together (Owen 2007).
+    """Return (R, P) the counts of each pair: the product of the counts of its two people (Owen 2007).
 
-    It errs on the side of width: up to the root of 3 where pairs of the same people have nothing in common.
+    Intervals can be too wide, by a factor of up to the root of 3 if pairs of the same people are independent.
     """
     return np.where(first == second, times[:, first], times[:, first] * times[:, second])
 
@@ -57,10 +54,11 @@ def bootstrap(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Interval, ...]:
-    """S figures of everybody, each with its percentile interval as whole groups are resampled.
+    """Return S metrics, each with its percentile interval from resampling whole groups.
 
-    values: (S,) the figures, where `figures` is only near them (it counts in bins, say): the intervals are moved there.
-    centred: moved by the bias of the resamples too, for a figure that depends on how many different groups there are
+    values: (S,) exact metrics, if `figures` only approximates them (by bins, for example); the intervals are shifted
+        to them
+    centred: whether to remove the bias of the resamples, for metrics that depend on the number of different groups
     """
     near = figures(np.ones((1, groups)))[0]
     resampled = np.concatenate([figures(times) for times in resample(groups, resamples=resamples, seed=seed)])
@@ -84,9 +82,9 @@ def bootstrap_mean(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """The mean of (Q,) values with its percentile interval, whole groups resampled together. NaNs are left out.
+    """Return the mean of (Q,) values with its percentile interval from resampling whole groups. NaNs are left out.
 
-    groups: (Q,) whom a value belongs to; None: each to itself.
+    groups: (Q,) group (person) of each value; None: each value is a group of its own
     """
     kept = np.isfinite(values)
     if not kept.any():
@@ -110,17 +108,17 @@ def paired_difference(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """mean(a - b) of the same (Q,) queries under two methods, with its interval; narrower than two apart."""
+    """Return mean(a - b) over the same (Q,) queries with its interval, which is narrower than for unpaired queries."""
     return bootstrap_mean(a - b, groups, resamples=resamples, seed=seed)
 
 
 def bootstrap_rate(
     values: NDArray[np.float64], groups: NDArray[np.float64] | None = None, *, seed: int = 0
 ) -> Interval:
-    """`bootstrap_mean` of (Q,) successes, 0 or 1.
+    """Return `bootstrap_mean` of (Q,) successes, 0 or 1.
 
-    Where all succeed or all fail, resampling shows nothing but that; then the interval is Clopper and Pearson's, with
-    as many trials as there are groups.
+    If all are equal, resampling shows no variance; the interval is then Clopper and Pearson's, with one trial per
+    group.
     """
     interval = bootstrap_mean(values, groups, seed=seed)
     if interval.value not in (0.0, 1.0):
@@ -129,7 +127,7 @@ def bootstrap_rate(
 
 
 def widen_at_bounds(rate: Interval, people: int) -> Interval:
-    """Clopper and Pearson's interval, with as many trials as people, of a rate of 0 or 1; any other as it is."""
+    """Replace the interval of a rate of 0 or 1 by Clopper and Pearson's, with one trial per person."""
     if rate.value not in (0.0, 1.0):
         return rate
     return Interval(rate.value, *clopper_pearson(people if rate.value else 0, people))
@@ -138,9 +136,9 @@ def widen_at_bounds(rate: Interval, people: int) -> Interval:
 def bootstrap_pairs(
     values: Sequence[NDArray[Any]], people: Sequence[NDArray[np.int64]], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """The mean of (P,) values of pairs; of several sets, the mean of their means.
+    """Return the mean of (P,) values of pairs, or the mean over several sets of pairs, with its interval over people.
 
-    people: (P, 2) each, whose faces a pair is of; it comes back as often as both are drawn (`pair_times`).
+    people: (P, 2) people of each pair, for each set; a pair counts as `pair_times` says
     """
     known = np.unique(np.concatenate([ends.ravel() for ends in people]))
     positions = [np.searchsorted(known, ends).T for ends in people]
@@ -155,16 +153,13 @@ def bootstrap_pairs(
 
 
 def _members(kept: NDArray[np.bool_], groups: NDArray[np.float64] | None) -> NDArray[np.int64]:
-    """The number of each kept value's group."""
+    """Return the group number of each kept value."""
     own = np.flatnonzero(kept) if groups is None else groups[kept]
     return np.unique(own, return_inverse=True)[1].astype(np.int64)
 
 
 def over_draws(values: NDArray[np.float64]) -> Interval:
-    """The mean of one figure a draw, with Student's interval; two draws or more, else the interval is a point.
-
-    values: (n,).
-    """
+    """Return the mean of (n,) values, one per draw, with Student's interval; with one draw, the interval is a point."""
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
         return Interval(mean, mean, mean)

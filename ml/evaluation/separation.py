@@ -1,4 +1,4 @@
-"""Do distances tell friends from foes? AUC, EER, FNMR at an FMR, and how far apart both lie, all with intervals."""
+"""Measure how well distances separate genuine from impostor pairs: AUC, EER, FNMR at FMR, and dispersion."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Pairs of one kind. distances: (n,), smaller is more alike
+    """Genuine or impostor pairs.
 
-    people: (n,) whose the pair is, or (n, 2) whose faces they are: a pair of two people comes back as often as both
-        are drawn together, the product of the two
+    distances: (n,), smaller is more alike
+    people: (n,) person of each genuine pair, or (n, 2) the two people of each pair. In a resample, a pair of two people
+        counts as often as the product of their counts.
     """
 
     distances: Distances
@@ -33,11 +34,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class Dispersion:
-    """How far friends and foes lie apart (000, Table 6), in the unit of the distances given.
+    """The distributions of genuine ("friends") and impostor ("foes") distances (000, Table 6), in their unit.
 
-    friends, foes: mean distances; friends_sd, foes_sd: their spread over pairs
-    d_prime: the way between the means in pooled standard deviations, sqrt of the mean variance; above 0 where friends
-        are nearer (Green and Swets 1966)
+    friends, foes: mean distances; friends_sd, foes_sd: their standard deviations over pairs
+    d_prime: difference of the means in pooled standard deviations (the root of the mean variance), positive if genuine
+        pairs are nearer (Green and Swets 1966)
     """
 
     friends: Interval
@@ -49,7 +50,7 @@ class Dispersion:
 
 @dataclass(frozen=True)
 class Separation:
-    """eer, auc, fnmr (by FMR, as text): rates 0..1. Intervals are bootstrapped over people."""
+    """Metrics of separation with bootstrap intervals over people. eer, auc, fnmr (by FMR, as text): 0..1"""
 
     eer: Interval
     auc: Interval
@@ -65,10 +66,10 @@ def separation(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Separation:
-    """Of one set of pairs, or the mean over several whose distances cannot be pooled (the folds of a fitted model).
+    """Measure one set of pairs, or average over several whose distances cannot be pooled (folds of a fitted model).
 
-    The intervals count distances in about 400 bins, dense where few impostors are, and are moved to the exact figures.
-    Raises WrongShape where a set lacks either kind.
+    Intervals are computed from about 400 bins of distances, which are finer for near impostors, and are shifted to the
+    exact values. Raises WrongShape if a set lacks genuine or impostor pairs.
     """
     both = list(zip(genuine, impostor, strict=True))
     if not both or not all(len(side.distances) for pair in both for side in pair):
@@ -96,7 +97,7 @@ def _exact(genuine: Scored, impostor: Scored, fmrs: Sequence[float]) -> Numbers:
 
 
 def _figures(genuine: Scored, impostor: Scored, people: Numbers, fmrs: Sequence[float]) -> Figures:
-    """The same from how often everybody was drawn."""
+    """Return a function that computes the metrics from bootstrap counts of people."""
     edges, centre = _edges(genuine.distances, impostor.distances), float(np.mean(impostor.distances))
     sides = [_Side(side, people, edges, centre) for side in (genuine, impostor)]
 
@@ -112,12 +113,12 @@ def _figures(genuine: Scored, impostor: Scored, people: Numbers, fmrs: Sequence[
 
 
 def _last(true: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(R, 1) the last column in which a rising curve is still within: the first is always."""
+    """Return (R, 1) the last column in which a rising curve is within a limit, at least the first."""
     return np.asarray(np.maximum(true.sum(1, keepdims=True) - 1, 0), np.int64)
 
 
 def _crossing(fmr: Numbers, fnmr: Numbers) -> Numbers:
-    """(R,) where the falling FNMR meets the rising FMR, between two bins."""
+    """Return (R,) the rate at which the falling FNMR meets the rising FMR, interpolated between two bins."""
     above = fnmr - fmr
     at = np.clip(np.argmax(above <= 0, axis=1), 1, None)[:, None]
     before, after = (np.take_along_axis(above, i, 1)[:, 0] for i in (at - 1, at))
@@ -132,7 +133,7 @@ def _d_prime(friends: Numbers, foes: Numbers, near: Numbers, far: Numbers) -> Nu
 
 
 def _edges(genuine: Distances, impostor: Distances) -> Numbers:
-    """Distances between which pairs are counted: even shares of both kinds, and the nearest impostors finely."""
+    """Return the edges of the bins: quantiles of both kinds, and finer ones for the nearest impostors."""
     n = len(impostor)
     ranks = np.unique(np.concatenate([np.geomspace(1, n, BINS // 2), np.linspace(1, n, BINS // 2)]).astype(np.int64))
     own = np.quantile(genuine, np.linspace(0, 1, BINS // 2), method="inverted_cdf")
@@ -140,7 +141,7 @@ def _edges(genuine: Distances, impostor: Distances) -> Numbers:
 
 
 class _Side:
-    """Pairs of one kind, counted by whose they are and by distance."""
+    """Pairs of one kind, counted by person and distance."""
 
     def __init__(self, side: Scored, people: Numbers, edges: Numbers, centre: float) -> None:
         ends = np.sort(np.searchsorted(people, side.ends), axis=1)
@@ -154,7 +155,7 @@ class _Side:
         self.moments = np.stack([np.bincount(unit, moved**power) for power in range(3)], axis=1)
 
     def measure_rates(self, times: Times) -> tuple[Numbers, Numbers, Numbers]:
-        """(R, B) share accepted at each edge, from none on; (R,) mean and (R,) SD of the distances."""
+        """Return (R, B) the share accepted at each edge, and (R,) mean and (R,) SD of the distances."""
         weights = pair_times(times, self.first, self.second)
         shares = np.cumsum(weights.astype(np.float32) @ self.counts, axis=1, dtype=np.float64)
         n, total, squares = (weights @ self.moments).T

@@ -153,7 +153,7 @@ def test_the_shape_of_what_was_learned_is_taken_over(name: str) -> None:
 @pytest.mark.parametrize("name", HINGED)
 def test_a_task_that_the_model_does_not_know_is_refused(name: str) -> None:
     [task] = FEW.tasks
-    with pytest.raises(CannotGoOn, match="has learned identity, and nothing of mood"):
+    with pytest.raises(CannotGoOn, match="was trained on identity, but not on mood"):
         small(name).start_from(fitted(name)).fit(replace(FEW, tasks=(replace(task, task="mood"),)))
 
 

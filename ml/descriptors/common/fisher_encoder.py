@@ -1,4 +1,4 @@
-"""Fisher vectors: how a mixture of patches would have to change to fit each face better."""
+"""Compute Fisher vectors: the gradient of the log-likelihood of a face's patches under a Gaussian mixture."""
 
 import numpy as np
 import torch
@@ -11,11 +11,11 @@ from ml.types import Crops, Rows
 
 TINY = 1e-12
 BATCH = {"cpu": 1, "cuda": 64}
-"""Faces at a time: what is made of one takes 30 MB."""
+"""Faces in a batch; the intermediate results of a face take 30 MB."""
 
 
 class Encoder:
-    """Safe to use from several threads: nothing in it changes."""
+    """Computes Fisher vectors. It is immutable, so several threads can share it."""
 
     def __init__(
         self, vocabulary: Vocabulary, stride: int, device: str = "auto", dtype: torch.dtype = torch.float32
@@ -31,19 +31,19 @@ class Encoder:
         self.centres = put(self.sift.centres())
 
     def describe(self, crops: Crops) -> Rows:
-        """(N, 170, 100) uint8 -> (N, 2 k (d + 2))."""
+        """Describe (N, 170, 100) uint8 crops: (N, 2 k (d + 2)) float32."""
         size = BATCH[self.device.type]
         batches = (torch.from_numpy(np.array(crops[at : at + size])) for at in range(0, len(crops), size))
         return np.concatenate([self.rows(batch.to(self.device)).cpu().numpy() for batch in batches])
 
     def rows(self, crops: Tensor) -> Tensor:
-        """(B, 170, 100) -> (B, 2 k (d + 2)): signed roots of the Fisher vectors, each of L2 norm 1."""
+        """Describe a batch of crops (B, 170, 100): signed roots of Fisher vectors, (B, 2 k (d + 2)), of L2 norm 1."""
         raw = self.fisher_vectors(self.lifted(crops))
         roots = raw.abs().sqrt_().copysign(raw)
         return roots.div_(torch.linalg.vector_norm(roots, dim=1, keepdim=True).clamp_min(TINY))
 
     def lifted(self, crops: Tensor) -> Tensor:
-        """What the mixture sees of each patch, beside its squares: (B, T, 2 (d + 2)). crops: (B, height, width)."""
+        """Return the mixture's input for each patch and its squares, (B, T, 2 (d + 2)). crops: (B, height, width)"""
         rooted, length = self.sift.patches(crops)
         d = len(self.mean)
         both = rooted.new_empty(*length.shape, 2 * (d + POSITION_DIM))
@@ -54,11 +54,11 @@ class Encoder:
         return both
 
     def fisher_vectors(self, both: Tensor) -> Tensor:
-        """By the means, then by the deviations of each component: (B, T, 2 (d + 2)) -> (B, 2 k (d + 2)).
+        """Compute the gradients by the means and by the deviations: (B, T, 2 (d + 2)) -> (B, 2 k (d + 2)).
 
         G_mean = sum_t q_ts (z_t - m_s) / v_s^0.5 / (T w_s^0.5)
         G_deviation = sum_t q_ts ((z_t - m_s)^2 / v_s - 1) / (T (2 w_s)^0.5), with q_ts = p(s | z_t)
-        (Perronnin, Sanchez and Mensink, ECCV 2010), from three sums over the patches.
+        Source: Perronnin, Sanchez and Mensink, ECCV 2010.
         """
         faces, patches, _ = both.shape
         q = posteriors(self.mixture.of_lifted(both.flatten(0, 1)))[0].view(faces, patches, -1)

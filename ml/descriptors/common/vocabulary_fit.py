@@ -1,4 +1,4 @@
-"""Learns the vocabulary of Fisher vectors from patches of crops."""
+"""Fit the vocabulary of Fisher vectors to patches of crops."""
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ BATCH = 16
 
 
 def learned(crops: Crops, axes: int, components: int, patches: int, seed: int) -> Vocabulary:
-    """patches: of each crop, drawn at random. Raises TooFewPairs. crops: (N, 170, 100) grey."""
+    """Fit a vocabulary to (N, 170, 100) grey crops. patches: drawn from each crop. Raises TooFewPairs."""
     if len(crops) < LEAST:
         raise TooFewPairs("faces for a vocabulary", LEAST, len(crops))
     rooted, positions = _drawn(crops, patches, seed, device_of("auto"))
@@ -32,7 +32,7 @@ def learned(crops: Crops, axes: int, components: int, patches: int, seed: int) -
 
 
 def _drawn(crops: Crops, patches: int, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Root-SIFT (N * patches, 128) and the places (N * patches, 2) of patches drawn from each crop."""
+    """Draw patches from each crop: root-SIFT (N * patches, 128) and positions (N * patches, 2)."""
     sift, draw = DenseSift(1, device), torch.Generator().manual_seed(seed)
     centres = sift.centres().to(device, torch.float32)
     rooted, positions = [], []

@@ -1,7 +1,7 @@
 """CoSiM's arithmetic: inner products of projected descriptors under a sigmoid (000, equations 1 to 13).
 
-For n descriptors and F fits at once. A pair has m logits: one for SML and mass, n for average. P(same) =
-sum_i a_i sigmoid(z_i) is kept as its logarithm, so that nothing overflows.
+It handles n descriptors and F fits at once. A pair has m logits: one for SML and mass CoSiM, n for average CoSiM.
+P(same) = sum_i a_i sigmoid(z_i) is computed as a logarithm, so that nothing overflows.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from torch.nn.functional import logsigmoid
 
 
 def cross_entropy(z: Tensor, sign: Tensor, weight: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy (equation 3) of g = sum_i a_i sigmoid(z_i); with one logit it is that of mass.
+    """Compute the cross-entropy (equation 3) of g = sum_i a_i sigmoid(z_i); with one logit, that of mass CoSiM.
 
     z: (m, F, B); sign: (F, B) +1 same, -1 not; weight: (F, B); shares: (m, F) a_i, which sum to 1 over m.
-    Returns the loss (F,) and its gradient by z (m, F, B): equations 5 and 12 print it with its sign turned.
+    Returns the loss (F,) and its gradient by z (m, F, B), which equations 5 and 12 print with the opposite sign.
     """
     signed = sign * z
     log_terms = shares.log()[:, :, None] + logsigmoid(signed)
@@ -26,13 +26,13 @@ def cross_entropy(z: Tensor, sign: Tensor, weight: Tensor, shares: Tensor) -> tu
 
 
 def compute_log_odds(z: Tensor, shares: Tensor) -> Tensor:
-    """log g - log(1 - g). z: (m, F, B); shares: (m, F). Returns (F, B)."""
+    """Compute log g - log(1 - g): (F, B). z: (m, F, B); shares: (m, F)"""
     log_a = shares.log()[:, :, None]
     return (log_a + logsigmoid(z)).logsumexp(0) - (log_a + logsigmoid(-z)).logsumexp(0)
 
 
 def draw_dropout_mask(shape: torch.Size, dropped: float, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Factors of numbers: 0 or, so that the mean stays, 1 / (1 - dropped), to the nearest 1/256.
+    """Draw dropout factors: 0 or 1 / (1 - dropped), with probabilities rounded to 1/256.
 
     The mask is (n, ...), as `shape` says.
     """
@@ -44,10 +44,10 @@ def draw_dropout_mask(shape: torch.Size, dropped: float, generator: torch.Genera
 
 @dataclass(eq=False)
 class Branches:
-    """p_i = W_i x_i for both images alike; s_i = <p_i, q_i>.
+    """The networks: p_i = W_i x_i for both images, with the same W_i; s_i = <p_i, q_i>.
 
     weights: (n, F, r, r); bias: (m, F)
-    summed: the s_i are summed to one logit (mass, equation 4), or each is a logit (average, equation 9)
+    summed: whether the s_i are summed to one logit (mass, equation 4), or each is a logit (average, equation 9)
     """
 
     weights: Tensor
@@ -56,7 +56,7 @@ class Branches:
 
     @classmethod
     def start(cls, n: int, width: int, bias: Tensor, *, summed: bool) -> Self:
-        """W_i = I. bias: (m, F)."""
+        """Start with W_i = I. bias: (m, F)"""
         eye = torch.eye(width, dtype=bias.dtype, device=bias.device)
         return cls(eye.repeat(n, bias.shape[1], 1, 1), bias.clone(), summed)
 
@@ -65,11 +65,11 @@ class Branches:
         return [self.weights, self.bias]
 
     def logits(self, x: Tensor) -> Tensor:
-        """x: (n, F, 2B, r), the first images of the pairs and then the second. Returns (m, F, B)."""
+        """Compute the logits, (m, F, B). x: (n, F, 2B, r), the first images of the pairs and then the second ones"""
         return self._multiply(*(x @ self.weights.mT).chunk(2, dim=2))
 
     def gradients(self, x: Tensor, sign: Tensor, weight: Tensor, shares: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The loss (F,) and its gradient by each parameter (equations 6 and 13, their signs put right).
+        """Compute the loss (F,) and its gradient by each parameter (equations 6 and 13, with corrected signs).
 
         x: as for logits, after dropout; sign, weight: (F, B); shares: (m, F).
         """

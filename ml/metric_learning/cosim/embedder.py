@@ -1,4 +1,4 @@
-"""The base of SML and the two CoSiM: the options, whitening, people held out, and what is kept."""
+"""The base of SML and the two forms of CoSiM: options, whitening, held-out people, and learned arrays."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from ml.options import option, option_group
 from ml.types import Ids, Rows
 
 HELD_OUT_PAIRS = 4000
-"""Derived pairs of the people held out."""
+"""Number of derived pairs of held-out people."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class SimilarityEmbedder(Embedder):
 
     @abstractmethod
     def _get_blocks(self, data: TrainingSet) -> tuple[int, ...]:
-        """The widths of the parts of a row that have a W_i each."""
+        """Return the widths of the parts of a row that have a W_i each."""
 
     @property
     def width(self) -> int | None:
@@ -81,7 +81,7 @@ class SimilarityEmbedder(Embedder):
         return INNER_PRODUCT
 
     def _get_learned(self, name: str) -> list[Rows]:
-        """The arrays of this name, one for each descriptor."""
+        """Return the arrays of this name, one for each descriptor."""
         n = len(self.learned) // 3  # axes, offset and weights of each; bias and shares for all
         return [self.learned[f"{name}_{i}"] for i in range(n)]
 
@@ -95,7 +95,7 @@ class SimilarityEmbedder(Embedder):
         return np.concatenate(z, axis=1)
 
     def start_from(self, model: Embedder) -> Self:
-        """From a model of the same method: whitening and shares stay as they are, W_i and b are learned further."""
+        """Start from a model of the same method: whitening and shares are kept, W_i and b are trained further."""
         start = require_fitted(self, model, type(self))
         self.start_model, self.inner, self.unit, self.reach = start, start.inner, start.unit, start.reach
         self.whitening = start.whitening
@@ -124,7 +124,7 @@ class SimilarityEmbedder(Embedder):
         self.notes = outcome.notes | {"loss": outcome.final_loss[0]}
 
     def _hold_out(self, task: TaskData, people: Ids) -> tuple[TaskData, TaskData | None]:
-        """The task without these people, and them alone; all of it and None if either would be too few."""
+        """Return the task without these people, and their own; the whole task and None if either has too few pairs."""
         chosen = np.isin(task.people, people)
         kept, held_out = select_faces(task, ~chosen), select_faces(task, chosen)
         enough = min(*count_pairs(kept), *count_pairs(held_out)) >= self.fitting.min_pairs
@@ -133,7 +133,7 @@ class SimilarityEmbedder(Embedder):
     def _draw_pairs(
         self, kept: TaskData, held_out: TaskData | None, device: torch.device
     ) -> tuple[PairSet, PairSet | None]:
-        """The pairs to learn from, and those of the people held out."""
+        """Draw the training pairs, and those of held-out people."""
         first, second = (np.random.default_rng((self.seed, number)) for number in (2, 4))
         pairs = draw_pair_set(kept, self.pairs, first, device, negative_share=self.negative_share)
         if held_out is None:
@@ -142,7 +142,7 @@ class SimilarityEmbedder(Embedder):
         return pairs, draw_pair_set(held_out, budget, second, device, negative_share=self.negative_share)
 
     def _whiten(self, data: TrainingSet, pairs: PairSet) -> Tensor:
-        """(n, 1, N, r), what each W_i acts on; narrower ones are padded with zeros. Sets the axes and offsets."""
+        """Return the inputs of the W_i, (n, 1, N, r), padded with zeros; set the axes and offsets."""
         self.learned, inputs = {}, []
         parts = np.split(data.rows, np.cumsum(self._get_blocks(data))[:-1], axis=1)
         for i, part in enumerate(parts):
@@ -156,16 +156,18 @@ class SimilarityEmbedder(Embedder):
         return torch.stack([pad(x, (0, width - x.shape[1])) for x in inputs])[:, None]
 
     def _get_axes(self, rows: Tensor, i: int, pairs: PairSet) -> tuple[Tensor, Tensor]:
-        """Axes and offset of descriptor i: those of the model that the fit starts from, if any. Raises CannotGoOn."""
+        """Return axes and offset of descriptor i, from the start model if there is one. Raises CannotGoOn."""
         if self.start_model is None:
             return fit_whitening(rows, self.inner, pairs, self.seed, self.whitening, self.fitting.prior)
         axes, offset = (self.start_model.learned.get(f"{name}_{i}") for name in ("axes", "offset"))
         if axes is None or offset is None or axes.shape[1] != rows.shape[1]:
-            raise CannotGoOn(f"it was learned from other descriptors: no. {i + 1} has {rows.shape[1]} numbers here")
+            raise CannotGoOn(
+                f"the start model was trained on other descriptors: number {i + 1} has {rows.shape[1]} numbers here"
+            )
         return as_tensor(axes, rows.device), as_tensor(offset, rows.device)
 
     def _initial_scale(self, n: int, r: int) -> float:
-        """The factor of the inner products of a descriptor at the start."""
+        """Return the initial factor of a descriptor's inner products."""
         if not self.reach:
             return 1.0
         return self.reach / (n if self.summed else 1) / (1 if self.unit else r)
@@ -179,7 +181,7 @@ class SimilarityEmbedder(Embedder):
         progress: Progress,
         proximal_weight: float = 0.0,
     ) -> tuple[Branches, TrainingOutcome]:
-        """One fit for each of the columns of shares (m, F)."""
+        """Run one fit for each column of shares (m, F)."""
         model = self._make_start(x, shares)
         schedule = DecaySchedule(self.fitting.steps, self.batch, self.rate, self.decay, self.dropout, proximal_weight)
         learner = BranchLearner(model, x, pair_sets, held_out, shares, schedule, self.seed)
@@ -198,6 +200,6 @@ class SimilarityEmbedder(Embedder):
         return Branches(weights, bias, self.summed)
 
     def _choose_shares(self, x: Tensor, task: TaskData, progress: Progress) -> tuple[Tensor, Progress]:
-        """(m, 1): a_i, which sum to 1; and the progress for the rest of the fit."""
+        """Return the shares a_i, (m, 1), which sum to 1, and the progress for the rest of the fit."""
         m = 1 if self.summed else len(x)
         return x.new_full((m, 1), 1 / m), progress

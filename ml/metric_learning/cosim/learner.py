@@ -1,4 +1,4 @@
-"""Adam on CoSiM's networks, with Keras's decay and dropout; several fits are computed as one batched product."""
+"""Train CoSiM's networks by Adam with Keras's decay and dropout; several fits are computed as one batched product."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class DecaySchedule:
 
 
 class BranchLearner:
-    """F fits at once.
+    """Steps F fits at once.
 
     x: (n, F, N, r), or (n, 1, N, r) if all fits share it; pair_sets: what each fit learns from; held_out: the pairs
     that score each, by AUC; None if nobody is held out
@@ -84,7 +84,7 @@ class BranchLearner:
             best[:, improved] = parameter[:, improved]
 
     def score(self) -> Tensor:
-        """The AUC of the held-out pairs of each fit, (F,)."""
+        """Return the AUC of the held-out pairs of each fit, (F,)."""
         assert self.held_out is not None, "pairs are held out"
         scores = []
         for f, pairs in enumerate(self.held_out):
@@ -94,13 +94,13 @@ class BranchLearner:
         return torch.tensor(scores, dtype=torch.float64)
 
     def _select(self, pairs: Tensor, offset: Tensor) -> Tensor:
-        """(F, B, 2) -> (n, F, 2B, r): the first images, then the second."""
+        """Select the rows of (F, B, 2) pairs: (n, F, 2B, r), the first images and then the second ones."""
         ends = pairs.mT.flatten(1) + offset
         return self.flat.index_select(1, ends.flatten()).view(len(self.flat), *ends.shape, -1)
 
 
 def descend(learner: BranchLearner, progress: Progress) -> TrainingOutcome:
-    """Fits the model, which then has the best parameters of each fit."""
+    """Fit the model, which then has the best parameters of each fit."""
     loop = TrainingLoop(learner.schedule.steps, EVALUATIONS, evaluates_start=True, fits=len(learner.pair_sets))
     outcome = loop.run(learner, progress, None if learner.held_out is None else learner.score)
     learner.model.weights, learner.model.bias = learner.best

@@ -1,4 +1,4 @@
-"""The base of the methods that learn projections from pairs by the hinge: stML, PCCA, utML, CP-mtML and mtLMCA."""
+"""The base of methods that learn projections from pairs by a hinge loss: stML, PCCA, utML, CP-mtML and mtLMCA."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from ml.options import option, option_group
 from ml.types import Rows
 
 SAMPLE = 4000
-"""Faces from which the components of the start and the middle of the embedding are computed."""
+"""Faces from which the initial components and the mean embedding are computed."""
 
 
 @dataclass
@@ -66,17 +66,17 @@ class HingeEmbedder(Embedder):
         return self.learned["projections"].shape[2] if self.learned else None
 
     def _make_start(self, data: FitData, pair_sets: list[PairSet]) -> Projections:
-        """The projections before the first step of a fit that starts from nothing: the first task's components."""
+        """Make the initial projections of a new fit from the first task's components."""
         components = self._fit_components(self._sample(data, data.task), self.dim)
         start = scale_to_distance(components, data.coordinates, pair_sets[0], self.distance)
         return self._restore([start] * len(data.tasks), [self.distance] * len(data.tasks))
 
     @abstractmethod
     def _restore(self, stacks: list[Tensor], bias: list[float]) -> Projections:
-        """The projections whose `stack` is given for each task."""
+        """Restore the projections from their `stack` for each task."""
 
     def start_from(self, model: Embedder) -> Self:
-        """From a model of the same method, which knows the tasks of the fit."""
+        """Start from a model of the same method that was trained on the same tasks."""
         start = require_fitted(self, model, type(self))
         self.start_model, self.dim = start, start.dim
         return self
@@ -101,7 +101,7 @@ class HingeEmbedder(Embedder):
             self._refit(everybody, total, progress)
 
     def _refit(self, everybody: FitData, total: int, progress: Progress) -> None:
-        """Learns from everybody with as many steps as served the people held out best."""
+        """Fit to everybody with the number of steps that was best on held-out people."""
         steps, score = self.notes["steps"], self.notes["held_out"]
         self._learn(everybody, steps, offset_progress(total - steps, total, progress))
         self.notes["held_out"] = score
@@ -109,7 +109,7 @@ class HingeEmbedder(Embedder):
             progress(total, total, {})
 
     def _learn(self, data: FitData, steps: int, progress: Progress) -> None:
-        """One descent; sets `learned` and `notes`."""
+        """Run one fit, and set `learned` and `notes`."""
         pair_sets = self._draw_pair_sets(data.tasks)
         if self.start_model is None:
             start, pull = self._make_start(data, pair_sets), 0.0
@@ -119,12 +119,14 @@ class HingeEmbedder(Embedder):
         self._descend(data, pair_sets, start, steps, pull, progress)
 
     def _resume(self, data: FitData) -> Projections:
-        """The projections of the model that the fit starts from. Raises CannotGoOn."""
+        """Return the projections of the start model. Raises CannotGoOn."""
         model = self.start_model
         assert isinstance(model, HingeEmbedder)
         unknown = [t.task for t in data.tasks if t.task not in model.tasks]
         if unknown:
-            raise CannotGoOn(f"it has learned {', '.join(model.tasks)}, and nothing of {', '.join(unknown)}")
+            raise CannotGoOn(
+                f"the start model was trained on {', '.join(model.tasks)}, but not on {', '.join(unknown)}"
+            )
         stacks = [as_tensor(model._get_map(t.task)[0], data.coordinates.device) for t in data.tasks]
         bias = [float(model.learned["bias"][model.tasks.index(t.task)]) for t in data.tasks]
         return self._restore(stacks, bias)
@@ -160,12 +162,12 @@ class HingeEmbedder(Embedder):
 
     @property
     def _start_axes(self) -> int:
-        """Components that the start takes from the first task."""
+        """The number of the first task's components in the start."""
         return self.dim
 
     @property
     def _further_pairs(self) -> int:
-        """The pairs drawn for each task after the first."""
+        """The number of pairs drawn for each task after the first."""
         return 0
 
     def _draw_pair_sets(self, tasks: Sequence[TaskData]) -> list[PairSet]:
@@ -179,11 +181,11 @@ class HingeEmbedder(Embedder):
         ]
 
     def _sample(self, data: FitData, task: TaskData) -> Tensor:
-        """(S, D) faces of the task, at most SAMPLE."""
+        """Return the (S, D) rows of at most SAMPLE faces of a task."""
         return data.select(np.random.default_rng((self.seed, 4)).permutation(task.faces)[:SAMPLE])
 
     def _fit_components(self, rows: Tensor, axes: int) -> Tensor:
-        """(axes, D) WPCA of these rows, or PCA. Raises TooFewPairs, WrongShape if there are not so many."""
+        """Fit WPCA, or PCA, to rows: (axes, D). Raises TooFewPairs or WrongShape if there are too few."""
         if len(rows) <= axes:
             raise TooFewPairs("faces", axes + 1, len(rows))
         if rows.shape[1] < axes:
@@ -194,11 +196,11 @@ class HingeEmbedder(Embedder):
         return components / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
 
     def _make_rates(self, eta: float) -> Rates:
-        """eta: the rate in the units of the descriptor."""
+        """Make the rates. eta: in the units of the descriptor"""
         return Rates(eta, 0.0, self.bias_rate * self.rate)
 
     def _get_map(self, task: str) -> tuple[Rows, Rows]:
-        """The projection and the offset of a task."""
+        """Return the projection and the offset of a task."""
         number = self.tasks.index(task)
         return self.learned["projections"][number], self.learned["offsets"][number]
 

@@ -1,4 +1,4 @@
-"""Losses of a pair at its margin y (b - d^2), each with the rate at which it falls there."""
+"""Losses of a pair as functions of its margin y (b - d^2), with their derivatives."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 class PairLoss(Protocol):
     def __call__(self, margin: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) margins -> the losses, and minus their derivatives, (B,) each."""
+        """Return the losses of (B,) margins and minus their derivatives, (B,) each."""
 
 
 @dataclass(frozen=True)

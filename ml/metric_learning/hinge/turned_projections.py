@@ -1,4 +1,4 @@
-"""A projection that tasks share, turned by a small matrix of each: mtLMCA (Yang, Huang, Liu 2013; 002, Table 6)."""
+"""A shared projection, transformed by a small matrix for each task: mtLMCA (Yang, Huang, Liu 2013; 002, Table 6)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Faces divided into cells with a metric in each: the base of flat and hierarchical clustering."""
+"""Cells of faces with a metric in each: the base of flat and hierarchical clustering."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from ml.types import Ids, Rows
 
 @dataclass(frozen=True, eq=False)
 class CellNode:
-    """Faces and the map learned from them. projection: (d, r); means: (fork, d) of the node's children, or (0, d)."""
+    """Faces and the map learned from them. projection: (d, r); means: (fork, d) of the children, or (0, d)"""
 
     projection: Tensor
     bias: float
@@ -58,7 +58,7 @@ class ClusteredMaps(Embedder):
     @property
     @abstractmethod
     def forks(self) -> tuple[int, ...]:
-        """The number of cells that the nodes of each level are divided into, the root first."""
+        """The number of cells into which the nodes of each level are divided, from the root."""
 
     @property
     def cells(self) -> int:
@@ -69,7 +69,7 @@ class ClusteredMaps(Embedder):
         return get_width(self.learned)
 
     def start_from(self, model: Embedder) -> Self:
-        """From one linear map, or from the root of another tree: cells are found and learned anew."""
+        """Start from one linear map, or from the root of another tree; cells are fitted anew."""
         if isinstance(model, ClusteredMaps) and "gates" in model.learned:
             projection, offset = model.learned["gates"][0], model.learned["gate_offsets"][0]
         else:
@@ -101,7 +101,7 @@ class ClusteredMaps(Embedder):
     def _grow(
         self, trainer: LogisticTrainer, root: CellNode, total: int, progress: Progress
     ) -> tuple[list[CellNode], list[CellNode]]:
-        """The leaves, and the nodes above them level by level."""
+        """Grow the tree; return the leaves, and the nodes above them level by level."""
         level, above, done = [root], list[CellNode](), self.steps
         for fork in self.forks:
             below = []
@@ -118,7 +118,7 @@ class ClusteredMaps(Embedder):
         return level, above
 
     def _fit_node(self, trainer: LogisticTrainer, node: CellNode, number: int, progress: Progress) -> CellNode:
-        """The node after a fit to its own faces. number: chooses its random numbers."""
+        """Fit a node to its own faces. number: determines its random numbers"""
         if min(count_pairs(node.task)) < self.batches.min_pairs:
             return node
         batches = trainer.make_batches(node.task, np.random.default_rng((self.seed, 5, number)))
@@ -146,7 +146,7 @@ class ClusteredMaps(Embedder):
         self.notes["cells"] = [len(n.task.faces) for n in leaves]
 
     def find_cells(self, rows: Rows) -> Ids:
-        """The cell of each row, (N, D) -> (N,) of 0..cells - 1: at each node the child of the nearest mean."""
+        """Find the cell of each row, (N, D) -> (N,) of 0..cells - 1: at each node, the child with the nearest mean."""
         current, first, nodes = np.zeros(len(rows), np.int64), 0, 1
         for fork in self.forks:
             below = current.copy()
@@ -167,7 +167,7 @@ class ClusteredMaps(Embedder):
         return np.concatenate([z, self._make_walls()[cell]], axis=1) if self.wall else z
 
     def _project(self, rows: Rows, cell: Ids) -> Rows:
-        """Each row by the map of its cell, (N, dim), before it is brought to unit length."""
+        """Map each row by the map of its cell, (N, dim), before the division by the norm."""
         z, (maps, offsets) = np.empty((len(rows), self.dim), np.float32), self._get_leaves()
         for s in np.unique(cell):
             members = np.flatnonzero(cell == s)
@@ -175,12 +175,12 @@ class ClusteredMaps(Embedder):
         return z
 
     def _get_leaves(self) -> tuple[Rows, Rows]:
-        """(cells, d, D) maps and (cells, d) offsets."""
+        """Return the maps (cells, d, D) and offsets (cells, d)."""
         maps = self.learned["projection"]
         return maps.reshape(-1, self.dim, maps.shape[1]), self.learned["offset"].reshape(-1, self.dim)
 
     def _make_walls(self) -> Rows:
-        """(cells, cells): a point for each cell, at squared distance `wall` from each other."""
+        """Return (cells, cells): a point for each cell, at squared distance `wall` from all others."""
         return np.eye(self.cells, dtype=np.float32) * np.float32((self.wall / 2) ** 0.5)
 
     def maps(self, rows: Rows, task: str = "identity") -> Maps:
@@ -190,7 +190,7 @@ class ClusteredMaps(Embedder):
         shares = belongs / norms(self._project(rows, cell))[:, None] if self.unit else belongs
         if not self.wall:
             return Maps(rows, maps, offsets, shares)
-        # the point of a cell is a map of its own, of offsets alone, so that it is not divided by the norm of z
+        # the point of a cell is a map of its own with only an offset, so that it is not divided by the norm of z
         count, walls = self.cells, self._make_walls()
         joined = np.zeros((2 * count, self.dim + count, maps.shape[2]), np.float32)
         joined[:count, : self.dim] = maps

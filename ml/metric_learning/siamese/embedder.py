@@ -1,4 +1,4 @@
-"""The base of the two layers of 001 on fixed descriptors: the options, the start and the fit."""
+"""The base of 001's two layers on fixed descriptors: options, start and fit."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ from ml.sampling.balanced import Balanced
 from ml.types import Rows
 
 HELD_OUT_FOR_START = 0.2
-"""Share of the people who choose the start, if nobody is held out for more."""
+"""Share of the people who are held out to choose the start, if nobody else is held out."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class SiameseEmbedder(Embedder):
 
     @abstractmethod
     def _make_layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
-        """The layer at its start (r, p), and the rates of rSGD-M and RMSProp; spread: the mean |x_i - x_j|^2."""
+        """Make the layer from its start (r, p), with the rates of rSGD-M and RMSProp; spread: the mean |x_i - x_j|^2"""
 
     @property
     def width(self) -> int | None:
@@ -86,11 +86,11 @@ class SiameseEmbedder(Embedder):
 
     @property
     def unit(self) -> bool:
-        """Whether embeddings are divided by their norm, as the fit chose."""
+        """Whether embeddings are divided by their norm, as chosen by the fit."""
         return bool(self.notes.get("unit"))
 
     def start_from(self, model: Embedder) -> Self:
-        """From either layer of 001, at the length that its embeddings have."""
+        """Start from either layer of 001, with the same normalisation of embeddings."""
         fitted = require_fitted(self, model, SiameseEmbedder)  # type: ignore[type-abstract]
         self.learned, self.notes = dict(fitted.learned), {"unit": fitted.unit}
         self.start_model, self.start, self.length = fitted, "learned", "best"
@@ -115,7 +115,7 @@ class SiameseEmbedder(Embedder):
         self.notes |= {"steps": steps, "loss": fitted.loss, "held_out": judged and judged.held_out}
 
     def _prepare(self, data: TrainingSet) -> FitData:
-        """The first task in its subspace, with people held out if there are enough."""
+        """Project the first task to its subspace, and hold people out if there are enough."""
         task = self._check_task(data)
         rows, start = as_tensor(data.rows, select_device(self.fitting.device)), None
         if self.start == "learned":
@@ -131,7 +131,7 @@ class SiameseEmbedder(Embedder):
         return FitData(coordinates, subspace, (task,))
 
     def _check_task(self, data: TrainingSet) -> TaskData:
-        """The first task. Raises TooFewPairs, WrongShape, NotFitted."""
+        """Return the first task. Raises TooFewPairs, WrongShape, NotFitted."""
         task = require_task(data)
         require_pairs(task, self.fitting.min_pairs)
         if len(task.faces) <= self.dim:
@@ -144,7 +144,7 @@ class SiameseEmbedder(Embedder):
         return task
 
     def _choose_start(self, data: FitData) -> tuple[str, bool]:
-        """The start, and whether embeddings are brought to unit length."""
+        """Choose the start, and whether embeddings are divided by their norm."""
         starts = ("pca", "lda") if self.start == "best" else (self.start,)
         either = (self.unit,) if self.start == "learned" else (False, True)
         units = {"best": either, "kept": (False,), "unit": (True,)}[self.length]
@@ -168,7 +168,7 @@ class SiameseEmbedder(Embedder):
         return descend(learner, self.unit, progress)
 
     def _make_start(self, name: str, data: FitData) -> Tensor:
-        """(r, p), at the scale where the median squared distance is `distance`."""
+        """Make the start, (r, p), scaled so that the median squared distance is `distance`."""
         known = data.known
         r = known.shape[1]
         if name == "learned":  # at the scale that it was learned at
