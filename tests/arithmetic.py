@@ -29,7 +29,7 @@ AVX2 = frozenset({"avx2", "fma", "f16c"})
 AVX512 = AVX2 | {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 NUMPY_ABOVE_AVX2 = ("X86_V4", "AVX512")
 NUMPY_ABOVE_SSE4 = ("X86_V3", "AVX2", "FMA3", *NUMPY_ABOVE_AVX2)
-"""What numpy's names of kernels begin with; they differ from release to release."""
+"""Prefixes of numpy's kernel names, which differ from release to release."""
 
 UP_TO_AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",  # torch's own kernels
@@ -53,10 +53,10 @@ TWO_THREADS = {
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What the numerical libraries compute with.
+    """A set of kernels for the numerical libraries.
 
-    variables: the environment that selects the kernels; needs: flags of the processor that they take
-    numpy_without: what the names of those kernels begin with that numpy must not take
+    variables: the environment that selects the kernels; needs: processor flags that the kernels require
+    numpy_without: prefixes of the kernels that numpy must not use
     """
 
     name: str
@@ -67,8 +67,8 @@ class Arithmetic:
     def environment(self) -> dict[str, str]:
         """The variables to set on this machine."""
         disabled = [name for name in numpy_kernels() if name.startswith(self.numpy_without)]
-        found = {"NPY_DISABLE_CPU_FEATURES": " ".join(disabled)} if self.numpy_without and disabled else {}
-        return {**self.variables, **found}
+        numpy_variables = {"NPY_DISABLE_CPU_FEATURES": " ".join(disabled)} if self.numpy_without and disabled else {}
+        return {**self.variables, **numpy_variables}
 
 
 ARITHMETICS = (
@@ -99,38 +99,38 @@ NUMERICAL = (
 
 
 def numpy_kernels() -> list[str]:
-    """The sets of kernels that numpy chooses from on this processor."""
+    """The names of the kernels that numpy can use on this processor."""
     from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
     return [name for name in __cpu_dispatch__ if __cpu_features__[name]]
 
 
 def processor_flags() -> frozenset[str]:
-    """What this processor can do, by Linux's names of it; empty where that is unknown."""
+    """The flags of this processor as Linux names them; empty if they are unknown."""
     if platform.machine() not in ("x86_64", "AMD64") or not Path("/proc/cpuinfo").exists():
         return frozenset()
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return frozenset(next((line.split(":")[1].split() for line in lines if line.startswith("flags")), []))
+    return frozenset(next((row.split(":")[1].split() for row in lines if row.startswith("flags")), []))
 
 
 def runnable(flags: frozenset[str]) -> list[Arithmetic]:
-    """Those that a processor with these flags can run."""
+    """The arithmetics that a processor with these flags can run."""
     return [one for one in ARITHMETICS if one.needs <= flags]
 
 
 def choose(seed: str, among: Sequence[Arithmetic]) -> Arithmetic:
-    """One of them, the same for the same seed, each as often as the others over many seeds."""
+    """Choose one arithmetic: always the same for a seed, and each equally often over many seeds."""
     return among[int(hashlib.sha256(seed.encode()).hexdigest(), 16) % len(among)]
 
 
 def commit() -> str:
-    """The commit that is checked out, else today's date."""
+    """The commit that is checked out, or today's date if there is no repository."""
     shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return shown.stdout.strip() or datetime.now(UTC).date().isoformat()
 
 
 def run(one: Arithmetic, command: Sequence[str]) -> int:
-    """The command's exit status; prints the arithmetic before it, and after a failure how to repeat it."""
+    """Run the command and return its exit status. Prints the arithmetic and, after a failure, how to repeat the run."""
     variables = one.environment()
     shown = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     print(f"arithmetic: {one.name} {shown}".rstrip(), flush=True)
@@ -142,7 +142,7 @@ def run(one: Arithmetic, command: Sequence[str]) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Returns the exit status; 2 for a call that makes no sense."""
+    """Run the command line and return the exit status; 2 if it is invalid."""
     possible = runnable(processor_flags())
     match list(words):
         case ["list"]:

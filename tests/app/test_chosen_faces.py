@@ -63,10 +63,10 @@ def test_only_the_face_at_the_bounding_box_is_enrolled(service: Service, staff: 
 def test_enrolling_a_face_again_under_another_subject_is_refused_with_its_face_id(staff: httpx.Client) -> None:
     photo = group_photo()
     boxes = boxes_of(staff, photo)
-    [mine] = enrol_at(staff, photo, boxes[2], subject="cleo").json()["face_records"]
+    [face] = enrol_at(staff, photo, boxes[2], subject="cleo").json()["face_records"]
     refused = enrol_at(staff, photo, boxes[2])
     assert (refused.status_code, refused.json()["code"]) == (409, "DuplicateWithOtherSubject")
-    assert refused.json()["face_id"] == mine["face_id"]
+    assert refused.json()["face_id"] == face["face_id"]
     assert enrol_at(staff, photo, boxes[0]).status_code == 201, "the other faces of the photo are free"
 
 

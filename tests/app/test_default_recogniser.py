@@ -156,12 +156,12 @@ def test_a_new_collection_is_served_by_it_from_the_first_face_on(installed: None
             )
             assert answer.status_code == 201, answer.text
         query = {"file": ("q.png", images.encode_png(draw(person(0), 1)))}
-        found = client.post("/v1/collections/staff/search", files=query, params={"aligned": "true"}).json()
-        assert found["model"] == DLIB_MODEL
-        first, second = found["faces"][0]["matches"]
+        search_answer = client.post("/v1/collections/staff/search", files=query, params={"aligned": "true"}).json()
+        assert search_answer["model"] == DLIB_MODEL
+        first, second = search_answer["faces"][0]["matches"]
         assert first["subject"]["id"] == "p0"
         assert first["similarity"] > second["similarity"]
-        assert found["calibrated"] is True
+        assert search_answer["calibrated"] is True
         with reading(service.resources.database) as session:
             assert session.get_one(Deployment, ("staff", "identity")).champion == DLIB_MODEL
         assert client.post(f"/v1/models/{DLIB_MODEL}:archive").status_code == 409

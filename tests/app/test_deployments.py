@@ -23,10 +23,10 @@ def stocked(service: Service, *models: str) -> None:
             service.resources.models.keep(session, make_model(name, seed=seed))
 
 
-def publish(service: Service, model: str, **told: Any) -> dict[str, Any]:
+def publish(service: Service, model: str, **fields: Any) -> dict[str, Any]:
     """Against the gate, which eight people are too few for: these tests are about pointers."""
     body = {"model": model, "override": True, "reason": "a test of the pointers"}
-    job = service.wait(service.client.post(f"{BASE}:publish", json=body, **told))
+    job = service.wait(service.client.post(f"{BASE}:publish", json=body, **fields))
     assert job["state"] == "succeeded", job["problem"]
     return job
 

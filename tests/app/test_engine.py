@@ -71,30 +71,30 @@ def until(what: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
-def held(engine: Engine, collection: str = "staff", model: str | None = None) -> set[int]:
+def indexed_faces(engine: Engine, collection: str = "staff", model: str | None = None) -> set[int]:
     with engine.use(collection, model=model) as serving:
         return set(serving.index.ids().tolist())
 
 
 def test_it_follows_what_is_added_and_removed(gallery: Gallery, engine: Engine) -> None:
-    until(lambda: held(engine) == set(gallery.pks))
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
     rows, subjects = people(5, 1, seed=7)
     gallery.add({MODEL.id: rows}, subjects)
     gallery.remove(gallery.pks[:4])
-    until(lambda: held(engine) == set(gallery.pks))
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
     with engine.use("staff") as serving:
-        found = serving.search(rows, 1)
-        assert found.ids[:, 0].tolist() == gallery.pks[-5:]
-        assert found.distances.max() == 0
+        matches = serving.search(rows, 1)
+        assert matches.ids[:, 0].tolist() == gallery.pks[-5:]
+        assert matches.distances.max() == 0
 
 
 def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: Gallery, engine: Engine) -> None:
-    until(lambda: held(engine) == set(gallery.pks))
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
     with snapshot(gallery.resources.database) as older:
         subject = older.scalar(select(Subject.pk).where(Subject.id == "p000"))
         assert subject is not None
         gallery.add({MODEL.id: people(1, 1, seed=7)[0]}, ["p000"])
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
         with engine.use("staff") as serving:
             assert read_templates(older, serving.loaded_index, [subject], None)[subject].count == 3
     with reading(gallery.resources.database) as session, engine.use("staff") as serving:
@@ -104,7 +104,7 @@ def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: Gal
 
 def test_it_reports_which_change_it_serves_and_signs_off(gallery: Gallery) -> None:
     with open_engine(gallery.resources) as engine:
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
         until(lambda: reported(gallery) == [(engine.follower.process, MODEL.id, 1, 60)])
         gallery.remove(gallery.pks[:1])
         until(lambda: reported(gallery) == [(engine.follower.process, MODEL.id, 2, 59)])
@@ -197,7 +197,7 @@ def test_rolling_back_waits_for_nothing_slow(gallery: Gallery, engine: Engine) -
         engine.follower.sync.tasks.start(("slow", i), lambda: done.wait(10))
     gallery.point(champion=MODEL.id, previous=OTHER.id)
     gallery.remove(gallery.pks[:2])
-    until(lambda: served(engine) == MODEL.id and held(engine) == set(gallery.pks), seconds=1)
+    until(lambda: served(engine) == MODEL.id and indexed_faces(engine) == set(gallery.pks), seconds=1)
     done.set()
 
 
@@ -219,13 +219,13 @@ def test_what_is_not_there_is_named(gallery: Gallery, engine: Engine) -> None:
 def test_a_deleted_collection_is_dropped_and_another_of_its_name_is_not_mistaken_for_it(
     gallery: Gallery, engine: Engine
 ) -> None:
-    until(lambda: held(engine) == set(gallery.pks))
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
     with writing(gallery.resources.database) as session:
         session.delete(session.get_one(Collection, "staff"))
     until(lambda: not engine.registry.all())
     again = Gallery(gallery.resources).make(MODEL)
     again.add({MODEL.id: people(2, 1)[0]}, ["a", "b"])
-    until(lambda: held(engine) == set(again.pks))
+    until(lambda: indexed_faces(engine) == set(again.pks))
 
 
 def test_an_empty_collection_is_served(resources: Resources, engine: Engine) -> None:
@@ -236,11 +236,11 @@ def test_an_empty_collection_is_served(resources: Resources, engine: Engine) -> 
 
 def test_a_restart_goes_on_from_the_snapshot(gallery: Gallery) -> None:
     with open_engine(gallery.resources) as engine:
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
     gallery.add({MODEL.id: people(2, 1, seed=5)[0]}, ["a", "b"])
     gallery.remove(gallery.pks[:3])
     with open_engine(gallery.resources) as engine:
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
         with engine.use("staff") as serving:
             assert serving.loaded_index.built_with == 60, "it was read from the disk, and caught up"
 
@@ -248,15 +248,15 @@ def test_a_restart_goes_on_from_the_snapshot(gallery: Gallery) -> None:
 @pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "record forged", "record gone"])
 def test_a_snapshot_that_is_not_what_was_saved_is_not_served(gallery: Gallery, harm: str) -> None:
     with open_engine(gallery.resources) as engine:
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
     [file] = gallery.resources.indexes.glob("*.index")
     [record] = gallery.resources.indexes.glob("*.json")
     spoil(file, record, harm)
     with open_engine(gallery.resources) as engine:
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
         with engine.use("staff") as serving:
-            found = serving.search(people(20, 3)[0], 1)
-            assert found.ids[:, 0].tolist() == gallery.pks
+            matches = serving.search(people(20, 3)[0], 1)
+            assert matches.ids[:, 0].tolist() == gallery.pks
 
 
 def spoil(file: Path, record: Path, harm: str) -> None:
@@ -282,7 +282,7 @@ def test_what_nobody_needs_is_tidied_from_the_folder(gallery: Gallery) -> None:
     (folder / "fresh.index.part").write_text("of another process")
     for _ in range(2):
         with open_engine(gallery.resources) as engine:
-            until(lambda engine=engine: held(engine) == set(gallery.pks))  # type: ignore[misc]
+            until(lambda engine=engine: indexed_faces(engine) == set(gallery.pks))  # type: ignore[misc]
         gallery.add({MODEL.id: people(1, 1)[0]}, ["a"])
     left = sorted(p.name for p in folder.iterdir())
     assert [name.split(".")[-1] for name in left if name != "fresh.index.part"] == ["index", "json", "key"]
@@ -292,14 +292,14 @@ def test_what_nobody_needs_is_tidied_from_the_folder(gallery: Gallery) -> None:
 def test_a_removed_face_does_not_stay_in_a_file(gallery: Gallery, engine: Engine) -> None:
     until(lambda: len(list(gallery.resources.indexes.glob("*.index"))) == 1)
     gallery.remove(gallery.pks[:1])
-    until(lambda: held(engine) == set(gallery.pks))
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
     assert list(gallery.resources.indexes.glob("*.index")) == []
 
 
 def test_two_processes_follow_the_same_tables(gallery: Gallery, engine: Engine) -> None:
     with open_engine(gallery.resources) as second:
         gallery.remove(gallery.pks[:2])
-        until(lambda: held(engine) == held(second) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == indexed_faces(second) == set(gallery.pks))
         until(lambda: index_generation(engine) == index_generation(second) == "1.2")
         until(lambda: len(reported(gallery)) == 2)
 
@@ -312,7 +312,7 @@ def index_generation(engine: Engine) -> str:
 def test_it_answers_from_what_it_holds_while_a_model_cannot_be_loaded(gallery: Gallery, engine: Engine) -> None:
     broken = make_model(f"m-{uuid4().hex}", dim=12)
     also(gallery, people(20, 3, dim=12, seed=3)[0], broken)
-    until(lambda: held(engine) == set(gallery.pks))
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
     weights = gallery.resources.models.folder / broken.id / "embedder.safetensors"
     data = weights.read_bytes()
     weights.write_bytes(data[:-4])
@@ -324,15 +324,15 @@ def test_it_answers_from_what_it_holds_while_a_model_cannot_be_loaded(gallery: G
 
 
 def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: Gallery, engine: Engine) -> None:
-    until(lambda: held(engine) == set(gallery.pks))
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
     rows = np.random.default_rng(0).standard_normal((10_100, 8)).astype(np.float32)
     gallery.add({MODEL.id: rows}, [None] * len(rows), role="distractor")
-    until(lambda: held(engine) == set(gallery.pks), seconds=30)
+    until(lambda: indexed_faces(engine) == set(gallery.pks), seconds=30)
     until(lambda: isinstance(engine.registry.all()[0].champion.index, IvfIndex), seconds=30)
     with engine.use("staff") as serving:
         assert len(serving.index) == 10_160
-        found = serving.search(rows[:20], 1, m=serving.index.cells)
-        assert found.ids[:, 0].tolist() == gallery.pks[60:80]
+        matches = serving.search(rows[:20], 1, m=serving.index.cells)
+        assert matches.ids[:, 0].tolist() == gallery.pks[60:80]
         assert not serving.loaded_index.has_outgrown_cells()
 
 
@@ -340,11 +340,11 @@ def test_faces_that_were_written_past_the_counter_are_noticed_when_it_is_saved(
     gallery: Gallery, resources: Resources
 ) -> None:
     with open_engine(resources) as engine:
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
     with writing(resources.database) as session:
         session.execute(delete(Embedding).where(Embedding.face_pk == gallery.pks[0]))
     with open_engine(resources) as engine:
-        until(lambda: held(engine) == set(gallery.pks[1:]))
+        until(lambda: indexed_faces(engine) == set(gallery.pks[1:]))
 
 
 def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: Engine) -> None:
@@ -357,13 +357,13 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         near, far = serving.scores.similarity(np.array([0.3, 15.0], np.float32))
         assert near > 90 > 10 > far
         assert serving.scores.curve[-1].recall == 1
-        line = serving.scores.threshold(0.01)
-        assert line is not None
-        assert line.fmr <= 0.01
-        pairs, calibration = clopper_pearson(round(line.fmr * 7020), 7020), serving.scores.calibration  # all pairs
+        threshold = serving.scores.threshold(0.01)
+        assert threshold is not None
+        assert threshold.fmr <= 0.01
+        pairs, calibration = clopper_pearson(round(threshold.fmr * 7020), 7020), serving.scores.calibration  # all pairs
         assert calibration is not None
         assert calibration.impostors.n == 7020
-        assert line.high / line.low > 1.2 * pairs[1] / pairs[0]  # since 40 people share them
+        assert threshold.high / threshold.low > 1.2 * pairs[1] / pairs[0]  # since 40 people share them
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
     pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
@@ -382,9 +382,9 @@ def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resour
     assert Scores.of(measured, MODEL, "identity").calibrated_at_count == 120
     del measured["calibration"]["impostors"]["effective"]
     old = Scores.of(measured, MODEL, "identity")
-    line = old.threshold(0.01)
-    assert line is not None
-    assert (old.calibrated_at_count, line.low, line.high, line.enough) == (0, 0, 1, False)
+    threshold = old.threshold(0.01)
+    assert threshold is not None
+    assert (old.calibrated_at_count, threshold.low, threshold.high, threshold.enough) == (0, 0, 1, False)
     assert gallery_calibration.needs_recalibration(120, old.calibrated_at_count, is_idle=False)
 
 
@@ -408,11 +408,11 @@ def test_a_model_is_not_believed_about_people_it_has_learned_from(
     gallery = Gallery(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
-    found = measured(resources, model)
+    scores = measured(resources, model)
     own = measured(resources, replace(model, provenance={}))
     expected = own if believed else strangers
-    assert (found.slope, found.intercept) == (expected.slope, expected.intercept)
-    assert found.impostors == own.impostors != strangers.impostors
+    assert (scores.slope, scores.intercept) == (expected.slope, expected.intercept)
+    assert scores.impostors == own.impostors != strangers.impostors
 
 
 def measured(resources: Resources, model: Model) -> Calibration:
@@ -441,9 +441,9 @@ def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Reso
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
     gallery.add({model.id: rows[:30] + 9}, [None] * 30, role="distractor")
-    found = open_set(resources, model)
-    assert [s.source for s in found.strangers] == ["held-out", "distractors"]
-    assert (found.strangers[0], found.strangers[1].people, found.optimistic) == (held_out, 30, True)
+    calibration = open_set(resources, model)
+    assert [s.source for s in calibration.strangers] == ["held-out", "distractors"]
+    assert (calibration.strangers[0], calibration.strangers[1].people, calibration.optimistic) == (held_out, 30, True)
     own = open_set(resources, replace(model, provenance={}))
     assert [(s.source, s.people) for s in own.strangers] == [("leave-one-out", 40), ("distractors", 30)]
     assert own.optimistic is False
@@ -457,7 +457,7 @@ def open_set(resources: Resources, model: Model) -> OpenSetCalibration:
 
 def test_the_database_may_go_away_and_come_back(gallery: Gallery) -> None:
     with open_engine(gallery.resources) as engine:
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
         with gallery.resources.database.connect() as connection:
             hidden = "faces" if connection.dialect.name == "postgresql" else "collections"
             connection.execute(text(f"alter table {hidden} rename to hidden"))
@@ -469,7 +469,7 @@ def test_the_database_may_go_away_and_come_back(gallery: Gallery) -> None:
             connection.execute(text(f"alter table hidden rename to {hidden}"))
             connection.commit()
         gallery.remove(gallery.pks[:1])
-        until(lambda: held(engine) == set(gallery.pks))
+        until(lambda: indexed_faces(engine) == set(gallery.pks))
 
 
 class Counted:

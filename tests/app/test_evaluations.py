@@ -61,14 +61,14 @@ def test_an_evaluation_can_be_compared_with_an_earlier_one_of_the_same_protocol(
     stocked(service)
     first = service.client.post("/v1/evaluations", json={"collection": "c", "draws": 2})
     assert service.wait(first)["state"] == "succeeded"
-    asked = {"collection": "c", "draws": 2, "against": first.json()["evaluation"]}
-    job = service.wait(service.client.post("/v1/evaluations", json=asked))
+    body = {"collection": "c", "draws": 2, "against": first.json()["evaluation"]}
+    job = service.wait(service.client.post("/v1/evaluations", json=body))
     assert job["state"] == "succeeded", job["problem"]
-    told = job["result"]["report"]["against"]
-    assert told["evaluation"] == asked["against"]
-    assert told["difference"]["map"] == {"value": 0, "low": 0, "high": 0, "p": 1, "groups": 8}
-    assert "outcomes" not in service.client.get(f"/v1/evaluations/{asked['against']}").json()["report"]
-    other = service.client.post("/v1/evaluations", json=asked | {"protocol": "holdout"})
+    comparison = job["result"]["report"]["against"]
+    assert comparison["evaluation"] == body["against"]
+    assert comparison["difference"]["map"] == {"value": 0, "low": 0, "high": 0, "p": 1, "groups": 8}
+    assert "outcomes" not in service.client.get(f"/v1/evaluations/{body['against']}").json()["report"]
+    other = service.client.post("/v1/evaluations", json=body | {"protocol": "holdout"})
     assert (other.status_code, other.json()["code"]) == (422, "InvalidParameter")
 
 

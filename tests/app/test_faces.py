@@ -190,13 +190,13 @@ def by_json(client: httpx.Client, **body: Any) -> httpx.Response:
 
 
 def test_a_base64_photo_and_an_uploaded_photo_are_enrolled_alike(staff: httpx.Client) -> None:
-    told = {"subject": "ada", "role": "gallery", "external_image_id": "a.png"}
+    fields = {"subject": "ada", "role": "gallery", "external_image_id": "a.png"}
     image = base64.encodebytes(picture()).decode()
-    first = by_json(staff, image=image, metadata={"age": 36}, **told)
+    first = by_json(staff, image=image, metadata={"age": 36}, **fields)
     assert first.status_code == 201, first.text
     [face] = first.json()["face_records"]
     assert (face["subject"]["id"], face["metadata"], face["external_image_id"]) == ("ada", {"age": 36}, "a.png")
-    again = enrol(staff, picture(), metadata='{"age": 36}', **told)
+    again = enrol(staff, picture(), metadata='{"age": 36}', **fields)
     assert (again.status_code, again.json()["face_records"]) == (200, [face])
     assert staff.get(f"{BASE}/faces/{face['face_id']}/image").content == picture()
 

@@ -89,20 +89,20 @@ def test_metrics_need_a_key_and_cover_only_its_collections(api: httpx.Client, ga
     assert api.get("/metrics", headers={"x-api-key": ""}).status_code == 401
     for i in range(3):
         api.get(f"/v1/jobs/guess{i}/", headers={"x-api-key": ""})
-    told = api.get("/metrics").text
-    assert "guess" not in told, "anybody could add series without end"
-    assert 'likeness_faces{collection="staff",role="gallery"} 20.0' in told
-    assert 'likeness_index_vectors{collection="staff",model="m-one",task="identity"} 20.0' in told
-    assert 'likeness_requests_total{method="GET",route="/v1/collections/{collection}",status="404"} 1.0' in told
-    assert 'likeness_request_seconds_bucket{le="10.0",method="GET",route="/v1/collections/{collection}"} 2.0' in told
-    assert "likeness_follower_lag{" in told
+    metrics = api.get("/metrics").text
+    assert "guess" not in metrics, "anybody could add series without end"
+    assert 'likeness_faces{collection="staff",role="gallery"} 20.0' in metrics
+    assert 'likeness_index_vectors{collection="staff",model="m-one",task="identity"} 20.0' in metrics
+    assert 'likeness_requests_total{method="GET",route="/v1/collections/{collection}",status="404"} 1.0' in metrics
+    assert 'likeness_request_seconds_bucket{le="10.0",method="GET",route="/v1/collections/{collection}"} 2.0' in metrics
+    assert "likeness_follower_lag{" in metrics
     assert "staff" not in api.get("/metrics", headers=key(gallery, "other")).text
 
 
 def test_the_info_page_lists_the_version_and_the_loaded_deployments(api: httpx.Client, gallery: Gallery) -> None:
     ready(api)
-    told = api.get("/info").json()
-    [deployment] = told["deployments"]
+    info = api.get("/info").json()
+    [deployment] = info["deployments"]
     assert (deployment["collection"], deployment["model"], deployment["vectors"]) == ("staff", "m-one", 20)
-    assert told["version"] != "unknown"
+    assert info["version"] != "unknown"
     assert api.get("/info", headers=key(gallery, "other")).json()["deployments"] == []

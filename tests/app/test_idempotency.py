@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from app.db.session import reading, writing
 from app.db.tables import Job, StoredResponse, now
 from tests.app.test_faces import BASE, enrol, picture
-from tests.flows.test_upload import FEW, tar
+from tests.flows.test_upload import FILES, tar
 from tests.service import Service
 
 
@@ -21,7 +21,7 @@ def staff(service: Service) -> httpx.Client:
 
 
 def imported(client: httpx.Client, key: str, **changes: object) -> httpx.Response:
-    request: dict[str, object] = {"content": tar(FEW), "params": {"aligned": True}} | changes
+    request: dict[str, object] = {"content": tar(FILES), "params": {"aligned": True}} | changes
     return client.post(f"{BASE}:import", headers={"Idempotency-Key": key}, **request)  # type: ignore[arg-type]
 
 
@@ -60,8 +60,8 @@ def test_a_repeated_request_is_refused_while_the_first_one_runs(service: Service
     assert len({a.headers["Location"] for a in answers if a.status_code == 202}) == 1
     with writing(service.resources.database) as session:
         session.execute(update(StoredResponse).values(status=None))
-    held = imported(staff, "a")
-    assert (held.status_code, held.json()["code"]) == (409, "RequestInProgress")
+    refused = imported(staff, "a")
+    assert (refused.status_code, refused.json()["code"]) == (409, "RequestInProgress")
     with writing(service.resources.database) as session:
         session.execute(update(StoredResponse).values(created_at=now() - 1_000))
     assert imported(staff, "a").status_code == 202

@@ -34,9 +34,9 @@ def test_valid_labels_are_accepted_and_invalid_ones_refused_one_by_one(service: 
     ]
     answer = service.client.post("/v1/labels", json={"labels": labels})
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told["accepted"] == 1
-    assert [(r["index"], r["code"]) for r in told["refused"]] == [
+    result = answer.json()
+    assert result["accepted"] == 1
+    assert [(r["index"], r["code"]) for r in result["refused"]] == [
         (1, "SameFace"), (2, "ResourceNotFound"), (3, "UnknownTask"), (4, "TaskDisabled"),
     ]  # fmt: skip
     [kept] = service.client.get("/v1/labels").json()["labels"]
@@ -91,30 +91,30 @@ def test_labels_can_be_sent_in_bulk_as_csv_json_lines_or_form(service: Service, 
 
 def test_a_later_label_replaces_an_earlier_one_and_the_majority_decides(service: Service, faces: list[Face]) -> None:
     a, b, c, d = faces[:4]
-    said = [
+    labels = [
         pair(a, b, True, by="ana"), pair(b, a, False, by="ana"),  # ana has changed her mind
         pair(a, c, True, by="ana"), pair(a, c, False, by="ben"),  # a tie
         pair(a, d, True, by="ana"), pair(a, d, True, by="ben"), pair(a, d, False, by="eva"),
     ]  # fmt: skip
-    assert service.client.post("/v1/labels", json={"labels": said}).json()["accepted"] == 7
+    assert service.client.post("/v1/labels", json={"labels": labels}).json()["accepted"] == 7
     with reading(service.resources.database) as session:
         settled = read_consensus(session, list_standing_labels(session, "identity"))
     assert settled.pairs.tolist() == [[a.pk, b.pk], [a.pk, d.pk]]
     assert settled.same.tolist() == [False, True]
     assert settled.weights.tolist() == pytest.approx([1, 1 / 3])
     assert settled.unsettled == 1
-    told = service.client.get("/v1/labels", params={"contradicting": True}).json()["labels"]
-    assert {frozenset((t["face_a"], t["face_b"])) for t in told} == {
+    contradicted = service.client.get("/v1/labels", params={"contradicting": True}).json()["labels"]
+    assert {frozenset((t["face_a"], t["face_b"])) for t in contradicted} == {
         frozenset((a.face_id, c.face_id)), frozenset((a.face_id, d.face_id)),
     }  # fmt: skip
-    assert len(told) == 5
+    assert len(contradicted) == 5
 
 
 def test_all_labels_of_a_labeller_can_be_withdrawn_at_once(service: Service, faces: list[Face]) -> None:
-    said = [pair(a, b, by="mallory") for a, b in itertools.pairwise(faces)] + [
+    labels = [pair(a, b, by="mallory") for a, b in itertools.pairwise(faces)] + [
         pair(faces[0], faces[1], False, by="ana")
     ]
-    service.client.post("/v1/labels", json={"labels": said})
+    service.client.post("/v1/labels", json={"labels": labels})
     assert service.client.delete("/v1/labels").status_code == 422
     assert service.client.delete("/v1/labels", params={"by": "mallory"}).json() == {"withdrawn": 7}
     assert service.client.delete("/v1/labels", params={"by": "mallory"}).json() == {"withdrawn": 0}
@@ -127,8 +127,8 @@ def test_all_labels_of_a_labeller_can_be_withdrawn_at_once(service: Service, fac
 
 
 def test_labels_can_be_listed_by_face_and_in_pages(service: Service, faces: list[Face]) -> None:
-    said = [pair(a, b) for a, b in itertools.combinations(faces[:4], 2)]
-    service.client.post("/v1/labels", json={"labels": said})
+    labels = [pair(a, b) for a, b in itertools.combinations(faces[:4], 2)]
+    service.client.post("/v1/labels", json={"labels": labels})
     of = service.client.get("/v1/labels", params={"face": faces[0].face_id}).json()["labels"]
     assert len(of) == 3
     first = service.client.get("/v1/labels", params={"limit": 4}).json()
@@ -142,50 +142,48 @@ def test_labels_can_be_listed_by_face_and_in_pages(service: Service, faces: list
 
 def test_the_most_uncertain_pairs_are_suggested_once(service: Service, faces: list[Face]) -> None:
     enrol(service.resources, "c", range(20, 30), shots=2, named=False)
-    asked = {"collection": "c", "limit": 8}
-    pairs = service.client.post("/v1/labels:suggest", json=asked).json()["pairs"]
+    body = {"collection": "c", "limit": 8}
+    pairs = service.client.post("/v1/labels:suggest", json=body).json()["pairs"]
     assert len(pairs) == 8
     shown = [p[end] for p in pairs for end in ("face_a", "face_b")]
     assert max(shown.count(f) for f in shown) <= 2
-    said = [{"face_a": p["face_a"], "face_b": p["face_b"], "same": False} for p in pairs]
-    service.client.post("/v1/labels", json={"labels": said})
-    again = service.client.post("/v1/labels:suggest", json=asked).json()["pairs"]
+    labels = [{"face_a": p["face_a"], "face_b": p["face_b"], "same": False} for p in pairs]
+    service.client.post("/v1/labels", json={"labels": labels})
+    again = service.client.post("/v1/labels:suggest", json=body).json()["pairs"]
     assert not {frozenset((p["face_a"], p["face_b"])) for p in pairs} & {
         frozenset((p["face_a"], p["face_b"])) for p in again
     }
     assert service.client.post("/v1/labels:suggest", json={"collection": "nowhere"}).status_code == 404
-    assert (
-        service.client.post("/v1/labels:suggest", json=asked, headers=service.key("operator", "d")).status_code == 403
-    )
+    assert service.client.post("/v1/labels:suggest", json=body, headers=service.key("operator", "d")).status_code == 403
 
 
 def test_suggestions_use_labels_of_faces_outside_the_sample(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only those of the faces that this request looks at; and not those that were taken back."""
     enrol(service.resources, "far", range(40, 44), shots=2)
     with reading(service.resources.database) as session:
-        there = session.scalars(select(Face).where(Face.collection_id == "far").order_by(Face.pk)).all()
-    said = [pair(there[0], there[1]), pair(there[0], there[2], same=False), pair(there[3], there[6], same=False)]
-    service.client.post("/v1/labels", json={"labels": said})
-    service.client.post("/v1/labels", json={"labels": [pair(there[4], there[5]) | {"by": "mallory"}]})
+        faces = session.scalars(select(Face).where(Face.collection_id == "far").order_by(Face.pk)).all()
+    labels = [pair(faces[0], faces[1]), pair(faces[0], faces[2], same=False), pair(faces[3], faces[6], same=False)]
+    service.client.post("/v1/labels", json={"labels": labels})
+    service.client.post("/v1/labels", json={"labels": [pair(faces[4], faces[5]) | {"by": "mallory"}]})
     service.client.delete("/v1/labels", params={"by": "mallory"})
-    heard, real = list[LabelledDistances](), choose_pairs
+    labelled, original = list[LabelledDistances](), choose_pairs
 
-    def listening(*told: Any) -> Any:
-        heard.append(told[4])
-        return real(*told)
+    def record(*arguments: Any) -> Any:
+        labelled.append(arguments[4])
+        return original(*arguments)
 
     monkeypatch.setattr(label_suggestions, "SAMPLE_FACES", 2)
-    monkeypatch.setattr(label_suggestions, "choose_pairs", listening)
+    monkeypatch.setattr(label_suggestions, "choose_pairs", record)
     assert service.client.post("/v1/labels:suggest", json={"collection": "far"}).status_code == 200
-    assert sorted(heard[0].same.tolist()) == [False, False, True]
-    assert (heard[0].distances > 0).all()
+    assert sorted(labelled[0].same.tolist()) == [False, False, True]
+    assert (labelled[0].distances > 0).all()
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_faces_give_no_suggestion(service: Service, count: int) -> None:
     enrol(service.resources, f"c{count}", range(count), shots=1)
-    found = service.client.post("/v1/labels:suggest", json={"collection": f"c{count}"})
-    assert (found.status_code, found.json()["pairs"]) == (200, [])
+    answer = service.client.post("/v1/labels:suggest", json={"collection": f"c{count}"})
+    assert (answer.status_code, answer.json()["pairs"]) == (200, [])
 
 
 def test_weights_and_a_quorum_prevent_one_labeller_from_deciding_alone() -> None:

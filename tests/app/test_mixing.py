@@ -23,24 +23,24 @@ from ml.calibration import Calibration
 from ml.distances import EUCLIDEAN
 from ml.model import Model
 from ml.types import Rows
-from tests.app.test_search import Api, encoded, matches, reader, settled
+from tests.app.test_search import Api, encoded, matches, reader, wait_until_indexed
 from tests.rows import Gallery, make_model, people
 
 MIX = "identity:0.7,age:0.3"
 
 
-def apart(rows: Rows) -> NDArray[np.float64]:
+def squared_distances(rows: Rows) -> NDArray[np.float64]:
     """(n, n) squared distances."""
     wide = rows.astype(np.float64)
-    found: NDArray[np.float64] = ((wide[:, None] - wide[None]) ** 2).sum(2)
-    return found
+    distances: NDArray[np.float64] = ((wide[:, None] - wide[None]) ** 2).sum(2)
+    return distances
 
 
 def calibrated(name: str, task: str, rows: Rows) -> Model:
     """As training leaves it: with a calibration of its own."""
     made = make_model(name, rows.shape[1], seed=5)
     made.embedder.tasks = (task,)
-    strangers = apart(rows)[np.triu_indices(len(rows), 4)]
+    strangers = squared_distances(rows)[np.triu_indices(len(rows), 4)]
     return replace(made, calibrations={task: Calibration.fit(np.linspace(0, 1, 50), strangers)})
 
 
@@ -68,8 +68,8 @@ def collection(
 ) -> Gallery:
     """Deployed for both tasks. ageless: the face that has no place for age yet."""
     made = Gallery(resources, api.staff).make(WHO)
-    told = [{"even": i % 2 == 0} for i in range(len(subjects))]
-    made.add({WHO.id: who}, subjects, metadata=told)
+    metadata = [{"even": i % 2 == 0} for i in range(len(subjects))]
+    made.add({WHO.id: who}, subjects, metadata=metadata)
     with writing(resources.database) as session:
         resources.models.keep(session, AGE)
         known_as = {"model_id": AGE.id, "task": "age"}
@@ -90,15 +90,15 @@ def face_ids(gallery: Gallery) -> list[str]:
         return [session.get_one(Face, pk).face_id for pk in gallery.pks]
 
 
-def search(api: Api, face_id: str, task: str = MIX, **asked: Any) -> httpx.Response:
+def search(api: Api, face_id: str, task: str = MIX, **params: Any) -> httpx.Response:
     url = f"/v1/collections/{api.staff}/faces/{face_id}/search"
-    return settled(lambda: api.post(url, params={"group_by": "face", "task": task} | asked), api)
+    return wait_until_indexed(lambda: api.post(url, params={"group_by": "face", "task": task} | params), api)
 
 
 def mixed(answer: httpx.Response) -> NDArray[np.float64]:
     """(n, n) distances by what the answer says of its weights and scales."""
-    told = {t["task"]: t["share"] / t["scale"] for t in answer.json()["tasks"]}
-    return told["identity"] * apart(FACES) + told["age"] * apart(AGES)
+    weights = {t["task"]: t["share"] / t["scale"] for t in answer.json()["tasks"]}
+    return weights["identity"] * squared_distances(FACES) + weights["age"] * squared_distances(AGES)
 
 
 def test_a_mixed_search_ranks_by_the_weighted_sum_of_distances(api: Api, gallery: Gallery) -> None:
@@ -110,8 +110,8 @@ def test_a_mixed_search_ranks_by_the_weighted_sum_of_distances(api: Api, gallery
         assert [m["face_id"] for m in matches(answer)] == [ids[i] for i in others]
         np.testing.assert_allclose([m["distance"] for m in matches(answer)], whole[query, others], rtol=1e-4)
         for match, i in zip(matches(answer), others, strict=True):
-            assert match["distances"]["identity"] == pytest.approx(apart(FACES)[query, i], rel=1e-4)
-            assert match["distances"]["age"] == pytest.approx(apart(AGES)[query, i], rel=1e-4)
+            assert match["distances"]["identity"] == pytest.approx(squared_distances(FACES)[query, i], rel=1e-4)
+            assert match["distances"]["age"] == pytest.approx(squared_distances(AGES)[query, i], rel=1e-4)
         assert answer.json()["complete"] is True
 
 
@@ -162,7 +162,7 @@ def test_filters_and_grouping_apply_to_a_mixed_search(api: Api, gallery: Gallery
 
 
 def test_a_face_without_an_embedding_for_a_task_is_left_out(lasting: Resources, api: Api) -> None:
-    by_identity = np.argsort(apart(FACES)[5])
+    by_identity = np.argsort(squared_distances(FACES)[5])
     ids = face_ids(collection(lasting, api, FACES, AGES, SUBJECTS, ageless=int(by_identity[1])))
     answer = search(api, ids[5], "identity:99,age:0.0001", limit=3)
     assert [m["face_id"] for m in matches(answer)] == [ids[i] for i in by_identity[2:5]]
@@ -183,9 +183,9 @@ UNMIXED: list[tuple[dict[str, Any], str]] = [
 
 def test_an_invalid_mix_is_refused_with_the_reason(api: Api, gallery: Gallery) -> None:
     face_id = face_ids(gallery)[0]
-    for asked, told in UNMIXED:
-        answer = search(api, face_id, **asked)
-        assert (answer.status_code, told in answer.text) == (422, True), answer.text
+    for params, reason in UNMIXED:
+        answer = search(api, face_id, **params)
+        assert (answer.status_code, reason in answer.text) == (422, True), answer.text
     assert search(api, face_id, "identity,height").json()["code"] == "UnknownTask"
     body = {"vector": FACES[0].tolist()}
     by_vector = api.post(f"/v1/collections/{api.staff}/search:by-embedding", params={"task": MIX}, json=body)
@@ -211,8 +211,8 @@ def test_a_disabled_task_cannot_be_searched_by(api: Api, gallery: Gallery) -> No
         assert search(api, face_id, "age").json()["code"] == "TaskDisabled"
         assert search(api, face_id, "identity").status_code == 200
         photos = [("file", encoded(np.full((170, 100), grey, np.uint8))) for grey in (80, 120)]
-        asked = {"collection": api.staff, "task": "age", "aligned": "true"}
-        assert api.post("/v1/verify", params=asked, files=photos).json()["code"] == "TaskDisabled"
+        params = {"collection": api.staff, "task": "age", "aligned": "true"}
+        assert api.post("/v1/verify", params=params, files=photos).json()["code"] == "TaskDisabled"
     finally:
         with writing(gallery.resources.database) as session:
             session.get_one(Task, "age").enabled = True
@@ -227,15 +227,15 @@ def test_the_parts_of_all_tasks_sum_to_the_distance_of_the_mix(lasting: Resource
         named = [Blobs.crop(session.get_one(Face, pk).image_id, 0, "grey") for pk in made.pks]
     lasting.blobs.put(api.staff, [(name, images.encode_png(crop)) for name, crop in zip(named, crops, strict=True)])
     search(api, face_ids(made)[0])
-    url, asked = f"/v1/collections/{api.staff}/search", {"task": MIX, "include": "explanation", "aligned": True}
-    answer = api.post(url, params=asked, files={"file": encoded(crops[3])})
+    url, params = f"/v1/collections/{api.staff}/search", {"task": MIX, "include": "explanation", "aligned": True}
+    answer = api.post(url, params=params, files={"file": encoded(crops[3])})
     assert matches(answer)[0]["face_id"] == face_ids(made)[3]
     for match in matches(answer)[1:]:
-        told = match["explanation"]
-        assert [p["task"] for p in told["parts"]] == ["identity", "age"]
-        assert told["distance"] == pytest.approx(match["distance"], rel=1e-4)
-        cells = sum(np.sum(part["cells"]) for part in told["parts"])
-        assert cells + told["rest"] == pytest.approx(told["distance"], rel=1e-12)
+        explanation = match["explanation"]
+        assert [p["task"] for p in explanation["parts"]] == ["identity", "age"]
+        assert explanation["distance"] == pytest.approx(match["distance"], rel=1e-4)
+        cells = sum(np.sum(part["cells"]) for part in explanation["parts"])
+        assert cells + explanation["rest"] == pytest.approx(explanation["distance"], rel=1e-12)
 
 
 @pytest.mark.parametrize("k", [5, 300, 1500])

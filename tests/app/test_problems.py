@@ -108,10 +108,10 @@ def test_every_error_is_answered_as_the_document_lists_it(service: Service) -> N
     for method, path, named, sent, status, code in WRONG:
         answer = service.client.request(method, path.format(**named), **sent)
         assert (answer.status_code, answer.json()["code"]) == (status, code), (method, path, answer.text)
-        told = openapi_document()["paths"][path][method]["responses"][str(status)]
+        response = openapi_document()["paths"][path][method]["responses"][str(status)]
         assert answer.headers["content-type"] == MEDIA_TYPE
-        assert code in told["content"][MEDIA_TYPE]["examples"]
-        assert {name for name in HEADERS if name in answer.headers} == set(told["headers"])
+        assert code in response["content"][MEDIA_TYPE]["examples"]
+        assert {name for name in HEADERS if name in answer.headers} == set(response["headers"])
         assert Problem.model_validate_json(answer.content).request_id == answer.headers["X-Request-Id"]
 
 
@@ -149,7 +149,7 @@ def test_text_that_a_database_cannot_store_or_compare_is_refused(service: Servic
     assert service.client.put("/v1/collections/c/subjects/x", json=kept).json()["metadata"] == kept["metadata"]
 
 
-def asked(app: Any, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+def send_request(app: Any, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
     """Without a server."""
 
     async def ask() -> httpx.Response:
@@ -164,7 +164,7 @@ def test_an_unexpected_error_is_answered_with_its_request_id(tmp_path_factory: p
     app = create_app(Settings(home=tmp_path_factory.mktemp("home")))
     app.add_api_route("/broken", lambda: 1 // 0)
     with_id = {"X-Request-Id": "abc"}
-    answer = asked(app, "/broken", with_id)
+    answer = send_request(app, "/broken", with_id)
     assert (answer.status_code, answer.json()["code"]) == (500, "InternalServerError")
     assert (answer.headers["X-Request-Id"], answer.json()["request_id"]) == ("abc", "abc")
     assert "ZeroDivisionError" not in answer.text
@@ -180,7 +180,7 @@ def test_a_repeated_search_names_its_model_again(service: Service) -> None:
         assert again.headers[name] == first.headers[name]
 
 
-class Liar:
+class UndocumentedAnswers:
     """Answers everything with a page that no document lists."""
 
     def __init__(self) -> None:
@@ -192,11 +192,11 @@ class Liar:
 
 
 def test_the_checker_reports_answers_that_the_document_does_not_list() -> None:
-    liar = Liar()
-    checker = OpenApiChecker(liar)  # type: ignore[arg-type]
-    asked(checker, "/v1/collections")
-    liar.status = 200
-    asked(checker, "/v1/collections")
+    app = UndocumentedAnswers()
+    checker = OpenApiChecker(app)  # type: ignore[arg-type]
+    send_request(checker, "/v1/collections")
+    app.status = 200
+    send_request(checker, "/v1/collections")
     assert checker.violations == [
         "GET /v1/collections 418 is not listed",
         "GET /v1/collections 200: the header X-Request-Id is listed and not sent",

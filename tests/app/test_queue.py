@@ -57,18 +57,18 @@ def test_a_transaction_that_is_rolled_back_leaves_no_job(resources: Resources) -
 
 def test_concurrent_workers_never_take_the_same_job(resources: Resources) -> None:
     jobs = add(resources, *[Sweep()] * 40)
-    taken: list[str] = []
+    job_ids: list[str] = []
 
     def work(name: str) -> None:
         while job := take(resources, name):
-            taken.append(job)
+            job_ids.append(job)
 
     threads = [threading.Thread(target=work, args=(f"w{i}",)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(taken) == jobs
+    assert sorted(job_ids) == jobs
 
 
 def test_a_job_waits_for_an_earlier_job_with_the_same_lock(resources: Resources) -> None:

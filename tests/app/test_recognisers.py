@@ -260,9 +260,9 @@ def test_a_model_finds_its_recogniser_again_after_the_home_was_moved(home: Path,
     path = save_model(model, home / "generations_")
     moved = home.rename(tmp_path / "moved")
     recipe = load_model(moved / path.relative_to(home)).recipe
-    found = manifests.find_manifests(recipe, moved)
-    assert found.keys == model.recipe.keys
-    assert Path(str(found.descriptors[0].options["manifest"])).is_relative_to(moved)
+    manifest_paths = manifests.find_manifests(recipe, moved)
+    assert manifest_paths.keys == model.recipe.keys
+    assert Path(str(manifest_paths.descriptors[0].options["manifest"])).is_relative_to(moved)
     plain = Recipe((Spec("lbp"),))
     assert manifests.find_manifests(plain, moved) == plain
 

@@ -15,10 +15,10 @@ def gallery() -> tuple[np.ndarray, np.ndarray]:
 def test_every_pair_of_different_people_counts_once() -> None:
     rows, who = gallery()
     first, second = np.triu_indices(len(rows), 1)
-    apart = who[first] != who[second]
-    by_hand = ((rows[first[apart]] - rows[second[apart]]) ** 2).sum(1)
-    found = impostor_distances(rows, who)
-    np.testing.assert_allclose(np.sort(found), np.sort(by_hand), atol=1e-5)
+    different = who[first] != who[second]
+    by_hand = ((rows[first[different]] - rows[second[different]]) ** 2).sum(1)
+    distances = impostor_distances(rows, who)
+    np.testing.assert_allclose(np.sort(distances), np.sort(by_hand), atol=1e-5)
 
 
 def test_the_calibration_separates_people_and_states_its_precision() -> None:

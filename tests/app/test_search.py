@@ -68,24 +68,24 @@ def api(client: Api) -> Api:
 def gallery(lasting: Resources, api: Api) -> Gallery:
     """Twenty people with three faces each and five strangers far away; no calibration."""
     made = Gallery(lasting, api.staff).make(MODEL)
-    told = [{"age": 20 + i % 30, "site": "east" if i % 2 else "west", "vip": i % 3 == 0} for i in range(60)]
-    made.add({MODEL.id: ROWS}, SUBJECTS, metadata=told)
+    metadata = [{"age": 20 + i % 30, "site": "east" if i % 2 else "west", "vip": i % 3 == 0} for i in range(60)]
+    made.add({MODEL.id: ROWS}, SUBJECTS, metadata=metadata)
     made.add({MODEL.id: ROWS[:5] + 9}, [None] * 5, role="distractor")
     return made
 
 
-def by_vector(api: Api, vector: Rows, collection: str = "", **asked: Any) -> httpx.Response:
+def by_vector(api: Api, vector: Rows, collection: str = "", **params: Any) -> httpx.Response:
     """Each face by itself, unless the test says otherwise."""
-    asked = {"group_by": "face"} | {k: json.dumps(v) if isinstance(v, dict) else v for k, v in asked.items()}
+    params = {"group_by": "face"} | {k: json.dumps(v) if isinstance(v, dict) else v for k, v in params.items()}
     body = {"vector": vector.astype(np.float64).tolist()}
-    return settled(
-        lambda: api.post(f"/v1/collections/{collection or api.staff}/search:by-embedding", json=body, params=asked),
+    return wait_until_indexed(
+        lambda: api.post(f"/v1/collections/{collection or api.staff}/search:by-embedding", json=body, params=params),
         api,
         collection,
     )
 
 
-def settled(ask: Any, api: Api, collection: str = "") -> httpx.Response:
+def wait_until_indexed(ask: Any, api: Api, collection: str = "") -> httpx.Response:
     """Asks until the index holds what the tables do."""
     limit = time.monotonic() + 10
     while True:
@@ -109,14 +109,14 @@ def subjects(answer: httpx.Response) -> list[str | None]:
 
 def test_a_search_by_embedding_returns_the_nearest_faces_first(api: Api, gallery: Gallery) -> None:
     answer = by_vector(api, ROWS[7], limit=5)
-    found = matches(answer)
+    returned = matches(answer)
     assert subjects(answer)[:3] == ["p002"] * 3
-    assert found[0]["distance"] == 0
-    assert found[0]["subject"] == {"id": "p002", "external_id": "x-p002"}
-    assert [m["distance"] for m in found] == sorted(m["distance"] for m in found)
+    assert returned[0]["distance"] == 0
+    assert returned[0]["subject"] == {"id": "p002", "external_id": "x-p002"}
+    assert [m["distance"] for m in returned] == sorted(m["distance"] for m in returned)
     body = answer.json()
     assert (body["model"], body["m"], body["fraction"], body["calibrated"]) == (MODEL.id, 1, 1.0, False)
-    assert found[0]["similarity"] is found[0]["probability"] is found[0]["passes"] is body["threshold"] is None
+    assert returned[0]["similarity"] is returned[0]["probability"] is returned[0]["passes"] is body["threshold"] is None
     assert body["faces"][0]["decision"] is body["faces"][0]["subject"] is None
     assert answer.headers["X-Model"] == MODEL.id
     assert answer.headers["X-Index-Generation"] == body["index_generation"]
@@ -143,7 +143,7 @@ UNSEARCHABLE: list[tuple[Any, str]] = [
 
 def test_an_invalid_embedding_is_refused_with_422(api: Api, gallery: Gallery) -> None:
     by_vector(api, ROWS[0])
-    for vector, told in UNSEARCHABLE:
+    for vector, reason in UNSEARCHABLE:
         body = json.dumps({"vector": vector}).encode()
         answer = api.post(
             f"/v1/collections/{api.staff}/search:by-embedding",
@@ -151,7 +151,7 @@ def test_an_invalid_embedding_is_refused_with_422(api: Api, gallery: Gallery) ->
             headers={"Content-Type": "application/json"},
         )
         assert answer.status_code == 422, answer.text
-        assert told in answer.text
+        assert reason in answer.text
         assert answer.json()["code"] == "InvalidParameter"
 
 
@@ -189,8 +189,8 @@ UNTAKEN: list[dict[str, Any]] = [
 
 def test_an_invalid_parameter_is_refused_with_422(api: Api, gallery: Gallery) -> None:
     by_vector(api, ROWS[0])
-    for asked in UNTAKEN:
-        answer = by_vector(api, ROWS[0], **asked)
+    for params in UNTAKEN:
+        answer = by_vector(api, ROWS[0], **params)
         assert answer.status_code == 422, answer.text
         assert answer.headers["content-type"] == "application/problem+json"
 
@@ -217,8 +217,10 @@ def test_a_search_needs_a_key(api: Api, gallery: Gallery) -> None:
 def test_a_search_by_face_finds_the_person_and_leaves_the_face_itself_out(api: Api, gallery: Gallery) -> None:
     with writing(gallery.resources.database) as session:
         face_id = session.get_one(Face, gallery.pks[30]).face_id
-    asked = {"limit": 64, "group_by": "face"}
-    answer = settled(lambda: api.post(f"/v1/collections/{api.staff}/faces/{face_id}/search", params=asked), api)
+    params = {"limit": 64, "group_by": "face"}
+    answer = wait_until_indexed(
+        lambda: api.post(f"/v1/collections/{api.staff}/faces/{face_id}/search", params=params), api
+    )
     assert subjects(answer)[:2] == ["p010", "p010"]
     assert len(matches(answer)) == 64
     assert face_id not in {m["face_id"] for m in matches(answer)}
@@ -260,8 +262,8 @@ def test_a_filter_keeps_only_matching_faces(api: Api, gallery: Gallery) -> None:
     with writing(gallery.resources.database) as session:
         there = {i: session.get_one(Face, pk).face_id for i, pk in enumerate(gallery.pks)}
     for wanted, expected in FILTERS:
-        found = {m["face_id"] for m in matches(by_vector(api, ROWS[0], filter=wanted, limit=4096))}
-        assert found == {face_id for i, face_id in there.items() if expected(i)}, wanted
+        face_ids = {m["face_id"] for m in matches(by_vector(api, ROWS[0], filter=wanted, limit=4096))}
+        assert face_ids == {face_id for i, face_id in there.items() if expected(i)}, wanted
 
 
 def calibrate(api: Api, gallery: Gallery, open_set: dict[str, Any] | None = None) -> None:
@@ -310,8 +312,8 @@ def measured(gallery: Gallery) -> dict[str, Any]:
     index.add(np.array(gallery.pks), np.concatenate([ROWS, ROWS[:5] + 9]).astype(np.float32))
     owners = np.concatenate([np.arange(60) // 3, np.full(5, -1)])
     people = GalleryPeople.from_rows(np.array(gallery.pks), owners, np.arange(65) >= 60)
-    found = search_gallery(index, people, np.arange(60), DecisionRule())
-    several = [found.stranger + 0.001 * i for i in range(10)]  # as many searches as ten galleries of twenty people
+    searches = search_gallery(index, people, np.arange(60), DecisionRule())
+    several = [searches.stranger + 0.001 * i for i in range(10)]  # as many searches as ten galleries of twenty people
     strangers = StrangerSearches.from_distances(
         "leave-one-out", np.concatenate(several), np.arange(600).astype(np.int64), 65
     )
@@ -342,7 +344,7 @@ def test_the_decision_does_not_depend_on_the_matches_that_are_shown(api: Api, ga
     calibrate(api, gallery, measured(gallery))
     for query in (ROWS[7] + np.float32(0.1), ROWS[7] + np.float32(0.5), ROWS[30] * 0.5, ROWS[0] + 9):
         shown = [{"limit": limit, "group_by": by} for limit in (1, 5, 64) for by in ("subject", "face")]
-        faces = [by_vector(api, query, **asked).json()["faces"][0] for asked in shown]
+        faces = [by_vector(api, query, **params).json()["faces"][0] for params in shown]
         assert len({(f["decision"], str(f["subject"])) for f in faces}) == 1
     assert faces[0]["decision"] == "unknown", "a distractor lies there"
 
@@ -439,10 +441,10 @@ def faces(lasting: Resources, api: Api, enrolled: dict[str, Any]) -> Gallery:
     return made
 
 
-def by_photo(api: Api, data: bytes, **asked: Any) -> httpx.Response:
+def by_photo(api: Api, data: bytes, **params: Any) -> httpx.Response:
     """Each face by itself, unless the test says otherwise."""
-    files, asked = {"file": ("photo.png", data)}, {"group_by": "face"} | asked
-    return settled(lambda: api.post(f"/v1/collections/{api.staff}/search", files=files, params=asked), api)
+    files, params = {"file": ("photo.png", data)}, {"group_by": "face"} | params
+    return wait_until_indexed(lambda: api.post(f"/v1/collections/{api.staff}/search", files=files, params=params), api)
 
 
 def test_a_photo_finds_its_person(api: Api, faces: Gallery) -> None:
@@ -461,8 +463,8 @@ def text(data: bytes) -> str:
 
 def test_a_base64_photo_and_an_uploaded_photo_give_the_same_matches(api: Api, faces: Gallery) -> None:
     by_file = by_photo(api, photo(3, 1), limit=5)
-    asked, url = {"limit": 5, "group_by": "face"}, f"/v1/collections/{api.staff}/search"
-    assert api.post(url, params=asked, json={"image": text(photo(3, 1))}).json() == by_file.json()
+    params, url = {"limit": 5, "group_by": "face"}, f"/v1/collections/{api.staff}/search"
+    assert api.post(url, params=params, json={"image": text(photo(3, 1))}).json() == by_file.json()
     assert api.post(url, json={"image": "%"}).json()["code"] == "InvalidImageFormat"
     assert api.post(url, json={"url": "https://example.org/a.png"}).status_code == 422
 
@@ -506,13 +508,13 @@ def test_an_explanation_sums_to_the_distance_and_locates_a_changed_region(
     answer = by_photo(api, encoded(changed), aligned=True, include="explanation", limit=12)
     assert len(matches(answer)) == 12
     for match in matches(answer):
-        told = match["explanation"]
-        [part] = told["parts"]
+        explanation = match["explanation"]
+        [part] = explanation["parts"]
         assert (part["task"], part["descriptor"]) == ("identity", "lbp")
         assert part["grid"] == {"crop": "grey", "rows": 17, "columns": 10, "size": 10}
         assert np.shape(part["cells"]) == (17, 10)
-        assert np.sum(part["cells"]) + told["rest"] == pytest.approx(told["distance"], rel=1e-12)
-        assert told["distance"] == pytest.approx(match["distance"], rel=1e-4, abs=1e-4)
+        assert np.sum(part["cells"]) + explanation["rest"] == pytest.approx(explanation["distance"], rel=1e-12)
+        assert explanation["distance"] == pytest.approx(match["distance"], rel=1e-4, abs=1e-4)
         assert "unexplained" not in match
     nearest = np.array(matches(answer)[0]["explanation"]["parts"][0]["cells"])
     assert np.unravel_index(nearest.argmax(), nearest.shape) == (9, 4)
@@ -524,18 +526,22 @@ def test_an_enrolled_face_is_explained_unless_its_crop_is_missing(
 ) -> None:
     with writing(faces.resources.database) as session:
         face_id = session.get_one(Face, faces.pks[0]).face_id
-    url, asked = (
+    url, params = (
         f"/v1/collections/{api.staff}/faces/{face_id}/search",
         {"include": "explanation", "limit": 11, "group_by": "face"},
     )
-    without = matches(settled(lambda: api.post(url, params=asked), api))
+    without = matches(wait_until_indexed(lambda: api.post(url, params=params), api))
     assert {m["unexplained"] for m in without} == {"the stored crop of the query face is missing"}
     keep_crops(faces, enrolled["grey"], 7)
-    found = matches(api.post(url, params=asked))
-    told = [m["explanation"] for m in found]
-    assert sum(t is not None for t in told) == 6
-    assert {m.get("unexplained") for m in found} == {None, "the stored crop of this face is missing"}
-    assert all(t["distance"] == pytest.approx(m["distance"], rel=1e-4) for m, t in zip(found, told, strict=True) if t)
+    returned = matches(api.post(url, params=params))
+    explanations = [m["explanation"] for m in returned]
+    assert sum(t is not None for t in explanations) == 6
+    assert {m.get("unexplained") for m in returned} == {None, "the stored crop of this face is missing"}
+    assert all(
+        t["distance"] == pytest.approx(m["distance"], rel=1e-4)
+        for m, t in zip(returned, explanations, strict=True)
+        if t
+    )
 
 
 def test_a_search_by_embedding_cannot_be_explained(api: Api, gallery: Gallery) -> None:
@@ -570,9 +576,9 @@ def test_a_search_without_a_photo_is_refused_with_422(api: Api, faces: Gallery) 
     assert api.post(f"/v1/collections/{api.staff}/search", files={"photo": b"x"}).status_code == 422
 
 
-def verify(api: Api, *photos: bytes, **asked: Any) -> httpx.Response:
+def verify(api: Api, *photos: bytes, **fields: Any) -> httpx.Response:
     return api.post(
-        "/v1/verify", files=[("file", ("p.png", p)) for p in photos], params={"collection": api.staff} | asked
+        "/v1/verify", files=[("file", ("p.png", p)) for p in photos], params={"collection": api.staff} | fields
     )
 
 
@@ -589,13 +595,13 @@ def test_two_photos_can_be_verified(api: Api, faces: Gallery) -> None:
 
 def test_base64_photos_and_uploaded_photos_are_verified_alike(api: Api, faces: Gallery) -> None:
     by_photo(api, photo(0, 0))
-    asked, two = {"collection": api.staff}, [text(photo(1, 0)), text(photo(5, 0))]
-    by_json = api.post("/v1/verify", params=asked, json={"images": two})
+    params, two = {"collection": api.staff}, [text(photo(1, 0)), text(photo(5, 0))]
+    by_json = api.post("/v1/verify", params=params, json={"images": two})
     assert by_json.json() == verify(api, photo(1, 0), photo(5, 0)).json()
-    one = api.post("/v1/verify", params=asked | {"subject": "d1"}, json={"images": two[:1]})
+    one = api.post("/v1/verify", params=params | {"subject": "d1"}, json={"images": two[:1]})
     assert one.json() == verify(api, photo(1, 0), subject="d1").json()
     for wrong in ([], two + two, text(photo(1, 0)), [1, 2]):
-        assert api.post("/v1/verify", params=asked, json={"images": wrong}).status_code == 422
+        assert api.post("/v1/verify", params=params, json={"images": wrong}).status_code == 422
     assert verify(api, *[photo(1, 0)] * 3).status_code == 422
 
 
@@ -627,5 +633,5 @@ def test_a_key_for_another_collection_cannot_verify(api: Api, faces: Gallery) ->
     with writing(faces.resources.database) as session:
         bound = {"Authorization": f"Bearer {keys.create_key(session, 'reader', 'bound', ('other',))[1]}"}
     two = [("file", photo(0, 0)), ("file", photo(0, 1))]
-    asked = {"collection": api.staff}
-    assert api.post("/v1/verify", files=two, params=asked, headers=bound).status_code == 403
+    params = {"collection": api.staff}
+    assert api.post("/v1/verify", files=two, params=params, headers=bound).status_code == 403

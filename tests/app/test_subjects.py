@@ -48,8 +48,8 @@ def test_subjects_are_listed_with_the_number_of_their_faces(staff: httpx.Client)
     staff.put(f"{BASE}/subjects/cleo")
     first = staff.get(f"{BASE}/subjects", params={"limit": 2}).json()
     rest = staff.get(f"{BASE}/subjects", params={"next_token": first["next_token"]}).json()
-    found = {s["id"]: s["face_count"] for s in first["subjects"] + rest["subjects"]}
-    assert found == {"ada": 2, "bob": 3, "cleo": 0}
+    face_counts = {s["id"]: s["face_count"] for s in first["subjects"] + rest["subjects"]}
+    assert face_counts == {"ada": 2, "bob": 3, "cleo": 0}
 
 
 def test_two_subjects_can_be_merged(service: Service, staff: httpx.Client) -> None:

@@ -14,5 +14,5 @@ def test_a_process_bound_to_one_core_counts_one_core() -> None:
     one = min(os.sched_getaffinity(0))
     environment = {k: v for k, v in os.environ.items() if "NUM_THREADS" not in k}
     command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{one}]); {ASKED}"]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["1", "1"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["1", "1"]

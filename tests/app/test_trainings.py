@@ -9,11 +9,11 @@ from tests.gallery import enrol
 from tests.service import Service
 
 
-def start(service: Service, **asked: Any) -> Any:
-    return service.client.post("/v1/trainings", json={"collection": "c"} | asked)
+def start(service: Service, **fields: Any) -> Any:
+    return service.client.post("/v1/trainings", json={"collection": "c"} | fields)
 
 
-WRONG: list[tuple[dict[str, Any], int, str]] = [
+INVALID_TRAININGS: list[tuple[dict[str, Any], int, str]] = [
     ({"method": "magic"}, 422, "wpca"),
     ({"descriptor": "magic"}, 422, "lbp"),
     ({"descriptor": "onnx"}, 422, "lbp"),
@@ -52,10 +52,10 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
 
 def test_an_invalid_training_is_refused_before_a_job_starts(service: Service) -> None:
     service.client.put("/v1/collections/c")
-    for asked, status, says in WRONG:
-        answer = start(service, **asked)
-        assert answer.status_code == status, (asked, answer.text)
-        assert says in answer.text, asked
+    for fields, status, reason in INVALID_TRAININGS:
+        answer = start(service, **fields)
+        assert answer.status_code == status, (fields, answer.text)
+        assert reason in answer.text, fields
     assert service.client.get("/v1/trainings").json()["trainings"] == []
 
 

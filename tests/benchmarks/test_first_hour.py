@@ -77,14 +77,19 @@ def answering(status: int, body: dict[str, Any]) -> httpx.Client:
 def test_a_search_is_read_by_its_decision_and_its_first_person() -> None:
     matches = [{"subject": None}, {"subject": {"id": "1", "external_id": "person-0001"}}]
     face = {"decision": "possible", "subject": None, "matches": matches}
-    found = search(answering(200, {"faces": [face]}), Photo("person-0002", b""))
-    assert (found.person, found.first, found.decision, found.named) == ("person-0002", "person-0001", "possible", None)
+    outcome = search(answering(200, {"faces": [face]}), Photo("person-0002", b""))
+    assert (outcome.person, outcome.first, outcome.decision, outcome.named) == (
+        "person-0002",
+        "person-0001",
+        "possible",
+        None,
+    )
 
 
 def test_a_photo_without_a_face_is_counted_and_other_errors_end_the_run() -> None:
-    found = search(answering(422, {"code": "NoFace"}), Photo("", b""))
-    assert found.no_face
-    assert found.decision is None
+    outcome = search(answering(422, {"code": "NoFace"}), Photo("", b""))
+    assert outcome.no_face
+    assert outcome.decision is None
     with pytest.raises(httpx.HTTPStatusError):
         search(answering(500, {"code": "InternalServerError"}), Photo("", b""))
     assert SearchOutcome("x").no_face is False
@@ -104,17 +109,17 @@ def test_each_goal_is_judged_by_the_mean_over_seeds(tmp_path: Path) -> None:
         "seed-0/default": phase(0.90, 0.010), "seed-1/default": phase(0.86, 0.030),
         "seed-0/onnx": phase(0.99, 0.005, commands=[["likeness"]]),
     }  # fmt: skip
-    found = {row.what: row for row in rows(results)}
-    named = found["default decision: queries named rightly"]
+    rows_by_name = {row.what: row for row in rows(results)}
+    named = rows_by_name["default decision: queries named rightly"]
     assert named.value == pytest.approx(0.88)
     assert named.verdict == REACHED
     assert named.low is not None
     assert named.low < 0.88
-    assert found["default installation, right person first"].verdict == REACHED
-    assert found["default decision: strangers named"].verdict == REACHED
-    assert found["with the ONNX file: queries named rightly"].verdict == STRETCH
-    assert found["commands from an ONNX file to serving it"].verdict == STRETCH
-    assert found["LBP alone: strangers named"].verdict == NOT_MEASURED
+    assert rows_by_name["default installation, right person first"].verdict == REACHED
+    assert rows_by_name["default decision: strangers named"].verdict == REACHED
+    assert rows_by_name["with the ONNX file: queries named rightly"].verdict == STRETCH
+    assert rows_by_name["commands from an ONNX file to serving it"].verdict == STRETCH
+    assert rows_by_name["LBP alone: strangers named"].verdict == NOT_MEASURED
     assert within_stated(results, "seed/default") == (1, 2)
     show(results, FULL, tmp_path / "out.json", tmp_path / "out.md")
     assert json.loads((tmp_path / "out.json").read_text())["phases"] == results
@@ -123,10 +128,12 @@ def test_each_goal_is_judged_by_the_mean_over_seeds(tmp_path: Path) -> None:
 
 
 def test_what_is_worse_than_the_goal_is_missed() -> None:
-    found = {row.what: row for row in rows({"seed-0/default": phase(0.5, 0.021), "seed-0/lbp": phase(0.1, 0.03)})}
-    assert found["default decision: queries named rightly"].verdict == MISSED
-    assert found["default decision: strangers named"].verdict == MISSED
-    assert found["LBP alone: strangers named"].verdict == MISSED
+    rows_by_name = {
+        row.what: row for row in rows({"seed-0/default": phase(0.5, 0.021), "seed-0/lbp": phase(0.1, 0.03)})
+    }
+    assert rows_by_name["default decision: queries named rightly"].verdict == MISSED
+    assert rows_by_name["default decision: strangers named"].verdict == MISSED
+    assert rows_by_name["LBP alone: strangers named"].verdict == MISSED
 
 
 def test_the_first_match_of_an_answer_is_found_in_its_text() -> None:

@@ -49,10 +49,10 @@ def test_with_everybody_all_but_the_strangers_are_enrolled() -> None:
 
 def test_one_face_of_each_person_searches_before_a_second_one() -> None:
     owners = np.repeat(np.arange(5), [1, 2, 3, 4, 5])
-    places = one_face_each_first(owners, np.random.default_rng(0))
-    assert sorted(places) == list(range(15))
-    assert sorted(owners[places[:5]]) == [0, 1, 2, 3, 4]
-    assert sorted(owners[places[5:9]]) == [1, 2, 3, 4]
+    order = one_face_each_first(owners, np.random.default_rng(0))
+    assert sorted(order) == list(range(15))
+    assert sorted(owners[order[:5]]) == [0, 1, 2, 3, 4]
+    assert sorted(owners[order[5:9]]) == [1, 2, 3, 4]
 
 
 def test_a_hidden_person_is_never_found() -> None:
@@ -68,13 +68,13 @@ def test_distances_to_people_are_those_computed_face_by_face() -> None:
     trial = draw()
     query, person = trial.queries.rows[3].astype(np.float64), 7
     own = trial.gallery.rows[trial.gallery.owners == person].astype(np.float64)
-    apart = ((own - query) ** 2).sum(1)
+    face_distances = ((own - query) ** 2).sum(1)
     [distances] = person_distances(trial.gallery, SearchSet(trial.queries.rows))
     mean = own.mean(0)
-    expected = (apart.min(), np.sort(apart)[:2].mean(), ((query - mean) ** 2).sum(),
-                2 - 2 * query @ mean / np.linalg.norm(mean), apart.mean())  # fmt: skip
-    found = [part[3, person] for part in vars(distances).values()]
-    assert found == pytest.approx(expected, abs=1e-5)
+    expected = (face_distances.min(), np.sort(face_distances)[:2].mean(), ((query - mean) ** 2).sum(),
+                2 - 2 * query @ mean / np.linalg.norm(mean), face_distances.mean())  # fmt: skip
+    computed = [part[3, person] for part in vars(distances).values()]
+    assert computed == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_spread_within_people_is_pooled_over_those_with_several_faces() -> None:

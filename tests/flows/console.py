@@ -1,4 +1,4 @@
-"""The operator's page in a real browser, over a real service."""
+"""Drive the console in a real browser, against a real service."""
 
 import shutil
 import zipfile
@@ -24,7 +24,7 @@ WAIT_SECONDS = 60
 
 @contextmanager
 def open_browser(folder: Path, *flags: str) -> Iterator[webdriver.Chrome]:
-    """Chromium without a window; the test is skipped where it is not installed."""
+    """Start Chromium without a window. The test is skipped if it is not installed."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if binary is None or driver is None:
         pytest.skip("needs chromium and chromedriver, which are not installed")
@@ -42,7 +42,7 @@ def open_browser(folder: Path, *flags: str) -> Iterator[webdriver.Chrome]:
 
 @dataclass(frozen=True)
 class Page:
-    """What a test does on the page, and what it sees there."""
+    """The console as a test uses it: clicks, input and the elements that are shown."""
 
     browser: webdriver.Chrome
     service: Service
@@ -52,14 +52,14 @@ class Page:
         return self.service.client.headers["Authorization"].removeprefix("Bearer ")
 
     def enter(self) -> None:
-        """Open the page and type the key in."""
+        """Open the page and sign in with the key."""
         self.browser.get(self.service.url)
         self.see("#key").send_keys(self.key)
         self.see("#enter").click()
         self.see("#make")
 
     def open(self, view: str) -> None:
-        """A view by its address, as `staff/search`; the view before it is gone then."""
+        """Open a view by its address, such as `staff/search`, and wait until it has replaced the one before."""
         address = f"{self.service.url}/#/{view}"
         if self.browser.current_url == address:
             self.browser.refresh()
@@ -69,16 +69,16 @@ class Page:
         self.wait(lambda: self.all("#view > *") and not self.all("#view > [data-old]"))
 
     def wait(self, condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> Any:
-        """The condition's value, once it is true; a page that changes meanwhile is looked at again."""
+        """Wait until the condition is true and return its value. Errors of elements that vanish are ignored."""
         return WebDriverWait(self.browser, seconds, 0.05, ignored_exceptions=(Exception,)).until(lambda _: condition())
 
     def all(self, selector: str) -> list[WebElement]:
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
     def see(self, selector: str, text: str = "", seconds: float = WAIT_SECONDS) -> WebElement:
-        """The first such element that shows the text, once there is one."""
-        found: WebElement = self.wait(lambda: next((e for e in self.all(selector) if text in e.text), None), seconds)
-        return found
+        """Wait for an element that contains the text and return the first one."""
+        element: WebElement = self.wait(lambda: next((e for e in self.all(selector) if text in e.text), None), seconds)
+        return element
 
     def drop(self, path: Path) -> None:
         self.see(".drop")
@@ -88,13 +88,13 @@ class Page:
         Select(self.see(selector)).select_by_value(value)
 
     def faults(self) -> list[str]:
-        """What the browser's console says went wrong."""
+        """Errors in the browser's log."""
         severe = [e["message"] for e in self.browser.get_log("browser") if e["level"] == "SEVERE"]
         return [text for text in severe if "favicon" not in text]
 
 
 def archive(folder: Path, people: Iterable[int], shots: int, *extra: tuple[str, bytes]) -> Path:
-    """A zip of drawn people, person-N/SHOT.png, and further entries."""
+    """Write a zip of synthetic people, as person-N/SHOT.png, and of further entries."""
     path = folder / "people.zip"
     with zipfile.ZipFile(path, "w") as packed:
         for who in people:

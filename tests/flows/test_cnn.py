@@ -30,12 +30,12 @@ TEACH = [
 
 def test_a_trained_network_can_be_named_in_the_settings_trained_on_and_searched_by(tmp_path: Path) -> None:
     data, out = photos(tmp_path / "photos", range(50, 58), 2), tmp_path / "net"
-    asked = [*TEACH, "--data", str(data), "--out", str(out)]
-    taught = CliRunner().invoke(app, asked)
+    command = [*TEACH, "--data", str(data), "--out", str(out)]
+    taught = CliRunner().invoke(app, command)
     assert taught.exit_code == 0, taught.output
     assert "people held out: mAP" in taught.output
     assert "16 photos of photos; light, softmax" in (out / "cnn.json").read_text()
-    again = CliRunner().invoke(app, [*asked, "--resume", "--batch", "9"])
+    again = CliRunner().invoke(app, [*command, "--resume", "--batch", "9"])
     assert (again.exit_code, "batch of the resumed training" in again.output) == (1, True)
 
     settings = Settings(

@@ -18,21 +18,21 @@ from tests.service import Service, running
 PEOPLE, SHOTS, DIM = 12, 3, 8
 
 
-READY = [name for name in registry.names("descriptors") if name not in manifest_types()]
+BUILT_IN = [name for name in registry.names("descriptors") if name not in manifest_types()]
 
 
 def test_the_built_in_descriptors_are_tested() -> None:
-    assert {"lbp", "cslbp", "fplbp", "sift", "fisher"} <= set(READY)
+    assert {"lbp", "cslbp", "fplbp", "sift", "fisher"} <= set(BUILT_IN)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("names", [[name] for name in READY] + [["cslbp", "sift"]], ids="+".join)
+@pytest.mark.parametrize("names", [[name] for name in BUILT_IN] + [["cslbp", "sift"]], ids="+".join)
 def test_a_model_of_a_built_in_descriptor_can_be_trained_published_searched_and_rolled_back(
     service: Service, names: list[str]
 ) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
-    asked: dict[str, Any] = {"descriptor": names[0]} if len(names) == 1 else {"descriptors": names}
-    model = taught_and_explained(service, names, method="wpca", dim=DIM, **asked)
+    fields: dict[str, Any] = {"descriptor": names[0]} if len(names) == 1 else {"descriptors": names}
+    model = train_and_check_explanation(service, names, method="wpca", dim=DIM, **fields)
     search_and_roll_back(service, model)
 
 
@@ -45,7 +45,7 @@ def test_a_model_of_an_onnx_recogniser_can_be_trained_published_searched_and_rol
         upload(service, "c", range(PEOPLE), SHOTS)
         unknown = train(service, method="cosine", descriptor="onnx")
         assert (unknown.status_code, "theirs" in unknown.text) == (422, True)
-        model = taught_and_explained(service, ["onnx"], method="cosine", descriptor="theirs")
+        model = train_and_check_explanation(service, ["onnx"], method="cosine", descriptor="theirs")
         photo = {"file": crops(90, 1, STRONG)["grey"]}
         answers = [
             service.client.post("/v1/collections/c/faces", files=photo, data={"aligned": True, "subject": subject})
@@ -57,9 +57,9 @@ def test_a_model_of_an_onnx_recogniser_can_be_trained_published_searched_and_rol
         search_and_roll_back(service, model)
 
 
-def taught_and_explained(service: Service, names: list[str], **asked: Any) -> str:
+def train_and_check_explanation(service: Service, names: list[str], **fields: Any) -> str:
     """A model of these descriptors serves `c`, and each part of its distances is said."""
-    model = wait_for_model(service, train(service, holdout=0.25, **asked))
+    model = wait_for_model(service, train(service, holdout=0.25, **fields))
     assert [d["name"] for d in model["descriptors"]] == names
     publish_model(service, model["id"])
     photo = crops(3, 3000, STRONG)["grey"]
@@ -69,11 +69,11 @@ def taught_and_explained(service: Service, names: list[str], **asked: Any) -> st
         files={"file": photo},
     )
     for match in answer.json()["faces"][0]["matches"]:
-        told = match["explanation"]
-        assert [part["descriptor"] for part in told["parts"]] == names
-        total = sum(part["contribution"] for part in told["parts"]) + told["rest"]
+        explanation = match["explanation"]
+        assert [part["descriptor"] for part in explanation["parts"]] == names
+        total = sum(part["contribution"] for part in explanation["parts"]) + explanation["rest"]
         assert total == pytest.approx(match["distance"], rel=1e-3, abs=1e-3)
-        for part in told["parts"]:
+        for part in explanation["parts"]:
             if part["grid"]:
                 assert len(part["cells"]) * len(part["cells"][0]) == prod(part["grid"][n] for n in ("rows", "columns"))
                 assert sum(map(sum, part["cells"])) == pytest.approx(part["contribution"], abs=1e-6)
@@ -83,9 +83,9 @@ def taught_and_explained(service: Service, names: list[str], **asked: Any) -> st
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_trainings_share_a_vocabulary_until_the_gallery_has_grown_much(service: Service) -> None:
     upload(service, "c", range(6), 2)
-    asked: dict[str, Any] = {"method": "wpca", "dim": 2, "descriptor": "fisher", "holdout": 0}
-    first = wait_for_model(service, train(service, **asked))["descriptors"]
-    assert wait_for_model(service, train(service, **asked))["descriptors"] == first
+    fields: dict[str, Any] = {"method": "wpca", "dim": 2, "descriptor": "fisher", "holdout": 0}
+    first = wait_for_model(service, train(service, **fields))["descriptors"]
+    assert wait_for_model(service, train(service, **fields))["descriptors"] == first
     upload(service, "c", range(10, 34), 2)
-    after = wait_for_model(service, train(service, **asked))["descriptors"]
+    after = wait_for_model(service, train(service, **fields))["descriptors"]
     assert after[0]["options"]["pin"] != first[0]["options"]["pin"]

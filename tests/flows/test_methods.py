@@ -43,12 +43,12 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 def upload_with_ages(service: Service) -> None:
     """One face each of other people, with a manifest that tells their age."""
-    packed, told = io.BytesIO(), []
+    packed, entries = io.BytesIO(), []
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for who in range(200, 200 + AGES):
-            told.append({"file": f"{who}.png", "metadata": {"age": 20 + who % 10}})
+            entries.append({"file": f"{who}.png", "metadata": {"age": 20 + who % 10}})
             _add(tar, f"{who}.png", crops(who, who, 1.0)["grey"])
-        _add(tar, "manifest.jsonl", "\n".join(json.dumps(line) for line in told).encode())
+        _add(tar, "manifest.jsonl", "\n".join(json.dumps(entry) for entry in entries).encode())
     service.client.put("/v1/collections/aged")
     path = "/v1/collections/aged:import"
     job = service.wait(service.client.post(path, params={"aligned": True}, content=packed.getvalue()))
@@ -66,12 +66,12 @@ def test_a_model_of_each_method_can_be_trained_published_searched_and_rolled_bac
     service: Service, method: str
 ) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
-    asked, tasks = QUICK.get(method, {}), ["identity"]
+    fields, tasks = QUICK.get(method, {}), ["identity"]
     if method in SEVERAL_TASKS:
         upload_with_ages(service)
         assert service.client.put("/v1/tasks/age", json={"enabled": True}).status_code in (200, 201)
-        asked, tasks = asked | {"sources": [IDENTITY, AGE]}, ["identity", "age"]
-    model = wait_for_model(service, train(service, method=method, holdout=0.25, **asked))
+        fields, tasks = fields | {"sources": [IDENTITY, AGE]}, ["identity", "age"]
+    model = wait_for_model(service, train(service, method=method, holdout=0.25, **fields))
     assert (model["method"], model["tasks"]) == (method, tasks)
     publish_model(service, model["id"])
     from_zero = registry.build("embedders", method).metric.is_euclidean
@@ -81,8 +81,8 @@ def test_a_model_of_each_method_can_be_trained_published_searched_and_rolled_bac
 @pytest.mark.parametrize("method", ["cosim_mass", "cosim_average", "subsml"])
 def test_a_model_that_fuses_two_descriptors_can_be_published_and_searched(service: Service, method: str) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
-    asked = QUICK[method] | {"descriptors": ["lbp", "sift"]}
-    model = wait_for_model(service, train(service, method=method, holdout=0.25, **asked))
+    fields = QUICK[method] | {"descriptors": ["lbp", "sift"]}
+    model = wait_for_model(service, train(service, method=method, holdout=0.25, **fields))
     assert [d["name"] for d in model["descriptors"]] == ["lbp", "sift"]
     publish_model(service, model["id"])
     search_and_roll_back(service, model["id"], from_zero=False)

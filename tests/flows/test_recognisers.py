@@ -36,18 +36,18 @@ def likeness(service: Service, *words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], env=env)
 
 
-def add(service: Service, folder: Path, name: str = "theirs", flip: float = 1.0) -> None:
+def add_recogniser(service: Service, folder: Path, name: str = "theirs", flip: float = 1.0) -> None:
     result = likeness(service, "recognisers", "add", learned_onnx(folder / f"{name}.onnx", flip=flip), "--yes")
     assert result.exit_code == 0, result.output
 
 
-def use(service: Service, name: str = "theirs", **more: Any) -> Any:
+def request_switch(service: Service, name: str = "theirs", **more: Any) -> Any:
     return service.client.post(USE, json={"recogniser": name, **more})
 
 
-def used(service: Service, name: str = "theirs") -> str:
+def switch_recogniser(service: Service, name: str = "theirs") -> str:
     """The id of the model that serves once the recogniser is used."""
-    job = service.wait(use(service, name))
+    job = service.wait(request_switch(service, name))
     assert job["state"] == "succeeded", job["problem"]
     return str(job["result"]["model"])
 
@@ -60,22 +60,22 @@ def search(service: Service, who: int = 3) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def faces(service: Service) -> list[tuple[str, str | None]]:
+def list_faces(service: Service) -> list[tuple[str, str | None]]:
     shown = service.client.get("/v1/collections/c/faces?limit=1000").json()["faces"]
     return [(f["face_id"], (f["subject"] or {}).get("id")) for f in shown]
 
 
-def champion(service: Service) -> str:
+def read_champion(service: Service) -> str:
     return str(service.client.get(DEPLOYMENT).json()["champion"])
 
 
-def serves(service: Service) -> dict[str, list[str]]:
+def list_served_collections(service: Service) -> dict[str, list[str]]:
     return {r["name"]: r["serves"] for r in service.client.get("/v1/recognisers").json()["recognisers"] if r["serves"]}
 
 
 def test_two_commands_put_an_onnx_file_into_service_and_one_rolls_back(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
-    before, first = faces(service), search(service)
+    before, first = list_faces(service), search(service)
     same = service.client.post(
         "/v1/labels", json={"labels": [{"face_a": before[0][0], "face_b": before[1][0], "same": True}]}
     )
@@ -88,12 +88,12 @@ def test_two_commands_put_an_onnx_file_into_service_and_one_rolls_back(service: 
     assert result.exit_code == 0, result.output
     assert "c is searched by theirs" in result.output
 
-    served = champion(service)
+    served = read_champion(service)
     assert served.startswith("onnx-cosine-")
-    assert faces(service) == before, "ids and names stay"
+    assert list_faces(service) == before, "ids and names stay"
     assert search(service)["model"] == served
     assert search(service) != first
-    assert serves(service) == {"theirs": ["c"]}
+    assert list_served_collections(service) == {"theirs": ["c"]}
     listed = likeness(service, "recognisers", "list")
     assert "theirs: installed; serves c" in listed.output
     shown = service.client.get(f"/v1/models/{served}").json()
@@ -104,13 +104,13 @@ def test_two_commands_put_an_onnx_file_into_service_and_one_rolls_back(service: 
 
     result = likeness(service, "recognisers", "rollback", "--collection", "c")
     assert result.exit_code == 0, result.output
-    assert champion(service) == LBP_MODEL
+    assert read_champion(service) == LBP_MODEL
     assert search(service)["model"] == LBP_MODEL
-    assert serves(service) == {"lbp": ["c"]}
-    again = use(service)
+    assert list_served_collections(service) == {"lbp": ["c"]}
+    again = request_switch(service)
     assert (again.status_code, again.json()) == (200, {"collection": "c", "recogniser": "theirs", "model": served})
-    assert champion(service) == served
-    assert use(service).status_code == 200, "it serves already"
+    assert read_champion(service) == served
+    assert request_switch(service).status_code == 200, "it serves already"
 
 
 @on_sqlite
@@ -119,22 +119,22 @@ def test_add_with_a_collection_also_switches_to_the_recogniser(service: Service,
     model = learned_onnx(tmp_path / "theirs.onnx")
     result = likeness(service, "recognisers", "add", model, "--yes", "--collection", "c")
     assert result.exit_code == 0, result.output
-    assert serves(service) == {"theirs": ["c"]}
+    assert list_served_collections(service) == {"theirs": ["c"]}
 
 
 @on_sqlite
 def test_searches_succeed_during_a_switch_to_a_better_recogniser(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
-    add(service, tmp_path)
+    add_recogniser(service, tmp_path)
 
-    def right() -> int:
+    def count_correct_answers() -> int:
         nearest = (search(service, who)["faces"][0]["matches"][0]["subject"]["id"] for who in range(PEOPLE))
         return sum(name == f"p{who}" for who, name in enumerate(nearest))
 
-    before = right()
+    before = count_correct_answers()
     with ContinuousSearch(service.client, crops(5, 5001, STRONG)["grey"]) as searcher:
-        used(service)
-        after = right()
+        switch_recogniser(service)
+        after = count_correct_answers()
     assert not searcher.failures
     assert after > before
 
@@ -142,46 +142,46 @@ def test_searches_succeed_during_a_switch_to_a_better_recogniser(service: Servic
 @on_sqlite
 def test_a_switch_to_an_unusable_recogniser_is_refused_at_once(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(2), 1)
-    unknown = use(service, "nobody")
+    unknown = request_switch(service, "nobody")
     assert (unknown.status_code, unknown.json()["code"]) == (422, "UnknownComponent")
     assert "dlib_resnet, sface, lbp" in unknown.json()["detail"]
-    missing = use(service, "sface")
+    missing = request_switch(service, "sface")
     assert (missing.status_code, missing.json()["code"]) == (409, "NotInstalled")
     assert "likeness recognisers pull sface" in missing.json()["detail"]
     nowhere = service.client.post("/v1/collections/nowhere:use-recogniser", json={"recogniser": "lbp"})
     assert (nowhere.status_code, nowhere.json()["code"]) == (404, "ResourceNotFound")
-    add(service, tmp_path)
-    wordless = use(service, override=True)
+    add_recogniser(service, tmp_path)
+    wordless = request_switch(service, override=True)
     assert (wordless.status_code, wordless.json()["code"]) == (422, "ReasonRequired")
     for role in ("reader", "operator"):
         answer = service.client.post(USE, json={"recogniser": "lbp"}, headers=service.key(role))
         assert (answer.status_code, answer.json()["code"]) == (403, "AccessDenied")
     path = service.resources.settings.home / "recognisers" / "theirs" / "theirs.onnx"
     path.write_bytes(path.read_bytes()[:-100])
-    altered = use(service)
+    altered = request_switch(service)
     assert (altered.status_code, altered.json()["code"]) == (409, "NotInstalled")
     assert "SHA-256" in altered.json()["detail"]
-    assert champion(service) == LBP_MODEL
+    assert read_champion(service) == LBP_MODEL
 
 
 @on_sqlite
 def test_a_switch_is_refused_while_crops_are_missing(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(3), 2)
-    add(service, tmp_path)
+    add_recogniser(service, tmp_path)
     crop = next(name for name in service.resources.blobs.names("c") if name.endswith(".colour.png"))
     service.resources.blobs.remove("c", [crop])
-    answer = use(service)
+    answer = request_switch(service)
     assert (answer.status_code, answer.json()["code"]) == (409, "CropMissing")
     assert "1 of 6 faces of 'c' have no stored crop of the kind 'colour', which theirs describes" in answer.text
     assert (answer.json()["missing"], answer.json()["kind"]) == (1, "colour")
-    assert used(service, "lbp") == LBP_MODEL
+    assert switch_recogniser(service, "lbp") == LBP_MODEL
 
 
 @on_sqlite
 def test_a_bound_key_sees_only_its_collections_in_the_list(service: Service) -> None:
     for name in ("c", "d"):
         service.client.put(f"/v1/collections/{name}")
-    assert serves(service) == {"lbp": ["c", "d"]}
+    assert list_served_collections(service) == {"lbp": ["c", "d"]}
     bound = service.client.get("/v1/recognisers", headers=service.key("reader", "d")).json()["recognisers"]
     assert {r["name"]: r["serves"] for r in bound if r["serves"]} == {"lbp": ["d"]}
 
@@ -190,18 +190,18 @@ def test_every_face_is_found_after_a_switch_during_an_import_and_after_its_rollb
     service: Service, tmp_path: Path
 ) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
-    add(service, tmp_path)
+    add_recogniser(service, tmp_path)
     running_import = service.client.post(
         "/v1/collections/c:import",
         params={"aligned": True},
         content=archive(range(20, 60), SHOTS),
         headers={"content-type": "application/x-tar"},
     )
-    switched = service.wait(use(service, **INSISTED), 120)
+    switched = service.wait(request_switch(service, **INSISTED), 120)
     assert switched["state"] == "succeeded", switched["problem"]
     imported = service.wait(running_import, 120)
     assert (imported["state"], imported["progress"]["done"]) == ("succeeded", 40 * SHOTS)
-    model = champion(service)
+    model = read_champion(service)
     assert model == switched["result"]["model"]
     for back in (False, True):
         if back:
@@ -211,9 +211,9 @@ def test_every_face_is_found_after_a_switch_during_an_import_and_after_its_rollb
             "/v1/collections/c/search?aligned=true&limit=1000&group_by=face", files=body
         ).json()
         assert answer["model"] == (LBP_MODEL if back else model)
-        found = answer["faces"][0]["matches"]
-        assert found[0]["subject"]["id"] == "p59"
-        assert len(found) == (PEOPLE + 40) * SHOTS
+        matches = answer["faces"][0]["matches"]
+        assert matches[0]["subject"]["id"] == "p59"
+        assert len(matches) == (PEOPLE + 40) * SHOTS
 
 
 @on_sqlite
@@ -222,26 +222,26 @@ def test_the_automatic_first_model_does_not_replace_a_recogniser_chosen_later(
 ) -> None:
     with running(settings.model_copy(update={"wpca_after_faces": 40})) as service:
         service.client.put("/v1/collections/c")
-        add(service, tmp_path)
+        add_recogniser(service, tmp_path)
         started = service.client.post(
             "/v1/collections/c:import",
             params={"aligned": True},
             content=archive(range(30), SHOTS),
             headers={"content-type": "application/x-tar"},
         )
-        switched = service.wait(use(service, **INSISTED), 120)
+        switched = service.wait(request_switch(service, **INSISTED), 120)
         assert switched["state"] == "succeeded", switched["problem"]
         assert service.wait(started, 120)["state"] == "succeeded"
         for job in service.client.get("/v1/jobs?limit=100").json()["jobs"]:
             assert job["finished_at"] or job["kind"] == "sweep", job
-        assert champion(service) == switched["result"]["model"]
+        assert read_champion(service) == switched["result"]["model"]
 
 
 @on_sqlite
 def test_a_training_uses_the_recogniser_that_serves(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(PEOPLE), SHOTS)
-    add(service, tmp_path)
-    used(service)
+    add_recogniser(service, tmp_path)
+    switch_recogniser(service)
     result = likeness(service, "train", "c", "--method", "cosine")
     assert result.exit_code == 0, result.output
     [model] = [m for m in service.client.get("/v1/models").json()["models"] if m["training_id"]]
@@ -253,25 +253,25 @@ def test_a_training_uses_the_recogniser_that_serves(service: Service, tmp_path: 
 @on_sqlite
 def test_switching_to_an_archived_recogniser_restores_it(service: Service, tmp_path: Path) -> None:
     upload(service, "c", range(4), 2)
-    add(service, tmp_path)
-    add(service, tmp_path, "other", flip=-1.0)
-    model = used(service)
-    used(service, "other")
-    used(service, "lbp")
+    add_recogniser(service, tmp_path)
+    add_recogniser(service, tmp_path, "other", flip=-1.0)
+    model = switch_recogniser(service)
+    switch_recogniser(service, "other")
+    switch_recogniser(service, "lbp")
     assert service.client.post(f"/v1/models/{model}:archive").status_code == 200
-    assert used(service) == model
+    assert switch_recogniser(service) == model
     with writing(service.resources.database) as session:
         assert session.get_one(ModelRecord, model).archived_at is None
 
 
 @on_sqlite
 def test_a_new_collection_can_name_its_recogniser(service: Service, tmp_path: Path) -> None:
-    add(service, tmp_path)
+    add_recogniser(service, tmp_path)
     for status in (201, 200):
         answer = service.client.put("/v1/collections/c", json={"recogniser": "theirs"})
         assert answer.status_code == status, answer.text
     upload(service, "c", range(4), 2)
-    assert serves(service) == {"theirs": ["c"]}
+    assert list_served_collections(service) == {"theirs": ["c"]}
     assert search(service)["faces"][0]["matches"][0]["subject"]["id"] == "p3"
     other = service.client.put("/v1/collections/c", json={"recogniser": "lbp"})
     assert (other.status_code, other.json()["code"]) == (409, "ResourceInUse")

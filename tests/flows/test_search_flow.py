@@ -27,12 +27,12 @@ def enrol(service: Service) -> dict[tuple[int, int], str]:
     return faces
 
 
-def search(service: Service, who: int, shot: int, **asked: Any) -> list[dict[str, Any]]:
+def search(service: Service, who: int, shot: int, **params: Any) -> list[dict[str, Any]]:
     """The matches of the largest face, each face by itself, once the index holds what was written."""
-    asked = {"group_by": "face"} | asked
+    params = {"group_by": "face"} | params
     change = service.client.get(BASE).json()["change"]
     for _ in range(200):
-        answer = service.client.post(f"{BASE}/search", files={"file": photo(who, shot)}, params=asked)
+        answer = service.client.post(f"{BASE}/search", files={"file": photo(who, shot)}, params=params)
         assert answer.status_code == 200, answer.text
         if answer.json()["index_generation"] == f"1.{change}":
             return list(answer.json()["faces"][0]["matches"])
@@ -42,12 +42,12 @@ def search(service: Service, who: int, shot: int, **asked: Any) -> list[dict[str
 def test_an_enrolled_photo_is_found_until_it_is_deleted(service: Service) -> None:
     faces = enrol(service)
     for who in range(PEOPLE):
-        found = search(service, who, 1, limit=1)[0]
-        assert (found["face_id"], found["subject"]["id"]) == (faces[who, 1], f"p{who}")
-        assert found["distance"] < 1e-3
+        nearest = search(service, who, 1, limit=1)[0]
+        assert (nearest["face_id"], nearest["subject"]["id"]) == (faces[who, 1], f"p{who}")
+        assert nearest["distance"] < 1e-3
     assert search(service, 2, 9, limit=1)[0]["subject"]["id"] == "p2", "another photo of somebody known"
-    only = search(service, 3, 0, filter='{"metadata": {"shot": 1}}')
-    assert {m["face_id"] for m in only} == {faces[who, 1] for who in range(PEOPLE)}
+    filtered = search(service, 3, 0, filter='{"metadata": {"shot": 1}}')
+    assert {m["face_id"] for m in filtered} == {faces[who, 1] for who in range(PEOPLE)}
     by_face = service.client.post(f"{BASE}/faces/{faces[4, 0]}/search", params={"limit": 1}).json()
     assert by_face["faces"][0]["matches"][0]["face_id"] == faces[4, 1]
     assert service.client.delete(f"{BASE}/subjects/p1").status_code in (200, 202, 204)

@@ -37,8 +37,8 @@ def upload(service: Service, name: str, people: Iterable[int], shots: int, role:
     assert service.wait(answer)["state"] == "succeeded"
 
 
-def train(service: Service, **asked: Any) -> Any:
-    return service.client.post("/v1/trainings", json={"collection": "c", **asked})
+def train(service: Service, **fields: Any) -> Any:
+    return service.client.post("/v1/trainings", json={"collection": "c", **fields})
 
 
 def face_ids(service: Service, subject: str) -> list[str]:
@@ -96,9 +96,9 @@ def test_a_training_with_too_few_labels_fails_and_a_running_one_can_be_cancelled
     answer = train(service, method="ldml", dim=4, options={"steps": 5000})
     while not service.client.get(f"/v1/trainings/{answer.json()['training']}").json()["curve"]:
         time.sleep(0.05)
-    asked = time.monotonic()
+    cancelled_at = time.monotonic()
     assert service.client.post(f"{answer.headers['location']}:cancel").status_code == 200
     ended = service.wait(answer)
     assert ended["state"] == "cancelled"
-    assert time.monotonic() - asked < 3
+    assert time.monotonic() - cancelled_at < 3
     assert service.client.get(f"/v1/trainings/{answer.json()['training']}").json()["model"] is None

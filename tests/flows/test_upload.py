@@ -17,7 +17,7 @@ from tests.service import Service, running
 from tests.workers.test_import import PEOPLE, picture
 
 BASE = "/v1/collections/staff"
-FEW = dict(list(PEOPLE.items())[:6])
+FILES = dict(list(PEOPLE.items())[:6])
 
 
 def tar(files: dict[str, bytes], mode: str = "w") -> bytes:
@@ -50,7 +50,7 @@ def form(data: bytes, headers: bytes = b"", end: bytes = b"--b--\r\n") -> dict[s
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """A folder on the server."""
-    for name, data in FEW.items():
+    for name, data in FILES.items():
         (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "photos" / name).write_bytes(data)
     return tmp_path / "photos"
@@ -64,27 +64,27 @@ def staff(settings: Settings, photos: Path) -> Iterator[Service]:
         yield service
 
 
-def send(service: Service, **request: object) -> httpx.Response:
+def send_import(service: Service, **request: object) -> httpx.Response:
     return service.client.post(f"{BASE}:import", params={"aligned": True}, **request)  # type: ignore[arg-type]
 
 
 def test_every_archive_format_and_transport_enrols_the_same_photos(staff: Service, photos: Path) -> None:
     ways: dict[str, dict[str, object]] = {
-        "form": {"files": {"file": ("a.tar", tar(FEW))}},
-        "form made by hand": form(tar(FEW)),
-        "tar": {"content": tar(FEW), "headers": {"Content-Type": "application/x-tar"}},
-        "tar.gz": {"content": tar(FEW, "w:gz"), "headers": {"Content-Type": "application/gzip"}},
-        "zip": {"content": zipped(FEW), "headers": {"Content-Type": "application/zip"}},
-        "no type": {"content": zipped(FEW)},
+        "form": {"files": {"file": ("a.tar", tar(FILES))}},
+        "form made by hand": form(tar(FILES)),
+        "tar": {"content": tar(FILES), "headers": {"Content-Type": "application/x-tar"}},
+        "tar.gz": {"content": tar(FILES, "w:gz"), "headers": {"Content-Type": "application/gzip"}},
+        "zip": {"content": zipped(FILES), "headers": {"Content-Type": "application/zip"}},
+        "no type": {"content": zipped(FILES)},
         "folder": {"json": {"directory": str(photos)}},
     }
     for way, request in ways.items():
-        answer = send(staff, **request)
+        answer = send_import(staff, **request)
         job = staff.wait(answer)
         assert (job["state"], job["progress"]) == ("succeeded", {"done": 6, "total": 6, "failed": 0}), (way, job)
         assert answer.headers["Location"] == f"/v1/jobs/{job['id']}"
         items = staff.client.get(f"/v1/jobs/{job['id']}/items").json()["items"]
-        assert sorted(i["name"] for i in items) == sorted(FEW)
+        assert sorted(i["name"] for i in items) == sorted(FILES)
     shown = staff.client.get(BASE).json()
     assert (shown["face_count"], shown["subject_count"]) == (6, 6)
     assert not list(staff.resources.uploads.iterdir())
@@ -92,8 +92,8 @@ def test_every_archive_format_and_transport_enrols_the_same_photos(staff: Servic
 
 
 def test_the_items_of_an_import_list_the_refused_files(staff: Service) -> None:
-    files = {**FEW, "p9/notes.txt": b"no photo", "p9/cut.png": picture(50)[:-300]}
-    job = staff.wait(send(staff, content=tar(files)))
+    files = {**FILES, "p9/notes.txt": b"no photo", "p9/cut.png": picture(50)[:-300]}
+    job = staff.wait(send_import(staff, content=tar(files)))
     assert job["progress"] == {"done": 6, "total": 8, "failed": 2}
     assert (job["result"]["enrolled"], job["result"]["refused"]) == (6, 2)
     items = staff.client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed"}).json()["items"]
@@ -109,16 +109,16 @@ def test_a_hostile_or_broken_upload_is_refused_and_nothing_is_stored(staff: Serv
         archive.writestr("a/bomb.png", bytes(30 * 2**20))
     (tmp_path / "link").symlink_to("/etc")
     refused: list[tuple[int, str, dict[str, object]]] = [
-        (422, "InvalidArchive", {"content": tar({**FEW, "../evil.png": b"x"})}),
-        (422, "InvalidArchive", {"content": zipped({**FEW, "/etc/evil.png": b"x"})}),
-        (422, "InvalidArchive", {"content": tar(FEW)[:30_000]}),
+        (422, "InvalidArchive", {"content": tar({**FILES, "../evil.png": b"x"})}),
+        (422, "InvalidArchive", {"content": zipped({**FILES, "/etc/evil.png": b"x"})}),
+        (422, "InvalidArchive", {"content": tar(FILES)[:30_000]}),
         (422, "InvalidArchive", {"content": b"no archive at all"}),
         (422, "InvalidArchive", {"content": b""}),
         (413, "ArchiveTooLarge", {"content": bomb.getvalue()}),
-        (422, "InvalidParameter", {"files": {"photos": tar(FEW)}}),
-        (422, "InvalidParameter", {"files": [("file", tar(FEW)), ("file", tar(FEW))]}),
-        (422, "InvalidRequest", form(tar(FEW), end=b"")),
-        (422, "InvalidRequest", form(tar(FEW), headers=b"X-Filler: %s\r\n" % (b"x" * 100_000))),
+        (422, "InvalidParameter", {"files": {"photos": tar(FILES)}}),
+        (422, "InvalidParameter", {"files": [("file", tar(FILES)), ("file", tar(FILES))]}),
+        (422, "InvalidRequest", form(tar(FILES), end=b"")),
+        (422, "InvalidRequest", form(tar(FILES), headers=b"X-Filler: %s\r\n" % (b"x" * 100_000))),
         (422, "InvalidRequest", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data; boundary=x"}}),
         (422, "InvalidRequest", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}),
         (422, "InvalidParameter", {"json": {"directory": ""}}),
@@ -129,10 +129,10 @@ def test_a_hostile_or_broken_upload_is_refused_and_nothing_is_stored(staff: Serv
         (403, "AccessDenied", {"json": {"directory": str(tmp_path / ".." / "..")}}),
     ]
     for status, code, request in refused:
-        answer = send(staff, **request)
+        answer = send_import(staff, **request)
         assert (answer.status_code, answer.json()["code"]) == (status, code), (request, answer.text)
-    assert staff.client.post("/v1/collections/none:import", content=tar(FEW)).status_code == 404
-    assert staff.client.post(f"{BASE}:import", params={"role": "hero"}, content=tar(FEW)).status_code == 422
+    assert staff.client.post("/v1/collections/none:import", content=tar(FILES)).status_code == 404
+    assert staff.client.post(f"{BASE}:import", params={"role": "hero"}, content=tar(FILES)).status_code == 422
     assert not list(staff.resources.uploads.iterdir())
     assert "import" not in {job["kind"] for job in staff.client.get("/v1/jobs").json()["jobs"]}
     assert staff.client.get(BASE).json()["face_count"] == 0
@@ -147,12 +147,12 @@ def test_an_import_is_refused_before_its_body_is_sent(staff: Service) -> None:
     for status, key in keys.items():
         lines = [f"POST {BASE}:import HTTP/1.1", "Host: x", f"Content-Length: {2**40}"]
         lines += [f"{name}: {value}" for name, value in key.items()]
-        assert f" {status} " in told(staff.url, "\r\n".join([*lines, "", ""]))
+        assert f" {status} " in read_status_line(staff.url, "\r\n".join([*lines, "", ""]))
     bound = staff.key("operator", "other")
-    assert staff.client.post(f"{BASE}:import", content=tar(FEW), headers=bound).status_code == 403
+    assert staff.client.post(f"{BASE}:import", content=tar(FILES), headers=bound).status_code == 403
 
 
-def told(url: str, head: str) -> str:
+def read_status_line(url: str, head: str) -> str:
     """The first line that a server answers to a head without its body."""
     address = httpx.URL(url)
     with socket.create_connection((address.host, address.port or 80), timeout=10) as wire:
@@ -172,17 +172,17 @@ def test_an_interrupted_upload_leaves_no_file(staff: Service) -> None:
 
 def test_two_simultaneous_imports_succeed_while_faces_are_listed(staff: Service) -> None:
     files = [{f"q{n}/{n}.png": picture(1000 * part + n) for n in range(30)} for part in range(2)]
-    jobs = [send(staff, content=tar(f)) for f in files]
+    jobs = [send_import(staff, content=tar(f)) for f in files]
     failures: list[httpx.Response] = []
     stop = threading.Event()
 
-    def look() -> None:
+    def list_faces() -> None:
         while not stop.wait(0.05):
             answer = staff.client.get(f"{BASE}/faces", params={"limit": 5})
             if answer.status_code != 200:
                 failures.append(answer)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=list_faces)
     thread.start()
     ended = [staff.wait(job) for job in jobs]
     stop.set()

@@ -21,8 +21,8 @@ print(*blas, torch.backends.cpu.get_cpu_capability(), faiss.SIMDConfig.get_level
 """
 
 
-def names(found: list[Arithmetic]) -> set[str]:
-    return {one.name for one in found}
+def names(arithmetics: list[Arithmetic]) -> set[str]:
+    return {one.name for one in arithmetics}
 
 
 def test_a_processor_runs_only_arithmetics_whose_kernels_it_has() -> None:

@@ -39,9 +39,9 @@ def test_every_route_names_its_role_and_its_purpose(route: APIRoute) -> None:
 
 
 def test_every_route_that_takes_a_photo_accepts_a_file_and_base64() -> None:
-    taken = [o for p in openapi_document()["paths"].values() for o in p.values() if o.get("x-body") == "photo"]
-    assert len(taken) == 3
-    for operation in taken:
+    operations = [o for p in openapi_document()["paths"].values() for o in p.values() if o.get("x-body") == "photo"]
+    assert len(operations) == 3
+    for operation in operations:
         content = operation["requestBody"]["content"]
         assert set(content) == {"multipart/form-data", "application/json"}
         form, json = (content[kind]["schema"] for kind in ("multipart/form-data", "application/json"))

@@ -1,4 +1,4 @@
-"""A small ONNX network that does recognise synthetic faces: a discriminant projection of averaged pixels."""
+"""A small ONNX network that recognises synthetic faces by a discriminant projection of averaged pixels."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,10 @@ RIDGE = 0.003
 
 @lru_cache(maxsize=1)
 def projection() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(3 * SIDE * SIDE, DIM) and (DIM,): for the averaged pixels, as (pixel - 127.5) / 127.5, channels first."""
+    """The matrix, (3 * SIDE * SIDE, DIM), and the offset, (DIM,), of the projection.
+
+    It applies to averaged pixels, scaled as (pixel - 127.5) / 127.5, channels first.
+    """
     people = np.repeat(np.arange(PEOPLE), PHOTOS)
     crops = [
         Similarity().crops(*photograph(person(p), shot, 96))["colour"] for p in range(PEOPLE) for shot in range(PHOTOS)
@@ -41,8 +44,10 @@ def projection() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 def learned_onnx(
     path: Path, *, batch: int | None = None, open_size: bool = False, second_output: bool = False, flip: float = 1.0
 ) -> Path:
-    """Write the network to `path`. second_output: another one, before the embedding; flip: factor of the embedding,
-    so that files differ."""
+    """Write the network to `path`.
+
+    second_output: add another output before the embedding; flip: factor of the embedding, to make files that differ
+    """
     matrix, offset = projection()
     size: list[Any] = ["height", "width"] if open_size else [112, 112]
     nodes = [
@@ -73,7 +78,7 @@ def learned_onnx(
 
 
 def random_onnx(path: Path) -> Path:
-    """A network of the right shapes whose numbers are drawn anew each time."""
+    """Write a network of the right shapes whose output is random at every call."""
     graph = helper.make_graph(
         [
             helper.make_node("ReduceMean", ["face"], ["mean"], axes=[1, 2, 3], keepdims=0),

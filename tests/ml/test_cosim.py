@@ -174,7 +174,7 @@ def test_without_a_step_z_is_the_whitened_descriptor(kind: type[SimilarityEmbedd
 
 
 def test_whitened_within_people_a_face_varies_alike_in_all_directions() -> None:
-    data = people(400, photos=6, telling=5, loud=6)
+    data = people(400, photos=6, informative=5, noise=6)
     start = Sml.from_options(rate=1e-12, steps=1, unit=False, held_out=0.0, prior=0.0).fit(data)
     z = start.embed(data.rows).reshape(400, 6, 11)
     within = np.cov((z - z.mean(1, keepdims=True)).reshape(-1, 11).T)
@@ -320,7 +320,7 @@ def test_the_step_falls_as_in_keras() -> None:
 
 
 def test_shares_are_searched_among_people_held_out() -> None:
-    data = replace(people(120, telling=16, loud=24), blocks=(16, 24))
+    data = replace(people(120, informative=16, noise=24), blocks=(16, 24))
     fitted = CosimAverage.from_options(steps=40, shares="search").fit(data)
     found = fitted.metric.shares
     assert sum(found) == pytest.approx(1)

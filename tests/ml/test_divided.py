@@ -121,7 +121,7 @@ def two_kinds() -> tuple[TrainingSet, TrainingSet]:
     """Faces of two kinds, far apart: what tells the people of one kind apart is noise in those of the other."""
     sets = []
     for seed in (1, 2):
-        one, other = people(60, seed=seed, loud=8), people(60, seed=seed + 9, loud=8)
+        one, other = people(60, seed=seed, noise=8), people(60, seed=seed + 9, noise=8)
         swapped = np.concatenate([other.rows[:, 8:], other.rows[:, :8]], 1)
         kind = np.repeat([[6.0], [-6.0]], 300, axis=0)
         rows = np.concatenate([np.concatenate([one.rows, swapped]), kind], 1).astype(np.float32)

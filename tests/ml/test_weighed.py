@@ -57,7 +57,7 @@ def test_units_do_not_matter(name: str, data: TrainingSet) -> None:
 
 def test_as_they_are_the_loudest_is_all_that_counts(data: TrainingSet) -> None:
     """What the weights are for: without them, noise in large units hides what tells people apart."""
-    known = people(80, telling=10)
+    known = people(80, informative=10)
     quiet: Rows = np.where(np.arange(32) < 10, 1 / 256, 1).astype(np.float32)
     noisy = replace(known, rows=known.rows * quiet, blocks=(10, 22))
     fits = [small("ldml", axes=8, dim=8).fit(d).embed(d.rows) for d in (noisy, replace(noisy, blocks=()))]

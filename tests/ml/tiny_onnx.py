@@ -1,4 +1,4 @@
-"""A face recogniser of one matrix product, written as ONNX, and its manifest."""
+"""Write an ONNX face recogniser that is one matrix product, and its manifest."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A small world of drawn people in the shape of the data folder that `likeness reproduce` reads."""
+"""A small data folder of synthetic people in the layout that `likeness reproduce` reads."""
 
 import io
 import tarfile
@@ -23,9 +23,9 @@ def photo(number: int, shot: int) -> str:
 def _tar(path: Path, photos: dict[str, bytes]) -> None:
     with tarfile.open(path, "w") as tar:
         for name, data in photos.items():
-            told = tarfile.TarInfo(name)
-            told.size = len(data)
-            tar.addfile(told, io.BytesIO(data))
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
 
 
 def _jpeg(number: int, shot: int) -> bytes:
@@ -35,7 +35,7 @@ def _jpeg(number: int, shot: int) -> bytes:
 
 
 def write(data: Path) -> Path:
-    """LFW's stand-in (a folder, its lists and its ten folds of pairs), and distractors in a tar."""
+    """Write a stand-in for LFW, with its query lists and its ten folds of pairs, and a tar of distractors."""
     for number in range(PEOPLE):
         (data / "lfw" / f"P{number:02d}").mkdir(parents=True)
         for shot in range(SHOTS):
