@@ -113,7 +113,7 @@ def test_a_recogniser_that_cannot_separate_people_is_refused_unless_forced(
         (["--output", "code"], "has no output 'code'"),
         (["--mean", "a"], "a number, or three"),
         (["--mean", "1,2"], "a number, or three"),
-        (["--scale", "0", "--mean", "0"], "scale may not be 0"),
+        (["--scale", "0", "--mean", "0"], "scale must not be 0"),
         (["--colour", "grey"], "rgb or bgr"),
         (["--layout", "chw"], "nchw or nhwc"),
         (["--size", "112"], "HEIGHTxWIDTH"),
