@@ -1,8 +1,6 @@
 """A model: recipe, embedder and calibration in one immutable folder with one id."""
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +17,7 @@ from ml.descriptors.base import Descriptor
 from ml.distances import Distance
 from ml.embedders.base import Embedder
 from ml.errors import Corrupt
+from ml.files import hash_bytes, hash_file, move_folder
 from ml.types import CropKind, Crops, Rows, Spec
 
 MANIFEST = "manifest.json"
@@ -39,7 +38,7 @@ class Recipe:
     def keys(self) -> tuple[str, ...]:
         """A name for the values of each descriptor: 16 hex digits, the same on every machine."""
         descriptions = [(s.name, _options(s), d.version) for s, d in zip(self.descriptors, self.built, strict=True)]
-        return tuple(hashlib.sha256(repr(t).encode()).hexdigest()[:16] for t in descriptions)
+        return tuple(hash_bytes(repr(t).encode())[:16] for t in descriptions)
 
     @property
     def crops(self) -> tuple[CropKind, ...]:
@@ -124,13 +123,10 @@ def save_model(model: Model, folder: Path) -> Path:
     part = folder / f".{uuid4().hex}"
     model.embedder.save(part)
     manifest = model.manifest()
-    manifest["files"] = {p.name: _sha256(p) for p in sorted(part.iterdir())}
+    manifest["files"] = {p.name: hash_file(p) for p in sorted(part.iterdir())}
     (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    for path in part.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
     try:
-        part.rename(final)
+        move_folder(part, final)
     except OSError:  # another process wrote it first
         shutil.rmtree(part)
     return final
@@ -140,7 +136,7 @@ def load_model(folder: Path) -> Model:
     """Load what `save_model` wrote. Raises Corrupt if a file is missing or differs from the hash in the manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        wrong = [name for name, digest in manifest["files"].items() if _sha256(folder / name) != digest]
+        wrong = [name for name, digest in manifest["files"].items() if hash_file(folder / name) != digest]
     except (OSError, ValueError, KeyError) as error:
         raise Corrupt(f"the model {folder.name} cannot be read: {error}") from error
     if wrong:
@@ -153,8 +149,3 @@ def load_model(folder: Path) -> Model:
         calibrations={t: Calibration.from_dict(c) for t, c in manifest["calibrations"].items()},
         provenance=manifest["facts"],
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,6 +10,7 @@ from app.cli.client import console
 from app.cli.recognisers.pinned_files import PinnedFile, is_pinned, read_pinned
 from app.config import Settings
 from app.resources import YUNET_FILE
+from ml.files import atomic_write
 
 app = typer.Typer(help="Optional face detectors.", no_args_is_help=True)
 
@@ -46,7 +47,6 @@ def pull(
     if data is None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(".part")
-    part.write_bytes(data)
-    part.replace(target)
+    with atomic_write(target) as stored_file:
+        stored_file.write(data)
     console.print(f"{name}: {target} ({len(data):,} bytes)")

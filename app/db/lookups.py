@@ -1,5 +1,7 @@
 """Look up rows that must exist."""
 
+from typing import Literal
+
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, ModelRecord
@@ -20,9 +22,15 @@ def get_collection(session: Session, collection_id: str, *, lock: bool = False) 
     return collection
 
 
-def get_model(session: Session, model_id: str) -> ModelRecord:
-    """Return the row of a model. Raises NotFound."""
-    model = session.get(ModelRecord, model_id)
+def get_model(session: Session, model_id: str, *, lock: Literal["shared", "exclusive"] | None = None) -> ModelRecord:
+    """Return the row of a model. Raises NotFound.
+
+    lock: no other transaction changes the row until this one ends; a shared lock can be held by several
+    """
+    if lock:
+        model = session.get(ModelRecord, model_id, with_for_update={"read": lock == "shared"}, populate_existing=True)
+    else:
+        model = session.get(ModelRecord, model_id)
     if model is None:
         raise NotFound(f"no model {model_id!r}")
     return model

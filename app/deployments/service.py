@@ -8,12 +8,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.field_types import CollectionName, TaskName
-from app.db.lookups import get_collection, get_model
-from app.db.tables import POINTERS, Deployment, Job
+from app.db.lookups import get_collection
+from app.db.tables import Deployment, Job
 from app.deployments.schemas import ChallengerIn, CompareIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
-from app.errors import Conflict, Invalid, NotFound
+from app.errors import Conflict, Invalid
 from app.publishing import pointers, requests
 from app.publishing.pointers import MoveReason
 from app.publishing.requests import PublishRequest
@@ -124,27 +124,12 @@ def compare_models(session: Session, path: DeploymentPath, body: CompareIn, resp
     get_collection(session, path.collection)
     if not pointers.filter_enabled_tasks(session, [path.task]):
         raise Conflict(f"the task {path.task} is off; an administrator can switch it on", code="TaskDisabled")
-    first, second = (_resolve_model(session, path, name) for name in body.models)
+    first, second = (pointers.resolve_model(session, path.collection, path.task, name) for name in body.models)
     if first == second:
         raise Invalid(f"both are {first}: name two different models to compare")
     job = enqueue(session, Compare(collection=path.collection, task=path.task, models=(first, second)))
     point_to_job(response, job)
     return JobOut.of(job)
-
-
-def _resolve_model(session: Session, path: DeploymentPath, name: str) -> str:
-    """Return the id of the model that is named by its id or by a pointer. Raises NotFound, Invalid."""
-    if name in POINTERS:
-        deployment = pointers.get_deployment(session, path.collection, path.task)
-        pointed: str | None = getattr(deployment, name)
-        if pointed is None:
-            raise NotFound(f"the task {path.task!r} of {path.collection!r} has no {name}")
-        name = pointed
-    model = get_model(session, name)
-    if path.task not in model.manifest["tasks"]:
-        served = ", ".join(model.manifest["tasks"])
-        raise Invalid(f"model {name} serves {served}, not {path.task}", code="UnknownTask")
-    return model.id
 
 
 def _answer_with_job(

@@ -3,13 +3,15 @@
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.tables import Collection, Deployment, Evaluation, Job, ModelRecord
+from app.db.lookups import get_collection
+from app.db.tables import Evaluation, Job
 from app.deps import runs
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut
 from app.errors import Invalid, NotFound
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationStarted, WholeEvaluationOut
 from app.learning.plan_checks import make_plan
+from app.publishing.pointers import resolve_model
 from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate
 
@@ -21,10 +23,10 @@ def start_evaluation(
 ) -> tuple[Job, EvaluationStarted]:
     """Store the evaluation and enqueue its job. Raises Forbidden, NotFound, Invalid, ml.UnknownComponent."""
     caller.check(request.collection)
-    if session.get(Collection, request.collection) is None:
-        raise NotFound(f"no collection {request.collection!r}")
+    get_collection(session, request.collection)
     if request.training is None:
-        request = request.model_copy(update={"model": _resolve_model(session, request)})
+        model = resolve_model(session, request.collection, request.task, request.model or "champion")
+        request = request.model_copy(update={"model": model})
     else:
         for source in request.training.sources:
             caller.check(source.collection or request.collection)
@@ -54,25 +56,6 @@ def list_evaluations(
     """List evaluations, the oldest first; a key that is bound to collections sees only theirs."""
     rows, token = runs.list_runs(session, Evaluation, caller, collection, limit, next_token)
     return [EvaluationOut.of(*pair) for pair in rows], token
-
-
-def _resolve_model(session: Session, request: EvaluationIn) -> str:
-    """Return the id of the model that the request names, which must serve the task. Raises NotFound, Invalid."""
-    named = request.model or "champion"
-    deployment = session.get(Deployment, (request.collection, request.task))
-    if named in POINTERS:
-        model_id = getattr(deployment, named) if deployment else None
-        if model_id is None:
-            raise NotFound(f"the task {request.task!r} of {request.collection!r} has no {named}")
-        named = model_id
-    model = session.get(ModelRecord, named)
-    if model is None:
-        raise NotFound(f"no model {named!r}")
-    if request.task not in model.manifest["tasks"]:
-        raise Invalid(
-            f"model {named} serves {', '.join(model.manifest['tasks'])}, not {request.task}", code="UnknownTask"
-        )
-    return model.id
 
 
 def _check_comparable(session: Session, caller: Caller, request: EvaluationIn) -> None:

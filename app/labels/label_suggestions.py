@@ -6,11 +6,12 @@ import numpy as np
 from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.db.tables import Deployment, Embedding, Face, Label, Subject
-from app.errors import NotFound
+from app.db.tables import Embedding, Face, Label, Subject
 from app.labels.schemas import SuggestedPair, SuggestIn, SuggestionsOut
+from app.publishing.pointers import get_deployment
 from app.resources import Resources
 from app.serving import index_builder
+from app.storage.embedding_codec import decode_embeddings
 from ml.active_learning import MAX_ANSWERS, SAMPLE_FACES, LabelledDistances, choose_pairs
 from ml.calibration import Calibration
 from ml.model import Model
@@ -37,10 +38,7 @@ def suggest_labels(session: Session, resources: Resources, request: SuggestIn) -
 
     Raises NotFound if the collection has no model for the task.
     """
-    deployment = session.get(Deployment, (request.collection, request.task))
-    if deployment is None:
-        raise NotFound(f"collection {request.collection!r} has no model for the task {request.task!r}")
-    champion = resources.models.get(deployment.champion)
+    champion = resources.models.get(get_deployment(session, request.collection, request.task).champion)
     faces = _sample_faces(session, champion, request)
     calibration = champion.calibrations.get(request.task)
     is_from_held_out = request.task in champion.provenance.get("by_held_out", ())
@@ -72,7 +70,7 @@ def _sample_faces(session: Session, champion: Model, request: SuggestIn) -> Face
         [face[1] for face in faces],
         np.array([-1 if face[2] is None else face[2] for face in faces], np.int64),
         [face[3] for face in faces],
-        _decode_rows([face[4] for face in faces], row_bytes),
+        decode_embeddings([face[4] for face in faces], row_bytes // 4),
     )
 
 
@@ -99,15 +97,10 @@ def _sample_answers(session: Session, champion: Model, request: SuggestIn) -> La
         is_of_face = and_(embedding.face_pk == face, embedding.model_id == champion.id, embedding.task == request.task)
         query = query.join(embedding, is_of_face)
     labels = session.execute(query).all()
-    rows_a = _decode_rows([vector for vector, _, _ in labels], row_bytes)
-    rows_b = _decode_rows([vector for _, vector, _ in labels], row_bytes)
+    rows_a = decode_embeddings([vector for vector, _, _ in labels], row_bytes // 4)
+    rows_b = decode_embeddings([vector for _, vector, _ in labels], row_bytes // 4)
     distances = champion.metric.paired_distances(rows_a, rows_b).astype(np.float64)
     return LabelledDistances(distances, np.array([same for _, _, same in labels], np.bool_))
-
-
-def _decode_rows(vectors: list[bytes], row_bytes: int) -> Rows:
-    """Return (n, dim) rows, also where there are none. row_bytes: the size of each vector, in bytes."""
-    return np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), row_bytes // 4)
 
 
 def _describe_pair(

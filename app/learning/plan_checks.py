@@ -7,8 +7,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.tables import Collection, Face, Task
-from app.errors import Invalid, NotFound
+from app.db.lookups import get_collection
+from app.db.tables import Face, Task
+from app.errors import Invalid
 from app.learning.component_options import check_options, make_options_model
 from app.learning.descriptor_choice import choose_descriptors
 from app.learning.plan import Plan, Source
@@ -37,8 +38,7 @@ def make_plan(session: Session, settings: Settings, request: TrainingRequest) ->
     if request.start_from is not None:
         plan = continue_from_model(session, plan, request)
     for collection in plan.collections:
-        if session.get(Collection, collection) is None:
-            raise NotFound(f"no collection {collection!r}")
+        get_collection(session, collection)
     _check_tasks(session, plan.tasks)
     _check_sources(plan)
     return _limit_dim(session, plan, request)

@@ -10,7 +10,7 @@ from app.db.lookups import get_model
 from app.db.tables import POINTERS, Deployment, ModelRecord, now
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
-from app.errors import Conflict, NotFound
+from app.errors import Conflict
 from app.models.schemas import DeployedAt, ModelInFull, ModelOut, PublishAtIn, PublishedOut
 from app.publishing import requests
 from app.publishing.requests import PublishRequest
@@ -31,9 +31,7 @@ def describe_model(session: Session, model: str, caller: Caller) -> ModelInFull:
 
 def archive_model(session: Session, model: str, caller: Caller) -> ModelInFull:
     """Archive a model. Raises NotFound, or Conflict if it is built in or a pointer names it."""
-    row = session.get(ModelRecord, model, with_for_update=True)
-    if row is None:
-        raise NotFound(f"no model {model!r}")
+    row = get_model(session, model, lock="exclusive")
     if model in BUILT_IN_MODELS:
         raise Conflict(f"{model} is built in: new collections start with it, and it cannot be archived")
     is_named = or_(*(getattr(Deployment, pointer) == model for pointer in POINTERS))

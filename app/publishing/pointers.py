@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Select, exists, or_, select
 from sqlalchemy.orm import Session
 
-from app.db.lookups import get_collection
-from app.db.tables import Collection, Deployment, Embedding, Face, ModelRecord, Task, now
-from app.errors import Conflict, NotFound, Stale
+from app.db.lookups import get_collection, get_model
+from app.db.tables import POINTERS, Collection, Deployment, Embedding, Face, ModelRecord, Task, now
+from app.errors import Conflict, Invalid, NotFound, Stale
 from app.storage.model_cache import LBP_MODEL
 
 BUILT_IN_TASK = "identity"
@@ -50,11 +50,23 @@ def check_version(session: Session, collection_id: str, task: str, version: int 
         raise Stale(f"the deployment is at version {current}, not {version}: read it again", version=current)
 
 
+def resolve_model(session: Session, collection_id: str, task: str, named: str) -> str:
+    """Return the id of a model that serves the task, named by its id or by a pointer. Raises NotFound, Invalid."""
+    if named in POINTERS:
+        pointed: str | None = getattr(get_deployment(session, collection_id, task), named)
+        if pointed is None:
+            raise NotFound(f"the task {task!r} of {collection_id!r} has no {named}")
+        named = pointed
+    model = get_model(session, named)
+    if task not in model.manifest["tasks"]:
+        served = ", ".join(model.manifest["tasks"])
+        raise Invalid(f"model {named} serves {served}, not {task}", code="UnknownTask")
+    return model.id
+
+
 def get_usable_model(session: Session, model: str) -> ModelRecord:
     """Return the row of a model, locked so that it is not archived meanwhile. Raises NotFound, Conflict (archived)."""
-    record = session.get(ModelRecord, model, with_for_update={"read": True}, populate_existing=True)
-    if record is None:
-        raise NotFound(f"no model {model!r}")
+    record = get_model(session, model, lock="shared")
     if record.archived_at is not None:
         raise Conflict(f"model {model} is archived")
     return record

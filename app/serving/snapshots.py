@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from app.serving.index_builder import IndexKey
-from app.storage.atomic_write import atomic_write
-from app.storage.hashes import sha256_hex
 from ml import indexes
 from ml.errors import Corrupt
+from ml.files import atomic_write, hash_bytes
 from ml.indexes import Device
 from ml.indexes.base import Index
 
@@ -84,7 +83,7 @@ class SnapshotStore:
 
     @staticmethod
     def _name(key: IndexKey) -> str:
-        return sha256_hex(json.dumps(asdict(key), sort_keys=True).encode())[:32]
+        return hash_bytes(json.dumps(asdict(key), sort_keys=True).encode())[:32]
 
     def _sign(self, record: dict[str, Any]) -> str:
         return hmac.new(self._signing_key, json.dumps(record, sort_keys=True).encode(), "sha256").hexdigest()

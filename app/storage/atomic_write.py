@@ -1,32 +1,15 @@
-"""Write files completely or not at all: write a temporary file, sync it, rename it, and sync the folder."""
+"""Write many files at once, each completely or not at all; `ml.files.atomic_write` writes one."""
 
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import BinaryIO
 from uuid import uuid4
 
 MAX_SINGLE_SYNCS = 8
 """For more files than this, one call syncs the whole file system instead, on systems that have it (Linux)."""
 SYNCFS = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.platform == "linux" else None
-
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path`, which replaces it when the block ends without an error. Raises OSError."""
-    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
-    try:
-        with part.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    sync_paths(path.parent, [str(path.parent)])
 
 
 def atomic_write_all(root: Path, files: Iterable[tuple[str, bytes]]) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from app.errors import Busy, NotFound
 from app.storage.atomic_write import atomic_write_all
-from app.storage.hashes import sha256_hex
+from ml.files import hash_bytes
 from ml.types import CropKind
 
 PREFIX, TRASH = "c-", "trash-"
@@ -30,7 +30,7 @@ class Blobs:
     @staticmethod
     def digest(data: bytes) -> str:
         """The id of a photo: its SHA-256."""
-        return sha256_hex(data)
+        return hash_bytes(data)
 
     @staticmethod
     def photo(image_id: str) -> str:

@@ -1,6 +1,5 @@
 """Checkpoints of a CNN training: one file, replaced atomically."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 
 from ml.cnn_training.recipe import CnnRecipe
 from ml.errors import Corrupt, Unavailable, WrongShape
+from ml.files import atomic_write
 
 FILE_NAME = "checkpoint.pt"
 CHANGEABLE_OPTIONS = {"hours", "steps", "every", "patience"}
@@ -18,12 +18,8 @@ CHANGEABLE_OPTIONS = {"hours", "steps", "every", "patience"}
 def save_checkpoint(state: dict[str, Any], recipe: CnnRecipe, out: Path) -> None:
     """Write the state and the recipe to `out`. If the process is killed meanwhile, the previous checkpoint remains."""
     out.mkdir(parents=True, exist_ok=True)
-    temporary = out / f".{FILE_NAME}"
-    with temporary.open("wb") as file:
+    with atomic_write(out / FILE_NAME) as file:
         torch.save(state | {"recipe": asdict(recipe)}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(out / FILE_NAME)
 
 
 def load_checkpoint(recipe: CnnRecipe, out: Path) -> dict[str, Any]:

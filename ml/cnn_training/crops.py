@@ -3,7 +3,6 @@
 A JSON file beside it lists the person of each crop.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from ml.descriptors.base import CROP_SHAPES
 from ml.detectors.base import centre_face
 from ml.errors import Corrupt, LikenessError, Unavailable
+from ml.files import hash_bytes
 from ml.images import read
 from ml.pipeline import FrontEnd, default_front_end
 from ml.types import Crops, Ids
@@ -68,7 +68,7 @@ def prepare_crops(
     photos, it is loaded instead. Raises Unavailable, Corrupt.
     """
     photos = list_photos(data, identities)
-    record, digest = path.with_suffix(".json"), hashlib.sha256(json.dumps(photos).encode()).hexdigest()
+    record, digest = path.with_suffix(".json"), hash_bytes(json.dumps(photos).encode())
     if not (path.is_file() and record.is_file() and json.loads(record.read_text())["asked"] == digest):
         people = _align_photos(data, photos, path, report)
         record.write_text(json.dumps({"asked": digest, "people": people}))

@@ -7,8 +7,9 @@ from pathlib import Path
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ml.descriptors.common.manifest import CnnManifest, sha256
+from ml.descriptors.common.manifest import CnnManifest
 from ml.errors import Corrupt
+from ml.files import atomic_write, hash_bytes
 
 WEIGHTS_FILE, MANIFEST_FILE = "cnn.safetensors", "cnn.json"
 
@@ -21,14 +22,14 @@ def export_network(net: str, weights: dict[str, Tensor], out: Path, *, licence: 
     licence, trained: texts for the manifest; dim: numbers in a descriptor
     """
     out.mkdir(parents=True, exist_ok=True)
-    temporary = out / f".{WEIGHTS_FILE}"
-    temporary.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
-    projected, digest = "projection" in weights, sha256(temporary)
-    manifest = CnnManifest(WEIGHTS_FILE, digest, dim, licence, net, projected=projected, trained=trained)
-    temporary.replace(out / WEIGHTS_FILE)
-    temporary = out / f".{MANIFEST_FILE}"
-    temporary.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
-    return temporary.replace(out / MANIFEST_FILE)
+    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
+    projected = "projection" in weights
+    manifest = CnnManifest(WEIGHTS_FILE, hash_bytes(data), dim, licence, net, projected=projected, trained=trained)
+    with atomic_write(out / WEIGHTS_FILE) as file:
+        file.write(data)
+    with atomic_write(out / MANIFEST_FILE) as file:
+        file.write(json.dumps(asdict(manifest), indent=1).encode() + b"\n")
+    return out / MANIFEST_FILE
 
 
 def load_weights(manifest_path: Path, net: str) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,6 +16,7 @@ from ml.descriptors.common.dlib_network import INPUT, build_model
 from ml.descriptors.common.dlib_weights import read_network
 from ml.descriptors.common.stored_model import Device
 from ml.errors import Corrupt, Unavailable
+from ml.files import hash_bytes
 from ml.geometry import similarity
 from ml.options import option
 from ml.types import CropKind, Crops, Rows
@@ -62,7 +62,7 @@ def read_weights(path: Path) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise Unavailable(f"the weights of dlib_resnet cannot be read: {error}; run: {INSTALL}") from error
-    digest = sha256(data).hexdigest()
+    digest = hash_bytes(data)
     if digest != WEIGHTS_SHA256:
         raise Corrupt(
             f"{path.name} ({len(data):,} bytes) has SHA-256 {digest}, not {WEIGHTS_SHA256}: it is truncated or another "

@@ -5,7 +5,6 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import typer
 from filelock import FileLock
 
 from app.cli.datasets import features, lfw
+from ml.files import atomic_write, hash_file
 from ml.model import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
 
@@ -128,7 +128,7 @@ class Photos:
             if not path.exists():
                 manifest = {
                     "file": str(model.resolve()),
-                    "sha256": sha256(model.read_bytes()).hexdigest(),
+                    "sha256": hash_file(model),
                     "size": [112, 112],
                     "colour": "rgb",
                     "mean": 127.5,
@@ -137,9 +137,8 @@ class Photos:
                     "normalise": True,
                     "licence": "unknown",
                 }
-                part = path.with_suffix(".part")
-                part.write_text(json.dumps(manifest))
-                part.rename(path)
+                with atomic_write(path) as file:
+                    file.write(json.dumps(manifest).encode())
         return path
 
 

@@ -1,6 +1,5 @@
 """Store results under the hash of their keys, so that an interrupted run continues where it stopped."""
 
-import hashlib
 import json
 import os
 import platform
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from ml.embedders.base import Progress, ignore_progress
 from ml.errors import Corrupt
+from ml.files import atomic_write, hash_bytes
 from papers.harness.table_types import Computation, Result
 
 FACTS, ARRAYS, TIMES, LOCKS = "facts.json", "arrays.npz", "times.json", "locks"
@@ -118,16 +118,15 @@ class ResultStore:
     def _remember(self, computation: Computation, seconds: float) -> None:
         path = self.folder / TIMES
         times = json.loads(path.read_text()) if path.exists() else {}
-        new = path.with_suffix(f".{uuid4().hex}")
-        new.write_text(json.dumps(times | {_digest(computation.kind): round(seconds, 2)}))
-        new.rename(path)
+        with atomic_write(path) as file:
+            file.write(json.dumps(times | {_digest(computation.kind): round(seconds, 2)}).encode())
 
     def _at(self, computation: Computation) -> Path:
         return self.folder / _digest(computation.key)
 
 
 def _digest(key: str | Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(key, sort_keys=True, default=float).encode()).hexdigest()[:24]
+    return hash_bytes(json.dumps(key, sort_keys=True, default=float).encode())[:24]
 
 
 def stamp() -> dict[str, str]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ml.descriptors.common.onnx_signature import OnnxManifest, sha256
+from ml.descriptors.common.onnx_signature import OnnxManifest
 from ml.descriptors.onnx import Onnx
+from ml.files import hash_file
 from ml.recogniser_check import MIN_AUC, check_recogniser
 from tests.ml.learned_onnx import DIM, learned_onnx, random_onnx
 from tests.ml.tiny_onnx import tiny_onnx
@@ -15,7 +16,7 @@ from tests.ml.tiny_onnx import tiny_onnx
 
 def run(model: Path, dim: int, **more: Any) -> Onnx:
     path = model.with_suffix(".json")
-    OnnxManifest(file=model.name, sha256=sha256(model), dim=dim, licence="CC0", **more).write(path)
+    OnnxManifest(file=model.name, sha256=hash_file(model), dim=dim, licence="CC0", **more).write(path)
     return Onnx(manifest=str(path))
 
 
@@ -52,7 +53,7 @@ def test_the_real_recogniser_of_the_shared_data_passes_and_wrong_preprocessing_d
     shared: Path, tmp_path: Path
 ) -> None:
     model = shared / "data" / "models" / "mobilefacenet_112_128d.onnx"
-    says = {"file": str(model), "sha256": sha256(model), "dim": 128, "licence": "unknown"}
+    says = {"file": str(model), "sha256": hash_file(model), "dim": 128, "licence": "unknown"}
     path = tmp_path / "a.json"
     path.write_text(json.dumps(says))
     assert check_recogniser(Onnx(manifest=str(path))).auc > 0.95

@@ -13,6 +13,7 @@ from app.db.tables import Embedding, Face, Training
 from app.learning.evaluation_request import EvaluationRequest
 from app.learning.plan import Plan
 from app.learning.plan_checks import make_plan
+from app.storage.embedding_codec import decode_embeddings
 from ml.distances import Distance
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation.protocols import Protocol
@@ -150,6 +151,6 @@ def read_embeddings(
         missing = [f for f in part if f.pk not in known]
         fresh = model.embed(describe_faces(context, model.recipe, missing), task)
         rows_of = {f.pk: row for f, row in zip(missing, fresh, strict=True)}
-        rows_of |= {pk: np.frombuffer(vector, "<f4") for pk, vector in known.items()}
+        rows_of |= zip(known, decode_embeddings(list(known.values()), fresh.shape[1]), strict=True)
         parts.append(np.stack([rows_of[f.pk] for f in part]))
     return np.concatenate(parts)

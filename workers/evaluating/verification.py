@@ -1,6 +1,5 @@
 """Measure verification over the folds of a list of pairs: do two photos show the same person?"""
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from ml.evaluation.folds import Judge, PairDistances, threshold_fold, verify
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.verification import Distances
 from ml.evaluation.verification_pairs import VerificationPairs
+from ml.files import hash_bytes
 from ml.types import Ids
 from workers.evaluating.embeddings import GalleryEmbeddings
 
@@ -115,4 +115,4 @@ def _summarise_fold(
 def _make_fingerprint(protocol: Protocol, faces: Ids) -> str:
     """Return 16 hex digits that identify the pairs, so that another evaluation of the same pairs can be recognised."""
     pairs = np.column_stack([faces[protocol.pairs.index], protocol.pairs.same])
-    return hashlib.sha256(np.ascontiguousarray(pairs, "<i8").tobytes()).hexdigest()[:16]
+    return hash_bytes(np.ascontiguousarray(pairs, "<i8").tobytes())[:16]

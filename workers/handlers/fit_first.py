@@ -1,6 +1,5 @@
 """Fit the first learned model of a gallery that LBP serves, and publish it if it is measured to be better."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from app.resources import Resources
 from app.storage.model_cache import LBP_MODEL
 from ml.evaluation.comparisons.gate import judge
 from ml.evaluation.comparisons.models import ModelComparison
+from ml.files import hash_bytes
 from ml.model import save_model
 from workers.context import JobContext
 from workers.progress import report_progress, to_json_values
@@ -108,7 +108,7 @@ def _explain_refusal(measured: Mapping[str, Any] | None) -> str | None:
 def _make_name(collection: Collection) -> str:
     """Make a name that depends on the collection's id and creation time."""
     identity = f"{collection.id}\0{collection.created_at!r}"
-    return f"first-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
+    return f"first-{hash_bytes(identity.encode())[:20]}"
 
 
 def _make_plan(collection: str) -> Plan:

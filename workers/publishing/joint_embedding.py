@@ -10,6 +10,7 @@ from app.db.session import reading
 from app.db.tables import Embedding
 from app.errors import NotFound
 from app.serving import index_builder
+from app.storage.embedding_codec import decode_embeddings
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
@@ -52,9 +53,8 @@ def _embed_missing(
     result = np.empty((len(faces), index_builder.find_embedding_size(model, task)), np.float32)
     missing = [i for i, face in enumerate(faces) if face.pk not in known]
     result[missing] = model.embed(fresh[[row_of[i] for i in missing]], task)
-    for i, face in enumerate(faces):
-        if face.pk in known:
-            result[i] = np.frombuffer(known[face.pk], "<f4")
+    stored = [i for i, face in enumerate(faces) if face.pk in known]
+    result[stored] = decode_embeddings([known[faces[i].pk] for i in stored], result.shape[1])
     return result
 
 

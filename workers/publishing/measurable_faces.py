@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from app.db.lookups import get_collection
 from app.db.session import snapshot as at_one_moment
-from app.db.tables import Collection, Training
-from app.errors import NotFound
+from app.db.tables import Training
 from app.learning import label_consensus
 from app.learning.plan import Plan, Source
 from ml.model import Model
@@ -68,8 +68,7 @@ def read_measurable_faces(context: JobContext, collection: str, task: str, model
     """Read the faces of a collection for a task. Raises NotFound, ml.Corrupt, ml.Unavailable (a model)."""
     model_store = context.resources.models
     with at_one_moment(context.resources.database) as session:
-        if session.get(Collection, collection) is None:
-            raise NotFound(f"no collection {collection!r}")
+        get_collection(session, collection)
         exposures = tuple(trace_exposure(session, model_store, model, [collection]) for model in models)
         plan = _make_plan(collection, task, [model_store.get(m) for m in reversed(models)])
         snapshot = training_data.record_snapshot(session, Training(snapshot={}), plan)

@@ -1,6 +1,5 @@
 """Read the data of a training from the database, as it was at one moment: faces, values, labels and people."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from app.db.tables import Collection, Face, Subject, Training
 from app.learning import label_consensus
 from app.learning.label_consensus import LabelConsensus
 from app.learning.plan import Plan, Source
+from ml.files import hash_bytes
 from ml.types import Ids, Rows
 
 MAX_DISTRACTORS = 3000
@@ -248,4 +248,4 @@ def _number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) -
 
 def _draw(name: str) -> float:
     """Draw a number in 0..1 that depends on the name alone."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
+    return int(hash_bytes(name.encode())[:16], 16) / 2**64

@@ -11,6 +11,7 @@ from app.learning.plan import ComponentChoice, Plan
 from app.storage.stored_faces import StoredFace, read_crops
 from ml import registry
 from ml.embedders.base import Progress
+from ml.files import atomic_write
 from workers.context import JobContext
 
 MAX_VOCABULARY_CROPS = 1000
@@ -42,9 +43,8 @@ def _add_vocabulary(
     if count >= max(1, RELEARN_FACTOR * kept["faces"]):
         sample = _sample_faces(faces, count, seed)
         kept = {"faces": count, "options": _learn(context, choice.name, folder, sample, seed)}
-        part = record.with_suffix(".part")
-        part.write_text(json.dumps(kept))
-        part.replace(record)
+        with atomic_write(record) as file:
+            file.write(json.dumps(kept).encode())
     return ComponentChoice(name=choice.name, options=choice.options | kept["options"])
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import typer
 from filelock import FileLock
 
 from app.cli.client import open_progress
-from app.storage.atomic_write import atomic_write
 from ml import registry
 from ml.descriptors.base import Descriptor
 from ml.descriptors.common.file_backed import find_descriptor, manifest_types
 from ml.errors import LikenessError
+from ml.files import atomic_write, hash_bytes
 from ml.model import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
 
@@ -94,7 +93,7 @@ def _build_spec(named: str, crops: Mapping[CropKind, Crops], among: Ids, cache: 
     built = registry.build("descriptors", named)
     if built.is_ready:
         return Spec(named)
-    seen = sha256(among.astype("<i8").tobytes()).hexdigest()[:16]
+    seen = hash_bytes(among.astype("<i8").tobytes())[:16]
     return Spec(named, learn_options(named, crops[built.crop], among, cache / f"{named}-{seen}-{seed}.json", seed))
 
 

@@ -25,9 +25,10 @@ from app.config import Settings
 from app.errors import AppError, Conflict, Invalid, NotFound
 from app.storage.recognisers import manifests
 from ml.descriptors.common.file_backed import read_manifest
-from ml.descriptors.common.manifest import DescriptorManifest, Layout, OnnxManifest, sha256
+from ml.descriptors.common.manifest import DescriptorManifest, Layout, OnnxManifest
 from ml.descriptors.common.onnx_signature import OnnxSignature, inspect_onnx
 from ml.errors import LikenessError
+from ml.files import hash_file
 
 UNKNOWN_LICENCE = "unknown: ask its makers"
 NUMBERS = "a number, or three with commas, in the order of --colour"
@@ -134,7 +135,7 @@ def _make_manifest(
     shutil.copyfile(file, staged / file.name)
     manifest = OnnxManifest(
         file=file.name,
-        sha256=sha256(staged / file.name),
+        sha256=hash_file(staged / file.name),
         dim=signature.outputs[output],
         licence=stated.licence or prompts.text("licence", UNKNOWN_LICENCE, "--licence"),
         size=signature.size,

@@ -1,6 +1,5 @@
 """Files that are not ours to ship: fetched from their official address, pinned by their SHA-256."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -10,6 +9,7 @@ import httpx
 import typer
 
 from app.cli.client import console
+from ml.files import hash_bytes, hash_file
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def read_pinned(pinned: PinnedFile, file: Path | None, quiet: bool) -> bytes | N
             f"[red]not fetched[/red]: {error}. Fetch {pinned.url} elsewhere and give it with --file", soft_wrap=True
         )
         raise typer.Exit(1) from error
-    digest = hashlib.sha256(data).hexdigest()
+    digest = hash_bytes(data)
     if digest != pinned.sha256:
         console.print(
             f"[red]refused[/red]: {file or pinned.url} ({len(data):,} bytes) has SHA-256 {digest}, not "
@@ -47,7 +47,7 @@ def read_pinned(pinned: PinnedFile, file: Path | None, quiet: bool) -> bytes | N
 
 def is_pinned(path: Path, pinned: PinnedFile) -> bool:
     """Whether the file is there and is the right one."""
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == pinned.sha256
+    return path.is_file() and hash_file(path) == pinned.sha256
 
 
 def moved(command: Callable[..., None], new: str) -> Callable[..., None]:

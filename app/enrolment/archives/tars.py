@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 from app.enrolment.archives.entries import Archive, ArchiveLimits, Entry, Kind, clean_path, make_refusal
 from app.errors import TooLarge
-from app.storage.atomic_write import atomic_write
 from app.storage.blob_store import make_disk_error
 from ml.errors import Unreadable
+from ml.files import atomic_write
 
 MAX_HEADER_BYTES = 2**20
 BLOCK_BYTES = 2**20

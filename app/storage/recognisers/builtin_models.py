@@ -1,7 +1,5 @@
 """A recogniser as a model: its descriptor with the distance that it was made for, and nothing learned."""
 
-import hashlib
-
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -10,6 +8,7 @@ from app.db.tables import ModelRecord
 from app.storage.model_cache import ModelStore, make_lbp_model
 from app.storage.recognisers.catalogue import Recogniser
 from ml import registry
+from ml.files import hash_bytes
 from ml.model import Model, Recipe
 from ml.reference_calibrations import load_reference_calibration
 
@@ -36,7 +35,7 @@ def build_model(recogniser: Recogniser) -> Model:
         return Model(DLIB_MODEL, Recipe((recogniser.spec,)), EMBEDDER, embedder, known, provenance)
     recipe = Recipe((recogniser.spec,))
     (key,), (descriptor,) = recipe.keys, recipe.built
-    digest = hashlib.sha256(f"{key}\0{EMBEDDER}".encode()).hexdigest()[:16]
+    digest = hash_bytes(f"{key}\0{EMBEDDER}".encode())[:16]
     name = f"{type(descriptor).__name__.lower()}-{EMBEDDER}-{digest}"
     return Model(name, recipe, EMBEDDER, embedder, provenance=provenance)
 

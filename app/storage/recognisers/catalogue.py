@@ -11,8 +11,8 @@ from app.errors import Conflict, Invalid
 from app.storage.recognisers.manifests import Registered, list_registered
 from ml import registry
 from ml.descriptors.common.file_backed import read_manifest
-from ml.descriptors.common.manifest import sha256
 from ml.errors import LikenessError
+from ml.files import hash_file
 from ml.types import Spec
 
 
@@ -127,11 +127,11 @@ def _describe_registered(entry: Registered, known: Recogniser | None = None) -> 
     try:
         manifest, descriptor = read_manifest(entry.manifest), entry.descriptor
         file = manifest.model(entry.manifest, check=False).stat()
-        _check_hash(entry.manifest, sha256(entry.manifest), file.st_mtime_ns, file.st_size)
+        _check_hash(entry.manifest, hash_file(entry.manifest), file.st_mtime_ns, file.st_size)
     except (LikenessError, OSError) as error:
         blank = Recogniser(entry.name, "", None, str(card.get("source", "")), None, None, None, "")
         return replace(known or blank, install=str(error))
-    spec = Spec(descriptor, {"manifest": str(entry.manifest), "pin": sha256(entry.manifest)})
+    spec = Spec(descriptor, {"manifest": str(entry.manifest), "pin": hash_file(entry.manifest)})
     if known is not None:
         return replace(known, spec=spec, install="")
     source = str(card.get("source") or f"the operator's file {manifest.file}")

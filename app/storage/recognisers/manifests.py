@@ -5,7 +5,6 @@ so that a running service and its workers see it without a restart.
 """
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from app.config import Settings
 from app.errors import Conflict, Invalid
 from ml import registry
 from ml.descriptors.common.file_backed import find_descriptor
-from ml.descriptors.common.onnx_signature import sha256
+from ml.files import hash_file, move_folder
 from ml.model import Recipe
 from ml.types import Spec
 
@@ -96,18 +95,15 @@ def register(settings: Settings, name: str, staged: Path, card: dict[str, Any]) 
     if (final / MANIFEST).is_file():
         return _same_or_conflict(final, staged)
     (staged / CARD).write_text(json.dumps(card, indent=1))
-    for path in staged.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
     try:
-        staged.rename(final)
+        move_folder(staged, final)
     except OSError:  # another process was faster
         return _same_or_conflict(final, staged)
     return final / MANIFEST
 
 
 def _same_or_conflict(final: Path, staged: Path) -> Path:
-    if not (final / MANIFEST).is_file() or sha256(final / MANIFEST) != sha256(staged / MANIFEST):
+    if not (final / MANIFEST).is_file() or hash_file(final / MANIFEST) != hash_file(staged / MANIFEST):
         raise Conflict(
             f"another recogniser is registered as {final.name}, and models may stand on it; choose another with --name"
         )

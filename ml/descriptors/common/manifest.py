@@ -3,13 +3,13 @@
 See docs/use/recognisers.md and docs/research/cnn.md.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from ml.errors import Corrupt, Unavailable
+from ml.files import hash_file
 
 Colour = Literal["rgb", "bgr"]
 Layout = Literal["nchw", "nhwc"]
@@ -61,7 +61,7 @@ class DescriptorManifest:
         path = beside.parent / self.file
         if not path.is_file():
             raise Unavailable(f"the {self.kind} model {self.file} is not beside its manifest {beside.name}")
-        digest = sha256(path) if check else self.sha256.lower()
+        digest = hash_file(path) if check else self.sha256.lower()
         if digest != self.sha256.lower():
             raise Corrupt(f"the {self.kind} model {self.file} has SHA-256 {digest}, its manifest says {self.sha256}")
         return path
@@ -133,12 +133,6 @@ class CnnManifest(DescriptorManifest):
         if not all(isinstance(flag, bool) for flag in (self.unit, self.projected)):
             raise ValueError("unit and projected must be true or false")
         return super()._checked()
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _as_tuple(name: str, given: Any, count: int) -> tuple[Any, ...]:

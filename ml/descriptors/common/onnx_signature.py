@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from ml.descriptors.common.manifest import CnnManifest, Colour, DescriptorManifest, Layout, OnnxManifest, sha256
+from ml.descriptors.common.manifest import CnnManifest, Colour, DescriptorManifest, Layout, OnnxManifest
 from ml.errors import Corrupt, Unavailable, WrongShape
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "OnnxManifest",
     "OnnxSignature",
     "inspect_onnx",
-    "sha256",
 ]
 
 DEFAULT_SIZE_PIXELS = (112, 112)

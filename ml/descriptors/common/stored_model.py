@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
 from ml.descriptors.base import Descriptor
-from ml.descriptors.common.manifest import DescriptorManifest, sha256
+from ml.descriptors.common.manifest import DescriptorManifest
 from ml.errors import Corrupt
+from ml.files import hash_file
 from ml.options import option
 from ml.types import CropKind
 
@@ -47,7 +48,7 @@ class StoredModel(Descriptor, Generic[ManifestT]):
     def fingerprint(self) -> str:
         """SHA-256 of the manifest, which itself states the SHA-256 of the model."""
         self.read_manifest  # noqa: B018  raises if the file is not a manifest
-        return sha256(self._path)
+        return hash_file(self._path)
 
     @property
     def version(self) -> str:

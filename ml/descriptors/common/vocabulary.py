@@ -1,12 +1,9 @@
 """The vocabulary of Fisher vectors: principal axes of root-SIFT, and a Gaussian mixture of projected patches."""
 
-import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ml.errors import Corrupt, Unavailable
+from ml.files import atomic_write, hash_bytes
 
 Floats = NDArray[np.float32]
 SIFT_DIM = 128
@@ -48,14 +46,10 @@ class Vocabulary:
         """
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
         data = save(arrays, {"about": json.dumps(metadata, sort_keys=True)})
-        final = folder / f"{hashlib.sha256(data).hexdigest()}.safetensors"
+        final = folder / f"{hash_bytes(data)}.safetensors"
         folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f".{uuid4().hex}"
-        with part.open("wb") as file:
+        with atomic_write(final) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(final)
         return final
 
     @classmethod
@@ -66,7 +60,7 @@ class Vocabulary:
         data = path.read_bytes()
         try:
             arrays = load(data)
-            vocabulary = cls(**{name: arrays[name] for name in ARRAYS}, sha256=hashlib.sha256(data).hexdigest())
+            vocabulary = cls(**{name: arrays[name] for name in ARRAYS}, sha256=hash_bytes(data))
             return vocabulary._checked()
         except (SafetensorError, ValueError, KeyError) as error:
             raise Corrupt(f"the vocabulary {path.name} is not valid: {error}") from error

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ml.errors import Corrupt, LikenessError
+from ml.files import atomic_write
 
 Writer = Callable[[bytes], None]
 
@@ -16,8 +16,7 @@ Writer = Callable[[bytes], None]
 def write_snapshot(path: Path, header: dict[str, Any], write_body: Callable[[Writer], None]) -> str:
     """Write header and body beside `path`, move the file there, and return its SHA-256 in hex."""
     digest = hashlib.sha256()
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
+    with atomic_write(path) as file:
 
         def write(data: bytes) -> None:
             digest.update(data)
@@ -25,9 +24,6 @@ def write_snapshot(path: Path, header: dict[str, Any], write_body: Callable[[Wri
 
         write(json.dumps(header).encode() + b"\n")
         write_body(write)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
     return digest.hexdigest()
 
 
