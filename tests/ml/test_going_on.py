@@ -160,7 +160,7 @@ def test_a_task_that_the_model_does_not_know_is_refused(name: str) -> None:
 def test_descriptors_cut_otherwise_are_refused() -> None:
     cut = replace(KNOWN, blocks=(10, 20))
     before = CosimMass.from_options(steps=20, inner=8).fit(cut)
-    with pytest.raises(CannotGoOn, match=r"no\. 1 has 20 numbers here"):
+    with pytest.raises(CannotGoOn, match="descriptor 1 has 20 numbers here"):
         CosimMass.from_options(steps=20).start_from(before).fit(replace(FEW, blocks=(20, 10)))
     with pytest.raises(CannotGoOn, match=r"other descriptors"):
         CosimMass.from_options(steps=20).start_from(before).fit(FEW)

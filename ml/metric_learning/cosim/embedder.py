@@ -162,7 +162,7 @@ class SimilarityEmbedder(Embedder):
         axes, offset = (self.start_model.learned.get(f"{name}_{i}") for name in ("axes", "offset"))
         if axes is None or offset is None or axes.shape[1] != rows.shape[1]:
             raise CannotGoOn(
-                f"the start model was trained on other descriptors: number {i + 1} has {rows.shape[1]} numbers here"
+                f"the start model was trained on other descriptors: descriptor {i + 1} has {rows.shape[1]} numbers here"
             )
         return as_tensor(axes, rows.device), as_tensor(offset, rows.device)
 
