@@ -10,7 +10,7 @@ from app.deps.caller import Caller
 from app.deps.job_response import JobOut
 from app.errors import Invalid, NotFound
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationStarted, WholeEvaluationOut
-from app.learning.plan_checks import make_plan
+from app.learning.plan_resolution import make_plan
 from app.publishing.pointers import resolve_model
 from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate

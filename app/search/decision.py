@@ -11,8 +11,8 @@ from app.deps.shared_schemas import SubjectRef
 from app.errors import Conflict
 from app.search.schemas import AppliedThreshold, Decision, Evidence, Match, ScoreOut
 from app.serving.scores import Scores
-from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import PersonThreshold
+from ml.identification.person_distance import DecisionRule
 
 FaceDecision = tuple[Decision | None, SubjectRef | None]
 """The decision and, for a match, the person."""

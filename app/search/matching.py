@@ -14,7 +14,7 @@ from app.search.enrolled_faces import EnrolledFace, filter_faces, read_faces, re
 from app.search.params import SearchParams
 from app.search.schemas import Match, MatchedFace, ScoreOut
 from app.serving.deployments import ServedModel
-from ml.identification.decision_rule import DecisionRule, shortlist
+from ml.identification.person_distance import DecisionRule, shortlist
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.identification.templates import template_distances
 from ml.indexes import choose_operating_point

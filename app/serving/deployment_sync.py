@@ -17,9 +17,9 @@ from app.serving.background_tasks import BackgroundTasks
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment
 from app.serving.index_builder import IndexKey
 from app.serving.index_loader import IndexLoader
+from app.serving.index_snapshots import SnapshotStore
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
-from app.serving.snapshots import SnapshotStore
 from ml.errors import LikenessError
 
 log = logging.getLogger("likeness.engine")

@@ -16,8 +16,8 @@ from app.errors import Busy
 from app.resources import Resources
 from app.serving.deployment_sync import DeploymentRow, DeploymentSync
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry
+from app.serving.index_snapshots import SnapshotStore
 from app.serving.reporter import Reporter
-from app.serving.snapshots import SnapshotStore
 
 log = logging.getLogger("likeness.engine")
 

@@ -23,8 +23,8 @@ from app.serving.scores import DEFAULT_FMR
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance
 from ml.errors import TooFewPairs
-from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
+from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople
 from ml.indexes import measure_curve
 from ml.indexes.base import Index

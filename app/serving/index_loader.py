@@ -7,8 +7,8 @@ from app.db.session import snapshot
 from app.resources import Resources
 from app.serving import index_builder
 from app.serving.index_builder import IndexKey
+from app.serving.index_snapshots import SnapshotStore
 from app.serving.loaded_index import LoadedIndex
-from app.serving.snapshots import SnapshotStore
 
 log = logging.getLogger("likeness.engine")
 

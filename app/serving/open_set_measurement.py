@@ -8,8 +8,8 @@ import numpy as np
 from app.serving.loaded_index import LoadedIndex
 from ml.distances import Distance
 from ml.errors import TooFewPairs
-from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
+from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.base import Neighbours

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from app.db.tables import DEFAULT_FPIR
 from ml.calibration import Calibration, DistanceThreshold
 from ml.distances import Distance
-from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration, PersonThreshold
+from ml.identification.person_distance import DecisionRule
 from ml.indexes import OperatingPoint
 from ml.model import Model
 

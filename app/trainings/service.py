@@ -10,7 +10,7 @@ from app.deps import runs
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut
 from app.errors import NotFound
-from app.learning.plan_checks import make_plan
+from app.learning.plan_resolution import make_plan
 from app.queue.jobs import enqueue
 from app.queue.messages import Train
 from app.trainings.schemas import TrainingIn, TrainingOut, TrainingStarted, WholeTrainingOut

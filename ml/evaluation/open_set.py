@@ -13,8 +13,8 @@ from ml.errors import TooFewPairs, WrongShape
 from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, bootstrap_rate
 from ml.evaluation.protocols import Protocol
-from ml.identification.decision_rule import DecisionRule, shortlist
 from ml.identification.open_set import OpenSetCalibration
+from ml.identification.person_distance import DecisionRule, shortlist
 from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.templates import PersonTemplate, template_distances

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ml.calibration import ImpostorDistances
 from ml.errors import Corrupt, WrongShape
-from ml.identification.decision_rule import NEAREST_FACE, DecisionRule
+from ml.identification.person_distance import NEAREST_FACE, DecisionRule
 from ml.identification.stranger_searches import MIN_STRANGERS, StrangerSearches
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
-from ml.identification.decision_rule import DecisionRule, shortlist
+from ml.identification.person_distance import DecisionRule, shortlist
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows

@@ -28,8 +28,8 @@ from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.calibration.rate_intervals import clopper_pearson
 from ml.distances import EUCLIDEAN
-from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
+from ml.identification.person_distance import DecisionRule
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.ivf import IvfIndex
 from ml.model import Model

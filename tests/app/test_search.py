@@ -21,8 +21,8 @@ from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml import images, synthetic_faces
-from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
+from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.flat import FlatIndex

@@ -12,7 +12,7 @@ from ml.evaluation.comparisons.decisions import (
     rate_named_rightly,
 )
 from ml.evaluation.identification import Probes, fnir
-from ml.identification.decision_rule import DecisionRule
+from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.indexes.flat import FlatIndex
 

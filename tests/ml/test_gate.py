@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ml.errors import Corrupt
-from ml.evaluation.comparisons.gate import MIN_PEOPLE, judge
+from ml.evaluation.comparisons.gate_rule import MIN_PEOPLE, judge
 from ml.evaluation.comparisons.models import Difference, ModelComparison, compare_rankings
 from ml.evaluation.intervals import Interval
 from ml.evaluation.protocols import Protocol

@@ -9,12 +9,12 @@ from ml.calibration import ImpostorDistances, sample_impostors
 from ml.calibration.rate_intervals import clopper_pearson
 from ml.distances import EUCLIDEAN, INNER_PRODUCT
 from ml.errors import Corrupt, TooFewPairs, WrongShape
-from ml.identification.decision_rule import NEAREST_FACE, DecisionRule, shortlist
 from ml.identification.open_set import (
     OpenSetCalibration,
     fpir_at_size,
     possible_fpir,
 )
+from ml.identification.person_distance import NEAREST_FACE, DecisionRule, shortlist
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.tail_fit import TailFit

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ml.errors import WrongShape
-from ml.evaluation.comparisons.gate import judge
+from ml.evaluation.comparisons.gate_rule import judge
 from ml.evaluation.comparisons.labelled_pairs import LabelledPairs, compare_pairs
 
 

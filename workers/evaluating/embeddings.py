@@ -12,7 +12,7 @@ from app.db.session import snapshot as at_one_moment
 from app.db.tables import Embedding, Face, Training
 from app.learning.evaluation_request import EvaluationRequest
 from app.learning.plan import Plan
-from app.learning.plan_checks import make_plan
+from app.learning.plan_resolution import make_plan
 from app.storage.embedding_codec import decode_embeddings
 from ml.distances import Distance
 from ml.embedders.base import Embedder, TaskData, TrainingSet

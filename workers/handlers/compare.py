@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.queue.messages import Compare
-from ml.evaluation.comparisons.gate import judge
+from ml.evaluation.comparisons.gate_rule import judge
 from ml.evaluation.comparisons.models import METRICS, ModelComparison
 from workers.context import JobContext
 from workers.progress import to_json_values

@@ -12,7 +12,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
 from app.resources import Resources
 from app.storage.model_cache import LBP_MODEL
-from ml.evaluation.comparisons.gate import judge
+from ml.evaluation.comparisons.gate_rule import judge
 from ml.evaluation.comparisons.models import ModelComparison
 from ml.files import hash_bytes
 from ml.model import save_model

@@ -5,7 +5,7 @@ from typing import Any
 from app.queue.messages import Publish
 from workers.context import JobContext
 from workers.publishing.gate import judge_publication
-from workers.publishing.pointer_move import embed_and_move, find_move, read_champions
+from workers.publishing.publication import embed_and_move, find_move, read_champions
 from workers.publishing.readiness import wait_until_served
 
 

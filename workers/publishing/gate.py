@@ -15,7 +15,7 @@ from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportArchive, Publish
 from app.serving.gallery_calibration import RECALIBRATION_CHANGE_RATIO
 from ml.errors import LikenessError
-from ml.evaluation.comparisons.gate import judge
+from ml.evaluation.comparisons.gate_rule import judge
 from ml.evaluation.comparisons.models import ModelComparison
 from workers.context import JobContext
 from workers.progress import to_json_values

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.serving import index_builder
 from ml.evaluation.comparisons.decisions import SearchDistances
-from ml.evaluation.comparisons.gate import MIN_PEOPLE
+from ml.evaluation.comparisons.gate_rule import MIN_PEOPLE
 from ml.evaluation.comparisons.labelled_pairs import LabelledPairs, compare_pairs
 from ml.evaluation.comparisons.models import ModelComparison, compare_rankings
 from ml.evaluation.comparisons.queries import choose_queries, rank_gallery

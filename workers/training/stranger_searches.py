@@ -4,8 +4,8 @@ import numpy as np
 
 from ml import indexes
 from ml.embedders.base import Embedder
-from ml.identification.decision_rule import DecisionRule
 from ml.identification.open_set import OpenSetCalibration
+from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from workers.context import JobContext

@@ -18,7 +18,7 @@ from ml.errors import WrongShape
 from ml.evaluation.comparisons.paired_tests import Comparison, compare
 from ml.evaluation.intervals import Interval, Times, bootstrap
 from ml.evaluation.retrieval import Ranked
-from ml.identification.decision_rule import DecisionRule
+from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.types import Ids, Rows
 
