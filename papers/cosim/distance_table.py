@@ -124,6 +124,6 @@ def _drawn(reader: PairScoreReader, distances: Sequence[DistanceSpread]) -> Any:
             for side, name in zip(sides, ("friends", "foes"), strict=True):
                 ax.hist(side, bins, alpha=0.55, label=name, weights=np.full(len(side), 1 / len(side)))
             ax.set_title(one.name)
-            ax.legend(fontsize=7)
+            ax.legend(fontsize=7, loc="upper left")
 
     return draw

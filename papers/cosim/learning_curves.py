@@ -52,7 +52,7 @@ def _curves(panels: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> Any:
             ax.set_title(panel)
             ax.set_xlabel("epoch")
             ax.set_ylabel("AUC of the judges' pairs")
-            ax.legend(fontsize=7)
+            ax.legend(fontsize=7, loc="lower right")
 
     return draw
 
