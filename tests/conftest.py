@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 import redis
+from joblib import cpu_count
 
 from app.config import Settings
 from app.db.session import writing
@@ -22,9 +24,16 @@ from app.threads import set_threads
 from tests.databases import address, execute, migrate, migrated_database
 from tests.service import Service, running
 
+WORKER_BYTES = 2 * 2**30
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 set_threads(int(os.environ.get("TEST_THREADS", "1")))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: twice the cores where memory allows, since half of the tests wait for a service or a database."""
+    cores = cpu_count()
+    return max(cores, min(2 * cores, psutil.virtual_memory().available // WORKER_BYTES))
 
 
 @pytest.fixture(scope="session")
