@@ -114,7 +114,7 @@ def processor_flags() -> frozenset[str]:
 
 
 def runnable(flags: frozenset[str]) -> list[Arithmetic]:
-    """The arithmetics that a processor with these flags can run."""
+    """Each arithmetic that a processor with these flags can run."""
     return [one for one in ARITHMETICS if one.needs <= flags]
 
 

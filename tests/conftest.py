@@ -36,6 +36,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(cores, min(2 * cores, psutil.virtual_memory().available // WORKER_BYTES))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the tests that kill processes first, and on as many workers: one takes minutes, and most of it waits.
+
+    `--dist worksteal` gives each worker a run of consecutive tests to begin with.
+    """
+    killing = [item for item in items if item.get_closest_marker("chaos")]
+    others = [item for item in items if not item.get_closest_marker("chaos")]
+    share = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    for number, item in enumerate(killing):
+        others.insert(min(number * share, len(others)), item)
+    items[:] = others
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real faces, for tests that measure on them."""

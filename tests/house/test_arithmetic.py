@@ -21,11 +21,11 @@ print(*blas, torch.backends.cpu.get_cpu_capability(), faiss.SIMDConfig.get_level
 """
 
 
-def names(arithmetics: list[Arithmetic]) -> set[str]:
-    return {one.name for one in arithmetics}
+def names(choices: list[Arithmetic]) -> set[str]:
+    return {one.name for one in choices}
 
 
-def test_a_processor_runs_only_arithmetics_whose_kernels_it_has() -> None:
+def test_a_processor_runs_only_the_kernels_it_has() -> None:
     assert names(runnable(frozenset())) == {"native", "two-threads"}
     assert names(runnable(frozenset({"sse4_2"}))) == {"native", "two-threads", "nehalem"}
     assert names(runnable(WITHOUT_AVX512)) == names(list(ARITHMETICS)) - {"skylakex"}
@@ -63,7 +63,7 @@ def test_the_command_is_run_with_the_variables_and_its_status_returned(
     assert "-m tests.arithmetic run other" in capfd.readouterr().out
 
 
-def test_each_runs_all_arithmetics_and_returns_the_worst_status(
+def test_each_runs_every_arithmetic_and_returns_the_worst_status(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = tuple(Arithmetic(name, {"STATUS": status}) for name, status in (("a", "0"), ("b", "1"), ("c", "0")))

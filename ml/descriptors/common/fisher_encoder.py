@@ -54,7 +54,7 @@ class Encoder:
         return both
 
     def fisher_vectors(self, both: Tensor) -> Tensor:
-        """Compute the gradients by the means and by the deviations: (B, T, 2 (d + 2)) -> (B, 2 k (d + 2)).
+        """Compute the gradients by the means and by the deviations: (B, T, 2 d + 4) -> (B, 2 k (d + 2)).
 
         G_mean = sum_t q_ts (z_t - m_s) / v_s^0.5 / (T w_s^0.5)
         G_deviation = sum_t q_ts ((z_t - m_s)^2 / v_s - 1) / (T (2 w_s)^0.5), with q_ts = p(s | z_t)
