@@ -86,10 +86,12 @@ def by_vector(api: Api, vector: Rows, collection: str = "", **params: Any) -> ht
 
 
 def wait_until_indexed(ask: Any, api: Api, collection: str = "") -> httpx.Response:
-    """Asks until the index holds what the tables do."""
-    limit = time.monotonic() + 10
+    """Ask until the index is loaded and holds what the tables do."""
+    limit = time.monotonic() + 30
     while True:
         answer: httpx.Response = ask()
+        if answer.status_code == 503 and time.monotonic() < limit:
+            continue  # a machine with other work takes longer to load it than a request waits
         change = api.get(f"/v1/collections/{collection or api.staff}").json().get("change", 0)
         if answer.status_code != 200 or answer.json()["index_generation"].endswith(f".{change}"):
             return answer
