@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-KEY = "option"
+METADATA_KEY = "option"
 Component = TypeVar("Component")
 
 
@@ -52,7 +52,7 @@ def option(
 ) -> Any:
     """A dataclass field that is an option. The parameters are those of `Option`."""
     described = {"help": help, "low": low, "high": high, "unit": unit, "formerly": formerly, "server_only": server_only}
-    return field(default=default, metadata={KEY: described})
+    return field(default=default, metadata={METADATA_KEY: described})
 
 
 def option_group(group: type[Any], **defaults: Any) -> Any:
@@ -80,7 +80,7 @@ def _iterate_options(component: type[Any], group: str = "", defaults: Any = None
         elif declared.init:
             if defaults is not None:
                 default = getattr(defaults, declared.name)
-            yield Option(declared.name, kind, default, group=group, **declared.metadata.get(KEY, {}))
+            yield Option(declared.name, kind, default, group=group, **declared.metadata.get(METADATA_KEY, {}))
 
 
 def use_current_names(known: Iterable[Option], options: Mapping[str, Any]) -> dict[str, Any]:

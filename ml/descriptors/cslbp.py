@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from ml.descriptors.common.cell_histograms import MARGIN_HELP, MAX_MARGIN, Celled, Codes, ring
+from ml.descriptors.common.cell_histograms import MARGIN_HELP, MAX_MARGIN_CELLS, Celled, Codes, ring
 from ml.errors import WrongShape
 from ml.options import option
 from ml.types import Crops, Rows
 
-PAIRS = 4
-LARGEST = 4
+COMPARISONS = 4
+MAX_RADIUS_PIXELS = 4
 
 
 @dataclass(frozen=True)
@@ -27,22 +27,22 @@ class Cslbp(Celled):
     and threshold 0.01.
     """
 
-    margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN, unit="cells")
-    radius: int = option(2, "radius of the circle of neighbours", low=1, high=LARGEST, unit="pixels")
+    margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN_CELLS, unit="cells")
+    radius: int = option(2, "radius of the circle of neighbours", low=1, high=MAX_RADIUS_PIXELS, unit="pixels")
     threshold: float = option(
         0.01, "least difference of two neighbours that counts, as a share of the range of grey", low=0, high=1
     )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.radius <= LARGEST:
-            raise WrongShape("radius", f"1 to {LARGEST} pixels", self.radius)
+        if not 1 <= self.radius <= MAX_RADIUS_PIXELS:
+            raise WrongShape("radius", f"1 to {MAX_RADIUS_PIXELS} pixels", self.radius)
         if not 0 <= self.threshold <= 1:
             raise WrongShape("threshold", "0 to 1", self.threshold)
         super().__post_init__()
 
     @property
     def bins(self) -> int:
-        return int(2**PAIRS)
+        return int(2**COMPARISONS)
 
     @property
     def _border(self) -> int:
@@ -53,7 +53,7 @@ class Cslbp(Celled):
         reach, min_difference = self.radius * (width + 1), int(self.threshold * 255)
         codes = np.zeros_like(pixels)
         inner = codes[reach:-reach]
-        for dy, dx in reversed(ring(self.radius, 2 * PAIRS)[:PAIRS]):
+        for dy, dx in reversed(ring(self.radius, 2 * COMPARISONS)[:COMPARISONS]):
             ahead = dy * width + dx
             one, other = (pixels[reach + by : reach + by + inner.size] for by in (ahead, -ahead))
             inner += inner

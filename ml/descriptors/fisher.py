@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ml.descriptors.common.fisher_encoder import Encoder
 
 Device = Literal["auto", "cpu", "cuda"]
-WIDEST = 77
+MAX_STRIDE_PIXELS = 77
 AXES, COMPONENTS = 64, 128
 
 
@@ -35,15 +35,15 @@ class Fisher(Descriptor):
     """
 
     vocabulary: str = option("", "path of the vocabulary's .safetensors file; empty: none yet", server_only=True)
-    stride: int = option(1, "pixels from one patch to the next", low=1, high=WIDEST, unit="pixels")
+    stride: int = option(1, "pixels from one patch to the next", low=1, high=MAX_STRIDE_PIXELS, unit="pixels")
     device: Device = option("auto", "auto takes a GPU if there is one", server_only=True)
     pin: str = option("", "SHA-256 that the vocabulary must have; empty: any", server_only=True)
     crop: ClassVar[CropKind] = "grey"
     is_costly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.stride <= WIDEST:
-            raise WrongShape("stride", f"1 to {WIDEST} pixels", self.stride)
+        if not 1 <= self.stride <= MAX_STRIDE_PIXELS:
+            raise WrongShape("stride", f"1 to {MAX_STRIDE_PIXELS} pixels", self.stride)
         if self.pin not in ("", self.version):
             raise Corrupt(f"the vocabulary {Path(self.vocabulary).name} is not the one that this was made with")
 

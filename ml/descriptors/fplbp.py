@@ -7,13 +7,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.descriptors.common.cell_histograms import MARGIN_HELP, MAX_MARGIN, Celled, Codes, ring
+from ml.descriptors.common.cell_histograms import MARGIN_HELP, MAX_MARGIN_CELLS, Celled, Codes, ring
 from ml.errors import WrongShape
 from ml.options import option
 from ml.types import Crops, Rows
 
-CUT = 0.2
-MAX_RADIUS = 16
+MAX_COMPONENT = 0.2
+MAX_RADIUS_PIXELS = 16
 PatchCount = Literal[4, 6, 8, 10, 12, 14, 16]
 PatchSide = Literal[1, 3, 5, 7]
 
@@ -33,10 +33,10 @@ class Fplbp(Celled):
     equation 2, with their r1 = 4, r2 = 5, S = 8, w = 3, alpha = 1, tau = 0.01.
     """
 
-    margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN, unit="cells")
-    inner: int = option(4, "radius of the inner circle", low=1, high=MAX_RADIUS, unit="pixels")
+    margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN_CELLS, unit="cells")
+    inner: int = option(4, "radius of the inner circle", low=1, high=MAX_RADIUS_PIXELS, unit="pixels")
     outer: int = option(
-        5, "radius of the outer circle, no less than the inner one", low=1, high=MAX_RADIUS, unit="pixels"
+        5, "radius of the outer circle, no less than the inner one", low=1, high=MAX_RADIUS_PIXELS, unit="pixels"
     )
     patches: PatchCount = option(8, "S, patches on each circle", unit="patches")
     side: PatchSide = option(3, "side of a patch", unit="pixels")
@@ -44,8 +44,10 @@ class Fplbp(Celled):
     tau: float = option(0.01, "least difference of two distances that sets a bit, of grey in 0 to 255", low=0)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.inner <= self.outer <= MAX_RADIUS:
-            raise WrongShape("inner and outer", f"1 <= inner <= outer <= {MAX_RADIUS} pixels", (self.inner, self.outer))
+        if not 1 <= self.inner <= self.outer <= MAX_RADIUS_PIXELS:
+            raise WrongShape(
+                "inner and outer", f"1 <= inner <= outer <= {MAX_RADIUS_PIXELS} pixels", (self.inner, self.outer)
+            )
         if self.patches not in get_args(PatchCount):
             raise WrongShape("patches", "even, 4 to 16", self.patches)
         if self.side not in get_args(PatchSide):
@@ -85,7 +87,7 @@ class Fplbp(Celled):
         return codes.ravel()
 
     def _normed(self, histograms: Rows) -> Rows:
-        cut = np.minimum(_unit(histograms), CUT)
+        cut = np.minimum(_unit(histograms), MAX_COMPONENT)
         return _unit(cut)
 
 

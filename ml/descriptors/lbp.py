@@ -10,7 +10,7 @@ from ml.errors import WrongShape
 from ml.options import option
 from ml.types import Crops, Rows
 
-BINS = 58
+UNIFORM_BINS = 58
 NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
 """(dy, dx) of the bits 0 to 7 of a pattern: E, SE, S, SW, W, NW, N, NE."""
 
@@ -35,8 +35,8 @@ def _with_all_apart(table: Codes) -> Codes:
     return separate
 
 
-BIN_OF = _bins()
-BINS_OF = {BINS: BIN_OF, BINS + 1: _with_all_apart(BIN_OF)}
+BIN_OF_PATTERN = _bins()
+BIN_TABLES = {UNIFORM_BINS: BIN_OF_PATTERN, UNIFORM_BINS + 1: _with_all_apart(BIN_OF_PATTERN)}
 
 
 def _patterns(pixels: Crops, width: int) -> Codes:
@@ -73,8 +73,8 @@ class Lbp(Celled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.patterns not in BINS_OF:
-            raise WrongShape("patterns", " or ".join(map(str, BINS_OF)), self.patterns)
+        if self.patterns not in BIN_TABLES:
+            raise WrongShape("patterns", " or ".join(map(str, BIN_TABLES)), self.patterns)
 
     @property
     def bins(self) -> int:
@@ -85,7 +85,7 @@ class Lbp(Celled):
         return 1
 
     def _codes(self, picture: Crops) -> Codes:
-        return BINS_OF[self.patterns].take(_patterns(picture.ravel(), picture.shape[1]))
+        return BIN_TABLES[self.patterns].take(_patterns(picture.ravel(), picture.shape[1]))
 
     def _normed(self, histograms: Rows) -> Rows:
         return np.sqrt(histograms)

@@ -16,22 +16,24 @@ from ml.errors import Corrupt, Unavailable, WrongShape
 from ml.options import option
 from ml.types import Crops, Rows
 
-BATCH = 32
-ON_GPU = "CUDAExecutionProvider"
-TINY = 1e-12
+CROPS_PER_BATCH = 32
+GPU_PROVIDER = "CUDAExecutionProvider"
+MIN_NORM = 1e-12
 
 
 @lru_cache(maxsize=8)
 def _session(model: Path, sha256: str, threads: int, device: Device) -> Any:
     """One session for all descriptors of one model; safe to run from several threads. Raises Unavailable, Corrupt."""
-    gpu = device != "cpu" and ON_GPU in onnxruntime.get_available_providers()
+    gpu = device != "cpu" and GPU_PROVIDER in onnxruntime.get_available_providers()
     if device == "cuda" and not gpu:
         raise Unavailable("ONNX Runtime sees no GPU; install onnxruntime-gpu, or use device auto or cpu")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=[ON_GPU] * gpu + ["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            str(model), options, providers=[GPU_PROVIDER] * gpu + ["CPUExecutionProvider"]
+        )
     except Exception as error:  # ONNX Runtime's classes share no base of their own
         raise Corrupt(f"ONNX Runtime cannot load {model.name}: {error}") from error
 
@@ -73,9 +75,9 @@ class Onnx(StoredModel[OnnxManifest]):
 
     @cached_property
     def _batch(self) -> int:
-        """Pictures in one run: as many as the model was made for, `BATCH` where it takes any number."""
+        """Pictures in one run: as many as the model was made for, `CROPS_PER_BATCH` where it takes any number."""
         first = self._session.get_inputs()[0].shape[0]
-        return first if isinstance(first, int) else BATCH
+        return first if isinstance(first, int) else CROPS_PER_BATCH
 
     @property
     def _picture(self) -> tuple[int, int, int]:
@@ -85,7 +87,7 @@ class Onnx(StoredModel[OnnxManifest]):
     def _describe(self, crops: Crops) -> Rows:
         rows = np.concatenate([self._pass(crops[at : at + self._batch]) for at in range(0, len(crops), self._batch)])
         if self.read_manifest.normalise:
-            rows /= np.linalg.norm(rows, axis=1, keepdims=True).clip(TINY)
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True).clip(MIN_NORM)
         return rows
 
     def _pass(self, crops: Crops) -> Rows:

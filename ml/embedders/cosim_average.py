@@ -17,7 +17,7 @@ from ml.metric_learning.cosim.embedder import SimilarityEmbedder
 from ml.metric_learning.holdout import shuffle_people
 from ml.options import option
 
-RATIOS = (1 / 3, 1 / 2, 2.0, 3.0)
+WEIGHT_RATIOS = (1 / 3, 1 / 2, 2.0, 3.0)
 """Shares that are tried for one descriptor, where each other has 1."""
 
 
@@ -64,6 +64,6 @@ class CosimAverage(SimilarityEmbedder):
 
 def _list_candidates(n: int) -> Tensor:
     """(n, F): equal shares first, which win a tie, and those in which one descriptor stands out."""
-    uneven = [torch.where(torch.arange(n) == i, ratio, 1.0) for ratio in RATIOS for i in range(n)]
+    uneven = [torch.where(torch.arange(n) == i, ratio, 1.0) for ratio in WEIGHT_RATIOS for i in range(n)]
     candidates = {tuple((raw / raw.sum()).tolist()): None for raw in (torch.ones(n), *uneven)}
     return torch.tensor(list(candidates)).T.contiguous()

@@ -17,7 +17,7 @@ from ml.types import CropKind, Crops, Ids, Rows
 HEIGHT, WIDTH = CROP_SHAPES["grey"]
 CELL_HELP = "side of a cell"
 MARGIN_HELP = "cells left out on each side of the crop; 1 leaves out most of what is behind the face"
-MAX_MARGIN = 24
+MAX_MARGIN_CELLS = 24
 Codes = NDArray[np.uint8]
 
 
@@ -83,7 +83,7 @@ class Celled(Descriptor):
     """
 
     cell: int = option(10, CELL_HELP, low=2, high=WIDTH, unit="pixels")
-    margin: int = option(0, MARGIN_HELP, low=0, high=MAX_MARGIN, unit="cells")
+    margin: int = option(0, MARGIN_HELP, low=0, high=MAX_MARGIN_CELLS, unit="cells")
     crop: ClassVar[CropKind] = "grey"
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ from ml.metric_learning.tensors import as_tensor, select_device
 from ml.options import option, option_group
 from ml.types import Rows
 
-SAMPLE = 4000
+SAMPLE_FACES = 4000
 """Faces from which the initial components and the mean embedding are computed."""
 
 
@@ -182,7 +182,7 @@ class HingeEmbedder(Embedder):
 
     def _sample(self, data: FitData, task: TaskData) -> Tensor:
         """Return the (S, D) rows of at most SAMPLE faces of a task."""
-        return data.select(np.random.default_rng((self.seed, 4)).permutation(task.faces)[:SAMPLE])
+        return data.select(np.random.default_rng((self.seed, 4)).permutation(task.faces)[:SAMPLE_FACES])
 
     def _fit_components(self, rows: Tensor, axes: int) -> Tensor:
         """Fit WPCA, or PCA, to rows: (axes, D). Raises TooFewPairs or WrongShape if there are too few."""
