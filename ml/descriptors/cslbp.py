@@ -1,4 +1,4 @@
-"""Centre-symmetric local binary patterns: four comparisons across each pixel."""
+"""Centre-symmetric local binary patterns: opposite neighbours of each pixel are compared."""
 
 from dataclasses import dataclass
 
@@ -19,10 +19,10 @@ class Cslbp(Celled):
     """CS-LBP histograms of square cells: 15 x 8 x 16 = 1,920 numbers with cells of 10 pixels.
 
     code = sum_i 2^i [n_i - n_(i+4) > threshold], i = 0..3, of the 8 neighbours n on a circle, clockwise from the
-    right: 16 codes. Cells and their norm (L1, then the root) are those of `lbp`. picture + c gives the same numbers
-    bit for bit as long as nothing saturates.
+    right: 16 codes. Cells and their normalisation (L1 norm, then square root) are those of `lbp`. Adding a constant to
+    the picture does not change a bit of the result, as long as no pixel saturates.
 
-    margin=1 is the window of 000's LBP. Neighbours are taken at the nearest pixel, where the paper interpolates.
+    margin=1 is the window of the LBP of paper 000. Neighbours are the nearest pixels, where the paper interpolates.
     Source: Heikkilä, Pietikäinen, Schmid, Pattern Recognition 42 (2009), equation 2, with their radius 2, 8 neighbours
     and threshold 0.01.
     """
@@ -30,7 +30,10 @@ class Cslbp(Celled):
     margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN_CELLS, unit="cells")
     radius: int = option(2, "radius of the circle of neighbours", low=1, high=MAX_RADIUS_PIXELS, unit="pixels")
     threshold: float = option(
-        0.01, "least difference of two neighbours that counts, as a share of the range of grey", low=0, high=1
+        0.01,
+        "smallest difference of two opposite neighbours that sets a bit, as a share of the range of grey values",
+        low=0,
+        high=1,
     )
 
     def __post_init__(self) -> None:

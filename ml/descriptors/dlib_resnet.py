@@ -28,17 +28,17 @@ REQUIREMENT = f"{PACKAGE}=={PACKAGE_VERSION}"
 INSTALL_COMMAND = f"pip install {REQUIREMENT}"
 CHIP_PIXELS = 150
 CHIP_POINTS = np.array([(47.689, 45.002), (101.311, 45.002), (74.5, 76.939), (51.654, 100.55), (97.346, 100.55)])
-"""Where our five points lie, on the mean face, in the pictures that the network was trained on."""
+"""The five landmarks of the mean face, (x, y), in the pictures on which the network was trained."""
 CROP_TO_CHIP = similarity(TEMPLATES["colour"], CHIP_POINTS)
 MEAN_COLOUR = (123, 117, 104)
-"""Of the pictures that the network was trained on, which it sees as 0; fills what the stored crop lacks."""
+"""RGB mean of the pictures on which the network was trained. It fills the pixels outside the stored crop."""
 DIM = 128
 CROPS_PER_BATCH = 16
 GPU_PROVIDER = "CUDAExecutionProvider"
 
 
 def find_weights() -> Path:
-    """Where the installed package keeps the network; the package itself is not imported. Raises Unavailable."""
+    """Return the path of the weights in the installed package, without importing it. Raises Unavailable."""
     package = find_spec(PACKAGE)
     for folder in (package.submodule_search_locations or ()) if package else ():
         path = Path(folder) / "models" / WEIGHTS_FILE_NAME
@@ -48,7 +48,7 @@ def find_weights() -> Path:
 
 
 def is_installed() -> bool:
-    """Whether the package with the weights is there; the file itself is checked when it is used."""
+    """Whether the package with the weights is installed. The content of the file is checked when it is used."""
     try:
         find_weights()
     except Unavailable:
@@ -57,7 +57,7 @@ def is_installed() -> bool:
 
 
 def read_weights(path: Path) -> bytes:
-    """The file, its hash checked. Raises Unavailable, Corrupt."""
+    """Read the file and verify its hash. Raises Unavailable, Corrupt."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -65,18 +65,18 @@ def read_weights(path: Path) -> bytes:
     digest = hash_bytes(data)
     if digest != WEIGHTS_SHA256:
         raise Corrupt(
-            f"{path.name} ({len(data):,} bytes) has SHA-256 {digest}, not {WEIGHTS_SHA256}: it is truncated or another "
-            f"file; run: {INSTALL_COMMAND} --force-reinstall --no-deps"
+            f"{path.name} ({len(data):,} bytes) has SHA-256 {digest}, not {WEIGHTS_SHA256}: it is truncated or a "
+            f"different file; run: {INSTALL_COMMAND} --force-reinstall --no-deps"
         )
     return data
 
 
 @lru_cache(maxsize=4)
 def _session(weights: Path, threads: int, device: Device) -> Any:
-    """One session for all descriptors of one file; safe to run from several threads. Raises Unavailable, Corrupt."""
+    """Open one session for all descriptors of a file. Several threads can share it. Raises Unavailable, Corrupt."""
     gpu = device != "cpu" and GPU_PROVIDER in onnxruntime.get_available_providers()
     if device == "cuda" and not gpu:
-        raise Unavailable("ONNX Runtime sees no GPU; install onnxruntime-gpu, or use device auto or cpu")
+        raise Unavailable("ONNX Runtime finds no GPU; install onnxruntime-gpu, or set device to auto or cpu")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
@@ -86,20 +86,20 @@ def _session(weights: Path, threads: int, device: Device) -> Any:
 
 @dataclass(frozen=True)
 class DlibResnet(Descriptor):
-    """dlib's ResNet-29 (King 2017): 128 numbers of unit length, so that the distance orders as the cosine does.
+    """dlib's ResNet-29 (King 2017): 128 numbers of unit length, so distances rank faces as the cosine does.
 
-    The network takes 150 x 150 pixels. They reach lower than the stored crop: the last rows are one grey.
+    The network takes 150 x 150 pixels. These reach lower than the stored crop, so the last rows have a constant colour.
 
-    The weights are read when a face is first described, or by `load`.
-    Raises, then, Unavailable (no weights; no GPU where one was demanded), Corrupt (another file).
+    The weights are read by `load`, or when the first face is described. Reading raises Unavailable if the weights or a
+    requested GPU are missing, and Corrupt if the file is a different one.
     Source: http://dlib.net/face_recognition_models, CC0.
     """
 
     weights: str = option(
-        "", f"path of the weights; empty: those of the installed package `{PACKAGE}`", server_only=True
+        "", f"path of the weights; if empty, those of the installed package `{PACKAGE}` are used", server_only=True
     )
-    threads: int = option(1, "threads of one run", low=1, unit="threads", server_only=True)
-    device: Device = option("auto", "auto runs on a GPU if ONNX Runtime sees one", server_only=True)
+    threads: int = option(1, "threads per run", low=1, unit="threads", server_only=True)
+    device: Device = option("auto", "auto, cpu or cuda; auto uses a GPU if ONNX Runtime finds one", server_only=True)
     crop: ClassVar[CropKind] = "colour"
     is_costly: ClassVar[bool] = True
 
@@ -133,7 +133,10 @@ class DlibResnet(Descriptor):
 
 
 def cut_chips(crops: Crops) -> Crops:
-    """(N, 112, 112, 3) -> (N, 150, 150, 3), both RGB; cubic, with `MEAN_COLOUR` outside of the crop."""
+    """Resample RGB crops (N, 112, 112, 3) to the network's input (N, 150, 150, 3) by cubic interpolation.
+
+    Pixels outside the crop have `MEAN_COLOUR`.
+    """
     size = (CHIP_PIXELS, CHIP_PIXELS)
     return np.stack(
         [cv2.warpAffine(crop, CROP_TO_CHIP, size, flags=cv2.INTER_CUBIC, borderValue=MEAN_COLOUR) for crop in crops]

@@ -1,4 +1,4 @@
-"""SIFT at nine places of the aligned face, at three scales."""
+"""SIFT at nine points of the aligned face, at three scales."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,13 +17,13 @@ POINTS = (
     *((40, 95), (50, 92), (60, 95)),  # nostrils and the tip of the nose
     *((30, 114), (70, 114)),  # corners of the mouth
 )
-"""(x, y) on the crop, in the mean of aligned faces; docs/decisions/0006-nine-points.md says why these."""
+"""(x, y) on the crop, in the mean of aligned faces. docs/decisions/0006-nine-points.md gives the reasons."""
 SCALES = (1, 2, 3)
 BINS_PER_AXIS, DIRECTIONS = 4, 8
 BIN_PIXELS = 4
-"""Pixels of a bin, after the crop was made smaller by its scale."""
+"""Side of a bin, on the crop reduced by the scale."""
 WINDOW_PIXELS = 5 * BIN_PIXELS
-"""Pixels on an axis that the bins, which overlap, look at."""
+"""Side of the window that the overlapping bins cover."""
 BLUR_SD_PIXELS = np.sqrt((BIN_PIXELS / 3) ** 2 - 0.25)
 MAX_COMPONENT, MIN_NORM = 0.2, 1e-12
 CROPS_PER_BATCH = 16
@@ -32,15 +32,15 @@ Floats = NDArray[np.float32]
 
 
 def _places(scale: int) -> NDArray[np.float64]:
-    """(9, 2) the points as (x, y) on the crop made smaller: pixel centres, not corners, are where they are."""
+    """Return the points as (x, y) on the reduced crop, (9, 2), in coordinates of pixel centres."""
     return (np.array(POINTS) + 0.5) / scale - 0.5
 
 
 def _axis(at: NDArray[np.float64], pixels: int) -> tuple[Ids, NDArray[np.float64]]:
-    """Of places on an axis, the first pixel that counts and the weight of REACH pixels in each bin: (n,), (n, 4, 20).
+    """Return the first pixel of the window around each position on an axis, and each pixel's weight in each bin.
 
-    A bin takes a pixel by a tent of its own width, under a Gaussian of SD two bins round the place; what has no
-    gradient counts nothing.
+    The weight is triangular, with the width of a bin, times a Gaussian with an SD of two bins around the position.
+    Pixels without a gradient have weight 0. Returns (n,) and (n, 4, 20).
     """
     first = np.ceil(at - WINDOW_PIXELS / 2).astype(np.int64)
     pixel = first[:, None] + np.arange(WINDOW_PIXELS)
@@ -53,8 +53,8 @@ def _axis(at: NDArray[np.float64], pixels: int) -> tuple[Ids, NDArray[np.float64
 
 @lru_cache(maxsize=3)
 def _windows(scale: int) -> tuple[Ids, Ids, Floats]:
-    """Rows and columns of each point's window with a rim of one pixel, (9, 22) twice, and what each of its pixels
-    counts in each bin: (9, 400, 16)."""
+    """Return the rows and columns of each point's window and one pixel around it, (9, 22) each, and the weight of each
+    pixel of the window in each bin, (9, 400, 16)."""
     high, wide = -(-HEIGHT // scale), -(-WIDTH // scale)
     (left, across), (top, down) = (
         _axis(at, size) for at, size in zip(_places(scale).T, (WIDTH // scale, HEIGHT // scale), strict=True)
@@ -66,7 +66,7 @@ def _windows(scale: int) -> tuple[Ids, Ids, Floats]:
 
 
 def _smaller(crops: Crops, scale: int) -> Floats:
-    """The crops with each square of `scale` pixels made one, blurred as SIFT's first image is."""
+    """Reduce crops (N, 170, 100) by `scale`, and blur them as SIFT blurs its first image."""
     high, wide = -(-HEIGHT // scale), -(-WIDTH // scale)
     full = np.pad(crops, ((0, 0), (0, high * scale - HEIGHT), (0, wide * scale - WIDTH)), "edge").astype(np.float32)
     reduced = np.empty((len(crops), high, wide), np.float32)
@@ -77,7 +77,7 @@ def _smaller(crops: Crops, scale: int) -> Floats:
 
 
 def _turned(patches: Floats) -> Floats:
-    """(n, 22, 22) -> (n, 8, 400): each pixel's gradient, shared by the two nearest of eight directions."""
+    """Share the gradient of each pixel between the two nearest of eight directions: (n, 22, 22) -> (n, 8, 400)."""
     dx = patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]
     dy = patches[:, :-2, 1:-1] - patches[:, 2:, 1:-1]
     size = np.sqrt(dx * dx + dy * dy).ravel()
@@ -101,13 +101,13 @@ def _unit(rows: Floats) -> Floats:
 class Sift(Descriptor):
     """Upright SIFT at 9 points x 3 scales x 128 = 3,456 numbers.
 
-    The points are the corners of the eyes, the nostrils and the tip of the nose, and the corners of the mouth, where
-    they lie in the mean of aligned faces (docs/decisions/0006-nine-points.md). A patch is 16, 32 or 48 pixels a side:
-    4 x 4 bins of 4 pixels, with 8 directions each, counter-clockwise from the right, on the crop made smaller by 1, 2
-    or 3. Gradients are central differences; each is shared trilinearly by bins and directions under a Gaussian of SD
-    two bins; 128 numbers are brought to unit L2 norm, cut at 0.2 and brought to unit norm again (all 0 where all is
-    of one grey). A row goes by scale, point, bin row, bin column, direction. `cells` counts a bin at the square of
-    10 pixels in which its centre lies.
+    The points are the corners of the eyes, the nostrils, the tip of the nose and the corners of the mouth, at their
+    positions in the mean of aligned faces (docs/decisions/0006-nine-points.md). A patch is 16, 32 or 48 pixels a side:
+    4 x 4 bins of 4 pixels, with 8 directions each, counter-clockwise from the right, on the crop reduced by 1, 2 or 3.
+    Gradients are central differences, shared trilinearly by bins and directions under a Gaussian with an SD of two
+    bins. The 128 numbers of a patch are divided by their L2 norm, clipped at 0.2 and divided by their norm again; they
+    are 0 for a uniform patch. The axes of a row are scale, point, bin row, bin column, direction. `cells` assigns a bin
+    to the square of 10 x 10 pixels in which its centre lies.
 
     Source: Lowe, IJCV 60 (2004), section 6; nine points and three scales: Guillaumin et al., ICCV 2009.
     """

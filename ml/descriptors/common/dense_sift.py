@@ -21,7 +21,7 @@ def device_of(name: str) -> torch.device:
     """Return the device of this name; "auto" is the GPU if there is one. Raises Unavailable."""
     seen = torch.cuda.is_available()
     if name == "cuda" and not seen:
-        raise Unavailable("torch sees no GPU; install a build of torch with CUDA, or use device auto or cpu")
+        raise Unavailable("torch finds no GPU; install a build of torch with CUDA, or set device to auto or cpu")
     return torch.device(("cuda" if seen else "cpu") if name == "auto" else name)
 
 

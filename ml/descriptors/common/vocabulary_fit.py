@@ -15,7 +15,7 @@ FACES_PER_BATCH = 16
 
 
 def learned(crops: Crops, axes: int, components: int, patches: int, seed: int) -> Vocabulary:
-    """Fit a vocabulary to (N, 170, 100) grey crops. patches: drawn from each crop. Raises TooFewPairs."""
+    """Fit a vocabulary to (N, 170, 100) grey crops. patches: number drawn from each crop. Raises TooFewPairs."""
     if len(crops) < MIN_FACES:
         raise TooFewPairs("faces for a vocabulary", MIN_FACES, len(crops))
     rooted, positions = _drawn(crops, patches, seed, device_of("auto"))
