@@ -28,7 +28,7 @@ from ml.detectors.base import Detector, centre_face
 from ml.detectors.hog import Hog
 from ml.detectors.yunet import Yunet
 from ml.images import read
-from ml.landmarks.base import MIRRORED
+from ml.landmarks.base import MIRRORED_ORDER
 from ml.landmarks.median import Median
 from ml.landmarks.regressor import Regressor
 from ml.pipeline import default_front_end
@@ -87,7 +87,7 @@ def look(task: tuple[bytes, Path]) -> tuple[Points, dict[str, tuple[Points, Poin
     truth = median.locate(image, MIDDLE)
 
     def back(points: Points) -> Points:
-        return np.column_stack([image.shape[1] - 1 - points[:, 0], points[:, 1]])[MIRRORED]
+        return np.column_stack([image.shape[1] - 1 - points[:, 0], points[:, 1]])[MIRRORED_ORDER]
 
     points_of = {name: (way.points(image), back(way.points(flipped))) for name, way in known.items()}
     return (NOWHERE if truth is None else truth), points_of

@@ -46,9 +46,9 @@ from app.resources import Resources, open_resources
 from app.storage.recognisers.default_recogniser import ensure_built_in
 from benchmarks.importing import cpu_of_each
 from ml import images, synthetic_faces
-from ml.descriptors.common.dlib_network import INPUT, build_model
+from ml.descriptors.common.dlib_network import INPUT_NAME, build_model
 from ml.descriptors.common.dlib_weights import read_network
-from ml.descriptors.dlib_resnet import BATCH, CHIP_PIXELS, CHIP_POINTS, cut_chips, find_weights, read_weights
+from ml.descriptors.dlib_resnet import CHIP_PIXELS, CHIP_POINTS, CROPS_PER_BATCH, cut_chips, find_weights, read_weights
 from ml.evaluation.protocols import number_people, read
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.verification import accuracy, best_threshold
@@ -80,9 +80,9 @@ def session(model: str | None = None) -> Any:
 def describe(chips: Crops) -> tuple[Rows, Rows]:
     """Describe (N, 150, 150, 3) chips: (N, 128) of unit length, plain, and averaged with the mirror image."""
     run = session().run
-    parts = [chips[at : at + BATCH] for at in range(0, len(chips), BATCH)]
+    parts = [chips[at : at + CROPS_PER_BATCH] for at in range(0, len(chips), CROPS_PER_BATCH)]
     plain, mirrored = (
-        unit(np.concatenate([run(None, {INPUT: np.ascontiguousarray(part[:, :, ::step])})[0] for part in parts]))
+        unit(np.concatenate([run(None, {INPUT_NAME: np.ascontiguousarray(part[:, :, ::step])})[0] for part in parts]))
         for step in (1, -1)
     )
     return plain, unit(plain + mirrored)
@@ -194,8 +194,10 @@ def show_speed(photos: Photos) -> None:
         for name, model in {"float32": None, **quantised(Path(folder), chips)}.items():
             session.cache_clear()
             run = session(model).run
-            embedded = unit(np.concatenate([run(None, {INPUT: chips[at : at + 16]})[0] for at in range(0, 256, 16)]))
-            took = [median_ms(lambda n=n, run=run: run(None, {INPUT: chips[:n]})) / n for n in (1, 16)]
+            embedded = unit(
+                np.concatenate([run(None, {INPUT_NAME: chips[at : at + 16]})[0] for at in range(0, 256, 16)])
+            )
+            took = [median_ms(lambda n=n, run=run: run(None, {INPUT_NAME: chips[:n]})) / n for n in (1, 16)]
             cosine = (embedded * plain).sum(1)
             print(
                 f"{name:16} one {took[0]:5.2f}, of 16 {took[1]:5.2f} ms a face; cosine to float32 {cosine.mean():.4f}"
@@ -212,7 +214,7 @@ def quantised(folder: Path, chips: Crops) -> dict[str, str]:
             self.parts = iter(np.split(chips[:200], 10))
 
         def get_next(self) -> dict[str, Crops] | None:
-            return next(({INPUT: part} for part in self.parts), None)
+            return next(({INPUT_NAME: part} for part in self.parts), None)
 
     plain = folder / "plain.onnx"
     plain.write_bytes(build_model(read_network(read_weights(find_weights()))))

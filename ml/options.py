@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-KEY = "option"
+METADATA_KEY = "option"
 Component = TypeVar("Component")
 
 
@@ -50,26 +50,26 @@ def option(
     formerly: str = "",
     server_only: bool = False,
 ) -> Any:
-    """A dataclass field that is an option. The parameters are those of `Option`."""
+    """Declare a dataclass field that is an option. The parameters are those of `Option`."""
     described = {"help": help, "low": low, "high": high, "unit": unit, "formerly": formerly, "server_only": server_only}
-    return field(default=default, metadata={KEY: described})
+    return field(default=default, metadata={METADATA_KEY: described})
 
 
 def option_group(group: type[Any], **defaults: Any) -> Any:
-    """A dataclass field that holds a group of options.
+    """Declare a dataclass field that holds a group of options.
 
-    group: a frozen dataclass whose options all have defaults; defaults: those that differ for this component.
+    group: a frozen dataclass whose options all have defaults; defaults: those that differ for this component
     """
     return field(default=group(**defaults))
 
 
 def list_options(component: type[Any]) -> tuple[Option, ...]:
-    """The options of a component, those of its groups included, in the order of their declaration."""
+    """Return the options of a component and of its groups, in the order of their declaration."""
     return tuple(_iterate_options(component)) if is_dataclass(component) else ()
 
 
 def _iterate_options(component: type[Any], group: str = "", defaults: Any = None) -> Iterator[Option]:
-    """defaults: the group as the component has it; None for the component itself."""
+    """Yield the options of a component or group. defaults: the component's instance of the group; None without one"""
     hints = get_type_hints(component)
     for declared in fields(component):
         kind: type[Any] = hints[declared.name]
@@ -80,20 +80,20 @@ def _iterate_options(component: type[Any], group: str = "", defaults: Any = None
         elif declared.init:
             if defaults is not None:
                 default = getattr(defaults, declared.name)
-            yield Option(declared.name, kind, default, group=group, **declared.metadata.get(KEY, {}))
+            yield Option(declared.name, kind, default, group=group, **declared.metadata.get(METADATA_KEY, {}))
 
 
 def use_current_names(known: Iterable[Option], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with earlier names replaced. Raises TypeError if an option is given under both of its names."""
+    """Replace earlier names of options by current ones. Raises TypeError if an option is given under both names."""
     renamed = {o.formerly: o.name for o in known if o.formerly}
     for given in options:
         if renamed.get(given) in options:
-            raise TypeError(f"option {given!r} is an earlier name of {renamed[given]!r}: give one of them")
+            raise TypeError(f"option {given!r} is an earlier name of {renamed[given]!r}: give only one of them")
     return {renamed.get(given, given): value for given, value in options.items()}
 
 
 def from_options(component: type[Component], options: Mapping[str, Any]) -> Component:
-    """Builds a component from flat options. Raises TypeError for an option that it does not have."""
+    """Build a component from flat options. Raises TypeError for an option that it does not have."""
     known = {o.name: o for o in list_options(component)}
     own: dict[str, Any] = {}
     grouped: dict[str, dict[str, Any]] = {}
@@ -107,6 +107,6 @@ def from_options(component: type[Component], options: Mapping[str, Any]) -> Comp
 
 
 def flatten_options(component: Any) -> dict[str, Any]:
-    """The flat options of a built component, from which `from_options` builds it again."""
+    """Return the flat options of a built component, from which `from_options` builds an equal one."""
     groups = {o.name: o.group for o in list_options(type(component))}
     return {name: getattr(getattr(component, group) if group else component, name) for name, group in groups.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.aligners.similarity import SIZES, TEMPLATES, Similarity
+from ml.aligners.similarity import CROP_SIZES_PIXELS, TEMPLATES, Similarity
 from ml.detectors.base import Detector
 from ml.geometry import Matrix, inverse, moved, scaled, similarity
 from ml.landmarks.base import Landmarker
@@ -50,7 +50,7 @@ class FrontEnd:
         it. From any other picture, each kind is cut as the largest centred rectangle of its aspect ratio.
         """
         height, width = image.shape[:2]
-        views = {kind: _view(kind, width, height) for kind in SIZES}
+        views = {kind: _view(kind, width, height) for kind in CROP_SIZES_PIXELS}
         crops = self.aligner.cut(image, views)
         points = moved(inverse(views["grey"]), TEMPLATES["grey"])
         quality = assess(crops["grey"], points, 1.0, self.wanted)
@@ -59,10 +59,10 @@ class FrontEnd:
 
 def _view(kind: CropKind, width: int, height: int) -> Matrix:
     """Return the picture -> crop transform for a picture that shows one aligned face."""
-    for known, size in SIZES.items():
+    for known, size in CROP_SIZES_PIXELS.items():
         if size == (width, height):
             return similarity(TEMPLATES[known], TEMPLATES[kind])
-    across, down = SIZES[kind]
+    across, down = CROP_SIZES_PIXELS[kind]
     middle, to = np.array([width - 1, height - 1]) / 2, np.array([across - 1, down - 1]) / 2
     return scaled(max(across / width, down / height), middle, to)
 

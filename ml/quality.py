@@ -7,7 +7,9 @@ import numpy as np
 
 from ml.types import Crops, Points, Quality
 
-HEAD = np.array([(-0.5, -0.525, 0.0), (0.5, -0.525, 0.0), (0.0, 0.06, -0.5), (-0.43, 0.495, -0.1), (0.43, 0.495, -0.1)])
+HEAD_POINTS = np.array(
+    [(-0.5, -0.525, 0.0), (0.5, -0.525, 0.0), (0.0, 0.06, -0.5), (-0.43, 0.495, -0.1), (0.43, 0.495, -0.1)]
+)
 """The five points of an average head in eye distances; z away from the camera. The tip of the nose matters most."""
 
 
@@ -33,10 +35,10 @@ class QualityThresholds:
 def pose(points: Points) -> tuple[float, float, float]:
     """Estimate yaw, pitch and roll in degrees from (5, 2) landmarks.
 
-    Fits a weak-perspective view of `HEAD` (DeMenthon and Davis 1995, one step). Yaw is positive towards the viewer's
-    right, pitch downwards, roll clockwise.
+    Fits a weak-perspective view of `HEAD_POINTS` (DeMenthon and Davis 1995, one step). Yaw is positive towards the
+    viewer's right, pitch downwards, roll clockwise.
     """
-    view = np.linalg.pinv(HEAD - HEAD.mean(0)) @ (points - points.mean(0))
+    view = np.linalg.pinv(HEAD_POINTS - HEAD_POINTS.mean(0)) @ (points - points.mean(0))
     u, v = view.T
     scale = max((np.linalg.norm(u) + np.linalg.norm(v)) / 2, 1e-9)
     yaw, pitch = np.arcsin(np.clip((-u[2] / scale, -v[2] / scale), -1, 1))

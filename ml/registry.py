@@ -1,6 +1,6 @@
 """Find components by name. Each file `ml/<kind>/<name>.py` defines one public class: that is the whole plugin system.
 
-`base.py` of a kind holds the interface; what several of its components share lies in `ml/<kind>/common/`.
+`base.py` of a kind holds the interface; `ml/<kind>/common/` holds what several components share.
 """
 
 import pkgutil

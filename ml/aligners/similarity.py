@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ml.geometry import Matrix, grey, similarity, warp
 from ml.types import CropKind, Image, Points
 
-SIZES: dict[CropKind, tuple[int, int]] = {"grey": (100, 170), "colour": (112, 112)}
+CROP_SIZES_PIXELS: dict[CropKind, tuple[int, int]] = {"grey": (100, 170), "colour": (112, 112)}
 """Width and height of each kind of crop."""
 
 TEMPLATES: dict[CropKind, NDArray[np.float32]] = {
@@ -38,5 +38,5 @@ class Similarity:
 
     def cut(self, image: Image, views: dict[CropKind, Matrix]) -> dict[CropKind, Image]:
         """Cut one crop of each kind from an (H, W, 3) photo by these (2, 3) photo -> crop transforms."""
-        cut = {kind: warp(image, view, SIZES[kind]) for kind, view in views.items()}
+        cut = {kind: warp(image, view, CROP_SIZES_PIXELS[kind]) for kind, view in views.items()}
         return {"grey": grey(cut["grey"]), "colour": cut["colour"]}

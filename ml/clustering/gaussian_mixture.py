@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ml.clustering.kmeans import k_means, members, nearest
 
-FAINT = -40.0
-CHUNK = 4096
-LLOYD = 10
+MIN_LOG_POSTERIOR = -40.0
+ROWS_PER_CHUNK = 4096
+KMEANS_ROUNDS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def posteriors(joint: Tensor) -> tuple[Tensor, Tensor]:
     Without this floor, the smallest would be denormal numbers, with which arithmetic takes ten times as long.
     """
     peak = joint.amax(1, keepdim=True)
-    q = (joint - peak).clamp_min_(FAINT).exp_()
+    q = (joint - peak).clamp_min_(MIN_LOG_POSTERIOR).exp_()
     mass = q.sum(1, keepdim=True)
     return q.div_(mass), peak.add_(mass.log_())[:, 0]
 
@@ -102,8 +102,8 @@ def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
     """Expect: return the weights (k,) and sums (k, 2 d) of components, and the mean log-likelihood."""
     size, sums = both.new_zeros(len(mixture.means)), both.new_zeros(len(mixture.means), both.shape[1])
     total = 0.0
-    for at in range(0, len(both), CHUNK):
-        rows = both[at : at + CHUNK]
+    for at in range(0, len(both), ROWS_PER_CHUNK):
+        rows = both[at : at + ROWS_PER_CHUNK]
         q, likelihood = posteriors(mixture.of_lifted(rows))
         total += float(likelihood.sum())
         size += q.sum(0)
@@ -114,4 +114,4 @@ def _expected(mixture: Mixture, both: Tensor) -> tuple[Tensor, Tensor, float]:
 def _clusters(z: Tensor, both: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
     """Cluster by k-means along axes of equal variance: the sizes (k,) and sums (k, 2 d) of clusters."""
     scaled = z / z.std(0, unbiased=False).clamp_min(1e-6)
-    return members(nearest(scaled, k_means(scaled, k, seed, LLOYD)), k, both)
+    return members(nearest(scaled, k_means(scaled, k, seed, KMEANS_ROUNDS)), k, both)

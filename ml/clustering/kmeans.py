@@ -5,8 +5,8 @@ from math import log
 import torch
 from torch import Tensor
 
-CHUNK = 4096
-SEEDED = 20_000
+ROWS_PER_CHUNK = 4096
+MAX_SEEDING_ROWS = 20_000
 
 
 def k_means(z: Tensor, k: int, seed: int = 0, rounds: int = 100) -> Tensor:
@@ -30,7 +30,9 @@ def k_means(z: Tensor, k: int, seed: int = 0, rounds: int = 100) -> Tensor:
 def nearest(z: Tensor, means: Tensor) -> Tensor:
     """Return the nearest mean of each row, the first of equally near ones: (N, d), (k, d) -> (N,)."""
     square = means.square().sum(1)
-    return torch.cat([torch.addmm(square, part, means.T, alpha=-2).argmin(1) for part in torch.split(z, CHUNK)])
+    return torch.cat(
+        [torch.addmm(square, part, means.T, alpha=-2).argmin(1) for part in torch.split(z, ROWS_PER_CHUNK)]
+    )
 
 
 def members(cell: Tensor, k: int, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,8 +47,8 @@ def seeds(z: Tensor, k: int, generator: torch.Generator) -> Tensor:
     Several candidates are drawn with probability proportional to their squared distance from the seeds so far, and the
     one that reduces the sum most is kept. Without this choice, EM often ends in a much less likely mixture.
     """
-    if len(z) > SEEDED:
-        z = z[torch.randperm(len(z), generator=generator)[:SEEDED].to(z.device)]
+    if len(z) > MAX_SEEDING_ROWS:
+        z = z[torch.randperm(len(z), generator=generator)[:MAX_SEEDING_ROWS].to(z.device)]
     chosen = [int(torch.randint(len(z), (1,), generator=generator))]
     nearest = (z - z[chosen[0]]).square().sum(1)
     tries = 2 + int(log(k))

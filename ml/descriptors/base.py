@@ -17,9 +17,9 @@ CROP_SHAPES: dict[CropKind, tuple[int, ...]] = {"grey": (170, 100), "colour": (1
 
 @dataclass(frozen=True, eq=False)
 class CellLayout:
-    """Square cells over a crop, `size` pixels a side, from its top-left corner: rows x columns of them.
+    """A grid of rows x columns square cells over a crop, from its top-left corner. size: side of a cell in pixels
 
-    cell_numbers: (dim,) the cell that each number of a descriptor belongs to, counted row by row
+    cell_numbers: (dim,) the cell to which each number of a descriptor belongs, counted row by row
     """
 
     rows: int
@@ -41,32 +41,31 @@ class Descriptor(ABC):
 
     mirrored: bool = option(
         False,
-        "describe each crop by the mean over the crop and its mirror image, so that the side that a face shows matters "
-        "less; takes twice the time for the same number of values",
+        "describe each crop by the mean of the descriptors of the crop and its mirror image, so that it matters less "
+        "which side a face shows; takes twice the time",
     )
     crop: ClassVar[CropKind]
     is_costly: ClassVar[bool] = False
-    """Takes more than a millisecond a face. Callers cache its values in half precision; they are rounded to it from
-    the start, so that all embedders see the same numbers."""
+    """Whether it takes more than a millisecond per face. Callers cache the values in half precision, so `describe`
+    rounds them likewise: all embedders then see the same numbers, cached or not."""
     manifest_type: ClassVar[type[DescriptorManifest] | None] = None
-    """The manifest of the model file that the descriptor runs, which its option `manifest` names; None: it needs no
-    file of the operator's."""
+    """Class of the manifest that the option `manifest` names; None if it runs no model file of the operator."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can describe a face as it was built; if not, `learn` returns the options that make it ready."""
+        """Whether it can describe faces. If not, `learn` returns the options that make it ready."""
         return True
 
     def load(self) -> Self:
-        """Read the files that it needs, so that a missing or altered one is reported now. Raises Unavailable, Corrupt.
+        """Read the files that it needs, if any, so that a missing or altered file is reported early.
 
-        A descriptor without files has nothing to read.
+        Raises Unavailable, Corrupt.
         """
         return self
 
     @classmethod
     def learn(cls, crops: Crops, folder: Path, seed: int = 0, **options: Any) -> dict[str, Any]:
-        """Learn the options to build it with from (N, ...) crops of any faces; write the files they name to `folder`.
+        """Learn options from (N, ...) crops of any faces, and write the files that the options name to `folder`.
 
         Raises WrongShape, TooFewPairs.
         """
@@ -80,20 +79,20 @@ class Descriptor(ABC):
 
     @property
     def version(self) -> str:
-        """Distinguishes it from others with the same options: the hash of its model file; "" if it has none."""
+        """The hash of its model file, which tells apart descriptors with the same options; empty without a file."""
         return ""
 
     @property
     @abstractmethod
     def dim(self) -> int:
-        """Numbers a face."""
+        """The length of a descriptor."""
 
     @abstractmethod
     def _describe(self, crops: Crops) -> Rows: ...
 
     @property
     def cells(self) -> CellLayout | None:
-        """Where on the crop its numbers come from; None if each depends on several cells or on the whole crop."""
+        """The cells from which its numbers come; None if a number depends on several cells or on the whole crop."""
         return None if self.mirrored else self._cells
 
     @property
@@ -101,7 +100,7 @@ class Descriptor(ABC):
         return None
 
     def describe(self, crops: Crops) -> Rows:
-        """Describe N crops: (N, dim) float32. Raises WrongShape, NotFinite."""
+        """Describe crops, (N, ...) as `crop` states: (N, dim) float32. Raises WrongShape, NotFinite."""
         self._check(crops)
         rows = self._describe(crops) if len(crops) else np.empty((0, self.dim), np.float32)
         if self.mirrored and len(crops):

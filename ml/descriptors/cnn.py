@@ -1,4 +1,4 @@
-"""A CNN trained by `likeness recognisers train-cnn`. Its weights are the operator's file; none ship with Likeness."""
+"""A CNN trained by `likeness recognisers train-cnn`. No weights ship with Likeness: the operator provides them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cnn(StoredModel[CnnManifest]):
-    """The feature of a trained network: of norm one, or projected by a matrix that was learned with it.
+    """The features of a trained network, divided by their norm or projected by a matrix that was trained with it.
 
     The training writes the manifest (docs/research/cnn.md).
-    Raises Unavailable (no manifest, no weights, no GPU), Corrupt (altered, or weights of another network).
+    Raises Unavailable if the manifest, the weights or the requested GPU are missing, and Corrupt if the files were
+    altered or belong to another network.
     """
 
     manifest_type: ClassVar[type[DescriptorManifest] | None] = CnnManifest
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._network  # noqa: B018  a network that cannot be loaded is reported now
+        self._network  # noqa: B018  so that a network that cannot be loaded is reported early
 
     @cached_property
     def _network(self) -> "TrainedNetwork":

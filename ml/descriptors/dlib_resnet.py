@@ -12,7 +12,7 @@ import onnxruntime
 
 from ml.aligners.similarity import TEMPLATES
 from ml.descriptors.base import Descriptor
-from ml.descriptors.common.dlib_network import INPUT, build_model
+from ml.descriptors.common.dlib_network import INPUT_NAME, build_model
 from ml.descriptors.common.dlib_weights import read_network
 from ml.descriptors.common.stored_model import Device
 from ml.errors import Corrupt, Unavailable
@@ -22,33 +22,33 @@ from ml.options import option
 from ml.types import CropKind, Crops, Rows
 
 PACKAGE, PACKAGE_VERSION = "face_recognition_models", "0.3.0"
-FILE = "dlib_face_recognition_resnet_model_v1.dat"
+WEIGHTS_FILE_NAME = "dlib_face_recognition_resnet_model_v1.dat"
 WEIGHTS_SHA256 = "55533b28a95800a551ba546ba62fe69625c7e95a7061c338adffead08719da30"
 REQUIREMENT = f"{PACKAGE}=={PACKAGE_VERSION}"
-INSTALL = f"pip install {REQUIREMENT}"
+INSTALL_COMMAND = f"pip install {REQUIREMENT}"
 CHIP_PIXELS = 150
 CHIP_POINTS = np.array([(47.689, 45.002), (101.311, 45.002), (74.5, 76.939), (51.654, 100.55), (97.346, 100.55)])
-"""Where our five points lie, on the mean face, in the pictures that the network was trained on."""
+"""The five landmarks of the mean face, (x, y), in the pictures on which the network was trained."""
 CROP_TO_CHIP = similarity(TEMPLATES["colour"], CHIP_POINTS)
 MEAN_COLOUR = (123, 117, 104)
-"""Of the pictures that the network was trained on, which it sees as 0; fills what the stored crop lacks."""
+"""RGB mean of the pictures on which the network was trained. It fills the pixels outside the stored crop."""
 DIM = 128
-BATCH = 16
-ON_GPU = "CUDAExecutionProvider"
+CROPS_PER_BATCH = 16
+GPU_PROVIDER = "CUDAExecutionProvider"
 
 
 def find_weights() -> Path:
-    """Where the installed package keeps the network; the package itself is not imported. Raises Unavailable."""
+    """Return the path of the weights in the installed package, without importing it. Raises Unavailable."""
     package = find_spec(PACKAGE)
     for folder in (package.submodule_search_locations or ()) if package else ():
-        path = Path(folder) / "models" / FILE
+        path = Path(folder) / "models" / WEIGHTS_FILE_NAME
         if path.is_file():
             return path
-    raise Unavailable(f"the weights of dlib_resnet are not installed; run: {INSTALL}")
+    raise Unavailable(f"the weights of dlib_resnet are not installed; run: {INSTALL_COMMAND}")
 
 
 def is_installed() -> bool:
-    """Whether the package with the weights is there; the file itself is checked when it is used."""
+    """Whether the package with the weights is installed. The content of the file is checked when it is used."""
     try:
         find_weights()
     except Unavailable:
@@ -57,49 +57,49 @@ def is_installed() -> bool:
 
 
 def read_weights(path: Path) -> bytes:
-    """The file, its hash checked. Raises Unavailable, Corrupt."""
+    """Read the file and verify its hash. Raises Unavailable, Corrupt."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise Unavailable(f"the weights of dlib_resnet cannot be read: {error}; run: {INSTALL}") from error
+        raise Unavailable(f"the weights of dlib_resnet cannot be read: {error}; run: {INSTALL_COMMAND}") from error
     digest = hash_bytes(data)
     if digest != WEIGHTS_SHA256:
         raise Corrupt(
-            f"{path.name} ({len(data):,} bytes) has SHA-256 {digest}, not {WEIGHTS_SHA256}: it is truncated or another "
-            f"file; run: {INSTALL} --force-reinstall --no-deps"
+            f"{path.name} ({len(data):,} bytes) has SHA-256 {digest}, not {WEIGHTS_SHA256}: it is truncated or a "
+            f"different file; run: {INSTALL_COMMAND} --force-reinstall --no-deps"
         )
     return data
 
 
 @lru_cache(maxsize=4)
 def _session(weights: Path, threads: int, device: Device) -> Any:
-    """One session for all descriptors of one file; safe to run from several threads. Raises Unavailable, Corrupt."""
-    gpu = device != "cpu" and ON_GPU in onnxruntime.get_available_providers()
+    """Open one session for all descriptors of a file. Several threads can share it. Raises Unavailable, Corrupt."""
+    gpu = device != "cpu" and GPU_PROVIDER in onnxruntime.get_available_providers()
     if device == "cuda" and not gpu:
-        raise Unavailable("ONNX Runtime sees no GPU; install onnxruntime-gpu, or use device auto or cpu")
+        raise Unavailable("ONNX Runtime finds no GPU; install onnxruntime-gpu, or set device to auto or cpu")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
     model = build_model(read_network(read_weights(weights)))
-    return onnxruntime.InferenceSession(model, options, providers=[ON_GPU] * gpu + ["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model, options, providers=[GPU_PROVIDER] * gpu + ["CPUExecutionProvider"])
 
 
 @dataclass(frozen=True)
 class DlibResnet(Descriptor):
-    """dlib's ResNet-29 (King 2017): 128 numbers of unit length, so that the distance orders as the cosine does.
+    """dlib's ResNet-29 (King 2017): 128 numbers of unit length, so distances rank faces as the cosine does.
 
-    The network takes 150 x 150 pixels. They reach lower than the stored crop: the last rows are one grey.
+    The network takes 150 x 150 pixels. These reach lower than the stored crop, so the last rows have a constant colour.
 
-    The weights are read when a face is first described, or by `load`.
-    Raises, then, Unavailable (no weights; no GPU where one was demanded), Corrupt (another file).
+    The weights are read by `load`, or when the first face is described. Reading raises Unavailable if the weights or a
+    requested GPU are missing, and Corrupt if the file is a different one.
     Source: http://dlib.net/face_recognition_models, CC0.
     """
 
     weights: str = option(
-        "", f"path of the weights; empty: those of the installed package `{PACKAGE}`", server_only=True
+        "", f"path of the weights; if empty, those of the installed package `{PACKAGE}` are used", server_only=True
     )
-    threads: int = option(1, "threads of one run", low=1, unit="threads", server_only=True)
-    device: Device = option("auto", "auto runs on a GPU if ONNX Runtime sees one", server_only=True)
+    threads: int = option(1, "threads per run", low=1, unit="threads", server_only=True)
+    device: Device = option("auto", "auto, cpu or cuda; auto uses a GPU if ONNX Runtime finds one", server_only=True)
     crop: ClassVar[CropKind] = "colour"
     is_costly: ClassVar[bool] = True
 
@@ -122,16 +122,21 @@ class DlibResnet(Descriptor):
         return _session(weights.resolve(), self.threads, self.device)
 
     def _describe(self, crops: Crops) -> Rows:
-        return np.concatenate([self._pass(crops[at : at + BATCH]) for at in range(0, len(crops), BATCH)])
+        return np.concatenate(
+            [self._pass(crops[at : at + CROPS_PER_BATCH]) for at in range(0, len(crops), CROPS_PER_BATCH)]
+        )
 
     def _pass(self, crops: Crops) -> Rows:
-        rows: Rows = self._run.run(None, {INPUT: cut_chips(crops)})[0]
+        rows: Rows = self._run.run(None, {INPUT_NAME: cut_chips(crops)})[0]
         length = np.linalg.norm(rows, axis=1, keepdims=True)
         return np.asarray(rows / np.maximum(length, np.finfo(np.float32).tiny), np.float32)
 
 
 def cut_chips(crops: Crops) -> Crops:
-    """(N, 112, 112, 3) -> (N, 150, 150, 3), both RGB; cubic, with `MEAN_COLOUR` outside of the crop."""
+    """Resample RGB crops (N, 112, 112, 3) to the network's input (N, 150, 150, 3) by cubic interpolation.
+
+    Pixels outside the crop have `MEAN_COLOUR`.
+    """
     size = (CHIP_PIXELS, CHIP_PIXELS)
     return np.stack(
         [cv2.warpAffine(crop, CROP_TO_CHIP, size, flags=cv2.INTER_CUBIC, borderValue=MEAN_COLOUR) for crop in crops]

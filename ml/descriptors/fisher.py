@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ml.descriptors.common.fisher_encoder import Encoder
 
 Device = Literal["auto", "cpu", "cuda"]
-WIDEST = 77
+MAX_STRIDE_PIXELS = 77
 AXES, COMPONENTS = 64, 128
 
 
@@ -26,33 +26,38 @@ AXES, COMPONENTS = 64, 128
 class Fisher(Descriptor):
     """How a face's patches differ from those of other faces: 2 x 66 x 128 = 16,896 numbers of L2 norm 1.
 
-    Root-SIFT of every 24x24 patch (11,319 of them), projected to 64 principal axes, with x and y of the patch; the
-    gradient of their likelihood under 128 diagonal Gaussians by the means and by the deviations; its signed root.
-    Axes and Gaussians come from a vocabulary, which `learn` makes from crops; they may be of other numbers.
+    Root-SIFT of each of the 11,319 patches of 24 x 24 pixels is projected to 64 principal axes, and x and y of the
+    patch are appended. The descriptor is the signed square root of the gradient of the patches' log-likelihood under
+    128 diagonal Gaussians, with respect to the means and the standard deviations. Axes and Gaussians are read from a
+    vocabulary, which `learn` fits to crops and which may have other sizes.
 
-    Without a vocabulary its width is known, but it cannot describe.
-    Raises Unavailable (no such file), Corrupt (altered or unreadable), WrongShape (stride).
+    Without a vocabulary `dim` is known, but faces cannot be described.
+    Raises Unavailable if the file is missing, Corrupt if it was altered or cannot be read, WrongShape for the stride.
     """
 
-    vocabulary: str = option("", "path of the vocabulary's .safetensors file; empty: none yet", server_only=True)
-    stride: int = option(1, "pixels from one patch to the next", low=1, high=WIDEST, unit="pixels")
-    device: Device = option("auto", "auto takes a GPU if there is one", server_only=True)
-    pin: str = option("", "SHA-256 that the vocabulary must have; empty: any", server_only=True)
+    vocabulary: str = option(
+        "", "path of the vocabulary, a .safetensors file; empty if there is none yet", server_only=True
+    )
+    stride: int = option(1, "distance from one patch to the next", low=1, high=MAX_STRIDE_PIXELS, unit="pixels")
+    device: Device = option("auto", "auto, cpu or cuda; auto uses a GPU if there is one", server_only=True)
+    pin: str = option("", "SHA-256 that the vocabulary must have; if empty, it is not checked", server_only=True)
     crop: ClassVar[CropKind] = "grey"
     is_costly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.stride <= WIDEST:
-            raise WrongShape("stride", f"1 to {WIDEST} pixels", self.stride)
+        if not 1 <= self.stride <= MAX_STRIDE_PIXELS:
+            raise WrongShape("stride", f"1 to {MAX_STRIDE_PIXELS} pixels", self.stride)
         if self.pin not in ("", self.version):
-            raise Corrupt(f"the vocabulary {Path(self.vocabulary).name} is not the one that this was made with")
+            raise Corrupt(
+                f"the vocabulary {Path(self.vocabulary).name} is not the one with which this descriptor was made"
+            )
 
     @classmethod
     def _learn(
         cls, crops: Crops, folder: Path, seed: int, axes: int = AXES, components: int = COMPONENTS, patches: int = 256
     ) -> dict[str, Any]:
-        """patches: drawn from each crop. 1,000 crops are plenty, 10 the least."""
-        from ml.descriptors.common.vocabulary_fit import learned  # and with it torch
+        """Fit a vocabulary. patches: number drawn from each crop. At least 10 crops are needed; 1,000 are plenty."""
+        from ml.descriptors.common.vocabulary_fit import learned  # imports torch
 
         vocabulary = learned(crops, axes, components, patches, seed)
         metadata = {"faces": len(crops), "patches": patches, "seed": seed, "axes": axes, "components": components}
@@ -75,13 +80,13 @@ class Fisher(Descriptor):
     def _words(self) -> Vocabulary:
         if not self.is_ready:
             raise Unavailable(
-                "fisher has no vocabulary yet; Fisher.learn makes one from crops, a training does so itself"
+                "fisher has no vocabulary yet; Fisher.learn fits one to crops, and a training fits one by itself"
             )
         return Vocabulary.read(Path(self.vocabulary))
 
     @cached_property
     def _encoder(self) -> "Encoder":
-        from ml.descriptors.common.fisher_encoder import Encoder  # and with it torch
+        from ml.descriptors.common.fisher_encoder import Encoder  # imports torch
 
         return Encoder(self._words, self.stride, self.device)
 

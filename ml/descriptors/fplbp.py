@@ -1,4 +1,4 @@
-"""Four-patch local binary patterns: which of two pairs of small patches is more alike."""
+"""Four-patch local binary patterns: each bit tells which of two pairs of small patches is more similar."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -7,13 +7,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.descriptors.common.cell_histograms import MARGIN_HELP, MAX_MARGIN, Celled, Codes, ring
+from ml.descriptors.common.cell_histograms import MARGIN_HELP, MAX_MARGIN_CELLS, Celled, Codes, ring
 from ml.errors import WrongShape
 from ml.options import option
 from ml.types import Crops, Rows
 
-CUT = 0.2
-MAX_RADIUS = 16
+MAX_COMPONENT = 0.2
+MAX_RADIUS_PIXELS = 16
 PatchCount = Literal[4, 6, 8, 10, 12, 14, 16]
 PatchSide = Literal[1, 3, 5, 7]
 
@@ -23,29 +23,33 @@ class Fplbp(Celled):
     """FPLBP histograms of square cells: 15 x 8 x 16 = 1,920 numbers with cells of 10 pixels.
 
     code = sum_i 2^i [d(A_i, B_(i+alpha)) - d(A_(i+S/2), B_(i+alpha+S/2)) >= tau], i = 0..S/2-1, of patches A on an
-    inner and B on an outer circle round the pixel, S on each, clockwise from the right; d is the sum of the squared
-    differences of two patches' pixels, in 0..255. Cells share pixels as those of `lbp` do; each cell's histogram is
-    brought to unit L2 norm, cut at 0.2 and brought to unit norm again.
+    inner and B on an outer circle around the pixel, S on each, clockwise from the right. d is the sum of the squared
+    differences of the pixels of two patches, 0..255. Pixels are shared by cells as in `lbp`. Each cell's histogram is
+    divided by its L2 norm, clipped at 0.2 and divided by its norm again.
 
-    margin=1 is the window of 000's LBP. tau=0.01 is any difference at all, so that a smooth patch has no code by
-    chance.
-    Patches lie at the nearest pixel. Source: Wolf, Hassner, Taigman, Descriptor Based Methods in the Wild (2008),
+    margin=1 is the window of the LBP of paper 000. With tau=0.01, any difference at all sets a bit, but a uniform patch
+    sets none. Patches are centred at the nearest pixel.
+    Source: Wolf, Hassner, Taigman, Descriptor Based Methods in the Wild (2008),
     equation 2, with their r1 = 4, r2 = 5, S = 8, w = 3, alpha = 1, tau = 0.01.
     """
 
-    margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN, unit="cells")
-    inner: int = option(4, "radius of the inner circle", low=1, high=MAX_RADIUS, unit="pixels")
+    margin: int = option(1, MARGIN_HELP, low=0, high=MAX_MARGIN_CELLS, unit="cells")
+    inner: int = option(4, "radius of the inner circle", low=1, high=MAX_RADIUS_PIXELS, unit="pixels")
     outer: int = option(
-        5, "radius of the outer circle, no less than the inner one", low=1, high=MAX_RADIUS, unit="pixels"
+        5, "radius of the outer circle, at least that of the inner one", low=1, high=MAX_RADIUS_PIXELS, unit="pixels"
     )
-    patches: PatchCount = option(8, "S, patches on each circle", unit="patches")
+    patches: PatchCount = option(8, "S, number of patches on each circle", unit="patches")
     side: PatchSide = option(3, "side of a patch", unit="pixels")
     alpha: int = option(1, "steps from a patch on the inner circle to its partner on the outer one", low=0, high=15)
-    tau: float = option(0.01, "least difference of two distances that sets a bit, of grey in 0 to 255", low=0)
+    tau: float = option(
+        0.01, "smallest difference of two distances that sets a bit, for grey values of 0 to 255", low=0
+    )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.inner <= self.outer <= MAX_RADIUS:
-            raise WrongShape("inner and outer", f"1 <= inner <= outer <= {MAX_RADIUS} pixels", (self.inner, self.outer))
+        if not 1 <= self.inner <= self.outer <= MAX_RADIUS_PIXELS:
+            raise WrongShape(
+                "inner and outer", f"1 <= inner <= outer <= {MAX_RADIUS_PIXELS} pixels", (self.inner, self.outer)
+            )
         if self.patches not in get_args(PatchCount):
             raise WrongShape("patches", "even, 4 to 16", self.patches)
         if self.side not in get_args(PatchSide):
@@ -67,7 +71,7 @@ class Fplbp(Celled):
         near, far = ring(self.inner, self.patches), ring(reach, self.patches)
 
         def compute_differences(i: int) -> NDArray[np.float32]:
-            """Squared differences of the inner ring's pixel i and its partner, for each pixel within reach."""
+            """Compute the squared difference between inner patch i and its partner at each pixel, (rows, columns)."""
             (ay, ax), (by, bx) = near[i], far[(i + self.alpha) % self.patches]
             a = grey[reach + ay : height - reach + ay, reach + ax : width - reach + ax]
             b = grey[reach + by : height - reach + by, reach + bx : width - reach + bx]
@@ -85,7 +89,7 @@ class Fplbp(Celled):
         return codes.ravel()
 
     def _normed(self, histograms: Rows) -> Rows:
-        cut = np.minimum(_unit(histograms), CUT)
+        cut = np.minimum(_unit(histograms), MAX_COMPONENT)
         return _unit(cut)
 
 

@@ -1,4 +1,4 @@
-"""Any face recogniser that is an ONNX file, by a manifest that says how it wants its pictures."""
+"""Any face recogniser in an ONNX file, with a manifest that states the input it expects."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -16,36 +16,38 @@ from ml.errors import Corrupt, Unavailable, WrongShape
 from ml.options import option
 from ml.types import Crops, Rows
 
-BATCH = 32
-ON_GPU = "CUDAExecutionProvider"
-TINY = 1e-12
+CROPS_PER_BATCH = 32
+GPU_PROVIDER = "CUDAExecutionProvider"
+MIN_NORM = 1e-12
 
 
 @lru_cache(maxsize=8)
 def _session(model: Path, sha256: str, threads: int, device: Device) -> Any:
-    """One session for all descriptors of one model; safe to run from several threads. Raises Unavailable, Corrupt."""
-    gpu = device != "cpu" and ON_GPU in onnxruntime.get_available_providers()
+    """Open one session for all descriptors of a model. Several threads can share it. Raises Unavailable, Corrupt."""
+    gpu = device != "cpu" and GPU_PROVIDER in onnxruntime.get_available_providers()
     if device == "cuda" and not gpu:
-        raise Unavailable("ONNX Runtime sees no GPU; install onnxruntime-gpu, or use device auto or cpu")
+        raise Unavailable("ONNX Runtime finds no GPU; install onnxruntime-gpu, or set device to auto or cpu")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=[ON_GPU] * gpu + ["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's classes share no base of their own
+        return onnxruntime.InferenceSession(
+            str(model), options, providers=[GPU_PROVIDER] * gpu + ["CPUExecutionProvider"]
+        )
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise Corrupt(f"ONNX Runtime cannot load {model.name}: {error}") from error
 
 
 @dataclass(frozen=True)
 class Onnx(StoredModel[OnnxManifest]):
-    """A face recogniser of others, run by ONNX Runtime; its numbers are as good as its training.
+    """A face recogniser provided by the operator, run by ONNX Runtime.
 
     docs/use/recognisers.md describes the manifest.
-    Raises Unavailable (no manifest, no model), Corrupt (either altered or unreadable), WrongShape (the model takes
-    or gives another shape than the manifest says).
+    Raises Unavailable if the manifest or the model is missing, Corrupt if either was altered or cannot be read, and
+    WrongShape if the model's input or output differs from what the manifest states.
     """
 
-    threads: int = option(1, "threads of one run", low=1, unit="threads", server_only=True)
+    threads: int = option(1, "threads per run", low=1, unit="threads", server_only=True)
     manifest_type: ClassVar[type[DescriptorManifest] | None] = OnnxManifest
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class Onnx(StoredModel[OnnxManifest]):
         wanted = (self._batch, *self._picture)
         if others or len(picture_input.shape) != 4 or not _agree(picture_input.shape, wanted):
             raise WrongShape(
-                f"the input of {self.read_manifest.file}", f"{wanted}, as its manifest says", picture_input.shape
+                f"the input of {self.read_manifest.file}", f"{wanted}, as its manifest states", picture_input.shape
             )
         if self._output not in outputs:
             raise WrongShape(f"the output of {self.read_manifest.file}", " or ".join(outputs), repr(self._output))
@@ -73,9 +75,9 @@ class Onnx(StoredModel[OnnxManifest]):
 
     @cached_property
     def _batch(self) -> int:
-        """Pictures in one run: as many as the model was made for, `BATCH` where it takes any number."""
+        """Pictures per run: the number that the model fixes, or `CROPS_PER_BATCH` if it takes any number."""
         first = self._session.get_inputs()[0].shape[0]
-        return first if isinstance(first, int) else BATCH
+        return first if isinstance(first, int) else CROPS_PER_BATCH
 
     @property
     def _picture(self) -> tuple[int, int, int]:
@@ -85,11 +87,11 @@ class Onnx(StoredModel[OnnxManifest]):
     def _describe(self, crops: Crops) -> Rows:
         rows = np.concatenate([self._pass(crops[at : at + self._batch]) for at in range(0, len(crops), self._batch)])
         if self.read_manifest.normalise:
-            rows /= np.linalg.norm(rows, axis=1, keepdims=True).clip(TINY)
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True).clip(MIN_NORM)
         return rows
 
     def _pass(self, crops: Crops) -> Rows:
-        """At most a batch; a model made for one number of pictures gets that many, the rest black."""
+        """Describe at most one batch: (n, dim). If the model fixes the batch size, black pictures fill the batch."""
         fixed = isinstance(self._session.get_inputs()[0].shape[0], int)
         filled = np.zeros((self._batch if fixed else len(crops), *self._picture), np.float32)
         filled[: len(crops)] = self._pictures(crops)
@@ -99,7 +101,7 @@ class Onnx(StoredModel[OnnxManifest]):
         return np.array(output[: len(crops)], np.float32).reshape(len(crops), self.dim)
 
     def _pictures(self, crops: Crops) -> NDArray[np.float32]:
-        """(N, *_picture) float32 of (N, 112, 112, 3) RGB."""
+        """Convert (N, 112, 112, 3) RGB crops to the model's input, (N, *_picture) float32."""
         height, width = self.read_manifest.size
         if (height, width) != crops.shape[1:3]:
             how = cv2.INTER_AREA if height < crops.shape[1] else cv2.INTER_LINEAR
@@ -111,5 +113,5 @@ class Onnx(StoredModel[OnnxManifest]):
 
 
 def _agree(sizes: list[Any], wanted: tuple[int, ...]) -> bool:
-    """Whether these sizes are those, a name or None standing for any."""
+    """Whether a shape of the model matches; a name or None in it stands for any size."""
     return all(not isinstance(n, int) or n == m for n, m in zip(sizes, wanted, strict=True))

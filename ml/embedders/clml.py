@@ -1,4 +1,4 @@
-"""Coordinated local metric learning: local maps that meet in one space.
+"""Coordinated local metric learning: local linear maps into one common space.
 
 Source: 003.
 """
@@ -33,22 +33,21 @@ HELD_OUT_FOR_K = 0.2
 class Clml(Embedder):
     """z = sum_s q_s (L_s x + b_s), with q_s = p(s | x) of a Gaussian mixture that stays fixed (equations 3 to 5).
 
-    Starts from an LDML fit of `first_steps` batches: each L_s from its map, each b_s from 0. Then `steps` more batches
-    of the same loss; with people held out, none at all if nothing is gained.
+    The fit begins with `first_steps` batches of LDML. Each L_s starts from its map, each b_s from 0, and `steps` more
+    batches minimise the same loss. If people are held out, the number of steps that is best for them is kept, which
+    may be 0.
     """
 
     dim: int = option(128, "numbers of an embedding", low=1, unit="numbers")
-    steps: int = option(300, "batches for the local maps", low=1, unit="steps")
-    held_out: float = option(
-        0.0, "share of the people kept out, by whom the best number of steps is chosen", low=0, high=1
-    )
+    steps: int = option(300, "batches of the fit of the local maps", low=1, unit="steps")
+    held_out: float = option(0.0, "share of people held out to choose the best number of steps", low=0, high=1)
     unit: bool = option(True, "divide each z by its norm")
     device: str = option("auto", "auto, cpu or cuda", server_only=True)
     batches: BatchOptions = option_group(BatchOptions)
     map: MapOptions = option_group(MapOptions)
-    k: int = option(16, "local maps", low=1, unit="maps")
-    ks: tuple[int, ...] = option((), "numbers of local maps to choose from, by people held out", unit="maps")
-    first_steps: int = option(300, "batches for the first, linear map", low=0, unit="steps", formerly="first")
+    k: int = option(16, "number of local maps", low=1, unit="maps")
+    ks: tuple[int, ...] = option((), "numbers of local maps from which held-out people choose one", unit="maps")
+    first_steps: int = option(300, "batches of the fit of the first, linear map", low=0, unit="steps", formerly="first")
     mixture: GateOptions = option_group(GateOptions)
     local: LocalMapOptions = option_group(LocalMapOptions)
 
@@ -57,7 +56,7 @@ class Clml(Embedder):
         return get_width(self.learned)
 
     def start_from(self, model: Embedder) -> Self:
-        """From one linear map, or from what another CLML's maps have in common: local parts are learned anew."""
+        """Start from one linear map, or from the mean of another CLML's local maps. Local maps are fitted anew."""
         if isinstance(model, Clml) and model.learned:
             maps, offsets = model.learned["projection"], model.learned["offset"]
             projection = maps.reshape(-1, model.dim, maps.shape[1]).mean(0)
@@ -78,7 +77,7 @@ class Clml(Embedder):
             self._fit_one(data, progress)
 
     def _fit_each_k(self, data: TrainingSet, progress: Progress) -> None:
-        """Chooses k by people held out; then learns from everybody, unless `held_out` asks for the chosen fit."""
+        """Choose k by held-out people. Then fit to everybody, or keep the chosen fit if `held_out` is above 0."""
         fits = len(self.ks) + (self.held_out == 0)
         trials = {k: self._fit_trial(data, k, _scale_progress(progress, i, fits)) for i, k in enumerate(self.ks)}
         best = max(trials, key=lambda k: trials[k].notes["held_out"] or 0.0)
@@ -120,7 +119,7 @@ class Clml(Embedder):
         self.notes = outcome.notes
 
     def assignments(self, rows: Rows) -> Rows:
-        """q: (N, D) -> (N, k), sparse, its rows sum to 1."""
+        """Return the shares q of (N, D) rows in the local maps: (N, k), mostly 0; each row sums to 1."""
         gate, offset, *mixture = (
             as_tensor(self.learned[n]) for n in ("gate", "gate_offset", "means", "variances", "log_weights")
         )
@@ -133,7 +132,7 @@ class Clml(Embedder):
         return z / norms(z)[:, None] if self.unit else z
 
     def _combine(self, rows: Rows) -> Rows:
-        """The sum of the local maps, (N, dim), before it is brought to unit length."""
+        """Return the sum of the local maps of (N, D) rows, (N, dim), before it is divided by its norm."""
         maps = as_tensor(self.learned["projection"]).view(-1, self.dim, rows.shape[1])
         offsets = as_tensor(self.learned["offset"]).view(-1, self.dim)
         z = np.empty((len(rows), self.dim), np.float32)
@@ -173,10 +172,10 @@ def _export(
 
 
 def _scale_progress(progress: Progress, number: int, fits: int) -> Progress:
-    """The progress of one of several fits of the same length."""
+    """Report one of several fits of the same length as progress of all of them."""
     return lambda step, steps, values: progress(number * steps + step, fits * steps, values)
 
 
 def _select_leading_axes(known: Tensor) -> Tensor:
-    """The leading principal axes, which come first among the coordinates. Returns (g, r)."""
+    """Return the map to the leading principal axes, which are the first coordinates: (g, r)."""
     return torch.eye(min(GATE_AXES, known.shape[1]), known.shape[1], device=known.device)

@@ -1,4 +1,4 @@
-"""Average CoSiM: a weighted mean of what several descriptors say.
+"""Average CoSiM: a weighted mean of the probabilities that several descriptors give.
 
 Source: 000, equations 8 to 14.
 """
@@ -17,8 +17,8 @@ from ml.metric_learning.cosim.embedder import SimilarityEmbedder
 from ml.metric_learning.holdout import shuffle_people
 from ml.options import option
 
-RATIOS = (1 / 3, 1 / 2, 2.0, 3.0)
-"""Shares that are tried for one descriptor, where each other has 1."""
+WEIGHT_RATIOS = (1 / 3, 1 / 2, 2.0, 3.0)
+"""Shares that are tried for one descriptor, relative to the share of each other one."""
 
 
 @dataclass
@@ -30,10 +30,10 @@ class CosimAverage(SimilarityEmbedder):
 
     shares: Literal["equal", "search"] = option(
         "equal",
-        "a_i = 1 / n, or cross-validated over `parts` parts of the people, each descriptor in turn with a third, half, "
-        "twice and three times the share of the others; that takes parts x (4 n + 1) fits",
+        "equal: a_i = 1 / n; search: cross-validation over `parts` parts of the people, where each descriptor in turn "
+        "has 1/3, 1/2, 2 and 3 times the share of the others; this takes parts x (4 n + 1) fits",
     )
-    parts: int = option(3, "parts of the people in the search for shares", low=2, unit="parts")
+    parts: int = option(3, "parts into which the search for shares divides the people", low=2, unit="parts")
     summed: ClassVar[bool] = False
 
     @property
@@ -63,7 +63,7 @@ class CosimAverage(SimilarityEmbedder):
 
 
 def _list_candidates(n: int) -> Tensor:
-    """(n, F): equal shares first, which win a tie, and those in which one descriptor stands out."""
-    uneven = [torch.where(torch.arange(n) == i, ratio, 1.0) for ratio in RATIOS for i in range(n)]
+    """List the candidate shares, (n, F): equal shares, which win a tie, and those that favour one descriptor."""
+    uneven = [torch.where(torch.arange(n) == i, ratio, 1.0) for ratio in WEIGHT_RATIOS for i in range(n)]
     candidates = {tuple((raw / raw.sum()).tolist()): None for raw in (torch.ones(n), *uneven)}
     return torch.tensor(list(candidates)).T.contiguous()

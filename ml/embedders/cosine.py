@@ -1,4 +1,4 @@
-"""The angle between two descriptors, for those that were made for it (most CNNs)."""
+"""The cosine of two descriptors, which suits most CNNs."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from ml.types import Rows
 
 @dataclass
 class Cosine(FixedMap):
-    """x / |x|, compared by squared Euclidean distance, which is then 2 - 2 cos; a row of zeros stays as it is."""
+    """x / |x|, compared by squared Euclidean distance, which is then 2 - 2 cos; a row of zeros is not changed."""
 
     def _embed(self, rows: Rows, task: str) -> Rows:
         unit: Rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)

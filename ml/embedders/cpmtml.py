@@ -22,14 +22,14 @@ class Cpmtml(HingeEmbedder):
     embed(rows, task) gives [L_0 x; L_t x], 2d numbers, so that squared Euclidean distance is d_t^2.
     """
 
-    auxiliary_pairs: int = option(100_000, "pairs drawn for each task after the first", low=1, unit="pairs")
+    auxiliary_pairs: int = option(100_000, "pairs drawn for each task but the first", low=1, unit="pairs")
     coupling: float = option(
-        0.5, "gamma = eta_0 / eta: how fast the shared projection learns beside a task's own", low=0, high=1
+        0.5, "gamma = eta_0 / eta: the rate of the shared projection relative to that of each task's own", low=0, high=1
     )
     common: Literal["next", "first"] = option(
         "next",
-        "where L_0 starts: at the d whitened components after L_1's, or at L_1 as printed, which leaves half of the 2d "
-        "numbers to repeat the other half until the tasks have drawn them apart",
+        "where L_0 starts: next: from the d whitened components after those of L_1; first: from those of L_1, as in "
+        "the paper, so half of the 2d numbers repeat the other half until the tasks separate them",
     )
     learns_all_tasks: ClassVar[bool] = True
 
@@ -55,6 +55,6 @@ class Cpmtml(HingeEmbedder):
         return 2 * self.dim if self.common == "next" else self.dim
 
     def _split_components(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """L_0 and L_1 before they are scaled."""
+        """Return L_0 and L_1 before they are scaled, (d, D) each."""
         axes = self._fit_components(rows, self._start_axes)
         return axes[-self.dim :].clone(), axes[: self.dim].clone()

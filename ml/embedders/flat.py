@@ -13,7 +13,7 @@ from ml.options import option
 class FlatClusters(ClusteredMaps):
     """z = L_s x in cell s, where s is the nearest of k means in the space of a global LDML."""
 
-    k: int = option(8, "cells; 1 is LDML", low=1, unit="cells")
+    k: int = option(8, "number of cells; with 1 the method is LDML", low=1, unit="cells")
 
     @property
     def forks(self) -> tuple[int, ...]:

@@ -11,11 +11,11 @@ from ml.options import option
 
 @dataclass
 class HierarchicalClusters(ClusteredMaps):
-    """z = L_s x at leaf s. A face goes down a binary tree, at each node to the nearer of two means in its space."""
+    """z = L_s x at leaf s. A face descends a binary tree: at each node, to the nearer of two means in its space."""
 
     depth: int = option(
         4,
-        "levels of the tree, root included: 4 has 8 leaves, as the papers' 256D4 has; 1 is LDML",
+        "levels of the tree, including the root: 4 levels have 8 leaves, as 256D4 in the papers; 1 level is LDML",
         low=0,
         unit="levels",
     )

@@ -24,14 +24,12 @@ class Ldml(Embedder):
     """
 
     dim: int = option(128, "numbers of an embedding", low=1, unit="numbers")
-    steps: int = option(300, "batches", low=1, unit="steps")
-    held_out: float = option(
-        0.0, "share of the people kept out, by whom the best number of steps is chosen", low=0, high=1
-    )
+    steps: int = option(300, "batches of the fit", low=1, unit="steps")
+    held_out: float = option(0.0, "share of people held out to choose the best number of steps", low=0, high=1)
     unit: bool = option(
         True,
-        "divide each z by its norm, which tells how well the axes describe a photo rather than whose it is; off, as in "
-        "the paper: about as good for people learned from, and worse for strangers",
+        "divide each z by its norm, which depends on the photo more than on the person; off, as in the paper, the "
+        "results are about as good for people of the training set and worse for others",
     )
     device: str = option("auto", "auto, cpu or cuda", server_only=True)
     batches: BatchOptions = option_group(BatchOptions)
@@ -42,7 +40,7 @@ class Ldml(Embedder):
         return get_width(self.learned)
 
     def start_from(self, model: Embedder) -> Self:
-        """From any one linear map: another LDML, a WPCA, ..., whose `dim` it takes over."""
+        """Start from one linear map, such as another LDML or a WPCA, and take over its `dim`."""
         projection, offset = require_linear_map(self, model)
         self.learned = {"projection": projection, "offset": offset}
         self.start_model, self.dim, self.map = model, len(projection), replace(self.map, start="learned")

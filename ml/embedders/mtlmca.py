@@ -1,4 +1,4 @@
-"""mtLMCA: a projection shared by all tasks, turned by a d x d matrix for each.
+"""mtLMCA: a projection shared by all tasks, followed by a d x d matrix for each task.
 
 Source: Yang et al. 2013; 002, Table 6.
 """
@@ -22,17 +22,17 @@ class Mtlmca(HingeEmbedder):
     """z = R_t^T L_0 x for task t, which minimises sum_t sum [1 - y (b_t - |z_i - z_j|^2)]_+.
 
     L_0 is d x D and learns from every task; R_t is d x d, starts at I and learns from task t alone. d numbers are
-    stored for a face, other ones for each task. The first task is the main one.
+    stored per face and task. The first task is the main one.
     """
 
-    auxiliary_pairs: int = option(100_000, "pairs drawn for each task after the first", low=1, unit="pairs")
+    auxiliary_pairs: int = option(100_000, "pairs drawn for each task but the first", low=1, unit="pairs")
     start: Literal["wpca", "eye"] = option(
         "wpca",
-        "where L_0 starts: the first task's whitened components, or the first d numbers of the descriptor as printed, "
-        "which discards the others until pairs bring them in",
+        "where L_0 starts: wpca: from the first task's whitened components; eye: from the first d numbers of the "
+        "descriptor, as in the paper, which ignores the others until the fit gives them weight",
     )
     turning: float = option(
-        1.0, "the step of R_t over that of L_0, both relative to what they multiply; 0 leaves R_t at I, which is utML",
+        1.0, "rate of R_t over that of L_0, both relative to their inputs; with 0, R_t stays I, which is utML",
         low=0,
     )  # fmt: skip
     learns_all_tasks: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class Mtlmca(HingeEmbedder):
         return TurnedProjections(common, turns, [self.distance] * len(data.tasks))
 
     def _restore(self, stacks: list[Tensor], bias: list[float]) -> Projections:
-        """L_0 is known up to a d x d matrix, which every R_t takes back: it is the one for which R_1 = I."""
+        """Restore L_0 and each R_t, (d, d). They are determined up to a d x d matrix, chosen such that R_1 = I."""
         inverse = torch.linalg.pinv(stacks[0].double())
         turns = [(stack.double() @ inverse).T.to(stack) for stack in stacks[1:]]
         eye = torch.eye(self.dim, dtype=stacks[0].dtype, device=stacks[0].device)

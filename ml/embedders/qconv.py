@@ -21,8 +21,9 @@ class Qconv(SiameseEmbedder):
 
     gradient: Literal["euclidean", "metric", "inverse"] = option(
         "euclidean",
-        "the partial derivatives made horizontal, as printed; in the geometry's own metric, times L^T L, which steps "
-        "further along strong directions; or times its inverse, by which weak directions learn as fast",
+        "euclidean: the horizontal part of the derivatives, as in the paper; metric: times L^T L, the gradient in "
+        "the metric of the quotient, with larger steps along strong directions; inverse: times the inverse of L^T L, "
+        "so that weak directions learn as fast",
     )
 
     def _make_layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:

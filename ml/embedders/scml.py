@@ -37,48 +37,48 @@ class Scml(Embedder):
     """
 
     dim: int = option(
-        128, "numbers stored at most: if more bases are left, the leading principal axes of z", low=1, unit="numbers"
+        128,
+        "largest dimension of an embedding; if more bases are used, z is reduced to its leading principal axes",
+        low=1,
+        unit="numbers",
     )
-    bases: int = option(600, "Fisher's axes, as many of each region", low=1, unit="bases")
+    bases: int = option(
+        600, "number of bases: Fisher's discriminant axes, the same number in each region", low=1, unit="bases"
+    )
     regions: int = option(
-        10, "k-means cells in the space of the discriminant of all faces, which have bases of their own", low=1,
+        10, "k-means cells, in the space of the discriminant of all faces, that have bases of their own", low=1,
         unit="regions",
     )  # fmt: skip
-    around: int = option(1500, "faces of a region: those nearest to its mean", low=1, unit="faces")
+    around: int = option(1500, "faces in a region: those nearest to its mean", low=1, unit="faces")
     ridge: float = option(2e-4, "share of the total variance within people that is added to each axis", low=0)
     prior: float = option(
-        300.0, "so many labelled faces weigh as much as the belief that a person varies as all faces do", low=0,
-        unit="faces",
+        300.0,
+        "number of labelled faces that weigh as much as the assumption that a person varies as all faces do",
+        low=0, unit="faces",
     )  # fmt: skip
     axes: int = option(
         2000,
-        "principal axes that bases are sought in, fewer than the descriptor has for speed; 0: the numbers of a row are "
-        "such coordinates already",
+        "number of principal axes in which bases are computed; fewer are faster; 0: the rows already are such "
+        "coordinates",
         low=0,
         unit="axes",
     )
-    steps: int = option(500, "batches for the weights w", low=1, unit="steps")
-    held_out: float = option(
-        0.0, "share of the people kept out, by whom the best number of steps is chosen", low=0, high=1
-    )
+    steps: int = option(500, "batches of the fit of the weights w", low=1, unit="steps")
+    held_out: float = option(0.0, "share of people held out to choose the best number of steps", low=0, high=1)
     min_pairs: int = option(
-        10, "pairs of the same, and of not the same, without which nothing is learned",
+        10, "smallest number of positive pairs, and of negative pairs, that a fit accepts",
         low=0, unit="pairs", formerly="needed",
     )  # fmt: skip
     batch: int = option(1000, "triplets in a batch", low=1, unit="triplets")
-    pairs: int = option(100_000, "pairs drawn once, from which the triplets are made", low=1, unit="pairs")
-    corrections: float = option(
-        0.2, "share of the triplets in which a labelled pair takes part, once there are many", low=0, high=1
-    )
+    pairs: int = option(100_000, "pairs drawn once, from which triplets are formed", low=1, unit="pairs")
+    corrections: float = option(0.2, "share of triplets with a labelled pair, if there are many labels", low=0, high=1)
     sparsity: float = option(1e-2, "weight of the l1 norm of w", low=0)
     pace: float = option(0.01, "1 / gamma of dual averaging", low=0)
     k: int = option(1, "components of the local form; 1: the global form alone", low=1, unit="components")
-    local_steps: int = option(200, "batches for the local form", low=0, unit="steps", formerly="local")
+    local_steps: int = option(200, "batches of the fit of the local form", low=0, unit="steps", formerly="local")
     local_rate: float = option(0.1, "the first step of the local scales a, which falls to zero", low=0)
-    local_sparsity: float = option(
-        1e-3, "weight of sum_b |a_.b|_2, by which a base that no part of the faces needs goes", low=0
-    )
-    threshold: float = option(1e-3, "taken off each q_c, as CLML does", low=0, high=1)
+    local_sparsity: float = option(1e-3, "weight of sum_b |a_.b|_2, which removes bases that no component needs", low=0)
+    threshold: float = option(1e-3, "subtracted from each q_c, as in CLML", low=0, high=1)
     unit: bool = option(True, "divide each z by its norm")
     device: str = option("auto", "auto, cpu or cuda", server_only=True)
 
@@ -108,7 +108,7 @@ class Scml(Embedder):
         self._keep(local, local.transform(p)[known], fit_data.subspace, basis[left], gate, mixture)
 
     def _prepare(self, data: TrainingSet) -> FitData:
-        """The first task in its subspace, with people held out. Raises TooFewPairs."""
+        """Project the first task to its subspace, and hold people out. Raises TooFewPairs."""
         task, held_out = split_training_set(data, self.min_pairs, self.held_out, self.seed)
         if len(task.faces) < self.k:
             raise TooFewPairs("faces", self.k, len(task.faces))
@@ -121,7 +121,7 @@ class Scml(Embedder):
         return self.steps + (self.local_steps if self.k > 1 else 0)
 
     def _fit_weights(self, data: FitData, p: Tensor, batches: TripletBatches, progress: Progress) -> Tensor:
-        """w of the global form. p: (N, bases)."""
+        """Fit w of the global form, (bases,). p: (N, bases), b . x of each face"""
         weights = SparseWeights(p.new_zeros(p.shape[1]), self.sparsity, self.pace)
         score = data.make_score(lambda faces: p[torch.from_numpy(faces).to(p.device)] * weights.w.sqrt())
         learner = WeightLearner(weights, p, batches, self.batch)
@@ -132,7 +132,7 @@ class Scml(Embedder):
     def _keep(
         self, local: LocalWeights, z: Tensor, subspace: Subspace, basis: Tensor, gate: Tensor, mixture: Mixture
     ) -> None:
-        """z: (n, bases) of the task's faces."""
+        """Set the learned arrays. z: (n, bases) of the task's faces"""
         used = _find_used(local.scales, "local_sparsity", self.local_sparsity)
         z = z[:, used]
         count, basis = z.shape[1], subspace.lift(basis)
@@ -153,7 +153,7 @@ class Scml(Embedder):
         self.notes["bases"] = count
 
     def assignments(self, rows: Rows) -> Rows:
-        """q: (N, D) -> (N, k), its rows sum to 1."""
+        """Return the shares q of (N, D) rows in the components: (N, k); each row sums to 1."""
         return self._assign(project(rows, self.learned["basis"], self.learned["offset"]))
 
     def _assign(self, p: Rows) -> Rows:
@@ -168,7 +168,7 @@ class Scml(Embedder):
         return z / norms(z)[:, None] if self.unit else z
 
     def _project(self, rows: Rows) -> Rows:
-        """(N, D) -> (N, d), before it is brought to unit length."""
+        """Embed (N, D) rows before the division by the norm: (N, d)."""
         p = project(rows, self.learned["basis"], self.learned["offset"])
         p *= self._assign(p) @ self.learned["scales"]
         z: Rows = p @ self.learned["turn"].T
@@ -184,8 +184,8 @@ class Scml(Embedder):
 
 
 def _find_used(scales: Tensor, option_name: str, sparsity: float) -> Tensor:
-    """The bases with a scale above zero. scales: (k, bases)."""
+    """Return the indexes of bases with a scale above zero. scales: (k, bases). Raises WrongShape if there are none."""
     left = torch.nonzero(scales.any(0)).flatten()
     if not len(left):
-        raise WrongShape(option_name, "so small that a base is left", sparsity)
+        raise WrongShape(option_name, "so small that at least one base is used", sparsity)
     return left

@@ -19,9 +19,9 @@ from ml.options import option
 class StiefelEmbedder(SiameseEmbedder):
     """z = S U^T x, U of orthonormal columns by rSGD-M, the diagonal S by RMSProp."""
 
-    rate: float = option(0.03, "eta, for which a step of 1 is about as large as the map", low=0)
-    scale_rate: float = option(0.001, "the step of S, relative to its root mean square", low=0)
-    retraction: Literal["qr", "cayley"] = option("qr", "how U is brought back among orthonormal matrices")
+    rate: float = option(0.03, "eta; a step of 1 is about as large as the map", low=0)
+    scale_rate: float = option(0.001, "rate of S, relative to its root mean square", low=0)
+    retraction: Literal["qr", "cayley"] = option("qr", "retraction of U to the orthonormal matrices")
 
     def _make_layer(self, start: Tensor, spread: float) -> tuple[Layer, float, float]:
         layer = StiefelLayer(start, unit=False, manifold=StiefelManifold(self.retraction))

@@ -1,4 +1,4 @@
-"""Sub-SML: a similarity less a distance, learned in the intra-personal subspace.
+"""Sub-SML: a similarity minus a distance, learned in the intra-personal subspace.
 
 Source: 000, equations 21 to 23.
 """
@@ -31,27 +31,29 @@ class Subsml(Embedder):
     """
 
     inner: int = option(
-        300, "principal components that are kept; fewer if the faces or the numbers are fewer", low=1,
+        300, "number of principal components; fewer if there are fewer faces or numbers", low=1,
         unit="components",
     )  # fmt: skip
     whitening: Whitening = option(
-        "within", "by how the faces of one person vary, the intra-personal subspace; by how all faces do; or none"
+        "within",
+        "within: by how the faces of one person vary (the intra-personal subspace); all: by how all faces vary; none",
     )
     prior: float = option(
-        300.0, "so many labelled faces weigh as much as the belief that a person varies as all faces do", low=0,
-        unit="faces",
+        300.0,
+        "number of labelled faces that weigh as much as the assumption that a person varies as all faces do",
+        low=0, unit="faces",
     )  # fmt: skip
-    pairs: int = option(20_000, "pairs derived from people; labelled pairs come on top", low=1, unit="pairs")
-    negative_share: float = option(0.5, "share of these pairs that are not the same", low=0, high=1, formerly="apart")
+    pairs: int = option(20_000, "number of pairs derived from people; labelled pairs are added", low=1, unit="pairs")
+    negative_share: float = option(0.5, "share of negatives among the drawn pairs", low=0, high=1, formerly="apart")
     min_pairs: int = option(
-        10, "pairs of the same, and of not the same, without which nothing is learned",
+        10, "smallest number of positive pairs, and of negative pairs, that a fit accepts",
         low=0, unit="pairs", formerly="needed",
     )  # fmt: skip
-    pull: float = option(1e-3, "pull of G and M towards the identity, beside a hinge averaged over the pairs", low=0)
-    steps: int = option(500, "steps at most", low=1, unit="steps")
-    tolerance: float = option(
-        1e-3, "the fit ends once it is known to be no further above the minimum, as a share of it", low=0
+    pull: float = option(
+        1e-3, "weight of the pull of G and M towards the identity; the hinge is averaged over the pairs", low=0
     )
+    steps: int = option(500, "largest number of steps", low=1, unit="steps")
+    tolerance: float = option(1e-3, "the fit ends when the loss exceeds its minimum by at most this share", low=0)
     device: str = option("auto", "auto, cpu or cuda", server_only=True)
 
     @property

@@ -20,12 +20,12 @@ from ml.types import Rows
 class Utml(HingeEmbedder):
     """z = L x for every task t, which minimises sum_t sum [1 - y (b_t - |z_i - z_j|^2)]_+.
 
-    This is CP-mtML without any L_t: tasks take turns at one projection, each with a bias of its own, for one task's
-    "near" is not another's. d numbers are stored for a face, the same for all tasks. The first task is the main one:
-    the start is its WPCA, and its people judge how long to learn.
+    This is CP-mtML without any L_t: tasks take turns to update one projection, and each has its own bias, because
+    distances differ between tasks. d numbers are stored for a face, the same for all tasks. The first task is the main
+    one: the start is its WPCA, and its held-out people determine the number of steps.
     """
 
-    auxiliary_pairs: int = option(100_000, "pairs drawn for each task after the first", low=1, unit="pairs")
+    auxiliary_pairs: int = option(100_000, "pairs drawn for each task but the first", low=1, unit="pairs")
     learns_all_tasks: ClassVar[bool] = True
 
     @property

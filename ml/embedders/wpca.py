@@ -1,4 +1,4 @@
-"""Whitened principal components: the best that can be done without labels, and where other methods start."""
+"""Whitened principal components, which need no labels; other methods start from them."""
 
 from dataclasses import dataclass
 
@@ -17,10 +17,12 @@ class Wpca(Embedder):
     """
 
     dim: int = option(64, "numbers of an embedding", low=1, unit="numbers")
-    whiten: bool = option(True, "bring every axis to variance one; off, it is plain PCA")
-    sample: int = option(4000, "rows that the axes are computed from; the mean is of all", low=1, unit="rows")
+    whiten: bool = option(True, "scale every axis to variance one; off: plain PCA")
+    sample: int = option(
+        4000, "rows from which the axes are computed; the mean is computed from all rows", low=1, unit="rows"
+    )
     floor: float = option(
-        0.0, "added to each standard deviation, as a share of the largest, so that noise is not blown up", low=0
+        0.0, "added to each standard deviation, as a share of the largest, so that noise is not amplified", low=0
     )
     unit: bool = option(False, "divide each z by its norm, so that the squared distance is 2 - 2 cos")
     device: str = option("auto", "auto, cpu or cuda", server_only=True)

@@ -7,7 +7,7 @@ from ml.errors import WrongShape
 from ml.evaluation.intervals import Interval, Times, bootstrap
 from ml.types import Ids, Rows
 
-STARTS = 3
+KMEANS_STARTS = 3
 
 
 def measure_cluster_nmi(rows: Rows, people: Ids, *, seed: int = 0, resamples: int = 500) -> Interval:
@@ -21,7 +21,7 @@ def cluster_faces(rows: Rows, k: int, *, seed: int = 0) -> Ids:
         raise WrongShape("k", f"1 to {len(rows)}, the number of faces", k)
     from sklearn.cluster import KMeans  # imported here, because it takes a second to load
 
-    labels: Ids = KMeans(k, n_init=STARTS, random_state=seed).fit_predict(rows).astype(np.int64)
+    labels: Ids = KMeans(k, n_init=KMEANS_STARTS, random_state=seed).fit_predict(rows).astype(np.int64)
     return labels
 
 

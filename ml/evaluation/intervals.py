@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 from ml.calibration.rate_intervals import CONFIDENCE, clopper_pearson
 
 RESAMPLES = 2000
-BLOCK = 1 << 20
+BLOCK_NUMBERS = 1 << 20
 
 Times = NDArray[np.float64]
 """(R, G): number of times that each of G groups is drawn in each of R resamples."""
@@ -30,7 +30,7 @@ class Interval:
 
 def resample(groups: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Times]:
     """Draw `groups` groups with replacement, `resamples` times; yields blocks of (R, groups) counts."""
-    draw, block = np.random.default_rng(seed), max(1, BLOCK // max(1, groups))
+    draw, block = np.random.default_rng(seed), max(1, BLOCK_NUMBERS // max(1, groups))
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
         choices = draw.integers(0, groups, (rows, groups)) + groups * np.arange(rows)[:, None]

@@ -6,7 +6,7 @@ from typing import Any
 from ml.evaluation.records import EvaluationReport
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
-SHADE = 0.15
+BAND_OPACITY = 0.15
 """Opacity of an interval's band."""
 
 
@@ -48,7 +48,7 @@ def _band(report: EvaluationReport, style: dict[str, Any]) -> list[dict[str, Any
         "showlegend": False,
         "legendgroup": style["name"],
     }
-    shade = {"fill": "toself", "fillcolor": style["line"]["color"], "opacity": SHADE}
+    shade = {"fill": "toself", "fillcolor": style["line"]["color"], "opacity": BAND_OPACITY}
     return [around | quiet | shade]
 
 

@@ -17,7 +17,7 @@ from ml.evaluation.separation import Scored, Separation, separation
 from ml.evaluation.verification import Det, det, thinned
 from ml.types import Ids, Rows
 
-CALLS = (1, 2, 5, 10, 20)
+CALL_RANKS = (1, 2, 5, 10, 20)
 FPIRS = (0.01, 0.1)
 MAX_CMC_RANK = 50
 
@@ -65,7 +65,7 @@ def summarise(
     if not mated:
         raise WrongShape("queries", "some with a relevant face in the gallery", 0)
     precisions = [average_precisions(r) for r in draws]
-    calls = {str(k): [n_call(r, k) for r in draws] for k in CALLS}
+    calls = {str(k): [n_call(r, k) for r in draws] for k in CALL_RANKS}
     curve = det(np.concatenate([r.genuine for r in draws]), np.concatenate([r.impostor for r in draws]))
     probes = [Probes(r.mate, r.stranger[r.strangers], r.groups, r.groups[r.strangers]) for r in draws]
     rank_curve, separated = _cmc(draws), _separation(draws, metric)

@@ -13,7 +13,7 @@ from ml.errors import WrongShape
 from ml.types import Ids, Rows
 
 CHUNK_BYTES = 64 << 20
-SORT_FROM = 64
+MIN_RELEVANT_TO_SORT = 64
 """If a query has at least this many relevant faces, sorting the gallery is faster than counting for each of them."""
 
 
@@ -133,7 +133,7 @@ def _of_one(
 
 def ranks_of(distances: NDArray[np.float32], relevant: Ids) -> Ids:
     """Return the 1-based ranks, rising, of the relevant positions in (N,) distances. Ties keep their order."""
-    if len(relevant) >= SORT_FROM:
+    if len(relevant) >= MIN_RELEVANT_TO_SORT:
         ranks = np.empty(len(distances), np.int64)
         ranks[np.argsort(distances, kind="stable")] = np.arange(1, len(distances) + 1)
         return np.sort(ranks[relevant])

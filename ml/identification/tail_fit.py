@@ -16,7 +16,7 @@ MIN_POINTS = 15
 RESAMPLES = 200
 STANDARD_ERRORS = float(ndtri((1 + CONFIDENCE) / 2))
 """How far an interval reaches to either side."""
-MISFIT = 0.12
+EXTRAPOLATION_ERROR = 0.12
 """Additional standard error of the logarithm of a rate, for each factor of e below LOW_SHARE. Real tails are not quite
 exponential: at a requested rate of 1 %, they named 0.65 to 0.95 % of strangers (docs/results/openset.md)."""
 
@@ -71,7 +71,7 @@ class TailFit:
         log = float(np.log(share))
         gradient = np.array([-1 / self.slope, -log / self.slope])
         a, both, b = self.covariance
-        misfit = MISFIT * max(0.0, float(np.log(LOW_SHARE)) - log)
+        misfit = EXTRAPOLATION_ERROR * max(0.0, float(np.log(LOW_SHARE)) - log)
         error = float(np.sqrt(max(0.0, gradient @ np.array([[a, both], [both, b]]) @ gradient) + misfit**2))
         return float(np.exp(log - STANDARD_ERRORS * error)), float(min(1.0, np.exp(log + STANDARD_ERRORS * error)))
 

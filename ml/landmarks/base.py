@@ -7,7 +7,7 @@ import numpy as np
 from ml.errors import NotFinite
 from ml.types import Detection, Image, Points
 
-MIRRORED = [1, 0, 2, 4, 3]
+MIRRORED_ORDER = [1, 0, 2, 4, 3]
 """The order of the five landmarks after mirroring the photo."""
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ml.detectors.base import Detector
 from ml.geometry import inverse, moved, scaled, warp
-from ml.landmarks.base import MIRRORED, Landmarker
+from ml.landmarks.base import MIRRORED_ORDER, Landmarker
 from ml.types import Box, Detection, Image, Points
 
 
@@ -46,7 +46,7 @@ class Median(Landmarker):
             return None
         points = nearest.landmarks
         if mirror:
-            points = np.column_stack([side - 1 - points[:, 0], points[:, 1]])[MIRRORED]
+            points = np.column_stack([side - 1 - points[:, 0], points[:, 1]])[MIRRORED_ORDER]
         return moved(inverse(frame), points)
 
 

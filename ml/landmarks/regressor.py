@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ml.errors import Unavailable
 from ml.geometry import Matrix, grey, inverse, moved, warp
-from ml.landmarks.base import MIRRORED, Landmarker
+from ml.landmarks.base import MIRRORED_ORDER, Landmarker
 from ml.landmarks.common import patch_frames
 from ml.types import Detection, Image, Points
 
@@ -60,7 +60,7 @@ class Regressor(Landmarker):
         )
         offsets = self._offsets(np.concatenate([seen, seen[:, :, ::-1]]))
         straight, mirrored = np.split(offsets, 2)
-        mirrored = mirrored[:, MIRRORED] * (-1, 1)
+        mirrored = mirrored[:, MIRRORED_ORDER] * (-1, 1)
         points = (straight + mirrored) / 2 * patch_frames.EYE_DISTANCE_PIXELS + patch_frames.TEMPLATE
         back = [moved(inverse(view), one) for view, one in zip(transforms, points, strict=True)]
         return moved(inverse(patch_frames.widen_frame(frame)), np.mean(back, axis=0))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ml.manifolds.base import Manifold
 
-FAR = 1e3
+MAX_MEAN_SQUARE = 1e3
 """If the columns of U + xi have a larger mean squared length, its Gram matrix is too inaccurate in single precision."""
 
 
@@ -45,7 +45,7 @@ def _near(matrix: Tensor) -> Tensor:
     """
     gram = matrix.T @ matrix
     factor, failed = torch.linalg.cholesky_ex(gram)
-    if failed or float(gram.trace()) > FAR * len(gram):
+    if failed or float(gram.trace()) > MAX_MEAN_SQUARE * len(gram):
         return orthonormal(matrix)
     eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)

@@ -17,28 +17,28 @@ from ml.types import Ids
 class FitOptions:
     """How long a fit descends, whom it holds out, and how firmly it keeps to its start."""
 
-    steps: int = option(300, "batches at most, over all tasks", low=1, unit="steps")
+    steps: int = option(300, "largest number of batches, over all tasks", low=1, unit="steps")
     held_out: float = option(
         0.15,
-        "share of the first task's people kept out, by whom the best number of steps is chosen; if people are too few, "
-        "all steps are taken",
+        "share of the first task's people held out to choose the best number of steps; with too few people, all steps "
+        "are taken",
         low=0,
         high=1,
     )
     min_pairs: int = option(
-        10, "pairs of the same, and of not the same, of each task without which nothing is learned",
+        10, "smallest number of positive pairs, and of negative pairs, that a fit accepts for each task",
         low=0, unit="pairs", formerly="needed",
     )  # fmt: skip
     proximal_weight: float = option(
         0.0,
-        "pull towards the model that the fit starts from, times prior / n of n faces with another of the same",
+        "weight of the pull towards the model from which the fit starts, times prior / n for n matched faces",
         low=0,
         formerly="stay",
     )
     prior: float = option(
         300.0,
-        "labelled faces that weigh as much as what is believed without any: that the start is right, to which the fit "
-        "is pulled, and that a person varies as all faces do",
+        "number of labelled faces that weigh as much as two prior assumptions: that the start is right, and that a "
+        "person varies as all faces do",
         low=0,
         unit="faces",
     )

@@ -96,7 +96,7 @@ class WeightLearner:
         self.best = self.weights.w
 
     def step(self, step: int) -> float:
-        """Learn from one batch. See `Learner.step`; the loss is () or (fits,)."""
+        """Learn from one batch. See `BatchLearner.step`; the loss is () or (fits,)."""
         return self.weights.step(self.p, as_tensor(self.batches.draw(self.batch), self.p.device))
 
     def keep(self, improved: Tensor) -> None:
@@ -123,7 +123,7 @@ class LocalWeightLearner:
     steps: int
 
     def step(self, step: int) -> float:
-        """Learn from one batch. See `Learner.step`; the loss is () or (fits,)."""
+        """Learn from one batch. See `BatchLearner.step`; the loss is () or (fits,)."""
         pace = self.rate * len(self.local.scales) * (1 - (step - 1) / self.steps)
         return self.local.step(self.p, as_tensor(self.batches.draw(self.batch), self.p.device), pace)
 

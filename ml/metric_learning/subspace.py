@@ -9,7 +9,7 @@ from torch import Tensor
 from ml.metric_learning.principal_axes import compute_block_weights
 from ml.types import Ids
 
-SAMPLE = 3000
+SAMPLE_FACES = 3000
 """Faces from which the axes are computed."""
 StartMap = tuple[Tensor, Tensor]
 """A map to start from: its projection (m, D) and offset (m,), z = projection x - offset."""
@@ -47,7 +47,7 @@ def fit_subspace(
     faces: Ids,
     max_axes: int,
     seed: int,
-    sample: int = SAMPLE,
+    sample: int = SAMPLE_FACES,
     start: StartMap | None = None,
     widths: tuple[int, ...] = (),
 ) -> Subspace:
@@ -88,7 +88,7 @@ def fit_direction_subspace(
     start: a map whose directions are included
     """
     length = rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-    chosen = torch.from_numpy(np.random.default_rng((seed, 4)).permutation(faces)[:SAMPLE]).to(rows.device)
+    chosen = torch.from_numpy(np.random.default_rng((seed, 4)).permutation(faces)[:SAMPLE_FACES]).to(rows.device)
     directions = rows[chosen] / length[chosen]
     subspace = fit_subspace(directions, np.arange(len(directions)), max_axes, seed, start=start)
     origin = subspace.project(torch.zeros_like(rows[:1]))

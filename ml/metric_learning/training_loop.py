@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ml.embedders.base import Progress
 
-REPORTS = 100
+PROGRESS_REPORTS = 100
 """How often progress is reported in a fit, besides every evaluation."""
 
 
@@ -69,7 +69,7 @@ class TrainingLoop:
         score: returns the score of the current parameters, () or (fits,); None if nobody is held out
         """
         evaluate_every = max(1, self.steps // self.evaluations)
-        report_every = max(1, self.steps // REPORTS)
+        report_every = max(1, self.steps // PROGRESS_REPORTS)
         best = _Best(self.fits)
         loss: float | Tensor | None = None
         if score and self.evaluates_start:

@@ -6,19 +6,19 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.synthetic_faces.paint import EYES, mouth_corner
+from ml.synthetic_faces.paint import EYE_DISTANCE_SHARE, mouth_corner
 from ml.synthetic_faces.people import Person, Shot
 from ml.types import Image, Points
 
 Grid = NDArray[np.float32]
-NEAR = 0.8
+PIVOT_HEIGHT = 0.8
 """Points of the relief at this height do not move when the head turns."""
 
 
 @lru_cache(4)
 def _axis(size: int) -> Grid:
     """Return the (size,) positions of the pixels of a row or column, in eye distances."""
-    return ((np.arange(size) - (size - 1) / 2) / (EYES * size)).astype(np.float32)
+    return ((np.arange(size) - (size - 1) / 2) / (EYE_DISTANCE_SHARE * size)).astype(np.float32)
 
 
 def _hill(size: int, u: float, v: float, wide: float, high: float, rise: float) -> Grid:
@@ -50,8 +50,8 @@ def relief(who: Person, how: Shot, size: int) -> Grid:
 def light(z: Grid, who: Person, how: Shot) -> Grid:
     """Compute the brightness of each point, (size, size), from a lamp, ambient light (Lambert) and skin texture."""
     size = len(z)
-    du = cv2.Sobel(z, cv2.CV_32F, 1, 0, scale=EYES * size / 8)
-    dv = cv2.Sobel(z, cv2.CV_32F, 0, 1, scale=EYES * size / 8)
+    du = cv2.Sobel(z, cv2.CV_32F, 1, 0, scale=EYE_DISTANCE_SHARE * size / 8)
+    dv = cv2.Sobel(z, cv2.CV_32F, 0, 1, scale=EYE_DISTANCE_SHARE * size / 8)
     x, y, forward = (np.array([*how.light, 1.0]) / np.linalg.norm([*how.light, 1.0])).astype(np.float32)
     lit = (forward - x * du - y * dv) / np.sqrt(1 + du * du + dv * dv)
     rng = np.random.default_rng([25, who.seed])
@@ -67,7 +67,7 @@ def photo(colours: Image, bright: Grid, z: Grid, who: Person, how: Shot) -> tupl
     Returns the photo, (size, size, 3), and its (5, 2) landmarks.
     """
     size = len(z)
-    scale, half = EYES * size, (size - 1) / 2
+    scale, half = EYE_DISTANCE_SHARE * size, (size - 1) / 2
     spin = np.exp(1j * np.radians(how.roll)) * how.zoom
     linear = np.array([[spin.real, -spin.imag], [spin.imag, spin.real]])
     turn = np.sin(np.radians([how.yaw, how.pitch]))
@@ -77,7 +77,7 @@ def photo(colours: Image, bright: Grid, z: Grid, who: Person, how: Shot) -> tupl
     picture = _develop(np.asarray(seen, np.float32), np.asarray(shade, np.float32), who, how)
     flat = _five(who, how)
     at = np.clip(np.round(flat * scale + half), 0, size - 1).astype(int)
-    near = flat + (z[at[:, 1], at[:, 0]] - NEAR)[:, None] * turn
+    near = flat + (z[at[:, 1], at[:, 0]] - PIVOT_HEIGHT)[:, None] * turn
     return picture, np.asarray((near @ linear.T + how.shift) * scale + half, np.float32)
 
 
@@ -89,13 +89,15 @@ def _five(who: Person, how: Shot) -> NDArray[np.float64]:
 def _whence(z: Grid, linear: NDArray[np.float64], turn: NDArray[np.float64], how: Shot) -> tuple[Grid, Grid]:
     """Return the position in the frontal picture of each pixel of the photo. Points near the camera move more."""
     size = len(z)
-    scale, half = np.float32(EYES * size), np.float32((size - 1) / 2)
+    scale, half = np.float32(EYE_DISTANCE_SHARE * size), np.float32((size - 1) / 2)
     back = np.linalg.inv(linear).astype(np.float32)
     grid = np.arange(size, dtype=np.float32) - half
     u, v = grid[None] - np.float32(how.shift[0]) * scale, grid[:, None] - np.float32(how.shift[1]) * scale
     x, y = back[0, 0] * u + back[0, 1] * v + half, back[1, 0] * u + back[1, 1] * v + half
-    depth = cv2.remap(cv2.blur(z, (5, 5)), x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE) - np.float32(NEAR)
-    side, down = (turn * EYES * size).astype(np.float32)
+    depth = cv2.remap(cv2.blur(z, (5, 5)), x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE) - np.float32(
+        PIVOT_HEIGHT
+    )
+    side, down = (turn * EYE_DISTANCE_SHARE * size).astype(np.float32)
     return x - side * depth, y - down * depth
 
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from ml.synthetic_faces.people import Person, Shot
 from ml.types import Image
 
-EYES = 0.18
+EYE_DISTANCE_SHARE = 0.18
 """Distance between the eyes, as a share of the side of the photo."""
-TURN = np.linspace(0, 2 * np.pi, 40, endpoint=False)
-CIRCLE: NDArray[np.float64] = np.column_stack([np.cos(TURN), np.sin(TURN)])
+CIRCLE_ANGLES = np.linspace(0, 2 * np.pi, 40, endpoint=False)
+CIRCLE: NDArray[np.float64] = np.column_stack([np.cos(CIRCLE_ANGLES), np.sin(CIRCLE_ANGLES)])
 
 
 class Brush:
@@ -24,7 +24,9 @@ class Brush:
 
     def _at(self, points: Any) -> NDArray[np.int32]:
         """Convert (n, 2) points to OpenCV's fixed-point coordinates, in sixteenths of a pixel."""
-        return np.round((np.asarray(points) * EYES * self.size + (self.size - 1) / 2) * 16).astype(np.int32)
+        return np.round((np.asarray(points) * EYE_DISTANCE_SHARE * self.size + (self.size - 1) / 2) * 16).astype(
+            np.int32
+        )
 
     def area(self, points: Any, colour: Sequence[float]) -> None:
         """Fill a polygon of (n, 2) points."""
@@ -32,7 +34,7 @@ class Brush:
 
     def line(self, points: Any, colour: Sequence[float], wide: float) -> None:
         """Draw a line through (n, 2) points."""
-        thick = max(1, round(wide * EYES * self.size))
+        thick = max(1, round(wide * EYE_DISTANCE_SHARE * self.size))
         cv2.polylines(self.sheet, [self._at(points)], False, tuple(map(float, colour)), thick, cv2.LINE_AA, 4)
 
     def oval(self, u: float, v: float, wide: float, high: float, colour: Sequence[float], slant: float = 0.0) -> None:

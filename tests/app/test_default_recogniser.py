@@ -63,7 +63,7 @@ def test_without_its_weights_lbp_serves_and_says_what_to_do(not_installed: None)
 
 
 def test_a_damaged_file_is_told_like_a_missing_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = tmp_path / dlib_resnet.FILE
+    broken = tmp_path / dlib_resnet.WEIGHTS_FILE_NAME
     broken.write_bytes(b"half of it")
     monkeypatch.setattr(dlib_resnet, "find_weights", lambda: broken)
     notice = choose("auto").notice

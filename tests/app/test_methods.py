@@ -107,7 +107,7 @@ def test_a_descriptor_whose_weights_are_missing_says_what_installs_them(
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
     missing = by_name(listed(service)["descriptors"])["dlib_resnet"]
     assert (missing["installed"], missing["dim"]) == (False, 128)
-    assert dlib_resnet.INSTALL in missing["install"]
+    assert dlib_resnet.INSTALL_COMMAND in missing["install"]
 
 
 def test_the_operators_page_repeats_no_name_of_a_method_or_descriptor(service: Service) -> None:

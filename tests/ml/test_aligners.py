@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from skimage.data import astronaut
 
-from ml.aligners.similarity import SIZES, TEMPLATES, Similarity
+from ml.aligners.similarity import CROP_SIZES_PIXELS, TEMPLATES, Similarity
 from ml.descriptors.base import CROP_SHAPES
 from ml.geometry import inverse, moved, scaled, similarity, warp
 from ml.synthetic_faces import person, photograph
@@ -58,7 +58,7 @@ def test_crops_have_the_shapes_that_descriptors_take(kind: CropKind) -> None:
     crop = Similarity().crops(*photograph(person(0), 0))[kind]
     assert crop.shape == CROP_SHAPES[kind]
     assert crop.dtype == np.uint8
-    assert SIZES[kind] == CROP_SHAPES[kind][1::-1]
+    assert CROP_SIZES_PIXELS[kind] == CROP_SHAPES[kind][1::-1]
 
 
 @pytest.mark.parametrize("kind", ["grey", "colour"])

@@ -46,7 +46,7 @@ def by_dlib(weights: Path, chips: Crops) -> np.ndarray:
 
 def ours(chips: Crops) -> np.ndarray:
     """Before the rows are brought to unit length."""
-    rows: np.ndarray = DlibResnet()._run.run(None, {dlib_resnet.INPUT: chips})[0]
+    rows: np.ndarray = DlibResnet()._run.run(None, {dlib_resnet.INPUT_NAME: chips})[0]
     return rows
 
 

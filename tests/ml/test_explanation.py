@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ml.aligners.similarity import Similarity
-from ml.descriptors.lbp import BINS, Lbp
+from ml.descriptors.lbp import UNIFORM_BINS, Lbp
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.embedders.clml import Clml
 from ml.embedders.cosine import Cosine
@@ -151,7 +151,7 @@ def test_a_cell_of_lbp_is_the_cell_of_the_crop(cell: int) -> None:
     near = np.zeros_like(part.cells, bool)
     near[row - 1 : row + 2, max(0, column - 1) : column + 2] = True
     assert (part.cells[~near] == 0).all()
-    by_bin = ((rows[0] - rows[1]).reshape(BINS, 170 // cell, 100 // cell).astype(float) ** 2).sum(0)
+    by_bin = ((rows[0] - rows[1]).reshape(UNIFORM_BINS, 170 // cell, 100 // cell).astype(float) ** 2).sum(0)
     np.testing.assert_allclose(part.cells, by_bin, rtol=1e-6)
 
 

@@ -12,7 +12,7 @@ from ml.detectors.hog import Hog
 from ml.detectors.yunet import Yunet
 from ml.errors import Unavailable
 from ml.geometry import moved, similarity
-from ml.landmarks.base import MIRRORED
+from ml.landmarks.base import MIRRORED_ORDER
 from ml.landmarks.common.patch_frames import TEMPLATE, WIDE_PATCH_PIXELS, WIDE_TEMPLATE
 from ml.landmarks.median import Median
 from ml.landmarks.regressor import Regressor
@@ -50,7 +50,7 @@ def test_the_points_of_drawn_people_are_found() -> None:
 def test_the_mirrored_photo_has_the_mirrored_points() -> None:
     photo = astronaut()
     flipped = located(np.ascontiguousarray(photo[:, ::-1]))
-    back = np.column_stack([photo.shape[1] - 1 - flipped[:, 0], flipped[:, 1]])[MIRRORED]
+    back = np.column_stack([photo.shape[1] - 1 - flipped[:, 0], flipped[:, 1]])[MIRRORED_ORDER]
     assert off(back, located(photo)) < 0.05
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ml.descriptors.lbp import BIN_OF, Lbp
+from ml.descriptors.lbp import BIN_OF_PATTERN, Lbp
 from ml.errors import WrongShape
 from ml.types import Crops
 
@@ -60,7 +60,7 @@ def test_cells_that_do_not_divide_the_picture_equal_the_loop_too(cell: int) -> N
 
 
 def test_the_table_has_each_uniform_bin_once_and_the_rest_in_57() -> None:
-    counts = np.bincount(BIN_OF, minlength=58)
+    counts = np.bincount(BIN_OF_PATTERN, minlength=58)
     assert counts[:56].tolist() == [1] * 56
     assert (counts[56], counts[57]) == (2, 198)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ml.aligners.similarity import TEMPLATES, Similarity
-from ml.quality import HEAD, QualityThresholds, assess, pose
+from ml.quality import HEAD_POINTS, QualityThresholds, assess, pose
 from ml.synthetic_faces import person, photograph
 from ml.types import Points
 
@@ -21,7 +21,7 @@ def seen(yaw: float, pitch: float, roll: float = 0.0, scale: float = 40.0) -> Po
     about_y = np.array([[np.cos(a), 0, -np.sin(a)], [0, 1, 0], [np.sin(a), 0, np.cos(a)]])
     about_x = np.array([[1, 0, 0], [0, np.cos(b), -np.sin(b)], [0, np.sin(b), np.cos(b)]])
     about_z = np.array([[np.cos(c), -np.sin(c), 0], [np.sin(c), np.cos(c), 0], [0, 0, 1]])
-    return (HEAD @ (about_z @ about_x @ about_y).T)[:, :2].astype(np.float32) * scale + 200
+    return (HEAD_POINTS @ (about_z @ about_x @ about_y).T)[:, :2].astype(np.float32) * scale + 200
 
 
 def test_a_plain_face_has_no_fault() -> None:

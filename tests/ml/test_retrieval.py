@@ -14,7 +14,7 @@ from ml.evaluation.intervals import bootstrap_mean, over_draws, paired_differenc
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol, summarise
 from ml.evaluation.retrieval import (
-    SORT_FROM,
+    MIN_RELEVANT_TO_SORT,
     Faces,
     Ranked,
     average_precision,
@@ -97,7 +97,7 @@ def test_an_inner_product_ranks_the_largest_first() -> None:
     assert ranked.mate[0] == -3
 
 
-@pytest.mark.parametrize("relevant", [SORT_FROM - 1, SORT_FROM + 1])
+@pytest.mark.parametrize("relevant", [MIN_RELEVANT_TO_SORT - 1, MIN_RELEVANT_TO_SORT + 1])
 def test_counting_and_sorting_give_the_same_ranks(relevant: int) -> None:
     draw = np.random.default_rng(relevant)
     line = draw.integers(0, 50, 500).astype(np.float32)

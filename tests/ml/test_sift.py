@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ml.descriptors.sift import BLUR, POINTS, SCALES, Sift
+from ml.descriptors.sift import BLUR_SD_PIXELS, POINTS, SCALES, Sift
 from ml.types import Crops
 
 Floats = NDArray[np.float64]
@@ -57,7 +57,7 @@ def test_it_equals_a_loop_over_pixels(seed: int) -> None:
     crop = a_face(seed)
     found = Sift().describe(crop[None]).reshape(3, 9, 128)
     for k, scale in enumerate(SCALES):
-        image = blurred(smaller(crop, scale), float(BLUR))
+        image = blurred(smaller(crop, scale), float(BLUR_SD_PIXELS))
         for p, (x, y) in enumerate(POINTS):
             at = (x + 0.5) / scale - 0.5, (y + 0.5) / scale - 0.5
             wanted = slow_sift(image, *at, (170 // scale, 100 // scale))

@@ -14,7 +14,7 @@ from ml.evaluation.clustering import measure_cluster_nmi
 from ml.evaluation.curves import distractor_curve, speed_accuracy
 from ml.evaluation.open_set import OpenSetOutcomes, search_open_set, summarise_open_set
 from ml.evaluation.protocols import Protocol
-from ml.evaluation.report import CALLS, FPIRS, rank_protocol, summarise
+from ml.evaluation.report import CALL_RANKS, FPIRS, rank_protocol, summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import det, misses_at_fpir
 from workers.evaluating.dataset import EvaluationSet
@@ -91,7 +91,7 @@ def _summarise_draw(protocol: Protocol, ranked: Ranked) -> dict[str, Any]:
         "missing": len(protocol.missing),
         "missing_queries": list(protocol.missing[:MAX_MISSING_SHOWN]),
         "map": float(np.nanmean(average_precisions(ranked))),
-        **{f"1-call@{k}": float(np.nanmean(n_call(ranked, k))) for k in CALLS},
+        **{f"1-call@{k}": float(np.nanmean(n_call(ranked, k))) for k in CALL_RANKS},
         **{name: float(np.nanmean(missed)) for name, missed in misses.items()},
         "eer": det(ranked.genuine, ranked.impostor).eer if len(ranked.genuine) and len(ranked.impostor) else math.nan,
     }

@@ -1,4 +1,4 @@
-"""Histograms of a picture's codes over square cells: what the kinds of local binary pattern share."""
+"""Histograms of pixel codes over square cells, which the descriptors of local binary patterns share."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -16,14 +16,14 @@ from ml.types import CropKind, Crops, Ids, Rows
 
 HEIGHT, WIDTH = CROP_SHAPES["grey"]
 CELL_HELP = "side of a cell"
-MARGIN_HELP = "cells left out on each side of the crop; 1 leaves out most of what is behind the face"
-MAX_MARGIN = 24
+MARGIN_HELP = "cells left out on each side of the crop; 1 leaves out most of the background"
+MAX_MARGIN_CELLS = 24
 Codes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Cells of `cell` pixels a side over a picture; pixels nearer to its edge than `border` have no code."""
+    """Square cells over a picture. cell: side in pixels; pixels nearer to the edge than `border` have no code"""
 
     height: int
     width: int
@@ -39,7 +39,10 @@ class CellGrid:
         return self.width // self.cell
 
     def histograms(self, pictures: Iterable[Codes], bins: int) -> Iterator[Rows]:
-        """(rows * columns, bins) for each picture, a cell's summing to 1; a picture: (height * width,) codes."""
+        """Yield the histograms of each picture, (rows * columns, bins); the bins of a cell sum to 1.
+
+        pictures: (height * width,) codes each
+        """
         cells, weights = self._shares
         first, flat = cells * bins, weights.ravel()
         where = np.empty_like(first)
@@ -50,9 +53,9 @@ class CellGrid:
 
     @cached_property
     def _shares(self) -> tuple[Ids, NDArray[np.float64]]:
-        """The four cells that each pixel is shared by and how much it counts in each: (4, pixels) twice.
+        """The four cells that share each pixel, and its weight in each: (4, pixels) twice.
 
-        What a cell collects over all bins does not depend on the picture, so the L1 norm is divided out here.
+        The sum of a cell over all bins does not depend on the picture, so the weights are divided by it here.
         """
         rows, by_row = self._axis(self.height)
         columns, by_column = self._axis(self.width)
@@ -62,9 +65,9 @@ class CellGrid:
         return cells.reshape(4, -1), weights.reshape(4, -1)
 
     def _axis(self, pixels: int) -> tuple[Ids, NDArray[np.float64]]:
-        """For each pixel of an axis the two cells it is shared by and its weight in each: (2, pixels) twice.
+        """Return the two cells that share each pixel of an axis, and its weight in each: (2, pixels) twice.
 
-        The weight is 0 for a pixel of the border and for a cell that is not there.
+        The weight is 0 for a pixel of the border and for a cell outside the picture.
         """
         at = (np.arange(pixels) + 0.5) / self.cell - 0.5
         first = np.floor(at).astype(np.int64)
@@ -76,14 +79,14 @@ class CellGrid:
 
 @dataclass(frozen=True)
 class Celled(Descriptor):
-    """Codes of pixels, counted by cell.
+    """A descriptor that counts the codes of pixels in each cell.
 
-    A cell is at least so large that each has a pixel with a code. What `margin` leaves is described as if nothing were
-    around it. The bin is the slowest axis of a row, then the cell's row, then its column.
+    Cells must be so large that each has a pixel with a code. Pixels in the margin have no influence.
+    The bin is the slowest axis of a row, then the cell's row, then its column. Raises WrongShape.
     """
 
     cell: int = option(10, CELL_HELP, low=2, high=WIDTH, unit="pixels")
-    margin: int = option(0, MARGIN_HELP, low=0, high=MAX_MARGIN, unit="cells")
+    margin: int = option(0, MARGIN_HELP, low=0, high=MAX_MARGIN_CELLS, unit="cells")
     crop: ClassVar[CropKind] = "grey"
 
     def __post_init__(self) -> None:
@@ -97,20 +100,20 @@ class Celled(Descriptor):
     @property
     @abstractmethod
     def bins(self) -> int:
-        """How many codes there are."""
+        """The number of codes."""
 
     @property
     @abstractmethod
     def _border(self) -> int:
-        """How far from a pixel its code looks."""
+        """The distance in pixels from which neighbours determine a code."""
 
     @abstractmethod
     def _codes(self, picture: Crops) -> Codes:
-        """(height * width,) of a contiguous (height, width); anything in the border."""
+        """Return the codes (height * width,) of a picture (height, width); those of the border are ignored."""
 
     @abstractmethod
     def _normed(self, histograms: Rows) -> Rows:
-        """(cells, bins) of cells that sum to 1."""
+        """Normalise (cells, bins) histograms, each of which sums to 1."""
 
     @cached_property
     def grid(self) -> CellGrid:
@@ -138,6 +141,6 @@ class Celled(Descriptor):
 
 
 def ring(radius: float, points: int) -> list[tuple[int, int]]:
-    """(dy, dx) of points evenly round a circle, from the right and clockwise, each at the nearest pixel."""
+    """Return (dy, dx) of points evenly spaced on a circle, clockwise from the right, at the nearest pixels."""
     turns = 2 * np.pi * np.arange(points) / points
     return [(round(radius * float(np.sin(t))), round(radius * float(np.cos(t)))) for t in turns]

@@ -10,18 +10,18 @@ from ml.descriptors.base import CROP_SHAPES
 from ml.errors import Unavailable
 
 HEIGHT, WIDTH = CROP_SHAPES["grey"]
-CELL, CELLS, ANGLES = 6, 4, 8
-PATCH = CELL * CELLS
-NUMBERS = CELLS * CELLS * ANGLES
-CLAMP = 0.2
-TINY = 1e-6
+CELL_PIXELS, CELLS_PER_AXIS, DIRECTIONS = 6, 4, 8
+PATCH_PIXELS = CELL_PIXELS * CELLS_PER_AXIS
+NUMBERS_PER_PATCH = CELLS_PER_AXIS * CELLS_PER_AXIS * DIRECTIONS
+MAX_COMPONENT = 0.2
+MIN_NORM = 1e-6
 
 
 def device_of(name: str) -> torch.device:
     """Return the device of this name; "auto" is the GPU if there is one. Raises Unavailable."""
     seen = torch.cuda.is_available()
     if name == "cuda" and not seen:
-        raise Unavailable("torch sees no GPU; install a build of torch with CUDA, or use device auto or cpu")
+        raise Unavailable("torch finds no GPU; install a build of torch with CUDA, or set device to auto or cpu")
     return torch.device(("cuda" if seen else "cpu") if name == "auto" else name)
 
 
@@ -63,11 +63,11 @@ class DenseSift:
             put(_four(WIDTH, weight**2, stride).T),
         )
         self._weight = put(torch.outer(weight, weight).sqrt()[:, :, None, None])
-        self._orientations = put(torch.arange(ANGLES)[:, None, None])
+        self._orientations = put(torch.arange(DIRECTIONS)[:, None, None])
 
     def centres(self) -> Tensor:
         """Return (T, 2): x, y of the centre of each patch, as a share of the crop's width and height, minus 0.5."""
-        y, x = (torch.arange(0, side - PATCH + 1, self.stride) + PATCH / 2 for side in (HEIGHT, WIDTH))
+        y, x = (torch.arange(0, side - PATCH_PIXELS + 1, self.stride) + PATCH_PIXELS / 2 for side in (HEIGHT, WIDTH))
         return torch.stack(torch.meshgrid(x / WIDTH - 0.5, y / HEIGHT - 0.5, indexing="xy"), -1).flatten(0, 1)
 
     def patches(self, crops: Tensor) -> Patches:
@@ -77,29 +77,33 @@ class DenseSift:
         """
         cells = self._down @ (self._oriented(crops) @ self._across)
         energy = self._mass_down @ (cells.square().sum(1) @ self._mass_across)
-        limit = (CLAMP * energy.clamp_min_(0).sqrt_()).sqrt_()
-        across = cells.sqrt_().unfold(2, HEIGHT - PATCH + 1, CELL).unfold(3, WIDTH - PATCH + 1, CELL)
+        limit = (MAX_COMPONENT * energy.clamp_min_(0).sqrt_()).sqrt_()
+        across = (
+            cells.sqrt_()
+            .unfold(2, HEIGHT - PATCH_PIXELS + 1, CELL_PIXELS)
+            .unfold(3, WIDTH - PATCH_PIXELS + 1, CELL_PIXELS)
+        )
         shared = across[..., :: self.stride, :: self.stride]
         rooted = torch.empty(shared.shape, device=shared.device, dtype=shared.dtype)
         torch.mul(shared, self._weight, out=rooted)
         torch.minimum(rooted, limit[:, None, None, None], out=rooted)
-        rooted = rooted.view(len(crops), NUMBERS, -1)
-        return Patches(rooted, rooted.square().sum(1).sqrt_().clamp_min_(TINY))
+        rooted = rooted.view(len(crops), NUMBERS_PER_PATCH, -1)
+        return Patches(rooted, rooted.square().sum(1).sqrt_().clamp_min_(MIN_NORM))
 
     def _oriented(self, crops: Tensor) -> Tensor:
         """Return the length of each gradient, shared by the two nearest orientations: (B, 8, 170, 100)."""
         by_y, by_x = torch.gradient(crops.to(self._weight.dtype), dim=(1, 2))
-        turned = torch.atan2(by_y, by_x)[:, None] * (ANGLES / (2 * pi))
+        turned = torch.atan2(by_y, by_x)[:, None] * (DIRECTIONS / (2 * pi))
         difference = (turned - self._orientations).abs_()
-        difference = torch.minimum(difference, (ANGLES - difference).abs_())
+        difference = torch.minimum(difference, (DIRECTIONS - difference).abs_())
         return (1 - difference).clamp_min_(0) * torch.hypot(by_x, by_y)[:, None]
 
 
 def _triangles(side: int) -> Tensor:
     """Return (positions, side): the weight of each pixel of an axis in a cell centred at 3, 4, ..."""
-    centres = torch.arange(CELL // 2, side - CELL // 2 + 1)
-    pixels = (centres[:, None] + torch.arange(1 - CELL, CELL)).clamp(0, side - 1)
-    shares = 1 - torch.arange(1 - CELL, CELL).abs() / CELL
+    centres = torch.arange(CELL_PIXELS // 2, side - CELL_PIXELS // 2 + 1)
+    pixels = (centres[:, None] + torch.arange(1 - CELL_PIXELS, CELL_PIXELS)).clamp(0, side - 1)
+    shares = 1 - torch.arange(1 - CELL_PIXELS, CELL_PIXELS).abs() / CELL_PIXELS
     return torch.zeros(len(centres), side, dtype=torch.float64).scatter_add_(
         1, pixels, shares.double().expand(len(centres), -1)
     )
@@ -107,14 +111,17 @@ def _triangles(side: int) -> Tensor:
 
 def _four(side: int, weight: Tensor, stride: int) -> Tensor:
     """Return (patches, positions): a matrix that computes the weighted sum over the four cells of a patch."""
-    first = torch.arange(0, side - PATCH + 1, stride)
-    sums = torch.zeros(len(first), side - CELL + 1, dtype=torch.float64)
-    for cell in range(CELLS):
-        sums[torch.arange(len(first)), first + cell * CELL] = weight[cell]
+    first = torch.arange(0, side - PATCH_PIXELS + 1, stride)
+    sums = torch.zeros(len(first), side - CELL_PIXELS + 1, dtype=torch.float64)
+    for cell in range(CELLS_PER_AXIS):
+        sums[torch.arange(len(first)), first + cell * CELL_PIXELS] = weight[cell]
     return sums
 
 
 def _window() -> Tensor:
     """Return (4,): the mean of the Gaussian window over each cell of an axis."""
-    away = torch.arange(1 - CELL, CELL) - CELL * (torch.arange(CELLS, dtype=torch.float64) - (CELLS - 1) / 2)[:, None]
-    return torch.exp(-0.5 * (away / (2 * CELL)) ** 2).mean(1)
+    away = (
+        torch.arange(1 - CELL_PIXELS, CELL_PIXELS)
+        - CELL_PIXELS * (torch.arange(CELLS_PER_AXIS, dtype=torch.float64) - (CELLS_PER_AXIS - 1) / 2)[:, None]
+    )
+    return torch.exp(-0.5 * (away / (2 * CELL_PIXELS)) ** 2).mean(1)

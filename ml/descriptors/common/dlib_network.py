@@ -20,8 +20,8 @@ from ml.descriptors.common.onnx_writer import UINT8, Graph
 from ml.errors import Corrupt
 
 PIXEL_SCALE = 256.0
-INPUT = "pictures"
-RGB = 3
+INPUT_NAME = "pictures"
+RGB_CHANNELS = 3
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class _Builder:
         height, width = network.size
         self.network = network
         self.graph = Graph()
-        pixels = self.graph.node("Cast", [INPUT], to=1)
+        pixels = self.graph.node("Cast", [INPUT_NAME], to=1)
         planes = self.graph.node("Transpose", [pixels], perm=(0, 3, 1, 2))
-        self.signal = _Signal(planes, (RGB, height, width))
+        self.signal = _Signal(planes, (RGB_CHANNELS, height, width))
         self.shortcut: _Signal | None = None
         self.summed = False
 
@@ -86,7 +86,7 @@ class _Builder:
         row = self.graph.node("Flatten", [mean], axis=1)
         output = self.graph.node("MatMul", [row, self.graph.constant(last.weights)])
         height, wide = self.network.size
-        return self.graph.model(INPUT, UINT8, ("n", height, wide, RGB), output, ("n", out))
+        return self.graph.model(INPUT_NAME, UINT8, ("n", height, wide, RGB_CHANNELS), output, ("n", out))
 
     def _convolve(self, layer: DlibLayer, affine: DlibLayer) -> None:
         filters, bias = self._fold(layer, affine)

@@ -13,8 +13,8 @@ from ml.errors import Corrupt
 Weights = NDArray[np.float32]
 
 TENSOR_VERSION = 2
-NEGATIVE = 0x80
-SIZE_BITS = 0x0F
+SIGN_BIT = 0x80
+SIZE_MASK = 0x0F
 MAX_INTEGER_BYTES = 8
 FLAGS_PER_LAYER, TENSORS_PER_LAYER = 3, 3
 ADDITION, RELU, MAX_POOL, MEAN_POOL = "add_prev_", "relu_", "max_pool_2", "avg_pool_2"
@@ -35,11 +35,11 @@ class DlibReader:
     def read_integer(self) -> int:
         """Read an integer: a byte with size (low four bits) and sign (0x80), then that many bytes, little-endian."""
         head = self._take(1)[0]
-        size = head & SIZE_BITS
+        size = head & SIZE_MASK
         if not 0 < size <= MAX_INTEGER_BYTES:
             raise Corrupt(f"dlib weights: no integer at byte {self._at - 1}")
         value = int.from_bytes(self._take(size), "little")
-        return -value if head & NEGATIVE else value
+        return -value if head & SIGN_BIT else value
 
     def read_integers(self, count: int) -> tuple[int, ...]:
         """Read `count` integers."""
@@ -119,7 +119,7 @@ class DlibNetwork:
     layers: tuple[DlibLayer, ...]
 
 
-INPUT = "input_rgb_image_sized"
+INPUT_TYPE_NAME = "input_rgb_image_sized"
 
 
 def read_network(data: bytes) -> DlibNetwork:
@@ -127,7 +127,7 @@ def read_network(data: bytes) -> DlibNetwork:
     reader = DlibReader(data)
     if reader.read_integer() != 1 or reader.read_text() != "loss_metric_2":
         raise Corrupt("dlib weights: this is not a network trained with loss_metric")
-    reader.skip_to(b"\x01" + bytes([len(INPUT)]) + INPUT.encode())
+    reader.skip_to(b"\x01" + bytes([len(INPUT_TYPE_NAME)]) + INPUT_TYPE_NAME.encode())
     reader.read_text()
     red, green, blue = (reader.read_float() for _ in range(3))
     height, width = reader.read_integers(2)

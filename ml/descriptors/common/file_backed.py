@@ -1,4 +1,4 @@
-"""Which descriptors run a model file of the operator's, by what their classes declare."""
+"""Find the descriptors that run a model file of the operator; their classes declare its manifest."""
 
 import json
 from dataclasses import MISSING, fields
@@ -18,12 +18,12 @@ def manifest_types() -> dict[str, type[DescriptorManifest]]:
 
 
 def find_descriptor(manifest: Path) -> str:
-    """Return the name of the descriptor whose manifest has the fields of this file, or is nearest to having them.
+    """Return the name of the descriptor whose manifest agrees best with the fields of this file.
 
     Raises Unavailable if there is no such file, Corrupt if it cannot be read or holds no JSON object.
     """
     if not manifest.is_file():
-        raise Unavailable(f"no manifest at {manifest}; docs/use/recognisers.md says how one is written")
+        raise Unavailable(f"no manifest at {manifest}; docs/use/recognisers.md describes how to write one")
     try:
         present = json.loads(manifest.read_bytes()).keys()
     except (OSError, ValueError, AttributeError) as error:
@@ -39,5 +39,5 @@ def find_descriptor(manifest: Path) -> str:
 
 
 def read_manifest(path: Path) -> DescriptorManifest:
-    """Read a manifest as the descriptor that it is for does. Raises Unavailable, Corrupt."""
+    """Read a manifest, as the descriptor to which it belongs does. Raises Unavailable, Corrupt."""
     return manifest_types()[find_descriptor(path)].read(path)

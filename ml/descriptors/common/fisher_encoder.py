@@ -9,8 +9,8 @@ from ml.descriptors.common.dense_sift import DenseSift, device_of
 from ml.descriptors.common.vocabulary import POSITION_DIM, Vocabulary
 from ml.types import Crops, Rows
 
-TINY = 1e-12
-BATCH = {"cpu": 1, "cuda": 64}
+MIN_NORM = 1e-12
+FACES_PER_BATCH = {"cpu": 1, "cuda": 64}
 """Faces in a batch; the intermediate results of a face take 30 MB."""
 
 
@@ -32,7 +32,7 @@ class Encoder:
 
     def describe(self, crops: Crops) -> Rows:
         """Describe (N, 170, 100) uint8 crops: (N, 2 k (d + 2)) float32."""
-        size = BATCH[self.device.type]
+        size = FACES_PER_BATCH[self.device.type]
         batches = (torch.from_numpy(np.array(crops[at : at + size])) for at in range(0, len(crops), size))
         return np.concatenate([self.rows(batch.to(self.device)).cpu().numpy() for batch in batches])
 
@@ -40,7 +40,7 @@ class Encoder:
         """Describe a batch of crops (B, 170, 100): signed roots of Fisher vectors, (B, 2 k (d + 2)), of L2 norm 1."""
         raw = self.fisher_vectors(self.lifted(crops))
         roots = raw.abs().sqrt_().copysign(raw)
-        return roots.div_(torch.linalg.vector_norm(roots, dim=1, keepdim=True).clamp_min(TINY))
+        return roots.div_(torch.linalg.vector_norm(roots, dim=1, keepdim=True).clamp_min(MIN_NORM))
 
     def lifted(self, crops: Tensor) -> Tensor:
         """Return the mixture's input for each patch and its squares, (B, T, 2 (d + 2)). crops: (B, height, width)"""

@@ -35,7 +35,7 @@ class DescriptorManifest:
     def read(cls, path: Path) -> Self:
         """Read a manifest. Raises Unavailable if the file is missing, Corrupt if it is not a valid manifest."""
         if not path.is_file():
-            raise Unavailable(f"no {cls.kind} manifest at {path}; {cls.page} says how one is written")
+            raise Unavailable(f"no {cls.kind} manifest at {path}; {cls.page} describes how to write one")
         try:
             content: dict[str, Any] = json.loads(path.read_bytes())
             unknown = content.keys() - {field.name for field in fields(cls)}
@@ -63,11 +63,11 @@ class DescriptorManifest:
             raise Unavailable(f"the {self.kind} model {self.file} is not beside its manifest {beside.name}")
         digest = hash_file(path) if check else self.sha256.lower()
         if digest != self.sha256.lower():
-            raise Corrupt(f"the {self.kind} model {self.file} has SHA-256 {digest}, its manifest says {self.sha256}")
+            raise Corrupt(f"the {self.kind} model {self.file} has SHA-256 {digest}, its manifest states {self.sha256}")
         return path
 
     def _checked(self) -> Self:
-        """Raises ValueError, TypeError."""
+        """Return the manifest if its values are valid. Raises ValueError, TypeError."""
         if not all(isinstance(text, str) for text in (self.file, self.sha256, self.licence)):
             raise ValueError("file, sha256 and licence must be texts")
         if type(self.dim) is not int or not 0 < self.dim <= MAX_DIM:

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from ml.types import Crops
 
-LUMA = (0.299, 0.587, 0.114)
-CASIA_PAIRS = ((32, 64), (64, 128), (96, 192), (128, 256), (160, 320))
+LUMA_WEIGHTS = (0.299, 0.587, 0.114)
+CASIA_CHANNELS = ((32, 64), (64, 128), (96, 192), (128, 256), (160, 320))
 """Output channels of conv11 and conv12, conv21 and conv22, ... (Yi et al. 2014, Table 1)."""
 LIGHT_STAGES = ((2, 64, 1, 1), (2, 96, 4, 2), (2, 128, 2, 2))
 """(expansion, channels, blocks, stride of the first block), as in Table 1 of Chen et al. 2018."""
@@ -29,7 +29,7 @@ class Casia(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         wide = 1
-        for at, pair in enumerate(CASIA_PAIRS):
+        for at, pair in enumerate(CASIA_CHANNELS):
             layers += [nn.MaxPool2d(2, ceil_mode=True)] * (at > 0)
             for to in pair:
                 layers += [*_conv(wide, to, 3), _relu()]
@@ -37,7 +37,7 @@ class Casia(nn.Module):
         self.layers = nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
     def forward(self, faces: Tensor) -> Tensor:
-        luma = faces.new_tensor(LUMA).reshape(1, 3, 1, 1)
+        luma = faces.new_tensor(LUMA_WEIGHTS).reshape(1, 3, 1, 1)
         return self.layers((faces * luma).sum(1, keepdim=True))  # type: ignore[no-any-return]
 
 

@@ -23,7 +23,7 @@ __all__ = [
 
 DEFAULT_SIZE_PIXELS = (112, 112)
 MIN_DIM, MAX_DIM = 2, 4096
-FLOAT = "tensor(float)"
+FLOAT_TYPE = "tensor(float)"
 CHANNELS = 3
 AXES: dict[Layout, tuple[int, int, int]] = {"nchw": (1, 2, 3), "nhwc": (3, 1, 2)}
 """Positions of channels, height and width in the shape of the input."""
@@ -96,7 +96,7 @@ def _read_input_shape(session: Any, name: str) -> list[Any]:
     if len(inputs) != 1:
         names = ", ".join(i.name for i in inputs)
         raise WrongShape(f"the inputs of {name}", "one picture", f"{len(inputs)} ({names}): it is not a recogniser")
-    if inputs[0].type != FLOAT or len(inputs[0].shape) != 4:
+    if inputs[0].type != FLOAT_TYPE or len(inputs[0].shape) != 4:
         actual = f"{inputs[0].type} of shape {inputs[0].shape}"
         raise WrongShape(f"the input of {name}", "float32 of four axes: pictures, channels, height, width", actual)
     return list(inputs[0].shape)
@@ -140,7 +140,7 @@ def _probe_outputs(session: Any, layout: Layout, size: tuple[int, int], batch: i
     count = batch or 2  # a network that accepts any number of pictures must accept two
     picture = (CHANNELS, *size) if layout == "nchw" else (*size, CHANNELS)
     grey = np.full((count, *picture), 0.1, np.float32)
-    named = [o.name for o in session.get_outputs() if o.type == FLOAT]
+    named = [o.name for o in session.get_outputs() if o.type == FLOAT_TYPE]
     try:
         arrays = session.run(named, {session.get_inputs()[0].name: grey}) if named else []
     except Exception as error:  # no common base class, as above

@@ -1,4 +1,4 @@
-"""What descriptors that run a model file share: the manifest beside it, and a pin that fixes which model it is."""
+"""The base of descriptors that run a model file: its manifest, and a pin that fixes the model."""
 
 from dataclasses import MISSING, dataclass
 from functools import cached_property
@@ -18,21 +18,21 @@ ManifestT = TypeVar("ManifestT", bound=DescriptorManifest)
 
 @dataclass(frozen=True)
 class StoredModel(Descriptor, Generic[ManifestT]):
-    """A descriptor that runs a model file by the manifest beside it.
+    """A descriptor that runs a model file, which a manifest beside it describes.
 
-    Another `pin` than the manifest's fingerprint raises Corrupt, so that an embedder never meets descriptors of a model
-    that it was not trained on.
+    Raises Corrupt if `pin` differs from the manifest's fingerprint, so that an embedder is never given descriptors of a
+    model on which it was not trained.
     """
 
     manifest: str = option(MISSING, "path of the JSON file beside the model", server_only=True)
-    device: Device = option("auto", "auto runs on a GPU if the library sees one", server_only=True)
-    pin: str = option("", "fingerprint that the manifest must have; empty: any", server_only=True)
+    device: Device = option("auto", "auto, cpu or cuda; auto uses a GPU if the library finds one", server_only=True)
+    pin: str = option("", "fingerprint that the manifest must have; if empty, it is not checked", server_only=True)
     crop: ClassVar[CropKind] = "colour"
     is_costly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.pin not in ("", self.fingerprint):
-            raise Corrupt(f"the manifest {self._path.name} is not the one that this model was made with")
+            raise Corrupt(f"the manifest {self._path.name} is not the one with which this model was made")
 
     @property
     def _path(self) -> Path:

@@ -43,7 +43,7 @@ def load_network(weights: Path, manifest: CnnManifest, device: Device) -> Traine
     Raises Unavailable if `device` is "cuda" and there is no GPU, Corrupt if the weights do not fit.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("torch sees no GPU; install a build of torch with CUDA, or use device auto or cpu")
+        raise Unavailable("torch finds no GPU; install a build of torch with CUDA, or set device to auto or cpu")
     return _load_once(weights, manifest, "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
 
 

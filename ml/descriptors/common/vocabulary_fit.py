@@ -10,14 +10,14 @@ from ml.descriptors.common.vocabulary import Vocabulary
 from ml.errors import TooFewPairs
 from ml.types import Crops
 
-LEAST = 10
-BATCH = 16
+MIN_FACES = 10
+FACES_PER_BATCH = 16
 
 
 def learned(crops: Crops, axes: int, components: int, patches: int, seed: int) -> Vocabulary:
-    """Fit a vocabulary to (N, 170, 100) grey crops. patches: drawn from each crop. Raises TooFewPairs."""
-    if len(crops) < LEAST:
-        raise TooFewPairs("faces for a vocabulary", LEAST, len(crops))
+    """Fit a vocabulary to (N, 170, 100) grey crops. patches: number drawn from each crop. Raises TooFewPairs."""
+    if len(crops) < MIN_FACES:
+        raise TooFewPairs("faces for a vocabulary", MIN_FACES, len(crops))
     rooted, positions = _drawn(crops, patches, seed, device_of("auto"))
     mean = rooted.mean(0)
     turned = torch.linalg.eigh(torch.cov(rooted.T.double())).eigenvectors.flip(1)[:, :axes].to(rooted.dtype)
@@ -36,8 +36,8 @@ def _drawn(crops: Crops, patches: int, seed: int, device: torch.device) -> tuple
     sift, draw = DenseSift(1, device), torch.Generator().manual_seed(seed)
     centres = sift.centres().to(device, torch.float32)
     rooted, positions = [], []
-    for at in range(0, len(crops), BATCH):
-        patches_found = sift.patches(torch.from_numpy(np.array(crops[at : at + BATCH])).to(device))
+    for at in range(0, len(crops), FACES_PER_BATCH):
+        patches_found = sift.patches(torch.from_numpy(np.array(crops[at : at + FACES_PER_BATCH])).to(device))
         for numbers, length in zip(patches_found.rooted, patches_found.length, strict=True):
             chosen = torch.randperm(len(centres), generator=draw)[:patches].to(device)
             rooted.append((numbers[:, chosen] / length[chosen]).T)

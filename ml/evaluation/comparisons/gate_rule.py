@@ -31,8 +31,8 @@ MAX_HARM = {MAP: 0.05, FIRST: 0.05, NAMED: 0.10, PAIRS: 0.05}
 """The loss in each metric that the evidence must exclude."""
 RULE_OF_THREE = 3.0
 """If an event occurred for none of n people, its rate may still be as high as 3/n (95 % confidence)."""
-JUDGED = (MAP, FIRST, NAMED, STRANGERS, PAIRS)
-NAMES = {NAMED: "queries named rightly", STRANGERS: "strangers named", PAIRS: "labelled pairs told right"}
+JUDGED_METRICS = (MAP, FIRST, NAMED, STRANGERS, PAIRS)
+METRIC_NAMES = {NAMED: "queries named rightly", STRANGERS: "strangers named", PAIRS: "labelled pairs told right"}
 
 
 def judge(comparison: ModelComparison) -> GateVerdict:
@@ -45,7 +45,7 @@ def judge(comparison: ModelComparison) -> GateVerdict:
     """
     if comparison.people < MIN_PEOPLE:
         return GateVerdict(unclear=(f"{comparison.people} people to measure on, {MIN_PEOPLE} needed",))
-    reasons = [*_random(comparison), *(text for name in JUDGED for text in _shown(comparison, name))]
+    reasons = [*_random(comparison), *(text for name in JUDGED_METRICS for text in _shown(comparison, name))]
     unclear = [text for name in MAX_HARM for text in _unclear(comparison, name)]
     return GateVerdict(tuple(reasons), () if reasons else tuple(unclear))
 
@@ -56,6 +56,11 @@ def _random(comparison: ModelComparison) -> Iterator[str]:
         yield f"1-call@1 is {first.value:.1%}, not shown to be above a random order's {comparison.chance:.1%}"
 
 
+def _name(metric: str) -> str:
+    """Return the name of a metric as it is shown to people."""
+    return METRIC_NAMES.get(metric, metric)
+
+
 def _shown(comparison: ModelComparison, name: str) -> Iterator[str]:
     difference = comparison.difference.get(name)
     if difference is None:
@@ -63,11 +68,11 @@ def _shown(comparison: ModelComparison, name: str) -> Iterator[str]:
     sign = -1 if name == STRANGERS else 1
     worst = sign * (difference.high if sign > 0 else difference.low)
     if not (math.isfinite(difference.value) and math.isfinite(worst)):
-        yield f"{NAMES.get(name, name)}: not a number"
+        yield f"{_name(name)}: not a number"
     elif worst < 0 and sign * difference.value < -TOLERANCE:
         now, before = comparison.candidate[name].value, comparison.baseline[name].value
         yield (
-            f"{NAMES.get(name, name)} {now:.1%}, now {before:.1%}: {_points(abs(difference.value))} points worse "
+            f"{_name(name)} {now:.1%}, now {before:.1%}: {_points(abs(difference.value))} points worse "
             f"(95 % interval of the difference {_points(difference.low)} to {_points(difference.high)}, "
             f"p {difference.p:.2g})"
         )
@@ -81,7 +86,7 @@ def _unclear(comparison: ModelComparison, name: str) -> Iterator[str]:
     half = max(difference.value - difference.low, RULE_OF_THREE / people)
     if difference.value - half < -allowed:
         yield (
-            f"{NAMES.get(name, name)}: the difference is {_points(difference.value)} points, and with {people} people "
+            f"{_name(name)}: the difference is {_points(difference.value)} points, and with {people} people "
             f"a loss of {_points(half - difference.value)} cannot be excluded; {_points(allowed)} is the most"
             + _needed(difference, allowed, people)
         )

@@ -14,7 +14,7 @@ from torch import nn
 
 from ml.errors import Unavailable
 from ml.geometry import Matrix, moved, warp
-from ml.landmarks.base import MIRRORED
+from ml.landmarks.base import MIRRORED_ORDER
 from ml.landmarks.common.patch_frames import (
     EYE_DISTANCE_PIXELS,
     PATCH_PIXELS,
@@ -104,7 +104,7 @@ def iterate_batches(
             if rng.random() < 0.5:
                 patch, true = (
                     patch[:, ::-1],
-                    np.column_stack([WIDE_PATCH_PIXELS - 1 - true[:, 0], true[:, 1]])[MIRRORED],
+                    np.column_stack([WIDE_PATCH_PIXELS - 1 - true[:, 0], true[:, 1]])[MIRRORED_ORDER],
                 )
             seen[at], wanted[at] = (
                 degrade(warp(patch, frame, (PATCH_PIXELS, PATCH_PIXELS)), rng),

@@ -29,7 +29,7 @@ from ml.landmarks.common.patch_frames import WIDE_PATCH_PIXELS, frame_from_landm
 from ml.landmarks.median import Median
 from ml.landmarks.training.fit import LandmarkRecipe, accuracy, check_export, export, fit
 
-SOURCES = ("age*", "identities*")
+SOURCE_PATTERNS = ("age*", "identities*")
 MAX_SPREAD = 0.15
 """Photos whose YuNet runs lie further than this from their median are left out; in eye distances."""
 PHOTOS_PER_TEST_PHOTO = 20
@@ -39,7 +39,7 @@ log = logging.getLogger("likeness.landmarks")
 
 def iterate_photos(data: Path) -> Iterator[bytes]:
     """Read every JPEG file of the sources, in sorted order."""
-    for source in sorted(path for pattern in SOURCES for path in data.glob(pattern)):
+    for source in sorted(path for pattern in SOURCE_PATTERNS for path in data.glob(pattern)):
         if source.is_dir():
             yield from (path.read_bytes() for path in sorted(source.rglob("*.jpg")))
         elif source.suffix == ".tar":

@@ -43,26 +43,26 @@ class SimilarityEmbedder(Embedder):
     """
 
     inner: int = option(
-        300, "r, whitened principal components of each descriptor; fewer if it or the faces are fewer", low=1,
+        300, "r, whitened principal components per descriptor; fewer if there are fewer numbers or faces", low=1,
         unit="components",
     )  # fmt: skip
     fitting: FitOptions = option_group(FitOptions, steps=1500, proximal_weight=1e-3)
     batch: int = option(128, "pairs in a minibatch", low=1, unit="pairs")
-    pairs: int = option(100_000, "pairs derived from people; labelled pairs come on top", low=1, unit="pairs")
-    negative_share: float = option(0.5, "share of these pairs that are not the same", low=0, high=1, formerly="apart")
+    pairs: int = option(100_000, "number of pairs derived from people; labelled pairs are added", low=1, unit="pairs")
+    negative_share: float = option(0.5, "share of negatives among the drawn pairs", low=0, high=1, formerly="apart")
     whitening: Whitening = option(
         "within",
-        "by how the faces of one person vary (the intra-personal subspace of Sub-SML); by how all faces do, as "
-        "printed; or none, for a descriptor that is good already, whose cosine is then where the fit starts",
+        "within: by how the faces of one person vary (the intra-personal subspace of Sub-SML); all: by how all faces "
+        "vary, as in the paper; none: for accurate descriptors; the fit then starts from their cosine",
     )
     rate: float = option(0.0003, "Adam's step at minibatch t is rate / (1 + decay t), as in Keras", low=0)
     decay: float = option(0.001, "how fast the rate falls", low=0)
-    dropout: float = option(0.7, "share of the numbers of each image that is dropped at every step", low=0, high=1)
+    dropout: float = option(0.7, "share of each image's numbers that is dropped in every step", low=0, high=1)
     unit: bool = option(True, "divide each whitened descriptor by its norm")
     reach: float = option(
         4.0,
-        "range of the logit at the start: the inner products of a pair sum to at most this, and b = -reach, so that a "
-        "face and itself are at even odds; 0: as printed, which without unit length is a logit of SD 17, and b near 0",
+        "range of the logit at the start: the inner products of a pair sum to at most this, and b = -reach, so that "
+        "P(same) of a face and itself is 1/2; 0: as in the paper: b near 0, and without unit length a logit of SD 17",
         low=0,
     )
     summed: ClassVar[bool] = True

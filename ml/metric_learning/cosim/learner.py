@@ -62,7 +62,7 @@ class BranchLearner:
         self.adam = torch.optim.Adam(model.parameters, lr=schedule.rate, eps=1e-8, fused=True)
 
     def step(self, step: int) -> Tensor:
-        """Learn from one batch. See `Learner.step`; the loss is (fits,) or ()."""
+        """Learn from one batch. See `BatchLearner.step`; the loss is (fits,) or ()."""
         self.adam.param_groups[0]["lr"] = self.schedule.rate / (1 + self.schedule.decay * (step - 1))
         batch = [pairs.select(cycle.draw()) for pairs, cycle in zip(self.pair_sets, self.cycles, strict=True)]
         pairs, sign, weight = (torch.stack([getattr(b, name) for b in batch]) for name in ("pairs", "sign", "weight"))

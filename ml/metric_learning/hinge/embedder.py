@@ -29,7 +29,7 @@ from ml.metric_learning.tensors import as_tensor, select_device
 from ml.options import option, option_group
 from ml.types import Rows
 
-SAMPLE = 4000
+SAMPLE_FACES = 4000
 """Faces from which the initial components and the mean embedding are computed."""
 
 
@@ -40,23 +40,21 @@ class HingeEmbedder(Embedder):
     dim: int = option(64, "numbers of a projection", low=1, unit="numbers")
     fitting: FitOptions = option_group(FitOptions, steps=2000, proximal_weight=0.1)
     batch: int = option(256, "pairs in a batch", low=1, unit="pairs")
-    refit: bool = option(True, "then learn from everybody with so many steps")
-    pairs: int = option(100_000, "pairs drawn for the first task; labelled pairs come on top", low=1, unit="pairs")
-    negative_share: float = option(0.5, "share of these pairs that are not the same", low=0, high=1, formerly="apart")
-    rate: float = option(0.06, "the step eta, times the median |x_i - x_j|^2 of the first task's pairs", low=0)
+    refit: bool = option(True, "afterwards, fit to everybody with the best number of steps")
+    pairs: int = option(100_000, "pairs drawn for the first task; labelled pairs are added", low=1, unit="pairs")
+    negative_share: float = option(0.5, "share of negatives among the drawn pairs", low=0, high=1, formerly="apart")
+    rate: float = option(0.06, "eta times the median |x_i - x_j|^2 of the first task's pairs", low=0)
     bias_rate: float = option(
         0.0015,
-        "the step of b over `rate`; printed is 0.1 eta, which is this for LBP, whose |x_i - x_j|^2 is near 65",
+        "rate of b over `rate`; the paper's 0.1 eta equals this for LBP, whose |x_i - x_j|^2 is near 65",
         low=0,
     )
     whiten: bool = option(
-        True, "start from whitened components, as printed; off: for a descriptor that is good already"
+        True, "start from whitened components, as in the paper; off suits descriptors that are accurate by themselves"
     )
-    distance: float = option(
-        2.0, "the start is scaled to this median d_t^2, and b starts there too (b = 1 as printed)", low=0
-    )
+    distance: float = option(2.0, "median d_t^2 to which the start is scaled, and initial b (1 in the paper)", low=0)
     averaging: float = option(
-        0.996, "how slowly the average of the projections over steps follows them; 0 keeps the last, as printed",
+        0.996, "decay of the running average of the projections over steps; 0 keeps the last ones, as in the paper",
         low=0, high=1,
     )  # fmt: skip
     learns_all_tasks: ClassVar[bool] = False
@@ -182,7 +180,7 @@ class HingeEmbedder(Embedder):
 
     def _sample(self, data: FitData, task: TaskData) -> Tensor:
         """Return the (S, D) rows of at most SAMPLE faces of a task."""
-        return data.select(np.random.default_rng((self.seed, 4)).permutation(task.faces)[:SAMPLE])
+        return data.select(np.random.default_rng((self.seed, 4)).permutation(task.faces)[:SAMPLE_FACES])
 
     def _fit_components(self, rows: Tensor, axes: int) -> Tensor:
         """Fit WPCA, or PCA, to rows: (axes, D). Raises TooFewPairs or WrongShape if there are too few."""

@@ -40,7 +40,9 @@ class ClusteredMaps(Embedder):
 
     dim: int = option(128, "numbers of an embedding", low=1, unit="numbers")
     steps: int = option(300, "batches of the root", low=1, unit="steps")
-    held_out: float = option(0.0, "share of the people kept out, by whom the root's best step is chosen", low=0, high=1)
+    held_out: float = option(
+        0.0, "share of people held out to choose the best number of steps of the root", low=0, high=1
+    )
     unit: bool = option(True, "divide each z by its norm")
     device: str = option("auto", "auto, cpu or cuda", server_only=True)
     batches: BatchOptions = option_group(BatchOptions)
@@ -49,9 +51,9 @@ class ClusteredMaps(Embedder):
     local_rate: float = option(0.005, "Adam's step for the nodes below the root", low=0)
     wall: float = option(
         0.0,
-        "added to the squared distance of faces in different cells. 0: they compare as they are, since all maps come "
-        "from the root's. With unit length, 4 or more ranks all of the query's own cell first, as in the papers, which "
-        "search nothing else; a face is then stored as dim + cells numbers",
+        "added to the squared distance of faces in different cells; 0: nothing is added, because all maps start from "
+        "the root's. With unit length, 4 or more ranks all faces of the query's cell first, as in the papers, which "
+        "search that cell alone; dim + cells numbers are then stored per face",
         low=0,
     )
 

@@ -50,7 +50,7 @@ class LogisticLearner:
         return [*self.model.parameters, self.bias]
 
     def step(self, step: int) -> float:
-        """Learn from one batch. See `Learner.step`; the loss is () or (fits,)."""
+        """Learn from one batch. See `BatchLearner.step`; the loss is () or (fits,)."""
         schedule = self.schedule
         left = min(1.0, 2 * (1 - (step - 1) / schedule.steps))
         for group, size in zip(self.adam.param_groups, self.model.sizes, strict=False):

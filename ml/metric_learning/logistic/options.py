@@ -15,11 +15,13 @@ class BatchOptions:
     groups: int = option(256, "people in a batch", low=1, unit="people")
     faces: int = option(4, "faces of each of these people in a batch", low=1, unit="faces")
     others: int = option(256, "further faces in a batch, as negatives", low=0, unit="faces")
-    balanced: bool = option(True, "draw people evenly; off: draw faces evenly, as the papers print it")
-    negatives: float = option(20.0, "weight of all negatives together over that of all positives", low=0)
-    corrections: float = option(0.2, "share of the loss that labelled pairs carry once there are many", low=0, high=1)
+    balanced: bool = option(
+        True, "draw people with equal probability; off: draw faces with equal probability, as in the papers"
+    )
+    negatives: float = option(20.0, "total weight of negatives over total weight of positives", low=0)
+    corrections: float = option(0.2, "share of labelled pairs in the loss, if there are many labels", low=0, high=1)
     min_pairs: int = option(
-        10, "pairs of the same, and of not the same, without which nothing is learned",
+        10, "smallest number of positive pairs, and of negative pairs, that a fit accepts",
         low=0, unit="pairs", formerly="needed",
     )  # fmt: skip
 
@@ -33,33 +35,32 @@ class MapOptions:
 
     spherical: float = option(
         0.0,
-        "learn from z at unit length, times so much of the length that suits the start; 0: from z itself, as in the "
-        "paper. At 0.7 the people learned from are known better, and strangers a little worse",
+        "compute the loss from z scaled to this multiple of the length that suits the start; 0: from z, as in the "
+        "paper. With 0.7, results are better for people of the training set and a little worse for others",
         low=0,
     )
-    shrink: float = option(2.5e-6, "pull of the map towards zero", low=0)
+    shrink: float = option(2.5e-6, "weight of the pull of the map towards zero", low=0)
     proximal_weight: float = option(
-        1e-4, "pull of the map towards its start, times prior / n of n faces with another of the same", low=0,
+        1e-4, "weight of the pull of the map towards its start, times prior / n for n matched faces", low=0,
         formerly="stay",
     )  # fmt: skip
     prior: float = option(
-        300.0, "so many labelled faces weigh as much as the belief that a person varies as all faces do", low=0,
-        unit="faces",
+        300.0,
+        "number of labelled faces that weigh as much as the assumption that a person varies as all faces do",
+        low=0, unit="faces",
     )  # fmt: skip
     start: Start = option(
         "lda",
-        "where the map starts: Fisher's discriminant, whitened or plain principal axes, at random, or what was fitted "
-        "or loaded; its scale and the bias are fitted first",
+        "where the map starts: Fisher's discriminant, whitened or plain principal axes, at random, or from a fitted or "
+        "loaded map; its scale and the bias are fitted first",
     )
     ridge: float = option(2e-4, "share of the total variance within people that lda adds to each axis", low=0)
     rate: float = option(0.02, "Adam's step, relative to the root mean square of the start", low=0)
-    averaging: float = option(
-        0.95, "how slowly the average of the map over steps follows it; 0: no average", low=0, high=1
-    )
+    averaging: float = option(0.95, "decay of the running average of the map over steps; 0: no average", low=0, high=1)
     axes: int = option(
         2000,
-        "principal axes that the map is sought in, fewer than the descriptor has for speed; 0: the numbers of a row "
-        "are such coordinates already, strongest first, about the mean and weighted",
+        "number of principal axes in which the map is learned; fewer are faster; 0: the rows already are such "
+        "coordinates, centred and weighted, strongest first",
         low=0,
         unit="axes",
     )
@@ -70,10 +71,10 @@ class GateOptions:
     """How CLML's Gaussian mixture assigns a face to local maps."""
 
     gate: Literal["ldml", "descriptor"] = option(
-        "ldml", "the mixture lives in the space of the first map, or in the leading 64 principal axes of the descriptor"
+        "ldml", "space of the mixture: that of the first map, or the leading 64 principal axes of the descriptor"
     )
     threshold: float = option(
-        1e-3, "taken off each q_s, which is then cut at 0 and made to sum to 1 again", low=0, high=1
+        1e-3, "subtracted from each q_s, which is then clipped at 0 and scaled so that they sum to 1", low=0, high=1
     )
     soften: float = option(1.0, "divides ln p(s | x): above 1, faces belong to more maps", low=0)
 
@@ -83,11 +84,11 @@ class LocalMapOptions:
     """How CLML's local maps are learned and held together."""
 
     local_rate: float = option(0.005, "Adam's step for the local maps, relative to the first map", low=0)
-    pull: float = option(5e-6, "pull of each local map towards the mean of all", low=0)
-    anchor: float = option(1e-3, "pull of each local offset towards zero", low=0)
+    pull: float = option(5e-6, "weight of the pull of each local map towards their mean", low=0)
+    anchor: float = option(1e-3, "weight of the pull of each local offset towards zero", low=0)
     rescale: bool = option(
         True,
-        "local maps begin at the scale and bias where the first map's loss is least, not at those it ended with. On, "
-        "the people learned from are known better; off, and with an anchor of 0.1, strangers are. A spherical first "
-        "map has no scale and is always given one",
+        "local maps start at the scale and bias that minimise the first map's loss, not at those it ended with. On is "
+        "better for people of the training set; off, with an anchor of 0.1, for others. A spherical first map "
+        "is always rescaled",
     )

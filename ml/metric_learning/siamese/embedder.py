@@ -52,27 +52,27 @@ class SiameseEmbedder(Embedder):
 
     dim: int = option(128, "numbers of an embedding", low=1, unit="numbers")
     fitting: FitOptions = option_group(FitOptions, proximal_weight=1.0)
-    refit: bool = option(True, "then learn from everybody with so many steps")
+    refit: bool = option(True, "afterwards, fit to everybody with the best number of steps")
     groups: int = option(128, "people in a batch", low=1, unit="people")
     faces: int = option(4, "faces of each of these people in a batch", low=1, unit="faces")
     others: int = option(128, "further faces in a batch, as negatives", low=0, unit="faces")
     margin: float = option(0.5, "tau of the triplet loss", low=0)
-    distance: float = option(2.0, "the start is scaled to this median squared distance", low=0)
+    distance: float = option(2.0, "median squared distance to which the start is scaled", low=0)
     per_anchor: int = option(5, "nu, triplets for each anchor", low=1, unit="triplets")
-    corrections: float = option(0.2, "share of the loss that labelled pairs carry once there are many", low=0, high=1)
+    corrections: float = option(0.2, "share of labelled pairs in the loss, if there are many labels", low=0, high=1)
     length: Literal["best", "kept", "unit"] = option(
-        "best", "whether learned embeddings are divided by their norm (unit) or not (kept), or what people held out say"
+        "best", "divide embeddings by their norm (unit) or not (kept); best: whichever is better on held-out people"
     )
     start: Literal["best", "pca", "lda", "wpca", "random", "learned"] = option(
         "best",
         "where the map starts: the descriptor's own distance (pca), Fisher's discriminant, whitened axes, at random, "
-        "or what was fitted or loaded; best: pca, unless lda or unit length serves the held-out better than by chance",
+        "or a fitted or loaded map; best: pca, unless lda or unit length is better on held-out people than by chance",
     )
     ridge: float = option(2e-4, "share of the variance within people that lda adds to each axis", low=0)
-    rate: float = option(0.1, "eta, for which a step of 1 is about as large as the map", low=0)
+    rate: float = option(0.1, "eta; a step of 1 is about as large as the map", low=0)
     momentum: float = option(0.9, "nu of equation 10", low=0, high=1)
     axes: int = option(
-        2000, "principal axes that the map is sought in, fewer than the descriptor has for speed", low=1, unit="axes"
+        2000, "number of principal axes in which the map is learned; fewer are faster", low=1, unit="axes"
     )
     normalises_rows: ClassVar[bool] = True
 

@@ -77,7 +77,7 @@ class LayerLearner:
         return self.layer.matrix.detach().clone()
 
     def step(self, step: int) -> float:
-        """Learn from one batch. See `Learner.step`; the loss is () or (fits,)."""
+        """Learn from one batch. See `BatchLearner.step`; the loss is () or (fits,)."""
         left = min(1.0, 2 * (1 - (step - 1) / self.schedule.steps))
         for group, rate in zip(self.groups, self.full_rates, strict=True):
             group["lr"] = rate * left
