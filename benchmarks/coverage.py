@@ -56,7 +56,7 @@ SETS = ("lfw", "celeba")
 FEATURES = ("dlib_resnet", "mobilefacenet", "lbp")
 SIZES = (1000, 300, 100)
 """People used for calibration in the design `whole`."""
-WORLD = 2000
+WORLD_PEOPLE = 2000
 """People in a simulated set."""
 
 Judge = Callable[[int], list[CoverageOutcome]]
@@ -126,21 +126,21 @@ def simulated(splits: int, jobs: int) -> Iterator[Coverage]:
     for name, world in worlds.items():
         for judge in (_true, _by_halves, _by_whole):
             for outcomes in zip(*over_seeds(partial(judge, world), splits, jobs), strict=True):
-                yield summary("gauss", name, judge.__name__.rpartition("_")[2], WORLD // 2, outcomes)
+                yield summary("gauss", name, judge.__name__.rpartition("_")[2], WORLD_PEOPLE // 2, outcomes)
 
 
 def _true(world: World, seed: int) -> list[CoverageOutcome]:
-    return judge_truth(world, world.draw(WORLD, seed), RATES, seed)
+    return judge_truth(world, world.draw(WORLD_PEOPLE, seed), RATES, seed)
 
 
 def _by_halves(world: World, seed: int) -> list[CoverageOutcome]:
-    everybody = world.draw(WORLD, seed)
+    everybody = world.draw(WORLD_PEOPLE, seed)
     return judge_halves(everybody, everybody.near_pairs(4 * max(RATES)), RATES, seed)
 
 
 def _by_whole(world: World, seed: int) -> list[CoverageOutcome]:
-    everybody = world.draw(WORLD, seed)
-    return judge_whole(everybody, everybody.near_pairs(4 * max(RATES)), WORLD // 2, RATES, seed)
+    everybody = world.draw(WORLD_PEOPLE, seed)
+    return judge_whole(everybody, everybody.near_pairs(4 * max(RATES)), WORLD_PEOPLE // 2, RATES, seed)
 
 
 def even(draw: np.random.Generator, people: int) -> Ids:

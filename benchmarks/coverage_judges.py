@@ -15,10 +15,10 @@ from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-BLOCK = 1000
+BLOCK_ROWS = 1000
 NORMAL = 1.959964
 SAMPLE_BYTES = 32 << 20
-PHOTOS = 4
+MAX_PHOTOS = 4
 """Largest number of photos per person for FNMR."""
 
 
@@ -83,13 +83,13 @@ class PeopleSample:
         """Return the nearest pairs of different people, about this share of all."""
         sample = draw_impostor_pairs(self.people, 20_000, 0)
         max_distance = np.quantile(self.metric.pair_distances(self.rows, sample), share)
-        parts = [self._near(at, float(max_distance)) for at in range(0, len(self.rows), BLOCK)]
+        parts = [self._near(at, float(max_distance)) for at in range(0, len(self.rows), BLOCK_ROWS)]
         distances, people = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.argsort(distances, kind="stable")
         return NearPairs(distances[order], people[order])
 
     def _near(self, start: int, max_distance: float) -> tuple[Floats, Ids]:
-        distances = self.metric.distances(self.rows[start : start + BLOCK], self.rows[start:])
+        distances = self.metric.distances(self.rows[start : start + BLOCK_ROWS], self.rows[start:])
         first, second = np.nonzero(distances <= max_distance)
         kept = (second > first) & (self.people[first + start] != self.people[second + start])
         first, second = first[kept], second[kept]
@@ -194,12 +194,12 @@ class JudgedSearches:
 
 def _nearest(everybody: PeopleSample, queries: Ids, gallery: Ids) -> tuple[Floats, Floats]:
     nearest, own = np.empty(len(queries)), np.empty(len(queries))
-    for start in range(0, len(queries), BLOCK):
-        some = queries[start : start + BLOCK]
+    for start in range(0, len(queries), BLOCK_ROWS):
+        some = queries[start : start + BLOCK_ROWS]
         distances = everybody.metric.distances(everybody.rows[some], everybody.rows[gallery]).astype(np.float64)
         mates = everybody.people[some][:, None] == everybody.people[gallery][None]
-        nearest[start : start + BLOCK] = distances.min(axis=1)
-        own[start : start + BLOCK] = np.where(mates, distances, np.inf).min(axis=1)
+        nearest[start : start + BLOCK_ROWS] = distances.min(axis=1)
+        own[start : start + BLOCK_ROWS] = np.where(mates, distances, np.inf).min(axis=1)
     return nearest, own
 
 
@@ -208,7 +208,7 @@ def _genuine_pairs(people: Ids, several: Ids, draw: np.random.Generator) -> list
     starts = np.searchsorted(people[order], several)
     ends = np.searchsorted(people[order], several, side="right")
     for start, end in zip(starts, ends, strict=True):
-        photos = draw.permutation(order[start:end])[:PHOTOS].tolist()
+        photos = draw.permutation(order[start:end])[:MAX_PHOTOS].tolist()
         pairs += [(a, b) for i, a in enumerate(photos) for b in photos[:i]]
     return pairs
 

@@ -22,7 +22,7 @@ from ml.model import Recipe
 from ml.synthetic_faces import person, photograph
 from ml.types import Spec
 
-SHOTS = 5
+PHOTOS_PER_PERSON = 5
 WIDTH, HEIGHT = 360, 190
 LEFT, TOP, RIGHT, BOTTOM = 60, 26, 314, 158
 COLOURS = {"loss": "#b4541a", "held_out": "#1f6f8b"}
@@ -35,11 +35,11 @@ Point = tuple[int, dict[str, float]]
 def faces(people: int, recipe: Recipe) -> TrainingSet:
     aligner, crops = Similarity(), []
     for who in range(people):
-        for shot in range(SHOTS):
+        for shot in range(PHOTOS_PER_PERSON):
             image, points = photograph(person(who), 1000 * who + shot, 160)
             crops.append(aligner.crops(image, points)["grey"])
     rows = recipe.describe({"grey": np.stack(crops)})
-    who = np.repeat(np.arange(people), SHOTS)
+    who = np.repeat(np.arange(people), PHOTOS_PER_PERSON)
     task = TaskData("identity", np.arange(len(who)), who.astype(np.float64), who)
     return TrainingSet(rows, (task,), recipe.blocks)
 

@@ -36,7 +36,7 @@ from ml.descriptors.fisher import Fisher
 from ml.types import Crops
 
 ROUNDS = 9
-LEARN_FROM = 40
+VOCABULARY_CROPS = 40
 Floats = vlfeat.Floats
 Run = Callable[[Crops], Floats]
 
@@ -137,7 +137,7 @@ def timed(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
 def measured(crops: Crops) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         learning = process_time()
-        fisher = Fisher(**Fisher.learn(crops[:LEARN_FROM], Path(folder)), device="cpu")
+        fisher = Fisher(**Fisher.learn(crops[:VOCABULARY_CROPS], Path(folder)), device="cpu")
         learning = process_time() - learning
         words = Vocabulary.read(Path(fisher.vocabulary))
     encoder = Encoder(words, 1, "cpu")
@@ -150,7 +150,7 @@ def measured(crops: Crops) -> dict[str, Any]:
         "milliseconds": timed(runs),
         "cosine": {name: float(run(crop) @ ours) for name, run in theirs.items()},
         "stages": timed(stages(encoder, crop)),
-        "learned_from": LEARN_FROM,
+        "learned_from": VOCABULARY_CROPS,
         "learned_in_seconds": learning,
         "missing": missing,
         "machine": platform.processor() or platform.machine(),
@@ -175,7 +175,11 @@ def main() -> None:
     parser.add_argument("--faces", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    crops = np.load(options.faces, mmap_mode="r")[: LEARN_FROM + 1].copy() if options.faces else drawn(LEARN_FROM + 1)
+    crops = (
+        np.load(options.faces, mmap_mode="r")[: VOCABULARY_CROPS + 1].copy()
+        if options.faces
+        else drawn(VOCABULARY_CROPS + 1)
+    )
     torch.set_num_threads(1)
     with threadpool_limits(1):
         figures = {"data": options.faces.name if options.faces else "drawn"} | measured(crops)

@@ -29,7 +29,7 @@ from ml.clustering.gaussian_mixture import fit_mixture
 
 SEEDS = 9
 K = 8
-REST = 1e-4
+TOLERANCE = 1e-4
 Floats = NDArray[np.float32]
 
 
@@ -43,13 +43,13 @@ def drawn(separation: float, n: int = 10_000, d: int = 32) -> Floats:
 def ours(rows: Floats, seed: int) -> float:
     """Fit our mixture, and return the mean log-likelihood."""
     z = torch.from_numpy(rows)
-    return float(fit_mixture(z, K, seed, rest=REST).log_joint(z).double().logsumexp(1).mean())
+    return float(fit_mixture(z, K, seed, rest=TOLERANCE).log_joint(z).double().logsumexp(1).mean())
 
 
 def theirs(rows: Floats, seed: int) -> float:
     with catch_warnings():
         simplefilter("ignore", ConvergenceWarning)
-        mixture = GaussianMixture(K, covariance_type="diag", tol=REST, max_iter=100, random_state=seed).fit(rows)
+        mixture = GaussianMixture(K, covariance_type="diag", tol=TOLERANCE, max_iter=100, random_state=seed).fit(rows)
     return float(mixture.score(rows))
 
 

@@ -33,7 +33,7 @@ from app.threads import set_threads
 from ml import images
 from ml.pipeline import default_front_end
 
-CHUNK = 32
+CHUNK_PHOTOS = 32
 
 
 def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
@@ -43,9 +43,9 @@ def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
     front_end, model = default_front_end(), choose_default(Settings.from_env(os.environ)).model
     [kind] = model.recipe.crops
     embedded = 0
-    for start in range(0, len(entries), CHUNK):
+    for start in range(0, len(entries), CHUNK_PHOTOS):
         crops = []
-        for path, entry in entries[start : start + CHUNK]:
+        for path, entry in entries[start : start + CHUNK_PHOTOS]:
             image = images.read(open_archive(path).read(entry, 2**25))
             seen = front_end.detector.detect(image)[:1]
             faces = [front_end.align(image, face) for face in seen]

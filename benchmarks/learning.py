@@ -29,7 +29,7 @@ from ml.registry import build
 from ml.types import Rows
 
 FACES, NUMBERS, PEOPLE, CLASSES = 12_810, 9_860, 5_749, 7
-PAIRWISE = 300
+TIMED_PAIRS = 300
 BATCH = 256
 
 
@@ -60,16 +60,16 @@ def seconds(name: str, data: TrainingSet, **options: Any) -> tuple[float, Embedd
 
 def pair_by_pair(rows: Rows) -> float:
     """Return the seconds per pair of Algorithm 1 as printed (L_0 and L_t of 64 x D), with a step at every pair."""
-    x = torch.from_numpy(rows[: 2 * PAIRWISE])
+    x = torch.from_numpy(rows[: 2 * TIMED_PAIRS])
     common, own = torch.randn(2, 64, x.shape[1]) / x.shape[1] ** 0.5
     start = perf_counter()
-    for i in range(PAIRWISE):
+    for i in range(TIMED_PAIRS):
         u = x[2 * i] - x[2 * i + 1]
         a, b = common @ u, own @ u
         step = 1e-6 * (1 if float(a @ a + b @ b) > 1 else -1)
         common -= step * torch.outer(a, u)
         own -= step * torch.outer(b, u)
-    return (perf_counter() - start) / PAIRWISE
+    return (perf_counter() - start) / TIMED_PAIRS
 
 
 def measured(data: TrainingSet, updates: int) -> dict[str, Any]:

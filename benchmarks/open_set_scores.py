@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.open_set_trial import (
-    EMPTY,
     NEAREST_OF_COHORT,
+    NO_FACE_DISTANCE,
     OpenSetTrial,
     PersonDistances,
     Scores,
@@ -143,7 +143,7 @@ def measure_cohorts(trial: OpenSetTrial, seed: int) -> Cohorts:
 
 def _nearest_of(trial: OpenSetTrial, searches: SearchSet) -> tuple[Scores, Scores]:
     base = np.concatenate([base_distance(block) for block in person_distances(trial.gallery, searches)])
-    near = np.sort(np.where(np.isfinite(base), base, EMPTY), axis=0)[:NEAREST_OF_COHORT]
+    near = np.sort(np.where(np.isfinite(base), base, NO_FACE_DISTANCE), axis=0)[:NEAREST_OF_COHORT]
     return near.mean(0), np.maximum(near.std(0), 1e-3)
 
 

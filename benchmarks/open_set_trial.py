@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ml.types import Ids, Rows
 
 Scores = NDArray[np.float64]
-BLOCK = 400
+BLOCK_ROWS = 400
 COHORT, NEAREST_OF_COHORT = 1000, 10
-EMPTY = 99.0
+NO_FACE_DISTANCE = 99.0
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ def person_distances(gallery: TrialGallery, searches: SearchSet) -> Iterator[Per
     """Compute the distances, a block of searches at a time."""
     norms = np.linalg.norm(gallery.means, axis=1)
     several = np.flatnonzero(gallery.counts > 1)
-    for at in range(0, len(searches.rows), BLOCK):
-        rows = searches.rows[at : at + BLOCK]
+    for at in range(0, len(searches.rows), BLOCK_ROWS):
+        rows = searches.rows[at : at + BLOCK_ROWS]
         faces = 2 - 2 * (rows @ gallery.rows.T)
         product = rows @ gallery.means.T
         nearest = np.minimum.reduceat(faces, gallery.starts, axis=1)
@@ -160,7 +160,7 @@ def person_distances(gallery: TrialGallery, searches: SearchSet) -> Iterator[Per
         distances = [part.astype(np.float64) for part in parts]
         if searches.hidden is not None:
             for part in distances:
-                part[np.arange(len(rows)), searches.hidden[at : at + BLOCK]] = np.inf
+                part[np.arange(len(rows)), searches.hidden[at : at + BLOCK_ROWS]] = np.inf
         yield PersonDistances(distances[0], distances[1], distances[2], distances[3], distances[4])
 
 

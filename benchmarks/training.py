@@ -34,7 +34,7 @@ from ml.images import encode_png
 from workers.context import JobContext
 from workers.handlers import train
 
-STEP = 500
+ROWS_PER_TRANSACTION = 500
 
 
 def main() -> None:
@@ -71,8 +71,8 @@ def fill(resources: Resources, crops: Any, names: Sequence[str]) -> None:
         session.add_all(Subject(collection_id="c", id=who) for who in dict.fromkeys(n.split("/")[0] for n in names))
         session.flush()
         people = dict(session.execute(select(Subject.id, Subject.pk)).all())
-    for start in range(0, len(names), STEP):
-        part = range(start, min(start + STEP, len(names)))
+    for start in range(0, len(names), ROWS_PER_TRANSACTION):
+        part = range(start, min(start + ROWS_PER_TRANSACTION, len(names)))
         images = [Blobs.digest(names[i].encode()) for i in part]
         resources.blobs.put(
             "c", [(Blobs.crop(m, 0, "grey"), encode_png(crops[i])) for i, m in zip(part, images, strict=True)]

@@ -5,10 +5,10 @@ import numpy as np
 from app.cli.datasets.export import build_training_set
 from ml.embedders.base import TaskData, TrainingSet
 from papers.harness.run_context import RunContext
-from papers.manifolds.people_split import ALIKE, split_people
+from papers.manifolds.people_split import LOOKALIKE_COSINE, split_people
 
-ABOUT = {"fitted on": "celeba", "without": f"look-alikes from {ALIKE}"}
-LEAST = 2
+ABOUT = {"fitted on": "celeba", "without": f"look-alikes from {LOOKALIKE_COSINE}"}
+MIN_PHOTOS = 2
 
 
 def there(context: RunContext) -> bool:
@@ -18,7 +18,7 @@ def there(context: RunContext) -> bool:
 
 def people(context: RunContext, features: str) -> TrainingSet:
     """Return CelebA10k by its identities, without people who look like somebody in LFW."""
-    kept, names = split_people(context.photos, LEAST).taught, context.photos.names("celeba")
+    kept, names = split_people(context.photos, MIN_PHOTOS).taught, context.photos.names("celeba")
     made = build_training_set(context.photos.rows("celeba", features)[kept], [names[i] for i in kept])
     return TrainingSet(made.rows, made.tasks, context.photos.blocks(features))
 

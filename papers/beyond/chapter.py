@@ -9,23 +9,23 @@ from papers.beyond.label_counts import labelled
 from papers.beyond.transfer import across
 from papers.beyond.unseen_people import strangers
 from papers.clml.fits import ClmlFits, Options
-from papers.clml.grids import GRIDS, START
+from papers.clml.grids import GRIDS, START_OPTIONS
 from papers.clml.option_choice import Case, Choices, possible
 from papers.clml.table_rows import TableComputations, order_computations
 from papers.harness import page_writer
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Chapter, Computation, Table
 
-PARTS = (smaller, strangers, across, labelled, fused)
+TABLE_GROUPS = (smaller, strangers, across, labelled, fused)
 
 
-def chapter(context: RunContext, start: Mapping[Case, Options] = START) -> Chapter:
+def chapter(context: RunContext, start: Mapping[Case, Options] = START_OPTIONS) -> Chapter:
     """Make the chapter. LDML and CLML use the options that the tables of 003 choose. start: initial options"""
     choices = Choices(context, possible(context, GRIDS), start)
 
     def parts() -> list[TableComputations]:
         fits = ClmlFits(context, {case: choices.of(case).options for case in start})
-        return [part for make in PARTS if (part := make(fits))]
+        return [part for make in TABLE_GROUPS if (part := make(fits))]
 
     def rest() -> list[Computation]:
         return order_computations([computation for part in parts() for computation in part.computations])

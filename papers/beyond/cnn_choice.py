@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from papers.clml.grids import FREE
+from papers.clml.grids import LONG_UNPULLED
 from papers.harness.photos import MODEL
 from papers.harness.result_store import ResultMissing
 from papers.harness.results import Queries
 from papers.harness.run_context import Method, RunContext
 from papers.harness.table_types import Computation
 
-SECONDS = 15.0
-SIZES = (64, 32)
+FIT_SECONDS = 15.0
+DIMS = (64, 32)
 KINDS = {"closed set": "queries", "never seen": "disjoint"}
 SPHERICAL = {"ridge": 3e-3, "spherical": 1.0, "rate": 0.05, "negatives": 2000.0}
 CANDIDATES: tuple[tuple[str, Mapping[str, Any]], ...] = (
@@ -25,8 +25,8 @@ CANDIDATES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("ldml", {**SPHERICAL, "spherical": 0.7, "negatives": 200.0}),
     ("ldml", SPHERICAL),
     ("clml", {"ridge": 3e-3, "k": 16}),
-    ("clml", {"ridge": 3e-3, **FREE, "k": 16}),
-    ("clml", {**SPHERICAL, **FREE, "k": 16}),
+    ("clml", {"ridge": 3e-3, **LONG_UNPULLED, "k": 16}),
+    ("clml", {**SPHERICAL, **LONG_UNPULLED, "k": 16}),
 )
 
 
@@ -35,19 +35,19 @@ def candidates(dim: int) -> list[Method]:
 
 
 def sizes(context: RunContext) -> tuple[int, ...]:
-    return SIZES[-1:] if context.scope.quick else SIZES
+    return DIMS[-1:] if context.scope.quick else DIMS
 
 
 def choices(context: RunContext) -> list[Computation]:
     """Return the computations of the choice; none in a quick run, which takes the first candidate."""
     if context.scope.quick or not context.photos.has_model:
         return []
-    return [computation for dim in SIZES for kind in KINDS.values() for computation in tried(context, dim, kind)]
+    return [computation for dim in DIMS for kind in KINDS.values() for computation in tried(context, dim, kind)]
 
 
 def tried(context: RunContext, dim: int, kind: str) -> list[Computation]:
     """kind: "queries" or "disjoint"."""
-    return [context.retrieval(method, MODEL, f"inner-{kind}-0", seconds=SECONDS) for method in candidates(dim)]
+    return [context.retrieval(method, MODEL, f"inner-{kind}-0", seconds=FIT_SECONDS) for method in candidates(dim)]
 
 
 def chosen(context: RunContext, dim: int, kind: str) -> Method:

@@ -11,7 +11,7 @@ import numpy as np
 from ml.embedders.base import Progress
 from ml.evaluation.report import rank_protocol
 from ml.types import Ids, Rows
-from papers.beyond.cnn_choice import KINDS, SECONDS, SIZES, chosen, describe_choices, sizes
+from papers.beyond.cnn_choice import DIMS, FIT_SECONDS, KINDS, chosen, describe_choices, sizes
 from papers.clml.fits import ClmlFits
 from papers.clml.goals import describe_goal
 from papers.clml.table_rows import TableComputations
@@ -21,12 +21,12 @@ from papers.harness.run_context import Method, RunContext, ranked_arrays
 from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Row, Table
 
 WIDTH, BYTES = 128, "bytes per face"
-WHAT = ("mAP", "1@10")
-COLUMNS = (BYTES, *(f"{where}: {what}" for where in KINDS for what in WHAT))
-CURVE = (16, 24, 32, 48, 64, 96)
-MAP = "closed set: mAP"
-LEAST: Mapping[int, float] = {64: 94.5, 32: 91.0}
-STRETCH: Mapping[int, float] = {64: 96.0, 32: 94.0}
+FIGURE_NAMES = ("mAP", "1@10")
+COLUMNS = (BYTES, *(f"{where}: {what}" for where in KINDS for what in FIGURE_NAMES))
+CURVE_DIMS = (16, 24, 32, 48, 64, 96)
+MAP_COLUMN = "closed set: mAP"
+MIN_MAP: Mapping[int, float] = {64: 94.5, 32: 91.0}
+STRETCH_MAP: Mapping[int, float] = {64: 96.0, 32: 94.0}
 COSINE = Method("cosine")
 
 
@@ -88,7 +88,7 @@ def _line(
     """Make an entry. methods: for the closed set, and for people never seen"""
     draws = context.scope.few_seeds if on_few_draws else context.scope.seeds
     computations = {
-        where: [context.retrieval(method, MODEL, f"{kind}-{i}", seconds=SECONDS) for i in draws]
+        where: [context.retrieval(method, MODEL, f"{kind}-{i}", seconds=FIT_SECONDS) for i in draws]
         for (where, kind), method in zip(KINDS.items(), methods, strict=True)
     }
     return CompressionEntry(name, 4 * (methods[0].dim or WIDTH), computations, goal_dim)
@@ -145,10 +145,10 @@ def _table(context: RunContext) -> Table:
 def _row(context: RunContext, entry: CompressionEntry) -> Row:
     shown = {BYTES: Figure(float(entry.bytes))}
     for where, computations in entry.computations.items():
-        shown |= {f"{where}: {what}": figure(context.results(computations), what) for what in WHAT}
-    goals = {"at least": LEAST, "stretch": STRETCH}
+        shown |= {f"{where}: {what}": figure(context.results(computations), what) for what in FIGURE_NAMES}
+    goals = {"at least": MIN_MAP, "stretch": STRETCH_MAP}
     statements = [
-        describe_goal(shown, {MAP: goal[entry.goal_dim]}, name)
+        describe_goal(shown, {MAP_COLUMN: goal[entry.goal_dim]}, name)
         for name, goal in goals.items()
         if entry.goal_dim in goal
     ]
@@ -162,24 +162,29 @@ def _less(context: RunContext, entry: CompressionEntry, other: CompressionEntry,
 
 def _curves(context: RunContext, where: str) -> dict[str, list[Computation]]:
     """Return the computations of the plot, for draw 0 only."""
-    best = chosen(context, SIZES[-1], KINDS[where])
-    shown = {"PCA": [pca(dim) for dim in CURVE], "learned": [Method(best.name, dim, best.options) for dim in CURVE]}
+    best = chosen(context, DIMS[-1], KINDS[where])
+    shown = {
+        "PCA": [pca(dim) for dim in CURVE_DIMS],
+        "learned": [Method(best.name, dim, best.options) for dim in CURVE_DIMS],
+    }
     return {
-        name: [context.retrieval(method, MODEL, f"{KINDS[where]}-0", seconds=SECONDS) for method in methods]
+        name: [context.retrieval(method, MODEL, f"{KINDS[where]}-0", seconds=FIT_SECONDS) for method in methods]
         for name, methods in shown.items()
     }
 
 
 def _plot(context: RunContext) -> Plot:
-    alt = f"mAP against the numbers kept of MobileFaceNet's 128: PCA, and what was chosen for {SIZES[-1]}"
+    alt = f"mAP against the numbers kept of MobileFaceNet's 128: PCA, and what was chosen for {DIMS[-1]}"
     return Plot("beyond-cnn", alt, partial(_draw, context), columns=2)
 
 
 def _draw(context: RunContext, axes: Any) -> None:
     for axis, (where, kind) in zip(axes, KINDS.items(), strict=True):
         for name, computations in _curves(context, where).items():
-            axis.plot(CURVE, [figure([r], "mAP").value for r in context.results(computations)], marker="o", label=name)
-        whole = context.result(context.retrieval(COSINE, MODEL, f"{kind}-0", seconds=SECONDS))
+            axis.plot(
+                CURVE_DIMS, [figure([r], "mAP").value for r in context.results(computations)], marker="o", label=name
+            )
+        whole = context.result(context.retrieval(COSINE, MODEL, f"{kind}-0", seconds=FIT_SECONDS))
         axis.axhline(figure([whole], "mAP").value, color="grey", linestyle="--", label="cosine, 128")
         axis.set(title=where, xlabel="numbers per face", ylabel="mAP")
     axes[0].legend()

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from papers.beyond.unseen_people import DIMS, VOCABULARY, WHAT, methods, name_method
-from papers.clml.fits import NAMES, ClmlFits
+from papers.beyond.unseen_people import DIMS, FIGURE_NAMES, VOCABULARY_NOTE, methods, name_method
+from papers.clml.fits import DESCRIPTOR_NAMES, ClmlFits
 from papers.clml.table_rows import TableComputations
 from papers.harness.results import describe_difference, difference, figure
 from papers.harness.run_context import Method, RunContext
 from papers.harness.table_types import Computation, Row, Table
 
 FUSED, SINGLES = "lbp+fisher+sift", ("lbp", "fisher", "sift")
-TITLES = NAMES | {FUSED: "fused", "sift": "SIFT"}
+TITLES = DESCRIPTOR_NAMES | {FUSED: "fused", "sift": "SIFT"}
 KINDS = {"closed set": "queries", "never seen": "disjoint"}
-COLUMNS = tuple(f"{where}: {what}" for where in KINDS for what in WHAT)
+COLUMNS = tuple(f"{where}: {what}" for where in KINDS for what in FIGURE_NAMES)
 BEST = "fisher"
 """The best of the three; its options are used where none were chosen."""
 
@@ -67,7 +67,7 @@ def _table(fits: ClmlFits, entries: list[FusionEntry]) -> Table:
     rows, notes = [], []
     for entry in entries:
         results = {where: context.results(computations) for where, computations in entry.computations.items()}
-        shown = {f"{where}: {what}": figure(results[where], what) for where in results for what in WHAT}
+        shown = {f"{where}: {what}": figure(results[where], what) for where in results for what in FIGURE_NAMES}
         options = {where: computations[0].key["options"] for where, computations in entry.computations.items()}
         rows.append(Row(entry.name, shown, about={"options": options}, computations=entry.all))
         if entry.features == FUSED:
@@ -77,7 +77,8 @@ def _table(fits: ClmlFits, entries: list[FusionEntry]) -> Table:
     draws = len(context.scope.few_seeds)
     header = (
         f"LFW, {draws} draws of `queries-*` (closed set, 423 queries, gallery 12,810) and of `disjoint-*` (people "
-        f"never seen; {VOCABULARY}), in percent. LBP (9,860 numbers), Fisher vectors (FV, 16,896) and SIFT at nine "
+        f"never seen; {VOCABULARY_NOTE}), in percent. LBP (9,860 numbers), Fisher vectors (FV, 16,896) and SIFT at "
+        "nine "
         f"landmarks (3,456), and all three in one row, weighted so that they vary alike. Options, k among them, are "
         f"those chosen for the closed set and for people never seen; of SIFT and of all three those of FV."
     )
@@ -89,7 +90,7 @@ def _gain(context: RunContext, entry: FusionEntry, single: FusionEntry) -> str:
     for where in KINDS:
         fused_results = context.results(entry.computations[where])
         single_results = context.results(single.computations[where])
-        for what in WHAT:
+        for what in FIGURE_NAMES:
             gain = difference(fused_results, single_results, what)
             parts.append(f"{where} {what} {describe_difference(gain)}")
     return "; ".join(parts)

@@ -12,7 +12,7 @@ from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.errors import TooFewPairs
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
-from papers.beyond.pair_selection import HELD_OUT, WAYS, Labels
+from papers.beyond.pair_selection import HELD_OUT, PAIR_SELECTIONS, Labels
 from papers.clml.fits import ClmlFits
 from papers.clml.table_rows import TableComputations
 from papers.harness.feature_view import view_features
@@ -21,15 +21,15 @@ from papers.harness.run_context import Method, RunContext, ranked_arrays
 from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Result, Row, Table
 
 SIZES, QUICK = (50, 200, 1000, 5000, 20_000, 50_000), (1000,)
-FIRST = 2000
+FIRST_MODEL_FACES = 2000
 """Faces to which the service's first model is fitted."""
 FEATURES = "lbp"
 DIM = 128
 START = Method("wpca", DIM, {"unit": True})
 SUGGESTED = "suggested"
-WHAT, SAME = ("mAP", "1@10"), "the same"
-COLUMNS = (*WHAT, SAME)
-SECONDS = 12.0
+FIGURE_NAMES, SAME_COLUMN = ("mAP", "1@10"), "the same"
+COLUMNS = (*FIGURE_NAMES, SAME_COLUMN)
+FIT_SECONDS = 12.0
 
 
 def labelled(fits: ClmlFits) -> TableComputations:
@@ -37,7 +37,7 @@ def labelled(fits: ClmlFits) -> TableComputations:
     chosen = fits.options(FEATURES, "disjoint").of_ldml(DIM)
     curves = {
         way: [_curve(context, chosen, way, f"disjoint-{i}", sizes) for i in context.scope.few_seeds]
-        for way in (list(WAYS)[1:] if context.scope.quick else WAYS)
+        for way in (list(PAIR_SELECTIONS)[1:] if context.scope.quick else PAIR_SELECTIONS)
     }
     named = [context.retrieval(chosen, FEATURES, f"disjoint-{i}") for i in context.scope.few_seeds]
     computations = [*named, *(computation for draws in curves.values() for computation in draws)]
@@ -59,11 +59,11 @@ def _curve(context: RunContext, method: Method, way: str, protocol: str, sizes: 
         split = context.protocol(protocol)
         rows = view_features(context.photos, FEATURES, split.training, method.build()).rows("lfw")
         labels = Labels(rows[split.training], split.people[split.training], np.random.default_rng(0))
-        model = START.build().fit(TrainingSet(labels.rows[:FIRST], ()))
+        model = START.build().fit(TrainingSet(labels.rows[:FIRST_MODEL_FACES], ()))
         arrays = _searched(split, model.embed(rows), model, 0)
         same, learned = {0: 0}, dict[int, bool]()
         for done, size in enumerate(sizes):
-            WAYS[way](labels, model, fit, size - len(labels.pairs))
+            PAIR_SELECTIONS[way](labels, model, fit, size - len(labels.pairs))
             learned[size] = True
             try:
                 model = fit(labels.training_set())
@@ -74,7 +74,7 @@ def _curve(context: RunContext, method: Method, way: str, protocol: str, sizes: 
             progress(done + 1, len(sizes), {})
         return {"same": same, "learned": learned, "faces": len(labels.rows)}, arrays
 
-    return Computation(f"labels, {way}, {protocol}", key, SECONDS * len(sizes), run)
+    return Computation(f"labels, {way}, {protocol}", key, FIT_SECONDS * len(sizes), run)
 
 
 def _searched(split: Protocol, embedded: Any, model: Embedder, size: int) -> dict[str, Any]:
@@ -86,17 +86,17 @@ def _table(
 ) -> Table:
     results = {way: context.results(computations) for way, computations in curves.items()}
     one = next(iter(curves))
-    unlabelled = f"no labels: WPCA-cosine of the first {FIRST:,} faces, d = {DIM}"
+    unlabelled = f"no labels: WPCA-cosine of the first {FIRST_MODEL_FACES:,} faces, d = {DIM}"
     rows = [Row(unlabelled, _figures(results[one], 0), computations=curves[one])]
     rows += [_row(results[way], way, size, computations) for size in sizes for way, computations in curves.items()]
     whole = context.results(named)
-    rows.append(Row("everybody named, no pairs", figures(whole, WHAT), computations=named))
+    rows.append(Row("everybody named, no pairs", figures(whole, FIGURE_NAMES), computations=named))
     header = (
         f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are labelled in the training half of the people, none of "
         f"whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
         f"(and what follows from them), in percent. The model of one row suggests the pairs of the next, as the "
         f"service does: those of which it is least sure, by what a fit without a fifth of the people makes of these "
-        f"and by how many of its questions were about the same person so far. {SAME}: how many of the pairs."
+        f"and by how many of its questions were about the same person so far. {SAME_COLUMN}: how many of the pairs."
     )
     alt = "mAP on people without labels against the number of labelled pairs, one line for each way of choosing them"
     plot = Plot(
@@ -117,7 +117,7 @@ def _row(results: Sequence[Result], way: str, size: int, computations: Sequence[
 
 def _figures(results: Sequence[Result], size: int) -> dict[str, Figure]:
     counts = [float(r.record["same"][str(size)]) for r in results]
-    return figures(results, WHAT, str(size)) | {SAME: Figure(float(np.mean(counts)), draws=len(counts))}
+    return figures(results, FIGURE_NAMES, str(size)) | {SAME_COLUMN: Figure(float(np.mean(counts)), draws=len(counts))}
 
 
 def _notes(results_by_way: Mapping[str, list[Result]], sizes: Sequence[int]) -> list[str]:

@@ -162,4 +162,4 @@ def _within(pairs: Ids, some: Ids, n: int) -> set[tuple[int, int]]:
     return {(a, b) for a, b in at[(at >= 0).all(axis=1)].tolist()}
 
 
-WAYS: dict[str, Ask] = {"any two faces": by_chance, "half the same": half_the_same, "suggested": suggested}
+PAIR_SELECTIONS: dict[str, Ask] = {"any two faces": by_chance, "half the same": half_the_same, "suggested": suggested}

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from ml.embedders.base import Progress
 from ml.evaluation.report import rank_protocol
 from papers.beyond import celeba
-from papers.beyond.unseen_people import WHAT, dims, draws, methods, name_method
-from papers.clml.fits import NAMES, ClmlFits
+from papers.beyond.unseen_people import FIGURE_NAMES, dims, draws, methods, name_method
+from papers.clml.fits import DESCRIPTOR_NAMES, ClmlFits
 from papers.clml.table_rows import TableComputations
 from papers.harness.results import ALONE, describe_difference, difference, figure
 from papers.harness.run_context import Method, RunContext, estimate_seconds, ranked_arrays
 from papers.harness.table_types import Computation, ComputationOutput, Result, Row, Table
 
 THERE, HERE = "fitted on CelebA10k", "fitted on LFW"
-COLUMNS = tuple(f"{where}: {what}" for where in (THERE, HERE) for what in WHAT)
+COLUMNS = tuple(f"{where}: {what}" for where in (THERE, HERE) for what in FIGURE_NAMES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class TransferEntry:
 
     @property
     def name(self) -> str:
-        return f"{NAMES[self.features]}, {name_method(self.method)}"
+        return f"{DESCRIPTOR_NAMES[self.features]}, {name_method(self.method)}"
 
 
 def across(fits: ClmlFits) -> TableComputations | None:
@@ -85,14 +85,15 @@ def _table(fits: ClmlFits, entries: list[TransferEntry]) -> Table:
     rows, notes = [], []
     for entry in entries:
         there, here = _sides(context, entry)
-        shown = {f"{THERE}: {what}": figure(there, what) for what in WHAT}
-        shown |= {f"{HERE}: {what}": figure(here, what) for what in WHAT}
+        shown = {f"{THERE}: {what}": figure(there, what) for what in FIGURE_NAMES}
+        shown |= {f"{HERE}: {what}": figure(here, what) for what in FIGURE_NAMES}
         rows.append(Row(entry.name, shown, computations=[entry.there, *entry.here]))
         if entry.method.name == "clml":
             wanted = (entry.features, "ldml", entry.method.dim)
             [ldml] = [n for n in entries if (n.features, n.method.name, n.method.dim) == wanted]
             differences = [
-                f"{what} {describe_difference(difference(there, _sides(context, ldml)[0], what))}" for what in WHAT
+                f"{what} {describe_difference(difference(there, _sides(context, ldml)[0], what))}"
+                for what in FIGURE_NAMES
             ]
             notes.append(f"{entry.name}, {THERE}, less LDML: {'; '.join(differences)}")
     whole, faces = len(context.photos.names("celeba")), context.result(entries[-1].there).record["faces"]

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from ml.embedders.base import TrainingSet
 from ml.evaluation.protocols import Protocol
 from papers.beyond import celeba
-from papers.clml.fits import NAMES, ClmlFits
+from papers.clml.fits import DESCRIPTOR_NAMES, ClmlFits
 from papers.clml.table_rows import TableComputations
 from papers.harness.photos import MODEL
 from papers.harness.results import CROWD, describe_difference, difference, figure, figures
 from papers.harness.run_context import Method, RunContext
 from papers.harness.table_types import Computation, Row, Table
 
-WHAT = ("mAP", "1@10")
-ALL = "mAP, all distractors"
-COLUMNS = ("mAP", "1@1", "1@10", ALL)
+FIGURE_NAMES = ("mAP", "1@10")
+ALL_DISTRACTORS_COLUMN = "mAP, all distractors"
+COLUMNS = ("mAP", "1@1", "1@10", ALL_DISTRACTORS_COLUMN)
 DIMS = (32, 128)
-MORE = {"also": celeba.ABOUT}
-VOCABULARY = "the vocabulary of FV was learned without labels, from photos that may be of them"
+WITH_CELEBA = {"also": celeba.ABOUT}
+VOCABULARY_NOTE = "the vocabulary of FV was learned without labels, from photos that may be of them"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class UnseenEntry:
 
     @property
     def name(self) -> str:
-        return f"{NAMES[self.features]}, {name_method(self.method)}{', and CelebA10k' if self.more else ''}"
+        return f"{DESCRIPTOR_NAMES[self.features]}, {name_method(self.method)}{', and CelebA10k' if self.more else ''}"
 
 
 def name_method(method: Method, with_k: bool = True) -> str:
@@ -84,12 +84,12 @@ def _with_celeba(context: RunContext, method: Method, draw: int) -> Computation:
     def train(split: Protocol) -> TrainingSet:
         return celeba.together(context.identities("lbp", split), celeba.people(context, "lbp"))
 
-    return context.retrieval(method, "lbp", f"disjoint-{draw}", train=train, about=MORE)
+    return context.retrieval(method, "lbp", f"disjoint-{draw}", train=train, about=WITH_CELEBA)
 
 
 def _table(fits: ClmlFits, entries: list[UnseenEntry]) -> Table:
     rows = [_row(fits.context, entry) for entry in entries]
-    vocabulary = f"; {VOCABULARY}" if "fisher" in fits.features else ""
+    vocabulary = f"; {VOCABULARY_NOTE}" if "fisher" in fits.features else ""
     others = "all others" + (", and what was fitted on CelebA10k as well" if any(n.more for n in entries) else "")
     header = (
         f"LFW, in percent. Half of the people are learned from; one photo of each other person with five or more is "
@@ -104,9 +104,9 @@ def _row(context: RunContext, entry: UnseenEntry) -> Row:
     results = context.results(entry.computations)
     shown = figures(results, COLUMNS[:3])
     if context.photos.has("distractors"):
-        shown[ALL] = figure(results, "mAP", CROWD)
+        shown[ALL_DISTRACTORS_COLUMN] = figure(results, "mAP", CROWD)
     about = {"protocol": [w.key["protocol"] for w in entry.computations], "options": dict(entry.method.options)}
-    return Row(entry.name, shown, about=about | (MORE if entry.more else {}), computations=entry.computations)
+    return Row(entry.name, shown, about=about | (WITH_CELEBA if entry.more else {}), computations=entry.computations)
 
 
 def _paired(context: RunContext, entries: list[UnseenEntry]) -> Iterator[str]:
@@ -122,4 +122,4 @@ def _paired(context: RunContext, entries: list[UnseenEntry]) -> Iterator[str]:
 def _both(context: RunContext, a: UnseenEntry, b: UnseenEntry) -> str:
     shared = min(len(a.computations), len(b.computations))
     first, second = (context.results(entry.computations[:shared]) for entry in (a, b))
-    return "; ".join(f"{column} {describe_difference(difference(first, second, column))}" for column in WHAT)
+    return "; ".join(f"{column} {describe_difference(difference(first, second, column))}" for column in FIGURE_NAMES)

@@ -15,15 +15,21 @@ from ml.evaluation.intervals import bootstrap_mean
 from ml.evaluation.protocols import Protocol
 from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL, fit_centroids
 from ml.types import Ids, Rows
-from papers.clml.fits import NAMES, ClmlFits, K
+from papers.clml.fits import DESCRIPTOR_NAMES, ClmlFits, K
 from papers.clml.table_rows import TableComputations
 from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Result, Row, Table
 
-LOST = 0.5
+MAX_MAP_LOSS = 0.5
 """Points of mAP that a faster search may lose."""
-COLUMNS = ("exhaustive mAP", "m = 1: mAP", "m = 1: times fewer", f"within {LOST}: m", f"within {LOST}: times fewer")
+COLUMNS = (
+    "exhaustive mAP",
+    "m = 1: mAP",
+    "m = 1: times fewer",
+    f"within {MAX_MAP_LOSS}: m",
+    f"within {MAX_MAP_LOSS}: times fewer",
+)
 
 
 def cells(fits: ClmlFits) -> TableComputations:
@@ -37,13 +43,14 @@ def cells(fits: ClmlFits) -> TableComputations:
         faces = results[0].record["faces"]
         header = (
             f"LFW with all UTKFace distractors ({faces:,} faces; for the paper's million see the next table), "
-            f"{NAMES[features]}, CLML, d = 32, k = {K}, {fits.name_protocols(features)}; mAP in percent; times "
+            f"{DESCRIPTOR_NAMES[features]}, CLML, d = 32, k = {K}, {fits.name_protocols(features)}; mAP in percent; "
+            "times "
             f"fewer: distances "
             "of an exhaustive search over those computed, centroids counted."
         )
         notes = [
             "a face that lies in no cell searched is not found and adds nothing to its query's AP",
-            f"the smallest m that is within {LOST} points of the exhaustive mAP, in the mean of the draws",
+            f"the smallest m that is within {MAX_MAP_LOSS} points of the exhaustive mAP, in the mean of the draws",
         ]
         plot = Plot(
             "clml-figure-5",
@@ -131,7 +138,7 @@ class SortedGallery:
 
 
 def _row(results: Sequence[Result], name: str, computations: Sequence[Computation]) -> Row:
-    """Make a row with the smallest m that loses at most LOST points, and test whether k-means cells are better."""
+    """Make a row with the smallest m within MAX_MAP_LOSS points; test whether k-means cells are better."""
     times, precision = _mean_curve(results, name)
     at_m = kept(precision.mean(1))
     m = results[0].record["curves"][name][at_m][0]
@@ -155,8 +162,8 @@ def _row(results: Sequence[Result], name: str, computations: Sequence[Computatio
 
 
 def kept(means: NDArray[np.float64]) -> int:
-    """Return the first index from which mAP is within LOST points of the last one. means: (M,) 0..1"""
-    good = means >= means[-1] - LOST / 100
+    """Return the first index from which mAP is within MAX_MAP_LOSS points of the last one. means: (M,) 0..1"""
+    good = means >= means[-1] - MAX_MAP_LOSS / 100
     return int(len(good) - np.argmin(good[::-1])) if not good.all() else 0
 
 
@@ -167,7 +174,7 @@ def _mean_curve(results: Sequence[Result], name: str) -> tuple[NDArray[np.float6
 
 
 def best(results: Sequence[Result]) -> tuple[str, float]:
-    """Return the cells that save most within LOST points, and the factor by which they reduce distances."""
+    """Return the cells that save most within MAX_MAP_LOSS points, and the factor by which they reduce distances."""
     saved = {}
     for name in results[0].record["curves"]:
         times, precision = _mean_curve(results, name)

@@ -8,7 +8,7 @@ from papers.clml.dimensions import widths
 from papers.clml.distractors import crowds
 from papers.clml.fits import ClmlFits, Options, Sizes
 from papers.clml.goals import goals
-from papers.clml.grids import GRIDS, START
+from papers.clml.grids import GRIDS, START_OPTIONS
 from papers.clml.local_maps import numbers, spaces
 from papers.clml.option_choice import Case, Choices, possible
 from papers.clml.person_map import plane
@@ -20,16 +20,16 @@ from papers.harness import page_writer
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Chapter, Computation, Table
 
-PARTS = (goals, spaces, numbers, widths, crowds, baselines, cells, million, verification, plane, strangers)
+TABLE_GROUPS = (goals, spaces, numbers, widths, crowds, baselines, cells, million, verification, plane, strangers)
 
 
-def chapter(context: RunContext, start: Mapping[Case, Options] = START, sizes: Sizes = Sizes()) -> Chapter:
+def chapter(context: RunContext, start: Mapping[Case, Options] = START_OPTIONS, sizes: Sizes = Sizes()) -> Chapter:
     """Make the chapter. start: initial options, which a quick run keeps"""
     choices = Choices(context, possible(context, GRIDS), start)
 
     def parts() -> list[TableComputations]:
         fits = ClmlFits(context, {case: choices.of(case).options for case in start}, sizes)
-        return [part(fits) for part in PARTS]
+        return [part(fits) for part in TABLE_GROUPS]
 
     def rest() -> list[Computation]:
         return order_computations([computation for part in parts() for computation in part.computations])

@@ -2,43 +2,50 @@
 
 from typing import Any
 
-from papers.clml.fits import DIMS, NAMES, WIDTH, ClmlFits
+from papers.clml.fits import DESCRIPTOR_NAMES, DESCRIPTOR_WIDTH, DIMS, ClmlFits
 from papers.clml.table_rows import COLUMNS, TableComputations, describe_gain, make_retrieval_row
 from papers.harness.results import figure
 from papers.harness.table_types import Computation, Plot, Table
 
-PRINTED = {
+PAPER_MAP = {
     ("lbp", "CLML", 128): 61.6, ("fisher", "CLML", 128): 82.2, ("fisher", "CLML", 256): 81.9,
     ("fisher", "LDML", 256): 80.8, ("mobilefacenet", "CLML", 128): 76.95,
 }  # fmt: skip
-SAME_SIZE = {"lbp": 53.0, "fisher": 80.9}
+PAPER_LARGE_LDML = {"lbp": 53.0, "fisher": 80.9}
 """LDML at d = 128 x 16."""
-WIDE = 2000
+FULL_MATRIX_DIM = 2000
 
 
 def widths(fits: ClmlFits) -> TableComputations:
     curves = {(f, m): _curve(fits, f, m) for f in fits.features for m in ("LDML", "CLML")}
-    wide = {} if fits.context.scope.quick else {f: _wide(fits, f) for f in SAME_SIZE}
+    wide = {} if fits.context.scope.quick else {f: _wide(fits, f) for f in PAPER_LARGE_LDML}
 
     def table() -> Table:
         rows = [
-            make_retrieval_row(fits, f, f"{NAMES[f]}, {m}, d = {d}", computations, _printed(f, m, d))
+            make_retrieval_row(fits, f, f"{DESCRIPTOR_NAMES[f]}, {m}, d = {d}", computations, _printed(f, m, d))
             for (f, m), curve in curves.items()
             for d, computations in curve.items()
         ]
         rows += [
             make_retrieval_row(
-                fits, f, f"{NAMES[f]}, LDML, d = {WIDE} (paper: 2048)", computations, {"mAP": SAME_SIZE[f]}
+                fits,
+                f,
+                f"{DESCRIPTOR_NAMES[f]}, LDML, d = {FULL_MATRIX_DIM} (paper: 2048)",
+                computations,
+                {"mAP": PAPER_LARGE_LDML[f]},
             )
             for f, computations in wide.items()
         ]
         notes = [
-            describe_gain(fits, f"{NAMES[f]}, d = {d}: CLML less LDML, mAP", curves[f, "CLML"][d], computations)
+            describe_gain(
+                fits, f"{DESCRIPTOR_NAMES[f]}, d = {d}: CLML less LDML, mAP", curves[f, "CLML"][d], computations
+            )
             for f in fits.features
             for d, computations in curves[f, "LDML"].items()
         ]
         notes.append(
-            f"L is sought in {WIDE:,} principal axes, in which d = {WIDE:,} is a full matrix: no wider one says more"
+            f"L is sought in {FULL_MATRIX_DIM:,} principal axes, in which d = {FULL_MATRIX_DIM:,} is a full matrix: "
+            "no wider one says more"
         )
         header = (
             "LFW; percent. d = 32: as in Table 2; the others: "
@@ -53,7 +60,12 @@ def widths(fits: ClmlFits) -> TableComputations:
             values = [figure(fits.context.results(computations), "mAP").value for computations in curve.values()]
             style = {"LDML": "--", "CLML": "-"}[m]
             axes.plot(
-                list(curve), values, style, marker="o", color=f"C{fits.features.index(f)}", label=f"{NAMES[f]}, {m}"
+                list(curve),
+                values,
+                style,
+                marker="o",
+                color=f"C{fits.features.index(f)}",
+                label=f"{DESCRIPTOR_NAMES[f]}, {m}",
             )
         axes.set(xlabel="d", ylabel="mAP, percent", xscale="log", xticks=DIMS, xticklabels=DIMS)
         axes.minorticks_off()
@@ -64,16 +76,16 @@ def widths(fits: ClmlFits) -> TableComputations:
 
 
 def _curve(fits: ClmlFits, features: str, method: str) -> dict[int, list[Computation]]:
-    dims = [d for d in ((16, 32) if fits.context.scope.quick else DIMS) if d <= WIDTH[features]]
+    dims = [d for d in ((16, 32) if fits.context.scope.quick else DIMS) if d <= DESCRIPTOR_WIDTH[features]]
     make = fits.ldml if method == "LDML" else fits.clml
     return {d: make(features, dim=d) for d in dims}
 
 
 def _wide(fits: ClmlFits, features: str) -> list[Computation]:
     """Return the wide fits, for draw 0 only, because a fit takes minutes."""
-    return [fits.context.retrieval(fits.options(features).of_ldml(WIDE), features, "queries-0")]
+    return [fits.context.retrieval(fits.options(features).of_ldml(FULL_MATRIX_DIM), features, "queries-0")]
 
 
 def _printed(features: str, method: str, dim: int) -> dict[str, float]:
-    value = PRINTED.get((features, method, dim))
+    value = PAPER_MAP.get((features, method, dim))
     return {} if value is None else {"mAP": value}

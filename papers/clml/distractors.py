@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from ml.evaluation.report import rank_protocol
-from papers.clml.fits import NAMES, ClmlFits
+from papers.clml.fits import DESCRIPTOR_NAMES, ClmlFits
 from papers.clml.table_rows import TableComputations, describe_alterations
 from papers.harness.results import ALONE, CROWD, difference, figure
 from papers.harness.run_context import RunContext, ranked_arrays
 from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Result, Row, Table
 
-SHARES = (0.125, 0.25, 0.5)
+DISTRACTOR_SHARES = (0.125, 0.25, 0.5)
 """Shares of all distractors. Every fit also ranks without and with all of them."""
 
 
@@ -26,7 +26,7 @@ def crowds(fits: ClmlFits) -> TableComputations:
     }
 
     def table() -> Table:
-        rows = [_sizes_row(fits.context, f"{NAMES[f]}, {m}", sides[f, m], smaller[f, m]) for f, m in sides]
+        rows = [_sizes_row(fits.context, f"{DESCRIPTOR_NAMES[f]}, {m}", sides[f, m], smaller[f, m]) for f, m in sides]
         columns = list(rows[0].figures)
         rows += [_gain_row(fits.context, f, sides, smaller, columns) for f in fits.features]
         header = (
@@ -52,7 +52,7 @@ def make_fewer_distractors_computation(context: RunContext, of: Computation) -> 
         if "distractors" not in fitted.arrays:
             return {"sizes": []}, {}
         others = np.random.default_rng(0).permutation(fitted.arrays["distractors"])
-        sizes = sorted({round(share * len(others)) for share in SHARES})
+        sizes = sorted({round(share * len(others)) for share in DISTRACTOR_SHARES})
         split, arrays = context.protocol(str(of.key["protocol"])), dict[str, Any]()
         for size in sizes:
             arrays |= ranked_arrays(
@@ -91,7 +91,7 @@ def _gain_row(context: RunContext, features: str, sides: Any, smaller: Any, colu
         figures[column] = Figure(100 * gap.value, 100 * gap.low, 100 * gap.high, draws=len(a))
     computation = sides[features, "CLML"][0]
     return Row(
-        f"{NAMES[features]}, CLML less LDML, paired", figures, differences=columns, claim="above",
+        f"{DESCRIPTOR_NAMES[features]}, CLML less LDML, paired", figures, differences=columns, claim="above",
         altered=describe_alterations("clml", computation.key["options"]),
         computations=[w for m in ("CLML", "LDML") for w in sides[features, m]],
     )  # fmt: skip

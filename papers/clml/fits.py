@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from papers.harness.photos import MIRRORED, MODEL
+from papers.harness.photos import MIRRORED_SUFFIX, MODEL
 from papers.harness.run_context import Method, RunContext
 from papers.harness.table_types import Computation
 
-NAMES = {"lbp": "LBP", "fisher": "FV", "mobilefacenet": "CNN (MobileFaceNet)"}
-WIDTH = {"lbp": 9860, "fisher": 16896, "mobilefacenet": 128}
-BOTH_SIDES = {"lbp": "lbp" + MIRRORED, "fisher": "fisher" + MIRRORED}
+DESCRIPTOR_NAMES = {"lbp": "LBP", "fisher": "FV", "mobilefacenet": "CNN (MobileFaceNet)"}
+DESCRIPTOR_WIDTH = {"lbp": 9860, "fisher": 16896, "mobilefacenet": 128}
+BOTH_SIDES = {"lbp": "lbp" + MIRRORED_SUFFIX, "fisher": "fisher" + MIRRORED_SUFFIX}
 """The same descriptors, averaged over a crop and its mirror image, which the paper does not do."""
 DIM, K = 32, 16
-KS = (2, 4, 8, 16, 32, 64)
+LOCAL_MAP_COUNTS = (2, 4, 8, 16, 32, 64)
 DIMS = (16, 32, 64, 128, 256)
 
 
@@ -24,8 +24,8 @@ def is_available(context: RunContext, features: str) -> bool:
 
 def name_features(features: str) -> str:
     """Return the name of a descriptor in tables."""
-    name = NAMES[features.removesuffix(MIRRORED)]
-    return f"{name}, both sides" if features.endswith(MIRRORED) else name
+    name = DESCRIPTOR_NAMES[features.removesuffix(MIRRORED_SUFFIX)]
+    return f"{name}, both sides" if features.endswith(MIRRORED_SUFFIX) else name
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ClmlFits:
     @property
     def features(self) -> list[str]:
         """The available descriptors; fewer in a quick run."""
-        return ["lbp"] if self.context.scope.quick else [f for f in NAMES if is_available(self.context, f)]
+        return ["lbp"] if self.context.scope.quick else [f for f in DESCRIPTOR_NAMES if is_available(self.context, f)]
 
     @property
     def best(self) -> str:
@@ -76,10 +76,10 @@ class ClmlFits:
 
     def options(self, features: str, kind: str = "queries") -> Options:
         """Return the options of a descriptor; a mirrored one uses those of the plain one."""
-        return self.chosen[features.removesuffix(MIRRORED), kind]
+        return self.chosen[features.removesuffix(MIRRORED_SUFFIX), kind]
 
     def draws(self, features: str, dim: int = DIM, sweep: bool = False) -> range:
-        cheap = features.removesuffix(MIRRORED) == "lbp"
+        cheap = features.removesuffix(MIRRORED_SUFFIX) == "lbp"
         return self.context.scope.seeds if cheap and dim == DIM and not sweep else self.context.scope.few_seeds
 
     def name_protocols(self, features: str, dim: int = DIM, sweep: bool = False, kind: str = "queries") -> str:

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from papers.clml.fits import KS, NAMES, ClmlFits, K
+from papers.clml.fits import DESCRIPTOR_NAMES, LOCAL_MAP_COUNTS, ClmlFits, K
 from papers.clml.table_rows import COLUMNS, L2, TableComputations, describe_gain, make_retrieval_row
 from papers.harness.table_types import Computation, Table
 
 TABLE_1 = {2: (73.04, 73.09), 4: (74.04, 75.18), 6: (73.58, 75.24), 8: (73.92, 75.59)}
 TABLE_2 = {
-    "lbp": dict(zip(KS, (41.51, 44.02, 47.94, 49.00, 49.98, 49.70), strict=True)),
-    "fisher": dict(zip(KS, (73.09, 75.18, 75.59, 76.20, 75.61, 75.58), strict=True)),
-    "mobilefacenet": dict(zip(KS, (59.78, 61.43, 64.64, 66.07, 70.98, 73.83), strict=True)),
+    "lbp": dict(zip(LOCAL_MAP_COUNTS, (41.51, 44.02, 47.94, 49.00, 49.98, 49.70), strict=True)),
+    "fisher": dict(zip(LOCAL_MAP_COUNTS, (73.09, 75.18, 75.59, 76.20, 75.61, 75.58), strict=True)),
+    "mobilefacenet": dict(zip(LOCAL_MAP_COUNTS, (59.78, 61.43, 64.64, 66.07, 70.98, 73.83), strict=True)),
 }
-CHOSEN = {"lbp": 49.89, "fisher": 74.99, "mobilefacenet": 73.83}
+PAPER_CLML_MAP = {"lbp": 49.89, "fisher": 74.99, "mobilefacenet": 73.83}
 LDML = {"lbp": 36.95, "fisher": 68.12, "mobilefacenet": 58.46}
 
 
@@ -35,7 +35,7 @@ def spaces(fits: ClmlFits) -> TableComputations:
             describe_gain(fits, f"k = {k}, LDML space less the descriptor's (mAP)", b, a) for k, (a, b) in sides.items()
         ]
         header = (
-            f"LFW, {NAMES[features]}, {fits.name_protocols(features, sweep=True)}; d = 32; percent. The "
+            f"LFW, {DESCRIPTOR_NAMES[features]}, {fits.name_protocols(features, sweep=True)}; d = 32; percent. The "
             f"descriptor's space is "
             "that of its 64 leading principal axes."
         )
@@ -52,16 +52,18 @@ def numbers(fits: ClmlFits) -> TableComputations:
         rows, notes = [], []
         for features, sides in named.items():
             rows += [
-                make_retrieval_row(fits, features, f"{NAMES[features]}, {n}", w, {"mAP": p})
+                make_retrieval_row(fits, features, f"{DESCRIPTOR_NAMES[features]}, {n}", w, {"mAP": p})
                 for n, (w, p) in sides.items()
             ]
             ldml = sides["LDML"][0]
             for name, computations in (("k = 16", fits.clml(features, K)), ("k chosen", fits.clml(features))):
                 notes += [
-                    describe_gain(fits, f"{NAMES[features]}, CLML, {name}, less LDML, {c}", computations, ldml, c)
+                    describe_gain(
+                        fits, f"{DESCRIPTOR_NAMES[features]}, CLML, {name}, less LDML, {c}", computations, ldml, c
+                    )
                     for c in COLUMNS
                 ]
-        header = "LFW, d = 32; percent. " + " ".join(f"{NAMES[f]}: {fits.name_protocols(f)}." for f in named)
+        header = "LFW, d = 32; percent. " + " ".join(f"{DESCRIPTOR_NAMES[f]}: {fits.name_protocols(f)}." for f in named)
         return Table("table-2", "Table 2: number of local maps", header, COLUMNS, rows, notes=notes)
 
     return TableComputations(
@@ -71,11 +73,11 @@ def numbers(fits: ClmlFits) -> TableComputations:
 
 def _named(fits: ClmlFits, features: str) -> dict[str, tuple[list[Computation], float]]:
     """Return the computations of each row, and the paper's mAP."""
-    ks = (K,) if fits.context.scope.quick else KS
+    ks = (K,) if fits.context.scope.quick else LOCAL_MAP_COUNTS
     sides = {"L2": (fits.l2(features), L2[features]), "LDML": (fits.ldml(features), LDML[features])}
     sides |= {f"CLML, k = {k}": (fits.clml(features, k), TABLE_2[features][k]) for k in ks}
     k = fits.options(features).k
-    return sides | {f"CLML, k chosen ({k})": (fits.clml(features), CHOSEN[features])}
+    return sides | {f"CLML, k chosen ({k})": (fits.clml(features), PAPER_CLML_MAP[features])}
 
 
 def _of(features: str, papers: str, value: float) -> dict[str, float]:

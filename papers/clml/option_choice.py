@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.clml.fits import NAMES, Options, is_available
+from papers.clml.fits import DESCRIPTOR_NAMES, Options, is_available
 from papers.harness.results import Queries, figures
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Row, Table
@@ -89,7 +89,7 @@ class Choices:
         made = []
         for name, options, computation in choice.tried:
             value = getattr(options, name)
-            title = f"{NAMES[case[0]]}, {case[1]}: {name} {json.dumps(value)}"
+            title = f"{DESCRIPTOR_NAMES[case[0]]}, {case[1]}: {name} {json.dumps(value)}"
             remark = "taken" if value == getattr(choice.options, name) else ""
             made.append(
                 Row(

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.types import Ids, Rows
-from papers.clml.fits import NAMES, ClmlFits
+from papers.clml.fits import DESCRIPTOR_NAMES, ClmlFits
 from papers.clml.table_rows import TableComputations, make_retrieval_row
 from papers.harness.table_types import Computation, Figure, Plot, Row, Table
 
-TOP = 40
-WIDE, MAPS = 256, 12
+SHOWN_PEOPLE = 40
+FISHER_DIM, LOCAL_MAP_COUNT = 256, 12
 PRINTED = {"LDML": 80.8, "CLML": 81.9}
 COLUMNS = ("mAP", "1@10", "same neighbour on the plane", "variance on the plane")
 
@@ -21,9 +21,9 @@ COLUMNS = ("mAP", "1@10", "same neighbour on the plane", "variance on the plane"
 def plane(fits: ClmlFits) -> TableComputations:
     """Figure 6."""
     quick = fits.context.scope.quick
-    features, dim = ("lbp", 32) if quick else ("fisher", WIDE)
+    features, dim = ("lbp", 32) if quick else ("fisher", FISHER_DIM)
     options = fits.options(features)
-    methods = {"LDML": options.of_ldml(dim), "CLML": options.of_clml(None if quick else MAPS, dim)}
+    methods = {"LDML": options.of_ldml(dim), "CLML": options.of_clml(None if quick else LOCAL_MAP_COUNT, dim)}
     computations = {name: fits.context.retrieval(method, features, "queries-0") for name, method in methods.items()}
 
     def table() -> Table:
@@ -32,10 +32,12 @@ def plane(fits: ClmlFits) -> TableComputations:
             name: on_plane(fits.context.result(computation).arrays["lfw"]) for name, computation in computations.items()
         }
         rows = [_row(fits, name, computations[name], people, maps[name], features) for name in computations]
-        k_text = f"k = {MAPS}" if not quick else "k as chosen"
+        k_text = f"k = {LOCAL_MAP_COUNT}" if not quick else "k as chosen"
         header = (
-            f"LFW, {NAMES[features]}, d = {dim}, CLML with {k_text}, `queries-0`; PCA of the embeddings to two "
-            f"numbers; percent. Same neighbour: of the photos of the {TOP} people with most, how many have one of the "
+            f"LFW, {DESCRIPTOR_NAMES[features]}, d = {dim}, CLML with {k_text}, `queries-0`; PCA of the embeddings "
+            "to two "
+            f"numbers; percent. Same neighbour: of the photos of the {SHOWN_PEOPLE} people with most, how many have "
+            "one of the "
             "same person nearest on the plane, among those."
         )
         notes = [
@@ -44,7 +46,7 @@ def plane(fits: ClmlFits) -> TableComputations:
         ]
         plot = Plot(
             "clml-figure-6",
-            f"two maps of LFW, the {TOP} most frequent people in colours",
+            f"two maps of LFW, the {SHOWN_PEOPLE} most frequent people in colours",
             partial(_draw, maps, people),
             columns=2,
         )
@@ -60,7 +62,7 @@ def on_plane(embedded: Rows) -> tuple[NDArray[np.float64], float]:
     return middle @ axes[:, -2:][:, ::-1], float(strength[-2:].sum() / strength.sum())
 
 
-def frequent(people: Ids, top: int = TOP) -> Ids:
+def frequent(people: Ids, top: int = SHOWN_PEOPLE) -> Ids:
     """Return the people with the most photos."""
     numbers, counts = np.unique(people[people >= 0], return_counts=True)
     return numbers[np.argsort(-counts, kind="stable")[:top]]

@@ -16,18 +16,18 @@ from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL
 from ml.indexes.flat import FlatIndex
 from ml.indexes.ivf import IvfIndex
 from ml.types import Rows
-from papers.clml.fits import NAMES, ClmlFits, K
+from papers.clml.fits import DESCRIPTOR_NAMES, ClmlFits, K
 from papers.clml.table_rows import TableComputations
 from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, ComputationOutput, Figure, Row, Table
 
-PAPERS, QUERIES, TIMED = 1_000_000, 5000, 200
-PARTS = 256
+PAPER_FACES, QUERIES, TIMED_QUERIES = 1_000_000, 5000, 200
+MIXTURE_COMPONENTS = 256
 """Gaussians of the mixture that models the distribution of the embedding."""
-PAPER = {64: 14.0, 8: 100.0}
+PAPER_SPEEDUPS = {64: 14.0, 8: 100.0}
 """Times fewer distances; at m = 64 without loss, at m = 8 for less than five points of mAP."""
-DRAWN = "drawn vectors, not a million faces"
+SYNTHETIC_VECTORS_NOTE = "drawn vectors, not a million faces"
 COLUMNS = ("times fewer distances", "recall@10", "ms per query", "ms exhaustive", "times faster")
 
 
@@ -41,9 +41,12 @@ def million(fits: ClmlFits) -> TableComputations:
         result = fits.context.result(computation)
         rows = [_row(point, computation, many) for point in result.record["points"]]
         header = (
-            f"{many:,} vectors *drawn* from a mixture of {PARTS} Gaussians fitted to the embedding (CLML, d = 32, k = "
-            f"{K}, {NAMES[features]}) of LFW and all distractors, for speed alone; {QUERIES:,} queries drawn likewise; "
-            f"p = {p:,} cells by k-means; one thread, one query at a time, the median of {TIMED}; recall in percent, "
+            f"{many:,} vectors *drawn* from a mixture of {MIXTURE_COMPONENTS} Gaussians fitted to the embedding "
+            "(CLML, d = 32, k = "
+            f"{K}, {DESCRIPTOR_NAMES[features]}) of LFW and all distractors, for speed alone; {QUERIES:,} queries "
+            "drawn likewise; "
+            f"p = {p:,} cells by k-means; one thread, one query at a time, the median of {TIMED_QUERIES}; recall in "
+            "percent, "
             f"[ ] over queries."
         )
         return Table("figure-5-speed", f"Figure 5: speed at {many:,}", header, COLUMNS, rows)
@@ -61,7 +64,7 @@ def make_drawn_vectors_computation(context: RunContext, of: Computation, many: i
         index, flat = IvfIndex(rows.shape[1], p=p, device="cpu").train(rows), FlatIndex(rows.shape[1])
         for one in (index, flat):
             one.add(np.arange(many), rows)
-        return {"points": measure_searches(index, flat, queries, [m for m in PAPER if m < p])}, {}
+        return {"points": measure_searches(index, flat, queries, [m for m in PAPER_SPEEDUPS if m < p])}, {}
 
     key = {
         "what": "drawn vectors",
@@ -71,7 +74,7 @@ def make_drawn_vectors_computation(context: RunContext, of: Computation, many: i
         "k-means": [MAX_SAMPLES_PER_CELL, KMEANS_ROUNDS],
         "of": of.key,
     }
-    return Computation(f"{many:,} drawn vectors", key, 120.0 * many / PAPERS + 10, run)
+    return Computation(f"{many:,} drawn vectors", key, 120.0 * many / PAPER_FACES + 10, run)
 
 
 def vectors(rows: Rows, many: int, seed: int) -> Rows:
@@ -80,7 +83,7 @@ def vectors(rows: Rows, many: int, seed: int) -> Rows:
 
     from ml.clustering.gaussian_mixture import fit_mixture
 
-    mixture = fit_mixture(torch.from_numpy(rows), min(PARTS, len(rows) // 10), 0)
+    mixture = fit_mixture(torch.from_numpy(rows), min(MIXTURE_COMPONENTS, len(rows) // 10), 0)
     draw = np.random.default_rng(seed)
     weights = mixture.log_weights.double().exp().numpy()
     part = draw.choice(len(weights), many, p=weights / weights.sum())
@@ -98,11 +101,11 @@ def measure_searches(index: IvfIndex, flat: FlatIndex, queries: Rows, ms: list[i
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
-        whole = _median_ms(partial(flat.search, k=10), queries[: TIMED // 8])
+        whole = _median_ms(partial(flat.search, k=10), queries[: TIMED_QUERIES // 8])
         points = []
         for m in ms:
             matches = index.search(queries, 10, m=m)
-            took = _median_ms(partial(index.search, k=10, m=m), queries[:TIMED])
+            took = _median_ms(partial(index.search, k=10, m=m), queries[:TIMED_QUERIES])
             recall = asdict(bootstrap_mean((matches.distances <= truth).mean(axis=1)))
             fraction = float(matches.fraction.mean())
             points.append({"m": m, "fraction": fraction, "recall": recall, "ms": took, "flat_ms": whole})
@@ -129,7 +132,7 @@ def _row(point: dict[str, Any], computation: Computation, many: int) -> Row:
     fewer, faster = 1 / point["fraction"], point["flat_ms"] / point["ms"]
     values = (Figure(fewer), recall(point), Figure(point["ms"]), Figure(point["flat_ms"]), Figure(faster))
     figures = dict(zip(COLUMNS, values, strict=True))
-    paper = {COLUMNS[0]: PAPER[point["m"]]} if many == PAPERS else {}
+    paper = {COLUMNS[0]: PAPER_SPEEDUPS[point["m"]]} if many == PAPER_FACES else {}
     cause = f"wall clock gains {faster * point['fraction']:.2f} of what distances do"
-    changed = DRAWN if paper else ""
+    changed = SYNTHETIC_VECTORS_NOTE if paper else ""
     return Row(f"m = {point['m']}", figures, paper, cause=cause, computations=[computation], altered=changed)

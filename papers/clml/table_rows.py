@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ml import registry
-from papers.clml.fits import NAMES, WIDTH, ClmlFits
+from papers.clml.fits import DESCRIPTOR_NAMES, DESCRIPTOR_WIDTH, ClmlFits
 from papers.harness.results import describe_difference, difference, figure, figures
-from papers.harness.table_types import TOLERANCE, Computation, Row, Table
+from papers.harness.table_types import TOLERANCE_POINTS, Computation, Row, Table
 from papers.harness.verdicts import compare_with_paper
 
 COLUMNS = ("mAP", "1@10")
@@ -51,14 +51,18 @@ def make_retrieval_row(
 
 def _why(fits: ClmlFits, features: str, row: Row) -> str:
     plain = figure(fits.context.results(fits.l2(features)), "mAP").value
-    if plain < L2[features] - TOLERANCE:
-        return f"{NAMES[features]} itself is weaker here before anything is learned (L2 {plain:.1f} for {L2[features]})"
+    if plain < L2[features] - TOLERANCE_POINTS:
+        return (
+            f"{DESCRIPTOR_NAMES[features]} itself is weaker here before anything is learned (L2 {plain:.1f} for "
+            f"{L2[features]})"
+        )
     options = row.computations[0].key["options"]
     axes = options.get("axes", 2000)
     held = ", and a regulariser that was chosen on other photos" if options.get("shrink", 1.0) else ""
     return (
-        f"{NAMES[features]} itself is as good (L2 {plain:.1f} for {L2[features]}), so it is the learning: maps within "
-        f"{axes:,} of {WIDTH[features]:,} axes{held}"
+        f"{DESCRIPTOR_NAMES[features]} itself is as good (L2 {plain:.1f} for {L2[features]}), so it is the learning: "
+        "maps within "
+        f"{axes:,} of {DESCRIPTOR_WIDTH[features]:,} axes{held}"
     )
 
 

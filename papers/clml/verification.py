@@ -15,8 +15,8 @@ from papers.harness.run_context import FOLDS, Method, RunContext
 from papers.harness.table_types import Computation, Figure, Row, Table
 from papers.harness.verdicts import NO_DIFFERENCE, compare_with_paper
 
-TIGHT = "threshold of pairs learned from"
-COLUMNS = ("accuracy", TIGHT)
+LEARNED_PAIRS_COLUMN = "threshold of pairs learned from"
+COLUMNS = ("accuracy", LEARNED_PAIRS_COLUMN)
 PRINTED = {
     ("fisher", "L2"): 78.9,
     ("fisher", "LDML, d = 768"): 92.3,
@@ -28,7 +28,7 @@ PRINTED = {
     ("mobilefacenet", "LDML, d = 128"): 96.5,
     ("mobilefacenet", "CLML, d = 128 (k = 2)"): 96.4,
 }
-PAIRED = (
+COMPARED_ROWS = (
     ("CLML, d = 32 (k = 4)", "LDML, d = 32"),
     ("CLML, d = 128 (k = 6)", "LDML, d = 128"),
     ("CLML, d = 32 (k = 4)", "LDML, d = 128"),
@@ -71,13 +71,13 @@ def verification(fits: ClmlFits) -> TableComputations:
     def table() -> Table:
         rows = [_row(fits, f, name, side) for (f, name), side in sides.items()]
         shown = dict.fromkeys(f for f, _ in sides)
-        notes = [_paired(f, a, b, sides) for f in shown for a, b in PAIRED if {(f, a), (f, b)} <= sides.keys()]
+        notes = [_paired(f, a, b, sides) for f in shown for a, b in COMPARED_ROWS if {(f, a), (f, b)} <= sides.keys()]
         header = (
             f"LFW view 2 (`pairs.txt`, {len(FOLDS)} folds, each judged by a fit on the others' people, unrestricted), "
             "accuracy in percent, ± over folds. Options as chosen on the inner split of `disjoint-0`, k as in the "
             "paper. accuracy: the threshold is that of one other fold's pairs under a fit that saw neither of the two "
             "(of L2, which learns nothing, that of all other folds); this rule was found in sight of these pairs. "
-            f"{TIGHT}: under the same fit, of the pairs of all other folds, which it learned from."
+            f"{LEARNED_PAIRS_COLUMN}: under the same fit, of the pairs of all other folds, which it learned from."
         )
         notes.append("equal numbers of parameters: k = 4 at d = 32 with d = 128, k = 6 at d = 128 with d = 768")
         notes.append("quoted by the paper for others, 12,000 photos of LFW: Guillaumin 87.5, Chen 93.2, Simonyan 93.0")
@@ -124,7 +124,7 @@ def _sides(context: RunContext) -> tuple[list[Any], Any]:
 
 
 def _row(fits: ClmlFits, features: str, name: str, side: VerificationFits) -> Row:
-    figures = {"accuracy": side.accuracy()} | ({TIGHT: side.tight()} if side.judges else {})
+    figures = {"accuracy": side.accuracy()} | ({LEARNED_PAIRS_COLUMN: side.tight()} if side.judges else {})
     paper = {"accuracy": PRINTED[features, name]} if (features, name) in PRINTED else {}
     parameters = fits.context.results(side.folds)[0].record["parameters"]
     key = side.folds[0].key

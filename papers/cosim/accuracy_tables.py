@@ -9,19 +9,19 @@ from papers.harness.table_types import Figure, Row, Table
 
 PARAMETERS, DIFFERENCE, YTF = "thousand parameters", "difference", "YouTube Faces"
 LATE, FVF, JSML = "SML-S ⊕ SML-L", "FVF", "JSML"
-PAPER = {
+PAPER_ACCURACY = {
     "LDML": 79.27, "SML-S": 82.05, "SML-L": 84.01, LATE: 86.66, "CoSiM-m": 86.90, "CoSiM-a": 87.01, JSML: 87.33,
     FVF: 87.47, SUB: 89.73, f"{JSML} ⊕ {SUB}": 90.20, f"{JSML} ⊕ {FVF}": 90.72, f"{SUB} ⊕ {FVF}": 91.87,
     f"{JSML} ⊕ {FVF} ⊕ {SUB}": 92.64,
 }  # fmt: skip
-SPREAD = 1.1
+PAPER_SPREAD_POINTS = 1.1
 """Points: the standard deviation over folds that 000 prints for its own systems."""
-PAIRED = (
+COMPARED_SYSTEMS = (
     (LATE, "SML-L"), ("CoSiM-m", LATE), ("CoSiM-a", LATE), ("CoSiM-a", "CoSiM-m"), (JSML, LATE),
     (f"{JSML} ⊕ {SUB}", SUB), (f"{JSML} ⊕ {FVF}", FVF), (f"{SUB} ⊕ {FVF}", SUB),
     (f"{JSML} ⊕ {FVF} ⊕ {SUB}", f"{SUB} ⊕ {FVF}"),
 )  # fmt: skip
-ON_YTF = {
+PAPER_YTF_ACCURACY = {
     "FPLBP, cosine": 61.94, "FPLBP, Euclidean": 62.32, "LBP, cosine": 62.72, "LBP, Euclidean": 62.91,
     "LBP, SML": 65.88, "FPLBP, SML": 68.04, "both, CoSiM-m": 69.92, "both, CoSiM-a": 71.27,
 }  # fmt: skip
@@ -41,14 +41,18 @@ class AccuracyTables:
         return cls(reader, header, heard, {name: reader.accuracy(one) for name, one in heard.items()})
 
     def table_5(self, notes: Sequence[str]) -> Table:
-        ours = [n for n in self.scores if n not in PAPER and n not in ON_YTF and not n.startswith("SIFT, ")]
-        rows = [self._row(name) for name in (*PAPER, *ours) if name in self.scores]
+        ours = [
+            n
+            for n in self.scores
+            if n not in PAPER_ACCURACY and n not in PAPER_YTF_ACCURACY and not n.startswith("SIFT, ")
+        ]
+        rows = [self._row(name) for name in (*PAPER_ACCURACY, *ours) if name in self.scores]
         title = "Table 5: LFW view 2, restricted"
         return Table("table-5", title, self.header, [ACCURACY, PARAMETERS], rows, notes=notes)
 
     def differences(self, more: Sequence[tuple[str, str]]) -> Table:
         """Test each claim of the paper that one system is better than another, fold by fold."""
-        rows = [self._paired(a, b) for a, b in (*PAIRED, *more) if {a, b} <= self.scores.keys()]
+        rows = [self._paired(a, b) for a, b in (*COMPARED_SYSTEMS, *more) if {a, b} <= self.scores.keys()]
         title = "Table 5, paired: is one better than the other?"
         header = (
             f"{self.header} Differences fold by fold, in points, interval and p of the corrected t (Nadeau, Bengio)."
@@ -62,14 +66,14 @@ class AccuracyTables:
                 name, {"LFW": self.figures[name]}, {YTF: paper}, "not possible here",
                 "YouTube Faces is not here", computations=self.scores[name].computations,
             )
-            for name, paper in ON_YTF.items()
+            for name, paper in PAPER_YTF_ACCURACY.items()
         ]  # fmt: skip
         header = f"{self.header} LFW stands in for YouTube Faces, with the features that the paper took there."
         title = "Table 4, on LFW: LBP and FPLBP"
         return Table("table-4", title, header, ["LFW", YTF], rows, notes=self._orders())
 
     def _row(self, name: str) -> Row:
-        heard, figure, paper = self.scores[name], self.figures[name], PAPER.get(printed_name(name))
+        heard, figure, paper = self.scores[name], self.figures[name], PAPER_ACCURACY.get(printed_name(name))
         figures = {ACCURACY: figure, PARAMETERS: Figure(heard.parameters / 1000)}
         printed = {} if paper is None else {ACCURACY: paper}
         about = {"folds": list(self.reader.numbers), "protocol": "pairs.txt, restricted"}
@@ -86,12 +90,14 @@ class AccuracyTables:
 
     def _cause(self, name: str) -> str:
         """Explain a figure below the paper's, as far as other rows show."""
-        figure, paper = self.figures[name], PAPER.get(name)
+        figure, paper = self.figures[name], PAPER_ACCURACY.get(name)
         if name != printed_name(name):
             return f"{self.figures[printed_name(name)].value:.1f} with our whitening, unit length and step"
         if paper is None or figure.high >= paper or paper - figure.value <= 1:
             return ""
-        lower = [part for part in name.split(" ⊕ ") if part != name and part in PAPER and self._below(part) > 1]
+        lower = [
+            part for part in name.split(" ⊕ ") if part != name and part in PAPER_ACCURACY and self._below(part) > 1
+        ]
         if lower:
             worst = max(lower, key=self._below)
             return f"its part {worst} is {self._below(worst):.1f} below the paper's"
@@ -99,15 +105,15 @@ class AccuracyTables:
         return reason if "⊕" in name else ""
 
     def _below(self, name: str) -> float:
-        return PAPER[name] - self.figures[name].value if name in self.figures else 0.0
+        return PAPER_ACCURACY[name] - self.figures[name].value if name in self.figures else 0.0
 
     def _paired(self, a: str, b: str) -> Row:
         comparison = self.reader.difference(self.scores[a], self.scores[b])
-        one, gain = comparison.difference, PAPER.get(a, 0.0) - PAPER.get(b, 0.0)
-        printed = {DIFFERENCE: round(gain, 2)} if {a, b} <= PAPER.keys() else {}
+        one, gain = comparison.difference, PAPER_ACCURACY.get(a, 0.0) - PAPER_ACCURACY.get(b, 0.0)
+        printed = {DIFFERENCE: round(gain, 2)} if {a, b} <= PAPER_ACCURACY.keys() else {}
         cause = f"p {comparison.corrected:.2g}"
-        if printed and gain < SPREAD:
-            cause += f"; the paper's own difference is below its spread over folds, {SPREAD}"
+        if printed and gain < PAPER_SPREAD_POINTS:
+            cause += f"; the paper's own difference is below its spread over folds, {PAPER_SPREAD_POINTS}"
         return Row(
             f"{a} less {b}", {DIFFERENCE: Figure(one.value, one.low, one.high)}, printed, cause=cause,
             computations=(*self.scores[a].computations, *self.scores[b].computations), differences=(DIFFERENCE,),
@@ -123,7 +129,7 @@ class AccuracyTables:
         statements = []
         for a, b in claims:
             comparison = self.reader.difference(self.scores[a], self.scores[b])
-            one, paper = comparison.difference, ON_YTF[a] - ON_YTF[b]
+            one, paper = comparison.difference, PAPER_YTF_ACCURACY[a] - PAPER_YTF_ACCURACY[b]
             verdict = "same sign" if one.low > 0 else "other sign" if one.high < 0 else "no difference shown"
             statements.append(
                 f"{a} less {b}: {one.value:+.1f} [{one.low:+.1f}, {one.high:+.1f}], p {comparison.corrected:.2g}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from papers.cosim.pair_scores import SystemScores
-from papers.cosim.system_catalogue import OURS, PRINTED, PRINTED_STEPS, SystemCatalogue
+from papers.cosim.system_catalogue import OUR_CHANGES, PRINTED_OPTIONS, PRINTED_STEPS, SystemCatalogue
 from papers.cosim.systems import View2
 
 
@@ -16,7 +16,7 @@ def header(view: View2, folds: Sequence[int]) -> str:
         " normalisation and fusion). Descriptors are our own; the paper has LBP and SIFT of LFW-a from [10]. "
         "Percent, ± over folds,"
         " [95 % over people]. SML and CoSiM, unless a row says as printed, are altered: "
-        f"{OURS}."
+        f"{OUR_CHANGES}."
     )
 
 
@@ -35,7 +35,7 @@ def notes(cast: SystemCatalogue, joint: Sequence[SystemScores]) -> list[str]:
             *sentences,
             "--quick leaves out Fisher vectors, and with them the paper's last rows, and the long runs.",
         ]
-    options = ", ".join(f"{name}={value}" for name, value in PRINTED.items())
+    options = ", ".join(f"{name}={value}" for name, value in PRINTED_OPTIONS.items())
     return [
         *sentences,
         f"As printed: {options}, {PRINTED_STEPS} steps.",

@@ -11,9 +11,9 @@ from papers.cosim.fisher_vector_faces import fvf, products
 from papers.cosim.learning_curves import figure_4, figure_5
 from papers.cosim.pair_scores import PairScoreReader, SystemScores
 from papers.cosim.parameter_counts import Beside, figure_10
-from papers.cosim.system_catalogue import JOINT, LONG, QUICK_STEPS, SINGLE, STEPS, SUB, SystemCatalogue
+from papers.cosim.system_catalogue import JOINT, LONG_RUN_STEPS, QUICK_STEPS, SINGLE, STEPS, SUB, SystemCatalogue
 from papers.cosim.systems import View2
-from papers.harness.photos import MOBILEFACENET
+from papers.harness.photos import MOBILEFACENET_FILE
 from papers.harness.results import accuracy
 from papers.harness.run_context import FOLDS, Method, RunContext
 from papers.harness.table_types import Chapter, Computation, Table
@@ -49,7 +49,7 @@ class CosimTables:
     @cached_property
     def recogniser(self) -> list[Computation]:
         """Return the computations for a network with a million parameters, without learning."""
-        there = (self.context.photos.data / MOBILEFACENET).exists()
+        there = (self.context.photos.data / MOBILEFACENET_FILE).exists()
         return self.context.verification(Method("cosine"), "mobilefacenet") if there and not self.cast.quick else []
 
     def computations(self) -> list[Computation]:
@@ -82,7 +82,9 @@ class CosimTables:
             ),
             table_6(reader, data_text, spreads(reader, separated)),
             figure_5(
-                watched, {n: (w, self.context.result(w)) for n, w in runs.items()}, list(LONG)[: 2 - self.cast.quick]
+                watched,
+                {n: (w, self.context.result(w)) for n, w in runs.items()},
+                list(LONG_RUN_STEPS)[: 2 - self.cast.quick],
             ),
             figure_4(),
         ]
@@ -108,5 +110,5 @@ class CosimTables:
             return {}
         sides = [self.context.protocol(f"view2:{fold}") for fold in FOLDS]
         figure = accuracy(self.context.results(self.recogniser), [s.pairs for s in sides], sides[0].people)
-        size = (self.context.photos.data / MOBILEFACENET).stat().st_size / 4
+        size = (self.context.photos.data / MOBILEFACENET_FILE).stat().st_size / 4
         return {"MobileFaceNet, cosine": (size, figure, self.recogniser)}

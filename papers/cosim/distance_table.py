@@ -10,17 +10,17 @@ from ml.evaluation.intervals import Interval
 from ml.evaluation.restricted import Scores
 from ml.evaluation.separation import Scored, Separation, separation
 from papers.cosim.pair_scores import PairScoreReader, SystemScores
-from papers.cosim.system_catalogue import OURS
+from papers.cosim.system_catalogue import OUR_CHANGES
 from papers.harness.table_types import Figure, Plot, Row, Table
 
-PAPER = {
+PAPER_DISTANCES = {
     "SIFT, Euclidean": (21.757, 23.691), "LBP, Euclidean": (19.180, 21.163), "SIFT, cosine": (85.9, 99.9),
     "LBP, cosine": (83.7, 101.0), "SIFT, sigma": (37.6, 60.0), "LBP, sigma": (38.9, 61.2), "CoSiM-m": (30.9, 68.3),
     "CoSiM-a": (29.9, 69.0),
 }  # fmt: skip
-GAP = "foes less friends"
-COLUMNS = ("friends", "foes", GAP, "AUC", "d'")
-ALIKE = 0.1
+GAP_COLUMN = "foes less friends"
+COLUMNS = ("friends", "foes", GAP_COLUMN, "AUC", "d'")
+GAP_TOLERANCE = 0.1
 """A gap within this share of the paper's reproduces it."""
 NOTES = (
     "Distances but the Euclidean ones in hundredths. The paper's 0.101 for LBP, cosine, foes must be about 1.01, and is"
@@ -48,7 +48,7 @@ class DistanceSpread:
 
 
 def spreads(reader: PairScoreReader, heard: dict[str, SystemScores]) -> list[DistanceSpread]:
-    """Return the distances of the table. heard: systems by the names of PAPER, and the fusions
+    """Return the distances of the table. heard: systems by the names of PAPER_DISTANCES, and the fusions
 
     For the cosine, 1 - cos is half the squared distance of unit vectors.
     """
@@ -92,22 +92,22 @@ def _row(reader: PairScoreReader, one: DistanceSpread) -> Row:
     gap = far.foes.value - far.friends.value
     parts = {"friends": far.friends, "foes": far.foes, "AUC": _hundredfold(measured.auc), "d'": far.d_prime}
     figures = {name: Figure(i.value, i.low, i.high) for name, i in parts.items()}
-    figures[GAP] = Figure(gap)
-    paper = dict(zip(COLUMNS, PAPER[one.name], strict=False)) if one.name in PAPER else {}
+    figures[GAP_COLUMN] = Figure(gap)
+    paper = dict(zip(COLUMNS, PAPER_DISTANCES[one.name], strict=False)) if one.name in PAPER_DISTANCES else {}
     if not paper:
         return Row(one.name, figures, computations=one.scores.computations)
-    paper[GAP] = round(paper["foes"] - paper["friends"], 3)
+    paper[GAP_COLUMN] = round(paper["foes"] - paper["friends"], 3)
     plain = "Euclidean" in one.name or "cosine" in one.name
     return Row(
-        one.name, figures, paper, cause=_cause(gap, paper[GAP], measured),
-        computations=one.scores.computations, compared=(GAP,),
-        tolerance=ALIKE * paper[GAP], altered="" if plain else OURS,
+        one.name, figures, paper, cause=_cause(gap, paper[GAP_COLUMN], measured),
+        computations=one.scores.computations, compared=(GAP_COLUMN,),
+        tolerance=GAP_TOLERANCE * paper[GAP_COLUMN], altered="" if plain else OUR_CHANGES,
     )  # fmt: skip
 
 
 def _cause(gap: float, paper: float, measured: Separation) -> str:
     """Explain a gap that is smaller than the paper's."""
-    if gap >= (1 - ALIKE) * paper:
+    if gap >= (1 - GAP_TOLERANCE) * paper:
         return ""
     return f"the gap is {gap / paper:.0%} of the paper's; {measured.auc.value:.1%} of friends lie nearer than foes"
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from ml.metric_learning.cosim.branches import cross_entropy
 from papers.harness.table_types import Computation, Figure, Plot, Result, Row, Table
 
-EPOCH = 4800 / 128
+STEPS_PER_EPOCH = 4800 / 128
 """Minibatches per epoch of the eight folds' pairs."""
-NEAR = 0.005
+CONVERGED_AUC_GAP = 0.005
 """A network has converged when its AUC is within this of its best."""
 POINTS = ((0.5, 0.5), (0.1, 0.1), (0.9, 0.9), (0.01, 0.1), (0.1, 0.01), (0.9, 0.99), (0.99, 0.9), (0.01, 0.99))
 
@@ -22,8 +22,12 @@ def figure_5(header: str, runs: Mapping[str, tuple[Computation, Result]], panels
     rows, there = [], {}
     for name, (computation, result) in runs.items():
         steps, auc = result.arrays["curve"].T
-        there[name] = float(steps[np.argmax(auc >= auc.max() - NEAR)] / EPOCH)
-        values = {"best AUC": 100 * auc.max(), "at epoch": steps[auc.argmax()] / EPOCH, "there from epoch": there[name]}
+        there[name] = float(steps[np.argmax(auc >= auc.max() - CONVERGED_AUC_GAP)] / STEPS_PER_EPOCH)
+        values = {
+            "best AUC": 100 * auc.max(),
+            "at epoch": steps[auc.argmax()] / STEPS_PER_EPOCH,
+            "there from epoch": there[name],
+        }
         figures = {
             column: Figure(float(value)) for column, value in {**values, "AUC at the end": 100 * auc[-1]}.items()
         }
@@ -40,7 +44,8 @@ def _later(there: Mapping[str, float], panel: str) -> str:
     mass, average = (there[f"{name}, {panel}"] for name in ("CoSiM-m", "CoSiM-a"))
     seen = "as the paper says" if average > 1.25 * mass else "which is not late, as the paper has it"
     return (
-        f"{panel}: CoSiM-m is within {NEAR} of its best AUC from epoch {mass:.1f}, CoSiM-a from {average:.1f}: {seen}."
+        f"{panel}: CoSiM-m is within {CONVERGED_AUC_GAP} of its best AUC from epoch {mass:.1f}, CoSiM-a from "
+        f"{average:.1f}: {seen}."
     )
 
 
@@ -48,7 +53,7 @@ def _curves(panels: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> Any:
     def draw(axes: Any) -> None:
         for ax, (panel, curves) in zip(np.atleast_1d(axes).ravel(), panels.items(), strict=True):
             for name, curve in curves.items():
-                ax.plot(curve[:, 0] / EPOCH, curve[:, 1], label=name.removesuffix(f", {panel}"))
+                ax.plot(curve[:, 0] / STEPS_PER_EPOCH, curve[:, 1], label=name.removesuffix(f", {panel}"))
             ax.set_title(panel)
             ax.set_xlabel("epoch")
             ax.set_ylabel("AUC of the judges' pairs")

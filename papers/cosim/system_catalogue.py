@@ -6,17 +6,17 @@ from typing import Any
 from papers.cosim.systems import System
 from papers.harness.run_context import Method
 
-PRINTED: dict[str, Any] = {"whitening": "all", "unit": False, "reach": 0.0, "rate": 1e-3}
+PRINTED_OPTIONS: dict[str, Any] = {"whitening": "all", "unit": False, "reach": 0.0, "rate": 1e-3}
 """000's own settings (section 2.7): whitening over all faces, start at W = I and b near 0, Adam at 0.001."""
-OURS = "whitened within people, unit length, another step"
+OUR_CHANGES = "whitened within people, unit length, another step"
 ALTERED = {
-    "LDML": "LDML with our start, unit length and regulariser", "SML-S": OURS, "SML-L": OURS, "CoSiM-m": OURS,
-    "CoSiM-a": OURS, "JSML": f"its members are {OURS}",
+    "LDML": "LDML with our start, unit length and regulariser", "SML-S": OUR_CHANGES, "SML-L": OUR_CHANGES,
+    "CoSiM-m": OUR_CHANGES, "CoSiM-a": OUR_CHANGES, "JSML": f"its members are {OUR_CHANGES}",
 }  # fmt: skip
 """How systems differ from the paper's."""
 STEPS, QUICK_STEPS, PRINTED_STEPS = 1500, 300, 3000
-LONG = {"ours": 6000, "as printed": 12000}
-INNERS = (25, 50, 100, 200, 500)
+LONG_RUN_STEPS = {"ours": 6000, "as printed": 12000}
+INNER_DIMS = (25, 50, 100, 200, 500)
 SUB = "Sub-SML"
 SINGLE, JOINT = ("SML-S", "SML-L"), ("CoSiM-m", "CoSiM-a")
 Systems = dict[str, System]
@@ -55,12 +55,14 @@ class SystemCatalogue:
         """Return the systems of Figure 5 by `<system>, <panel>`."""
         if self.quick:
             return {f"{name}, ours": one for name, one in self.networks().items()}
-        ours = {f"{n}, ours": one.with_options(n, steps=LONG["ours"]) for n, one in self.networks().items()}
-        return ours | {f"{n}, as printed": _printed(one, LONG["as printed"]) for n, one in self.networks().items()}
+        ours = {f"{n}, ours": one.with_options(n, steps=LONG_RUN_STEPS["ours"]) for n, one in self.networks().items()}
+        return ours | {
+            f"{n}, as printed": _printed(one, LONG_RUN_STEPS["as printed"]) for n, one in self.networks().items()
+        }
 
     def sweeps(self) -> dict[str, list[tuple[int, System]]]:
         """Return the systems of Figure 10 by r."""
-        inners = [] if self.quick else sorted({*INNERS, self.inner})
+        inners = [] if self.quick else sorted({*INNER_DIMS, self.inner})
         wide = {name: one for name, one in self.networks().items() if name != "SML-S"}
         return {n: [(r, one.with_options(n, inner=r)) for r in inners] for n, one in wide.items() if inners}
 
@@ -85,4 +87,4 @@ class SystemCatalogue:
 
 
 def _printed(system: System, steps: int) -> System:
-    return system.with_options(f"{system.name}, as printed", steps=steps, **PRINTED)
+    return system.with_options(f"{system.name}, as printed", steps=steps, **PRINTED_OPTIONS)

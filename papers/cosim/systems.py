@@ -14,12 +14,12 @@ from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.evaluation.restricted import RestrictedFold, score_pairs
 from ml.evaluation.verification_pairs import VerificationPairs
 from ml.types import Ids, Rows
-from papers.harness.run_context import FOLDS, WIDTHS, Method, RunContext
+from papers.harness.run_context import DESCRIPTOR_WIDTHS, FOLDS, Method, RunContext
 from papers.harness.table_types import Computation, ComputationOutput
 
-WIDE = 500
+DESCRIPTOR_AXES = 500
 """Principal components of a descriptor, fitted to the training faces; 000 starts from 300."""
-UNLEARNED = ("axes", "offset", "shares")
+UNLEARNED_ARRAYS = ("axes", "offset", "shares")
 Curve = list[tuple[float, float]]
 
 
@@ -59,18 +59,24 @@ class View2:
         return self.context.protocol("view2:0").people[self.photos]
 
     def narrow(self, feature: str, fold: int) -> Computation:
-        """Project a descriptor to the principal axes of a fold's training faces. Array: `rows` (N, WIDE)."""
-        key = {"narrow": WIDE, "features": feature, "protocol": "view2 restricted", "fold": fold}
+        """Project a descriptor to the principal axes of a fold's training faces. Array: `rows` (N, DESCRIPTOR_AXES)."""
+        key = {"narrow": DESCRIPTOR_AXES, "features": feature, "protocol": "view2 restricted", "fold": fold}
 
         def run(folder: Path, progress: Progress) -> ComputationOutput:
             rows = self.context.photos.rows("lfw", feature)[self.photos]
             faces = np.unique(VerificationPairs.of([p for i, p in enumerate(self.folds) if i != fold]).index)
-            options = {"dim": min(WIDE, rows.shape[1], len(faces) - 1), "whiten": False, "sample": len(faces)}
+            options = {
+                "dim": min(DESCRIPTOR_AXES, rows.shape[1], len(faces) - 1),
+                "whiten": False,
+                "sample": len(faces),
+            }
             axes = registry.build("embedders", "wpca", **options)
             axes.fit(TrainingSet(rows[faces], ()), progress=progress)
             return {"faces": len(faces)}, {"rows": axes.embed(rows)}
 
-        return Computation(f"{feature} fold {fold}", key, 2 + 8 * WIDTHS[feature] / WIDTHS["lbp"], run)
+        return Computation(
+            f"{feature} fold {fold}", key, 2 + 8 * DESCRIPTOR_WIDTHS[feature] / DESCRIPTOR_WIDTHS["lbp"], run
+        )
 
     def rows(self, features: str, fold: int) -> list[Rows]:
         """Return the (N, r) rows of each feature."""
@@ -83,7 +89,7 @@ class View2:
         Record: `judge`, the judging fold; `parameters`, learned from pairs; `bias`, added to a score in the sigmoid.
         """
         key = {
-            **system.method.key, "features": system.features, "narrow": WIDE, "protocol": "view2 restricted",
+            **system.method.key, "features": system.features, "narrow": DESCRIPTOR_AXES, "protocol": "view2 restricted",
             "stops": system.stops, "fold": fold,
         }  # fmt: skip
 
@@ -125,6 +131,6 @@ def _fitted(system: System, current: RestrictedFold, progress: Progress) -> tupl
 
 def _size(fitted: Embedder, system: System) -> dict[str, Any]:
     learned: dict[str, NDArray[Any]] = {} if system.method.name == "wpca" else fitted.learned
-    counted = sum(a.size for name, a in learned.items() if not name.startswith(UNLEARNED))
+    counted = sum(a.size for name, a in learned.items() if not name.startswith(UNLEARNED_ARRAYS))
     alone = "bias" in learned and system.method.name != "cosim_average"
     return {"parameters": int(counted), "bias": float(learned["bias"].ravel()[0]) if alone else 0.0}

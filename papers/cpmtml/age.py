@@ -10,8 +10,14 @@ import numpy as np
 from ml.embedders.base import Progress, TrainingSet
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
-from papers.cpmtml.fits import BESIDES, CpmtmlFits, choose_method, count_steps_tried, make_choice_computations
-from papers.cpmtml.learners import ONE, WHITENED, PaperLearner, Setting
+from papers.cpmtml.fits import (
+    FIT_OVERHEAD_SECONDS,
+    CpmtmlFits,
+    choose_method,
+    count_steps_tried,
+    make_choice_computations,
+)
+from papers.cpmtml.learners import STML_LEARNER, WPCA_LEARNER, PaperLearner, Setting
 from papers.cpmtml.printed_figures import CPMTML, UTML
 from papers.cpmtml.tasks import AGE, PAIRS, ages_first
 from papers.harness.results import ALONE
@@ -19,10 +25,10 @@ from papers.harness.run_context import Method, ranked_arrays
 from papers.harness.table_types import Computation, ComputationOutput, Result
 
 DIM, SPLITS, IDENTITIES = 32, 5, 30_000
-OTHER = "identity"
-PRINTED = PaperLearner(CPMTML, "cpmtml", OTHER, {"common": "first"})
-NEXT = PaperLearner(f"{CPMTML}, L0 from the next components", "cpmtml", OTHER)
-LEARNERS = (WHITENED, ONE, PaperLearner(UTML, "utml", OTHER), PRINTED, NEXT)
+SECOND_TASK = "identity"
+PRINTED = PaperLearner(CPMTML, "cpmtml", SECOND_TASK, {"common": "first"})
+CPMTML_FROM_NEXT = PaperLearner(f"{CPMTML}, L0 from the next components", "cpmtml", SECOND_TASK)
+LEARNERS = (WPCA_LEARNER, STML_LEARNER, PaperLearner(UTML, "utml", SECOND_TASK), PRINTED, CPMTML_FROM_NEXT)
 
 
 def split(names: Sequence[str], number: int) -> Protocol:
@@ -51,9 +57,9 @@ class AgeFits:
 
     def settings(self, features: str) -> list[Setting]:
         """Return the settings, including stML with twice the numbers."""
-        learners = LEARNERS if not self.fits.context.scope.quick else (WHITENED, ONE, PRINTED)
+        learners = LEARNERS if not self.fits.context.scope.quick else (WPCA_LEARNER, STML_LEARNER, PRINTED)
         both = [Setting(one, features, DIM, PAIRS, IDENTITIES) for one in learners]
-        return [*both, Setting(ONE, features, 2 * DIM, PAIRS, IDENTITIES)]
+        return [*both, Setting(STML_LEARNER, features, 2 * DIM, PAIRS, IDENTITIES)]
 
     def choices(self, setting: Setting) -> list[Computation]:
         if self.fits.context.scope.quick or not setting.learner.learns:
@@ -77,7 +83,7 @@ class AgeFits:
         return split(self.fits.context.photos.names("age"), number)
 
     def _data(self, setting: Setting, number: int) -> TrainingSet:
-        both = setting.learner.aux == OTHER
+        both = setting.learner.aux == SECOND_TASK
         return ages_first(self.fits.context, setting.features, self._split(number).training, both=both)
 
     def _computation(self, setting: Setting, method: Method, number: int) -> Computation:
@@ -90,5 +96,5 @@ class AgeFits:
             ranked = rank_protocol(embedder.embed(rows, AGE), protocol)
             return {"notes": dict(embedder.notes)}, ranked_arrays(ranked, ALONE)
 
-        seconds = BESIDES + method.options.get("steps", 0) * setting.step_seconds
+        seconds = FIT_OVERHEAD_SECONDS + method.options.get("steps", 0) * setting.step_seconds
         return Computation(f"age {setting.learner.title} {setting.features} {number}", key, seconds, run)

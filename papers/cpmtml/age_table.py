@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from papers.cpmtml.age import DIM, IDENTITIES, PRINTED, AgeFits
-from papers.cpmtml.learners import ONE, Setting
-from papers.cpmtml.tasks import ALIKE, PAIRS
+from papers.cpmtml.learners import STML_LEARNER, Setting
+from papers.cpmtml.tasks import AGE_TOLERANCE_YEARS, PAIRS
 from papers.harness.results import Queries, difference, figures, percent
 from papers.harness.table_types import Computation, Plot, Result, Row, Sign, Table
 
-CALLS = (1, 2, 5, 10, 20)
-COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
-SHOWN = {"lbp": "LBP", "mobilefacenet": "CNN"}
+CALL_RANKS = (1, 2, 5, 10, 20)
+COLUMNS = (*(f"1@{k}" for k in CALL_RANKS), "mAP")
+DESCRIPTOR_NAMES = {"lbp": "LBP", "mobilefacenet": "CNN"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,20 +27,21 @@ class AgeTable:
     def table(self) -> Table:
         """Return the results by learner, and the paper's three statements."""
         rows = [self._row(s) for features in self.features for s in self.ages.settings(features)]
-        names = " and ".join(SHOWN[f] for f in self.features)
+        names = " and ".join(DESCRIPTOR_NAMES[f] for f in self.features)
         splits = len(self.ages.splits)
         header = (
             f"UTKFace (for MORPH), faces of 18 to 80 years, {names}; {splits} splits in halves, one to learn from; of "
             f"the other one face of each age is searched for among the rest, and a face of the same year is right. "
             f"n-call@K and mAP in percent, intervals by bootstrap over ages. {PAIRS:,} pairs of ages (alike within "
-            f"{ALIKE:g} years), {IDENTITIES:,} pairs of identities of LFW; the paper prints curves and no figures."
+            f"{AGE_TOLERANCE_YEARS:g} years), {IDENTITIES:,} pairs of identities of LFW; the paper prints curves and "
+            "no figures."
         )
         title = f"Figure 3: age retrieval, d = {DIM}"
         return Table("figure-3", title, header, COLUMNS, [*rows, *self._statements()], [self._plot()])
 
     def _row(self, setting: Setting) -> Row:
         computations = self.ages.computations(setting)
-        name = f"{SHOWN[setting.features]}, {setting.title}"
+        name = f"{DESCRIPTOR_NAMES[setting.features]}, {setting.title}"
         return Row(name, figures(self.ages.fits.context.results(computations), COLUMNS), computations=computations)
 
     def _setting(self, learner: Any, features: str) -> Setting:
@@ -53,9 +54,12 @@ class AgeTable:
         return list(self.ages.computations(self._setting(learner, features)))
 
     def _statements(self) -> list[Row]:
-        claims = {f"{SHOWN[f]}: CP-mtML less stML": ((PRINTED, f), (ONE, f), f == "lbp") for f in self.features}
+        claims = {
+            f"{DESCRIPTOR_NAMES[f]}: CP-mtML less stML": ((PRINTED, f), (STML_LEARNER, f), f == "lbp")
+            for f in self.features
+        }
         if len(self.features) > 1:
-            claims["stML: LBP less CNN"] = ((ONE, "lbp"), (ONE, "mobilefacenet"), True)
+            claims["stML: LBP less CNN"] = ((STML_LEARNER, "lbp"), (STML_LEARNER, "mobilefacenet"), True)
         made = []
         for name, (a, b, above) in claims.items():
             comparisons = {c: difference(self._results(*a), self._results(*b), c) for c in COLUMNS}
@@ -76,10 +80,10 @@ class AgeTable:
             for panel, (features, lines) in zip(np.atleast_1d(axes), curves.items(), strict=True):
                 for name, curve in lines.items():
                     panel.plot(range(1, len(curve) + 1), curve, label=name)
-                panel.set(title=SHOWN[features], xlabel="K", ylabel="1-call@K, percent")
+                panel.set(title=DESCRIPTOR_NAMES[features], xlabel="K", ylabel="1-call@K, percent")
                 panel.legend(fontsize=7, loc="lower right")
 
-        alt = f"1-call@K of the same age by K, {' and '.join(SHOWN[f] for f in self.features)}"
+        alt = f"1-call@K of the same age by K, {' and '.join(DESCRIPTOR_NAMES[f] for f in self.features)}"
         return Plot("cpmtml-age", alt, draw, columns=len(self.features))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from papers.cpmtml.age import DIM, AgeFits
 from papers.cpmtml.age_table import AgeTable
 from papers.cpmtml.convergence import ConvergenceTable
-from papers.cpmtml.fits import TUNED_AT, CpmtmlFits
+from papers.cpmtml.fits import TUNING_DIM, CpmtmlFits
 from papers.cpmtml.identity import IdentityTables
 from papers.cpmtml.projections import ProjectionTable
 from papers.cpmtml.speed import SpeedTable
@@ -26,7 +26,7 @@ def chapter(context: RunContext) -> Chapter:
     aged = [s for f in identity.features for s in ages.settings(f)] if context.photos.has("age") else []
 
     def computations() -> list[Computation]:
-        chosen = [w for s in identity.settings() if s.dim == TUNED_AT and s.pairs == PAIRS for w in fits.choices(s)]
+        chosen = [w for s in identity.settings() if s.dim == TUNING_DIM and s.pairs == PAIRS for w in fits.choices(s)]
         fitted = [w for s in identity.settings() for w in fits.computations(s)]
         chosen += [w for s in aged if s.dim == DIM for w in ages.choices(s)]
         fitted += [w for s in aged for w in ages.computations(s)]

@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from ml.embedders.base import Progress
 from papers.cpmtml.fits import HELD_OUT, PROTOCOL, CpmtmlFits
-from papers.cpmtml.learners import COUPLED, NEXT, ONE, QUICK_RATE, TURNED, Setting
-from papers.cpmtml.tasks import AUXILIARY, PAIRS
+from papers.cpmtml.learners import CPMTML_FROM_NEXT, CPMTML_LEARNERS, MTLMCA_LEARNERS, QUICK_RATE, STML_LEARNER, Setting
+from papers.cpmtml.tasks import AUXILIARY_PAIRS, PAIRS
 from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Row, Table
 
 DIM, BATCH = 64, 256
-LONG, SHORT = 2000, 150
+STEPS, QUICK_STEPS = 2000, 150
 """Batches of all tasks together; the second in a quick run."""
-SETTLED = 0.05
+CONVERGED_SHARE = 0.05
 """A fit has converged if at most this share of the fall of the loss is in the last tenth of the updates."""
-PRINTED = (COUPLED[0], TURNED[0])
+PRINTED = (CPMTML_LEARNERS[0], MTLMCA_LEARNERS[0])
 COLUMNS = (
     "loss left after 1/10", "after 9/10", "at the end", "mAP held out at the end", "at its best", "which is after",
 )  # fmt: skip
@@ -32,10 +32,10 @@ class ConvergenceTable:
 
     @property
     def steps(self) -> int:
-        return SHORT if self.fits.context.scope.quick else LONG
+        return QUICK_STEPS if self.fits.context.scope.quick else STEPS
 
     def settings(self) -> list[Setting]:
-        learners = PRINTED if self.fits.context.scope.quick else (*PRINTED, NEXT[0], ONE)
+        learners = PRINTED if self.fits.context.scope.quick else (*PRINTED, CPMTML_FROM_NEXT[0], STML_LEARNER)
         return [Setting(one, "lbp", DIM) for one in learners]
 
     def computations(self) -> list[Computation]:
@@ -47,7 +47,8 @@ class ConvergenceTable:
         rows = [self._row(s, courses[s.learner.title]) for s in self.settings()]
         header = (
             f"LFW, LBP, d = {DIM}, draw 0 (queries-0.txt), without {HELD_OUT:.0%} of its people, who are searched for "
-            f"among themselves (mAP in percent); {PAIRS:,} identity pairs, {AUXILIARY:,} of expression (LFW's own, for "
+            f"among themselves (mAP in percent); {PAIRS:,} identity pairs, {AUXILIARY_PAIRS:,} of expression (LFW's "
+            "own, for "
             f"FACES); {self.steps:,} batches of {BATCH} pairs, that is {self.steps * BATCH:,} updates at rate "
             f"{QUICK_RATE:g}. The loss is the mean hinge of the last 100 batches, in percent of the first told; the "
             "best is after so many percent of the updates. The paper prints curves and no figures."
@@ -86,7 +87,7 @@ class ConvergenceTable:
             return Row(name, figures, computations=computations)
         left = (late - loss[-1]) / max(loss[0] - loss[-1], 1e-12)
         tail = f"the last tenth of the updates has {left:.1%} of the fall of the loss"
-        if left <= SETTLED:
+        if left <= CONVERGED_SHARE:
             return Row(name, figures, cause=f"converged, as the paper says: {tail}", computations=computations)
         return Row(name, figures, cause=f"not converged: {tail}", computations=computations)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.embedders.base import Progress, TrainingSet
-from papers.cpmtml.learners import ONE, WHITENED, Setting
+from papers.cpmtml.learners import STML_LEARNER, WPCA_LEARNER, Setting
 from papers.cpmtml.tasks import FER, MOOD, PAIRS, make_training_set, possible
 from papers.harness.run_context import Method, RunContext
 from papers.harness.table_types import Computation, ComputationOutput, Result
@@ -16,9 +16,9 @@ RATES = (0.12, 0.24)
 STEPS = 300
 """Largest number of batches of 256 pairs for each task."""
 HELD_OUT = 0.2
-TUNED_AT = 64
+TUNING_DIM = 64
 """The d at which rate and steps are chosen for all d."""
-BESIDES = 8.0
+FIT_OVERHEAD_SECONDS = 8.0
 """Seconds of a fit outside its steps: start, embedding, ranking."""
 PROTOCOL = "queries-0"
 
@@ -37,7 +37,7 @@ def make_choice_computations(setting: Setting, data: Callable[[], TrainingSet], 
         notes = method.build().fit(data(), progress=progress).notes
         return {"rate": method.options["rate"], **notes}, {}
 
-    seconds = BESIDES + 1.3 * steps * setting.step_seconds
+    seconds = FIT_OVERHEAD_SECONDS + 1.3 * steps * setting.step_seconds
     named = {"features": setting.features, "chosen": "rate and steps", **key}
     name = f"rate of {setting.learner.title}, {setting.features}"
     return [Computation(name, {**method.key, **named}, seconds, partial(run, method)) for method in methods]
@@ -70,7 +70,7 @@ class CpmtmlFits:
         """Return the computations of the choice, which are the same for every d and number of pairs."""
         if self.context.scope.quick or not setting.learner.learns:
             return []
-        at = replace(setting, dim=TUNED_AT, pairs=PAIRS)
+        at = replace(setting, dim=TUNING_DIM, pairs=PAIRS)
         return make_choice_computations(at, partial(self.data, at, PROTOCOL), protocol=PROTOCOL, **self._about(at))
 
     def method(self, setting: Setting) -> Method | None:
@@ -107,13 +107,13 @@ class CpmtmlFits:
     def seeds(self, setting: Setting) -> range:
         """Return the draws: all for LBP at d = 32, and for the main learners at d = 64; fewer for the rest."""
         one, scope = setting.learner, self.context.scope
-        main = one in (WHITENED, ONE) or (one.coupled and one.aux != FER)
-        cheap = setting.dim == 32 or (main and setting.dim == 64) or (one is ONE and setting.dim == 128)
+        main = one in (WPCA_LEARNER, STML_LEARNER) or (one.coupled and one.aux != FER)
+        cheap = setting.dim == 32 or (main and setting.dim == 64) or (one is STML_LEARNER and setting.dim == 128)
         return scope.seeds if setting.features == "lbp" and setting.pairs == PAIRS and cheap else scope.few_seeds
 
     def _draws(self, setting: Setting, method: Method) -> list[Computation]:
         one, features = setting.learner, setting.features
-        seconds = BESIDES + method.options.get("steps", 0) * setting.step_seconds
+        seconds = FIT_OVERHEAD_SECONDS + method.options.get("steps", 0) * setting.step_seconds
         # Table 1 takes these apart
         keep = one.coupled and one.aux in (MOOD, FER) and (features, setting.dim, setting.pairs) == ("lbp", 64, PAIRS)
         fit = partial(

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from papers.cpmtml.printed_figures import CPMTML, MTLMCA, STML, UTML, WPCA, Name
-from papers.cpmtml.tasks import AGE, AUXILIARY, FER, MOOD, PAIRS
-from papers.harness.run_context import WIDTHS, Method
+from papers.cpmtml.tasks import AGE, AUXILIARY_PAIRS, FER, MOOD, PAIRS
+from papers.harness.run_context import DESCRIPTOR_WIDTHS, Method
 
 QUICK_STEPS, QUICK_RATE = 100, 0.12
 """Batches per task and rate in a quick run, which chooses nothing."""
@@ -48,20 +48,26 @@ class PaperLearner:
         return 2 if self.aux else 1
 
 
-AFTER = "L0 from the next components"
-WHITENED = PaperLearner(WPCA[0], "wpca")
-ONE = PaperLearner(STML[0], "stml")
-UNION = [PaperLearner(UTML, "utml", aux) for aux in (MOOD, AGE, FER)]
-TURNED = [PaperLearner(MTLMCA, "mtlmca", aux, altered="L0 begins at WPCA") for aux in (MOOD, AGE)]
-TURNED_EYE = PaperLearner(f"{MTLMCA}, L0 from eye(d, D) as printed", "mtlmca", MOOD, {"start": "eye"})
-COUPLED = [PaperLearner(CPMTML, "cpmtml", aux, {"common": "first"}) for aux in (MOOD, AGE, FER)]
-NEXT = [PaperLearner(f"{CPMTML}, {AFTER}", "cpmtml", aux, altered=AFTER) for aux in (MOOD, AGE, FER)]
+NEXT_COMPONENTS_NOTE = "L0 from the next components"
+WPCA_LEARNER = PaperLearner(WPCA[0], "wpca")
+STML_LEARNER = PaperLearner(STML[0], "stml")
+UTML_LEARNERS = [PaperLearner(UTML, "utml", aux) for aux in (MOOD, AGE, FER)]
+MTLMCA_LEARNERS = [PaperLearner(MTLMCA, "mtlmca", aux, altered="L0 begins at WPCA") for aux in (MOOD, AGE)]
+MTLMCA_FROM_EYE = PaperLearner(f"{MTLMCA}, L0 from eye(d, D) as printed", "mtlmca", MOOD, {"start": "eye"})
+CPMTML_LEARNERS = [PaperLearner(CPMTML, "cpmtml", aux, {"common": "first"}) for aux in (MOOD, AGE, FER)]
+CPMTML_FROM_NEXT = [
+    PaperLearner(f"{CPMTML}, {NEXT_COMPONENTS_NOTE}", "cpmtml", aux, altered=NEXT_COMPONENTS_NOTE)
+    for aux in (MOOD, AGE, FER)
+]
 
 PLAIN, UNWHITENED = {"whiten": False}, "begins at plain PCA"
 PCA = PaperLearner("PCA, not whitened", "wpca", options=PLAIN)
-ONE_PLAIN = PaperLearner(f"{STML[0]}, from PCA", "stml", options=PLAIN, altered=UNWHITENED)
-NEXT_PLAIN = [
-    PaperLearner(f"{CPMTML}, from PCA, {AFTER}", "cpmtml", aux, PLAIN, f"{UNWHITENED}, {AFTER}") for aux in (MOOD, AGE)
+STML_FROM_PCA = PaperLearner(f"{STML[0]}, from PCA", "stml", options=PLAIN, altered=UNWHITENED)
+CPMTML_FROM_PCA = [
+    PaperLearner(
+        f"{CPMTML}, from PCA, {NEXT_COMPONENTS_NOTE}", "cpmtml", aux, PLAIN, f"{UNWHITENED}, {NEXT_COMPONENTS_NOTE}"
+    )
+    for aux in (MOOD, AGE)
 ]
 
 
@@ -73,7 +79,7 @@ class Setting:
     features: str
     dim: int
     pairs: int = PAIRS
-    auxiliary: int = AUXILIARY
+    auxiliary: int = AUXILIARY_PAIRS
 
     @property
     def method(self) -> Method:
@@ -98,13 +104,13 @@ class Setting:
         """Whether the descriptor has enough principal components for the start."""
         next_too = self.learner.coupled and self.learner.options.get("common") != "first"
         axes = 2 * self.dim if next_too else self.dim
-        return axes <= WIDTHS[self.features]
+        return axes <= DESCRIPTOR_WIDTHS[self.features]
 
     @property
     def step_seconds(self) -> float:
         """Seconds of a batch of 256 pairs, on the machine of docs/research/measurements.md."""
         numbers = 2 * self.dim if self.learner.coupled else self.dim
-        return 0.002 + WIDTHS[self.features] / WIDTHS["lbp"] * (0.012 + 0.0002 * numbers)
+        return 0.002 + DESCRIPTOR_WIDTHS[self.features] / DESCRIPTOR_WIDTHS["lbp"] * (0.012 + 0.0002 * numbers)
 
 
 def lines(features: str, dim: int, *, every: bool) -> list[Setting]:
@@ -112,9 +118,17 @@ def lines(features: str, dim: int, *, every: bool) -> list[Setting]:
 
     every: whether to include all rows of Table 6, and FER; for a strong descriptor also learners that start from PCA
     """
-    learners = [WHITENED, ONE, *UNION, *TURNED, TURNED_EYE, *COUPLED, *NEXT]
+    learners = [
+        WPCA_LEARNER,
+        STML_LEARNER,
+        *UTML_LEARNERS,
+        *MTLMCA_LEARNERS,
+        MTLMCA_FROM_EYE,
+        *CPMTML_LEARNERS,
+        *CPMTML_FROM_NEXT,
+    ]
     if features != "lbp":
-        learners += [PCA, ONE_PLAIN, *NEXT_PLAIN]
+        learners += [PCA, STML_FROM_PCA, *CPMTML_FROM_PCA]
     kept = [one for one in learners if every or (one.aux != FER and one.method != "mtlmca")]
     return [s for one in kept for s in _sizes(one, features, dim) if s.possible]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-CALLS = (2, 5, 10, 20)
+CALL_RANKS = (2, 5, 10, 20)
 DIMS = (32, 64, 128)
 Name = tuple[str, str]
 """A method and its auxiliary task, "" if it has none."""
@@ -11,7 +11,7 @@ WPCA, STML = ("WPCA", ""), ("stML", "")
 UTML, MTLMCA, CPMTML = "utML", "mtLMCA", "CP-mtML"
 
 # Tables 2 and 6 (LBP), Table 3 (CNN), d = 64: @2 @5 @10 @20
-AT_64: Mapping[str, Mapping[Name, tuple[tuple[float, ...], tuple[float, ...]]]] = {
+FIGURES_AT_DIM_64: Mapping[str, Mapping[Name, tuple[tuple[float, ...], tuple[float, ...]]]] = {
     "lbp": {
         WPCA: ((30.0, 37.4, 43.3, 51.3), (24.6, 28.8, 33.8, 39.0)),
         STML: ((38.1, 51.1, 60.5, 69.3), (26.0, 37.4, 43.3, 48.7)),
@@ -33,7 +33,7 @@ AT_64: Mapping[str, Mapping[Name, tuple[tuple[float, ...], tuple[float, ...]]]] 
 }
 
 # Table 4: 1-call@10 at d = 32, 64, 128
-AT_10: Mapping[str, Mapping[Name, tuple[tuple[float, ...], tuple[float, ...]]]] = {
+FIGURES_AT_RANK_10: Mapping[str, Mapping[Name, tuple[tuple[float, ...], tuple[float, ...]]]] = {
     "lbp": {
         WPCA: ((34.3, 43.3, 52.5), (23.4, 33.8, 40.4)),
         STML: ((50.1, 60.5, 63.6), (33.3, 43.3, 51.3)),
@@ -60,7 +60,7 @@ BOOSTED: Mapping[Name, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 # Table 1: LBP, d = 64, expression: @2 @5 @10 @20
-PARTS: Mapping[str, tuple[float, ...]] = {
+PROJECTION_FIGURES: Mapping[str, tuple[float, ...]] = {
     "L0": (30.3, 38.1, 43.3, 51.8),
     "L1": (35.0, 46.6, 55.8, 64.8),
     "L2": (4.5, 7.6, 10.4, 13.0),
@@ -70,12 +70,12 @@ PARTS: Mapping[str, tuple[float, ...]] = {
 
 def calls(figures: tuple[float, ...]) -> dict[str, float]:
     """Return figures by column, for tables of @2 @5 @10 @20 or of @10 @20."""
-    return {f"1@{k}": value for k, value in zip(CALLS[-len(figures) :], figures, strict=True)}
+    return {f"1@{k}": value for k, value in zip(CALL_RANKS[-len(figures) :], figures, strict=True)}
 
 
 def printed(features: str, name: Name, dim: int, crowd: bool = False) -> dict[str, float]:
     """Return the figures of Tables 2, 3, 4 and 6 by column; empty if there are none."""
-    wide, narrow = AT_64[features].get(name), AT_10[features].get(name)
+    wide, narrow = FIGURES_AT_DIM_64[features].get(name), FIGURES_AT_RANK_10[features].get(name)
     if dim == 64 and wide:
         return calls(wide[crowd])
     return {"1@10": narrow[crowd][DIMS.index(dim)]} if narrow and dim in DIMS else {}

@@ -7,15 +7,15 @@ from ml.embedders.base import Progress
 from ml.embedders.cpmtml import Cpmtml
 from ml.evaluation.report import rank_protocol
 from papers.cpmtml.fits import CpmtmlFits
-from papers.cpmtml.learners import COUPLED, NEXT, Setting
-from papers.cpmtml.printed_figures import CALLS, PARTS, calls
+from papers.cpmtml.learners import CPMTML_FROM_NEXT, CPMTML_LEARNERS, Setting
+from papers.cpmtml.printed_figures import CALL_RANKS, PROJECTION_FIGURES, calls
 from papers.cpmtml.tasks import FER, MOOD
 from papers.harness.results import figures
 from papers.harness.run_context import ranked_arrays
 from papers.harness.table_types import Computation, ComputationOutput, Row, Table
 from papers.harness.verdicts import get_verdict
 
-COLUMNS = (*(f"1@{k}" for k in CALLS), "mAP")
+COLUMNS = (*(f"1@{k}" for k in CALL_RANKS), "mAP")
 DIM = 64
 WHOLE = "L0 + L1"
 NOTE = (
@@ -37,7 +37,7 @@ class ProjectionTable:
         """Return the settings of CP-mtML with expression as the second task."""
         learners = [
             one
-            for one in (*COUPLED, *NEXT)
+            for one in (*CPMTML_LEARNERS, *CPMTML_FROM_NEXT)
             if one.aux == MOOD or (one.aux == FER and not self.fits.context.scope.quick)
         ]
         return self.fits.possible([Setting(one, "lbp", DIM) for one in learners])
@@ -71,7 +71,9 @@ class ProjectionTable:
     def _rows(self, setting: Setting) -> list[Row]:
         computations = self._of(setting)
         results = self.fits.context.results(computations)
-        paper = {name: calls(printed) if setting.learner.aux == MOOD else {} for name, printed in PARTS.items()}
+        paper = {
+            name: calls(printed) if setting.learner.aux == MOOD else {} for name, printed in PROJECTION_FIGURES.items()
+        }
         rows = [
             Row(
                 f"{name}, {setting.learner.title}",
@@ -80,7 +82,7 @@ class ProjectionTable:
                 computations=computations,
                 altered=setting.learner.altered,
             )
-            for name in PARTS
+            for name in PROJECTION_FIGURES
         ]
         whole = get_verdict(rows[-1])
         return [row if get_verdict(row) != "worse" else replace(row, cause=_cause(row, whole)) for row in rows]

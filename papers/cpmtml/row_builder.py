@@ -7,14 +7,23 @@ import numpy as np
 
 from ml.evaluation.comparisons.paired_tests import Comparison
 from papers.cpmtml.fits import CpmtmlFits
-from papers.cpmtml.learners import COUPLED, NEXT, ONE, TURNED, TURNED_EYE, UNION, WHITENED, Setting
+from papers.cpmtml.learners import (
+    CPMTML_FROM_NEXT,
+    CPMTML_LEARNERS,
+    MTLMCA_FROM_EYE,
+    MTLMCA_LEARNERS,
+    STML_LEARNER,
+    UTML_LEARNERS,
+    WPCA_LEARNER,
+    Setting,
+)
 from papers.cpmtml.printed_figures import WPCA, printed
 from papers.harness.results import ALONE, CROWD, describe_difference, difference, figure, figures
 from papers.harness.table_types import Computation, Figure, Row
 from papers.harness.verdicts import get_verdict
 
-NO_NETWORK = "the paper's network (AlexNet, 4,096 numbers) is not available; MobileFaceNet's figures are its own"
-FEWER = "{n:,} distractors here, a million in the paper"
+NO_NETWORK_NOTE = "the paper's network (AlexNet, 4,096 numbers) is not available; MobileFaceNet's figures are its own"
+FEWER_DISTRACTORS_NOTE = "{n:,} distractors here, a million in the paper"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +62,7 @@ class RowBuilder:
         if where == CROWD:
             return self._apart(row)
         if settings[0].features != "lbp" and row.paper:
-            return replace(row, verdict="not possible here", cause=NO_NETWORK)
+            return replace(row, verdict="not possible here", cause=NO_NETWORK_NOTE)
         return replace(row, cause=self._cause(row, settings)) if get_verdict(row) == "worse" else row
 
     def _apart(self, row: Row) -> Row:
@@ -61,7 +70,7 @@ class RowBuilder:
         if not row.paper:
             return row
         n = len(self.fits.context.photos.names("distractors"))
-        return replace(row, verdict="not possible here", cause=FEWER.format(n=n))
+        return replace(row, verdict="not possible here", cause=FEWER_DISTRACTORS_NOTE.format(n=n))
 
     def _cause(self, row: Row, settings: Sequence[Setting]) -> str:
         short = _gap(row.figures, row.paper)
@@ -75,7 +84,7 @@ class RowBuilder:
     def start(self, setting: Setting) -> float | None:
         """Return the difference of WPCA at the same d to the paper's."""
         paper = printed(setting.features, WPCA, setting.dim)
-        own = replace(setting, learner=WHITENED)
+        own = replace(setting, learner=WPCA_LEARNER)
         if not paper or not self.fits.done(own):
             return None
         return _gap(figures(self.fits.results(own), list(paper)), paper)
@@ -83,12 +92,18 @@ class RowBuilder:
     def _reason(self, setting: Setting) -> list[str]:
         """Name an alternative that was tried and is better."""
         one = setting.learner
-        if one in COUPLED:
-            better, why = NEXT[COUPLED.index(one)], "L0 begins as a copy of L1: begun at the next components it has"
-        elif one is TURNED_EYE:
-            better, why = TURNED[0], "L0 begins with the first d numbers of the descriptor: begun at WPCA it has"
-        elif one in UNION or one in TURNED:
-            better, why = ONE, "the other task's pairs move the one projection: without them stML has"
+        if one in CPMTML_LEARNERS:
+            better, why = (
+                CPMTML_FROM_NEXT[CPMTML_LEARNERS.index(one)],
+                "L0 begins as a copy of L1: begun at the next components it has",
+            )
+        elif one is MTLMCA_FROM_EYE:
+            better, why = (
+                MTLMCA_LEARNERS[0],
+                "L0 begins with the first d numbers of the descriptor: begun at WPCA it has",
+            )
+        elif one in UTML_LEARNERS or one in MTLMCA_LEARNERS:
+            better, why = STML_LEARNER, "the other task's pairs move the one projection: without them stML has"
         else:
             return []
         other = replace(setting, learner=better)

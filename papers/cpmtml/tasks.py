@@ -12,13 +12,13 @@ from ml.evaluation.protocols import Protocol
 from ml.types import Ids
 from papers.harness.run_context import RunContext, Train
 
-PAIRS, AUXILIARY = 10_000, 40_000
-MORE = 25_000
+PAIRS, AUXILIARY_PAIRS = 10_000, 40_000
+TABLE_5_PAIRS = 25_000
 """Identity pairs of Table 5."""
-ALIKE = 3.0
+AGE_TOLERANCE_YEARS = 3.0
 """Largest difference in years of ages that count as the same; most ages are estimates."""
 AGE, MOOD, FER = "age", "expression", "expression, FER"
-SETS = {AGE: "age", FER: "expression"}
+PHOTO_SETS = {AGE: "age", FER: "expression"}
 """The photo sets of second tasks that are not LFW."""
 STAND_INS = (
     "age: UTKFace, 5,000 faces of 18 to 80 years, alike within 3 (for MORPH); "
@@ -28,7 +28,7 @@ STAND_INS = (
 
 def possible(context: RunContext, aux: str) -> bool:
     """Whether the photos of a second task are available."""
-    return aux not in SETS or context.photos.has(SETS[aux])
+    return aux not in PHOTO_SETS or context.photos.has(PHOTO_SETS[aux])
 
 
 def make_training_set(context: RunContext, features: str, aux: str) -> Train | None:
@@ -48,13 +48,13 @@ def make_training_set(context: RunContext, features: str, aux: str) -> Train | N
 
 def load_second_task(context: RunContext, features: str, aux: str) -> TrainingSet:
     """Load the faces of a second task; each counts as a person of its own."""
-    labels = [name.split("/")[0] for name in context.photos.names(SETS[aux])]
+    labels = [name.split("/")[0] for name in context.photos.names(PHOTO_SETS[aux])]
     values = (
         np.array(labels, np.float64) if aux == AGE else np.unique(labels, return_inverse=True)[1].astype(np.float64)
     )
     faces = np.arange(len(labels))
-    task = TaskData(aux, faces, values, faces, tolerance=ALIKE if aux == AGE else 0.0)
-    return TrainingSet(context.photos.rows(SETS[aux], features), (task,), context.photos.blocks(features))
+    task = TaskData(aux, faces, values, faces, tolerance=AGE_TOLERANCE_YEARS if aux == AGE else 0.0)
+    return TrainingSet(context.photos.rows(PHOTO_SETS[aux], features), (task,), context.photos.blocks(features))
 
 
 def ages_first(context: RunContext, features: str, chosen: Ids, *, both: bool) -> TrainingSet:

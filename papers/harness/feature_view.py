@@ -15,7 +15,7 @@ from ml.embedders.base import Embedder
 from ml.types import Ids, Rows
 from papers.harness.photos import Photos
 
-BLOCK = 2048
+BLOCK_ROWS = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,8 @@ class FeatureView:
 
     def _inside(self, rows: Rows, axes: Rows, origin: Rows) -> Rows:
         coordinates = np.empty((len(rows), len(axes)), np.float32)
-        for at in range(0, len(rows), BLOCK):
-            coordinates[at : at + BLOCK] = rows[at : at + BLOCK] @ axes.T - origin
+        for at in range(0, len(rows), BLOCK_ROWS):
+            coordinates[at : at + BLOCK_ROWS] = rows[at : at + BLOCK_ROWS] @ axes.T - origin
         return coordinates
 
 

@@ -22,9 +22,9 @@ ARCHIVES = {
     "expression": "expression-fer2013-privatetest.tar",
     "celeba": "identities-celeba10k.tar",
 }
-MIRRORED = "-mirrored"
+MIRRORED_SUFFIX = "-mirrored"
 MODEL = "mobilefacenet"
-MOBILEFACENET = "models/mobilefacenet_112_128d.onnx"
+MOBILEFACENET_FILE = "models/mobilefacenet_112_128d.onnx"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Photos:
     @property
     def has_model(self) -> bool:
         """Whether the MobileFaceNet model is available."""
-        return (self.data / MOBILEFACENET).exists()
+        return (self.data / MOBILEFACENET_FILE).exists()
 
     def rows(self, photo_set: str, features: str) -> Rows:
         """Return (N, D) float32 descriptors, in the order of `names`; several features are concatenated."""
@@ -81,7 +81,7 @@ class Photos:
 
     def recipe(self, feature: str) -> Recipe:
         """Return the recipe of a feature. Raises typer.BadParameter if a file that it needs is missing."""
-        name = feature.removesuffix(MIRRORED)
+        name = feature.removesuffix(MIRRORED_SUFFIX)
         options: dict[str, object] = {} if name == feature else {"mirrored": True}
         if name == MODEL:
             return Recipe((Spec("onnx", {"manifest": str(self._manifest()), **options}),))
@@ -121,9 +121,9 @@ class Photos:
         return features.learn_options("fisher", self.crops("lfw", "grey"), self.known, self.cache / "vocabulary.json")
 
     def _manifest(self) -> Path:
-        model, path = self.data / MOBILEFACENET, self.cache / "mobilefacenet.json"
+        model, path = self.data / MOBILEFACENET_FILE, self.cache / "mobilefacenet.json"
         if not model.exists():
-            raise typer.BadParameter(f"there is no {MOBILEFACENET}", param_hint="--data")
+            raise typer.BadParameter(f"there is no {MOBILEFACENET_FILE}", param_hint="--data")
         with FileLock(path.with_suffix(".lock")):
             if not path.exists():
                 manifest = {

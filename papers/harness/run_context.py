@@ -20,15 +20,15 @@ from ml.evaluation.report import rank_protocol
 from ml.evaluation.retrieval import Ranked
 from ml.types import Rows
 from papers.harness.feature_view import FeatureView, view_features
-from papers.harness.photos import MIRRORED, Photos
+from papers.harness.photos import MIRRORED_SUFFIX, Photos
 from papers.harness.result_store import ResultStore
 from papers.harness.table_types import Computation, ComputationOutput, Result, Scope
 
 FOLDS = range(10)
-WIDTHS = {"lbp": 9860, "fisher": 16896, "sift": 3456, "fplbp": 500, "cslbp": 2720, "mobilefacenet": 128}
-WIDEST = 1024
+DESCRIPTOR_WIDTHS = {"lbp": 9860, "fisher": 16896, "sift": 3456, "fplbp": 500, "cslbp": 2720, "mobilefacenet": 128}
+MAX_STORED_WIDTH = 1024
 """Embeddings with more numbers are not stored; only their rankings are."""
-PHOTOS = 4
+MIN_PHOTOS_TO_QUERY = 4
 """People need this many photos to be searched for on the splits on which options are chosen."""
 Train = Callable[[Protocol], TrainingSet]
 
@@ -92,8 +92,8 @@ class RunContext:
 
         train: makes the training set of a protocol, and `about` describes it in the key; default: the identities of the
             training side; keep: whether to save the fitted embedder in the result's folder
-        Arrays: see `ranked_arrays`; with up to WIDEST numbers also the embeddings, `lfw` (N, d) and `distractors`
-        (M, d); for mixtures of maps also p(s | x), `lfw_shares` (N, k) and `distractors_shares`.
+        Arrays: see `ranked_arrays`; with up to MAX_STORED_WIDTH numbers also the embeddings, `lfw` (N, d) and
+        `distractors` (M, d); for mixtures of maps also p(s | x), `lfw_shares` (N, k) and `distractors_shares`.
         """
         key = {**method.key, "features": features, "protocol": protocol, "task": task, "keep": keep, **(about or {})}
 
@@ -197,7 +197,7 @@ def _protocol(photos: Photos, name: str) -> Protocol:
 def _hold_out_people(outer: Protocol) -> Protocol:
     """Hold out a fifth of the people who have four photos or more."""
     people = np.where(outer.training_mask, outer.people, -1)
-    inner = protocols.held_out_people(people, 0.2, photos=PHOTOS)
+    inner = protocols.held_out_people(people, 0.2, photos=MIN_PHOTOS_TO_QUERY)
     return replace(inner, training=np.intersect1d(inner.training, outer.training))
 
 
@@ -205,7 +205,7 @@ def _hold_out_photos(outer: Protocol) -> Protocol:
     """Make one photo of each person with four or more a query; all others are gallery and training side."""
     people, counts = np.unique(outer.people[outer.training], return_counts=True)
     draw = np.random.default_rng(0)
-    faces_of_person = [outer.training[outer.people[outer.training] == p] for p in people[counts >= PHOTOS]]
+    faces_of_person = [outer.training[outer.people[outer.training] == p] for p in people[counts >= MIN_PHOTOS_TO_QUERY]]
     queries = np.sort([draw.choice(faces) for faces in faces_of_person])
     rest = np.setdiff1d(outer.training, queries)
     return replace(outer, training=rest, queries=queries, gallery=rest)
@@ -213,7 +213,10 @@ def _hold_out_photos(outer: Protocol) -> Protocol:
 
 def estimate_seconds(method: Method, features: str) -> float:
     """Estimate the seconds of a fit, roughly (machine: docs/research/measurements.md). Measured times replace it."""
-    width = sum(WIDTHS.get(one.removesuffix(MIRRORED), 2000) for one in features.split("+")) / WIDTHS["lbp"]
+    width = (
+        sum(DESCRIPTOR_WIDTHS.get(one.removesuffix(MIRRORED_SUFFIX), 2000) for one in features.split("+"))
+        / DESCRIPTOR_WIDTHS["lbp"]
+    )
     plain = {"l2": 0.0, "cosine": 0.0, "wpca": 10.0 * width, "ldml": 8.0, "clml": 18.0}
     maps = 0.8 + float(method.options.get("k", 16)) / 80 if method.name == "clml" else 1.0
     return 3.0 + 2.0 * width + plain.get(method.name, 60.0 * width) * maps * (0.7 + 0.3 * max(method.dim, 32) / 32)
@@ -224,7 +227,7 @@ def _collect_arrays(split: Protocol, embedded: Mapping[str, Rows], metric: Dista
     arrays = ranked_arrays(rank_protocol(lfw, split, metric=metric), "alone")
     if others is not None:
         arrays |= ranked_arrays(rank_protocol(lfw, split, metric=metric, distractors=others), "crowd")
-    return arrays | (dict(embedded) if lfw.shape[1] <= WIDEST else {})
+    return arrays | (dict(embedded) if lfw.shape[1] <= MAX_STORED_WIDTH else {})
 
 
 def _mixes(embedder: Embedder) -> bool:

@@ -11,15 +11,15 @@ from ml.embedders.base import Progress
 from papers.harness.result_store import ResultMissing, ResultStore
 from papers.harness.table_types import Chapter, Computation
 
-PATIENCE = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two checks of what other processes have finished."""
-REFERENCE = 0.30
+REFERENCE_PROBE_SECONDS = 0.30
 """Seconds that `_probe` takes on the machine of docs/research/measurements.md."""
 
 
 def print_cost(chapters: Sequence[Chapter], store: ResultStore) -> float:
     """Print how many results exist and how long the rest will take; return the estimated seconds."""
-    speed = _probe() / REFERENCE
+    speed = _probe() / REFERENCE_PROBE_SECONDS
     shown = Shown("tables of", "results", "of them here", "minutes to go", title="what this run will cost")
     seen: set[str] = set()
     whole = 0.0
@@ -41,7 +41,7 @@ def compute_missing(chapters: Sequence[Chapter], store: ResultStore) -> None:
     A result can determine further computations, so the chapters are asked again after each one. Several processes can
     work on the same chapters: each takes computations that no other process is running.
     """
-    speed, pace = _probe() / REFERENCE, 1.0
+    speed, pace = _probe() / REFERENCE_PROBE_SECONDS, 1.0
     with open_progress() as progress:
         whole = progress.add_task("all", total=None)
         one = progress.add_task("", total=None)
@@ -59,7 +59,7 @@ def compute_missing(chapters: Sequence[Chapter], store: ResultStore) -> None:
             cost = {id(computation): estimate_seconds(computation, store, speed) for computation in left}
             computation = _one(left, store, group, tell)
             if computation is None:
-                time.sleep(PATIENCE)
+                time.sleep(POLL_SECONDS)
                 continue
             group, guessed = computation.group, guessed + cost[id(computation)]
             pace = (time.monotonic() - started) / max(guessed, 1e-9)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 LFW, PAIRS = "fitted on LFW: mAP", "accuracy"
 KNOWN, NEVER = "people learned from", "people never seen"
-KINDS = {KNOWN: "closed set", NEVER: "never seen"}
+PROTOCOL_TITLES = {KNOWN: "closed set", NEVER: "never seen"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _smaller(dim: int) -> list[SummaryRow]:
             f"{dim} numbers, {who}", _cnn(learned, f"{kind}: mAP"), _cnn(f"PCA, {dim}", f"{kind}: mAP"), f"PCA-{dim}",
             f"{learned}, less PCA-{dim}: {kind}, mAP",
         )
-        for who, kind in KINDS.items()
+        for who, kind in PROTOCOL_TITLES.items()
     ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def _whole() -> list[SummaryRow]:
             _cnn("cosine, 128 numbers", f"{kind}: mAP"), "cosine of all 128",
             f"learned, 64, as chosen, less cosine at 128: {kind}, mAP",
         )
-        for who, kind in KINDS.items()
+        for who, kind in PROTOCOL_TITLES.items()
     ]  # fmt: skip
 
 
@@ -137,7 +137,7 @@ WHOLE = {
 WHOLE_CNN = {
     f"{row}, {who}": _cnn(row, f"{kind}: mAP")
     for row in ("cosine, 128 numbers", "cosine, 128 numbers of 4 bits")
-    for who, kind in KINDS.items()
+    for who, kind in PROTOCOL_TITLES.items()
 }
 SECTIONS = (
     SummarySection(

@@ -13,7 +13,7 @@ Declared = Literal["not possible here", "ours"]
 """Verdicts that a table may set itself; all others are computed (`verdicts.judge`)."""
 Sign = Literal["", "above", "below"]
 """The sign of a difference."""
-TOLERANCE = 1.0
+TOLERANCE_POINTS = 1.0
 """A figure within this many points reproduces the paper's, even if its interval does not contain it."""
 
 
@@ -105,7 +105,7 @@ class Row:
     claim: Sign = ""
     compared: Sequence[str] = ()
     lower_is_better: Sequence[str] = ()
-    tolerance: float = TOLERANCE
+    tolerance: float = TOLERANCE_POINTS
     fit_steps: Sequence[int] | None = None
 
 

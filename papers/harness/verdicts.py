@@ -26,7 +26,7 @@ Verdict = Literal[
 ]  # fmt: skip
 NO_DIFFERENCE: Literal["no difference shown"] = "no difference shown"
 NO_STEP = "no step was taken, so this is the start and not a fit"
-SIDES = {1: "above", 0: "at", -1: "below"}
+SIDE_NAMES = {1: "above", 0: "at", -1: "below"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _judge_difference(row: Row) -> ReasonedVerdict:
     if len(sides) > 1:
         return ReasonedVerdict("mixed", "not of one sign")
     [side] = sides
-    here = f"{SIDES[side]} 0"
+    here = f"{SIDE_NAMES[side]} 0"
     if row.altered:
         return ReasonedVerdict("altered", _joined(row.altered, here))
     printed = [(row.figures[c], row.paper[c]) for c in row.differences if c in row.paper]
@@ -104,7 +104,7 @@ def _judge_difference(row: Row) -> ReasonedVerdict:
         if not row.claim:
             return ReasonedVerdict("ours", here)
         return ReasonedVerdict(
-            "same sign" if SIDES[side] == row.claim else "other sign", f"{here}, the paper: {row.claim} 0"
+            "same sign" if SIDE_NAMES[side] == row.claim else "other sign", f"{here}, the paper: {row.claim} 0"
         )
     if all(figure.low <= paper <= figure.high for figure, paper in printed):
         return ReasonedVerdict("reproduced")
@@ -120,13 +120,13 @@ def _judge_figures(row: Row, signs: Mapping[str, int]) -> ReasonedVerdict:
     distinct = set(signs.values())
     if len(distinct) > 1:
         return ReasonedVerdict(
-            "mixed", "; ".join(f"{name} at {_columns(signs, s)}" for s, name in NAMES.items() if s in distinct)
+            "mixed", "; ".join(f"{name} at {_columns(signs, s)}" for s, name in VERDICT_NAMES.items() if s in distinct)
         )
     [sign] = distinct
-    return ReasonedVerdict(NAMES[sign])
+    return ReasonedVerdict(VERDICT_NAMES[sign])
 
 
-NAMES: Mapping[int, Literal["better", "reproduced", "worse"]] = {1: "better", 0: "reproduced", -1: "worse"}
+VERDICT_NAMES: Mapping[int, Literal["better", "reproduced", "worse"]] = {1: "better", 0: "reproduced", -1: "worse"}
 
 
 def _columns(signs: Mapping[str, int], sign: int) -> str:

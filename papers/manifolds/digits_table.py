@@ -9,7 +9,7 @@ from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Declared, Plot, Row, Table
 from papers.manifolds import digits, head_comparison
-from papers.manifolds.experiment import SAME, Experiment, flat
+from papers.manifolds.experiment import SAME_START_NOTE, Experiment, flat
 from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
 from papers.manifolds.head_layers import HEADS
 
@@ -133,7 +133,7 @@ class DigitExperiment(Experiment):
         first = min(HEADS, key=lambda head: means[head])
         return [
             f"{self.describe_rates()}; of Stiefel's S, by RMSProp, {fine:g}.",
-            SAME,
+            SAME_START_NOTE,
             INVERSE,
             f"PCA-20 needs no label and errs in {means['pca']:.1f} %, {HEADS[first].title}, the best of the layers, in "
             f"{means[first]:.1f} %.",

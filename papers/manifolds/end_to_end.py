@@ -24,13 +24,13 @@ from papers.manifolds.head_training import HeadTrainingData, train_head
 from papers.manifolds.people_split import PeopleSplit, measure_separation, split_people
 
 NET, DIM = "light", 64
-MARGIN, BATCH, EACH, FINE = 0.5, 64, 2, 1e-4
-SEEN = 1000
+MARGIN, BATCH, PHOTOS_PER_PERSON, FINE_RATE = 0.5, 64, 2, 1e-4
+MAX_AXES_PHOTOS = 1000
 """Photos from whose features the initial axes of a head are computed."""
 
 
 def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
-    return HeadTraining(head, rate, steps, MARGIN, FINE, BATCH, EACH, seed)
+    return HeadTraining(head, rate, steps, MARGIN, FINE_RATE, BATCH, PHOTOS_PER_PERSON, seed)
 
 
 def begun(context: RunContext, steps: int, min_photos: int) -> Computation:
@@ -62,7 +62,9 @@ def end_to_end(context: RunContext, first: Computation, training: HeadTraining, 
         def look(indices: Ids, draw: torch.Generator) -> Tensor:
             return augment(pictures(torch.from_numpy(np.array(crops[split.taught[indices]]))), draw)
 
-        axes = find_principal_axes(features(net, crops[split.taught[:: max(1, len(split.taught) // SEEN)]]), DIM)
+        axes = find_principal_axes(
+            features(net, crops[split.taught[:: max(1, len(split.taught) // MAX_AXES_PHOTOS)]]), DIM
+        )
         layer, like = train_head(HeadTrainingData(split.people, look), net, axes, training, progress)
         rows = features(net, _load_query_crops(context, split)) @ layer.matrix.detach()
         record, arrays = measure_separation(rows.numpy(), split)

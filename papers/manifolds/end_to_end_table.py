@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Row, Table
 from papers.manifolds import end_to_end
-from papers.manifolds.experiment import SAME, Experiment, flat
+from papers.manifolds.experiment import SAME_START_NOTE, Experiment, flat
 from papers.manifolds.frozen_network_table import COLUMNS, FrozenNetworkExperiment, choices, describe_data, row, trial
 from papers.manifolds.head_comparison import HeadComparison
 from papers.manifolds.head_layers import HEADS
@@ -63,7 +63,7 @@ class EndToEndExperiment(Experiment):
 
     def tables(self) -> Sequence[Table]:
         header = describe_data(self.context, FrozenNetworkExperiment.min_photos) + WHOLE.format(
-            first=self.first, batch=end_to_end.BATCH, steps=self.steps, dim=end_to_end.DIM, fine=end_to_end.FINE
+            first=self.first, batch=end_to_end.BATCH, steps=self.steps, dim=end_to_end.DIM, fine=end_to_end.FINE_RATE
         )
         computations = self._learned
         rows = [row("where it begins, 128 numbers", self.context, [self._begun])]
@@ -71,7 +71,9 @@ class EndToEndExperiment(Experiment):
             row(HEADS[head].title, self.context, computations[head], computations["plain"]) for head in computations
         ]
         title = "Tables 3 to 5, with people: end to end"
-        return [Table("manifolds-whole", title, header, COLUMNS, rows, notes=[f"{self.describe_rates()}.", SAME])]
+        return [
+            Table("manifolds-whole", title, header, COLUMNS, rows, notes=[f"{self.describe_rates()}.", SAME_START_NOTE])
+        ]
 
     def trials(self) -> Sequence[HeadComparison]:
         return [trial("end to end, R@1", self.context, self._learned)]

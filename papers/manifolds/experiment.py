@@ -8,7 +8,7 @@ from papers.harness.table_types import Computation, Table
 from papers.manifolds.head_comparison import HeadComparison
 from papers.manifolds.head_layers import HEADS, QUICK, best
 
-SAME = (
+SAME_START_NOTE = (
     "Conv descends as qConv does, momentum included, without the projection; all heads of a seed begin with one matrix "
     "and see the same batches."
 )

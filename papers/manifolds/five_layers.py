@@ -30,7 +30,7 @@ from papers.manifolds.head_training import (
 )
 
 SIDE, WIDTH, DIM = 32, 1600, 32
-MARGIN, BATCH, EACH, FINE = 1.0, 100, 5, 1e-3
+MARGIN, BATCH, PHOTOS_PER_PERSON, FINE_RATE = 1.0, 100, 5, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ def five_layers(seed: int) -> nn.Sequential:
 
 
 def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
-    return HeadTraining(head, rate, steps, MARGIN, FINE, BATCH, EACH, seed)
+    return HeadTraining(head, rate, steps, MARGIN, FINE_RATE, BATCH, PHOTOS_PER_PERSON, seed)
 
 
 def choice(context: RunContext, photo_set: str, min_photos: int, head: str, steps: int) -> Computation:

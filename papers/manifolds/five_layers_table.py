@@ -7,7 +7,7 @@ from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Declared, Row, Table
 from papers.manifolds import five_layers, head_comparison
-from papers.manifolds.experiment import SAME, Experiment, flat
+from papers.manifolds.experiment import SAME_START_NOTE, Experiment, flat
 from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
 from papers.manifolds.head_layers import HEADS
 
@@ -16,9 +16,9 @@ HEADS_HERE = ("rmsprop", "plain", "qconv", "qconv-inverse", "stiefel")
 ACCURACY = {"plain": 42.7, "qconv": 48.5, "stiefel": 48.6}
 SECONDS = {"plain": 143, "qconv": 150, "stiefel": 152}
 GAINS = {"qconv": 48.5 - 42.7, "stiefel": 48.6 - 42.7}
-FEW, MANY = ("lfw", 20), ("celeba", 3)
+LFW_CLASSES, CELEBA_CLASSES = ("lfw", 20), ("celeba", 3)
 """Photo sets, and the number of photos that a person needs to be a class."""
-NAMES = {FEW: "LFW, people with 20 photos or more", MANY: "CelebA10k, people with 3 photos or more"}
+NAMES = {LFW_CLASSES: "LFW, people with 20 photos or more", CELEBA_CLASSES: "CelebA10k, people with 3 photos or more"}
 HEADER = (
     "STL10 is not available here. People are the classes: {names}; half of each person's photos teach, the others are "
     "tested (split {splits} times). conv 5x5, max-pool, relu, conv 5x5, relu, avg-pool, conv 5x5, relu, conv 4x4, relu "
@@ -40,12 +40,16 @@ class FiveLayerExperiment(Experiment):
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
         self.steps, self.rounds = self.sizes[self.quick]
-        self.sets = [FEW] if self.quick else [one for one in (FEW, MANY) if context.photos.has(one[0])]
+        self.sets = (
+            [LFW_CLASSES]
+            if self.quick
+            else [one for one in (LFW_CLASSES, CELEBA_CLASSES) if context.photos.has(one[0])]
+        )
         self.seeds = context.scope.few_seeds
 
     @property
     def choices(self) -> dict[str, Computation]:
-        return {head: five_layers.choice(self.context, *FEW, head, self.steps // 2) for head in HEADS_HERE}
+        return {head: five_layers.choice(self.context, *LFW_CLASSES, head, self.steps // 2) for head in HEADS_HERE}
 
     def chosen_computations(self) -> list[Computation]:
         return [*(computation for one in self.sets for computation in flat(self._learned(one))), self._times]
@@ -54,7 +58,7 @@ class FiveLayerExperiment(Experiment):
         names = "; ".join(NAMES[one] for one in self.sets)
         header = HEADER.format(names=names, splits=len(self.seeds), steps=self.steps, rates=self.how)
         rows = [self._row(one, head) for one in self.sets for head in HEADS_HERE]
-        notes = [f"{self.describe_rates()}; of Stiefel's S, by RMSProp, {five_layers.FINE:g}.", SAME]
+        notes = [f"{self.describe_rates()}; of Stiefel's S, by RMSProp, {five_layers.FINE_RATE:g}.", SAME_START_NOTE]
         return [Table("manifolds-stl10", "The STL10 experiment: five layers", header, COLUMNS, rows, notes=notes)]
 
     def trials(self) -> Sequence[HeadComparison]:
@@ -76,7 +80,7 @@ class FiveLayerExperiment(Experiment):
 
     @property
     def _times(self) -> Computation:
-        return five_layers.epoch_times(self.context, *FEW, self.known, self.rounds)
+        return five_layers.epoch_times(self.context, *LFW_CLASSES, self.known, self.rounds)
 
     def _row(self, one: tuple[str, int], head: str) -> Row:
         computations = self._learned(one)
@@ -87,10 +91,10 @@ class FiveLayerExperiment(Experiment):
         if head != "plain":
             conv = PairedScores.of(self.context.results(computations["plain"]), right, "whose")
             figures["gain over Conv"] = percent(own.over(conv).difference, draws=len(results))
-        if one == FEW:
+        if one == LFW_CLASSES:
             figures["epoch"] = head_comparison.middle(self.context.result(self._times).record["ratios"][head])
         paper = {}
-        if one == FEW and head in ACCURACY:
+        if one == LFW_CLASSES and head in ACCURACY:
             paper = {"accuracy": ACCURACY[head], "epoch": round(100 * SECONDS[head] / SECONDS["plain"], 1)}
         about = {"photos": one[0], "least": one[1], "rate": self.known[head], "steps": self.steps}
         name = f"{NAMES[one]}: {HEADS[head].title}"

@@ -23,12 +23,12 @@ from papers.manifolds.head_training import HeadTrainingData, check_converged, sw
 from papers.manifolds.people_split import measure_separation, split_people
 
 FEATURES = "mobilefacenet"
-MARGIN, BATCH, EACH, FINE = 0.5, 64, 2, 1e-3
-HELD = 0.2
+MARGIN, BATCH, PHOTOS_PER_PERSON, FINE_RATE = 0.5, 64, 2, 1e-3
+HELD_OUT_SHARE = 0.2
 
 
 def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
-    return HeadTraining(head, rate, steps, MARGIN, FINE, BATCH, EACH, seed)
+    return HeadTraining(head, rate, steps, MARGIN, FINE_RATE, BATCH, PHOTOS_PER_PERSON, seed)
 
 
 def choice(context: RunContext, head: str, dim: int, steps: int, min_photos: int) -> Computation:
@@ -36,7 +36,7 @@ def choice(context: RunContext, head: str, dim: int, steps: int, min_photos: int
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         rows, people = _teachers(context, min_photos)
-        split = held_out_people(people, HELD)
+        split = held_out_people(people, HELD_OUT_SHARE)
         own, own_people = rows[split.training], people[split.training]
 
         def error(rate: float) -> float:

@@ -10,13 +10,13 @@ from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Figure, Result, Row, Table
 from papers.manifolds import frozen_network, head_comparison
-from papers.manifolds.experiment import SAME, Experiment, flat
+from papers.manifolds.experiment import SAME_START_NOTE, Experiment, flat
 from papers.manifolds.head_comparison import HeadComparison, PairedScores, within
 from papers.manifolds.head_layers import HEADS
-from papers.manifolds.people_split import ALIKE, split_people
+from papers.manifolds.people_split import LOOKALIKE_COSINE, split_people
 
-AT = (1, 2, 4, 8)
-COLUMNS = ("NMI", *(f"R@{k}" for k in AT), "R@1 over Conv", "NMI over Conv", "axes")
+RECALL_RANKS = (1, 2, 4, 8)
+COLUMNS = ("NMI", *(f"R@{k}" for k in RECALL_RANKS), "R@1 over Conv", "NMI over Conv", "axes")
 HEADS_HERE = ("rmsprop", "plain", "qconv", "qconv-inverse", "stiefel")
 SERVED = ("qconv", "stiefel")
 DIMS = (32, 128)
@@ -64,7 +64,11 @@ class FrozenNetworkExperiment(Experiment):
             ]
         rows += [row(name, self.context, computations) for name, computations in self._served.items()]
         title = "Tables 3 to 5, with people: heads on a frozen CNN"
-        return [Table("manifolds-frozen", title, header, COLUMNS, rows, notes=[f"{self.describe_rates()}.", SAME])]
+        return [
+            Table(
+                "manifolds-frozen", title, header, COLUMNS, rows, notes=[f"{self.describe_rates()}.", SAME_START_NOTE]
+            )
+        ]
 
     def trials(self) -> Sequence[HeadComparison]:
         return [trial(f"MobileFaceNet to {dim}, R@1", self.context, self._learned(dim)) for dim in DIMS]
@@ -103,7 +107,7 @@ def describe_data(context: RunContext, min_photos: int) -> str:
     """Describe the training and the test data."""
     both = split_people(context.photos, min_photos)
     return HEADER.format(
-        taught=len(both.taught), people=int(both.people.max()) + 1, alike=both.alike, near=ALIKE,
+        taught=len(both.taught), people=int(both.people.max()) + 1, alike=both.alike, near=LOOKALIKE_COSINE,
         queries=len(both.queries), query_people=int(both.query_people.max()) + 1, min_photos=min_photos,
     )  # fmt: skip
 
@@ -113,7 +117,7 @@ def row(
 ) -> Row:
     results = context.results(computations)
     figures = {"NMI": _over_seeds([r.record["nmi"] for r in results])}
-    figures |= {f"R@{k}": PairedScores.of(results, within(k), "whose").figure for k in AT}
+    figures |= {f"R@{k}": PairedScores.of(results, within(k), "whose").figure for k in RECALL_RANKS}
     if "axes" in results[0].record:
         figures["axes"] = head_comparison.mean_axes(results)
     if conv is not None and list(conv) != list(computations):

@@ -14,7 +14,7 @@ from papers.manifolds.head_layers import HEADS
 
 Values = NDArray[np.float64]
 ALTERED = {"qconv-inverse": "the inverse metric, which the paper does not try"}
-MORE = 1.1
+MAX_LOSS_RATIO = 1.1
 """A head whose loss is this many times Conv's has not learned as far."""
 
 
@@ -132,7 +132,7 @@ class HeadComparison:
         if gain.low <= 0 <= gain.high:
             return self._alike(head)
         own, conv = self.like[head], self.like["plain"]
-        if gain.high < 0 and own["loss"] > MORE * conv["loss"]:
+        if gain.high < 0 and own["loss"] > MAX_LOSS_RATIO * conv["loss"]:
             loss, scale = (
                 f"{own[k]:{form}} against {conv[k]:{form}}" for k, form in (("loss", ".2f"), ("scale", ".0f"))
             )

@@ -18,7 +18,7 @@ from ml.types import Ids
 from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, shape
 
 MOMENTUM = 0.9
-LATE = 50
+FINAL_STEPS = 50
 """Steps at the end over which the loss is averaged."""
 Look = Callable[[Ids, torch.Generator], Tensor]
 """Called as look(positions, generator); returns the network's input for them."""
@@ -66,13 +66,13 @@ def train_head(
 ) -> tuple[Layer, dict[str, Any]]:
     """Train a network with a head, and return the head and its record.
 
-    If the training diverges, at most LATE steps are undone, and `astray` in the record is the step.
+    If the training diverges, at most FINAL_STEPS steps are undone, and `astray` in the record is the step.
     """
     layer = HEADS[plan.head].make(start)
     step, losses, astray = make_step(lesson, net, layer, plan), list[float](), dict[str, int]()
     both = (net, layer)
     for number in range(plan.steps + 1):
-        if number % LATE == 0 or number == plan.steps:
+        if number % FINAL_STEPS == 0 or number == plan.steps:
             if not torch.isfinite(layer.matrix).all():
                 astray = {"astray": number}
                 break
@@ -88,7 +88,7 @@ def train_head(
         for one, state in zip(both, kept, strict=True):
             one.load_state_dict(state)
     net.train(False)
-    return layer, {"loss": float(np.mean(losses[-LATE:])), **shape(layer.matrix.detach()), **astray}
+    return layer, {"loss": float(np.mean(losses[-FINAL_STEPS:])), **shape(layer.matrix.detach()), **astray}
 
 
 def check_converged(record: Mapping[str, Any]) -> None:

@@ -14,9 +14,9 @@ from ml.types import Ids, Rows
 from papers.harness.photos import Photos
 from papers.harness.table_types import ComputationOutput
 
-ALIKE = 0.5
+LOOKALIKE_COSINE = 0.5
 """People in CelebA10k with at least this MobileFaceNet cosine to a face in LFW are left out of training."""
-BLOCK = 1000
+BLOCK_ROWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +52,10 @@ def split_people(photos: Photos, min_photos: int) -> PeopleSplit:
 
 
 def _known(rows: Rows, others: Rows) -> NDArray[np.bool_]:
-    """Return (N,) whether a row has at least cosine ALIKE to one of the others; both have unit length."""
-    parts = [(rows[at : at + BLOCK] @ others.T).max(1) >= ALIKE for at in range(0, len(rows), BLOCK)]
+    """Return (N,) whether a row has at least cosine LOOKALIKE_COSINE to one of the others; both have unit length."""
+    parts = [
+        (rows[at : at + BLOCK_ROWS] @ others.T).max(1) >= LOOKALIKE_COSINE for at in range(0, len(rows), BLOCK_ROWS)
+    ]
     return np.concatenate(parts)
 
 

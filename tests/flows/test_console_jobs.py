@@ -115,8 +115,8 @@ def test_a_training_uses_the_champions_descriptor_unless_another_is_chosen(servi
     before = trainings(service)
     page.see("#train").click()
     page.wait(lambda: len(trainings(service)) > len(before))
-    asked = trainings(service)[0]["request"]
-    assert asked["descriptors"] == [{"name": "lbp", "options": {}}], "that of the model that serves"
+    request = trainings(service)[0]["request"]
+    assert request["descriptors"] == [{"name": "lbp", "options": {}}], "that of the model that serves"
 
 
 def trainings(service: Service) -> list[dict[str, Any]]:

@@ -103,19 +103,19 @@ def other_of(label: dict[str, Any], face_id: str) -> str:
 def test_a_label_refers_to_the_chosen_face_of_the_photo(service: Service, page: Page, tmp_path: Path) -> None:
     group = group_photo(shot=60)
     search(page, photo(tmp_path, "group.png", group))
-    boxes = page.wait(lambda: (found := page.all(".photo .box")) and len(found) == len(PEOPLE) and found)
+    boxes = page.wait(lambda: (shown := page.all(".photo .box")) and len(shown) == len(PEOPLE) and shown)
     boxes[3].click()
     page.wait(lambda: boxes[3].get_attribute("aria-pressed") == "true")
     match = first_match(page)
     matched = match.get_attribute("data-face")
     say(page, match, same=False)
     [label] = labels(service)
-    mine = face(service, other_of(label, matched))
-    found = service.client.post(f"{BASE}/search", files={"file": group}, params={"face_selection": "all"}).json()[
+    stored_face = face(service, other_of(label, matched))
+    faces = service.client.post(f"{BASE}/search", files={"file": group}, params={"face_selection": "all"}).json()[
         "faces"
     ]
-    assert mine["bounding_box"] == found[3]["bounding_box"]
-    assert (mine["subject"], mine["metadata"]) == (None, {"kept_for": "labels"})
+    assert stored_face["bounding_box"] == faces[3]["bounding_box"]
+    assert (stored_face["subject"], stored_face["metadata"]) == (None, {"kept_for": "labels"})
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1, "one face of the four"
 
 

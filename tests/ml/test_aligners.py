@@ -41,14 +41,14 @@ def test_it_equals_umeyama_by_singular_values() -> None:
         assert np.allclose(similarity(source, target), slow_similarity(source, target), atol=1e-6)
 
 
-def test_a_mirror_image_is_never_made_and_one_place_keeps_its_scale() -> None:
+def test_a_similarity_is_never_a_mirror_image_and_coinciding_points_keep_the_scale() -> None:
     mirrored = SQUARE * (-1, 1)
     assert np.linalg.det(similarity(SQUARE, mirrored)[:, :2]) >= 0
     together = similarity(np.ones((5, 2)), SQUARE)
     assert np.allclose(together[:, :2], np.eye(2))
 
 
-def test_the_way_back_undoes_the_way_there() -> None:
+def test_the_inverse_transform_undoes_the_transform() -> None:
     there = similarity(SQUARE, turned(SQUARE, -70, 0.3, (9, 9)))
     assert np.allclose(moved(inverse(there), moved(there, SQUARE)), SQUARE, atol=1e-3)
 

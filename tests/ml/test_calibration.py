@@ -96,12 +96,12 @@ def test_a_distance_that_is_not_a_number_is_refused() -> None:
 @pytest.mark.parametrize("fmr", [1e-4, 1e-3, 0.01, 0.3, 1.0])
 def test_a_threshold_takes_no_more_impostors_than_asked_and_no_fewer_than_it_must(seed: int, fmr: float) -> None:
     distances = np.random.default_rng(seed).normal(size=5000).round(2)
-    found = threshold_for_fmr(distances, fmr)
-    taken = (distances <= found.distance).sum()
-    assert taken / 5000 == found.fmr <= fmr
-    following = distances[distances > found.distance]
+    threshold = threshold_for_fmr(distances, fmr)
+    taken = (distances <= threshold.distance).sum()
+    assert taken / 5000 == threshold.fmr <= fmr
+    following = distances[distances > threshold.distance]
     assert not len(following) or (distances <= following.min()).mean() > fmr
-    assert found.low <= found.fmr <= found.high
+    assert threshold.low <= threshold.fmr <= threshold.high
 
 
 def test_evidence_is_enough_where_the_ends_are_within_a_factor_of_three() -> None:
@@ -129,11 +129,11 @@ def test_the_same_distances_say_less_where_few_people_share_them() -> None:
     means, people = draw.normal(size=40), draw.integers(0, 40, (20_000, 2))
     people = people[people[:, 0] != people[:, 1]]
     distances = means[people].sum(1) + draw.normal(size=len(people))
-    shared, apart = threshold_for_fmr(distances, 0.01, people), threshold_for_fmr(distances, 0.01)
-    assert shared.distance == apart.distance
-    assert shared.fmr == apart.fmr
-    assert shared.high / shared.low > 2 * apart.high / apart.low
-    assert apart.enough
+    shared, per_pair = threshold_for_fmr(distances, 0.01, people), threshold_for_fmr(distances, 0.01)
+    assert shared.distance == per_pair.distance
+    assert shared.fmr == per_pair.fmr
+    assert shared.high / shared.low > 2 * per_pair.high / per_pair.low
+    assert per_pair.enough
     assert not shared.enough
 
 
@@ -153,9 +153,9 @@ def test_a_stored_calibration_keeps_the_intervals_of_any_rate() -> None:
 def test_of_what_an_older_version_stored_no_interval_is_known() -> None:
     old = Calibration.fit(*two_kinds(0)).to_dict()
     del old["impostors"]["effective"]
-    found = Calibration.from_dict(json.loads(json.dumps(old))).threshold(0.01)
-    assert found.fmr == pytest.approx(0.01)
-    assert (found.low, found.high, found.enough) == (0.0, 1.0, False)
+    threshold = Calibration.from_dict(json.loads(json.dumps(old))).threshold(0.01)
+    assert threshold.fmr == pytest.approx(0.01)
+    assert (threshold.low, threshold.high, threshold.enough) == (0.0, 1.0, False)
 
 
 def test_effective_numbers_of_other_distances_are_corrupt() -> None:
@@ -177,11 +177,11 @@ def test_a_few_hundred_quantiles_stand_for_a_million_impostors() -> None:
     kept = ImpostorDistances.of(distances)
     assert len(kept.distances) <= 500
     for fmr in (1e-5, 1e-4, 1e-3, 1e-2, 0.1):
-        found = kept.threshold(fmr)
-        assert (distances <= found.distance).mean() == found.fmr
-        assert 0.94 * fmr <= found.fmr <= fmr
-    asked = np.quantile(distances, [1e-4, 1e-3, 0.2, 0.9])
-    np.testing.assert_allclose(kept.fmr(asked), [1e-4, 1e-3, 0.2, 0.9], rtol=0.03)
+        threshold = kept.threshold(fmr)
+        assert (distances <= threshold.distance).mean() == threshold.fmr
+        assert 0.94 * fmr <= threshold.fmr <= fmr
+    probes = np.quantile(distances, [1e-4, 1e-3, 0.2, 0.9])
+    np.testing.assert_allclose(kept.fmr(probes), [1e-4, 1e-3, 0.2, 0.9], rtol=0.03)
 
 
 def test_an_estimated_false_match_rate_is_never_nothing_and_rises_with_the_distance() -> None:
@@ -223,12 +223,12 @@ def test_sampled_distances_are_those_of_the_pairs(faces: int, dim: int, metric: 
     rng = np.random.default_rng(2)
     rows = (rng.normal(size=(faces, dim)) + 3).astype(np.float32)  # far from zero, and near each other
     people, exact = np.arange(faces), rows.astype(np.float64)
-    apart = -(exact @ exact.T) if metric == INNER_PRODUCT else ((exact[:, None] - exact[None]) ** 2).sum(-1)
-    possible = np.sort(apart[np.triu_indices(faces, 1)])
-    found = np.sort(sample_impostors(rows, people, 500, 0, metric))
-    nearest = possible[np.abs(possible[:, None] - found).argmin(axis=0)]
-    assert len(found) == 500
-    np.testing.assert_allclose(found, nearest, rtol=2e-6, atol=1e-9)
+    all_distances = -(exact @ exact.T) if metric == INNER_PRODUCT else ((exact[:, None] - exact[None]) ** 2).sum(-1)
+    possible = np.sort(all_distances[np.triu_indices(faces, 1)])
+    impostors = np.sort(sample_impostors(rows, people, 500, 0, metric))
+    nearest = possible[np.abs(possible[:, None] - impostors).argmin(axis=0)]
+    assert len(impostors) == 500
+    np.testing.assert_allclose(impostors, nearest, rtol=2e-6, atol=1e-9)
     assert len(np.unique(nearest)) == 500
 
 

@@ -17,7 +17,7 @@ from tests.ml.test_lbp import a_picture, slow_lbp
 Floats = NDArray[np.float64]
 
 
-def place(angle: float, radius: float) -> tuple[int, int]:
+def neighbour_offset(angle: float, radius: float) -> tuple[int, int]:
     """(dx, dy), clockwise from the right where y points down."""
     return round(radius * np.cos(angle)), round(radius * np.sin(angle))
 
@@ -25,22 +25,22 @@ def place(angle: float, radius: float) -> tuple[int, int]:
 def slow_cslbp(grey: NDArray[np.int64], x: int, y: int, radius: int, threshold: float) -> int:
     code = 0
     for i in range(4):
-        dx, dy = place(i * np.pi / 4, radius)
+        dx, dy = neighbour_offset(i * np.pi / 4, radius)
         code += 2**i * (grey[y + dy, x + dx] / 255 - grey[y - dy, x - dx] / 255 > threshold)
     return int(code)
 
 
 def slow_fplbp(grey: NDArray[np.int64], x: int, y: int, d: Fplbp) -> int:
     def patch(i: int, radius: int) -> NDArray[np.int64]:
-        dx, dy = place(2 * np.pi * (i % d.patches) / d.patches, radius)
+        dx, dy = neighbour_offset(2 * np.pi * (i % d.patches) / d.patches, radius)
         half = d.side // 2
         return grey[y + dy - half : y + dy + half + 1, x + dx - half : x + dx + half + 1]
 
-    def apart(i: int) -> int:
+    def difference(i: int) -> int:
         return int(((patch(i, d.inner) - patch(i + d.alpha, d.outer)) ** 2).sum())
 
     half = d.patches // 2
-    return int(sum(2**i * (apart(i) - apart(i + half) >= d.tau) for i in range(half)))
+    return int(sum(2**i * (difference(i) - difference(i + half) >= d.tau) for i in range(half)))
 
 
 def slow_histograms(codes: dict[tuple[int, int], int], bins: int, shape: tuple[int, int], cell: int) -> Floats:
@@ -67,8 +67,8 @@ def test_cslbp_equals_a_loop_over_pixels(radius: int, threshold: float, cell: in
     picture = a_picture(cell)
     codes = coded(picture, radius, lambda grey, x, y: slow_cslbp(grey, x, y, radius, threshold))
     wanted = np.sqrt(slow_histograms(codes, 16, picture.shape, cell)).ravel()
-    found = Cslbp(cell=cell, margin=0, radius=radius, threshold=threshold).describe(picture[None])[0]
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    described = Cslbp(cell=cell, margin=0, radius=radius, threshold=threshold).describe(picture[None])[0]
+    np.testing.assert_allclose(described, wanted, atol=1e-6)
 
 
 FOUR_PATCHES = [
@@ -89,7 +89,7 @@ def test_fplbp_equals_a_loop_over_pixels(descriptor: Fplbp) -> None:
 
 
 @pytest.mark.parametrize("descriptor", [Cslbp(cell=16), Fplbp(), Fplbp(margin=3)], ids=str)
-def test_what_is_left_out_has_no_say(descriptor: Celled) -> None:
+def test_pixels_in_the_margin_do_not_change_the_descriptor(descriptor: Celled) -> None:
     picture = a_picture(5)
     other = np.random.default_rng(1).integers(0, 256, picture.shape).astype(np.uint8)
     out = descriptor.margin * descriptor.cell
@@ -102,11 +102,11 @@ def test_lbp_of_the_middle_is_7080_numbers_of_the_picture_cut_there() -> None:
     descriptor, picture = Lbp(margin=1, patterns=59), a_picture(4)
     row = descriptor.describe(picture[None])[0]
     assert row.shape == (7080,)
-    found = row.reshape(59, 120) ** 2
+    histogram = row.reshape(59, 120) ** 2
     wanted = slow_lbp(picture[10:160, 10:90], 10).reshape(58, 120) ** 2
-    np.testing.assert_allclose(found[:56], wanted[:56], atol=1e-6)
-    np.testing.assert_allclose(found[56] + found[57], wanted[56], atol=1e-6)
-    np.testing.assert_allclose(found[58], wanted[57], atol=1e-6)
+    np.testing.assert_allclose(histogram[:56], wanted[:56], atol=1e-6)
+    np.testing.assert_allclose(histogram[56] + histogram[57], wanted[56], atol=1e-6)
+    np.testing.assert_allclose(histogram[58], wanted[57], atol=1e-6)
 
 
 def test_a_dark_dot_is_counted_as_all_brighter_and_one_grey_as_none() -> None:
@@ -163,7 +163,7 @@ def test_more_contrast_changes_no_bit_of_fplbp_but_cslbp_has_a_threshold() -> No
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Lbp(patterns=57), "patterns must be 58 or 59"),  # type: ignore[arg-type]
         (lambda: Lbp(margin=5), "margin must be 0 to 4 cells"),
@@ -177,8 +177,8 @@ def test_more_contrast_changes_no_bit_of_fplbp_but_cslbp_has_a_threshold() -> No
         (lambda: Fplbp(outer=17), "16 pixels"),
     ],
 )
-def test_options_that_make_no_histogram_are_refused(make: Any, told: str) -> None:
-    with pytest.raises(WrongShape, match=told):
+def test_options_that_make_no_histogram_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(WrongShape, match=message):
         make()
 
 

@@ -28,8 +28,12 @@ def local_of(seed: int, n: int, k: int, *, shrink: float = 0.0, pull: float = 0.
 
 def batch_for(seed: int) -> tuple[torch.Tensor, np.ndarray, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Rows (n, 9), which they are, and bias, sign, weight of their pairs."""
-    z, *told = batch_of(seed)
-    return torch.randn(len(z), 9, dtype=torch.float64), np.arange(len(z)), (told[0], told[1], told[2])
+    z, *pair_values = batch_of(seed)
+    return (
+        torch.randn(len(z), 9, dtype=torch.float64),
+        np.arange(len(z)),
+        (pair_values[0], pair_values[1], pair_values[2]),
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -44,23 +48,23 @@ def test_the_sum_form_is_one_projection_of_the_expanded_descriptor(seed: int) ->
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_gradient_is_that_of_autograd(seed: int) -> None:
-    rows, faces, told = batch_for(seed)
+    rows, faces, pair_values = batch_for(seed)
     k = 2 + seed
     model = local_of(seed, len(rows), k, shrink=0.3, pull=0.2, anchor=0.1)
-    loss, by_z, _ = logistic_loss(model.project(rows, faces), *told)
+    loss, by_z, _ = logistic_loss(model.project(rows, faces), *pair_values)
     ours = model.gradients(rows, faces, by_z)
     free = [p.clone().requires_grad_(True) for p in model.parameters]
     common, deviations, offsets = free
     maps = common + deviations
     z = torch.einsum("ns,nsd->nd", model.q, torch.einsum("sdr,nr->nsd", maps, rows) + offsets)
-    bias, sign, weight = told
+    bias, sign, weight = pair_values
     d2 = (z[:, None] - z[None]).square().sum(2)
     whole = (weight * torch.nn.functional.softplus(-sign * (bias - d2))).sum()
     assert loss == pytest.approx(whole.item(), rel=1e-9)
     pulls = 0.3 * maps.square().sum() + 0.2 * (maps - maps.mean(0)).square().sum() + 0.4 * offsets.square().sum()
     (whole + pulls / k).backward()
-    for mine, parameter in zip(ours, free, strict=True):
-        assert float((mine - parameter.grad).norm() / parameter.grad.norm()) < 1e-9
+    for gradient, parameter in zip(ours, free, strict=True):
+        assert float((gradient - parameter.grad).norm() / parameter.grad.norm()) < 1e-9
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -74,37 +78,37 @@ def test_equal_local_maps_are_one_global_map_for_any_assignment(seed: int) -> No
 
 
 def test_one_local_map_learns_what_the_global_one_learns() -> None:
-    rows, faces, told = batch_for(7)
+    rows, faces, pair_values = batch_for(7)
     start = torch.randn(4, 9, dtype=torch.float64)
     local = LocalMaps(start, torch.ones(len(rows), 1, dtype=torch.float64), 0.3, 0.2, 0.0, 1.0)
     linear = LinearMap(start.clone(), shrink=0.3)
     for _ in range(20):
         for model in (local, linear):
-            _, by_z, _ = logistic_loss(model.project(rows, faces), *told)
+            _, by_z, _ = logistic_loss(model.project(rows, faces), *pair_values)
             # the map's step alone: common part and deviation are the same freedom twice
             model.parameters[0] -= 1e-3 * model.gradients(rows, faces, by_z)[0]
     assert float((local.maps[0] - linear.projection).abs().max()) < 1e-12
 
 
 def test_before_its_first_step_the_loss_is_that_of_the_global_map() -> None:
-    rows, faces, told = batch_for(8)
+    rows, faces, pair_values = batch_for(8)
     start = torch.randn(4, 9, dtype=torch.float64)
     q = torch.rand(len(rows), 3, dtype=torch.float64)
     local = LocalMaps(start, q / q.sum(1, keepdim=True), 0.1, 0.1, 0.1, 1.0)
-    losses = [logistic_loss(m.project(rows, faces), *told)[0] for m in (local, LinearMap(start))]
+    losses = [logistic_loss(m.project(rows, faces), *pair_values)[0] for m in (local, LinearMap(start))]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 
 def test_a_common_shift_and_a_common_turn_leave_the_loss() -> None:
-    rows, faces, told = batch_for(9)
+    rows, faces, pair_values = batch_for(9)
     model = local_of(9, len(rows), k=4)
-    before = logistic_loss(model.project(rows, faces), *told)[0]
+    before = logistic_loss(model.project(rows, faces), *pair_values)[0]
     model.offsets += torch.randn(4, dtype=torch.float64)
-    shifted = logistic_loss(model.project(rows, faces), *told)[0]
+    shifted = logistic_loss(model.project(rows, faces), *pair_values)[0]
     turn = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64))[0]
     model.common[:], model.deviations[:] = turn @ model.common, turn @ model.deviations
     model.offsets[:] = model.offsets @ turn.T
-    turned = logistic_loss(model.project(rows, faces), *told)[0]
+    turned = logistic_loss(model.project(rows, faces), *pair_values)[0]
     assert shifted == pytest.approx(before, rel=1e-12)
     assert turned == pytest.approx(before, rel=1e-12)
 
@@ -173,7 +177,7 @@ def test_a_first_map_learned_on_the_sphere_is_given_a_scale_in_any_case(data: Tr
 
 
 @pytest.mark.parametrize("gate", ["ldml", "descriptor"])
-def test_pulled_together_it_fits_people_seen_no_worse_and_new_ones_neither(gate: str, data: TrainingSet) -> None:
+def test_pulling_the_maps_together_is_no_worse_on_known_and_on_new_people(gate: str, data: TrainingSet) -> None:
     new = people(80, seed=2)
     local, linear = (
         Clml.from_options(**SMALL, gate=gate, pull=1e-2).fit(data),
@@ -231,9 +235,9 @@ def _timed(call: object) -> float:
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
 def test_people_held_out_choose_the_number_of_maps(data: TrainingSet, held_out: float) -> None:
     chosen = Clml.from_options(**SMALL, ks=(1, 2, 5), held_out=held_out).fit(data)
-    said = chosen.notes["held_out_by_k"]
+    held_out_by_k = chosen.notes["held_out_by_k"]
     k = chosen.notes["k"]
-    assert said[str(k)] == max(said.values())
+    assert held_out_by_k[str(k)] == max(held_out_by_k.values())
     assert len(chosen.learned["log_weights"]) == k
     again = Clml.from_options(**SMALL | chosen.refit_options()).fit(data)
     assert len(again.learned["log_weights"]) == k
@@ -241,7 +245,7 @@ def test_people_held_out_choose_the_number_of_maps(data: TrainingSet, held_out: 
         np.testing.assert_array_equal(again.embed(data.rows), chosen.embed(data.rows))
 
 
-def test_it_goes_on_from_one_map_and_from_what_several_have_in_common(fitted: Clml, data: TrainingSet) -> None:
+def test_a_fit_continues_from_one_map_and_from_the_common_map_of_several(fitted: Clml, data: TrainingSet) -> None:
     still = SMALL | {"dim": 4, "steps": 1, "first_steps": 1, "rate": 1e-9, "local_rate": 1e-9, "unit": False}
     linear = Ldml.from_options(dim=6, steps=60).fit(data)
     common = fitted.learned["projection"].reshape(3, 6, -1).mean(0)

@@ -13,7 +13,7 @@ def crowd(draw: np.random.Generator, people: int, loud: float) -> tuple[np.ndarr
     return rows.astype(np.float32), who
 
 
-def test_it_is_scikit_learns_with_the_arithmetic_mean() -> None:
+def test_nmi_equals_scikit_learns_with_the_arithmetic_mean() -> None:
     draw = np.random.default_rng(0)
     for people, count in ((2, 2), (7, 30), (40, 13)):
         a, b = draw.integers(0, people, 200), draw.integers(0, count, 200)
@@ -21,10 +21,10 @@ def test_it_is_scikit_learns_with_the_arithmetic_mean() -> None:
         assert nmi(a, b, resamples=10).value == pytest.approx(theirs, abs=1e-12)
 
 
-def test_it_is_pytorch_metric_learnings_on_the_same_clusters() -> None:
+def test_nmi_equals_pytorch_metric_learnings_on_the_same_clusters() -> None:
     rows, who = crowd(np.random.default_rng(1), 20, 0.6)
-    found = cluster_faces(rows, 20, seed=3)
-    theirs = AccuracyCalculator(include=("NMI",), kmeans_func=lambda *_: found, device="cpu").get_accuracy(
+    clusters = cluster_faces(rows, 20, seed=3)
+    theirs = AccuracyCalculator(include=("NMI",), kmeans_func=lambda *_: clusters, device="cpu").get_accuracy(
         rows, who, rows, who, ref_includes_query=True
     )
     assert measure_cluster_nmi(rows, who, seed=3, resamples=10).value == pytest.approx(theirs["NMI"], abs=1e-12)
@@ -39,12 +39,12 @@ def test_separate_people_give_high_nmi_and_shuffled_names_do_not() -> None:
     assert shuffled.value == pytest.approx(chance, abs=0.06)
 
 
-def test_the_interval_covers() -> None:
+def test_the_interval_contains_the_true_nmi() -> None:
     """The truth is the mean over worlds: NMI depends on how many people there are, so there is no other."""
     draw = np.random.default_rng(5)
-    found = [measure_cluster_nmi(*crowd(draw, 60, 0.6), resamples=200) for _ in range(100)]
-    truth = np.mean([one.value for one in found])
-    assert 0.84 <= np.mean([one.low <= truth <= one.high for one in found]) <= 1.0
+    intervals = [measure_cluster_nmi(*crowd(draw, 60, 0.6), resamples=200) for _ in range(100)]
+    truth = np.mean([one.value for one in intervals])
+    assert 0.84 <= np.mean([one.low <= truth <= one.high for one in intervals]) <= 1.0
 
 
 def test_names_and_numbers_of_clusters_do_not_matter() -> None:

@@ -22,7 +22,7 @@ def photos(folder: Path, people: range, shots: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = photos(tmp_path_factory.mktemp("photos"), range(3), 2)
     (folder / "p0" / "broken.png").write_bytes(b"no picture")
     cv2.imwrite(str(folder / "p1" / "nobody.png"), np.full((160, 160, 3), 90, np.uint8))
@@ -30,37 +30,37 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_photos_become_crops_once_and_what_shows_nobody_is_left_out(drawn: Path, tmp_path: Path) -> None:
+def test_photos_become_crops_once_and_what_shows_nobody_is_left_out(photo_folder: Path, tmp_path: Path) -> None:
     reports: list[tuple[int, int]] = []
     path = tmp_path / "kept" / "crops.npy"
-    made = prepare_crops(drawn, path, report=lambda *counts: reports.append(counts))
+    made = prepare_crops(photo_folder, path, report=lambda *counts: reports.append(counts))
     assert reports == [(n, 8) for n in range(1, 9)]
     assert made.crops.shape == (6, 112, 112, 3)
     assert made.crops.dtype == np.uint8
     assert made.people.tolist() == [0, 0, 1, 1, 2, 2]
     reports.clear()
-    again = prepare_crops(drawn, path, report=lambda *counts: reports.append(counts))
+    again = prepare_crops(photo_folder, path, report=lambda *counts: reports.append(counts))
     assert reports == []
     assert np.array_equal(again.crops, made.crops)
     assert sorted(p.name for p in path.parent.iterdir()) == ["crops.json", "crops.npy"]
 
 
-def test_another_list_makes_other_crops(drawn: Path, tmp_path: Path) -> None:
+def test_another_list_makes_other_crops(photo_folder: Path, tmp_path: Path) -> None:
     people = tmp_path / "people.txt"
     people.write_text("p0/0.png ann\np2/1.png ben\n\np1/1.png ann\n")
-    made = prepare_crops(drawn, tmp_path / "crops.npy", people)
+    made = prepare_crops(photo_folder, tmp_path / "crops.npy", people)
     assert made.people.tolist() == [0, 1, 0]
     people.write_text("p2/1.png ben\n")
-    fewer = prepare_crops(drawn, tmp_path / "crops.npy", people)
+    fewer = prepare_crops(photo_folder, tmp_path / "crops.npy", people)
     assert np.array_equal(fewer.crops[0], made.crops[1])
 
 
-def test_lists_and_folders_without_photos_say_what_is_wanted(drawn: Path, tmp_path: Path) -> None:
+def test_lists_and_folders_without_photos_say_what_is_wanted(photo_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="a folder of its own"):
         list_photos(tmp_path)
     (tmp_path / "people.txt").write_text("p0/0.png\n")
     with pytest.raises(Corrupt, match=r"people\.txt: each line is a photo's path and its person"):
-        list_photos(drawn, tmp_path / "people.txt")
+        list_photos(photo_folder, tmp_path / "people.txt")
     with pytest.raises(Unavailable, match="no crops"):
         load_crops(tmp_path / "crops.npy")
 

@@ -36,9 +36,9 @@ teach = partial(train, licence="CC0", trained="drawn faces")
 
 @pytest.fixture(scope="module")
 def labelled() -> LabelledCrops:
-    drawn = [(who, shot) for who in range(12) for shot in range(1 if who == 11 else 4)]
-    faces = np.stack([decode_png(crops(who, 1000 * who + shot, 1.0)["colour"]) for who, shot in drawn])
-    return LabelledCrops(faces, np.array([3 * who for who, _ in drawn], np.int64))
+    shots = [(who, shot) for who in range(12) for shot in range(1 if who == 11 else 4)]
+    faces = np.stack([decode_png(crops(who, 1000 * who + shot, 1.0)["colour"]) for who, shot in shots])
+    return LabelledCrops(faces, np.array([3 * who for who, _ in shots], np.int64))
 
 
 def weights(out: Path) -> bytes:
@@ -56,8 +56,8 @@ def test_the_margin_loss_is_its_equation_and_its_gradient_is_right(seed: int, ma
     losses = []
     for row, who in zip(rows.detach(), people.tolist(), strict=True):
         cosines = [float(row @ w / (row.norm() * w.norm())) for w in head.weights.detach()]
-        told = [np.exp(scale * (c - margin * (j == who))) for j, c in enumerate(cosines)]
-        losses.append(-np.log(told[who] / sum(told)))
+        exponentials = [np.exp(scale * (c - margin * (j == who))) for j, c in enumerate(cosines)]
+        losses.append(-np.log(exponentials[who] / sum(exponentials)))
     assert head(rows, people).item() == pytest.approx(np.mean(losses), rel=1e-6)
     assert torch.autograd.gradcheck(lambda given: head(given, people), (rows,))
 
@@ -68,9 +68,9 @@ def test_the_loss_of_pairs_is_its_equation_and_its_gradient_is_right(seed: int) 
     people = torch.tensor([2, 0, 2, 0, 1, 1, 2])
     rows = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
     unit = rows.detach() / rows.detach().norm(dim=1, keepdim=True)
-    told = np.exp(5 * (unit @ unit.T).numpy())
+    exponentials = np.exp(5 * (unit @ unit.T).numpy())
     losses = [
-        -np.log(told[a, p] / (told[a].sum() - told[a, a]))
+        -np.log(exponentials[a, p] / (exponentials[a].sum() - exponentials[a, a]))
         for a in range(7)
         for p in range(7)
         if p != a and people[p] == people[a]
@@ -303,11 +303,11 @@ def test_training_ends_early_without_improvement_on_held_out_people(labelled: La
 
 
 def test_training_ends_by_the_clock(labelled: LabelledCrops, tmp_path: Path) -> None:
-    told: list[TrainingProgress] = []
+    reports: list[TrainingProgress] = []
     recipe = replace(QUICK, steps=0, hours=2 / 3600, every=1000)
-    teach(labelled, recipe, tmp_path, ALONE, report=told.append)
-    assert 2 <= told[-1].state.seconds < 20
-    assert told[-1].score is not None
+    teach(labelled, recipe, tmp_path, ALONE, report=reports.append)
+    assert 2 <= reports[-1].state.seconds < 20
+    assert reports[-1].score is not None
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_people_are_swapped_whole() -> None:
     assert together.difference.value == apart.difference.value == pytest.approx(np.mean(a - b))
 
 
-def test_a_difference_is_seen_and_none_is_not() -> None:
+def test_a_real_difference_is_significant_and_no_difference_is_not() -> None:
     assert compare(*pair(2, 0.2)).p < 0.001
     a, _, who = pair(3, 0.0)
     same = compare(a, a, who)
@@ -45,19 +45,19 @@ def test_a_difference_is_seen_and_none_is_not() -> None:
 
 
 def test_chance_alone_is_called_a_difference_once_in_twenty() -> None:
-    found = np.array([compare(*pair(seed, 0.0, people=20)).p for seed in range(200)])
-    assert 0.005 < (found <= 0.05).mean() < 0.11
-    assert 0.4 < found.mean() < 0.6
+    p_values = np.array([compare(*pair(seed, 0.0, people=20)).p for seed in range(200)])
+    assert 0.005 < (p_values <= 0.05).mean() < 0.11
+    assert 0.4 < p_values.mean() < 0.6
 
 
 def test_the_interval_and_the_test_agree() -> None:
     for seed in range(20):
-        found = compare(*pair(100 + seed, 0.06))
-        if not 0.02 < found.p < 0.1:
-            assert (found.p <= 0.05) == (not found.difference.low <= 0 <= found.difference.high)
+        comparison = compare(*pair(100 + seed, 0.06))
+        if not 0.02 < comparison.p < 0.1:
+            assert (comparison.p <= 0.05) == (not comparison.difference.low <= 0 <= comparison.difference.high)
 
 
-def test_queries_of_which_either_knows_nothing_are_left_out() -> None:
+def test_queries_without_a_result_on_either_side_are_left_out() -> None:
     a, b = np.array([1.0, np.nan, 3.0]), np.array([0.0, 1.0, 2.0])
     assert compare(a, b).difference.value == 1
     with pytest.raises(WrongShape, match="judged under both"):
@@ -69,21 +69,21 @@ def test_queries_of_which_either_knows_nothing_are_left_out() -> None:
 def test_folds_are_compared_as_scipy_compares_them() -> None:
     draw = np.random.default_rng(6)
     a, b = draw.normal(0.88, 0.01, 10), draw.normal(0.87, 0.01, 10)
-    found = compare_folds(a, b)
-    assert found.t == pytest.approx(ttest_rel(a, b).pvalue)
-    assert found.wilcoxon == pytest.approx(wilcoxon(a - b).pvalue)
-    assert found.difference.value == pytest.approx(np.mean(a - b))
+    comparison = compare_folds(a, b)
+    assert comparison.t == pytest.approx(ttest_rel(a, b).pvalue)
+    assert comparison.wilcoxon == pytest.approx(wilcoxon(a - b).pvalue)
+    assert comparison.difference.value == pytest.approx(np.mean(a - b))
 
 
-def test_shared_training_sides_make_folds_less_sure() -> None:
+def test_shared_training_data_makes_the_test_over_folds_more_conservative() -> None:
     """Nadeau and Bengio: (1 / 10 + 1 / 9) instead of 1 / 10, t smaller by the root of 19 / 9."""
     draw = np.random.default_rng(7)
     a = draw.normal(0.5, 1, 10)
-    found, zero = compare_folds(a, np.zeros(10)), np.zeros(10)
-    assert found.corrected > found.t
+    comparison, zero = compare_folds(a, np.zeros(10)), np.zeros(10)
+    assert comparison.corrected > comparison.t
     wider = a.mean() + (a - a.mean()) * (19 / 9) ** 0.5
-    assert found.corrected == pytest.approx(ttest_rel(wider, zero).pvalue)
-    assert (found.corrected < 0.05) == (found.difference.low > 0 or found.difference.high < 0)
+    assert comparison.corrected == pytest.approx(ttest_rel(wider, zero).pvalue)
+    assert (comparison.corrected < 0.05) == (comparison.difference.low > 0 or comparison.difference.high < 0)
     assert compare_folds(a, a).corrected == compare_folds(a, a).wilcoxon == 1.0
     with pytest.raises(WrongShape, match="two or more"):
         compare_folds(a[:1], a[:1])

@@ -54,13 +54,13 @@ class Case:
                 s = torch.stack([one @ other for one, other in zip(p, q, strict=True)])
                 z = (s.sum()[None] if self.model.summed else s) + bias[:, f]
                 g = (self.shares[:, f] * torch.sigmoid(z)).sum()
-                told = g if self.sign[f, b] > 0 else 1 - g
-                total = total - self.weight[f, b] * told.log()
+                likelihood = g if self.sign[f, b] > 0 else 1 - g
+                total = total - self.weight[f, b] * likelihood.log()
         return total
 
 
-def close(found: Tensor, wanted: Tensor) -> bool:
-    return float((found - wanted).norm() / wanted.norm().clamp_min(1e-12)) < 1e-9
+def close(actual: Tensor, wanted: Tensor) -> bool:
+    return float((actual - wanted).norm() / wanted.norm().clamp_min(1e-12)) < 1e-9
 
 
 @pytest.mark.parametrize("summed", [True, False])
@@ -189,23 +189,23 @@ def test_without_whitening_it_starts_at_the_cosine() -> None:
 
 
 @pytest.mark.parametrize("kind", JOINT)
-def test_the_metric_says_what_the_network_says(kind: type[SimilarityEmbedder]) -> None:
+def test_the_distance_equals_the_output_of_the_network(kind: type[SimilarityEmbedder]) -> None:
     data = replace(people(seed=3), blocks=(7, 13, 10))
     fitted = kind.from_options(steps=60, seed=2).fit(data)
     z = fitted.embed(data.rows)
-    found = fitted.metric.distances(z[:40], z[40:])
+    distances = fitted.metric.distances(z[:40], z[40:])
     parts = np.split(z.astype(np.float64), [7, 20], axis=1)
     s = np.stack([p[:40] @ p[40:].T for p in parts])
     if kind is CosimMass:
-        np.testing.assert_allclose(found, -s.sum(0), atol=1e-5)
+        np.testing.assert_allclose(distances, -s.sum(0), atol=1e-5)
         return
     shares, bias = (fitted.learned[name][:, None, None].astype(np.float64) for name in ("shares", "bias"))
     g = (shares / (1 + np.exp(-s - bias))).sum(0)
-    np.testing.assert_allclose(found, np.log((1 - g) / g), atol=1e-4)
+    np.testing.assert_allclose(distances, np.log((1 - g) / g), atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [Sml, *JOINT])
-def test_people_it_never_saw_are_told_apart_better_than_before(kind: type[SimilarityEmbedder]) -> None:
+def test_new_people_are_distinguished_better_than_before_the_fit(kind: type[SimilarityEmbedder]) -> None:
     data = replace(people(120), blocks=(18, 12))
     seen = np.flatnonzero(data.tasks[0].people < 80)
     known = TaskData("identity", seen, data.tasks[0].values[seen], data.tasks[0].people[seen])
@@ -231,8 +231,8 @@ def test_the_auc_is_the_share_of_pairs_in_order() -> None:
     draw = np.random.default_rng(0)
     scores, sign = draw.integers(0, 6, 60) * 1.0, draw.choice([-1.0, 1.0], 60)
     gap = scores[sign > 0][:, None] - scores[sign < 0]
-    found = compute_auc(torch.from_numpy(scores), torch.from_numpy(sign))
-    assert found == pytest.approx(np.mean((gap > 0) + 0.5 * (gap == 0)))
+    auc = compute_auc(torch.from_numpy(scores), torch.from_numpy(sign))
+    assert auc == pytest.approx(np.mean((gap > 0) + 0.5 * (gap == 0)))
 
 
 def test_the_auc_of_infinite_scores_counts_ties_half() -> None:
@@ -271,7 +271,7 @@ def test_given_pairs_alone_are_enough(kind: type[SimilarityEmbedder]) -> None:
     assert fitted.notes["held_out"] is not None, "people of some parts stopped it"
 
 
-def test_from_those_who_judge_nothing_is_learned() -> None:
+def test_held_out_people_do_not_reach_the_fit() -> None:
     data, task = view_two(6)
     plain = CosimMass.from_options(steps=40)
     order = shuffle_people(task, plain.seed)
@@ -285,7 +285,7 @@ def test_from_those_who_judge_nothing_is_learned() -> None:
     assert other.notes["loss"] == one.notes["loss"], "the descent itself is the same to the bit"
 
 
-def test_the_best_of_the_looks_is_kept_of_each_fit() -> None:
+def test_each_fit_keeps_its_best_validation_step() -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 2, 50, 4)
     draw = np.random.default_rng(0)
@@ -297,13 +297,13 @@ def test_the_best_of_the_looks_is_kept_of_each_fit() -> None:
     pools, held = [drawn(40), drawn(40)], [drawn(30), drawn(30)]
     shares = torch.ones(1, 2)
     model = Branches.start(1, 4, torch.zeros(1, 2), summed=True)
-    found = descend(
-        BranchLearner(model, x, pools, held, shares, DecaySchedule(60, 8, 0.05, 0.0, 0.0), 0), lambda *told: None
+    fitted_branch = descend(
+        BranchLearner(model, x, pools, held, shares, DecaySchedule(60, 8, 0.05, 0.0, 0.0), 0), lambda *_report: None
     )
     for f in range(2):
         alone = Branches.start(1, 4, torch.zeros(1, 2), summed=True)
-        course = DecaySchedule(found.steps[f], 8, 0.05, 0.0, 0.0)
-        descend(BranchLearner(alone, x, pools, None, shares, course, 0), lambda *told: None)
+        course = DecaySchedule(fitted_branch.steps[f], 8, 0.05, 0.0, 0.0)
+        descend(BranchLearner(alone, x, pools, None, shares, course, 0), lambda *_report: None)
         torch.testing.assert_close(model.weights[:, f], alone.weights[:, f])
 
 
@@ -313,7 +313,7 @@ def test_the_step_falls_as_in_keras() -> None:
     model = Branches.start(1, 1, torch.full((1, 1), -40.0), summed=True)
     descend(
         BranchLearner(model, x, [pool], None, torch.ones(1, 1), DecaySchedule(50, 1, 0.01, 0.1, 0.0), 0),
-        lambda *told: None,
+        lambda *_report: None,
     )
     walked = sum(0.01 / (1 + 0.1 * t) for t in range(50))
     assert float(model.bias) + 40 == pytest.approx(walked, rel=1e-3), "Adam's steps under a steady gradient"
@@ -322,9 +322,9 @@ def test_the_step_falls_as_in_keras() -> None:
 def test_shares_are_searched_among_people_held_out() -> None:
     data = replace(people(120, informative=16, noise=24), blocks=(16, 24))
     fitted = CosimAverage.from_options(steps=40, shares="search").fit(data)
-    found = fitted.metric.shares
-    assert sum(found) == pytest.approx(1)
-    assert found[0] > found[1], "the second descriptor knows nothing"
+    shares = fitted.metric.shares
+    assert sum(shares) == pytest.approx(1)
+    assert shares[0] > shares[1], "the second descriptor knows nothing"
     assert CosimAverage.from_options(steps=40).fit(data).metric.shares == (0.5, 0.5)
 
 
@@ -340,8 +340,8 @@ def test_the_fold_that_is_tested_is_never_touched(kind: type[SimilarityEmbedder]
     """Its labels and its faces replaced by anything, what is learned stays the same to the bit."""
     data, task = view_two(7)
     parts = [
-        VerificationPairs(task.pairs[mine], task.same[mine])
-        for mine in (task.people[task.pairs[:, 0]] == f for f in range(10))
+        VerificationPairs(task.pairs[in_fold], task.same[in_fold])
+        for in_fold in (task.people[task.pairs[:, 0]] == f for f in range(10))
     ]
     draw = np.random.default_rng(0)
     poisoned = data.rows.copy()
@@ -353,5 +353,5 @@ def test_the_fold_that_is_tested_is_never_touched(kind: type[SimilarityEmbedder]
         played = RestrictedFold.of(np.split(rows, [18], axis=1), given, 4)
         learned.append(kind.from_options(steps=40, held_out=played.share).fit(played.data))
     assert learned[0].notes == learned[1].notes
-    for name, found in learned[0].learned.items():
-        np.testing.assert_array_equal(found, learned[1].learned[name])
+    for name, array in learned[0].learned.items():
+        np.testing.assert_array_equal(array, learned[1].learned[name])

@@ -59,7 +59,7 @@ def test_a_batch_of_one_is_algorithm_1_to_the_letter() -> None:
     common, own, bias = printed(rows.numpy(), at, pairs)
     learn(at, rows, pairs)
     assert close(at.common, common)
-    assert all(close(mine, theirs) for mine, theirs in zip(at.own, own, strict=True))
+    assert all(close(projection, theirs) for projection, theirs in zip(at.own, own, strict=True))
     assert np.allclose(at.bias, bias, rtol=1e-12)
 
 
@@ -68,8 +68,8 @@ def test_a_step_is_half_the_gradient_of_the_hinge() -> None:
     pairs = torch.tensor([[0, 1], [2, 3], [0, 2], [4, 1]])
     sign = torch.tensor([1.0, -1, -1, 1], dtype=torch.float64)
     leaves = [p.clone().requires_grad_() for p in (at.common, at.own[1], torch.tensor(1.0, dtype=torch.float64))]
-    apart = rows[pairs[:, 0]] - rows[pairs[:, 1]]
-    d2 = (apart @ leaves[0].T).square().sum(1) + (apart @ leaves[1].T).square().sum(1)
+    differences = rows[pairs[:, 0]] - rows[pairs[:, 1]]
+    d2 = (differences @ leaves[0].T).square().sum(1) + (differences @ leaves[1].T).square().sum(1)
     (1 - sign * (leaves[2] - d2)).clamp_min(0).sum().backward()
     before = at.clone()
     at.step(1, rows, pairs, sign, torch.ones_like(sign), RATES)
@@ -190,7 +190,7 @@ def test_the_same_data_and_seed_give_the_same_result(fitted: Cpmtml, faces: Trai
     assert np.array_equal(again.learned["projections"], fitted.learned["projections"])
 
 
-def test_it_is_kept_and_read_back_bit_for_bit(fitted: Cpmtml, faces: TrainingSet, tmp_path: Path) -> None:
+def test_a_saved_embedder_is_loaded_bit_for_bit(fitted: Cpmtml, faces: TrainingSet, tmp_path: Path) -> None:
     fitted.save(tmp_path)
     read = Cpmtml.load(tmp_path)
     assert (read, read.tasks, read.notes) == (fitted, fitted.tasks, fitted.notes)
@@ -198,13 +198,13 @@ def test_it_is_kept_and_read_back_bit_for_bit(fitted: Cpmtml, faces: TrainingSet
 
 
 def test_people_held_out_choose_the_number_of_steps(faces: TrainingSet) -> None:
-    told: list[dict[str, float]] = []
+    reports: list[dict[str, float]] = []
     held = Cpmtml.from_options(
         dim=6, steps=200, batch=32, pairs=2000, auxiliary_pairs=2000, held_out=0.3, averaging=0.9
     )
-    held.fit(faces, progress=lambda step, steps, values: told.append(values))
+    held.fit(faces, progress=lambda step, steps, values: reports.append(values))
     assert 0 < held.notes["steps"] <= 200
-    assert held.notes["held_out"] == max(v["held_out"] for v in told if "held_out" in v)
+    assert held.notes["held_out"] == max(v["held_out"] for v in reports if "held_out" in v)
 
 
 def test_a_descriptor_in_other_units_learns_the_same_metric(fitted: Cpmtml, faces: TrainingSet) -> None:
@@ -227,23 +227,23 @@ def test_as_printed_the_common_projection_starts_at_the_first_tasks(faces: Train
 
 
 def test_after_early_stopping_it_learns_from_everybody_with_so_many_steps(faces: TrainingSet) -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     options = {"dim": 6, "batch": 32, "pairs": 2000, "auxiliary_pairs": 2000, "averaging": 0.9}
-    found = Cpmtml.from_options(**options, steps=200, held_out=0.3)
-    found.fit(faces, progress=lambda step, steps, values: told.append((step, steps)))
-    same = Cpmtml.from_options(**options, steps=found.notes["steps"], held_out=0).fit(faces)
-    assert np.array_equal(found.learned["projections"], same.learned["projections"])
-    assert told == sorted(told)
-    assert told[-1] == (400, 400)
+    fitted = Cpmtml.from_options(**options, steps=200, held_out=0.3)
+    fitted.fit(faces, progress=lambda step, steps, values: reports.append((step, steps)))
+    same = Cpmtml.from_options(**options, steps=fitted.notes["steps"], held_out=0).fit(faces)
+    assert np.array_equal(fitted.learned["projections"], same.learned["projections"])
+    assert reports == sorted(reports)
+    assert reports[-1] == (400, 400)
 
 
 def test_with_too_few_people_to_hold_out_it_takes_all_steps(faces: TrainingSet) -> None:
     few = [TaskData(t.task, t.faces[:24], t.values[:24], t.people[:24]) for t in faces.tasks]
-    found = Cpmtml.from_options(dim=6, steps=20, pairs=100, auxiliary_pairs=100, held_out=0.01).fit(
+    fitted = Cpmtml.from_options(dim=6, steps=20, pairs=100, auxiliary_pairs=100, held_out=0.01).fit(
         TrainingSet(faces.rows, tuple(few))
     )
-    assert found.notes["steps"] == 20
-    assert found.notes["held_out"] is None
+    assert fitted.notes["steps"] == 20
+    assert fitted.notes["held_out"] is None
 
 
 def test_every_task_needs_pairs_of_both_kinds(faces: TrainingSet) -> None:

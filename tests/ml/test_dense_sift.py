@@ -16,8 +16,8 @@ CPU = torch.device("cpu")
 
 def root_sift(crops: Crops, stride: int = 1, dtype: torch.dtype = torch.float64) -> Floats:
     """(B, T, 128)"""
-    found = DenseSift(stride, CPU, dtype).patches(torch.from_numpy(crops))
-    return (found.rooted / found.length[:, None]).mT.double().numpy()
+    patches = DenseSift(stride, CPU, dtype).patches(torch.from_numpy(crops))
+    return (patches.rooted / patches.length[:, None]).mT.double().numpy()
 
 
 def slow_root_sift(crop: Crops, top: int, left: int) -> Floats:
@@ -41,9 +41,9 @@ def slow_root_sift(crop: Crops, top: int, left: int) -> Floats:
     return np.sqrt(cut / cut.sum()) if cut.any() else cut
 
 
-def slope(line: Floats, at: int) -> float:
-    before, after = max(at - 1, 0), min(at + 1, len(line) - 1)
-    return float((line[after] - line[before]) / (after - before))
+def slope(values: Floats, at: int) -> float:
+    before, after = max(at - 1, 0), min(at + 1, len(values) - 1)
+    return float((values[after] - values[before]) / (after - before))
 
 
 def window(cell: int) -> float:

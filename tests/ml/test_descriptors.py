@@ -53,7 +53,7 @@ def test_no_crops_give_no_rows(descriptor: Descriptor) -> None:
     assert descriptor.describe(noise(descriptor, 0)).shape == (0, descriptor.dim)
 
 
-def test_a_crop_is_described_alike_alone_and_in_a_batch(descriptor: Descriptor) -> None:
+def test_a_crop_has_the_same_descriptor_alone_and_in_a_batch(descriptor: Descriptor) -> None:
     crops = noise(descriptor, 4)
     together = descriptor.describe(crops)
     alone = np.concatenate([descriptor.describe(crop[None]) for crop in crops])
@@ -70,7 +70,7 @@ def test_other_faces_give_other_rows(descriptor: Descriptor) -> None:
     assert np.abs(one - other).max() > 1e-3
 
 
-def test_a_mirrored_one_says_the_same_of_the_mirror_image(descriptor: Descriptor) -> None:
+def test_a_mirrored_descriptor_equals_the_descriptor_of_the_mirror_image(descriptor: Descriptor) -> None:
     both, crops = replace(descriptor, mirrored=True), noise(descriptor, 2)
     flipped = np.ascontiguousarray(crops[:, :, ::-1])
     rows = both.describe(crops)
@@ -119,7 +119,7 @@ def test_descriptors_declare_which_of_them_run_a_file_of_the_operator() -> None:
 
 
 @pytest.mark.parametrize(("name", "write"), [("onnx", tiny_onnx), ("cnn", tiny_cnn)])
-def test_a_manifest_tells_its_descriptor(name: str, write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_a_manifest_names_its_descriptor(name: str, write: Callable[[Path], Path], tmp_path: Path) -> None:
     assert find_descriptor(write(tmp_path)) == name
 
 

@@ -53,10 +53,10 @@ def test_a_real_face_is_found_where_it_is(detector: Detector) -> None:
 
 def test_drawn_people_in_one_photo_are_all_found_largest_first() -> None:
     photo, middles = a_crowd()
-    found = Hog().detect(photo)
-    areas = [face.box.area for face in found]
+    detections = Hog().detect(photo)
+    areas = [face.box.area for face in detections]
     assert areas == sorted(areas, reverse=True)
-    centres = sorted(face.box.x + face.box.width / 2 for face in found)
+    centres = sorted(face.box.x + face.box.width / 2 for face in detections)
     assert np.allclose(centres, sorted(middles), atol=20)
 
 
@@ -71,16 +71,16 @@ def test_a_photo_of_any_size_gives_the_same_face(scale: float) -> None:
 
 def test_a_face_that_fills_its_photo_is_found() -> None:
     tight = astronaut()[65:190, 170:275]
-    [found] = Hog().detect(tight)
-    assert overlap(found.box, Box(0, 0, 105, 125)) > 0.6
+    [detection] = Hog().detect(tight)
+    assert overlap(detection.box, Box(0, 0, 105, 125)) > 0.6
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 500), (500, 3), (250, 250)])
-def test_where_there_is_no_face_none_is_found(detector: Detector, size: tuple[int, int]) -> None:
+def test_no_face_is_found_in_a_photo_without_one(detector: Detector, size: tuple[int, int]) -> None:
     assert detector.detect(np.full((*size, 3), 90, np.uint8)) == []
 
 
-def test_threads_that_share_a_detector_find_what_one_finds(detector: Detector) -> None:
+def test_threads_that_share_a_detector_find_the_same_faces_as_one_thread(detector: Detector) -> None:
     photos = [astronaut()] + [draw(person(i), i) for i in range(7)]
     alone = [[face.box for face in detector.detect(photo)] for photo in photos]
     with ThreadPoolExecutor(4) as pool:

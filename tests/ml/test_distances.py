@@ -28,7 +28,7 @@ def test_every_pair_is_as_far_as_that_pair_alone_and_either_way_round(metric: Di
 
 
 @pytest.mark.parametrize("metric", EACH, ids=str)
-def test_it_comes_back_from_json(metric: Distance) -> None:
+def test_a_distance_survives_json(metric: Distance) -> None:
     assert load_distance(json.loads(json.dumps(metric.to_dict()))) == metric
 
 
@@ -46,14 +46,14 @@ def test_an_average_is_the_log_odds_of_its_score() -> None:
 
 
 @pytest.mark.parametrize("far", [1000.0, -1000.0])
-def test_an_average_is_finite_however_sure(far: float) -> None:
+def test_an_average_of_extreme_scores_is_finite(far: float) -> None:
     a = np.zeros((1, 7), np.float32)
     a[0, 0] = a[0, 3] = abs(far) ** 0.5
     b = a * np.sign(far)
     assert AVERAGE.paired_distances(a, b)[0] == pytest.approx(-far, abs=3)
 
 
-def test_a_share_of_nothing_leaves_its_descriptor_out() -> None:
+def test_a_share_of_zero_leaves_its_descriptor_out() -> None:
     a, b = rows(4, 7), rows(4, 8)
     one = Averaged(blocks=(3, 4), shares=(0.0, 1.0), biases=(9.0, 0.0))
     np.testing.assert_allclose(one.paired_distances(a, b), -(a[:, 3:] * b[:, 3:]).sum(1), rtol=1e-5)

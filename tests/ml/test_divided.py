@@ -29,14 +29,14 @@ BOTH = [
 
 @pytest.mark.parametrize("undivided", ALIKE)
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
-def test_without_a_division_it_is_ldml(undivided: FlatClusters | HierarchicalClusters, held_out: float) -> None:
+def test_an_undivided_embedder_equals_ldml(undivided: FlatClusters | HierarchicalClusters, held_out: float) -> None:
     one, linear = (
         undivided.with_options(held_out=held_out).fit(DATA),
         Ldml.from_options(**SMALL, held_out=held_out).fit(DATA),
     )
     assert one.learned.keys() == linear.learned.keys()
-    for name, found in linear.learned.items():  # by the same code from the same numbers
-        np.testing.assert_array_equal(one.learned[name], found)
+    for name, array in linear.learned.items():  # by the same code from the same numbers
+        np.testing.assert_array_equal(one.learned[name], array)
     z = linear.embed(NEW.rows)
     np.testing.assert_allclose(one.embed(NEW.rows), z, atol=rounding(NEW.rows.shape[1]) * np.abs(z).max())
 
@@ -112,9 +112,9 @@ def test_a_cell_with_too_few_pairs_keeps_the_map_of_its_parent(cells: FlatCluste
 @pytest.mark.parametrize("cells", BOTH)
 def test_new_people_are_told_apart_about_as_well_as_by_one_metric(cells: FlatClusters | HierarchicalClusters) -> None:
     local, linear = (e.fit(DATA).embed(NEW.rows) for e in (cells, Ldml.from_options(**SMALL)))
-    found = [nearest_is_alike(z, NEW.tasks[0].people) for z in (local, linear)]
-    assert found[0] > found[1] - 0.1
-    assert found[0] > nearest_is_alike(NEW.rows, NEW.tasks[0].people) + 0.2
+    shares_right = [nearest_is_alike(z, NEW.tasks[0].people) for z in (local, linear)]
+    assert shares_right[0] > shares_right[1] - 0.1
+    assert shares_right[0] > nearest_is_alike(NEW.rows, NEW.tasks[0].people) + 0.2
 
 
 def two_kinds() -> tuple[TrainingSet, TrainingSet]:
@@ -135,15 +135,17 @@ def two_kinds() -> tuple[TrainingSet, TrainingSet]:
 )
 def test_where_kinds_of_faces_differ_local_metrics_beat_one(cells: FlatClusters | HierarchicalClusters) -> None:
     known, new = two_kinds()
-    asked = {"dim": 8, "steps": 60, "unit": False}
-    local = cells.with_options(**asked, local_steps=100, local_rate=0.03).fit(known)
-    linear = Ldml.from_options(**asked).fit(known)
-    found = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (local, linear)]
-    assert found[0] > found[1] + 0.05
+    options = {"dim": 8, "steps": 60, "unit": False}
+    local = cells.with_options(**options, local_steps=100, local_rate=0.03).fit(known)
+    linear = Ldml.from_options(**options).fit(known)
+    shares_right = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (local, linear)]
+    assert shares_right[0] > shares_right[1] + 0.05
 
 
 @pytest.mark.parametrize("cells", BOTH)
-def test_it_goes_on_from_one_map_or_from_the_root_of_its_like(cells: FlatClusters | HierarchicalClusters) -> None:
+def test_a_fit_continues_from_a_linear_map_or_from_the_root_of_the_same_method(
+    cells: FlatClusters | HierarchicalClusters,
+) -> None:
     linear = Ldml.from_options(**SMALL).fit(DATA)
     first = cells.with_options(dim=2, steps=1, rate=1e-9, local_steps=0).start_from(linear).fit(DATA)
     again = cells.with_options(dim=2, steps=1, rate=1e-9, local_steps=0).start_from(first).fit(DATA)
@@ -179,7 +181,7 @@ def test_k_means_is_no_worse_than_scikit_learns(seed: int) -> None:
     np.testing.assert_array_equal(nearest(z, theirs).numpy(), oracle.predict(z.numpy()))
 
 
-def test_k_means_of_hardly_any_rows() -> None:
+def test_k_means_accepts_very_few_rows() -> None:
     z = torch.randn(2, 3)
     assert torch.equal(k_means(z, 3), z[[0, 1, 0]])
     assert not k_means(z[:0], 3).any()

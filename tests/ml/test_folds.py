@@ -9,11 +9,11 @@ from ml.evaluation.verification_pairs import VerificationPairs
 FOLDS, EACH = 10, 20
 
 
-def world(seed: int, apart: float = 2.0) -> tuple[list[VerificationPairs], np.ndarray, np.ndarray]:
+def world(seed: int, person_spread: float = 2.0) -> tuple[list[VerificationPairs], np.ndarray, np.ndarray]:
     """Ten folds of people of their own, four photos each on a line; the places of all photos."""
     draw = np.random.default_rng(seed)
     people = np.repeat(np.arange(FOLDS * EACH), 4)
-    rows = apart * draw.normal(size=FOLDS * EACH)[people] + draw.normal(size=len(people))
+    rows = person_spread * draw.normal(size=FOLDS * EACH)[people] + draw.normal(size=len(people))
     folds = []
     for fold in range(FOLDS):
         first = 4 * EACH * fold
@@ -30,37 +30,37 @@ def on_the_line(rows: np.ndarray) -> PairDistances:
 
 def test_every_fold_is_judged_at_the_threshold_of_the_others() -> None:
     folds, people, rows = world(0)
-    apart = on_the_line(rows)
-    found = verify(folds, people, lambda _: apart)
+    pair_distances = on_the_line(rows)
+    result = verify(folds, people, lambda _: pair_distances)
     for f in range(FOLDS):
         others = VerificationPairs.of(folds[:f] + folds[f + 1 :])
-        threshold = best_threshold(apart(others.index), others.same)
-        assert found.thresholds[f] == threshold
-        assert found.accuracies[f] == np.mean((apart(folds[f].index) <= threshold) == folds[f].same)
-    assert found.accuracy.mean == pytest.approx(np.mean(found.accuracies))
-    assert found.accuracy.se == pytest.approx(np.std(found.accuracies, ddof=1) / 10**0.5)
-    assert found.people.value == found.student.value == pytest.approx(found.accuracy.mean)
-    assert found.people.low < found.accuracy.mean < found.people.high
+        threshold = best_threshold(pair_distances(others.index), others.same)
+        assert result.thresholds[f] == threshold
+        assert result.accuracies[f] == np.mean((pair_distances(folds[f].index) <= threshold) == folds[f].same)
+    assert result.accuracy.mean == pytest.approx(np.mean(result.accuracies))
+    assert result.accuracy.se == pytest.approx(np.std(result.accuracies, ddof=1) / 10**0.5)
+    assert result.people.value == result.student.value == pytest.approx(result.accuracy.mean)
+    assert result.people.low < result.accuracy.mean < result.people.high
 
 
-def test_a_poisoned_fold_moves_no_threshold_of_its_own() -> None:
+def test_wrong_labels_in_a_fold_do_not_move_its_own_threshold() -> None:
     """Its labels turned round: the other folds' thresholds may move, its own and its distances do not."""
     folds, people, rows = world(1)
     clean = verify(folds, people, lambda _: on_the_line(rows))
     poisoned = [*folds]
     poisoned[3] = VerificationPairs(folds[3].index, ~folds[3].same)
-    found = verify(poisoned, people, lambda _: on_the_line(rows))
-    assert found.thresholds[3] == clean.thresholds[3]
-    assert found.accuracies[3] == pytest.approx(1 - clean.accuracies[3])
+    result = verify(poisoned, people, lambda _: on_the_line(rows))
+    assert result.thresholds[3] == clean.thresholds[3]
+    assert result.accuracies[3] == pytest.approx(1 - clean.accuracies[3])
 
 
 def test_shuffled_labels_give_chance() -> None:
     folds, people, rows = world(2)
     draw = np.random.default_rng(2)
     shuffled = [VerificationPairs(f.index, draw.permutation(f.same)) for f in folds]
-    found = verify(shuffled, people, lambda _: on_the_line(rows))
-    assert found.accuracy.mean == pytest.approx(0.5, abs=0.06)
-    assert found.separation.auc.low < 0.5 < found.separation.auc.high
+    result = verify(shuffled, people, lambda _: on_the_line(rows))
+    assert result.accuracy.mean == pytest.approx(0.5, abs=0.06)
+    assert result.separation.auc.low < 0.5 < result.separation.auc.high
 
 
 def test_models_of_different_scales_may_judge_the_folds() -> None:
@@ -76,8 +76,8 @@ def test_the_interval_over_people_covers() -> None:
     big, covered, worlds = [], 0, 100
     for seed in range(worlds):
         folds, people, rows = world(100 + seed)
-        found = verify(folds, people, lambda _, rows=rows: on_the_line(rows), resamples=200)  # type: ignore[misc]
-        big.append(found.people)
+        result = verify(folds, people, lambda _, rows=rows: on_the_line(rows), resamples=200)  # type: ignore[misc]
+        big.append(result.people)
     truth = np.mean([one.value for one in big])
     covered = sum(one.low <= truth <= one.high for one in big)
     assert 0.88 <= covered / worlds <= 1.0
@@ -94,21 +94,21 @@ def test_a_threshold_from_pairs_that_were_not_learned_from_is_not_too_strict() -
     """A model that knows the others' people by heart puts them close; of new people it knows what it knew before."""
     folds, people, rows = world(5)
 
-    def apart(fold: int) -> PairDistances:
-        mine = np.unique(folds[fold].index)
-        heart = np.where(np.isin(np.arange(len(rows)), mine), rows, 0.02 * rows)
+    def pair_distances(fold: int) -> PairDistances:
+        fold_faces = np.unique(folds[fold].index)
+        heart = np.where(np.isin(np.arange(len(rows)), fold_faces), rows, 0.02 * rows)
         return on_the_line(heart)
 
     def judge(fold: int) -> tuple[VerificationPairs, np.ndarray]:
         other_fold = folds[fold ^ 1]
         return other_fold, on_the_line(rows)(other_fold.index)
 
-    tight, told = verify(folds, people, apart), verify(folds, people, apart, judge=judge)
-    assert told.accuracy.mean > tight.accuracy.mean + 0.05
+    tight, unseen = verify(folds, people, pair_distances), verify(folds, people, pair_distances, judge=judge)
+    assert unseen.accuracy.mean > tight.accuracy.mean + 0.05
     for f in range(FOLDS):
         pairs, distances = judge(f)
-        assert told.thresholds[f] == best_threshold(distances, pairs.same)
-    assert told.separation.auc.value == tight.separation.auc.value
+        assert unseen.thresholds[f] == best_threshold(distances, pairs.same)
+    assert unseen.separation.auc.value == tight.separation.auc.value
 
 
 def test_two_neighbours_are_partners_and_an_odd_last_fold_has_the_one_before() -> None:

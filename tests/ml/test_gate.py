@@ -24,15 +24,15 @@ def ranked(spread: float, people: int = 80, seed: int = 0) -> Ranked:
     return rank_protocol(rows.astype(np.float32), protocol)
 
 
-def said(value: float, half: float, people: int) -> ModelComparison:
+def comparison_of(value: float, half: float, people: int) -> ModelComparison:
     """A comparison whose mAP differs by so much."""
-    found = Difference(value, value - half, value + half, 0.5)
+    difference = Difference(value, value - half, value + half, 0.5)
     return ModelComparison(
-        {"mAP": Interval(0.5, 0.4, 0.6)}, {"mAP": Interval(0.5 + value, 0.4, 0.6)}, {"mAP": found}, people=people
+        {"mAP": Interval(0.5, 0.4, 0.6)}, {"mAP": Interval(0.5 + value, 0.4, 0.6)}, {"mAP": difference}, people=people
     )
 
 
-def test_a_better_candidate_passes_without_a_word() -> None:
+def test_a_better_candidate_passes_without_reasons() -> None:
     comparison = compare_rankings(ranked(1.2), ranked(0.6))
     assert judge(comparison).passed
 
@@ -63,22 +63,22 @@ def test_a_worse_candidate_is_refused_and_every_reason_names_its_figures() -> No
 def test_harm_that_is_shown_refuses_and_harm_that_is_not_excluded_is_unclear(
     value: float, half: float, people: int, outcome: str
 ) -> None:
-    verdict = judge(said(value, half, people))
-    found = "passed" if verdict.passed else "refused" if verdict.reasons else "unclear"
-    assert found == outcome, verdict
+    verdict = judge(comparison_of(value, half, people))
+    actual = "passed" if verdict.passed else "refused" if verdict.reasons else "unclear"
+    assert actual == outcome, verdict
 
 
-def test_it_says_how_many_people_would_do() -> None:
-    [sentence] = judge(said(0.0, 0.08, 50)).unclear
+def test_an_unclear_verdict_states_how_many_people_are_needed() -> None:
+    [sentence] = judge(comparison_of(0.0, 0.08, 50)).unclear
     assert "with 50 people a loss of 8.0" in sentence
     assert "about 128 people would do" in sentence  # (8 / 5)^2 times as many
-    [sentence] = judge(said(-0.06, 0.08, 50)).unclear
+    [sentence] = judge(comparison_of(-0.06, 0.08, 50)).unclear
     assert "would do" not in sentence
 
 
-def test_strangers_named_count_the_other_way_round() -> None:
+def test_a_higher_rate_of_strangers_named_counts_as_harm() -> None:
     rates = {"strangers_named": Interval(0.01, 0.0, 0.02)}
-    more = replace(said(0.1, 0.01, 500), baseline=rates, candidate=rates)
+    more = replace(comparison_of(0.1, 0.01, 500), baseline=rates, candidate=rates)
     worse = {"strangers_named": Difference(0.02, 0.01, 0.03, 0.001)}
     better = {"strangers_named": Difference(-0.02, -0.03, -0.01, 0.001)}
     [reason] = judge(replace(more, difference=worse)).reasons
@@ -94,14 +94,14 @@ def test_a_candidate_that_ranks_at_random_is_kept_out_even_alone() -> None:
 
 def test_a_figure_that_is_not_a_number_never_passes() -> None:
     nan = float("nan")
-    assert not judge(replace(said(0, 0, 500), difference={"mAP": Difference(nan, nan, nan, nan)})).passed
+    assert not judge(replace(comparison_of(0, 0, 500), difference={"mAP": Difference(nan, nan, nan, nan)})).passed
 
 
 def test_a_comparison_survives_json() -> None:
     comparison = compare_rankings(ranked(0.6), ranked(0.7))
     assert ModelComparison.from_dict(comparison.to_dict()) == comparison
-    told = comparison.to_dict()
-    told["difference"]["mAP"]["low"] = None
-    assert np.isnan(ModelComparison.from_dict(told).difference["mAP"].low)
+    content = comparison.to_dict()
+    content["difference"]["mAP"]["low"] = None
+    assert np.isnan(ModelComparison.from_dict(content).difference["mAP"].low)
     with pytest.raises(Corrupt):
         ModelComparison.from_dict({"people": 3})

@@ -40,8 +40,8 @@ FEW = people(12, 3, seed=5)
 
 def small(name: str, **options: Any) -> Embedder:
     known = {o.name for o in list_options("embedders", name)}
-    told = SMALL | (QUICK if name in HINGED + JOINT else {}) | options
-    made: Embedder = build("embedders", name, **{k: v for k, v in told.items() if k in known})
+    wanted = SMALL | (QUICK if name in HINGED + JOINT else {}) | options
+    made: Embedder = build("embedders", name, **{k: v for k, v in wanted.items() if k in known})
     return made
 
 
@@ -50,7 +50,9 @@ def fitted(name: str) -> Embedder:
     return small(name, steps=200).fit(KNOWN)
 
 
-def apart(embedder: Embedder, rows: NDArray[np.float32] = NEW.rows, task: str = "identity") -> NDArray[np.float64]:
+def distances_of(
+    embedder: Embedder, rows: NDArray[np.float32] = NEW.rows, task: str = "identity"
+) -> NDArray[np.float64]:
     """How far faces lie apart by it, its mean 0 and its spread 1."""
     z = embedder.embed(rows, task).astype(np.float64)
     d = embedder.metric.distances(z.astype(np.float32), z.astype(np.float32)).astype(np.float64)
@@ -61,7 +63,7 @@ def alike(embedder: Embedder) -> float:
     return nearest_is_alike(embedder.embed(NEW.rows), NEW.tasks[0].people)
 
 
-def test_whoever_does_not_go_on_says_so() -> None:
+def test_an_embedder_that_cannot_continue_declares_it() -> None:
     for name in NEVER:
         with pytest.raises(CannotGoOn, match="anew"):
             small(name).start_from(fitted("ldml"))
@@ -69,9 +71,9 @@ def test_whoever_does_not_go_on_says_so() -> None:
 
 @pytest.mark.parametrize("name", HINGED + JOINT + LAYERS)
 @pytest.mark.parametrize("data", [KNOWN, FEW], ids=["the same", "others"])
-def test_without_a_step_it_is_the_model_that_it_goes_on_from(name: str, data: TrainingSet) -> None:
+def test_without_a_step_a_continued_fit_equals_its_start(name: str, data: TrainingSet) -> None:
     still = small(name, steps=0).start_from(fitted(name)).fit(data)
-    np.testing.assert_allclose(apart(still), apart(fitted(name)), atol=2e-4)
+    np.testing.assert_allclose(distances_of(still), distances_of(fitted(name)), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", MANY)
@@ -82,16 +84,18 @@ def test_every_task_begins_where_the_model_has_it(name: str) -> None:
     turned = small(name, steps=0).start_from(first).fit(replace(data, tasks=data.tasks[::-1]))
     for task in ("identity", "mood"):
         for again in (still, turned):
-            np.testing.assert_allclose(apart(again, data.rows, task), apart(first, data.rows, task), atol=2e-4)
+            np.testing.assert_allclose(
+                distances_of(again, data.rows, task), distances_of(first, data.rows, task), atol=2e-4
+            )
     np.testing.assert_array_equal(still.learned["bias"], first.learned["bias"])
 
 
 @pytest.mark.parametrize("name", GO_ON)
-def test_few_labels_leave_it_nearer_to_the_model_and_no_worse_than_a_fit_anew(name: str) -> None:
+def test_with_few_labels_a_continued_fit_stays_nearer_to_the_model_and_is_no_worse_than_a_new_fit(name: str) -> None:
     before = fitted(name)
     on = small(name, **(HELD if name in LINEAR else {})).start_from(before).fit(FEW)
     anew = small(name).fit(FEW)
-    moved = [np.abs(apart(e) - apart(before)).mean() for e in (on, anew)]
+    moved = [np.abs(distances_of(e) - distances_of(before)).mean() for e in (on, anew)]
     assert moved[0] < 0.5 * moved[1]
     assert alike(on) >= alike(anew)
     if name != "clml":  # its local maps have no pull to the model
@@ -99,10 +103,10 @@ def test_few_labels_leave_it_nearer_to_the_model_and_no_worse_than_a_fit_anew(na
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT)
-def test_the_pull_to_the_model_is_what_holds_it(name: str) -> None:
+def test_the_proximal_weight_keeps_a_continued_fit_near_the_model(name: str) -> None:
     before = fitted(name)
     held, free = (small(name, proximal_weight=s, held_out=0.0).start_from(before).fit(FEW) for s in (10.0, 0.0))
-    moved = [np.abs(apart(e) - apart(before)).mean() for e in (held, free)]
+    moved = [np.abs(distances_of(e) - distances_of(before)).mean() for e in (held, free)]
     assert 0 < moved[0] < 0.5 * moved[1]
 
 
@@ -138,16 +142,16 @@ def test_a_map_of_directions_is_none_of_the_rows() -> None:
         small("ldml").start_from(fitted("qconv"))
 
 
-def test_the_two_layers_go_on_from_one_another() -> None:
+def test_qconv_and_stiefel_continue_from_each_other() -> None:
     still = small("stiefel", steps=0).start_from(fitted("qconv")).fit(FEW)
-    np.testing.assert_allclose(apart(still), apart(fitted("qconv")), atol=2e-4)
+    np.testing.assert_allclose(distances_of(still), distances_of(fitted("qconv")), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", HINGED + JOINT)
 def test_the_shape_of_what_was_learned_is_taken_over(name: str) -> None:
     on = small(name, dim=3, inner=4, unit=False, steps=0).start_from(fitted(name)).fit(FEW)
     assert on.embed(NEW.rows).shape == fitted(name).embed(NEW.rows).shape
-    np.testing.assert_allclose(apart(on), apart(fitted(name)), atol=2e-4)
+    np.testing.assert_allclose(distances_of(on), distances_of(fitted(name)), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", HINGED)
@@ -169,13 +173,13 @@ def test_descriptors_cut_otherwise_are_refused() -> None:
         fewer.fit(replace(FEW, blocks=(10, 20)))
 
 
-def test_searched_shares_stay() -> None:
+def test_a_continued_fit_keeps_searched_shares() -> None:
     cut = replace(KNOWN, blocks=(10, 20))
     before = build("embedders", "cosim_average", steps=30, inner=8, shares="search", parts=2).fit(cut)
     on = build("embedders", "cosim_average", steps=5).start_from(before).fit(cut)
     np.testing.assert_array_equal(on.learned["shares"], before.learned["shares"])
 
 
-def test_the_next_fit_but_one_learns_anew() -> None:
+def test_a_second_fit_of_a_continued_embedder_starts_anew() -> None:
     on = small("stml").start_from(fitted("stml")).fit(KNOWN)
     np.testing.assert_array_equal(on.fit(KNOWN).embed(NEW.rows), small("stml").fit(KNOWN).embed(NEW.rows))

@@ -13,15 +13,15 @@ def probes(seed: int, enrolled: int = 120, strangers: int = 120) -> Probes:
     return Probes(mate, stranger, np.arange(enrolled * 1.0), 10_000.0 + np.arange(strangers))
 
 
-def test_by_hand() -> None:
+def test_fnir_equals_a_count_by_hand() -> None:
     mate, stranger = np.array([1.0, 5.0, 2.0, np.inf]), np.array([3.0, 4.0, 6.0, 8.0])
     one = Probes(mate, stranger, np.arange(4.0), np.arange(4.0))
-    assert [found.value for found in fnir([one], [0.25, 0.5, 0.0])] == [1 / 3, 0, 1 / 3]
+    assert [rate.value for rate in fnir([one], [0.25, 0.5, 0.0])] == [1 / 3, 0, 1 / 3]
     assert fnir([Probes(mate + 3, stranger, np.arange(4.0), np.arange(4.0))], [0.0])[0].value == 1.0
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.01, 0.1, 0.5])
-def test_it_is_the_mean_of_the_misses(rate: float) -> None:
+def test_fnir_is_the_mean_of_the_misses(rate: float) -> None:
     one = probes(3)
     assert fnir([one], [rate])[0].value == pytest.approx(misses_at_fpir(one.mate, one.stranger, rate).mean())
 
@@ -33,16 +33,16 @@ def test_a_mate_far_down_the_list_is_missed_at_any_threshold() -> None:
     assert fnir([one], [0.1])[0].value == 0.0
 
 
-def test_a_part_has_its_own_threshold() -> None:
+def test_each_part_has_its_own_threshold() -> None:
     one = probes(4)
     scaled = Probes(100 * one.mate, 100 * one.stranger, one.mate_people, one.stranger_people)
     assert fnir([one, scaled], [0.1])[0].value == pytest.approx(fnir([one], [0.1])[0].value)
 
 
-def test_more_alarms_allowed_miss_less() -> None:
-    found = [one.value for one in fnir([probes(5)], [0.01, 0.05, 0.1, 0.3])]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > found[-1]
+def test_fnir_falls_as_the_allowed_fpir_rises() -> None:
+    rates = [one.value for one in fnir([probes(5)], [0.01, 0.05, 0.1, 0.3])]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > rates[-1]
 
 
 def test_the_interval_covers_and_one_with_the_threshold_held_still_does_not() -> None:
@@ -51,10 +51,10 @@ def test_the_interval_covers_and_one_with_the_threshold_held_still_does_not() ->
     covered = np.zeros(2)
     for seed in range(worlds):
         one = probes(100 + seed, enrolled=600, strangers=60)
-        found = fnir([one], [0.1], resamples=300)[0]
+        interval = fnir([one], [0.1], resamples=300)[0]
         still = misses_at_fpir(one.mate, one.stranger.repeat(10), 0.1)
         half = 1.96 * still.std() / len(still) ** 0.5
-        covered += [found.low <= truth <= found.high, abs(still.mean() - truth) <= half]
+        covered += [interval.low <= truth <= interval.high, abs(still.mean() - truth) <= half]
     assert 0.88 <= covered[0] / worlds <= 0.99
     assert covered[1] / worlds < 0.7
 

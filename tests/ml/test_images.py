@@ -29,28 +29,28 @@ def packed(picture: Pillow.Image, kind: str, **options: object) -> bytes:
     ("WEBP", {"lossless": True}, 0), ("WEBP", {"quality": 95}, 20),
 ])  # fmt: skip
 def test_each_format_is_read_as_rgb(kind: str, options: dict[str, object], off: int) -> None:
-    found = read(packed(Pillow.fromarray(COLOUR), kind, **options))
-    assert found.shape == (40, 60, 3)
-    assert found.dtype == np.uint8
-    assert np.abs(found.astype(int) - COLOUR).max() <= off
+    image = read(packed(Pillow.fromarray(COLOUR), kind, **options))
+    assert image.shape == (40, 60, 3)
+    assert image.dtype == np.uint8
+    assert np.abs(image.astype(int) - COLOUR).max() <= off
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "I;16"])
 def test_each_mode_of_png_is_read(mode: str) -> None:
     picture = Pillow.fromarray(RAMP.astype(np.uint16) * 257) if mode == "I;16" else Pillow.fromarray(RAMP).convert(mode)
-    found = read(packed(picture, "PNG"))
+    image = read(packed(picture, "PNG"))
     wanted = np.where(RAMP > 127, 255, 0) if mode == "1" else RAMP
     if mode == "1":
-        assert set(np.unique(found)) == {0, 255}
+        assert set(np.unique(image)) == {0, 255}
     else:
-        assert np.abs(found.astype(int) - wanted[:, :, None]).max() <= 1
+        assert np.abs(image.astype(int) - wanted[:, :, None]).max() <= 1
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "YCbCr"])
 def test_each_mode_of_jpeg_is_read(mode: str) -> None:
-    found = read(packed(Pillow.fromarray(COLOUR).convert(mode), "JPEG", quality=95))
+    image = read(packed(Pillow.fromarray(COLOUR).convert(mode), "JPEG", quality=95))
     wanted = COLOUR if mode != "L" else np.asarray(Pillow.fromarray(COLOUR).convert("L"))[:, :, None]
-    assert np.abs(found.astype(int) - wanted).mean() < 4
+    assert np.abs(image.astype(int) - wanted).mean() < 4
 
 
 def test_transparent_pixels_lie_on_white() -> None:
@@ -136,12 +136,12 @@ def bomb(width: int, height: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize(("size", "said"), [
+@pytest.mark.parametrize(("size", "limit"), [
     ((9_000, 9_000), "50,000,000"), ((10_000, 10_000), "50,000,000"), ((60_000, 60_000), "50,000,000"),
     ((20_000, 100), "16,384"),
 ])  # fmt: skip
-def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], said: str) -> None:
-    with pytest.raises(Unreadable, match=said) as refused:
+def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], limit: str) -> None:
+    with pytest.raises(Unreadable, match=limit) as refused:
         read(bomb(*size))
     assert refused.value.code == "ImageTooLarge"
 

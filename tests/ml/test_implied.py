@@ -16,7 +16,7 @@ def test_a_chain_of_same_makes_all_of_its_pairs_the_same() -> None:
     assert same.all()
 
 
-def test_one_not_the_same_parts_two_groups_wholly() -> None:
+def test_one_different_label_separates_all_pairs_of_two_groups() -> None:
     labelled = np.array([[1, 2], [5, 6], [2, 5]])
     pairs, same = derive_implied_pairs(labelled, np.array([True, True, False]), np.random.default_rng(0))
     assert dict(zip(map(tuple, pairs.tolist()), same.tolist(), strict=True)) == {

@@ -96,17 +96,17 @@ def made(kind: str, metric: Distance, **options: Any) -> Index:
     return index
 
 
-def assert_same(found: Neighbours, slow: SlowIndex, queries: Rows, k: int, allowed: Ids | None = None) -> None:
+def assert_same(neighbours: Neighbours, slow: SlowIndex, queries: Rows, k: int, allowed: Ids | None = None) -> None:
     for row, query in enumerate(queries):
         wanted = slow.nearest(query, k, allowed)
         missing = k - len(wanted)
-        assert found.ids[row].tolist() == [number for _, number in wanted] + [-1] * missing
-        np.testing.assert_allclose(found.distances[row], [d for d, _ in wanted] + [math.inf] * missing, rtol=1e-6)
+        assert neighbours.ids[row].tolist() == [number for _, number in wanted] + [-1] * missing
+        np.testing.assert_allclose(neighbours.distances[row], [d for d, _ in wanted] + [math.inf] * missing, rtol=1e-6)
 
 
 @each_index
 @pytest.mark.parametrize("seed", range(3))
-def test_an_exhaustive_search_equals_the_slow_twin_ties_and_all(kind: str, metric: Distance, seed: int) -> None:
+def test_an_exhaustive_search_equals_brute_force_ties_included(kind: str, metric: Distance, seed: int) -> None:
     index, slow = made(kind, metric), SlowIndex(metric)
     ids, rows, queries = some_ids(300, seed), grid_rows(300, seed), grid_rows(20, seed + 100)
     index.add(ids, rows)
@@ -116,7 +116,7 @@ def test_an_exhaustive_search_equals_the_slow_twin_ties_and_all(kind: str, metri
 
 
 @each_index
-def test_faces_come_go_and_are_replaced_as_in_the_slow_twin(kind: str, metric: Distance) -> None:
+def test_adding_removing_and_replacing_faces_equals_brute_force(kind: str, metric: Distance) -> None:
     index, slow = made(kind, metric), SlowIndex(metric)
     rng = np.random.default_rng(7)
     for step in range(25):
@@ -156,9 +156,9 @@ def test_copies_of_one_face_come_by_id_even_where_k_cuts_through_them(kind: str,
 @each_kind
 def test_an_empty_index_finds_nobody(kind: str) -> None:
     index = made(kind, own(kind))
-    found = index.search(noise(2, 0), 3)
-    assert found.ids.tolist() == [[-1] * 3] * 2
-    assert np.isinf(found.distances).all()
+    neighbours = index.search(noise(2, 0), 3)
+    assert neighbours.ids.tolist() == [[-1] * 3] * 2
+    assert np.isinf(neighbours.distances).all()
     assert index.ids().size == 0
     assert not index.needs_rebuild()
 
@@ -167,9 +167,9 @@ def test_an_empty_index_finds_nobody(kind: str) -> None:
 def test_no_queries_get_no_answers(kind: str) -> None:
     index = made(kind, own(kind))
     index.add(np.arange(50), noise(50, 0))
-    found = index.search(noise(0, 0), 3)
-    assert found.ids.shape == found.distances.shape == (0, 3)
-    assert found.fraction.shape == (0,)
+    neighbours = index.search(noise(0, 0), 3)
+    assert neighbours.ids.shape == neighbours.distances.shape == (0, 3)
+    assert neighbours.fraction.shape == (0,)
 
 
 @each_kind
@@ -194,7 +194,7 @@ def test_ids_that_name_no_face_of_their_own_are_refused(kind: str, ids: list[int
 
 
 @each_index
-def test_a_snapshot_comes_back_bit_for_bit_and_lives_on(kind: str, metric: Distance, tmp_path: Path) -> None:
+def test_a_loaded_snapshot_equals_the_index_and_can_be_changed(kind: str, metric: Distance, tmp_path: Path) -> None:
     index = made(kind, metric)
     ids, rows, queries = some_ids(300, 5), noise(300, 5), noise(9, 6)
     index.add(ids, rows)
@@ -219,7 +219,7 @@ def test_an_empty_snapshot_comes_back_too(kind: str, tmp_path: Path) -> None:
 
 @each_kind
 @pytest.mark.parametrize("harm", ["missing", "truncated", "altered", "empty"])
-def test_a_harmed_snapshot_is_corrupt_and_never_parsed(kind: str, harm: str, tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_corrupt_and_never_parsed(kind: str, harm: str, tmp_path: Path) -> None:
     index, path = made(kind, own(kind)), tmp_path / "index"
     index.add(np.arange(100), noise(100, 0))
     digest = index.save(path)
@@ -247,7 +247,7 @@ def test_rows_are_read_back_as_they_were_added(kind: str) -> None:
 
 
 @each_kind
-def test_threads_that_search_at_once_get_what_one_thread_gets(kind: str) -> None:
+def test_concurrent_searches_return_the_same_as_one_thread(kind: str) -> None:
     index = made(kind, own(kind))
     index.add(np.arange(2000), noise(2000, 0))
     queries = noise(64, 1)
@@ -277,7 +277,7 @@ def test_an_index_is_built_by_its_name_where_one_is_given() -> None:
 
 
 @each_metric
-def test_every_cell_probed_gives_what_flat_gives_to_the_bit(metric: Distance) -> None:
+def test_probing_every_cell_equals_the_flat_index_bit_for_bit(metric: Distance) -> None:
     ids, rows, queries = some_ids(3000, 0), noise(3000, 0), noise(40, 1)
     flat, ivf = FlatIndex(DIM, metric), IvfIndex(DIM, metric, p=60)
     for index in (flat, ivf):
@@ -294,11 +294,11 @@ def test_recall_rises_with_m_and_the_fraction_counts_centroids_and_scanned_rows(
     truth = ivf.search(queries, 10, m=64).ids
     recalls = []
     for m in (1, 4, 16, 64):
-        found = ivf.search(queries, 10, m=m)
+        neighbours = ivf.search(queries, 10, m=m)
         cells = ivf._lists.quantizer.search(queries, m)[1]
         scanned = [sum(ivf._lists.invlists.list_size(int(c)) for c in row) for row in cells]
-        assert found.fraction.tolist() == [(64 + s) / 4000 for s in scanned]
-        recalls.append(np.mean([len(set(a) & set(b)) for a, b in zip(found.ids, truth, strict=True)]))
+        assert neighbours.fraction.tolist() == [(64 + s) / 4000 for s in scanned]
+        recalls.append(np.mean([len(set(a) & set(b)) for a, b in zip(neighbours.ids, truth, strict=True)]))
     assert recalls == sorted(recalls)
     assert recalls[-1] == 10
 
@@ -307,9 +307,9 @@ def test_few_allowed_faces_are_all_looked_at_whatever_m() -> None:
     rows = noise(2000, 0)
     ivf = IvfIndex(DIM, p=40)
     ivf.add(np.arange(2000), rows)
-    found = ivf.search(noise(5, 1), 10, m=1, allowed=np.arange(0, 2000, 100))
-    assert (found.ids >= 0).all()
-    assert (found.m, found.fraction.tolist()) == (40, [(40 + 20) / 2000] * 5)
+    neighbours = ivf.search(noise(5, 1), 10, m=1, allowed=np.arange(0, 2000, 100))
+    assert (neighbours.ids >= 0).all()
+    assert (neighbours.m, neighbours.fraction.tolist()) == (40, [(40 + 20) / 2000] * 5)
 
 
 def test_the_same_rows_and_seed_give_the_same_cells() -> None:
@@ -413,16 +413,16 @@ def test_reranking_finds_nearly_all_that_scoring_everybody_finds() -> None:
     assert every.fraction.tolist() == [1.0] * 60
     recall = []
     for m in (1, 4, 15):
-        found = index.search(queries, 10, m=m)
-        recall.append((found.distances <= every.distances[:, -1:]).mean())
+        neighbours = index.search(queries, 10, m=m)
+        recall.append((neighbours.distances <= every.distances[:, -1:]).mean())
     assert recall[0] < recall[1] < recall[2]
     assert recall[2] > 0.99
 
 
 def test_few_faces_are_scored_all_of_them_by_an_average() -> None:
     rows, queries, ids = noise(50, 1), noise(4, 2), np.arange(50)
-    found = build(ids, rows, AVERAGE).search(queries, 10)
-    assert found.ids.tolist() == np.argsort(AVERAGE.distances(queries, rows), axis=1)[:, :10].tolist()
+    neighbours = build(ids, rows, AVERAGE).search(queries, 10)
+    assert neighbours.ids.tolist() == np.argsort(AVERAGE.distances(queries, rows), axis=1)[:, :10].tolist()
 
 
 @pytest.mark.parametrize("metric", [EUCLIDEAN, INNER_PRODUCT, AVERAGE], ids=str)

@@ -19,7 +19,7 @@ def test_every_resample_draws_as_many_groups_as_there_are() -> None:
     assert times.var() == pytest.approx(1 - 1 / 700, abs=0.02)
 
 
-def test_the_interval_is_scipys() -> None:
+def test_the_interval_equals_scipys() -> None:
     values = np.random.default_rng(4).exponential(size=80)
     ours = bootstrap_mean(values, resamples=20_000)
     theirs = scipys((values,), np.mean, n_resamples=20_000, method="percentile", rng=1).confidence_interval
@@ -33,17 +33,17 @@ def test_an_interval_over_people_covers_and_one_over_photos_does_not() -> None:
     for _ in range(WORLDS):
         chance = draw.beta(1.0, 1.0, 60)[people.astype(int)]
         values = (draw.random(len(people)) < chance).astype(np.float64)
-        found = (bootstrap_mean(values, people, resamples=400), bootstrap_mean(values, resamples=400))
-        covered += [one.low <= 0.5 <= one.high for one in found]
+        intervals = (bootstrap_mean(values, people, resamples=400), bootstrap_mean(values, resamples=400))
+        covered += [one.low <= 0.5 <= one.high for one in intervals]
     assert FEW < covered[0] / WORLDS < MANY
     assert covered[1] / WORLDS < 0.8
 
 
 def test_where_everybody_succeeds_the_interval_says_how_many_there_were() -> None:
     people = np.repeat(np.arange(20.0), 3)
-    found = bootstrap_rate(np.ones(60), people)
-    assert (found.value, found.high) == (1, 1)
-    assert found.low == clopper_pearson(20, 20)[0] == pytest.approx(0.025 ** (1 / 20))
+    interval = bootstrap_rate(np.ones(60), people)
+    assert (interval.value, interval.high) == (1, 1)
+    assert interval.low == clopper_pearson(20, 20)[0] == pytest.approx(0.025 ** (1 / 20))
     assert bootstrap_rate(np.zeros(60), people).high == pytest.approx(1 - 0.025 ** (1 / 20))
     mixed = np.tile([0.0, 1.0, 1.0], 20)
     assert bootstrap_rate(mixed, people) == bootstrap_mean(mixed, people)
@@ -73,5 +73,5 @@ def test_a_pair_of_two_people_comes_as_often_as_both_do() -> None:
 
 
 def test_a_figure_that_no_resample_has_has_no_interval() -> None:
-    found = bootstrap(lambda times: np.full((len(times), 1), np.nan), 5)[0]
-    assert np.isnan([found.value, found.low, found.high]).all()
+    interval = bootstrap(lambda times: np.full((len(times), 1), np.nan), 5)[0]
+    assert np.isnan([interval.value, interval.low, interval.high]).all()

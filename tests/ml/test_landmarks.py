@@ -25,15 +25,15 @@ from ml.types import Box, Detection, Image, Points
 HOG, OURS = Hog(), Regressor()
 
 
-def off(found: Points, truth: Points) -> float:
+def off(points: Points, truth: Points) -> float:
     """The farthest point, in eye distances."""
-    return float(np.linalg.norm(found - truth, axis=1).max() / np.linalg.norm(truth[1] - truth[0]))
+    return float(np.linalg.norm(points - truth, axis=1).max() / np.linalg.norm(truth[1] - truth[0]))
 
 
 def located(image: Image) -> Points:
-    found = OURS.locate(image, HOG.detect(image)[0])
-    assert found is not None
-    return found
+    points = OURS.locate(image, HOG.detect(image)[0])
+    assert points is not None
+    return points
 
 
 def test_the_points_of_drawn_people_are_found() -> None:
@@ -41,8 +41,8 @@ def test_the_points_of_drawn_people_are_found() -> None:
     for number in range(40):
         photo, truth = photograph(person(number), number)
         faces = HOG.detect(photo)
-        found = OURS.locate(photo, faces[0]) if faces else None
-        misses.append(np.inf if found is None else off(found, truth))
+        points = OURS.locate(photo, faces[0]) if faces else None
+        misses.append(np.inf if points is None else off(points, truth))
     assert np.median(misses) < 0.12
     assert np.mean(np.array(misses) < 0.25) > 0.85
 
@@ -59,9 +59,9 @@ def test_a_turned_face_has_turned_points(degrees: float) -> None:
     photo = astronaut()
     matrix = cv2.getRotationMatrix2D((223, 125), degrees, 1.0)
     turned = cv2.warpAffine(photo, matrix, photo.shape[1::-1])
-    found = OURS.locate(turned, HOG.detect(photo)[0])
-    assert found is not None
-    assert off(found, moved(matrix, located(photo))) < 0.1
+    points = OURS.locate(turned, HOG.detect(photo)[0])
+    assert points is not None
+    assert off(points, moved(matrix, located(photo))) < 0.1
 
 
 def test_a_box_that_is_off_leads_to_the_same_points() -> None:
@@ -69,9 +69,9 @@ def test_a_box_that_is_off_leads_to_the_same_points() -> None:
     steady = located(photo)
     for dx, dy, grow in [(-0.1, 0, 1), (0.1, 0.05, 1), (0, -0.1, 1), (0, 0, 0.85), (0, 0, 1.2)]:
         moved_box = Box(box.x + dx * box.width, box.y + dy * box.height, box.width * grow, box.height * grow)
-        found = OURS.locate(photo, Detection(moved_box, 1.0))
-        assert found is not None
-        assert off(found, steady) < 0.08
+        points = OURS.locate(photo, Detection(moved_box, 1.0))
+        assert points is not None
+        assert off(points, steady) < 0.08
 
 
 def test_a_large_photo_has_the_points_of_the_small_one() -> None:
@@ -80,11 +80,11 @@ def test_a_large_photo_has_the_points_of_the_small_one() -> None:
     assert off((located(large) + 0.5) / 5 - 0.5, located(small)) < 0.05
 
 
-def test_threads_that_share_a_landmarker_find_what_one_finds() -> None:
+def test_threads_that_share_a_landmarker_find_the_same_points_as_one_thread() -> None:
     photo, face = astronaut(), HOG.detect(astronaut())[0]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: OURS.locate(photo, face), range(20)))
-    assert all((points == found[0]).all() for points in found)
+        all_points = list(pool.map(lambda _: OURS.locate(photo, face), range(20)))
+    assert all((points == all_points[0]).all() for points in all_points)
 
 
 def test_ours_is_near_the_median_of_yunet_on_a_real_face(shared: Path) -> None:
@@ -96,7 +96,7 @@ def test_ours_is_near_the_median_of_yunet_on_a_real_face(shared: Path) -> None:
     assert off(located(photo), truth) < 0.1
 
 
-def test_where_no_run_sees_a_face_the_median_sees_none() -> None:
+def test_the_median_finds_no_points_if_no_run_finds_any() -> None:
     assert Median(HOG, (160,)).locate(np.full((200, 200, 3), 9, np.uint8), Detection(Box(50, 50, 90, 90), 1)) is None
 
 
@@ -105,19 +105,19 @@ def test_a_missing_model_says_how_to_make_one(tmp_path: Path) -> None:
         Regressor(tmp_path / "nowhere.onnx")
 
 
-def test_the_kind_lists_its_components_only() -> None:
+def test_the_registry_lists_only_the_landmarkers() -> None:
     assert names("landmarks") == ("median", "regressor")
 
 
 def draw_examples(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Patches of drawn people cut as the trainer cuts them."""
-    found = []
+    examples = []
     for number in range(n):
         photo, points = photograph(person(number), number)
         frame = similarity(points, WIDE_TEMPLATE)
         patch = cv2.warpAffine(photo, frame, (WIDE_PATCH_PIXELS, WIDE_PATCH_PIXELS), borderMode=cv2.BORDER_REPLICATE)
-        found.append((cv2.cvtColor(patch, cv2.COLOR_RGB2GRAY), moved(frame, points)))
-    return np.stack([patch for patch, _ in found]), np.stack([points for _, points in found])
+        examples.append((cv2.cvtColor(patch, cv2.COLOR_RGB2GRAY), moved(frame, points)))
+    return np.stack([patch for patch, _ in examples]), np.stack([points for _, points in examples])
 
 
 RECIPE = LandmarkRecipe(epochs=8, batch=8, rate=1e-3)
@@ -135,10 +135,10 @@ def test_a_model_fitted_on_drawn_people_learns_and_is_the_same_each_time(tmp_pat
     export(first, tmp_path / "made.onnx")
     photo, truth = photograph(person(3), 3)
     made = Regressor(tmp_path / "made.onnx")
-    found = made.locate(photo, Detection(Box(75, 75, 100, 100), 1.0))
-    assert found is not None
-    assert off(found, truth) < 0.6
-    assert TEMPLATE.shape == found.shape
+    located_points = made.locate(photo, Detection(Box(75, 75, 100, 100), 1.0))
+    assert located_points is not None
+    assert off(located_points, truth) < 0.6
+    assert TEMPLATE.shape == located_points.shape
 
 
 def test_the_trainer_reads_its_sources_and_never_lfw(tmp_path: Path) -> None:

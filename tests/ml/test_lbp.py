@@ -48,7 +48,7 @@ def bin_of(bits: list[bool]) -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_equals_a_loop_over_pixels(seed: int) -> None:
+def test_lbp_equals_a_loop_over_pixels(seed: int) -> None:
     picture = a_picture(seed)
     np.testing.assert_allclose(Lbp().describe(picture[None])[0], slow_lbp(picture, 10), atol=1e-6)
 
@@ -95,7 +95,7 @@ def test_a_cell_that_makes_no_histogram_is_refused(cell: int) -> None:
         Lbp(cell=cell)
 
 
-def test_pictures_of_a_batch_do_not_touch_each_other() -> None:
+def test_pictures_of_a_batch_do_not_affect_each_other() -> None:
     crops = np.stack([a_picture(seed) for seed in range(5)])
     together = Lbp().describe(crops)
     alone = np.concatenate([Lbp().describe(crop[None]) for crop in crops])

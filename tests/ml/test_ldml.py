@@ -149,8 +149,8 @@ def test_full_rank_reaches_the_loss_of_logistic_regression() -> None:
         loss, by_z, by_bias = logistic_loss(inputs @ projection.T, torch.tensor(flat[-1]), sign, weight)
         return loss, np.append((by_z.T @ inputs).numpy().ravel(), float(by_bias))
 
-    found = minimize(ours, np.append(np.eye(d).ravel(), 1.0), jac=True, options={"gtol": 1e-8})
-    assert found.fun == pytest.approx(theirs, rel=1e-6)
+    optimum = minimize(ours, np.append(np.eye(d).ravel(), 1.0), jac=True, options={"gtol": 1e-8})
+    assert optimum.fun == pytest.approx(theirs, rel=1e-6)
 
 
 @pytest.mark.parametrize("spherical", [0.0, 0.7])
@@ -194,10 +194,10 @@ def test_a_pair_with_an_explicit_label_counts_no_longer_as_derived() -> None:
     data = corrected(people(10, seed=6), np.array([[0, 1], [0, 7]]), True)
     batches = PairBatches(data.tasks[0], Uniform(50), np.random.default_rng(0), negatives=20, corrections=0.0)
     batch = batches.draw(torch.device("cpu"))
-    place = {int(face): at for at, face in enumerate(batch.faces[:50])}
+    row_of_face = {int(face): at for at, face in enumerate(batch.faces[:50])}
     for i, j in ((0, 1), (0, 7)):
-        assert float(batch.weight[place[i], place[j]]) == 0
-    assert float(batch.weight[place[0], place[2]]) > 0
+        assert float(batch.weight[row_of_face[i], row_of_face[j]]) == 0
+    assert float(batch.weight[row_of_face[0], row_of_face[2]]) > 0
 
 
 def test_explicit_labels_alone_are_enough() -> None:
@@ -310,19 +310,19 @@ def test_labels_of_a_few_people_help_to_tell_strangers_apart() -> None:
     telling = np.arange(axes) % 3 == 0
     first = np.arange(0, shots * labelled, shots)
     pairs = np.concatenate([np.stack([first, first + 1 + i], 1) for i in range(3)])
-    apart = np.stack([first, np.roll(first, 1) + 1], 1)
+    different_pairs = np.stack([first, np.roll(first, 1) + 1], 1)
     strangers = np.arange(shots * labelled, len(person))
     for seed in range(3):
         rng = np.random.default_rng(seed)
         whose = rng.normal(size=(100, axes)) * np.where(telling, 3.0, 0.9)
         photo = rng.normal(size=(len(person), axes)) * np.where(telling, 1.5, 3.0)
         rows = ((whose[person] + photo) * loud).astype(np.float32)
-        told = TaskData(
+        task = TaskData(
             "identity", np.arange(len(person)), np.full(len(person), np.nan), person, 0.0,
-            np.concatenate([pairs, apart]), np.repeat([True, False], [len(pairs), len(apart)]),
-            np.ones(len(pairs) + len(apart), np.float32),
+            np.concatenate([pairs, different_pairs]), np.repeat([True, False], [len(pairs), len(different_pairs)]),
+            np.ones(len(pairs) + len(different_pairs), np.float32),
         )  # fmt: skip
-        data = TrainingSet(rows, (told,))
+        data = TrainingSet(rows, (task,))
         untaught, taught = (
             mean_average_precision(torch.from_numpy(e.fit(data).embed(rows)[strangers]), person[strangers] * 1.0, 0.0)
             for e in (Wpca(dim=24, unit=True), Ldml.from_options(dim=24))

@@ -23,7 +23,7 @@ with warnings.catch_warnings():  # it compiles as it is imported, which torch de
 SEEDS = range(6)
 
 
-def drawn(seed: int) -> tuple[Tensor, Tensor, torch.Generator]:
+def draw_tangent(seed: int) -> tuple[Tensor, Tensor, torch.Generator]:
     """L and a vector of random shape (n, p), n >= p, in float64."""
     chance = torch.Generator().manual_seed(seed)
     p = int(torch.randint(2, 12, (), generator=chance))
@@ -56,7 +56,7 @@ def gradient(at: Tensor, hessian: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_projected_is_horizontal_and_stays_so(seed: int) -> None:
-    at, vector, _ = drawn(seed)
+    at, vector, _ = draw_tangent(seed)
     horizontal = QuotientManifold().project(at, vector)
     assert off_horizontal(at, horizontal) < 1e-10
     torch.testing.assert_close(QuotientManifold().project(at, horizontal), horizontal, rtol=1e-10, atol=1e-10)
@@ -64,7 +64,7 @@ def test_what_is_projected_is_horizontal_and_stays_so(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_the_projection_adds_turns_in_place_and_solves_equation_2(seed: int) -> None:
-    at, vector, _ = drawn(seed)
+    at, vector, _ = draw_tangent(seed)
     added = QuotientManifold().project(at, vector) - vector
     turn = torch.linalg.lstsq(at, added).solution
     gram = at.T @ at
@@ -75,15 +75,15 @@ def test_what_the_projection_adds_turns_in_place_and_solves_equation_2(seed: int
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_other_sign_is_not_horizontal(seed: int) -> None:
-    at, vector, _ = drawn(seed)
+def test_a_correction_of_the_other_sign_is_not_horizontal(seed: int) -> None:
+    at, vector, _ = draw_tangent(seed)
     added = QuotientManifold().project(at, vector) - vector
     assert off_horizontal(at, vector - added) > 1e-3
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_horizontal_vector_is_at_right_angles_to_every_turn_in_the_metric_of_equation_1(seed: int) -> None:
-    at, vector, chance = drawn(seed)
+    at, vector, chance = draw_tangent(seed)
     skew = torch.randn(at.shape[1], at.shape[1], generator=chance, dtype=torch.float64)
     vertical = at @ (skew - skew.T)
     horizontal = QuotientManifold().project(at, vector)
@@ -93,7 +93,7 @@ def test_a_horizontal_vector_is_at_right_angles_to_every_turn_in_the_metric_of_e
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_gradient_of_the_metric_is_horizontal_and_the_printed_one_is_not(seed: int) -> None:
-    at, _, _ = drawn(seed)
+    at, _, _ = draw_tangent(seed)
     by = gradient(at, quadratic(seed, len(at))[0])
     assert off_horizontal(at, QuotientManifold(descends="metric").gradient(at, by)) < 1e-12
     assert off_horizontal(at, QuotientManifold().gradient(at, by)) > 1e-3
@@ -103,22 +103,22 @@ def test_the_gradient_of_the_metric_is_horizontal_and_the_printed_one_is_not(see
 @pytest.mark.parametrize("metric", ["scaled", "frobenius", "inverse"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rotated_map_takes_the_rotated_step(seed: int, metric: str, descends: str) -> None:
-    at, _, chance = drawn(seed)
+    at, _, chance = draw_tangent(seed)
     turn, hessian = rotation(at.shape[1], chance), quadratic(seed, len(at))[0]
-    found = []
+    steps = []
     for begin in (at, at @ turn):
         point = begin.clone().requires_grad_(True)
         descent = Rsgdm([{"params": [point], "manifold": QuotientManifold(metric, descends)}], lr=1e-4, momentum=0.8)
         for _ in range(5):
             point.grad = gradient(point.detach(), hessian)
             descent.step()
-        found.append(point.detach())
-    torch.testing.assert_close(found[0] @ turn, found[1], rtol=1e-9, atol=1e-9)
+        steps.append(point.detach())
+    torch.testing.assert_close(steps[0] @ turn, steps[1], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_as_printed_it_leaves_plain_descent_at_second_order_of_the_step_only(seed: int) -> None:
-    at, _, _ = drawn(seed)
+    at, _, _ = draw_tangent(seed)
     by = gradient(at, quadratic(seed, len(at))[0])
 
     def apart(step: float) -> float:
@@ -130,7 +130,7 @@ def test_as_printed_it_leaves_plain_descent_at_second_order_of_the_step_only(see
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_in_the_inverse_metric_too_what_is_projected_is_at_right_angles_to_every_turn(seed: int) -> None:
-    at, vector, chance = drawn(seed)
+    at, vector, chance = draw_tangent(seed)
     gram, manifold = at.T @ at, QuotientManifold("inverse", "metric")
     skew = torch.randn(len(gram), len(gram), generator=chance, dtype=torch.float64)
     vertical, horizontal = at @ (skew - skew.T), manifold.project(at, vector)
@@ -145,7 +145,7 @@ def test_in_the_inverse_metric_too_what_is_projected_is_at_right_angles_to_every
 
 
 def test_without_geometry_rsgdm_is_gradient_descent_with_momentum() -> None:
-    begin, _, _ = drawn(0)
+    begin, _, _ = draw_tangent(0)
     hessian = quadratic(0, len(begin))[0]
     ours, theirs = begin.clone().requires_grad_(True), begin.clone().requires_grad_(True)
     both = (
@@ -161,7 +161,7 @@ def test_without_geometry_rsgdm_is_gradient_descent_with_momentum() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_plain_metric_agrees_with_pymanopt(seed: int) -> None:
-    at, vector, _ = drawn(seed)
+    at, vector, _ = draw_tangent(seed)
     theirs = pymanopt.manifolds.PSDFixedRank(*at.shape).to_tangent_space(at.numpy(), vector.numpy())
     ours = QuotientManifold(metric="frobenius").project(at, vector)
     np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-9, atol=1e-9)
@@ -172,7 +172,7 @@ def test_the_plain_metric_agrees_with_pymanopt(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_kept_of_one_projection_changes_none_of_the_next(seed: int, dtype: torch.dtype, metric: str) -> None:
     """Along a path of short steps, a jump, and short steps again, to a map without a rank at last."""
-    at, vector, chance = drawn(seed)
+    at, vector, chance = draw_tangent(seed)
     manifold, kept, known = QuotientManifold(metric=metric), dict[str, Any](), 0
     at = orthonormal(at) * torch.linspace(0.5, 2, at.shape[1], dtype=torch.float64)
     for step in range(40):
@@ -180,17 +180,17 @@ def test_what_is_kept_of_one_projection_changes_none_of_the_next(seed: int, dtyp
         at = at + length * torch.randn(at.shape, generator=chance, dtype=torch.float64)
         at[:, -1] *= step < 38
         before = kept.get("turn")
-        found = manifold.project(at.to(dtype), vector.to(dtype), kept)
+        projected = manifold.project(at.to(dtype), vector.to(dtype), kept)
         known += kept["turn"] is before
         close = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
-        torch.testing.assert_close(found.double(), manifold.project(at, vector), **close)
+        torch.testing.assert_close(projected.double(), manifold.project(at, vector), **close)
         if metric == "scaled" and dtype == torch.float64 and step < 38:
-            assert off_horizontal(at, found) < 1e-10
+            assert off_horizontal(at, projected) < 1e-10
     assert 20 < known < (39 if at.shape[1] > 2 else 40)  # two columns turn one way only, whatever G is
 
 
 def test_a_map_that_lost_a_rank_is_still_projected() -> None:
-    at, vector, _ = drawn(3)
+    at, vector, _ = draw_tangent(3)
     at[:, -1] = 0
     for manifold in (QuotientManifold(), QuotientManifold("inverse", "metric")):
         for point, other in ((at, vector), (at.float(), vector.float())):
@@ -200,7 +200,7 @@ def test_a_map_that_lost_a_rank_is_still_projected() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_tangent_of_orthonormal_columns_is_one_and_stays_so(seed: int) -> None:
-    at, vector, _ = drawn(seed)
+    at, vector, _ = draw_tangent(seed)
     at = orthonormal(at)
     tangent = StiefelManifold().project(at, vector)
     inside = at.T @ tangent
@@ -211,7 +211,7 @@ def test_a_tangent_of_orthonormal_columns_is_one_and_stays_so(seed: int) -> None
 @pytest.mark.parametrize("length", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_retraction_is_the_q_of_a_qr_with_a_positive_diagonal(seed: int, length: float) -> None:
-    at, vector, _ = drawn(seed)
+    at, vector, _ = draw_tangent(seed)
     at = orthonormal(at)
     there = StiefelManifold().retract(at, length * StiefelManifold().project(at, vector))
     q, r = torch.linalg.qr(at + length * StiefelManifold().project(at, vector))
@@ -221,7 +221,7 @@ def test_the_retraction_is_the_q_of_a_qr_with_a_positive_diagonal(seed: int, len
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_both_retractions_leave_in_the_direction_of_the_tangent(seed: int) -> None:
-    at, vector, _ = drawn(seed)
+    at, vector, _ = draw_tangent(seed)
     at = orthonormal(at)
     tangent = 1e-5 * StiefelManifold().project(at, vector)
     for retraction in ("qr", "cayley"):
@@ -244,7 +244,7 @@ def test_columns_stay_orthonormal_for_a_thousand_steps_of_single_precision(retra
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_momentum_on_stiefel_is_geoopts_with_a_buffer_that_starts_at_zero(seed: int) -> None:
-    begin, _, _ = drawn(seed)
+    begin, _, _ = draw_tangent(seed)
     begin, hessian, rate = orthonormal(begin), quadratic(seed, len(begin))[0], 1e-2
     ours = begin.clone().requires_grad_(True)
     theirs = geoopt.ManifoldParameter(begin.clone(), manifold=EuclideanStiefel())
@@ -282,7 +282,7 @@ def test_the_momentum_remembers_the_rate_that_it_was_made_at() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_step_is_equations_10_and_11_to_the_letter(seed: int) -> None:
-    at, vector, _ = drawn(seed)
+    at, vector, _ = draw_tangent(seed)
     for manifold, begin in ((QuotientManifold(), at), (StiefelManifold(), orthonormal(at))):
         point, momentum = begin.clone().requires_grad_(True), torch.zeros_like(begin)
         literal = begin

@@ -26,14 +26,14 @@ def test_assignments_are_those_of_scikit_learn_for_the_same_mixture(seed: int, k
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_as_likely_as_scikit_learns_best_of_three(seed: int) -> None:
+def test_the_likelihood_reaches_scikit_learns_best_of_three(seed: int) -> None:
     z = blobs(seed, 4, 5)
     ours = max(float(fit_mixture(z, 4, s).log_joint(z).logsumexp(1).mean()) for s in range(3))
     oracle = GaussianMixture(4, covariance_type="diag", n_init=3, random_state=seed).fit(z.numpy())
     assert ours > oracle.score(z.numpy()) - 0.05
 
 
-def test_a_threshold_takes_a_little_off_each_and_leaves_no_jump() -> None:
+def test_thresholded_assignments_are_continuous() -> None:
     one = torch.ones(1, 3)
     mixture = Mixture(torch.zeros(3, 1), one.T, torch.zeros(3))
     far = Mixture(torch.tensor([[0.0], [3.0], [6.0]]), one.T, torch.zeros(3))

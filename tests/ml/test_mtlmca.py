@@ -33,8 +33,8 @@ def test_a_step_is_half_the_gradient_of_the_hinge(seed: int) -> None:
     loss = (weight * (1 - sign * (bias - d2)).clamp_min(0)).sum()
     loss.backward()
     before = at.clone()
-    told = at.step(1, rows, pairs, sign, weight, RATES)
-    assert told == pytest.approx(float(loss.detach()) / 9)
+    mean_loss = at.step(1, rows, pairs, sign, weight, RATES)
+    assert mean_loss == pytest.approx(float(loss.detach()) / 9)
     assert close((before.common - at.common) / RATES.common * 2, common.grad, 1e-9)
     assert close((before.own[1] - at.own[1]) / RATES.own * 2, turn.grad, 1e-9)
     assert before.bias[1] - at.bias[1] == pytest.approx(RATES.bias * float(bias.grad), rel=1e-9)
@@ -90,7 +90,7 @@ def test_the_printed_start_is_the_first_numbers_of_the_descriptor() -> None:
     assert np.median(((z[:100] - z[100:200]) ** 2).sum(1)) == pytest.approx(2, rel=0.3)
 
 
-def test_the_distances_of_all_tasks_come_of_one_projection() -> None:
+def test_the_distances_of_all_tasks_use_one_common_projection() -> None:
     """L_t = R_t^T L_0: whatever the tasks, the rows of L_t lie in the d dimensions of L_0's."""
     fitted = Mtlmca.from_options(**QUICK).fit(DATA)
     stacks = fitted.learned["projections"]

@@ -42,33 +42,33 @@ def flat(
 
 @pytest.mark.parametrize("batch", [None, 1, 4])
 def test_size_layout_batch_output_and_dim_are_read(batch: int | None, tmp_path: Path) -> None:
-    found = inspect_onnx(learned_onnx(tmp_path / "a.onnx", batch=batch))
-    assert (found.batch, found.layout, found.size, found.size_is_fixed) == (batch, "nchw", (112, 112), True)
-    assert found.outputs == {"embedding": DIM}
+    layout = inspect_onnx(learned_onnx(tmp_path / "a.onnx", batch=batch))
+    assert (layout.batch, layout.layout, layout.size, layout.size_is_fixed) == (batch, "nchw", (112, 112), True)
+    assert layout.outputs == {"embedding": DIM}
 
 
 def test_channels_last_is_seen(tmp_path: Path) -> None:
-    found = inspect_onnx(flat(tmp_path / "a.onnx", [1, 8, 8, 3]))
-    assert (found.layout, found.size, found.outputs) == ("nhwc", (8, 8), {"row": 192})
+    layout = inspect_onnx(flat(tmp_path / "a.onnx", [1, 8, 8, 3]))
+    assert (layout.layout, layout.size, layout.outputs) == ("nhwc", (8, 8), {"row": 192})
 
 
 def test_both_outputs_are_listed_in_their_order(tmp_path: Path) -> None:
-    found = inspect_onnx(learned_onnx(tmp_path / "a.onnx", second_output=True))
-    assert found.outputs == {"attributes": 588, "embedding": DIM}
+    layout = inspect_onnx(learned_onnx(tmp_path / "a.onnx", second_output=True))
+    assert layout.outputs == {"attributes": 588, "embedding": DIM}
 
 
 def test_open_sizes_are_112_unless_stated_and_must_run(tmp_path: Path) -> None:
     path = learned_onnx(tmp_path / "a.onnx", open_size=True)
-    found = inspect_onnx(path)
-    assert (found.size, found.size_is_fixed) == ((112, 112), False)
+    layout = inspect_onnx(path)
+    assert (layout.size, layout.size_is_fixed) == ((112, 112), False)
     with pytest.raises(WrongShape, match=r"nchw, 64 x 64 pixels"):
         inspect_onnx(path, size=(64, 64))
 
 
 def test_a_layout_left_open_is_the_one_that_runs(tmp_path: Path) -> None:
-    found = inspect_onnx(flat(tmp_path / "a.onnx", ["n", "a", "b", "c"], dim=3 * 112 * 2), size=(112, 2))
-    assert found.layout == "nchw"
-    assert found.outputs == {"row": 672}
+    layout = inspect_onnx(flat(tmp_path / "a.onnx", ["n", "a", "b", "c"], dim=3 * 112 * 2), size=(112, 2))
+    assert layout.layout == "nchw"
+    assert layout.outputs == {"row": 672}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_a_recogniser_says_why(
         inspect_onnx(flat(tmp_path / "a.onnx", **options), **stated)
 
 
-def test_no_file_and_no_model_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_invalid_model_give_different_errors(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no file"):
         inspect_onnx(tmp_path / "a.onnx")
     (tmp_path / "a.onnx").write_bytes(learned_onnx(tmp_path / "b.onnx").read_bytes()[:-1000])

@@ -80,18 +80,18 @@ def gallery(rows: Rows, owners: Ids, distractors: int = 0) -> tuple[FlatIndex, G
     return index, GalleryPeople.from_rows(ids, owners, np.arange(len(rows)) >= len(rows) - distractors)
 
 
-def brute_force(rows: Rows, owners: Ids, place: int, rule: DecisionRule, *, own: bool) -> float:
+def brute_force(rows: Rows, owners: Ids, position: int, rule: DecisionRule, *, own: bool) -> float:
     """Person distance of the nearest person, with loops: without the probe's person, or without its face alone."""
     scores = {}
     for person in set(owners.tolist()):
-        faces = [i for i in np.flatnonzero(owners == person) if i != place]
-        if not faces or (not own and person == owners[place]):
+        faces = [i for i in np.flatnonzero(owners == person) if i != position]
+        if not faces or (not own and person == owners[position]):
             continue
-        apart = ((rows[faces].astype(float) - rows[place]) ** 2).sum(1)
-        template = ((rows[faces].astype(float).mean(0) - rows[place]) ** 2).sum()
-        scores[person] = (1 - rule.template_weight) * apart.min() + rule.template_weight * template
+        squared_distances = ((rows[faces].astype(float) - rows[position]) ** 2).sum(1)
+        template = ((rows[faces].astype(float).mean(0) - rows[position]) ** 2).sum()
+        scores[person] = (1 - rule.template_weight) * squared_distances.min() + rule.template_weight * template
     order = sorted(scores, key=scores.__getitem__)
-    if own and order[0] != owners[place]:
+    if own and order[0] != owners[position]:
         return np.inf
     return float(scores[order[0]] - rule.margin_weight * (scores[order[1]] - scores[order[0]]))
 
@@ -100,10 +100,12 @@ def brute_force(rows: Rows, owners: Ids, place: int, rule: DecisionRule, *, own:
 def test_searches_leave_out_the_person_or_the_face(rule: DecisionRule) -> None:
     rows, owners = crowd(9, 4, spread=0.8)
     index, people = gallery(rows, owners)
-    found = search_gallery(index, people, np.arange(len(rows)), rule)
-    for place in range(len(rows)):
-        assert found.stranger[place] == pytest.approx(brute_force(rows, owners, place, rule, own=False), rel=1e-4)
-        assert found.mate[place] == pytest.approx(brute_force(rows, owners, place, rule, own=True), rel=1e-4)
+    searches = search_gallery(index, people, np.arange(len(rows)), rule)
+    for position in range(len(rows)):
+        assert searches.stranger[position] == pytest.approx(
+            brute_force(rows, owners, position, rule, own=False), rel=1e-4
+        )
+        assert searches.mate[position] == pytest.approx(brute_force(rows, owners, position, rule, own=True), rel=1e-4)
 
 
 def test_inner_products_of_unit_rows_are_scored_as_their_distances_are() -> None:
@@ -119,9 +121,9 @@ def test_a_distractor_that_is_nearest_means_nobody_is_named() -> None:
     rows, owners = crowd(6, 2)
     twin = rows[0] + np.float32(0.01)
     index, people = gallery(np.concatenate([rows, twin[None]]), np.append(owners, -1), distractors=1)
-    found = search_gallery(index, people, np.array([0, 2]), DecisionRule())
-    assert found.stranger[0] == np.inf
-    assert np.isfinite(found.stranger[1])
+    searches = search_gallery(index, people, np.array([0, 2]), DecisionRule())
+    assert searches.stranger[0] == np.inf
+    assert np.isfinite(searches.stranger[1])
 
 
 def test_one_of_each_person_is_sampled_before_a_second_of_anybody() -> None:
@@ -135,16 +137,16 @@ def test_one_of_each_person_is_sampled_before_a_second_of_anybody() -> None:
 
 def calibrated(rows: Rows, owners: Ids, rule: DecisionRule) -> tuple[OpenSetCalibration, FlatIndex, GalleryPeople]:
     index, people = gallery(rows, owners)
-    found = search_gallery(index, people, people.sample(people.is_named, 3000, np.random.default_rng(0)), rule)
-    strangers = StrangerSearches.from_distances("leave-one-out", found.stranger, found.owners, len(rows))
+    searches = search_gallery(index, people, people.sample(people.is_named, 3000, np.random.default_rng(0)), rule)
+    strangers = StrangerSearches.from_distances("leave-one-out", searches.stranger, searches.owners, len(rows))
     return OpenSetCalibration(rule, (strangers,)), index, people
 
 
 def strangers_named(rows: Rows, owners: Ids, strangers: Rows, rule: DecisionRule) -> np.ndarray:
     """Person distances of searches for people who are not in the gallery, over everybody in it."""
-    apart = EUCLIDEAN.distances(strangers, rows).astype(float)
+    squared_distances = EUCLIDEAN.distances(strangers, rows).astype(float)
     people = np.unique(owners)
-    nearest = np.stack([apart[:, owners == person].min(1) for person in people], 1)
+    nearest = np.stack([squared_distances[:, owners == person].min(1) for person in people], 1)
     means = np.stack([rows[owners == person].mean(0) for person in people])
     base = rule.base_distances(nearest, EUCLIDEAN.distances(strangers, means).astype(float))
     return rule.person_distances(base, np.ones(base.shape, np.bool_)).min(1)
@@ -169,8 +171,8 @@ def test_the_template_and_the_lead_name_more_people_at_the_same_rate() -> None:
     named = {}
     for rule in (NEAREST_FACE, DecisionRule()):
         calibration, index, people = calibrated(rows, owners, rule)
-        found = search_gallery(index, people, np.arange(len(rows)), rule)
-        named[rule] = (found.mate <= calibration.threshold(0.01, len(rows)).person_distance).mean()
+        searches = search_gallery(index, people, np.arange(len(rows)), rule)
+        named[rule] = (searches.mate <= calibration.threshold(0.01, len(rows)).person_distance).mean()
     assert named[DecisionRule()] > named[NEAREST_FACE] + 0.02
 
 
@@ -222,7 +224,7 @@ def test_of_several_sources_the_strictest_counts() -> None:
         assert threshold.source == "leave-one-out"
 
 
-def test_where_nothing_is_known_there_is_no_threshold() -> None:
+def test_without_calibration_data_there_is_no_threshold() -> None:
     assert OpenSetCalibration(DecisionRule()).threshold(0.01, 10) is None
     few = ImpostorDistances.of(np.linspace(0, 1, 50))
     assert OpenSetCalibration(DecisionRule()).threshold(0.01, 10, (few,)) is None
@@ -236,11 +238,11 @@ def test_where_nothing_is_known_there_is_no_threshold() -> None:
 def test_a_stranger_whom_a_distractor_answers_is_never_named() -> None:
     distances = np.full(1000, np.inf)
     distances[:3] = 0.5
-    found = StrangerSearches.from_distances("distractors", distances, np.arange(1000), 50)
-    assert found.shares == (0.001, 0.002, 0.003)
-    assert found.tail is None
-    assert found.threshold(0.01)[0] == 0.5
-    assert not found.is_enough(0.0001)
+    searches = StrangerSearches.from_distances("distractors", distances, np.arange(1000), 50)
+    assert searches.shares == (0.001, 0.002, 0.003)
+    assert searches.tail is None
+    assert searches.threshold(0.01)[0] == 0.5
+    assert not searches.is_enough(0.0001)
 
 
 def test_the_interval_covers_the_true_rate_of_an_order_statistic() -> None:
@@ -293,7 +295,7 @@ def test_a_shortlist_is_ten_times_as_loose_and_never_everybody() -> None:
     assert [possible_fpir(f) for f in (0.001, 0.01, 0.1, 0.5)] == [0.01, 0.1, 0.3, 0.5]
 
 
-def test_it_is_kept_as_json() -> None:
+def test_a_calibration_survives_json() -> None:
     calibration = calibrated(*crowd(50, 2), DecisionRule())[0]
     assert OpenSetCalibration.from_dict(json.loads(json.dumps(calibration.to_dict()))) == calibration
     with pytest.raises(Corrupt):

@@ -13,7 +13,7 @@ SMALL = {"dim": 6, "steps": 400, "batch": 64, "pairs": 4000, "averaging": 0.9, "
 FREE = Rates(own=1e-3, common=0.0, bias=0.0)
 
 
-def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def draw_batch(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """rows, L, pairs, sign, weight of random size, in float64."""
     draw = torch.Generator().manual_seed(seed)
     width, d, count = (int(n) for n in torch.randint(3, 14, (3,), generator=draw))
@@ -38,14 +38,14 @@ def slow_loss(
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("beta", [1.0, 3.0])
 def test_a_step_is_half_the_gradient_of_the_generalised_logistic_loss(seed: int, beta: float) -> None:
-    rows, start, pairs, sign, weight = drawn(seed)
+    rows, start, pairs, sign, weight = draw_batch(seed)
     free = start.clone().requires_grad_()
     losses = weight * slow_loss(rows, free, pairs, sign, beta)
     losses.sum().backward()
     at = Projections(None, [start.clone()], [1.0], SoftHingeLoss(beta))
-    told = at.step(0, rows, pairs, sign, weight, FREE)
+    mean_loss = at.step(0, rows, pairs, sign, weight, FREE)
     ours = (start - at.own[0]) / FREE.own * 2
-    assert told == pytest.approx(float(losses.mean().detach()), rel=1e-9)
+    assert mean_loss == pytest.approx(float(losses.mean().detach()), rel=1e-9)
     assert float((ours - free.grad).norm() / free.grad.norm()) < 1e-9
     assert at.bias == [1.0]
 
@@ -63,33 +63,33 @@ def test_as_beta_grows_the_loss_becomes_a_hinge_without_margin() -> None:
 
 def test_full_batches_descend() -> None:
     """The paper's plain gradient descent: every pair at each step."""
-    data, told = people(), []
+    data, losses = people(), []
     learner = Pcca.from_options(dim=6, steps=40, batch=500, pairs=500, rate=0.02, averaging=0.0, held_out=0.0)
-    learner.fit(data, progress=lambda step, steps, values: told.append(values["loss"]))
-    assert len(told) == 40
-    assert told == sorted(told, reverse=True)
-    assert told[-1] < 0.8 * told[0]
+    learner.fit(data, progress=lambda step, steps, values: losses.append(values["loss"]))
+    assert len(losses) == 40
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.8 * losses[0]
 
 
-def test_the_threshold_stays() -> None:
+def test_the_threshold_is_not_learned() -> None:
     assert Pcca.from_options(**SMALL).fit(people()).learned["bias"].tolist() == [1.0]
 
 
 def test_new_people_are_told_apart_better_than_by_its_start() -> None:
     known, new = people(80, seed=1), people(60, seed=2)
-    found = [
+    shares_right = [
         nearest_is_alike(e.fit(known).embed(new.rows), new.tasks[0].people)
         for e in (Pcca.from_options(**SMALL), Wpca(dim=6))
     ]
-    assert found[0] > found[1] + 0.1
+    assert shares_right[0] > shares_right[1] + 0.1
 
 
 def test_shuffled_labels_teach_nothing() -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     shuffled = TrainingSet(known.rows, (identity(np.random.default_rng(0).permutation(known.tasks[0].people)),))
     learned, start = Pcca.from_options(**SMALL).fit(shuffled), Wpca(dim=6).fit(known)
-    found = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, start)]
-    assert found[0] < found[1] + 0.1
+    shares_right = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, start)]
+    assert shares_right[0] < shares_right[1] + 0.1
 
 
 def test_given_pairs_alone_are_enough() -> None:
@@ -104,5 +104,5 @@ def test_given_pairs_alone_are_enough() -> None:
     task.values[:] = np.nan
     learned = Pcca.from_options(**SMALL).fit(TrainingSet(known.rows, (task,)))
     start = Wpca(dim=6).fit(known)
-    found = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, start)]
-    assert found[0] > found[1]
+    shares_right = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (learned, start)]
+    assert shares_right[0] > shares_right[1]

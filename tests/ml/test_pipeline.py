@@ -65,7 +65,7 @@ def test_a_picture_of_a_crop_s_own_size_passes_through(size: tuple[int, int]) ->
     assert (face.box.width, face.box.height) == size[::-1]
 
 
-def test_the_other_kind_is_cut_so_that_the_points_agree() -> None:
+def test_the_second_crop_of_a_crop_has_the_points_in_the_same_positions() -> None:
     whole = FRONT.faces(astronaut())[0]
     colour = FRONT.aligned(np.repeat(whole.crops["grey"][:, :, None], 3, 2)).crops["colour"]
     grey = cv2.cvtColor(whole.crops["colour"], cv2.COLOR_RGB2GRAY)
@@ -86,7 +86,7 @@ def test_any_other_picture_is_fitted_about_its_middle(size: tuple[int, int]) -> 
         assert abs((across[0] + across[-1]) - 255) < 14
 
 
-def test_threads_give_what_one_thread_gives() -> None:
+def test_several_threads_give_the_same_results_as_one() -> None:
     photos = [draw(person(i), 0) for i in range(6)]
     alone = [FRONT.faces(photo)[0] for photo in photos]
     with ThreadPoolExecutor(4) as pool:
@@ -94,7 +94,7 @@ def test_threads_give_what_one_thread_gives() -> None:
     assert all(same(a, b) for a, b in zip(alone, together, strict=True))
 
 
-def test_a_process_of_its_own_gives_what_this_one_gives() -> None:
+def test_another_process_gives_the_same_results() -> None:
     photo = draw(person(0), 0)
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         [there] = pool.submit(crops_of, photo).result()
@@ -108,7 +108,7 @@ def test_yunet_may_take_the_detector_s_place(shared: Path) -> None:
     assert np.abs(ours.landmarks - theirs.landmarks).max() < 0.1 * eyes
 
 
-def test_a_detector_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_detector_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnknownComponent, match="hog"):
         default_front_end("eyes")
     with pytest.raises(Unavailable, match="pull yunet"):
@@ -118,17 +118,17 @@ def test_a_detector_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 
 def test_the_middle_face_of_nearly_every_real_photo_is_found_and_good_enough(shared: Path) -> None:
-    found = []
+    photos_recognised = []
     with tarfile.open(shared / "data" / "lfw-deepfunneled-3.tar") as tar:
         files = [member for member in tar if member.isfile()][::20][:80]
         for member in files:
             stream = tar.extractfile(member)
             assert stream is not None
             faces = FRONT.faces(read(stream.read()))
-            found.append(bool(faces) and not faces[0].quality.reasons)
-    assert np.mean(found) >= 0.97
+            photos_recognised.append(bool(faces) and not faces[0].quality.reasons)
+    assert np.mean(photos_recognised) >= 0.97
 
 
-def test_the_front_end_is_its_parts() -> None:
+def test_a_front_end_built_of_the_default_parts_equals_the_default() -> None:
     front = FrontEnd(FRONT.detector, Regressor())
     assert same(front.faces(astronaut())[0], FRONT.faces(astronaut())[0])

@@ -20,18 +20,18 @@ def reports() -> dict[str, EvaluationReport]:
     return {name: summarise([rank_protocol(r, protocol)], protocol="p") for name, r in zip("ab", rows, strict=True)}
 
 
-def test_the_lines_are_the_reports(reports: dict[str, EvaluationReport]) -> None:
-    drawn = figures(reports)
-    assert [line["name"] for line in drawn["roc"]["data"]] == ["a", "b"]
+def test_the_curves_equal_those_of_the_reports(reports: dict[str, EvaluationReport]) -> None:
+    pictures = figures(reports)
+    assert [curve["name"] for curve in pictures["roc"]["data"]] == ["a", "b"]
     first = reports["a"]
-    assert drawn["roc"]["data"][0]["y"] == [1 - p.fnmr for p in first.det]
-    band, line = drawn["cmc"]["data"][:2]
-    assert line["y"] == list(first.cmc)
+    assert pictures["roc"]["data"][0]["y"] == [1 - p.fnmr for p in first.det]
+    band, curve = pictures["cmc"]["data"][:2]
+    assert curve["y"] == list(first.cmc)
     assert max(band["y"]) == max(first.cmc_high)
-    assert all(x > 0 and y > 0 for part in drawn["det"]["data"] for x, y in zip(part["x"], part["y"], strict=True))
+    assert all(x > 0 and y > 0 for part in pictures["det"]["data"] for x, y in zip(part["x"], part["y"], strict=True))
 
 
-def test_plotly_takes_them(reports: dict[str, EvaluationReport]) -> None:
+def test_plotly_accepts_the_figures(reports: dict[str, EvaluationReport]) -> None:
     for one in figures(reports).values():
         assert len(go.Figure(one).data) == len(one["data"])
 

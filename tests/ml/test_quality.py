@@ -25,11 +25,11 @@ def seen(yaw: float, pitch: float, roll: float = 0.0, scale: float = 40.0) -> Po
 
 
 def test_a_plain_face_has_no_fault() -> None:
-    found = assess(CROP, POINTS, 1.0)
-    assert found.reasons == ()
-    assert found.eye_distance == pytest.approx(45, abs=3)
-    assert abs(found.yaw) < 15
-    assert abs(found.roll) < 5
+    assessment = assess(CROP, POINTS, 1.0)
+    assert assessment.reasons == ()
+    assert assessment.eye_distance == pytest.approx(45, abs=3)
+    assert abs(assessment.yaw) < 15
+    assert abs(assessment.roll) < 5
 
 
 @pytest.mark.parametrize(("crop", "reason"), [
@@ -54,9 +54,9 @@ def test_a_face_turned_away_is_an_extreme_pose(yaw: float, pitch: float) -> None
 
 @pytest.mark.parametrize("yaw", [-40, -15, 0, 15, 40])
 def test_yaw_and_roll_are_told_from_the_points(yaw: float) -> None:
-    found = pose(seen(yaw, 0, 10))
-    assert found[0] == pytest.approx(yaw, abs=12)
-    assert found[2] == pytest.approx(10, abs=6)
+    angles = pose(seen(yaw, 0, 10))
+    assert angles[0] == pytest.approx(yaw, abs=12)
+    assert angles[2] == pytest.approx(10, abs=6)
 
 
 @pytest.mark.parametrize("pitch", [-25, 0, 25])

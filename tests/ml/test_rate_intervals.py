@@ -33,9 +33,9 @@ def world(seed: int, people: int = 150, pairs: int = 20_000) -> tuple[ImpostorDi
     who = np.repeat(np.arange(people), draw.integers(1, 5, people))
     means = draw.normal(scale=BETWEEN**0.5, size=(people, DIM))
     rows = (means[who] + draw.normal(scale=(1 - BETWEEN) ** 0.5, size=(len(who), DIM))).astype(np.float32)
-    drawn = draw_impostor_pairs(who, pairs, seed)
-    distances = EUCLIDEAN.pair_distances(rows, drawn)
-    return ImpostorDistances.of(distances, who[drawn]), ImpostorDistances.of(distances)
+    impostor_pairs = draw_impostor_pairs(who, pairs, seed)
+    distances = EUCLIDEAN.pair_distances(rows, impostor_pairs)
+    return ImpostorDistances.of(distances, who[impostor_pairs]), ImpostorDistances.of(distances)
 
 
 def fmr(distance: float) -> float:
@@ -52,13 +52,15 @@ def worlds() -> list[tuple[ImpostorDistances, ImpostorDistances]]:
 def test_the_interval_of_a_threshold_holds_its_true_rate(
     worlds: list[tuple[ImpostorDistances, ImpostorDistances]], rate: float
 ) -> None:
-    found = [one.threshold(rate) for one, _ in worlds]
-    assert FEW <= np.mean([t.low <= fmr(t.distance) <= t.high for t in found]) <= MANY
+    thresholds = [one.threshold(rate) for one, _ in worlds]
+    assert FEW <= np.mean([t.low <= fmr(t.distance) <= t.high for t in thresholds]) <= MANY
 
 
-def test_the_interval_over_pairs_does_not(worlds: list[tuple[ImpostorDistances, ImpostorDistances]]) -> None:
-    found = [one.threshold(0.01) for _, one in worlds]
-    assert np.mean([t.low <= fmr(t.distance) <= t.high for t in found]) < 0.6
+def test_the_interval_over_pairs_misses_the_true_rate_too_often(
+    worlds: list[tuple[ImpostorDistances, ImpostorDistances]],
+) -> None:
+    thresholds = [one.threshold(0.01) for _, one in worlds]
+    assert np.mean([t.low <= fmr(t.distance) <= t.high for t in thresholds]) < 0.6
 
 
 @pytest.mark.parametrize("n", [1, 2, 17, 1000])
@@ -71,10 +73,10 @@ def test_the_exact_interval_is_scipys_where_the_trials_are_whole(n: int) -> None
 def test_where_no_pair_is_near_the_upper_end_still_holds(
     worlds: list[tuple[ImpostorDistances, ImpostorDistances]],
 ) -> None:
-    found = [one.threshold(1e-6) for one, _ in worlds]
-    assert all(t.fmr == t.low == 0 and not t.enough for t in found)
-    assert np.mean([fmr(t.distance) <= t.high for t in found]) >= FEW
-    assert np.median([t.high for t in found]) < 1e-3
+    thresholds = [one.threshold(1e-6) for one, _ in worlds]
+    assert all(t.fmr == t.low == 0 and not t.enough for t in thresholds)
+    assert np.mean([fmr(t.distance) <= t.high for t in thresholds]) >= FEW
+    assert np.median([t.high for t in thresholds]) < 1e-3
 
 
 def test_the_effective_number_is_that_of_the_variance_over_worlds(
@@ -104,8 +106,8 @@ def test_the_variance_is_that_of_leaving_out_one_person_after_the_other(k: int) 
     twice = sum((near[at].sum() - rate * at.sum()) ** 2 for at in pairs.values()) / n**2
     independent = rate * (1 - rate) / n
     between = max(sum(left_out) - twice - independent, 0)
-    found = rate * (1 - rate) / effective_pairs(people)[k - 1]
-    assert independent + between <= found <= independent + 1.6 * between  # Student's factor of about 20 people
+    variance = rate * (1 - rate) / effective_pairs(people)[k - 1]
+    assert independent + between <= variance <= independent + 1.6 * between  # Student's factor of about 20 people
 
 
 def test_pairs_that_share_nobody_count_whole() -> None:
@@ -124,8 +126,8 @@ def test_what_cannot_be_known_is_not_claimed() -> None:
 
 def test_two_faces_of_one_person_are_a_pair_like_another() -> None:
     """Of a task that is no identity, one person may differ from oneself."""
-    found = effective_pairs(np.repeat(np.arange(500), 2).reshape(500, 2))
-    assert found[:400].min() > 450
+    counts = effective_pairs(np.repeat(np.arange(500), 2).reshape(500, 2))
+    assert counts[:400].min() > 450
 
 
 def test_the_numbers_of_people_may_be_any() -> None:
@@ -203,9 +205,9 @@ def test_a_gallery_that_searches_itself_is_worth_half_as_many_strangers(people: 
 
 def test_a_gallery_of_nobody_has_no_interval() -> None:
     assert leave_one_out_interval(0, 1) == clopper_pearson(0, 0.5)
-    for found, n in ((0, 0), (3, 2), (-1, 2)):
+    for errors, n in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(WrongShape):
-            leave_one_out_interval(found, n)
+            leave_one_out_interval(errors, n)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.01, 0.001])
@@ -218,7 +220,7 @@ def test_as_many_trials_as_needed_are_enough_and_fewer_are_not(rate: float) -> N
 
 
 @pytest.mark.parametrize(("rate", "ratio"), [(0, 3), (-1, 3), (1.1, 3), (0.1, 1), (float("nan"), 3)])
-def test_a_need_that_is_none_is_refused(rate: float, ratio: float) -> None:
+def test_an_invalid_requirement_is_refused(rate: float, ratio: float) -> None:
     with pytest.raises(WrongShape):
         trials_needed(rate, ratio)
 

@@ -35,7 +35,7 @@ def report(rows: np.ndarray, protocol: Protocol) -> EvaluationReport:
     return summarise([rank_protocol(rows, protocol)], protocol=protocol.name)
 
 
-def test_a_report_says_what_was_measured(report: EvaluationReport) -> None:
+def test_a_report_contains_every_measured_figure(report: EvaluationReport) -> None:
     assert (report.protocol, report.draws, report.queries, report.gallery) == ("held-out-0.5-0", 1, 60, 180)
     assert report.relevant == 180
     assert report.mean_average_precision.low < report.mean_average_precision.value < report.mean_average_precision.high
@@ -68,11 +68,11 @@ def test_a_report_of_an_older_version_is_read(report: EvaluationReport) -> None:
     assert EvaluationReport.from_dict(old).separation is None
 
 
-def test_inner_products_are_told_as_they_are(rows: np.ndarray, protocol: Protocol) -> None:
+def test_inner_products_are_reported_unchanged(rows: np.ndarray, protocol: Protocol) -> None:
     ranked = rank_protocol(rows, protocol, metric=INNER_PRODUCT)
-    found = summarise([ranked], protocol="p", metric=INNER_PRODUCT).separation
-    assert found is not None
-    assert found.dispersion.foes.value == pytest.approx(ranked.impostor.mean(), rel=1e-5)
+    separation = summarise([ranked], protocol="p", metric=INNER_PRODUCT).separation
+    assert separation is not None
+    assert separation.dispersion.foes.value == pytest.approx(ranked.impostor.mean(), rel=1e-5)
 
 
 def test_people_are_resampled_also_where_something_else_is_compared(rows: np.ndarray, protocol: Protocol) -> None:
@@ -86,9 +86,9 @@ def test_an_open_set_has_strangers_of_its_own(rows: np.ndarray, people: np.ndarr
     assert (ranked.mated.sum(), ranked.strangers.sum(), ranked.gallery) == (30, 30, 90)
     assert not np.isin(people[open_set.queries[~ranked.mated]], people[open_set.gallery]).any()
     assert not np.isin(people[open_set.training], people[open_set.queries]).any()
-    found = summarise([ranked], protocol=open_set.name)
+    report = summarise([ranked], protocol=open_set.name)
     missed = misses_at_fpir(ranked.mate, ranked.stranger[~ranked.mated], 0.1)
-    assert found.fnir["0.1"].value == pytest.approx(np.nanmean(missed))
+    assert report.fnir["0.1"].value == pytest.approx(np.nanmean(missed))
     with pytest.raises(WrongShape, match="four or more"):
         open_set_people(people[:16], 0.5)
 
@@ -96,12 +96,12 @@ def test_an_open_set_has_strangers_of_its_own(rows: np.ndarray, people: np.ndarr
 def test_chance_is_what_random_embeddings_reach(people: np.ndarray, protocol: Protocol) -> None:
     draw = np.random.default_rng(1)
     random = [rank_protocol(draw.normal(size=(480, 3)).astype(np.float32), protocol) for _ in range(20)]
-    found = summarise(random, protocol="p")
-    assert found.chance_at_10 == pytest.approx(1 - (170 / 180) * (169 / 179) * (168 / 178), abs=1e-9)
-    assert found.ncall["10"].value == pytest.approx(found.chance_at_10, abs=0.03)
+    report = summarise(random, protocol="p")
+    assert report.chance_at_10 == pytest.approx(1 - (170 / 180) * (169 / 179) * (168 / 178), abs=1e-9)
+    assert report.ncall["10"].value == pytest.approx(report.chance_at_10, abs=0.03)
 
 
-def test_draws_are_pooled_and_their_spread_told(rows: np.ndarray, people: np.ndarray) -> None:
+def test_draws_are_pooled_and_their_spread_is_reported(rows: np.ndarray, people: np.ndarray) -> None:
     ranked = [rank_protocol(rows, held_out_people(people, 0.5, seed=s)) for s in range(3)]
     alone = [summarise([r], protocol="p").mean_average_precision.value for r in ranked]
     together = summarise(ranked, protocol="p")
@@ -114,9 +114,9 @@ def test_draws_are_pooled_and_their_spread_told(rows: np.ndarray, people: np.nda
 def test_a_task_with_a_tolerance_is_measured_by_its_values(rows: np.ndarray, people: np.ndarray) -> None:
     protocol = held_out_people(people, 0.5)
     ages = 20.0 + people % 30
-    found = summarise([rank_protocol(rows, protocol, values=ages, tolerance=3)], protocol="p", task="age")
-    assert found.task == "age"
-    assert found.relevant > 180
+    report = summarise([rank_protocol(rows, protocol, values=ages, tolerance=3)], protocol="p", task="age")
+    assert report.task == "age"
+    assert report.relevant > 180
 
 
 def test_embeddings_of_other_photos_are_refused(rows: np.ndarray, protocol: Protocol) -> None:
@@ -153,7 +153,7 @@ def test_probing_more_cells_finds_more_and_all_cells_find_all(rows: np.ndarray, 
     assert all(p.milliseconds > 0 for p in points)
 
 
-def test_the_curve_tells_one_call_where_values_are_known(rows: np.ndarray, people: np.ndarray) -> None:
+def test_the_curve_reports_one_call_if_values_are_known(rows: np.ndarray, people: np.ndarray) -> None:
     index = FlatIndex(8)
     gallery = np.arange(480)[np.arange(480) % 4 > 0]
     index.add(gallery, rows[gallery])

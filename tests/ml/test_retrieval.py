@@ -100,13 +100,13 @@ def test_an_inner_product_ranks_the_largest_first() -> None:
 @pytest.mark.parametrize("relevant", [MIN_RELEVANT_TO_SORT - 1, MIN_RELEVANT_TO_SORT + 1])
 def test_counting_and_sorting_give_the_same_ranks(relevant: int) -> None:
     draw = np.random.default_rng(relevant)
-    line = draw.integers(0, 50, 500).astype(np.float32)
+    distances = draw.integers(0, 50, 500).astype(np.float32)
     places = draw.choice(500, relevant, replace=False)
-    slow = np.lexsort((np.arange(500), line))
-    assert ranks_of(line, places).tolist() == sorted(int(np.flatnonzero(slow == p)[0]) + 1 for p in places)
+    slow = np.lexsort((np.arange(500), distances))
+    assert ranks_of(distances, places).tolist() == sorted(int(np.flatnonzero(slow == p)[0]) + 1 for p in places)
 
 
-def test_a_query_is_ranked_alike_alone_and_in_company(crowd: tuple[Faces, Faces]) -> None:
+def test_a_query_is_ranked_the_same_alone_and_in_a_batch(crowd: tuple[Faces, Faces]) -> None:
     whole = rank(*crowd)
     alone = [rank(Faces(*(part[q : q + 1] for part in vars(crowd[0]).values())), crowd[1]) for q in range(40)]
     assert [r.tolist() for r in whole.ranks] == [one.ranks[0].tolist() for one in alone]
@@ -114,16 +114,16 @@ def test_a_query_is_ranked_alike_alone_and_in_company(crowd: tuple[Faces, Faces]
 
 def test_equal_faces_tie_exactly_in_any_place() -> None:
     face = np.random.default_rng(1).normal(size=(1, 33)).astype(np.float32)
-    line = EUCLIDEAN.distances(np.ones((1, 33), np.float32), np.repeat(face, 1003, 0))
-    assert len(np.unique(line)) == 1
+    distances = EUCLIDEAN.distances(np.ones((1, 33), np.float32), np.repeat(face, 1003, 0))
+    assert len(np.unique(distances)) == 1
 
 
 @pytest.mark.parametrize("width", [1, 33, 512, 9860])
 def test_copies_of_the_query_are_at_distance_zero(width: int) -> None:
     face = np.random.default_rng(width).normal(size=(1, width)).astype(np.float32)
     assert not EUCLIDEAN.distances(face, np.repeat(face, 101, 0)).any()
-    apart = EUCLIDEAN.distances(face, face * np.float32(1 + 1e-5))[0, 0]
-    assert apart == pytest.approx(1e-10 * float((face**2).sum()), rel=0.1), "a photo that is nearly the same is not"
+    distance = EUCLIDEAN.distances(face, face * np.float32(1 + 1e-5))[0, 0]
+    assert distance == pytest.approx(1e-10 * float((face**2).sum()), rel=0.1), "a photo that is nearly the same is not"
 
 
 def test_impostors_are_drawn_the_same_way_twice(crowd: tuple[Faces, Faces]) -> None:
@@ -134,12 +134,12 @@ def test_impostors_are_drawn_the_same_way_twice(crowd: tuple[Faces, Faces]) -> N
 
 def test_the_ids_of_impostors_are_those_of_the_faces_compared(crowd: tuple[Faces, Faces]) -> None:
     queries, gallery = crowd
-    found = rank(queries, gallery, impostors=10)
-    first, second = np.repeat(np.arange(len(queries.ids)), found.sampled), found.impostor_ids
+    ranking = rank(queries, gallery, impostors=10)
+    first, second = np.repeat(np.arange(len(queries.ids)), ranking.sampled), ranking.impostor_ids
     order = np.argsort(gallery.ids)
     places = order[np.searchsorted(gallery.ids[order], second)]
-    apart = EUCLIDEAN.paired_distances(queries.rows[first], gallery.rows[places])
-    np.testing.assert_allclose(apart, found.impostor, rtol=1e-5, atol=1e-6)
+    distances = EUCLIDEAN.paired_distances(queries.rows[first], gallery.rows[places])
+    np.testing.assert_allclose(distances, ranking.impostor, rtol=1e-5, atol=1e-6)
     assert (queries.values[first] != gallery.values[places]).all()
 
 
@@ -166,13 +166,13 @@ def test_people_are_resampled_whole() -> None:
     assert together.high - together.low > 5 * (alone.high - alone.low)
 
 
-def test_a_paired_difference_is_surer_than_two_figures_apart() -> None:
+def test_a_paired_difference_has_a_narrower_interval_than_two_separate_figures() -> None:
     draw = np.random.default_rng(2)
     hard = draw.random(400)
     a, b = hard + 0.02 + 0.01 * draw.normal(size=400), hard
-    difference, apart = paired_difference(a, b), bootstrap_mean(a)
+    difference, interval = paired_difference(a, b), bootstrap_mean(a)
     assert difference.low > 0.01
-    assert difference.high - difference.low < (apart.high - apart.low) / 5
+    assert difference.high - difference.low < (interval.high - interval.low) / 5
 
 
 def test_queries_with_nothing_to_find_are_left_out() -> None:
@@ -180,10 +180,10 @@ def test_queries_with_nothing_to_find_are_left_out() -> None:
     assert np.isnan(bootstrap_mean(np.array([np.nan])).value)
 
 
-def test_an_interval_over_draws_is_students() -> None:
-    found = over_draws(np.array([1.0, 2.0, 3.0]))
-    assert found.value == 2
-    assert found.high - 2 == pytest.approx(4.302652 / 3**0.5, rel=1e-5)
+def test_an_interval_over_draws_is_students_t_interval() -> None:
+    interval = over_draws(np.array([1.0, 2.0, 3.0]))
+    assert interval.value == 2
+    assert interval.high - 2 == pytest.approx(4.302652 / 3**0.5, rel=1e-5)
     assert over_draws(np.array([1.0])).low == 1
 
 
@@ -208,11 +208,11 @@ def test_recall_at_k_rises_with_k_and_is_pytorch_metric_learnings_at_one() -> No
     assert average_precisions(ranked).mean() == pytest.approx(theirs["mean_average_precision"], rel=1e-6)
 
 
-def test_more_calls_among_the_same_places_are_harder(crowd: tuple[Faces, Faces]) -> None:
+def test_n_call_falls_as_n_rises(crowd: tuple[Faces, Faces]) -> None:
     ranked = rank(*crowd)
-    found = [np.nanmean(n_call(ranked, 20, n)) for n in (1, 2, 3, 5)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > found[-1]
+    means = [np.nanmean(n_call(ranked, 20, n)) for n in (1, 2, 3, 5)]
+    assert means == sorted(means, reverse=True)
+    assert means[0] > means[-1]
 
 
 LFW = [*[5] * 112, *[7] * 153, *[13] * 96, *[31] * 52, 53, 55, 60, 71, 77, 109, 121, 144, 236, 530]
@@ -232,8 +232,8 @@ def test_shuffled_names_give_chance_in_a_gallery_as_large_as_lfws() -> None:
     assert np.nanmean(n_call(rank_protocol(rows, protocol), 10)) > 0.9
     shuffles = [rank_protocol(rows, replace(protocol, people=shuffled(people, queries, draw))) for _ in range(4)]
     for k, chance in ((2, 0.0020), (5, 0.0051), (10, 0.0100), (20, 0.0194)):
-        found = np.mean([np.nanmean(n_call(r, k)) for r in shuffles])
-        assert found == pytest.approx(chance, abs=4 * (chance / (4 * 423)) ** 0.5)
+        share = np.mean([np.nanmean(n_call(r, k)) for r in shuffles])
+        assert share == pytest.approx(chance, abs=4 * (chance / (4 * 423)) ** 0.5)
     chances = summarise(shuffles[:1], protocol="p").chance_at_10
     assert chances == pytest.approx(0.0100, abs=0.0004)
 

@@ -25,7 +25,7 @@ DATA = people(80, seed=1)
 NEW = people(80, seed=2)
 
 
-def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_triplets(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """p (N, bases) and triplets (T, 4) of random size, in float64."""
     draw = torch.Generator().manual_seed(seed)
     bases, count = (int(n) for n in torch.randint(3, 20, (2,), generator=draw))
@@ -42,16 +42,16 @@ def slow_loss(z: torch.Tensor, triplets: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_dual_averaging_is_that_of_its_equation(seed: int) -> None:
-    p, triplets = drawn(seed)
+def test_dual_averaging_equals_its_equation(seed: int) -> None:
+    p, triplets = draw_triplets(seed)
     weights = SparseWeights(torch.rand(p.shape[1], dtype=torch.float64), sparsity=0.03, pace=0.2)
     gradients = []
     for t in range(1, 6):
         free = weights.w.clone().requires_grad_()
         loss = slow_loss(p * free.sqrt(), triplets)
         [gradient] = torch.autograd.grad(loss, free) if t == 1 or bool((weights.w > 0).all()) else [None]
-        told = weights.step(p, triplets)
-        assert told == pytest.approx(float(loss.detach()), rel=1e-9)
+        loss_of_step = weights.step(p, triplets)
+        assert loss_of_step == pytest.approx(float(loss.detach()), rel=1e-9)
         if gradient is None:
             break
         gradients.append(gradient)
@@ -63,20 +63,20 @@ def test_dual_averaging_is_that_of_its_equation(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_gradient_of_the_local_form_is_that_of_autograd(seed: int) -> None:
-    p, triplets = drawn(seed)
+    p, triplets = draw_triplets(seed)
     draw = torch.Generator().manual_seed(seed + 50)
     q = torch.rand(25, 3, generator=draw, dtype=torch.float64)
     local = LocalWeights(torch.rand(3, p.shape[1], generator=draw, dtype=torch.float64), q / q.sum(1, keepdim=True), 0)
     free = local.scales.clone().requires_grad_()
     loss = slow_loss(p * (local.q @ free), triplets)
     loss.backward()
-    told, ours = local.gradient(p, triplets)
-    assert told == pytest.approx(float(loss.detach()), rel=1e-9)
+    mean_loss, ours = local.gradient(p, triplets)
+    assert mean_loss == pytest.approx(float(loss.detach()), rel=1e-9)
     assert float((ours - free.grad).norm() / free.grad.norm().clamp_min(1e-12)) < 1e-9
 
 
 def test_a_proximal_step_takes_a_whole_base_away_or_leaves_all_its_scales() -> None:
-    p, triplets = drawn(3)
+    p, triplets = draw_triplets(3)
     q = torch.full((25, 2), 0.5, dtype=torch.float64)
     start = torch.rand(2, p.shape[1], dtype=torch.float64) * torch.linspace(0.01, 1, p.shape[1])
     local = LocalWeights(start.clone(), q, sparsity=0.5)
@@ -92,7 +92,7 @@ def test_a_proximal_step_takes_a_whole_base_away_or_leaves_all_its_scales() -> N
 
 
 def test_equal_scales_are_the_global_form() -> None:
-    p, _ = drawn(2)
+    p, _ = draw_triplets(2)
     w = torch.rand(p.shape[1], dtype=torch.float64)
     q = torch.rand(25, 4, dtype=torch.float64)
     local = LocalWeights(w.sqrt().repeat(4, 1), q / q.sum(1, keepdim=True), 0.0)
@@ -130,7 +130,7 @@ def test_the_squared_distance_is_the_weighted_sum_over_the_bases() -> None:
     np.testing.assert_allclose(d2, (u @ basis.T) ** 2 @ w, rtol=1e-3)
 
 
-def test_fewer_numbers_than_bases_are_the_best_that_many() -> None:
+def test_a_smaller_dimension_keeps_the_best_bases() -> None:
     wide, narrow = (Scml(**SMALL | {"dim": dim}, unit=False).fit(DATA).embed(DATA.rows) for dim in (30, 4))
     centred = wide.astype(np.float64) - wide.mean(0)
     strength = np.linalg.svd(centred, compute_uv=False) ** 2
@@ -140,18 +140,18 @@ def test_fewer_numbers_than_bases_are_the_best_that_many() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_new_people_are_told_apart(k: int) -> None:
+def test_new_people_are_distinguished(k: int) -> None:
     learned = Scml(**SMALL, k=k).fit(DATA)
-    found = [nearest_is_alike(e.embed(NEW.rows), NEW.tasks[0].people) for e in (learned, L2())]
-    assert found[0] > found[1] + 0.2
+    shares_right = [nearest_is_alike(e.embed(NEW.rows), NEW.tasks[0].people) for e in (learned, L2())]
+    assert shares_right[0] > shares_right[1] + 0.2
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_shuffled_labels_teach_nothing(k: int) -> None:
     person = np.random.default_rng(0).permutation(DATA.tasks[0].people)
     learned = Scml(**SMALL, k=k, sparsity=0.0).fit(TrainingSet(DATA.rows, (identity(person),)))
-    found = [nearest_is_alike(e.embed(NEW.rows), NEW.tasks[0].people) for e in (learned, L2())]
-    assert found[0] < found[1] + 0.15
+    shares_right = [nearest_is_alike(e.embed(NEW.rows), NEW.tasks[0].people) for e in (learned, L2())]
+    assert shares_right[0] < shares_right[1] + 0.15
 
 
 def test_the_local_form_goes_on_from_the_global_one() -> None:
@@ -164,25 +164,25 @@ def test_the_local_form_goes_on_from_the_global_one() -> None:
 
 
 def test_people_held_out_choose_the_number_of_steps() -> None:
-    told: list[dict[str, float]] = []
-    fitted = Scml(**SMALL, held_out=0.3).fit(DATA, progress=lambda step, steps, values: told.append(values))
+    reports: list[dict[str, float]] = []
+    fitted = Scml(**SMALL, held_out=0.3).fit(DATA, progress=lambda step, steps, values: reports.append(values))
     assert 0 < fitted.notes["steps"] <= 150
-    assert fitted.notes["held_out"] == max(v["held_out"] for v in told if "held_out" in v)
+    assert fitted.notes["held_out"] == max(v["held_out"] for v in reports if "held_out" in v)
 
 
 def test_bases_are_the_discriminants_of_regions() -> None:
     x = torch.from_numpy(DATA.rows - DATA.rows.mean(0))
     order = x.std(0).argsort(descending=True)
-    found = fit_regional_discriminants(x[:, order], DATA.tasks[0], 40, 4, 150, 2e-4, 0.0, 0)
-    assert found.shape == (40, 30)
-    np.testing.assert_allclose((x[:, order] @ found.T).var(0), 0.5, rtol=1e-3)
+    bases = fit_regional_discriminants(x[:, order], DATA.tasks[0], 40, 4, 150, 2e-4, 0.0, 0)
+    assert bases.shape == (40, 30)
+    np.testing.assert_allclose((x[:, order] @ bases.T).var(0), 0.5, rtol=1e-3)
     telling = torch.zeros(30).index_fill_(0, torch.arange(8), 1)[order]
-    share = (found.square() @ telling) / found.square().sum(1)
+    share = (bases.square() @ telling) / bases.square().sum(1)
     first = share.view(4, 10)[:, 0]  # the first axis of each region
     assert float(first.min()) > 0.7
 
 
-def test_triplets_are_what_they_say() -> None:
+def test_triplets_join_a_pair_of_one_person_and_a_pair_of_two() -> None:
     draws = TripletBatches(DATA.tasks[0], np.random.default_rng(0), 2000, 0.2)
     i, j, k, l = draws.draw(3000).T
     person = DATA.tasks[0].people
@@ -192,14 +192,14 @@ def test_triplets_are_what_they_say() -> None:
     assert (k == i).mean() > 0.95
 
 
-def test_explicit_labels_override_and_are_heard() -> None:
+def test_explicit_labels_override_people_and_reach_the_triplets() -> None:
     person = DATA.tasks[0].people
     wrong = np.array([[a, a + 1] for a in range(0, 400, 5)])  # told to be different though values say the same
     task = identity(person, pairs=wrong, same=np.zeros(80, np.bool_), weights=np.ones(80, np.float32))
     i, j, k, l = TripletBatches(task, np.random.default_rng(0), 4000, 0.2).draw(5000).T
-    told = {tuple(p) for p in wrong.tolist()}
-    assert not any(tuple(sorted(p)) in told for p in zip(i.tolist(), j.tolist(), strict=True))
-    heard = np.mean([tuple(sorted(p)) in told for p in zip(k.tolist(), l.tolist(), strict=True)])
+    labelled = {tuple(p) for p in wrong.tolist()}
+    assert not any(tuple(sorted(p)) in labelled for p in zip(i.tolist(), j.tolist(), strict=True))
+    heard = np.mean([tuple(sorted(p)) in labelled for p in zip(k.tolist(), l.tolist(), strict=True)])
     assert 0.07 < heard < 0.2  # 0.2 * 80 / (80 + 50)
 
 
@@ -216,8 +216,8 @@ def test_it_learns_from_explicit_labels_alone() -> None:
     )
     task.values[:] = np.nan
     learned = Scml(**SMALL).fit(TrainingSet(DATA.rows, (task,)))
-    found = [nearest_is_alike(e.embed(NEW.rows), NEW.tasks[0].people) for e in (learned, L2())]
-    assert found[0] > found[1] + 0.1
+    shares_right = [nearest_is_alike(e.embed(NEW.rows), NEW.tasks[0].people) for e in (learned, L2())]
+    assert shares_right[0] > shares_right[1] + 0.1
 
 
 def test_fewer_faces_than_components_are_refused() -> None:

@@ -34,24 +34,24 @@ def truths() -> dict[str, float]:
     }
 
 
-def told(found: Separation) -> dict[str, tuple[float, float, float]]:
-    spread = found.dispersion
-    parts = {"eer": found.eer, "auc": found.auc, "fnmr": found.fnmr["0.01"], "d_prime": spread.d_prime}
+def intervals_of(result: Separation) -> dict[str, tuple[float, float, float]]:
+    spread = result.dispersion
+    parts = {"eer": result.eer, "auc": result.auc, "fnmr": result.fnmr["0.01"], "d_prime": spread.d_prime}
     parts |= {"friends": spread.friends, "friends_sd": spread.friends_sd}
     return {name: (one.value, one.low, one.high) for name, one in parts.items()}
 
 
 def test_the_figures_are_those_of_the_whole_curve_and_of_scikit_learn() -> None:
     genuine, impostor = world(1)
-    found = separation([genuine], [impostor], resamples=50)
+    result = separation([genuine], [impostor], resamples=50)
     scores = -np.concatenate([genuine.distances, impostor.distances])
     truth = np.repeat([1, 0], [len(genuine.distances), len(impostor.distances)])
-    assert found.auc.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    assert result.auc.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
     fmr, fnmr, _ = det_curve(truth, scores)
-    assert found.eer.value == pytest.approx(fnmr[np.argmin(np.abs(fmr - fnmr))], abs=0.002)
-    assert found.fnmr["0.01"].value == pytest.approx(fnmr[fmr <= 0.01].min(), abs=1e-12)
+    assert result.eer.value == pytest.approx(fnmr[np.argmin(np.abs(fmr - fnmr))], abs=0.002)
+    assert result.fnmr["0.01"].value == pytest.approx(fnmr[fmr <= 0.01].min(), abs=1e-12)
     near, far = genuine.distances, impostor.distances
-    assert found.dispersion.d_prime.value == pytest.approx(
+    assert result.dispersion.d_prime.value == pytest.approx(
         (far.mean() - near.mean()) / np.sqrt((near.var() + far.var()) / 2)
     )
 
@@ -61,7 +61,7 @@ def test_every_interval_covers() -> None:
     covered = dict.fromkeys(truth, 0)
     for seed in range(worlds):
         genuine, impostor = world(1000 + seed)
-        for name, (_, low, high) in told(separation([genuine], [impostor], resamples=300)).items():
+        for name, (_, low, high) in intervals_of(separation([genuine], [impostor], resamples=300)).items():
             covered[name] += low <= truth[name] <= high
     assert {name: n / worlds for name, n in covered.items() if not 0.88 <= n / worlds <= 0.99} == {}
 
@@ -98,8 +98,8 @@ def test_several_sets_are_averaged_whatever_their_scales() -> None:
     alone = [separation([g], [i], resamples=50).auc.value for g, i in sets]
     scaled = [(g, i) if n else (Scored(100 * g.distances, g.people), Scored(100 * i.distances, i.people))
               for n, (g, i) in enumerate(sets)]  # fmt: skip
-    found = separation(*zip(*scaled, strict=True), resamples=50)
-    assert found.auc.value == pytest.approx(np.mean(alone))
+    result = separation(*zip(*scaled, strict=True), resamples=50)
+    assert result.auc.value == pytest.approx(np.mean(alone))
 
 
 def test_perfect_and_reversed_distances() -> None:

@@ -25,7 +25,7 @@ def small(name: str, **options: Any) -> SiameseEmbedder:
 
 @BOTH
 @pytest.mark.parametrize("start", ["random", "pca", "best"])
-def test_what_was_learned_tells_new_people_apart_better_than_where_it_began(name: str, start: str) -> None:
+def test_the_fit_distinguishes_new_people_better_than_its_start(name: str, start: str) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     whole = {"start": start, "held_out": 0.0, "proximal_weight": 0.0}
     begin, learned = (small(name, **whole, steps=s).fit(known).embed(new.rows) for s in (0, 300))
@@ -61,7 +61,7 @@ def test_descriptors_of_another_scale_are_learned_as_well(name: str) -> None:
 
 
 @BOTH
-def test_a_descriptor_that_needs_no_learning_is_left_as_good(name: str) -> None:
+def test_a_descriptor_that_is_already_good_does_not_get_worse(name: str) -> None:
     """People lie apart in every direction already, and the few that are labelled teach nothing of others."""
     draw = np.random.default_rng(0)
     person = np.repeat(np.arange(90), 4)
@@ -78,8 +78,8 @@ def test_a_strong_pull_keeps_the_distances_of_the_start(name: str) -> None:
     data = people(seed=13)
     whole = {"start": "pca", "held_out": 0.0, "length": "kept"}
     begin, held, free = (
-        small(name, **whole, **told).fit(data).embed(data.rows)
-        for told in ({"steps": 0}, {"proximal_weight": 100.0}, {"proximal_weight": 0.0})
+        small(name, **whole, **options).fit(data).embed(data.rows)
+        for options in ({"steps": 0}, {"proximal_weight": 100.0}, {"proximal_weight": 0.0})
     )
 
     def apart(z: np.ndarray) -> float:
@@ -90,7 +90,7 @@ def test_a_strong_pull_keeps_the_distances_of_the_start(name: str) -> None:
 
 
 @BOTH
-def test_people_held_out_choose_the_steps_and_everybody_teaches_so_many(name: str) -> None:
+def test_held_out_people_choose_the_steps_and_the_refit_uses_everybody(name: str) -> None:
     data = people(seed=10)
     judged = small(name, held_out=0.3).fit(data)
     assert 0 <= judged.notes["steps"] <= 60
@@ -103,7 +103,7 @@ def test_people_held_out_choose_the_steps_and_everybody_teaches_so_many(name: st
 
 
 @BOTH
-def test_labels_of_the_judges_do_not_reach_what_they_judge(name: str) -> None:
+def test_labels_of_held_out_people_do_not_reach_the_fit(name: str) -> None:
     data = people(seed=11)
     [task] = data.tasks
     made = small(name, held_out=0.3)
@@ -182,8 +182,8 @@ def test_the_maps_are_what_embed_applied(name: str) -> None:
 def test_the_two_gradients_and_the_two_retractions_all_learn() -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     untrained = nearest_is_alike(Wpca(dim=6).fit(known).embed(new.rows), new.tasks[0].people)
-    for name, told in (("qconv", {"gradient": "metric"}), ("stiefel", {"retraction": "cayley"})):
-        learned = small(name, start="pca", held_out=0.0, proximal_weight=0.0, steps=300, **told).fit(known)
+    for name, options in (("qconv", {"gradient": "metric"}), ("stiefel", {"retraction": "cayley"})):
+        learned = small(name, start="pca", held_out=0.0, proximal_weight=0.0, steps=300, **options).fit(known)
         assert nearest_is_alike(learned.embed(new.rows), new.tasks[0].people) > untrained + 0.1
 
 

@@ -31,7 +31,7 @@ def smaller(crop: Crops, scale: int) -> Floats:
 
 def slow_sift(image: Floats, x: float, y: float, pixels: tuple[int, int]) -> Floats:
     """Lowe's section 6 for one upright keypoint whose bins are 4 pixels wide, a loop over pixels and bins."""
-    found = np.zeros((4, 4, 8))
+    histograms = np.zeros((4, 4, 8))
     for row in range(1, pixels[0] - 1):
         for column in range(1, pixels[1] - 1):
             v, u = (row - y) / 4, (column - x) / 4
@@ -45,27 +45,27 @@ def slow_sift(image: Floats, x: float, y: float, pixels: tuple[int, int]) -> Flo
                 for j in range(4):
                     near = max(0, 1 - abs(v - (i - 1.5))) * max(0, 1 - abs(u - (j - 1.5)))
                     low = int(turn)
-                    found[i, j, low % 8] += size * near * (1 - (turn - low))
-                    found[i, j, (low + 1) % 8] += size * near * (turn - low)
-    unit = found.ravel() / np.linalg.norm(found)
+                    histograms[i, j, low % 8] += size * near * (1 - (turn - low))
+                    histograms[i, j, (low + 1) % 8] += size * near * (turn - low)
+    unit = histograms.ravel() / np.linalg.norm(histograms)
     cut = np.minimum(unit, 0.2)
     return np.asarray(cut / np.linalg.norm(cut))
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_it_equals_a_loop_over_pixels(seed: int) -> None:
+def test_sift_equals_a_loop_over_pixels(seed: int) -> None:
     crop = a_face(seed)
-    found = Sift().describe(crop[None]).reshape(3, 9, 128)
+    described = Sift().describe(crop[None]).reshape(3, 9, 128)
     for k, scale in enumerate(SCALES):
         image = blurred(smaller(crop, scale), float(BLUR_SD_PIXELS))
         for p, (x, y) in enumerate(POINTS):
             at = (x + 0.5) / scale - 0.5, (y + 0.5) / scale - 0.5
             wanted = slow_sift(image, *at, (170 // scale, 100 // scale))
-            np.testing.assert_allclose(found[k, p], wanted, atol=1e-5)
+            np.testing.assert_allclose(described[k, p], wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize(("k", "least"), [(0, 0.9999), (1, 0.98), (2, 0.95)])
-def test_it_agrees_with_opencv_which_puts_keypoints_on_whole_pixels(k: int, least: float) -> None:
+@pytest.mark.parametrize(("k", "min_cosine"), [(0, 0.9999), (1, 0.98), (2, 0.95)])
+def test_it_agrees_with_opencv_which_puts_keypoints_on_whole_pixels(k: int, min_cosine: float) -> None:
     scale = SCALES[k]
     for seed in range(5):
         crop = a_face(seed)
@@ -75,7 +75,7 @@ def test_it_agrees_with_opencv_which_puts_keypoints_on_whole_pixels(k: int, leas
         assert len(kept) == 9
         ours = Sift().describe(crop[None]).reshape(3, 9, 128)[k]
         likeness = (ours * theirs).sum(axis=1) / np.linalg.norm(theirs, axis=1)
-        assert likeness.min() > least
+        assert likeness.min() > min_cosine
 
 
 def test_a_face_is_3456_numbers_and_each_patch_has_unit_length() -> None:
@@ -92,7 +92,7 @@ def test_light_changes_nothing_and_contrast_next_to_nothing() -> None:
     np.testing.assert_allclose(plain, strong, atol=2e-5)
 
 
-def test_what_is_of_one_grey_is_nought() -> None:
+def test_a_uniform_picture_has_a_zero_descriptor() -> None:
     assert not Sift().describe(np.full((2, 170, 100), 77, np.uint8)).any()
 
 
@@ -112,7 +112,7 @@ def test_the_points_are_as_symmetric_as_the_face() -> None:
     assert len(mirrored) == 9
 
 
-def test_numbers_are_counted_in_the_square_where_they_come_from() -> None:
+def test_gradients_are_counted_in_the_cell_that_contains_them() -> None:
     cells = Sift().cells
     assert (cells.rows, cells.columns, cells.size, cells.cell_numbers.shape) == (17, 10, 10, (3456,))
     one = a_face(2)

@@ -47,7 +47,7 @@ def test_one_task_without_a_common_projection_is_the_hinge_of_one_projection() -
     assert at.bias[0] == pytest.approx(bias, rel=1e-12)
 
 
-def test_people_it_never_saw_are_told_apart_better_than_before(faces: TrainingSet) -> None:
+def test_new_people_are_distinguished_better_than_before_the_fit(faces: TrainingSet) -> None:
     seen = np.arange(300)
     known = TaskData("identity", seen, faces.tasks[0].values[:300], faces.tasks[0].people[:300])
     learned = Stml.from_options(dim=10, steps=1500, batch=32, pairs=4000, held_out=0).fit(
@@ -86,7 +86,7 @@ def test_labels_of_people_held_out_do_not_reach_what_is_learned(faces: TrainingS
     assert not np.isin(kept.people, judges.people).any()
 
 
-def test_it_is_kept_and_read_back_bit_for_bit(faces: TrainingSet, tmp_path: Path) -> None:
+def test_a_saved_embedder_is_loaded_bit_for_bit(faces: TrainingSet, tmp_path: Path) -> None:
     learned = Stml.from_options(dim=4, steps=50, held_out=0).fit(faces)
     learned.save(tmp_path)
     assert np.array_equal(Stml.load(tmp_path).embed(faces.rows), learned.embed(faces.rows))
@@ -131,13 +131,22 @@ def test_a_tolerance_makes_near_ages_the_same() -> None:
 
 def test_an_explicit_label_overrides_what_the_values_say() -> None:
     values = np.repeat(np.arange(3.0), 2)
-    told = np.array([[1, 0], [2, 4]])
+    labelled = np.array([[1, 0], [2, 4]])
     task = TaskData(
-        "identity", np.arange(6), values, np.arange(6), 0.0, told, np.array([False, True]), np.ones(2, np.float32) * 5
+        "identity",
+        np.arange(6),
+        values,
+        np.arange(6),
+        0.0,
+        labelled,
+        np.array([False, True]),
+        np.ones(2, np.float32) * 5,
     )
-    found = draw_pair_set(task, 200, np.random.default_rng(0), torch.device("cpu"))
-    keys = {tuple(sorted(p)): [] for p in found.pairs.tolist()}
-    for pair, sign, weight in zip(found.pairs.tolist(), found.sign.tolist(), found.weight.tolist(), strict=True):
+    drawn_pairs = draw_pair_set(task, 200, np.random.default_rng(0), torch.device("cpu"))
+    keys = {tuple(sorted(p)): [] for p in drawn_pairs.pairs.tolist()}
+    for pair, sign, weight in zip(
+        drawn_pairs.pairs.tolist(), drawn_pairs.sign.tolist(), drawn_pairs.weight.tolist(), strict=True
+    ):
         keys[tuple(sorted(pair))].append((sign, weight))
     assert keys[(0, 1)] == [(-1.0, 5.0)]
     assert keys[(2, 4)] == [(1.0, 5.0)]
@@ -150,11 +159,11 @@ def test_a_descriptor_too_narrow_is_refused(faces: TrainingSet) -> None:
 
 
 def test_steps_that_are_too_long_are_halved() -> None:
-    data, told = people(seed=3), list[tuple[int, int]]()
+    data, reports = people(seed=3), list[tuple[int, int]]()
     wild = Stml.from_options(dim=6, steps=100, batch=64, pairs=2000, held_out=0, rate=20.0)
-    wild.fit(data, progress=lambda step, steps, values: told.append((step, steps)))
+    wild.fit(data, progress=lambda step, steps, values: reports.append((step, steps)))
     assert np.isfinite(wild.embed(data.rows)).all()
     assert np.isfinite(wild.notes["loss"])
-    assert told == sorted(told)
+    assert reports == sorted(reports)
     with pytest.raises(NotFinite, match="rate"):
         Stml.from_options(dim=6, steps=100, batch=64, pairs=2000, held_out=0, rate=1e30).fit(data)

@@ -36,23 +36,25 @@ def near(matrix: Tensor, far: float) -> Tensor:
     """Another positive semidefinite matrix, not far away."""
     moved = matrix + far * torch.randn_like(matrix)
     strength, turn = torch.linalg.eigh((moved + moved.T) / 2)
-    found: Tensor = (turn * strength.clamp_min(0)) @ turn.T
-    return found
+    similarity: Tensor = (turn * strength.clamp_min(0)) @ turn.T
+    return similarity
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nothing_lies_below_what_is_found(seed: int) -> None:
+def test_the_solution_has_the_smallest_loss_of_its_neighbourhood(seed: int) -> None:
     of = program(seed)
-    found = of.solve(5000, 1e-7, ignore_progress)
-    least = printed(of, found.similarity, found.distance)
-    assert found.loss == pytest.approx(least, rel=1e-9)
-    assert 0 <= found.gap <= 1e-7
-    assert torch.linalg.eigvalsh(torch.stack([found.similarity, found.distance])).min() > -1e-9
+    solution = of.solve(5000, 1e-7, ignore_progress)
+    printed_loss = printed(of, solution.similarity, solution.distance)
+    assert solution.loss == pytest.approx(printed_loss, rel=1e-9)
+    assert 0 <= solution.gap <= 1e-7
+    assert torch.linalg.eigvalsh(torch.stack([solution.similarity, solution.distance])).min() > -1e-9
     for far in (1e-3, 1e-2, 0.1, 1.0):
         for _ in range(10):
-            assert printed(of, near(found.similarity, far), near(found.distance, far)) >= least * (1 - 1e-7)
+            assert printed(of, near(solution.similarity, far), near(solution.distance, far)) >= printed_loss * (
+                1 - 1e-7
+            )
     start = torch.eye(of.x.shape[1], dtype=torch.float64)
-    assert least < printed(of, start, start) * 0.99
+    assert printed_loss < printed(of, start, start) * 0.99
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -69,11 +71,11 @@ def test_a_strong_pull_leaves_the_identity_and_more_steps_bring_the_gap_down(see
 def test_the_inner_product_with_one_negative_number_is_the_similarity(seed: int) -> None:
     data = people(seed=seed)
     fitted = Subsml(steps=60, seed=seed).fit(data)
-    z, found = fitted.embed(data.rows), {name: a.astype(np.float64) for name, a in fitted.learned.items()}
-    x = data.rows.astype(np.float64) @ found["axes"].T - found["offset"]
+    z, learned = fitted.embed(data.rows), {name: a.astype(np.float64) for name, a in fitted.learned.items()}
+    x = data.rows.astype(np.float64) @ learned["axes"].T - learned["offset"]
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    apart = found["apart"]
-    alike = found["projection"].T @ found["projection"] - 2 * apart
+    apart = learned["apart"]
+    alike = learned["projection"].T @ learned["projection"] - 2 * apart
     i, j = np.random.default_rng(seed).integers(0, len(x), (2, 50))
     f = [x[a] @ alike @ x[b] - (x[a] - x[b]) @ apart @ (x[a] - x[b]) for a, b in zip(i, j, strict=True)]
     np.testing.assert_allclose(fitted.metric.paired_distances(z[i], z[j]), -np.array(f), rtol=1e-4, atol=1e-4)
@@ -81,7 +83,7 @@ def test_the_inner_product_with_one_negative_number_is_the_similarity(seed: int)
     np.testing.assert_allclose(fitted.metric.distances(z[:5], z[5:9]).T, fitted.metric.distances(z[5:9], z[:5]), 1e-5)
 
 
-def test_people_it_never_saw_are_told_apart_better_than_before() -> None:
+def test_new_people_are_distinguished_better_than_before_the_fit() -> None:
     data = people(120)
     who = data.tasks[0].people
     seen = np.flatnonzero(who < 80)

@@ -16,7 +16,7 @@ from ml.mining.semihard import SemiHard
 from ml.sampling.uniform import Uniform
 
 
-def drawn(seed: int) -> tuple[Tensor, Tensor, torch.Generator]:
+def draw_batch(seed: int) -> tuple[Tensor, Tensor, torch.Generator]:
     """z (B, d) in float64 and labels (B,), of random size."""
     chance = torch.Generator().manual_seed(seed)
     sizes = ((8, 40), (2, 9), (2, 6))
@@ -32,7 +32,7 @@ def relations(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_loss_is_that_of_pytorch_metric_learning_squared_unnormalised_and_mean(seed: int) -> None:
-    z, labels, chance = drawn(seed)
+    z, labels, chance = draw_batch(seed)
     triplets = torch.randint(0, len(z), (50, 3), generator=chance)
     z.requires_grad_(True)
     ours = Triplet(0.7)(squared_distances(z), triplets)
@@ -55,26 +55,26 @@ def test_the_loss_of_no_triplet_is_zero_and_can_be_differentiated() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_pair_has_the_nearest_negative_that_is_no_nearer_than_its_positive(seed: int) -> None:
-    z, labels, chance = drawn(seed)
+    z, labels, chance = draw_batch(seed)
     d2 = squared_distances(z)
-    alike, apart = relations(labels)
-    found = {tuple(t) for t in SemiHard(len(z))(d2, alike, apart, chance).tolist()}
+    alike, different = relations(labels)
+    triplets = {tuple(t) for t in SemiHard(len(z))(d2, alike, different, chance).tolist()}
     wanted = set()
     for a in range(len(z)):
         for p in range(len(z)):
             far = [n for n in range(len(z)) if labels[n] != labels[a] and d2[a, n] >= d2[a, p]]
             if a != p and labels[a] == labels[p] and far:
                 wanted.add((a, p, min(far, key=lambda n: float(d2[a, n]))))
-    assert found == wanted
+    assert triplets == wanted
 
 
 def test_an_anchor_has_so_many_triplets_and_each_positive_its_turn() -> None:
     z, labels = torch.randn(30, 4), torch.arange(30) // 10
-    alike, apart = relations(labels)
-    d2 = squared_distances(z) + 50 * apart  # whoever is apart is far: no pair is without a negative
+    alike, different = relations(labels)
+    d2 = squared_distances(z) + 50 * different  # whoever is apart is far: no pair is without a negative
     chance, seen = torch.Generator().manual_seed(0), set()
     for _ in range(40):
-        triplets = SemiHard(5)(d2, alike, apart, chance)
+        triplets = SemiHard(5)(d2, alike, different, chance)
         assert torch.bincount(triplets[:, 0], minlength=30).tolist() == [5] * 30
         assert len({(a, p) for a, p, _ in triplets.tolist()}) == 150
         seen |= {(a, p) for a, p, _ in triplets.tolist()}
@@ -86,17 +86,17 @@ def test_a_preferred_negative_comes_first_while_it_breaks_the_constraint_also_ne
     d2 = squared_distances(z)
     alike = torch.zeros(5, 5, dtype=torch.bool)
     alike[0, 1] = True
-    apart = torch.zeros(5, 5, dtype=torch.bool)
-    apart[0, 2:] = True
+    different = torch.zeros(5, 5, dtype=torch.bool)
+    different[0, 2:] = True
     chance = torch.Generator()
     for liked, wanted in ((None, 3), (2, 2), (4, 3)):
         preferred = torch.zeros(5, 5, dtype=torch.bool)
         if liked is not None:
             preferred[0, liked] = True
-        assert SemiHard()(d2, alike, apart, chance, preferred, 0.5).tolist() == [[0, 1, wanted]]
+        assert SemiHard()(d2, alike, different, chance, preferred, 0.5).tolist() == [[0, 1, wanted]]
 
 
-def told(values: list[float], pairs: list[tuple[int, int]], same: list[bool]) -> TaskData:
+def labelled_task(values: list[float], pairs: list[tuple[int, int]], same: list[bool]) -> TaskData:
     weights = np.arange(1, len(pairs) + 1, dtype=np.float32)
     count = len(values)
     return TaskData(
@@ -111,7 +111,7 @@ def batch_of(data: TaskData, corrections: float = 0.5):  # type: ignore[no-untyp
 
 
 def test_labels_override_what_the_values_say() -> None:
-    batch = batch_of(told([0, 0, 0, 1, 1, 1], [(0, 1), (2, 3)], [False, True]))
+    batch = batch_of(labelled_task([0, 0, 0, 1, 1, 1], [(0, 1), (2, 3)], [False, True]))
     assert batch.faces.tolist() == list(range(6))
     assert not batch.positives[0, 1]
     assert batch.negatives[1, 0]
@@ -125,7 +125,7 @@ def test_labels_override_what_the_values_say() -> None:
 
 def test_a_labelled_not_the_same_without_a_fellow_is_pushed_a_margin_away() -> None:
     nan = float("nan")
-    batch = batch_of(told([nan, nan, 1, 1, 2, 2], [(0, 1)], [False]))
+    batch = batch_of(labelled_task([nan, nan, 1, 1, 2, 2], [(0, 1)], [False]))
     assert batch.positives.diagonal().tolist() == [True, True, False, False, False, False]
     d2 = torch.full((6, 6), 0.3).fill_diagonal_(0)
     triplets = SemiHard()(
@@ -137,27 +137,27 @@ def test_a_labelled_not_the_same_without_a_fellow_is_pushed_a_margin_away() -> N
 
 def test_a_labelled_same_of_unknown_people_has_strangers_drawn_for_it() -> None:
     nan = float("nan")
-    batch = batch_of(told([nan, nan, 1, 1, 2, 2], [(0, 1)], [True]))
+    batch = batch_of(labelled_task([nan, nan, 1, 1, 2, 2], [(0, 1)], [True]))
     assert batch.positives[0, 1]
     assert batch.negatives[0].any()
     assert not batch.negatives[0, :2].any()
 
 
 def test_explicit_triplets_carry_the_share_that_their_number_earns() -> None:
-    batch = batch_of(told([0, 0, 0, 1, 1, 1], [(0, 1), (2, 3)], [False, True]), corrections=0.5)
+    batch = batch_of(labelled_task([0, 0, 0, 1, 1, 1], [(0, 1), (2, 3)], [False, True]), corrections=0.5)
     triplets = torch.tensor([[0, 2, 1], [2, 3, 4], [4, 5, 0], [5, 4, 0]])
     weight = batch.weigh(triplets)
     share = 0.5 * 2 / 52
     assert weight is not None
     np.testing.assert_allclose(weight.numpy(), [share / 3, share * 2 / 3, (1 - share) / 2, (1 - share) / 2], rtol=1e-6)
-    plain = batch_of(told([0, 0, 1, 1], [], []))
+    plain = batch_of(labelled_task([0, 0, 1, 1], [], []))
     assert plain.weigh(triplets) is None
 
 
 def test_partners_of_a_labelled_face_come_along() -> None:
     count = 300
     pairs = [(0, i) for i in range(1, count)]
-    data = told([float("nan")] * count, pairs, [i % 2 == 0 for i in range(1, count)])
+    data = labelled_task([float("nan")] * count, pairs, [i % 2 == 0 for i in range(1, count)])
     batch = MiningBatches(data, Uniform(10), np.random.default_rng(0), 0.5, labels_per_batch=1).draw(
         torch.device("cpu")
     )

@@ -15,7 +15,7 @@ QUICK = {"dim": 6, "steps": 200, "batch": 32, "pairs": 2000, "averaging": 0.9, "
 DATA = two_tasks()
 
 
-def test_it_is_cp_mtml_without_task_projections() -> None:
+def test_utml_equals_cp_mtml_without_task_projections() -> None:
     rows, at = made(tasks=3)
     at.own = [torch.zeros_like(p) for p in at.own]
     union = Projections(at.common.clone(), [p[:0] for p in at.own], list(at.bias))
@@ -36,7 +36,7 @@ def test_a_pair_moves_the_projection_of_all_and_its_own_tasks_bias() -> None:
     assert union.bias[1] == 1.0 + RATES.bias
 
 
-def test_of_one_task_it_is_stml() -> None:
+def test_with_one_task_utml_equals_stml() -> None:
     """Both hold the same projection, but in another order in memory, and are multiplied by other kernels.
 
     Few steps: an error that moves one pair across the hinge moves the projection by a whole step.
@@ -50,7 +50,7 @@ def test_of_one_task_it_is_stml() -> None:
     np.testing.assert_allclose(union.learned["bias"], single.learned["bias"], rtol=near)
 
 
-def test_a_face_lies_at_one_place_for_all_tasks_and_each_has_its_bias() -> None:
+def test_all_tasks_share_one_embedding_and_each_has_its_own_bias() -> None:
     fitted = Utml.from_options(**QUICK, auxiliary_pairs=2000).fit(DATA)
     z = fitted.embed(DATA.rows)
     assert z.shape == (len(DATA.rows), 6)
@@ -61,7 +61,7 @@ def test_a_face_lies_at_one_place_for_all_tasks_and_each_has_its_bias() -> None:
         assert mean_distance_ratio(z, task.values) > mean_distance_ratio(DATA.rows, task.values) + 0.1
 
 
-def test_the_other_tasks_pairs_count() -> None:
+def test_pairs_of_the_other_task_improve_its_distances() -> None:
     longer = replace(Utml.from_options(**QUICK), auxiliary_pairs=2000)
     both = longer.fit(DATA).embed(DATA.rows)
     alone = Utml.from_options(**QUICK | {"steps": 100}).fit(TrainingSet(DATA.rows, DATA.tasks[:1])).embed(DATA.rows)
@@ -69,7 +69,7 @@ def test_the_other_tasks_pairs_count() -> None:
     assert mean_distance_ratio(both, mood) > mean_distance_ratio(alone, mood)
 
 
-def test_no_rate_for_the_union_moves_nothing() -> None:
+def test_a_common_rate_of_zero_keeps_the_common_projection() -> None:
     rows, at = made(tasks=2)
     union = Projections(at.common, [p[:0] for p in at.own], [1.0, 1.0])
     before = union.clone()

@@ -69,8 +69,8 @@ def test_misses_at_a_false_positive_identification_rate_by_hand() -> None:
 def test_the_best_threshold_is_best() -> None:
     draw = np.random.default_rng(5)
     d, same = draw.integers(0, 30, 200).astype(float), draw.random(200) < 0.5
-    found = accuracy(d, same, best_threshold(d, same))
-    assert found == max(accuracy(d, same, t) for t in np.arange(-1, 31, 0.5))
+    best_accuracy = accuracy(d, same, best_threshold(d, same))
+    assert best_accuracy == max(accuracy(d, same, t) for t in np.arange(-1, 31, 0.5))
     assert best_threshold(np.array([1.0, 2, 5, 6]), np.array([True, True, False, False])) == 3.5
 
 

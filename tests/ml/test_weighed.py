@@ -29,7 +29,7 @@ def louder(data: TrainingSet) -> TrainingSet:
     return replace(data, rows=data.rows * LOUD)
 
 
-def apart(a: Rows, b: Rows) -> float:
+def cosine_difference(a: Rows, b: Rows) -> float:
     """How much the cosines of faces differ between two embeddings, on average."""
     one, other = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (a, b))
     return float(np.abs(one @ one.T - other @ other.T).mean())
@@ -49,13 +49,13 @@ def test_descriptors_vary_alike_and_in_all_as_much_as_before() -> None:
 
 
 @pytest.mark.parametrize("name", WEIGH)
-def test_units_do_not_matter(name: str, data: TrainingSet) -> None:
+def test_the_units_of_a_descriptor_do_not_change_the_embedding(name: str, data: TrainingSet) -> None:
     options = {"unit": True} | ({} if name == "wpca" else {"steps": 3})
     one, other = (small(name, **options).fit(d).embed(d.rows) for d in (data, louder(data)))
-    assert apart(one, other) < 0.01
+    assert cosine_difference(one, other) < 0.01
 
 
-def test_as_they_are_the_loudest_is_all_that_counts(data: TrainingSet) -> None:
+def test_without_weights_the_descriptor_of_largest_variance_dominates(data: TrainingSet) -> None:
     """What the weights are for: without them, noise in large units hides what tells people apart."""
     known = people(80, informative=10)
     quiet: Rows = np.where(np.arange(32) < 10, 1 / 256, 1).astype(np.float32)
@@ -70,7 +70,7 @@ def test_what_does_not_vary_changes_nothing(name: str, data: TrainingSet) -> Non
     still = replace(data, rows=np.pad(data.rows, ((0, 0), (0, 4)), constant_values=7.0), blocks=(*BLOCKS, 4))
     options = {} if name == "wpca" else {"steps": 3}
     with_it, without = (small(name, **options).fit(d).embed(d.rows) for d in (still, data))
-    assert apart(with_it, without) < 0.01
+    assert cosine_difference(with_it, without) < 0.01
 
 
 @pytest.mark.parametrize("name", WEIGH)
@@ -91,4 +91,4 @@ def test_a_fit_goes_on_from_the_map_that_was_learned(name: str, after: object, d
     known = {key: value for key, value in fewer.items() if key in small(name).options()}
     on = small(name, **known).start_from(before).fit(some)
     rows = louder(data).rows
-    assert apart(on.embed(rows), before.embed(rows)) < 1e-3
+    assert cosine_difference(on.embed(rows), before.embed(rows)) < 1e-3

@@ -16,10 +16,10 @@ from papers.beyond import celeba, cnn_choice, cnn_compression, fused_descriptors
 from papers.beyond import chapter as beyond
 from papers.beyond import unseen_people as never_seen
 from papers.beyond.chapter import chapter
-from papers.beyond.pair_selection import WAYS, Labels, half_the_same, suggested
+from papers.beyond.pair_selection import PAIR_SELECTIONS, Labels, half_the_same, suggested
 from papers.beyond.transfer import across
 from papers.clml.fits import ClmlFits, Options
-from papers.clml.grids import START
+from papers.clml.grids import START_OPTIONS
 from papers.harness import page_writer, runner
 from papers.harness.photos import MODEL, Photos
 from papers.harness.result_store import ResultMissing, ResultStore
@@ -33,7 +33,7 @@ SETS = {"lfw": PEOPLE, "celeba": 30, "distractors": 10}
 QUICK, WHOLE = {"steps": 8, "groups": 10, "others": 10}, Scope(2, 1)
 SHORT = {"steps": 4, "held_out": 0.0, "axes": 60, "length": "unit", "start": "pca"}
 CANDIDATES = (("ldml", QUICK), ("clml", QUICK | {"first": 8, "k": 2}), ("ldml", {"steps": 1, "start": "random"}))
-FAST = {case: Options(QUICK, {"first": 8}, 2) for case in START}
+FAST = {case: Options(QUICK, {"first": 8}, 2) for case in START_OPTIONS}
 
 
 class DirectionPhotos(Photos):
@@ -75,14 +75,14 @@ class PhotosWithoutNetwork(DirectionPhotos):
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Photos:
     root = tmp_path_factory.mktemp("world")
-    drawn, lists = DirectionPhotos(root / "data", root / "cache"), root / "data" / "lfw-protocol"
+    photos, lists = DirectionPhotos(root / "data", root / "cache"), root / "data" / "lfw-protocol"
     lists.mkdir(parents=True)
-    names = np.array(drawn.names("lfw")).reshape(PEOPLE, SHOTS)
+    names = np.array(photos.names("lfw")).reshape(PEOPLE, SHOTS)
     for i in range(2):
         (lists / f"queries-{i}.txt").write_text("\n".join(names[:, i]) + "\n")
         fitted = [f"train {name.split('/')[0]}" for name in names[::2, 0]]
         (lists / f"disjoint-{i}.txt").write_text("\n".join([*fitted, *(f"query {q}" for q in names[1::2, i])]) + "\n")
-    return drawn
+    return photos
 
 
 def small(patch: pytest.MonkeyPatch) -> None:
@@ -91,9 +91,9 @@ def small(patch: pytest.MonkeyPatch) -> None:
     for module in (never_seen, fused_descriptors):
         patch.setattr(module, "DIMS", (32,))
     for module in (cnn_choice, cnn_compression):
-        patch.setattr(module, "SIZES", (8,))
+        patch.setattr(module, "DIMS", (8,))
     patch.setattr(cnn_choice, "CANDIDATES", CANDIDATES)
-    for name, value in {"CURVE": (4, 8), "LEAST": {8: 1.0}, "STRETCH": {8: 101.0}}.items():
+    for name, value in {"CURVE_DIMS": (4, 8), "MIN_MAP": {8: 1.0}, "STRETCH_MAP": {8: 101.0}}.items():
         patch.setattr(cnn_compression, name, value)
 
 
@@ -103,7 +103,7 @@ def made(photos: Photos, scope: Scope) -> tuple[RunContext, Chapter]:
 
 
 @pytest.fixture(scope="module")
-def told(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def content(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All tables by name, as their JSON has them, and the page."""
     out = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
@@ -122,14 +122,14 @@ def row_of(table: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(row)
 
 
-def test_every_table_is_there_and_names_no_one(told: dict[str, Any]) -> None:
-    assert told.keys() >= {"cnn", "never-seen", "across", "labels", "fused"}
-    assert {p.stem for p in Path(told["out"]).glob("*.svg")} == {"beyond-cnn", "beyond-labels"}
-    assert "lfw0" not in told["page"]
-    assert all(row["commits"] for name in ("cnn", "across", "labels") for row in told[name]["rows"])
+def test_the_page_has_every_table_and_no_persons_name(content: dict[str, Any]) -> None:
+    assert content.keys() >= {"cnn", "never-seen", "across", "labels", "fused"}
+    assert {p.stem for p in Path(content["out"]).glob("*.svg")} == {"beyond-cnn", "beyond-labels"}
+    assert "lfw0" not in content["page"]
+    assert all(row["commits"] for name in ("cnn", "across", "labels") for row in content[name]["rows"])
 
 
-def test_a_row_is_what_the_protocol_says_of_its_embeddings(photos: Photos, told: dict[str, Any]) -> None:
+def test_a_row_equals_the_protocols_figures_for_its_embeddings(photos: Photos, content: dict[str, Any]) -> None:
     context, _ = made(photos, WHOLE)
     computation = context.retrieval(FAST["lbp", "disjoint"].of_clml(), "lbp", "disjoint-0")
     other = context.retrieval(FAST["lbp", "disjoint"].of_clml(), "lbp", "disjoint-1")
@@ -138,58 +138,58 @@ def test_a_row_is_what_the_protocol_says_of_its_embeddings(photos: Photos, told:
         for w in (computation, other)
     ]
     report = summarise(ranked, protocol="disjoint")
-    shown = row_of(told["never-seen"], "LBP, CLML, k = 2, d = 32")["figures"]
+    shown = row_of(content["never-seen"], "LBP, CLML, k = 2, d = 32")["figures"]
     assert shown["mAP"]["value"] == pytest.approx(100 * report.mean_average_precision.value)
     assert shown["mAP"]["draws"] == 2
-    assert any(note.startswith("LBP, CLML, k = 2, d = 32, less LDML") for note in told["never-seen"]["notes"])
+    assert any(note.startswith("LBP, CLML, k = 2, d = 32, less LDML") for note in content["never-seen"]["notes"])
 
 
-def test_what_was_fitted_elsewhere_is_judged_by_each_draw(photos: Photos, told: dict[str, Any]) -> None:
+def test_a_fit_on_celeba_is_measured_on_every_draw_of_lfw(photos: Photos, content: dict[str, Any]) -> None:
     context, _ = made(photos, WHOLE)
-    [row] = [r for r in told["across"]["rows"] if r["name"] == "LBP, L2"]
+    [row] = [r for r in content["across"]["rows"] if r["name"] == "LBP, L2"]
     here = [context.result(context.retrieval(Method("l2"), "lbp", f"queries-{i}")) for i in range(2)]
     assert row["figures"]["fitted on CelebA10k: mAP"]["value"] == pytest.approx(figure(here, "mAP").value)
     wpca = Method("wpca", 32, {"unit": True}).build().fit(celeba.people(context, "lbp"))
     ranked = [rank_protocol(wpca.embed(photos.rows("lfw", "lbp")), context.protocol(f"queries-{i}")) for i in range(2)]
     wanted = 100 * summarise(ranked, protocol="queries").mean_average_precision.value
-    shown = row_of(told["across"], "LBP, WPCA-cosine, d = 32")["figures"]
+    shown = row_of(content["across"], "LBP, WPCA-cosine, d = 32")["figures"]
     assert shown["fitted on CelebA10k: mAP"]["value"] == pytest.approx(wanted)
 
 
 def test_columns_of_one_row_differ_by_data_alone(photos: Photos) -> None:
     context = RunContext(photos, ResultStore(photos.cache / "results"), WHOLE)
     by_kind = {"queries": Options(QUICK, {"first": 8}, 3), "disjoint": Options(QUICK, {"first": 8}, 2)}
-    part = across(ClmlFits(context, {case: by_kind[case[1]] for case in START}))
+    part = across(ClmlFits(context, {case: by_kind[case[1]] for case in START_OPTIONS}))
     assert part is not None
     assert {w.key["options"]["k"] for w in part.computations if w.key["method"] == "clml"} == {2}
 
 
-def test_columns_of_other_options_share_a_name_without_k(told: dict[str, Any]) -> None:
-    row = row_of(told["fused"], "fused, CLML, d = 32")
+def test_columns_of_other_options_share_a_name_without_k(content: dict[str, Any]) -> None:
+    row = row_of(content["fused"], "fused, CLML, d = 32")
     wanted = dict(FAST["fisher", "queries"].of_clml().options)
     assert row["about"]["options"] == {"closed set": wanted, "never seen": wanted}
-    assert any(note.startswith("fused, CLML, d = 32, less FV alone") for note in told["fused"]["notes"])
-    assert not any("k = " in row["name"] for row in told["fused"]["rows"])
+    assert any(note.startswith("fused, CLML, d = 32, less FV alone") for note in content["fused"]["notes"])
+    assert not any("k = " in row["name"] for row in content["fused"]["rows"])
 
 
-def test_rows_say_of_which_draws_they_are(told: dict[str, Any]) -> None:
+def test_the_header_and_rows_name_their_draws(content: dict[str, Any]) -> None:
     for name, kind in (("never-seen", "disjoint"), ("across", "queries")):
-        assert f"LBP's L2, and LBP at d = 32: `{kind}-0..1`; all others" in told[name]["header"]
-        for row in told[name]["rows"]:
+        assert f"LBP's L2, and LBP at d = 32: `{kind}-0..1`; all others" in content[name]["header"]
+        for row in content[name]["rows"]:
             many = row["name"] == "LBP, L2" or (row["name"].startswith("LBP") and row["name"].endswith("d = 32"))
             assert {f["draws"] for c, f in row["figures"].items() if c.endswith("mAP")} == {2 if many else 1}
 
 
-def test_without_the_network_nothing_is_asked_of_it_or_of_celeba(photos: Photos, tmp_path: Path) -> None:
+def test_without_the_network_no_computation_uses_it_or_celeba(photos: Photos, tmp_path: Path) -> None:
     """For who in CelebA10k looks like somebody in LFW cannot be told."""
     context = RunContext(PhotosWithoutNetwork(photos.data, photos.cache), ResultStore(tmp_path), WHOLE)
     past = chapter(context, FAST)
-    asked = [*past.computations(), *past.guessed()]
-    assert {"lbp", "fisher"} <= {w.key["features"] for w in asked}
-    assert not [w.name for w in asked if MODEL in w.key["features"] or "celeba" in str(w.key)]
+    computations = [*past.computations(), *past.guessed()]
+    assert {"lbp", "fisher"} <= {w.key["features"] for w in computations}
+    assert not [w.name for w in computations if MODEL in w.key["features"] or "celeba" in str(w.key)]
 
 
-def test_what_is_chosen_is_not_told_before(photos: Photos, tmp_path: Path) -> None:
+def test_the_chosen_options_are_described_only_after_the_choice(photos: Photos, tmp_path: Path) -> None:
     context = RunContext(photos, ResultStore(tmp_path), WHOLE)
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
@@ -197,14 +197,14 @@ def test_what_is_chosen_is_not_told_before(photos: Photos, tmp_path: Path) -> No
             cnn_choice.describe_choices(context)
 
 
-def test_pairs_that_were_too_few_are_told_with_their_draws(photos: Photos, tmp_path: Path) -> None:
-    facts = ({"20": False, "60": False}, {"20": True, "60": False}, {"20": True, "60": True})
-    found = {label_counts.SUGGESTED: [Result({"learned": one}, {}, tmp_path) for one in facts]}
-    [note] = label_counts._notes(found, (20, 60))
+def test_a_note_names_the_draws_with_too_few_pairs(photos: Photos, tmp_path: Path) -> None:
+    learned_by_size = ({"20": False, "60": False}, {"20": True, "60": False}, {"20": True, "60": True})
+    results_by_way = {label_counts.SUGGESTED: [Result({"learned": one}, {}, tmp_path) for one in learned_by_size]}
+    [note] = label_counts._notes(results_by_way, (20, 60))
     assert "at 20 (1 of 3 draws), 60 (2 of 3 draws);" in note
 
 
-def test_people_who_look_alike_teach_nothing(photos: Photos) -> None:
+def test_lookalikes_of_lfw_people_are_not_in_the_training_set(photos: Photos) -> None:
     context, _ = made(photos, WHOLE)
     kept = celeba.people(context, "lbp")
     assert len(kept.rows) == (SETS["celeba"] - 1) * SHOTS
@@ -214,16 +214,16 @@ def test_people_who_look_alike_teach_nothing(photos: Photos) -> None:
     assert len(both.rows) == len(task.faces) == len(task.values)
 
 
-def test_fewer_bits_lose_little_and_then_more(photos: Photos, told: dict[str, Any]) -> None:
+def test_fewer_bits_lose_little_and_then_more(photos: Photos, content: dict[str, Any]) -> None:
     rows = photos.rows("lfw", MODEL)
     known = np.arange(0, len(rows), 2)
-    apart = {bits: np.abs(cnn_compression.rounded(rows, known, bits)[known] - rows[known]).mean() for bits in (8, 4)}
-    assert apart[8] < apart[4] / 8
+    errors = {bits: np.abs(cnn_compression.rounded(rows, known, bits)[known] - rows[known]).mean() for bits in (8, 4)}
+    assert errors[8] < errors[4] / 8
     assert len(np.unique(cnn_compression.rounded(rows, known, 4)[:, 0])) <= 16
-    assert row_of(told["cnn"], "cosine, 128 numbers of 4 bits")["figures"]["bytes per face"]["value"] == 64
+    assert row_of(content["cnn"], "cosine, 128 numbers of 4 bits")["figures"]["bytes per face"]["value"] == 64
 
 
-def test_the_best_of_the_candidates_is_taken(photos: Photos, told: dict[str, Any]) -> None:
+def test_the_best_candidate_is_chosen(photos: Photos, content: dict[str, Any]) -> None:
     context, _ = made(photos, WHOLE)
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
@@ -234,7 +234,7 @@ def test_the_best_of_the_candidates_is_taken(photos: Photos, told: dict[str, Any
     assert {w.key["protocol"] for w in tried} == {"inner-disjoint-0"}
     closed = context.protocol("queries-0")
     assert set(context.protocol("inner-queries-0").queries) <= set(closed.training)
-    shown = row_of(told["cnn"], "learned, 8, as chosen")
+    shown = row_of(content["cnn"], "learned, 8, as chosen")
     options = shown["works"]["options"]
     assert dict(taken.options) in (options if isinstance(options, list) else [options])
     assert shown["cause"].startswith("at least 1 closed set: mAP: reached; stretch 101 closed set: mAP: missed, ")
@@ -264,11 +264,11 @@ def faces() -> tuple[Rows, Ids]:
     return (draw.normal(size=(30, 6))[people] + 0.4 * draw.normal(size=(120, 6))).astype(np.float32), people
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_so_many_pairs_are_asked_and_none_twice(way: str, faces: tuple[Rows, Ids]) -> None:
+@pytest.mark.parametrize("way", PAIR_SELECTIONS)
+def test_each_selection_asks_the_wanted_number_of_distinct_pairs(way: str, faces: tuple[Rows, Ids]) -> None:
     known = Labels(*faces, np.random.default_rng(1))
     for wanted in (10, 40):
-        WAYS[way](known, L2(), fit_nothing, wanted - len(known.pairs))
+        PAIR_SELECTIONS[way](known, L2(), fit_nothing, wanted - len(known.pairs))
         assert len(known.pairs) == wanted
     assert len(np.unique(known.pairs, axis=0)) == 40
     assert (known.pairs[:, 0] < known.pairs[:, 1]).all()
@@ -283,13 +283,13 @@ def test_half_of_the_known_are_the_same(faces: tuple[Rows, Ids]) -> None:
     assert known.same.sum() == 30
 
 
-def test_what_is_suggested_is_near_the_threshold(faces: tuple[Rows, Ids]) -> None:
+def test_suggested_pairs_are_near_the_threshold(faces: tuple[Rows, Ids]) -> None:
     known = Labels(*faces, np.random.default_rng(1))
     half_the_same(known, L2(), fit_nothing, 60)
     threshold = known.calibration(fit_nothing).distance(50.0)  # type: ignore[union-attr]
     suggested(known, L2(), fit_nothing, 20)
-    apart = L2().metric.pair_distances(known.rows, known.pairs)
-    assert np.abs(apart[60:] - threshold).mean() < np.abs(apart[:60] - threshold).mean()
+    distances = L2().metric.pair_distances(known.rows, known.pairs)
+    assert np.abs(distances[60:] - threshold).mean() < np.abs(distances[:60] - threshold).mean()
 
 
 def test_suggestions_are_calibrated_on_people_held_out(faces: tuple[Rows, Ids]) -> None:
@@ -301,24 +301,24 @@ def test_suggestions_are_calibrated_on_people_held_out(faces: tuple[Rows, Ids]) 
         taught.append(data.tasks[0].pairs)
         return L2()
 
-    found = known.calibration(fit)
+    calibration = known.calibration(fit)
     inside = np.isin(known.pairs, taught[0]).all(axis=1)
     assert 0 < inside.sum() < 100
-    apart = L2().metric.pair_distances(known.rows, known.pairs)
-    assert found == Calibration.fit(apart[~inside & known.same], apart[~inside & ~known.same])
+    distances = L2().metric.pair_distances(known.rows, known.pairs)
+    assert calibration == Calibration.fit(distances[~inside & known.same], distances[~inside & ~known.same])
 
 
 def fit_nothing(data: TrainingSet) -> Embedder:
     return L2()
 
 
-def test_a_quick_look_has_fewer_tables(photos: Photos) -> None:
+def test_a_quick_run_has_fewer_tables(photos: Photos) -> None:
     _, past = made(photos, Scope(1, 1, True))
     assert {w.key.get("what", "fit") for w in past.computations()} == {"fit", "labels"}
     assert not any("+" in str(w.key["features"]) for w in past.computations())
 
 
-def test_a_quick_look_says_that_nothing_is_chosen(photos: Photos) -> None:
+def test_a_quick_run_states_that_no_options_were_chosen(photos: Photos) -> None:
     context, _ = made(photos, Scope(1, 1, True))
     with pytest.MonkeyPatch.context() as patch:
         small(patch)

@@ -59,10 +59,10 @@ def test_a_quick_run_has_every_table_but_for_fisher_vectors(
     page = page_writer.write_chapter(
         tmp_path, "cosim", "CoSiM", "likeness reproduce cosim --quick", quick, context.store
     )
-    told = json.loads((tmp_path / "cosim.json").read_text())
-    names = [t["name"] for t in told["tables"]]
+    content = json.loads((tmp_path / "cosim.json").read_text())
+    names = [t["name"] for t in content["tables"]]
     assert names == ["table-5", "table-5-paired", "table-4", "figure-10", "table-6", "figure-5", "figure-4"]
-    rows = {row["name"]: row for row in told["tables"][0]["rows"]}
+    rows = {row["name"]: row for row in content["tables"][0]["rows"]}
     assert rows["CoSiM-a"]["paper"] == {"accuracy": 87.01}
     assert rows["CoSiM-a"]["seconds"] > 0
     assert {*rows["SML-S ⊕ SML-L"]["works"]["fold"]} == {0, 1}
@@ -88,14 +88,14 @@ def test_an_accuracy_is_the_share_of_pairs_on_the_right_side(context: RunContext
     assert row.figures["thousand parameters"].value == pytest.approx((2 * 10 * 10 + 1) / 1000)
 
 
-def test_distances_are_the_complement_of_what_the_network_says(context: RunContext, quick: list[Table]) -> None:
+def test_distances_are_the_complement_of_the_networks_scores(context: RunContext, quick: list[Table]) -> None:
     view = View2(context)
     reader, cast = PairScoreReader(view, range(2)), SMALL.networks() | SMALL.others()
     for name in ("SML-L", "CoSiM-a"):
         heard = reader.system(cast[name])
-        for apart, said in zip(reader.strange(heard), heard.folds, strict=True):
-            assert ((apart > 0) & (apart < 1)).all()
-            assert (np.argsort(apart, kind="stable") == np.argsort(-said.test, kind="stable")).all()
+        for distances, fold_scores in zip(reader.strange(heard), heard.folds, strict=True):
+            assert ((distances > 0) & (distances < 1)).all()
+            assert (np.argsort(distances, kind="stable") == np.argsort(-fold_scores.test, kind="stable")).all()
     friends, foes = (
         next(r for r in named(quick, "table-6").rows if r.name == "LBP, cosine").figures[c].value
         for c in ("friends", "foes")
@@ -106,25 +106,25 @@ def test_distances_are_the_complement_of_what_the_network_says(context: RunConte
     assert np.corrcoef(-white, ((rows[pairs.index[:, 0]] - rows[pairs.index[:, 1]]) ** 2).sum(1))[0, 1] > 0.2
 
 
-def test_what_a_fold_is_learns_nothing_from_it(
+def test_the_model_of_a_fold_does_not_depend_on_that_folds_photos(
     context: RunContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its photos replaced by noise, neither the axes nor what is said of the judges changes."""
     view, described = View2(context), Photos.rows
     fold = 3
-    mine = view.photos[np.unique(view.folds[fold].index)]
+    fold_photos = view.photos[np.unique(view.folds[fold].index)]
     system = SMALL.networks()["CoSiM-a"]
     before = [context.store.do(view.narrow("lbp", fold)), context.store.do(view.fit(system, fold))]
 
     def noisy(photos: Photos, photo_set: str, features: str) -> Rows:
         rows = described(photos, photo_set, features).copy()
-        rows[mine] = np.random.default_rng(0).random(rows[mine].shape)
+        rows[fold_photos] = np.random.default_rng(0).random(rows[fold_photos].shape)
         return rows
 
     monkeypatch.setattr(Photos, "rows", noisy)
     other = View2(RunContext(context.photos, ResultStore(tmp_path), context.scope))
     after = [other.context.store.do(other.narrow("lbp", fold)), other.context.store.do(other.fit(system, fold))]
-    kept = ~np.isin(view.photos, mine)
+    kept = ~np.isin(view.photos, fold_photos)
     np.testing.assert_array_equal(after[0].arrays["rows"][kept], before[0].arrays["rows"][kept])
     np.testing.assert_array_equal(after[1].arrays["judges"], before[1].arrays["judges"])
     assert not np.array_equal(after[1].arrays["test"], before[1].arrays["test"])
@@ -134,8 +134,8 @@ def test_the_whole_chapter_with_fisher_vectors(
     context: RunContext, quick: list[Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cosim, "FOLDS", range(2))
-    monkeypatch.setattr(system_catalogue, "INNERS", (4,))
-    monkeypatch.setattr(system_catalogue, "LONG", {"ours": 14, "as printed": 16})
+    monkeypatch.setattr(system_catalogue, "INNER_DIMS", (4,))
+    monkeypatch.setattr(system_catalogue, "LONG_RUN_STEPS", {"ours": 14, "as printed": 16})
     monkeypatch.setattr(system_catalogue, "PRINTED_STEPS", 15)
     whole = RunContext(context.photos, context.store, Scope(1, 1))
     chapter = cosim.chapter(whole, SystemCatalogue(False, steps=12, inner=10, dim=6))

@@ -17,10 +17,10 @@ from papers.cpmtml import convergence, identity, learners, speed
 from papers.cpmtml import fits as fitting
 from papers.cpmtml.age import split
 from papers.cpmtml.fits import CpmtmlFits
-from papers.cpmtml.learners import COUPLED, NEXT, ONE, Setting, lines
+from papers.cpmtml.learners import CPMTML_FROM_NEXT, CPMTML_LEARNERS, STML_LEARNER, Setting, lines
 from papers.cpmtml.printed_figures import gap, printed
 from papers.cpmtml.row_builder import RowBuilder
-from papers.cpmtml.tasks import AGE, MOOD, MORE, make_training_set
+from papers.cpmtml.tasks import AGE, MOOD, TABLE_5_PAIRS, make_training_set
 from papers.harness import page_writer, runner
 from papers.harness.photos import Photos
 from papers.harness.result_store import ResultStore
@@ -63,8 +63,10 @@ def write(data: Path) -> Path:
     names = NoisyPhotos(data, data).names("lfw")
     for number in range(2):
         (lists / f"queries-{number}.txt").write_text("\n".join(names[number::SHOTS]) + "\n")
-    told = [f"{name.split('/')[1]},{MOODS[i % len(MOODS)]}" for i, name in enumerate(names) if MOODS[i % len(MOODS)]]
-    (lists / "lfw-expression.csv").write_text("\n".join(["image,emotion", *told]) + "\n")
+    expressions = [
+        f"{name.split('/')[1]},{MOODS[i % len(MOODS)]}" for i, name in enumerate(names) if MOODS[i % len(MOODS)]
+    ]
+    (lists / "lfw-expression.csv").write_text("\n".join(["image,emotion", *expressions]) + "\n")
     return data
 
 
@@ -89,7 +91,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
         patch.setattr(fitting, "STEPS", 4)
         patch.setattr(fitting, "RATES", (0.12,))
         patch.setattr(identity, "DIMS", (32, 64))
-        patch.setattr(convergence, "LONG", 40)
+        patch.setattr(convergence, "STEPS", 40)
         patch.setattr(speed, "STEPS", 10)
         context = world(write(tmp_path_factory.mktemp("numbers") / "data"), Scope(2, 1))
         chapter = cpmtml.chapter(context)
@@ -98,17 +100,17 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
         yield FinishedRun(context, chapter, {t.name: t for t in chapter.tables()})
 
 
-def test_all_tables_are_there_and_can_be_read(done: FinishedRun, tmp_path: Path) -> None:
+def test_every_table_is_written_and_readable(done: FinishedRun, tmp_path: Path) -> None:
     page = page_writer.write_chapter(
         tmp_path, done.chapter.name, done.chapter.title, "likeness", [*done.tables.values()], done.context.store
     )
-    told = json.loads((tmp_path / "cp-mtml.json").read_text())
-    assert [t["name"] for t in told["tables"]] == [
+    content = json.loads((tmp_path / "cp-mtml.json").read_text())
+    assert [t["name"] for t in content["tables"]] == [
         "table-1", "tables-2-6", "tables-2-6-distractors", "table-3", "table-3-distractors", "table-4-lbp",
         "table-4-lbp-distractors", "table-4-cnn", "table-4-cnn-distractors", "table-5", "table-5-distractors",
         "differences", "figure-3", "figure-4", "timing",
     ]  # fmt: skip
-    rows = {t["name"]: [r["name"] for r in t["rows"]] for t in told["tables"]}
+    rows = {t["name"]: [r["name"] for r in t["rows"]] for t in content["tables"]}
     assert "stML, 128 numbers per face" in rows["tables-2-6"]
     assert "mtLMNN" in rows["tables-2-6"]
     assert "MLBoost" in rows["table-5"]
@@ -116,21 +118,23 @@ def test_all_tables_are_there_and_can_be_read(done: FinishedRun, tmp_path: Path)
     assert len(list(tmp_path.glob("*.svg"))) == 2
 
 
-def test_the_rate_is_the_one_that_finds_people_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_with_the_best_result_on_held_out_people_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fitting, "STEPS", 10)
     context = world(write(tmp_path / "data"), Scope(2, 1))
-    fits, setting = CpmtmlFits(context), Setting(ONE, "lbp", 32)
+    fits, setting = CpmtmlFits(context), Setting(STML_LEARNER, "lbp", 32)
     assert fits.method(setting) is None
     assert len(fits.guessed(setting)) == 2
-    found = [context.store.do(computation).record for computation in fits.choices(setting)]
-    best = max(found, key=lambda facts: facts["held_out"])
+    records = [context.store.do(computation).record for computation in fits.choices(setting)]
+    best = max(records, key=lambda record: record["held_out"])
     method = fits.method(setting)
     assert method is not None
     assert (method.options["rate"], method.options["steps"]) == (best["rate"], best["steps"])
-    more = fits.method(Setting(ONE, "lbp", 32, MORE))
+    more = fits.method(Setting(STML_LEARNER, "lbp", 32, TABLE_5_PAIRS))
     assert more is not None
     assert more.options["steps"] == best["steps"] * 5 // 2
-    assert fits.choices(setting)[0].key == fits.choices(Setting(ONE, "lbp", 128))[0].key
+    assert fits.choices(setting)[0].key == fits.choices(Setting(STML_LEARNER, "lbp", 128))[0].key
 
 
 def fitted(context: RunContext, setting: Setting) -> tuple[Cpmtml, Rows]:
@@ -143,8 +147,8 @@ def fitted(context: RunContext, setting: Setting) -> tuple[Cpmtml, Rows]:
     return embedder, context.photos.rows("lfw", setting.features)
 
 
-def test_a_row_is_what_its_fit_finds(done: FinishedRun) -> None:
-    setting = Setting(COUPLED[2], "lbp", 64)
+def test_a_row_equals_the_figures_of_its_fit(done: FinishedRun) -> None:
+    setting = Setting(CPMTML_LEARNERS[2], "lbp", 64)
     embedder, rows = fitted(done.context, setting)
     ranked = rank_protocol(embedder.embed(rows), done.context.protocol("queries-0"))
     row = done.row("tables-2-6", setting.title)
@@ -155,27 +159,27 @@ def test_a_row_is_what_its_fit_finds(done: FinishedRun) -> None:
     assert crowd.figures["mAP"].value <= row.figures["mAP"].value
 
 
-def test_a_projection_is_judged_by_its_own_numbers(done: FinishedRun) -> None:
-    setting = Setting(COUPLED[2], "lbp", 64)
+def test_each_projection_is_ranked_by_its_own_numbers(done: FinishedRun) -> None:
+    setting = Setting(CPMTML_LEARNERS[2], "lbp", 64)
     embedder, rows = fitted(done.context, setting)
     own, other = (embedder.embed(rows, task)[:, 64:] for task in ("identity", setting.learner.aux))
     for part, z in (("L1", own), ("L2", other)):
         ranked = rank_protocol(z, done.context.protocol("queries-0"))
-        found = done.row("table-1", f"{part}, {setting.learner.title}").figures["1@10"]
-        assert found.value == pytest.approx(100 * n_call(ranked, 10).mean())
+        figure = done.row("table-1", f"{part}, {setting.learner.title}").figures["1@10"]
+        assert figure.value == pytest.approx(100 * n_call(ranked, 10).mean())
 
 
-def test_a_difference_is_of_the_same_queries(done: FinishedRun) -> None:
+def test_a_difference_is_paired_over_the_same_queries(done: FinishedRun) -> None:
     reader = RowBuilder(CpmtmlFits(done.context))
-    a, b = Setting(NEXT[1], "lbp", 64), Setting(ONE, "lbp", 128)
-    name = f"LBP, d = 64: {NEXT[1].title} less stML of the same stored size (d = 128)"
-    told = done.row("differences", name)
+    a, b = Setting(CPMTML_FROM_NEXT[1], "lbp", 64), Setting(STML_LEARNER, "lbp", 128)
+    name = f"LBP, d = 64: {CPMTML_FROM_NEXT[1].title} less stML of the same stored size (d = 128)"
+    row = done.row("differences", name)
     rows = [done.row("tables-2-6", s.title).figures["mAP"].value for s in (a, b)]
-    assert told.figures["mAP"].value == pytest.approx(rows[0] - rows[1])
-    assert told.figures["mAP"].draws == 2
-    assert told.paper == {"1@10": pytest.approx(63.4 - 63.6)}
-    unclear = told.figures["1@10"].low <= 0 <= told.figures["1@10"].high
-    assert get_verdict(told) in (
+    assert row.figures["mAP"].value == pytest.approx(rows[0] - rows[1])
+    assert row.figures["mAP"].draws == 2
+    assert row.paper == {"1@10": pytest.approx(63.4 - 63.6)}
+    unclear = row.figures["1@10"].low <= 0 <= row.figures["1@10"].high
+    assert get_verdict(row) in (
         ("no difference shown", "nothing learned") if unclear else ("altered", "nothing learned")
     )
     assert reader.less(a, a).difference.value == 0
@@ -186,33 +190,35 @@ def test_no_face_of_an_age_is_learned_from_and_searched_for(done: FinishedRun) -
     side = split(names, 1)
     assert not set(side.training) & {*side.queries, *side.gallery}
     assert len(side.training) + len(side.queries) + len(side.gallery) == len(names)
-    asked = [int(names[q].split("/")[0]) for q in side.queries]
-    assert asked == sorted(set(asked)) or len(set(asked)) == len(asked)
-    assert done.row("figure-3", f"LBP, {ONE.name}, 64 numbers per face").figures["1@10"].draws == 2
+    ages = [int(names[q].split("/")[0]) for q in side.queries]
+    assert ages == sorted(set(ages)) or len(set(ages)) == len(ages)
+    assert done.row("figure-3", f"LBP, {STML_LEARNER.name}, 64 numbers per face").figures["1@10"].draws == 2
 
 
-def test_a_second_task_is_of_the_training_side_alone(done: FinishedRun) -> None:
-    asked = done.context.protocol("queries-0")
+def test_pairs_of_the_second_task_come_only_from_the_training_side(done: FinishedRun) -> None:
+    protocol = done.context.protocol("queries-0")
     for aux in (MOOD, AGE):
         train = make_training_set(done.context, "lbp", aux)
         assert train is not None
-        made = train(asked)
+        made = train(protocol)
         main, second = made.tasks
         assert [main.task, second.task] == ["identity", aux]
-        assert len(main.faces) == len(asked.training) == PEOPLE * SHOTS - len(asked.queries)
+        assert len(main.faces) == len(protocol.training) == PEOPLE * SHOTS - len(protocol.queries)
         known = ~np.isnan(second.values)
         assert known.mean() == (1.0 if aux == AGE else pytest.approx(0.75, abs=0.05))
         rows = done.context.photos.rows("lfw" if aux == MOOD else "age", "lbp")
-        at = asked.training[second.faces[:5]] if aux == MOOD else np.arange(5)
+        at = protocol.training[second.faces[:5]] if aux == MOOD else np.arange(5)
         np.testing.assert_array_equal(made.rows[second.faces[:5]], rows[at])
 
 
 def test_stml_of_twice_the_numbers_stands_beside_cp_mtml() -> None:
     for features in ("lbp", "mobilefacenet"):
         for dim in (32, 64, 128):
-            found = lines(features, dim, every=True)
-            assert Setting(COUPLED[0], features, dim) in found
-            assert (Setting(ONE, features, 2 * dim) in found) == (2 * dim <= (9860 if features == "lbp" else 128))
+            settings = lines(features, dim, every=True)
+            assert Setting(CPMTML_LEARNERS[0], features, dim) in settings
+            assert (Setting(STML_LEARNER, features, 2 * dim) in settings) == (
+                2 * dim <= (9860 if features == "lbp" else 128)
+            )
 
 
 def test_the_paper_is_quoted_where_it_prints_something() -> None:
@@ -223,7 +229,7 @@ def test_the_paper_is_quoted_where_it_prints_something() -> None:
     assert gap("lbp", ("CP-mtML", "age"), 128, 256) == {}
 
 
-def test_what_is_worse_says_why_and_distractors_are_not_compared(done: FinishedRun) -> None:
+def test_a_worse_row_states_its_cause_and_rows_with_distractors_are_not_compared(done: FinishedRun) -> None:
     rows = [(name, row) for name, table in done.tables.items() for row in table.rows]
     assert all(row.cause for _, row in rows if get_verdict(row) == "worse")
     among = [row for name, row in rows if name.endswith("distractors") and row.paper]
@@ -235,9 +241,9 @@ def test_what_is_worse_says_why_and_distractors_are_not_compared(done: FinishedR
     }
 
 
-def test_a_quick_look_chooses_nothing_and_has_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quick_run_has_its_tables_without_choosing_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "QUICK_STEPS", 2)
-    monkeypatch.setattr(convergence, "SHORT", 20)
+    monkeypatch.setattr(convergence, "QUICK_STEPS", 20)
     monkeypatch.setattr(speed, "QUICK", 5)
     context = world(write(tmp_path / "data"), Scope(1, 1, True))
     chapter = cpmtml.chapter(context)

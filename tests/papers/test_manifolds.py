@@ -93,7 +93,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(RATES, head, RATES[head][1:3])
 
 
-def test_a_quick_look_takes_rates_as_they_come_and_leaves_unseen_people_out(context: RunContext) -> None:
+def test_a_quick_run_uses_fixed_rates_and_skips_unseen_people(context: RunContext) -> None:
     made = chapter(RunContext(context.photos, context.store, Scope(1, 1, True)))
     kinds = {str(computation.key["what"]) for computation in made.computations()}
     assert not [kind for kind in kinds if "inner" in kind or "faces" in kind]
@@ -103,19 +103,19 @@ def test_a_quick_look_takes_rates_as_they_come_and_leaves_unseen_people_out(cont
     ]  # fmt: skip
 
 
-def test_the_chapter_goes_from_works_to_a_page(context: RunContext, tmp_path: Path) -> None:
+def test_the_whole_chapter_is_computed_and_written_as_a_page(context: RunContext, tmp_path: Path) -> None:
     made = chapter(context)
     runner.compute_missing([made], context.store)
     tables = made.tables()
     page = page_writer.write_chapter(
         tmp_path, made.name, made.title, "likeness reproduce manifolds", tables, context.store
     )
-    told = json.loads((tmp_path / "manifolds.json").read_text())
-    assert [t["name"] for t in told["tables"]] == [
+    content = json.loads((tmp_path / "manifolds.json").read_text())
+    assert [t["name"] for t in content["tables"]] == [
         "manifolds-gains", "manifolds-table-2", "manifolds-stl10", "manifolds-quoted", "manifolds-frozen",
         "manifolds-whole",
     ]  # fmt: skip
-    by_name = {t["name"]: {r["name"]: r for r in t["rows"]} for t in told["tables"]}
+    by_name = {t["name"]: {r["name"]: r for r in t["rows"]} for t in content["tables"]}
     assert len(by_name["manifolds-gains"]) == 3 * 5
     assert {r["verdict"] for r in by_name["manifolds-quoted"].values()} == {"not possible here"}
     conv = by_name["manifolds-table-2"]["Conv"]
@@ -144,37 +144,41 @@ def test_all_heads_but_the_one_that_begins_elsewhere_start_with_the_same_distanc
 
 
 @pytest.mark.parametrize("inner", [True, False])
-def test_no_digit_is_asked_for_that_teaches_and_the_inner_split_lies_inside(inner: bool) -> None:
-    taught, asked = split_digits(400, 5, inner)
-    assert not set(taught.tolist()) & set(asked.tolist())
-    assert len(taught) == len(asked) == (100 if inner else 200)
+def test_training_and_test_digits_are_disjoint_and_the_inner_split_uses_only_training_digits(inner: bool) -> None:
+    taught, tested = split_digits(400, 5, inner)
+    assert not set(taught.tolist()) & set(tested.tolist())
+    assert len(taught) == len(tested) == (100 if inner else 200)
     assert set(taught.tolist()) <= set(split_digits(400, 5, False)[0].tolist())
 
 
-def test_the_nearest_digit_is_found_among_those_that_teach(context: RunContext) -> None:
-    found = read(context.photos.data)
-    taught, asked = split_digits(len(found.values), 0, False)
+def test_a_digit_is_classified_by_its_nearest_training_digit(context: RunContext) -> None:
+    digit_set = read(context.photos.data)
+    taught, tested = split_digits(len(digit_set.values), 0, False)
     far = [
-        min(taught.tolist(), key=lambda t: float((found.pixels[a] - found.pixels[t]).norm())) for a in asked.tolist()
+        min(taught.tolist(), key=lambda t: float((digit_set.pixels[a] - digit_set.pixels[t]).norm()))
+        for a in tested.tolist()
     ]
-    assert found.wrong(found.pixels, taught, asked).tolist() == (found.values[far] != found.values[asked]).tolist()
+    assert (
+        digit_set.wrong(digit_set.pixels, taught, tested).tolist()
+        == (digit_set.values[far] != digit_set.values[tested]).tolist()
+    )
 
 
-def test_a_rate_is_chosen_by_the_least_error_and_going_astray_is_no_error(context: RunContext) -> None:
+def test_the_rate_with_the_smallest_error_is_chosen_and_a_diverged_fit_is_never_chosen(context: RunContext) -> None:
     errors = context.store.do(digits.choice(context, "qconv-own", 2)).record["errors"]
     assert errors.keys() == {"0.01", "0.03"}
     assert best({"0.1": 0.3, "0.3": None, "0.01": 0.2, "0.03": 0.2}) == 0.01
     rows = read(context.photos.data)
     lesson = HeadTrainingData(rows.values, lambda places, _: rows.pixels[torch.from_numpy(places)])
     start = random_start(784, 20)
-    layer, facts = train_head(lesson, torch.nn.Identity(), start, HeadTraining("plain", 1e60, 3, 1.0), lambda *_: None)
-    assert facts["astray"] > 0
+    layer, record = train_head(lesson, torch.nn.Identity(), start, HeadTraining("plain", 1e60, 3, 1.0), lambda *_: None)
+    assert record["astray"] > 0
     assert torch.equal(layer.matrix.detach(), start), "it is as it was when all was well"
     with pytest.raises(Diverged):
-        check_converged(facts)
+        check_converged(record)
 
 
-def test_axes_count_what_distances_are_made_of() -> None:
+def test_the_number_of_axes_is_the_effective_rank_of_the_map() -> None:
     turn = torch.linalg.qr(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)))[0]
     assert shape(3 * turn)["axes"] == pytest.approx(4, rel=1e-4)
     assert shape(turn * torch.tensor([1.0, 1.0, 1e-4, 1e-4]))["axes"] == pytest.approx(2, rel=1e-3)
@@ -182,35 +186,35 @@ def test_axes_count_what_distances_are_made_of() -> None:
     assert shape(flattened(turn * torch.tensor([5.0, 1.0, 0.2, 1.0])))["axes"] == pytest.approx(4, rel=1e-4)
 
 
-def test_times_are_ratios_of_what_was_run_in_turns() -> None:
+def test_overheads_are_ratios_of_times_measured_in_turns() -> None:
     def computation(size: int) -> float:
         return float(np.linalg.svd(np.ones((size, size)))[1][0])
 
-    found = measure_overheads(
+    overheads = measure_overheads(
         {"base": lambda _: computation(60), "more": lambda _: computation(60) + computation(60)}, "base", 20, 5
     )
-    assert found["base"] == [1.0] * 5
-    assert 1.2 < np.median(found["more"]) < 4
+    assert overheads["base"] == [1.0] * 5
+    assert 1.2 < np.median(overheads["more"]) < 4
 
 
 def test_photos_of_a_person_are_halved_and_only_people_with_enough_are_classes(context: RunContext) -> None:
-    told = five_layers.classes(context.photos, "celeba", 3)
-    taught, asked = told.sides(0)
-    assert np.bincount(told.people[taught]).tolist() == [2] * 14
-    assert np.bincount(told.people[asked]).tolist() == [1] * 14
-    assert tuple(five_layers.five_layers(0)(told.pictures[:2]).shape) == (2, five_layers.WIDTH)
+    classes = five_layers.classes(context.photos, "celeba", 3)
+    taught, tested = classes.sides(0)
+    assert np.bincount(classes.people[taught]).tolist() == [2] * 14
+    assert np.bincount(classes.people[tested]).tolist() == [1] * 14
+    assert tuple(five_layers.five_layers(0)(classes.pictures[:2]).shape) == (2, five_layers.WIDTH)
     with pytest.raises(ValueError, match="need at least one array"):
         five_layers.classes(context.photos, "celeba", 4)
 
 
-def test_who_is_in_both_sets_teaches_nothing(context: RunContext) -> None:
-    told = people_sides(context.photos, 10)
-    assert told.alike == 1
-    assert told.taught.min() == PEOPLE["celeba"][1]
-    assert len(told.queries) == 80
+def test_people_who_are_in_both_sets_are_left_out_of_training(context: RunContext) -> None:
+    sides = people_sides(context.photos, 10)
+    assert sides.alike == 1
+    assert sides.taught.min() == PEOPLE["celeba"][1]
+    assert len(sides.queries) == 80
 
 
-def test_a_choice_on_faces_leaves_out_whom_it_judges_by(context: RunContext) -> None:
+def test_the_choice_of_a_rate_on_faces_measures_errors_between_0_and_1(context: RunContext) -> None:
     errors = context.store.do(frozen_network.choice(context, "stiefel", 8, 20, 10)).record["errors"]
     assert all(0 <= error <= 1 for error in errors.values())
 

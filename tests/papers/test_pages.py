@@ -18,8 +18,8 @@ NEVER_OF_A_START = ("better", "reproduced", "worse", "mixed", "same sign", "othe
 
 
 def chapter(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return content
 
 
 def rows() -> list[tuple[str, dict[str, Any]]]:
@@ -53,13 +53,13 @@ def test_every_chapter_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
-def test_a_committed_page_is_what_the_rule_says_of_its_json(name: str) -> None:
+def test_a_committed_page_equals_the_page_written_from_its_json(name: str) -> None:
     kept = chapter(name)
     assert pages.judge_again(kept) == kept
     assert pages.page(kept) == (RESULTS / f"{name}.md").read_text()
 
 
-def test_nothing_is_said_of_a_start_that_is_said_of_a_fit() -> None:
+def test_a_row_without_learning_has_no_verdict_of_a_fit() -> None:
     untaught = [(name, row) for name, row in rows() if 0 in steps_in(row["works"])]
     assert len(untaught) > 60
     assert not [name for name, row in untaught if row["verdict"] != "nothing learned"]
@@ -67,7 +67,7 @@ def test_nothing_is_said_of_a_start_that_is_said_of_a_fit() -> None:
     assert not [name for name, row in rows() if 0 in row["fit_steps"] and row["verdict"] in NEVER_OF_A_START]
 
 
-def test_no_better_has_an_interval_that_covers_0_or_the_paper() -> None:
+def test_no_row_is_better_if_its_interval_contains_0_or_the_papers_figure() -> None:
     for name, row in rows():
         better = row["verdict"] == "better"
         columns = row["judged_by"].get("compared") or [c for c in row["paper"] if c in row["figures"]]
@@ -139,11 +139,11 @@ def test_rivals_that_were_not_tuned_say_so_in_table_caption_and_picture() -> Non
 def test_nulls_are_named_wherever_a_note_has_an_interval_that_covers_0() -> None:
     for name in CHAPTERS:
         for note in (note for table in chapter(name)["tables"] for note in table["notes"]):
-            for found in re.finditer(
+            for match in re.finditer(
                 r"[+-][\d.]+ \[(-[\d.]+), \+([\d.]+)\], p [\d.e-]+( \(corrected t\))?(.{0,21})", note
             ):
-                if float(found[1]) < 0 < float(found[2]) and "YouTube" not in note:
-                    assert found[4] == ", no difference shown", note
+                if float(match[1]) < 0 < float(match[2]) and "YouTube" not in note:
+                    assert match[4] == ", no difference shown", note
 
 
 def reader_page() -> tuple[str, str]:
@@ -154,31 +154,33 @@ def reader_page() -> tuple[str, str]:
     return figures, before + after
 
 
-def test_the_readers_figures_are_those_of_the_chapters() -> None:
+def test_the_figures_of_the_summary_equal_those_of_the_chapters() -> None:
     figures, _ = reader_page()
     assert figures == "\n" + summary.figures({name: chapter(name) for name in CHAPTERS})
 
 
-def test_no_learned_figure_on_the_readers_page_stands_without_an_unlearned_one() -> None:
+def test_every_learned_figure_of_the_summary_has_an_unlearned_baseline_beside_it() -> None:
     figures, prose = reader_page()
-    lines = [line.split(" | ") for line in figures.splitlines() if line.startswith("| ") and "learned less" not in line]
-    assert len(lines) > 40
-    for name, learned, unlearned, apart in lines:
+    rows = [
+        cells.split(" | ") for cells in figures.splitlines() if cells.startswith("| ") and "learned less" not in cells
+    ]
+    assert len(rows) > 40
+    for name, learned, unlearned, difference in rows:
         assert re.match(r"\d+\.\d", learned), name
         if unlearned != summary.NOT_MEASURED:
             assert re.match(r"\d+\.\d.*\(.+\)", unlearned), name
-            assert re.match(r"[+-]\d", apart), name
-    assert sum(unlearned == summary.NOT_MEASURED for _, _, unlearned, _ in lines) == 1
+            assert re.match(r"[+-]\d", difference), name
+    assert sum(unlearned == summary.NOT_MEASURED for _, _, unlearned, _ in rows) == 1
     bare = re.sub(r"`[^`]*`|p \d\.\d+(?: and \d\.\d+)?|    .*", "", prose)
     assert not re.findall(r"(?<![+\-\d.])\d+\.\d", bare), "a figure in the prose has no baseline beside it"
 
 
-def test_a_row_of_the_readers_page_without_a_baseline_says_so() -> None:
-    line = SummaryRow("x", FigureRef("beyond", "cnn", "PCA, 64", "closed set: mAP"), None, "")
-    assert summary.compare({"beyond": chapter("beyond")}, line) is None
+def test_a_summary_row_without_a_baseline_gives_the_reason() -> None:
+    row = SummaryRow("x", FigureRef("beyond", "cnn", "PCA, 64", "closed set: mAP"), None, "")
+    assert summary.compare({"beyond": chapter("beyond")}, row) is None
     with pytest.raises(KeyError):
         summary.read({"beyond": chapter("beyond")}, FigureRef("beyond", "cnn", "no such row"))
-    assert all(line.unlearned is None or line.baseline for section in SECTIONS for line in section.rows)
+    assert all(row.unlearned is None or row.baseline for section in SECTIONS for row in section.rows)
 
 
 def test_curves_are_kept_in_the_json_to_be_drawn_again() -> None:
@@ -192,7 +194,7 @@ def test_curves_are_kept_in_the_json_to_be_drawn_again() -> None:
             assert lines.panels[panel][name][n - 1] == pytest.approx(row["figures"][f"1@{n}"]["value"], abs=0.01)
 
 
-def test_the_readers_page_is_left_alone_where_a_row_is_missing(tmp_path: Path) -> None:
+def test_the_summary_is_not_rewritten_if_a_row_is_missing(tmp_path: Path) -> None:
     for name in CHAPTERS:
         (tmp_path / f"{name}.json").write_text(json.dumps(chapter(name)))
     assert summary.write_figures(tmp_path) is None

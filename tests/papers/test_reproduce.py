@@ -35,7 +35,7 @@ def counted(key: dict[str, Any], done: list[int]) -> Computation:
     return Computation("computation", key, 1.0, compute)
 
 
-def test_a_work_is_done_once_for_whoever_asks_with_the_same_key(tmp_path: Path) -> None:
+def test_computations_with_the_same_key_run_once(tmp_path: Path) -> None:
     done: list[int] = []
     first = ResultStore(tmp_path).do(counted({"a": 1}, done))
     again = ResultStore(tmp_path).do(counted({"a": 1}, done))
@@ -46,7 +46,7 @@ def test_a_work_is_done_once_for_whoever_asks_with_the_same_key(tmp_path: Path) 
     assert ResultStore(tmp_path).seconds(counted({"a": 1}, done)) is not None
 
 
-def test_of_a_work_that_fails_nothing_is_left(tmp_path: Path) -> None:
+def test_a_failed_computation_leaves_no_files(tmp_path: Path) -> None:
     def fails(folder: Path, progress: Progress) -> ComputationOutput:
         (folder / "half").write_text("half")
         raise KeyboardInterrupt
@@ -59,7 +59,7 @@ def test_of_a_work_that_fails_nothing_is_left(tmp_path: Path) -> None:
         ResultStore(tmp_path).get(computation)
 
 
-def test_what_one_work_decides_may_bring_another(tmp_path: Path) -> None:
+def test_a_result_may_add_further_computations(tmp_path: Path) -> None:
     store, done = ResultStore(tmp_path), list[int]()
     choice = counted({"choice": 1}, done)
 
@@ -74,7 +74,7 @@ def test_what_one_work_decides_may_bring_another(tmp_path: Path) -> None:
     assert len(done) == 2
 
 
-def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+def test_a_computation_claimed_by_another_process_is_not_repeated(tmp_path: Path) -> None:
     store, done = ResultStore(tmp_path), list[int]()
     computations = [counted({"features": "lbp", "protocol": p, "n": n}, done) for p in ("a", "b") for n in range(2)]
     with ThreadPoolExecutor() as pool:
@@ -111,7 +111,7 @@ with ResultStore(pathlib.Path({str(tmp_path)!r})).claim(counted({{"a": 1}}, []))
                 assert not again
 
 
-def test_what_a_work_needs_and_nobody_computes_is_named(tmp_path: Path) -> None:
+def test_a_missing_dependency_of_a_computation_is_named(tmp_path: Path) -> None:
     store, done = ResultStore(tmp_path), list[int]()
 
     def needs(folder: Path, progress: Progress) -> ComputationOutput:
@@ -132,11 +132,11 @@ def test_what_a_work_needs_and_nobody_computes_is_named(tmp_path: Path) -> None:
         (Figure(70.0, 68.0, 72.0), 60.0, "better"),
     ],
 )
-def test_a_verdict_heeds_the_interval(figure: Figure, paper: float, verdict: str) -> None:
+def test_a_verdict_depends_on_the_interval(figure: Figure, paper: float, verdict: str) -> None:
     assert get_verdict(Row("row", {"mAP": figure}, {"mAP": paper})) == verdict
 
 
-def test_what_the_paper_does_not_print_is_ours() -> None:
+def test_a_row_without_a_figure_in_the_paper_is_ours() -> None:
     assert get_verdict(Row("row", {"mAP": Figure(1.0)})) == "ours"
     assert (
         get_verdict(Row("row", {}, {"mAP": 3.0}, verdict="not possible here", cause="no data")) == "not possible here"
@@ -150,39 +150,39 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> RunContext:
 
 def test_figures_are_those_of_the_report(context: RunContext) -> None:
     computations = [context.retrieval(Method("wpca", 8), "lbp", f"queries-{i}") for i in range(2)]
-    found = [context.store.do(w) for w in computations]
+    results_of_draws = [context.store.do(w) for w in computations]
     sides = [protocols.read(f"queries-{i}", context.photos.lfw.protocol, context.photos.names("lfw")) for i in range(2)]
-    ranked = [rank_protocol(r.arrays["lfw"], side) for r, side in zip(found, sides, strict=True)]
+    ranked = [rank_protocol(r.arrays["lfw"], side) for r, side in zip(results_of_draws, sides, strict=True)]
     report = summarise(ranked, protocol="queries")
-    told = results.figures(found, ("mAP", "1@1", "1@10"))
-    assert told["mAP"].value == pytest.approx(100 * report.mean_average_precision.value)
-    assert told["mAP"].low == pytest.approx(100 * report.mean_average_precision.low)
-    assert told["1@10"].value == pytest.approx(100 * report.ncall["10"].value)
-    crowd = results.figure(found, "mAP", results.CROWD)
-    assert crowd.value <= told["mAP"].value
-    assert results.difference(found, found, "mAP").difference.value == 0
+    figures = results.figures(results_of_draws, ("mAP", "1@1", "1@10"))
+    assert figures["mAP"].value == pytest.approx(100 * report.mean_average_precision.value)
+    assert figures["mAP"].low == pytest.approx(100 * report.mean_average_precision.low)
+    assert figures["1@10"].value == pytest.approx(100 * report.ncall["10"].value)
+    crowd = results.figure(results_of_draws, "mAP", results.CROWD)
+    assert crowd.value <= figures["mAP"].value
+    assert results.difference(results_of_draws, results_of_draws, "mAP").difference.value == 0
 
 
-def test_never_seen_people_are_not_in_the_training_set(context: RunContext) -> None:
-    asked = context.protocol("disjoint-0")
-    made = context.identities("lbp", asked)
+def test_people_of_the_disjoint_queries_are_not_in_the_training_set(context: RunContext) -> None:
+    protocol = context.protocol("disjoint-0")
+    made = context.identities("lbp", protocol)
     assert len(made.rows) == synthetic_data.PEOPLE // 2 * synthetic_data.SHOTS
     inner, outer = context.protocol("inner-0"), context.protocol("queries-0")
     assert not np.isin(inner.queries, outer.queries).any()
     assert not np.isin(inner.gallery, outer.queries).any()
 
 
-def test_folds_are_judged_each_under_its_own_model(context: RunContext) -> None:
+def test_each_fold_is_measured_with_its_own_model(context: RunContext) -> None:
     computations = context.verification(Method("wpca", 4), "lbp")
     folds = [context.store.do(w) for w in computations]
     sides = [context.protocol(f"view2:{f}") for f in range(10)]
-    found = results.accuracy(folds, [s.pairs for s in sides], sides[0].people)
-    assert 50 < found.value <= 100
-    assert found.draws == 10
+    shares = results.accuracy(folds, [s.pairs for s in sides], sides[0].people)
+    assert 50 < shares.value <= 100
+    assert shares.draws == 10
     assert folds[0].record["parameters"] >= 4 * 9860
 
 
-def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(context: RunContext) -> None:
+def test_a_fit_on_neither_fold_gives_both_folds_their_thresholds(context: RunContext) -> None:
     computations = context.judges(Method("wpca", 4), "lbp")
     assert [w.key["fold"] for w in computations] == [[f, f + 1] for f in range(0, 10, 2)]
     judges, folds = (
@@ -192,14 +192,14 @@ def test_a_judge_saw_neither_fold_and_gives_both_their_thresholds(context: RunCo
     neither = np.intersect1d(sides[2].training, sides[3].training)
     assert judges[1].record["faces"] == len(neither) < len(sides[2].training)
     pairs = [s.pairs for s in sides]
-    found = results.verified(folds, pairs, sides[0].people, judges)
+    shares = results.verified(folds, pairs, sides[0].people, judges)
     first = sum(len(p.same) for p in pairs[:3])
     distances = judges[1].arrays["distances"][first : first + len(pairs[3].same)]
-    assert found.thresholds[2] == best_threshold(distances, pairs[3].same)
-    assert found.thresholds[2] != results.verified(folds, pairs, sides[0].people).thresholds[2]
+    assert shares.thresholds[2] == best_threshold(distances, pairs[3].same)
+    assert shares.thresholds[2] != results.verified(folds, pairs, sides[0].people).thresholds[2]
 
 
-def test_a_page_its_figures_and_its_pictures(tmp_path: Path, context: RunContext) -> None:
+def test_a_page_has_its_figures_and_plots(tmp_path: Path, context: RunContext) -> None:
     computation = context.retrieval(Method("l2"), "lbp", "queries-0")
     row = Row(
         "L2", results.figures([context.store.do(computation)], ["mAP"]), {"mAP": 13.24}, computations=[computation]
@@ -215,8 +215,8 @@ def test_a_page_its_figures_and_its_pictures(tmp_path: Path, context: RunContext
     assert re.search(r"\| L2 \| [\d.]+ \[[\d.]+, [\d.]+\] \(13.24\) \| (better|worse|reproduced) \|", text)
     assert "![a rising line](curve.svg)" in text
     assert "quick look" not in text
-    told = json.loads((tmp_path / "out" / "clml.json").read_text())
-    [first, _] = told["tables"][0]["rows"]
+    content = json.loads((tmp_path / "out" / "clml.json").read_text())
+    [first, _] = content["tables"][0]["rows"]
     assert first["works"]["protocol"] == "queries-0"
     assert first["seconds"] > 0
     assert first["commits"]
@@ -224,15 +224,25 @@ def test_a_page_its_figures_and_its_pictures(tmp_path: Path, context: RunContext
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_a_quick_look_leaves_the_pages_of_the_full_run(
+def test_a_quick_run_keeps_the_pages_of_the_full_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
 ) -> None:
     data = synthetic_data.write(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    asked = ["reproduce", "clml", "--data", str(data), "--cache", str(tmp_path / "cache"), "--page", "--threads", "1"]
-    told = CliRunner().invoke(app, [*asked, *(["--quick"] if quick else [])], catch_exceptions=False)
+    arguments = [
+        "reproduce",
+        "clml",
+        "--data",
+        str(data),
+        "--cache",
+        str(tmp_path / "cache"),
+        "--page",
+        "--threads",
+        "1",
+    ]
+    result = CliRunner().invoke(app, [*arguments, *(["--quick"] if quick else [])], catch_exceptions=False)
     page = Path("docs/results") / ("quick" if quick else "") / "clml.md"
-    assert (str(page) in told.output, told.exit_code) == (True, 0)
+    assert (str(page) in result.output, result.exit_code) == (True, 0)
     assert list(tmp_path.rglob("*.md")) == [tmp_path / page]
     assert "**Not whole:**" in page.read_text()
     assert ("**A quick look:**" in page.read_text()) == quick

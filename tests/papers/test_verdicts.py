@@ -54,7 +54,7 @@ def test_a_fit_without_a_step_learned_nothing_whatever_its_figure() -> None:
 @pytest.mark.parametrize(
     "interval", [(0.0, 0.0, 0.0), (0.2, -0.1, 0.5), (0.5, 0.0, 1.0), (-0.4, -0.9, 0.0), (3.0, math.nan, math.nan)]
 )
-def test_a_difference_that_may_be_none_is_neither_better_nor_reproduced(
+def test_a_difference_whose_interval_contains_zero_is_neither_better_nor_reproduced(
     paper: float | None, interval: tuple[float, float, float]
 ) -> None:
     fields: list[dict[str, Any]] = [{}, {"altered": "another start"}, {"claim": "above"}, {"verdict": "ours"}]
@@ -76,22 +76,22 @@ def test_a_difference_that_may_be_none_is_neither_better_nor_reproduced(
         (difference(2.0, 1.0, 3.0, 2.5, altered="another start"), "altered"),
     ],
 )
-def test_a_difference_that_is_shown(row: Row, verdict: str) -> None:
+def test_a_difference_whose_interval_excludes_zero_has_a_verdict(row: Row, verdict: str) -> None:
     assert get_verdict(row) == verdict
 
 
 def test_several_differences_are_judged_together() -> None:
     both = {"a": Figure(2.0, 1.0, 3.0), "b": Figure(2.0, -1.0, 5.0)}
-    found = judge(Row("row", both, differences=("a", "b"), claim="above"))
-    assert (found.verdict, found.reason) == ("no difference shown", "in b")
-    apart = {"a": Figure(2.0, 1.0, 3.0), "b": Figure(-2.0, -3.0, -1.0)}
-    assert get_verdict(Row("row", apart, differences=("a", "b"), claim="above")) == "mixed"
+    judged = judge(Row("row", both, differences=("a", "b"), claim="above"))
+    assert (judged.verdict, judged.reason) == ("no difference shown", "in b")
+    figures = {"a": Figure(2.0, 1.0, 3.0), "b": Figure(-2.0, -3.0, -1.0)}
+    assert get_verdict(Row("row", figures, differences=("a", "b"), claim="above")) == "mixed"
 
 
 def test_an_altered_method_reproduces_nothing() -> None:
     for value, beside in ((50.0, "level with"), (60.0, "above"), (40.0, "below")):
-        found = judge(absolute(value, value - 2, value + 2, 50.0, altered="unit length"))
-        assert (found.verdict, found.reason) == ("altered", f"unit length; {beside} the printed figure")
+        judged = judge(absolute(value, value - 2, value + 2, 50.0, altered="unit length"))
+        assert (judged.verdict, judged.reason) == ("altered", f"unit length; {beside} the printed figure")
     less = absolute(60.0, 58.0, 62.0, 50.0, altered="unit length", lower_is_better=("mAP",))
     assert judge(less).reason.endswith("above the printed figure")
     assert judge(Row("row", {"mAP": Figure(1.0)}, altered="unit length")).reason == "unit length"
@@ -106,7 +106,7 @@ def test_columns_that_disagree_are_named() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["ours", "not possible here"])
-def test_a_table_can_say_only_that_nothing_is_compared(verdict: Declared) -> None:
+def test_a_table_may_declare_only_verdicts_without_a_comparison(verdict: Declared) -> None:
     assert get_verdict(absolute(90.0, 89.0, 91.0, 50.0, verdict=verdict)) == verdict
 
 
@@ -141,8 +141,8 @@ def content(row: Row) -> dict[str, Any]:
         "rows": [kept],
         "plots": [plot],
     }
-    told = {"title": "C", "command": "c", "date": "d", "machine": "m", "commit": "0", "quick": False, "missing": 0}
-    return {**told, "tables": [table]}
+    page = {"title": "C", "command": "c", "date": "d", "machine": "m", "commit": "0", "quick": False, "missing": 0}
+    return {**page, "tables": [table]}
 
 
 def test_a_page_is_written_from_its_json_alone(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_a_page_is_written_from_its_json_alone(tmp_path: Path) -> None:
     kept["tables"][0]["rows"][0] |= {"verdict": "better", "reason": ""}
     path = tmp_path / "clml.json"
     path.write_text(json.dumps(kept))
-    asked = ["reproduce", "clml", "--from-json", "--out", str(tmp_path)]
-    told = CliRunner().invoke(app, asked, catch_exceptions=False)
-    assert (told.exit_code, "clml.md" in told.output) == (0, True)
+    arguments = ["reproduce", "clml", "--from-json", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert (result.exit_code, "clml.md" in result.output) == (0, True)
     text = (tmp_path / "clml.md").read_text()
     wanted = "no difference shown: altered: another start; p 0.4"
     assert f"| row | 0.2 [-0.1, 0.5] (3) | {wanted} |" in text
@@ -164,7 +164,7 @@ def test_a_page_is_written_from_its_json_alone(tmp_path: Path) -> None:
     assert missing.exit_code == 2
 
 
-def test_without_data_something_must_be_there_already() -> None:
+def test_without_data_and_without_results_the_command_fails() -> None:
     assert CliRunner().invoke(app, ["reproduce", "clml"]).exit_code == 2
 
 
