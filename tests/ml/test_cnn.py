@@ -154,7 +154,7 @@ def test_a_manifest_that_is_not_of_these_weights_says_why(wrong: dict[str, Any],
 def test_asking_for_a_gpu_where_there_is_none_says_what_to_do(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(Unavailable, match="device auto or cpu"):
+    with pytest.raises(Unavailable, match="set device to auto or cpu"):
         Cnn(manifest=str(tiny_cnn(tmp_path)), device="cuda")
 
 

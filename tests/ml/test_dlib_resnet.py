@@ -133,7 +133,7 @@ def test_a_package_without_the_file_is_unavailable(monkeypatch: pytest.MonkeyPat
 def test_truncated_weights_are_corrupt(kept: int, weights: Path, tmp_path: Path) -> None:
     short = tmp_path / weights.name
     short.write_bytes(weights.read_bytes()[:kept])
-    with pytest.raises(Corrupt, match=r"truncated or another file; run: pip install .* --force-reinstall"):
+    with pytest.raises(Corrupt, match=r"truncated or a different file; run: pip install .* --force-reinstall"):
         DlibResnet(weights=str(short)).load()
 
 

@@ -116,7 +116,7 @@ def test_more_sparsity_leaves_fewer_bases_and_no_weight_below_zero(option: str, 
 
 @pytest.mark.parametrize(("option", "k"), [("sparsity", 1), ("local_sparsity", 3)])
 def test_too_much_sparsity_is_refused(option: str, k: int) -> None:
-    with pytest.raises(WrongShape, match=f"{option} must be so small that a base is left, not 50"):
+    with pytest.raises(WrongShape, match=f"{option} must be so small that at least one base is used, not 50"):
         Scml(**SMALL, k=k, **{option: 50.0}).fit(DATA)
 
 
