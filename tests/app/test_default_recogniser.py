@@ -68,7 +68,7 @@ def test_a_damaged_file_is_told_like_a_missing_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(dlib_resnet, "find_weights", lambda: broken)
     notice = choose("auto").notice
     assert notice is not None
-    assert "truncated or another file" in notice
+    assert "truncated or a different file" in notice
 
 
 def test_lbp_that_was_chosen_is_no_fault() -> None:

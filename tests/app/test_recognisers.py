@@ -187,7 +187,7 @@ def test_sface_is_installed_from_a_file_only_if_its_hash_matches(
     model = learned_onnx(tmp_path / "sface.onnx")
     refused = likeness(home, "recognisers", "pull", "sface", "--file", model)
     assert refused.exit_code == 1
-    assert "truncated or another file" in refused.output.replace("\n", " ")
+    assert "truncated or a different file" in refused.output.replace("\n", " ")
     assert not listed(home)["sface"].spec
     assert "recognisers pull sface" in listed(home)["sface"].install
     monkeypatch.setattr(commands, "SFACE_SHA256", hashlib.sha256(model.read_bytes()).hexdigest())

@@ -38,7 +38,7 @@ def read_pinned(pinned: PinnedFile, file: Path | None, quiet: bool) -> bytes | N
     if digest != pinned.sha256:
         console.print(
             f"[red]refused[/red]: {file or pinned.url} ({len(data):,} bytes) has SHA-256 {digest}, not "
-            f"{pinned.sha256}: it is truncated or another file",
+            f"{pinned.sha256}: it is truncated or a different file",
             soft_wrap=True,
         )
         raise typer.Exit(0 if quiet else 1)
