@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from app.config import DETECTOR_FOLDER, MODEL_FOLDER, Settings
-from app.db.session import open_database
+from app.db.session import close_database, open_database
 from app.queue.notifier import Notifier
 from app.storage.blob_store import Blobs
 from app.storage.home_upgrade import upgrade_home
@@ -72,4 +72,4 @@ def open_resources(settings: Settings) -> Iterator[Resources]:
         )
     finally:
         notifier.close()
-        database.dispose()
+        close_database(database)

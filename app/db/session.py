@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.errors import Busy
 
@@ -23,6 +24,17 @@ def open_database(url: str) -> Engine:
     event.listen(database, "connect", _prepare_sqlite)
     event.listen(database, "begin", _begin_sqlite)
     return database
+
+
+def close_database(database: Engine) -> None:
+    """Close every connection; one that a thread still uses is closed when the thread returns it."""
+    event.listen(database, "checkin", _close_returned)
+    database.dispose()
+
+
+def _close_returned(connection: Any, record: ConnectionPoolEntry) -> None:
+    if connection is not None:  # None: it was invalidated before it was returned
+        record.invalidate()
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:

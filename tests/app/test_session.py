@@ -1,0 +1,29 @@
+"""Databases are closed with every connection, also those that a thread still uses."""
+
+from sqlalchemy import text
+
+from app.config import Settings
+from app.db.session import close_database, open_database
+
+
+def test_a_connection_in_use_is_closed_when_it_is_returned_to_a_closed_database(settings: Settings) -> None:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    database = open_database(settings.database)
+    closed = []
+    with database.connect() as early:
+        driver = early.connection.driver_connection
+        close_database(database)
+        with database.connect() as late:
+            closed.append(late.connection.driver_connection)
+        with database.connect() as again:
+            assert again.scalar(text("select 1")) == 1, "a thread that is late can still finish its work"
+    closed.append(driver)
+    assert [is_closed(connection) for connection in closed] == [True, True]
+
+
+def is_closed(connection: object) -> bool:
+    try:
+        connection.execute("select 1")  # type: ignore[attr-defined]
+    except Exception as error:
+        return "closed" in str(error)
+    return False
