@@ -4,8 +4,11 @@ Models were in `generations/`, and the files of detectors in `models/`. Now mode
 detectors in `detectors/`.
 """
 
+import fcntl
 import logging
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.config import DETECTOR_FOLDER, MODEL_FOLDER
@@ -21,9 +24,26 @@ def upgrade_home(home: Path) -> None:
     Each step is one rename. If the process dies between two steps, the next start does the rest. Several processes may
     run this at once. Raises OSError if a folder cannot be renamed, for example if `generations/` is a mount.
     """
+    if (home / EARLIER_MODEL_FOLDER).is_dir():
+        with _lock_folder(home):
+            _rename_folders(home)
+
+
+@contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Let one process or thread at a time into the block; the lock ends with a process that is killed."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _rename_folders(home: Path) -> None:
     earlier = home / EARLIER_MODEL_FOLDER
     if not earlier.is_dir():
-        return
+        return  # another process renamed it while this one waited
     models, detectors = home / MODEL_FOLDER, home / DETECTOR_FOLDER
     models.mkdir(exist_ok=True)
     detectors.mkdir(exist_ok=True)
@@ -32,7 +52,7 @@ def upgrade_home(home: Path) -> None:
     try:
         models.rmdir()
         earlier.rename(models)
-    except OSError:  # models are there already, or another process does the same
+    except OSError:  # models are there already
         models.mkdir(exist_ok=True)
         _move_content(earlier, models)
     sync_paths(home, [str(home), str(models), str(detectors)])
@@ -40,11 +60,10 @@ def upgrade_home(home: Path) -> None:
 
 
 def _move_content(earlier: Path, models: Path) -> None:
-    with suppress(FileNotFoundError):  # another process moved everything
-        for path in list(earlier.iterdir()):
-            _move(path, models)
-        with suppress(OSError):  # what could not be moved is still in it
-            earlier.rmdir()
+    for path in list(earlier.iterdir()):
+        _move(path, models)
+    with suppress(OSError):  # what could not be moved is still in it
+        earlier.rmdir()
 
 
 def _move(path: Path, folder: Path) -> None:
@@ -52,5 +71,4 @@ def _move(path: Path, folder: Path) -> None:
     if (folder / path.name).exists():
         log.warning("home.kept path=%s reason=%s", path, "it exists in the new folder too")
         return
-    with suppress(FileNotFoundError):  # another process moved it
-        path.rename(folder / path.name)
+    path.rename(folder / path.name)

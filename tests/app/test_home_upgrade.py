@@ -1,6 +1,7 @@
 """The home of an earlier version is brought to the folder names of this one, and nothing in it is lost."""
 
 import errno
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -97,10 +98,12 @@ def test_an_interrupted_upgrade_is_finished_by_the_next_start(
     assert not (home / "generations").exists()
 
 
-def test_several_processes_upgrade_one_home(home: Path) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(upgrade_home, [home] * 8))
-    assert list_paths(home) == UPGRADED
+def test_several_processes_upgrade_one_home(home: Path, tmp_path: Path) -> None:
+    for number in range(30):
+        copy = shutil.copytree(home, tmp_path / f"copy-{number}")
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(upgrade_home, [copy] * 8))
+        assert list_paths(copy) == UPGRADED
 
 
 def test_a_model_in_both_folders_is_kept_in_both(home: Path) -> None:
