@@ -4,17 +4,17 @@ Models were in `generations/`, and the files of detectors in `models/`. Now mode
 detectors in `detectors/`.
 """
 
-import fcntl
 import logging
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+
+from filelock import FileLock
 
 from app.config import DETECTOR_FOLDER, MODEL_FOLDER
 from app.storage.atomic_write import sync_paths
 
 EARLIER_MODEL_FOLDER = "generations"
+LOCK_FILE = "upgrade.lock"
 log = logging.getLogger("likeness.storage")
 
 
@@ -25,19 +25,8 @@ def upgrade_home(home: Path) -> None:
     run this at once. Raises OSError if a folder cannot be renamed, for example if `generations/` is a mount.
     """
     if (home / EARLIER_MODEL_FOLDER).is_dir():
-        with _lock_folder(home):
+        with FileLock(home / LOCK_FILE):
             _rename_folders(home)
-
-
-@contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
-    """Let one process or thread at a time into the block; the lock ends with a process that is killed."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
 
 
 def _rename_folders(home: Path) -> None:

@@ -40,7 +40,7 @@ def key(gallery: Gallery, *collections: str) -> dict[str, str]:
 
 
 def ready(api: httpx.Client, wanted: int = 200) -> dict[str, object]:
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 30
     while True:
         answer = api.get("/readyz", headers={"x-api-key": ""})
         if answer.status_code == wanted:

@@ -31,14 +31,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def page(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
-        opened = Page(browser, service)
-        opened.enter()
-        yield opened
-
-
 def begin(service: Service, message: Message) -> str:
     """A job that is under way, and that no worker takes."""
     with writing(service.resources.database) as session:

@@ -7,7 +7,7 @@ import pytest
 from selenium.webdriver.remote.webelement import WebElement
 
 from app.config import Settings
-from tests.flows.console import Page, open_browser
+from tests.flows.console import Page
 from tests.service import Service, running
 
 COLLECTION = "staff"
@@ -19,14 +19,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running(settings) as started:
         started.client.put(f"/v1/collections/{COLLECTION}").raise_for_status()
         yield started
-
-
-@pytest.fixture(scope="module")
-def page(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
-        opened = Page(browser, service)
-        opened.enter()
-        yield opened
 
 
 @pytest.fixture(scope="module")

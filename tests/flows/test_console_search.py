@@ -15,7 +15,7 @@ from ml import images
 from ml.synthetic_faces import draw, person
 from tests import gallery
 from tests.app.test_chosen_faces import PEOPLE, group_photo
-from tests.flows.console import Page, open_browser, photo
+from tests.flows.console import Page, photo
 from tests.service import Service, running
 
 BASE = "/v1/collections/staff"
@@ -29,14 +29,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         Settings(home=home, poll_seconds=0.05, workers=1, wpca_after_faces=0, default_recogniser="lbp")
     ) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def page(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
-        opened = Page(browser, service)
-        opened.enter()
-        yield opened
 
 
 @pytest.fixture(autouse=True)
