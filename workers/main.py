@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sqlalchemy.exc import OperationalError
 
 from app.config import Settings
-from app.db.session import writing
+from app.db.session import reading, writing
 from app.db.tables import Job
 from app.errors import Busy, describe_problem
 from app.queue import jobs
@@ -55,6 +55,9 @@ class Worker:
     def step(self) -> bool:
         """Run one job; False where none is due."""
         lease = self.resources.settings.lease_seconds
+        with reading(self.resources.database) as session:
+            if not jobs.is_any_due(session, self.queue):
+                return False
         with writing(self.resources.database) as session:
             job = jobs.claim(session, queue=self.queue, worker=self.name, lease=lease)
         if job is None:

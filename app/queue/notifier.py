@@ -55,5 +55,5 @@ class Notifier:
                         message = channel.get_message(timeout=0.5)
                         if message is not None:
                             self._rung[message["data"].decode()].set()
-            except redis.RedisError:
+            except (redis.RedisError, OSError, ValueError):  # the last two: its socket was closed meanwhile
                 self._closed.wait(1)

@@ -16,7 +16,7 @@ from app.serving.loaded_index import LoadedIndex
 from app.storage.blob_store import Blobs
 from app.storage.embedding_codec import decode_embeddings
 from ml.errors import WrongShape
-from ml.identification.templates import PersonTemplate
+from ml.identification.templates import BYTES_PER_DIM, PersonTemplate
 from ml.types import CropKind, Ids, Rows
 
 MAX_ROWS_PER_QUERY = 10_000
@@ -135,7 +135,7 @@ def read_templates(
         if own:
             templates[subject] = PersonTemplate.from_rows(np.stack(own))
     if may_cache:
-        if len(cached) * 8 * index.dim > MAX_CACHED_TEMPLATE_BYTES:
+        if len(cached) * BYTES_PER_DIM * index.dim > MAX_CACHED_TEMPLATE_BYTES:
             cached = index.person_templates = {}
         cached.update(templates)
     return templates

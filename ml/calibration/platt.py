@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from ml.calibration.impostor_distances import Distances, DistanceThreshold, ImpostorDistances, require_finite
 from ml.errors import Corrupt, TooFewPairs
@@ -46,7 +46,7 @@ class Calibration:
 
     def probability(self, distance: Distances) -> Distances:
         """Return P(same person | distance) at a prior of one half: (n,) in 0..1 from (n,) distances."""
-        probabilities: Distances = expit(self.intercept - self.slope * np.asarray(distance, np.float64))
+        probabilities: Distances = scipy.special.expit(self.intercept - self.slope * np.asarray(distance, np.float64))
         return probabilities
 
     def similarity(self, distance: Distances) -> Distances:
@@ -89,8 +89,6 @@ class Calibration:
 
 def _fit_logistic(same: Distances, other: Distances) -> tuple[float, float]:
     """(slope, intercept) that minimise the balanced cross-entropy against Platt's targets."""
-    from scipy.optimize import minimize  # takes a third of a second to import, and only workers fit
-
     scores, sizes = np.concatenate([same, other]), np.array([len(same), len(other)])
     is_same = np.arange(len(scores)) < len(same)
     targets = np.where(is_same, 1 - 1 / (sizes[0] + 2), 1 / (sizes[1] + 2))
@@ -98,9 +96,11 @@ def _fit_logistic(same: Distances, other: Distances) -> tuple[float, float]:
 
     def loss(params: Distances) -> tuple[float, Distances]:
         logits = params[1] - params[0] * scores
-        error = weights * (expit(logits) - targets)
+        error = weights * (scipy.special.expit(logits) - targets)
         entropy = weights @ (np.logaddexp(0, logits) - targets * logits)
         return float(entropy), np.array([-error @ scores, error.sum()])
 
-    best = minimize(loss, [1.0, 0.0], jac=True, method="L-BFGS-B", bounds=[(MIN_SLOPE, None), (None, None)]).x
+    best = scipy.optimize.minimize(
+        loss, [1.0, 0.0], jac=True, method="L-BFGS-B", bounds=[(MIN_SLOPE, None), (None, None)]
+    ).x
     return float(best[0]), float(best[1])

@@ -11,8 +11,8 @@ that counts twice, which is the part of the pairs (Fafchamps and Gubert 2007; Ar
 """
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import betaincinv, ndtri, stdtrit
 
 from ml.errors import WrongShape
 from ml.types import Ids
@@ -35,8 +35,8 @@ def clopper_pearson(errors: float, n: float) -> tuple[float, float]:
     Both may be fractions, as effective numbers are.
     """
     tail = (1 - CONFIDENCE) / 2
-    low = betaincinv(errors, n - errors + 1, tail) if errors > 0 else 0.0
-    high = betaincinv(errors + 1, n - errors, 1 - tail) if errors < n else 1.0
+    low = scipy.special.betaincinv(errors, n - errors + 1, tail) if errors > 0 else 0.0
+    high = scipy.special.betaincinv(errors + 1, n - errors, 1 - tail) if errors < n else 1.0
     return float(low), float(high)
 
 
@@ -87,8 +87,8 @@ def order_statistic_interval(rank: int, n: int) -> tuple[float, float]:
     if not 0 <= rank <= n or not n:
         raise WrongShape("rank", f"0 to {n}, of at least one distance", rank)
     tail = (1 - CONFIDENCE) / 2
-    low = betaincinv(rank, n - rank + 1, tail) if rank else 0.0
-    return float(low), float(betaincinv(max(rank, 1), n - max(rank, 1) + 1, 1 - tail))
+    low = scipy.special.betaincinv(rank, n - rank + 1, tail) if rank else 0.0
+    return float(low), float(scipy.special.betaincinv(max(rank, 1), n - max(rank, 1) + 1, 1 - tail))
 
 
 def leave_one_out_interval(false_positives: int, n: int) -> tuple[float, float]:
@@ -219,4 +219,4 @@ def _student_factor(squares: Floats, fourths: Floats, people: int) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom = np.clip(np.nan_to_num(2 * squares**2 / doubt, nan=people, posinf=1e9), 1, max(people, 1))
     tail = (1 + CONFIDENCE) / 2
-    return np.asarray((stdtrit(freedom, tail) / ndtri(tail)) ** 2, np.float64)
+    return np.asarray((scipy.special.stdtrit(freedom, tail) / scipy.special.ndtri(tail)) ** 2, np.float64)

@@ -27,8 +27,8 @@ class InnerProduct(Distance):
 
     def paired_distances(self, first: Rows, second: Rows) -> NDArray[np.float32]:
         """Compute the distance of each row to the row at the same position: (P, d) and (P, d) -> (P,)."""
-        x, y = self.transform_queries(first).astype(np.float64), second.astype(np.float64)
-        return np.asarray(-(x * y).sum(1), np.float32)
+        products = np.einsum("pd,pd->p", self.transform_queries(first), second, dtype=np.float64)
+        return np.asarray(-products, np.float32)
 
     def to_portable(self, rows: Rows) -> PortableEmbeddings:
         """Return (N, d) embeddings as they are, to be compared by "ip"."""

@@ -31,8 +31,8 @@ class SquaredEuclidean(Distance):
 
     def paired_distances(self, first: Rows, second: Rows) -> NDArray[np.float32]:
         """Compute the distance of each row to the row at the same position: (P, d) and (P, d) -> (P,)."""
-        x, y = first.astype(np.float64), second.astype(np.float64)
-        return np.asarray(((x - y) ** 2).sum(1), np.float32)
+        difference = np.subtract(first, second, dtype=np.float64)
+        return np.asarray(np.einsum("pd,pd->p", difference, difference), np.float32)
 
     def display_distance(self, distances: NDArray[Any]) -> NDArray[Any]:
         """Return Euclidean distances, not their squares (000, Table 6), of (n, ...) squared ones."""

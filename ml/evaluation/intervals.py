@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from ml.calibration.rate_intervals import CONFIDENCE, clopper_pearson
 
@@ -168,5 +168,5 @@ def over_draws(values: NDArray[np.float64]) -> Interval:
 
 def student_interval(mean: float, error: float, freedom: int) -> Interval:
     """Return Student's interval of a mean with this standard error and so many degrees of freedom."""
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    half = float(scipy.special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     return Interval(mean, mean - half, mean + half)

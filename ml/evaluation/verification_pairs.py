@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ml.errors import Corrupt
 from ml.types import Ids
@@ -30,8 +29,8 @@ class VerificationPairs:
         """The group of each photo that occurs, in rising order of photos. Photos joined by any pair share a group."""
         photos, at = np.unique(self.index, return_inverse=True)
         first, second = at.reshape(-1, 2).T
-        joined = coo_array((np.ones(len(first)), (first, second)), shape=(len(photos), len(photos)))
-        return connected_components(joined, directed=False)[1].astype(np.int64)  # type: ignore[no-any-return]
+        joined = scipy.sparse.coo_array((np.ones(len(first)), (first, second)), shape=(len(photos), len(photos)))
+        return scipy.sparse.csgraph.connected_components(joined, directed=False)[1].astype(np.int64)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)

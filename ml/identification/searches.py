@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
-from ml.identification.person_distance import DecisionRule, shortlist
-from ml.identification.templates import PersonTemplate, template_distances
+from ml.identification.person_distance import DecisionRule, Shortlist, shortlist
+from ml.identification.templates import BYTES_PER_DIM, PersonTemplate, template_distances
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
 
@@ -152,34 +152,29 @@ def _search_batch(
     owners = np.where(known, people.owners[at], -1)
     others = np.where(owners == own[:, None], -1, owners)
     without_self = np.where(neighbours.ids == people.ids[faces][:, None], -1, owners)
-    stranger = _best_named(people, templates, rows, others, neighbours, rule, None)
-    mate = _best_named(people, templates, rows, without_self, neighbours, rule, own)
-    return stranger, mate
+    without_person = shortlist(others, neighbours.distances)
+    without_probe = shortlist(without_self, neighbours.distances)
+    template = templates.distances(rows, np.concatenate([without_person.people, without_probe.people], axis=1), own)
+    width = without_person.people.shape[1]
+    stranger, nearest = _find_nearest_person(people, without_person, template[:, :width], rule)
+    stranger = np.where(people.is_named[nearest], stranger, np.inf)
+    mate, nearest = _find_nearest_person(people, without_probe, template[:, width:], rule)
+    return stranger, np.where(nearest == own, mate, np.inf)
 
 
-def _best_named(
-    people: GalleryPeople,
-    templates: "_Templates",
-    rows: Rows,
-    owners: Ids,
-    neighbours: Neighbours,
-    rule: DecisionRule,
-    own: Ids | None,
-) -> Floats:
-    """Return the (Q,) person distance of the nearest person. Nameless faces are skipped.
+def _find_nearest_person(
+    people: GalleryPeople, near: Shortlist, template: Floats, rule: DecisionRule
+) -> tuple[Floats, Ids]:
+    """Return the (Q,) person distances of the nearest people, +inf if there is nobody, and who they are.
 
-    The distance is +inf if the nearest person is a distractor or, if `own` is given, not the probe's own person.
+    A distractor counts as a person here, and a nameless face does not. template: (Q, P) distances to templates
     """
-    near = shortlist(owners, neighbours.distances)
     empty = near.people < 0
-    template = np.where(empty, np.inf, templates.distances(rows, near.people, own))
     base = rule.base_distances(near.nearest, template)
     is_rival = people.is_rival[near.people] & ~empty
     scored = np.where(is_rival, rule.person_distances(base, is_rival), np.inf)
-    query, first = np.arange(len(rows)), scored.argmin(1)
-    nearest = near.people[query, first]
-    counts = people.is_named[nearest] if own is None else nearest == own
-    return np.where(counts, scored[query, first], np.inf)
+    query, first = np.arange(len(scored)), scored.argmin(1)
+    return scored[query, first], near.people[query, first]
 
 
 class _Templates:
@@ -189,20 +184,25 @@ class _Templates:
         self._index, self._people = index, people
         self._known: dict[int, PersonTemplate] = {}
 
-    def distances(self, rows: Rows, shortlists: Ids, own: Ids | None) -> Floats:
-        """Return (Q, P) distances from (Q, d) rows to the people on their shortlists; `own` people without the row."""
+    def distances(self, rows: Rows, shortlists: Ids, own: Ids) -> Floats:
+        """Return (Q, P) distances of (Q, d) rows to the people on their shortlists, +inf for empty entries.
+
+        A person may be listed twice. own: (Q,) the person of each row, whose template is taken without the row
+        """
         self._read(np.unique(shortlists[shortlists >= 0]))
-        result = np.full(shortlists.shape, np.inf)
         query, rank = np.nonzero(shortlists >= 0)
-        templates = []
-        for q, number in zip(query.tolist(), shortlists[query, rank].tolist(), strict=True):
-            template = self._known[number]
-            templates.append(template.without(rows[q]) if own is not None and number == own[q] else template)
-        result[query, rank] = template_distances(self._index.metric, rows[query], templates)
+        listed = np.stack([query, shortlists[query, rank]], axis=1)
+        cells, cell_of = np.unique(listed, axis=0, return_inverse=True)
+        templates = [
+            self._known[number].without(rows[q]) if number == own[q] else self._known[number]
+            for q, number in cells.tolist()
+        ]
+        result = np.full(shortlists.shape, np.inf)
+        result[query, rank] = template_distances(self._index.metric, rows[cells[:, 0]], templates)[cell_of]
         return result
 
     def _read(self, owners: Ids) -> None:
-        if len(self._known) * 8 * self._index.dim > MAX_TEMPLATE_BYTES:
+        if len(self._known) * BYTES_PER_DIM * self._index.dim > MAX_TEMPLATE_BYTES:
             self._known = {}
         missing = [o for o in owners.tolist() if o not in self._known]
         faces = [self._people.faces_of(owner) for owner in missing]

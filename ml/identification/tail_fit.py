@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from ml.calibration.rate_intervals import CONFIDENCE
 
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 LOW_SHARE, HIGH_SHARE = 0.03, 0.2
 MIN_POINTS = 15
 RESAMPLES = 200
-STANDARD_ERRORS = float(ndtri((1 + CONFIDENCE) / 2))
+STANDARD_ERRORS = float(scipy.special.ndtri((1 + CONFIDENCE) / 2))
 """How far an interval reaches to either side."""
 EXTRAPOLATION_ERROR = 0.12
 """Additional standard error of the logarithm of a rate, for each factor of e below LOW_SHARE. Real tails are not quite

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -11,6 +12,8 @@ from ml.distances import Distance
 from ml.types import Rows
 
 Floats = NDArray[np.float64]
+BYTES_PER_DIM = 12
+"""The memory of a template: its sum in float64 and its mean in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +38,15 @@ class PersonTemplate:
         exact = row.astype(np.float64)
         return type(self)(self.count - 1, self.total - exact, self.squares - float(exact @ exact))
 
-    @property
-    def mean(self) -> Floats:
+    @cached_property
+    def mean(self) -> Rows:
         """(d,)"""
-        return self.total / self.count
+        return (self.total / self.count).astype(np.float32)
 
     @property
     def spread(self) -> float:
         """The mean squared distance of the faces from their mean."""
-        mean = self.mean
+        mean = self.total / self.count
         return max(0.0, self.squares / self.count - float(mean @ mean))
 
 
@@ -55,7 +58,7 @@ def template_distances(metric: Distance, queries: Rows, templates: Sequence[Pers
     """
     if not len(templates):
         return np.empty(0)
-    means = np.stack([template.mean for template in templates]).astype(np.float32)
+    means = np.stack([template.mean for template in templates])
     distances = metric.paired_distances(queries, means).astype(np.float64)
     if not metric.spread_weight:
         return distances

@@ -1,9 +1,8 @@
 """Derive pairs from labelled pairs by transitivity: if a and b are the same and b and c are, so are a and c."""
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ml.types import Ids
 
@@ -24,8 +23,10 @@ def derive_implied_pairs(
     """
     faces, at = np.unique(pairs, return_inverse=True)
     at = at.reshape(-1, 2)
-    joined = coo_array((np.ones(int(same.sum())), (at[same, 0], at[same, 1])), shape=(len(faces), len(faces)))
-    count, group = connected_components(joined, directed=False)
+    joined = scipy.sparse.coo_array(
+        (np.ones(int(same.sum())), (at[same, 0], at[same, 1])), shape=(len(faces), len(faces))
+    )
+    count, group = scipy.sparse.csgraph.connected_components(joined, directed=False)
     ends = group[at]
     sound = ~np.isin(np.arange(count), ends[~same & (ends[:, 0] == ends[:, 1]), 0])
     members = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=count))[:-1])

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -237,8 +236,10 @@ def _number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) -
     names, number = np.unique(np.array([f.person for f in faces], np.str_), return_inverse=True)
     joins = [t.pairs[t.same] for t in tasks if t.task == "identity"]
     ends = number[np.concatenate([*joins, np.empty((0, 2), np.int64)])]
-    graph = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
-    of_name = connected_components(graph, directed=False)[1] if len(names) else np.empty(0, np.int64)
+    graph = scipy.sparse.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
+    of_name = (
+        scipy.sparse.csgraph.connected_components(graph, directed=False)[1] if len(names) else np.empty(0, np.int64)
+    )
     people = of_name[number].astype(np.int64)
     draws = np.array([_draw(str(name)) for name in names], np.float64)
     lowest = np.full(int(of_name.max(initial=-1)) + 1, 1.0)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import stdtr
 
 from ml.errors import WrongShape
 from ml.evaluation.intervals import Interval, paired_difference, student_interval
@@ -82,14 +82,12 @@ def permutation_p(totals: Values, *, permutations: int = PERMUTATIONS, seed: int
 
 def compare_folds(a: Values, b: Values) -> FoldComparison:
     """Compare two systems by one value per fold. a, b: (F,) with two folds or more. Raises WrongShape."""
-    from scipy.stats import wilcoxon  # imported here, because it takes most of a second to load
-
     differences, f = _subtract(a, b), len(a)
     if f < 2:
         raise WrongShape("folds to compare", "two or more", f)
     mean, spread = float(differences.mean()), float(differences.std(ddof=1))
     plain, wider = spread * (1 / f) ** 0.5, spread * (1 / f + 1 / (f - 1)) ** 0.5
-    ranked = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
+    ranked = float(scipy.stats.wilcoxon(differences).pvalue) if differences.any() else 1.0
     interval = student_interval(mean, wider, f - 1)
     return FoldComparison(interval, _t(mean, plain, f), ranked, _t(mean, wider, f), f)
 
@@ -97,7 +95,7 @@ def compare_folds(a: Values, b: Values) -> FoldComparison:
 def _t(mean: float, error: float, folds: int) -> float:
     if not error:
         return 1.0 if not mean else 0.0
-    return float(2 * stdtr(folds - 1, -abs(mean / error)))
+    return float(2 * scipy.special.stdtr(folds - 1, -abs(mean / error)))
 
 
 def _subtract(a: Values, b: Values) -> Values:
