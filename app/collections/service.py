@@ -7,15 +7,13 @@ from sqlalchemy.orm import Session
 
 from app.collections.schemas import CollectionIn, CollectionOut
 from app.db.lookups import get_collection
-from app.db.tables import Collection, Deployment, Face, Subject
+from app.db.tables import BUILT_IN_TASK, Collection, Deployment, Face, Subject
 from app.errors import Conflict
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
 from app.resources import Resources
 from app.storage.recognisers.builtin_models import ensure_model
 from app.storage.recognisers.catalogue import find_recogniser
-
-BUILT_IN_TASK = "identity"
 
 
 def put_collection(

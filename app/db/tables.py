@@ -9,6 +9,7 @@ from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, LargeBinary
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 DEFAULT_FPIR = 0.01
+BUILT_IN_TASK = "identity"
 POINTERS = ("champion", "challenger", "previous")
 """The columns of a deployment that name a model."""
 BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself

@@ -6,12 +6,12 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, insert, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from app.db.tables import Face, Label, Task, now
+from app.db.tables import Collection, Face, Label, Task, now
 from app.deps.caller import Caller
 from app.deps.paging import read_page
 from app.errors import Invalid
+from app.galleries import label_consensus
 from app.labels.schemas import AddedOut, LabelIn, LabelOut, Refused
-from app.learning import label_consensus
 
 ROWS_PER_STATEMENT = 10_000
 
@@ -30,9 +30,12 @@ def add_labels(
 
     Raises Forbidden if the key does not cover the collections of both faces, Invalid if no label is valid.
     """
-    faces = _lock_faces(session, {f for _, label in labels for f in (label.face_a, label.face_b)})
-    for collection in {face.collection for face in faces.values()}:
+    face_ids = sorted({f for _, label in labels for f in (label.face_a, label.face_b)})
+    collections = {face.collection for face in _read_faces(session, face_ids).values()}
+    for collection in collections:
         caller.check(collection)
+    change_collections(session, collections)
+    faces = _read_faces(session, face_ids)
     tasks = dict(session.execute(select(Task.name, Task.enabled)).all())
     refused, rows = list(wrong), []
     for index, label in labels:
@@ -48,15 +51,23 @@ def add_labels(
     return AddedOut(accepted=len(rows), refused=sorted(refused, key=lambda r: r.index))
 
 
-def _lock_faces(session: Session, face_ids: Iterable[str]) -> dict[str, LabelledFace]:
-    """Read the faces and lock them until the transaction ends, so that none is removed before its label is stored."""
-    ids, by_id = sorted(face_ids), {}
-    for start in range(0, len(ids), ROWS_PER_STATEMENT):
-        chunk = Face.face_id.in_(ids[start : start + ROWS_PER_STATEMENT])
-        chosen = select(Face.face_id, Face.pk, Face.collection_id).where(chunk)
-        for face_id, pk, collection in session.execute(chosen.with_for_update(read=True, key_share=True)):
+def _read_faces(session: Session, face_ids: Sequence[str]) -> dict[str, LabelledFace]:
+    by_id = {}
+    for start in range(0, len(face_ids), ROWS_PER_STATEMENT):
+        chunk = Face.face_id.in_(face_ids[start : start + ROWS_PER_STATEMENT])
+        for face_id, pk, collection in session.execute(select(Face.face_id, Face.pk, Face.collection_id).where(chunk)):
             by_id[face_id] = LabelledFace(pk, collection)
     return by_id
+
+
+def change_collections(session: Session, collections: Iterable[str]) -> None:
+    """Count a change of each collection, so that every process serves the new labels.
+
+    The collections are locked until the transaction ends, in the order of their ids: none of their faces is removed
+    before its label is stored.
+    """
+    for collection in sorted(collections):
+        session.execute(update(Collection).where(Collection.id == collection).values(change=Collection.change + 1))
 
 
 def _find_problem(label: LabelIn, faces: dict[str, LabelledFace], tasks: dict[str, bool]) -> tuple[str, str] | None:
@@ -141,5 +152,9 @@ def _make_answer(row: Label, names: dict[int, str]) -> LabelOut:
 
 def withdraw_labels(session: Session, caller: Caller, by: str) -> int:
     """Withdraw all labels of a labeller: they stay stored but no longer count. Returns their number."""
-    labels = update(Label).where(Label.by == by, Label.withdrawn_at.is_(None), *_iterate_collection_conditions(caller))
+    own = (Label.by == by, Label.withdrawn_at.is_(None), *_iterate_collection_conditions(caller))
+    ends = (select(face).where(*own) for face in (Label.face_a, Label.face_b))
+    chosen = select(Face.collection_id).where(or_(*(Face.pk.in_(faces) for faces in ends))).distinct()
+    change_collections(session, session.scalars(chosen).all())
+    labels = update(Label).where(*own)
     return len(session.scalars(labels.values(withdrawn_at=now()).returning(Label.pk)).all())

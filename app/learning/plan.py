@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db.field_types import CollectionName, Metadata, TaskName, Word
-from app.learning.label_consensus import ConsensusRule
+from app.galleries.label_consensus import ConsensusRule
 from ml import registry
 from ml.model import Recipe
 from ml.types import Spec

@@ -9,11 +9,10 @@ from sqlalchemy import Select, exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection, get_model
-from app.db.tables import POINTERS, Collection, Deployment, Embedding, Face, ModelRecord, Task, now
+from app.db.tables import BUILT_IN_TASK, POINTERS, Collection, Deployment, Embedding, Face, ModelRecord, Task, now
 from app.errors import Conflict, Invalid, NotFound, Stale
 from app.storage.model_cache import LBP_MODEL
 
-BUILT_IN_TASK = "identity"
 MAX_HISTORY_ENTRIES = 200
 MOVED_DEPLOYMENTS = "moved deployments"
 

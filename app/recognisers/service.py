@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
-from app.db.tables import Deployment, Face, ModelRecord
+from app.db.tables import BUILT_IN_TASK, Deployment, Face, ModelRecord
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict
@@ -20,7 +20,6 @@ from app.storage.recognisers.builtin_models import ensure_model
 from app.storage.recognisers.catalogue import Recogniser, find_recogniser, list_recognisers, name_recogniser
 from ml import registry
 
-BUILT_IN_TASK = "identity"
 MAX_CHECKED_FACES = 1000
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
+from app.db.tables import BUILT_IN_TASK
 from app.errors import Conflict
-from app.publishing.pointers import BUILT_IN_TASK, filter_enabled_tasks
+from app.publishing.pointers import filter_enabled_tasks
 from app.search import enrolled_faces
 from app.serving.deployments import ServedModel
 from app.serving.scores import Scores

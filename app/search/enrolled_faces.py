@@ -112,28 +112,30 @@ def get_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) ->
 
 
 def read_templates(
-    session: Session, index: LoadedIndex, subjects: Sequence[int], excluded: int | None
+    session: Session, served: ServedModel, people: Sequence[int], excluded: int | None
 ) -> dict[int, PersonTemplate]:
-    """Return subject pk -> template of the person's gallery faces in the index.
+    """Return person -> template of the person's gallery faces in the index, those joined by labels included.
 
+    people: numbers of people with a name, see `LabelConstraints`
     excluded: the pk of a face to leave out; these templates are not cached
     """
+    index, constraints = served.loaded_index, served.deployment.constraints
     cached = index.person_templates
-    missing = [s for s in subjects if s not in cached or excluded is not None]
-    templates = {s: cached[s] for s in subjects if s not in missing}
+    missing = [person for person in people if person not in cached or excluded is not None]
+    templates = {person: cached[person] for person in people if person not in missing}
     if not missing:
         return templates
-    may_cache = excluded is None and _is_at_the_change_of(session, index)
-    chosen = select(Face.subject_pk, Face.pk).where(Face.subject_pk.in_(missing), Face.role != "distractor")
+    may_cache = excluded is None and _is_at_the_change_of(session, served)
+    owners = {owner: person for person in missing for owner in constraints.members.get(person, (person,))}
     faces: dict[int, list[int]] = {}
-    for subject, pk in session.execute(chosen):
-        if pk != excluded and subject is not None:
-            faces.setdefault(subject, []).append(pk)
-    rows = _read_indexed_rows(index, np.array([pk for pks in faces.values() for pk in pks], np.int64))
-    for subject, pks in faces.items():
+    for owner, pk in _read_faces_of(session, list(owners)):
+        if pk != excluded:
+            faces.setdefault(owners[owner], []).append(pk)
+    rows = read_indexed_rows(index, np.array([pk for pks in faces.values() for pk in pks], np.int64))
+    for person, pks in faces.items():
         own = [rows[pk] for pk in pks if pk in rows]
         if own:
-            templates[subject] = PersonTemplate.from_rows(np.stack(own))
+            templates[person] = PersonTemplate.from_rows(np.stack(own))
     if may_cache:
         if len(cached) * BYTES_PER_DIM * index.dim > MAX_CACHED_TEMPLATE_BYTES:
             cached = index.person_templates = {}
@@ -141,16 +143,24 @@ def read_templates(
     return templates
 
 
-def _is_at_the_change_of(session: Session, index: LoadedIndex) -> bool:
-    """Whether the session sees the tables as they were when the index was last updated.
+def _read_faces_of(session: Session, owners: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (owner, pk) of the gallery faces of these owners."""
+    subjects = [owner // 2 for owner in owners if owner % 2 == 0]
+    chosen = select(Face.subject_pk, Face.pk).where(Face.subject_pk.in_(subjects), Face.role != "distractor")
+    named = [(2 * subject, pk) for subject, pk in session.execute(chosen) if subject is not None]
+    return named + [(owner, owner // 2) for owner in owners if owner % 2]
+
+
+def _is_at_the_change_of(session: Session, served: ServedModel) -> bool:
+    """Whether the session sees the tables as they were when index and labels were last updated.
 
     A session that began before an update may miss faces of the index: a template from its rows would be kept too long.
     """
-    change = session.scalar(select(Collection.change).where(Collection.id == index.key.collection))
-    return change == index.state.change
+    change = session.scalar(select(Collection.change).where(Collection.id == served.deployment.collection))
+    return change == served.change == served.loaded_index.state.change
 
 
-def _read_indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
+def read_indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
     """Return pk -> (dim,) row of the faces in the index, which may lag behind the tables."""
     with index.lock.gen_rlock():
         try:

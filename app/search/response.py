@@ -46,8 +46,12 @@ def build_answer(
     """Build the answer. Raises NotFound if the collection was deleted, Busy."""
     _check_collection(context, criteria, hits)
     faces = [
-        FaceResult(bounding_box=query.box, decision=decision, subject=subject, matches=matches)
-        for query, matches, (decision, subject) in zip(queries, hits.matches, hits.decisions, strict=True)
+        FaceResult(
+            bounding_box=query.box, decision=decision, subject=subject, matches=matches, corrected_by=corrected_by
+        )
+        for query, matches, (decision, subject), corrected_by in zip(
+            queries, hits.matches, hits.decisions, hits.corrections, strict=True
+        )
     ]
     if "crop" in params.include:
         _add_crops(context, criteria, hits, faces, queries)

@@ -40,8 +40,23 @@ EXPLANATION_PART: dict[str, Any] = {
 }
 FACES: dict[str, Any] = {"faces": [{"face_id": examples.FACE, "distance": 0.41, "similarity": 98.2}]}
 EXPLAINED = MATCH | SCORE | FACES | {"explanation": {"distance": 0.41, "parts": [EXPLANATION_PART], "rest": 0.0}}
+CORRECTION: dict[str, Any] = {
+    "effect": "ruled_out",
+    "same": False,
+    "face_a": examples.FACE,
+    "face_b": examples.OTHER_FACE,
+    "subject": {"id": "p2", "external_id": None},
+}
 EXAMPLE: dict[str, Any] = {
-    "faces": [{"bounding_box": examples.BOX, "decision": "match", "subject": SUBJECT, "matches": [EXPLAINED]}],
+    "faces": [
+        {
+            "bounding_box": examples.BOX,
+            "decision": "match",
+            "subject": SUBJECT,
+            "matches": [EXPLAINED],
+            "corrected_by": [CORRECTION],
+        }
+    ],
     "model": examples.MODEL,
     "index_generation": "3.1042",
     "task": "identity",
@@ -63,6 +78,7 @@ MIXED_EXAMPLE: dict[str, Any] = EXAMPLE | {
             "bounding_box": examples.BOX,
             "decision": None,
             "subject": None,
+            "corrected_by": [],
             "matches": [MATCH | UNCALIBRATED_SCORE | {"distances": {"identity": 0.4, "age": 0.35}}],
         }
     ],
@@ -79,6 +95,7 @@ VERIFY_EXAMPLE: dict[str, Any] = {
     "person_distance": None,
     "bounding_boxes": [examples.BOX, examples.BOX],
     "face_id": None,
+    "corrected_by": [],
     "model": examples.MODEL,
     "index_generation": "3.1042",
     "task": "identity",
@@ -172,6 +189,19 @@ class Match(ScoreOut):
     unexplained: NotRequired[Annotated[str, field("the reason why the explanation is null")]]
 
 
+Effect = Literal["ruled_out", "joined"]
+
+
+class Correction(TypedDict):
+    """A label that changed an answer."""
+
+    effect: Annotated[Effect, field("ruled_out: a person or face is left out; joined: faces are taken for one person")]
+    same: Annotated[bool, field("the settled answer of the label")]
+    face_a: Annotated[str, field("id of the first labelled face")]
+    face_b: Annotated[str, field("id of the second labelled face")]
+    subject: Annotated[SubjectRef | None, field("the person who is ruled out or joined; null without a name")]
+
+
 Decision = Literal["match", "possible", "unknown"]
 
 
@@ -191,6 +221,7 @@ class FaceResult(TypedDict):
         field("the person of a `match`; null for other decisions, and if the face that matches has no subject"),
     ]
     matches: Annotated[list[Match], field("the nearest first; one per person, unless group_by=face")]
+    corrected_by: Annotated[list[Correction], field("the labels that changed this answer; they act without training")]
     crop: NotRequired[Annotated[str | None, field("the aligned crop of the query face as base64 PNG")]]
 
 
@@ -272,10 +303,11 @@ class SearchOut(TypedDict):
 
 class VerifyOut(ScoreOut):
     """The answer of a verification. `passes`: both faces show one person, at the threshold; `face_id`: the enrolled
-    face of the comparison, for a subject its nearest face."""
+    face of the comparison, for a subject its nearest face; `corrected_by`: the label that rules out a match."""
 
     bounding_boxes: list[BoundingBox]
     face_id: str | None
+    corrected_by: list[Correction]
     model: str
     index_generation: str
     task: str

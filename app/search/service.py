@@ -10,13 +10,15 @@ from app.deps.caller import Caller
 from app.errors import Invalid, NotFound
 from app.search import enrolled_faces
 from app.search.context import SearchContext, describe_box, stack_crops
+from app.search.corrections import describe_correction, find_corrections
 from app.search.criteria import Criteria, check_tasks_enabled
 from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_person_threshold, score_faces
+from app.search.enrolled_faces import EnrolledFace
 from app.search.explanation import list_crop_kinds, read_crops
 from app.search.matching import find_matches
 from app.search.params import PhotoSearchParams, SearchParams, VerifyParams
 from app.search.response import Query, build_answer
-from app.search.schemas import SearchOut, VerifyOut
+from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.serving.deployments import ServedModel
 from ml.types import Rows
 
@@ -80,15 +82,20 @@ def verify_pair(context: SearchContext, caller: Caller, photos: Sequence[bytes],
         threshold = make_pair_threshold(served.scores, params.fmr)
         faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]
         rows = served.embed(stack_crops(served, faces))
-        face_ids, others = _read_enrolled(context, served, params) if len(photos) == 1 else ([], rows[1:])
+        pks, others = _read_enrolled(context, served, params) if len(photos) == 1 else ([], rows[1:])
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))
         [score] = score_faces(served.scores, distances[nearest : nearest + 1])
         score["passes"] = threshold.accepts(score)
+        face_id, corrected_by = None, list[Correction]()
+        for face in enrolled_faces.read_faces(context.session, pks[nearest : nearest + 1]).values():
+            face_id, corrected_by = face.face_id, _list_corrections(served, rows[0], face)
+            score["passes"] = False if corrected_by else score["passes"]
         return VerifyOut(
             **score,
             bounding_boxes=[describe_box(face) for face in faces],
-            face_id=face_ids[nearest] if face_ids else None,
+            face_id=face_id,
+            corrected_by=corrected_by,
             model=served.model.id,
             index_generation=served.index_generation,
             task=params.task,
@@ -123,21 +130,27 @@ def _choose_collection(context: SearchContext, caller: Caller, params: VerifyPar
     return collections[0]
 
 
-def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyParams) -> tuple[list[str], Rows]:
-    """Return the ids and (n, dim) embeddings of the face or of the subject's faces. Raises NotFound, Busy."""
+def _list_corrections(served: ServedModel, query: Rows, face: EnrolledFace) -> list[Correction]:
+    """List the label that rules out that a query, (dim,), shows the person of an enrolled face."""
+    constraints = served.deployment.constraints
+    person = constraints.person(face.owner)
+    ruled_out = find_corrections(served, query, {person: face.pk}, None).ruled_out
+    return [describe_correction([constraints], "ruled_out", label, person) for label in ruled_out.values()]
+
+
+def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyParams) -> tuple[list[int], Rows]:
+    """Return the pks and (n, dim) embeddings of the face or of the subject's faces. Raises NotFound, Busy."""
     collection = served.deployment.collection
-    chosen = select(Face.pk, Face.face_id).where(Face.collection_id == collection)
+    chosen = select(Face.pk).where(Face.collection_id == collection)
     chosen = chosen.order_by(Face.pk).limit(MAX_COMPARED_FACES)
     if params.face_id is not None:
         chosen = chosen.where(Face.face_id == params.face_id)
     else:
         chosen = chosen.join(Subject, Subject.pk == Face.subject_pk).where(Subject.id == params.subject)
-    faces = context.session.execute(chosen).all()
-    if not faces:
+    pks = list(context.session.scalars(chosen))
+    if not pks:
         missing = (
             f"face {params.face_id!r}" if params.face_id is not None else f"subject {params.subject!r} with a face"
         )
         raise NotFound(f"no {missing} in collection {collection!r}")
-    return [face.face_id for face in faces], enrolled_faces.get_embeddings(
-        context.session, served, [face.pk for face in faces]
-    )
+    return pks, enrolled_faces.get_embeddings(context.session, served, pks)

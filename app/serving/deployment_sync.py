@@ -18,6 +18,7 @@ from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, 
 from app.serving.index_builder import IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
+from app.serving.label_constraints import ServedConstraints, read_constraints
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from ml.errors import LikenessError
@@ -27,6 +28,8 @@ log = logging.getLogger("likeness.engine")
 MIN_SAVE_INTERVAL_SECONDS = 300.0
 LOAD_RETRY_SECONDS = 60.0
 IDLE_SECONDS = 0.5
+CONSTRAINTS_PAUSE_FACTOR = 9.0
+"""After the labels were read, the next reading waits so many times as long as it took."""
 MAX_PRELOADED_BYTES = 256 * 2**20
 """How many bytes more than the champion's index a preloaded index may take."""
 
@@ -71,6 +74,7 @@ class DeploymentSync:
         self.loader = IndexLoader(resources, snapshots)
         self.tasks = BackgroundTasks(lambda: resources.notifier.notify("changes"))
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
+        self._constraints_due_at: dict[DeploymentKey, float] = {}  # when labels may be read again, monotonic
         self._calibrated_at_count: dict[IndexKey, int] = {}  # face count when a calibration was last started
 
     def synchronise(self, row: DeploymentRow) -> None:
@@ -84,6 +88,9 @@ class DeploymentSync:
         served = self.registry.get(row.key)
         if served is None:
             return
+        if served.constraints.change != row.change and time.monotonic() >= self._constraints_due_at.get(row.key, 0.0):
+            served = replace(served, constraints=self._read_constraints(row))
+            self.registry.put(served)
         for index in served.indexes.values():
             self._update_index(index, row.change)
         if served.champion.key.model_id == row.champion:
@@ -134,11 +141,21 @@ class DeploymentSync:
                 return
             indexes[row.champion] = loaded
         kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
+        constraints = served.constraints if served else self._read_constraints(row)
         served = ServedDeployment(
-            *row.key, row.collection_created_at, row.version, row.pointers, {}, {}, row.updated_at
+            *row.key, row.collection_created_at, row.version, row.pointers, {}, {}, row.updated_at, constraints
         )
         self._publish(served, kept)
         log.info("index.served collection=%s task=%s model=%s", *row.key, row.champion)
+
+    def _read_constraints(self, row: DeploymentRow) -> ServedConstraints:
+        """Read the labels of the deployment's task. It takes 5 seconds for a million labels."""
+        started = time.monotonic()
+        with snapshot(self.resources.database) as session:
+            constraints = read_constraints(session, *row.key, row.change)
+        seconds = time.monotonic() - started
+        self._constraints_due_at[row.key] = started + (1 + CONSTRAINTS_PAUSE_FACTOR) * seconds
+        return constraints
 
     def _update_index(self, index: LoadedIndex, change: int) -> None:
         """Bring an index to the collection's last change, unless it is being saved.

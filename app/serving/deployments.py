@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.serving.batching import Slots
+from app.serving.label_constraints import ServedConstraints
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from ml.indexes.base import Index, Neighbours
@@ -23,6 +24,7 @@ class ServedDeployment:
 
     pointers: champion, challenger, previous -> model id; indexes, scores: model id -> its loaded index, its scores
     updated_at: when the row of the deployment was last changed
+    constraints: what the settled labels mean for its searches
     """
 
     collection: str
@@ -33,6 +35,7 @@ class ServedDeployment:
     indexes: Mapping[str, LoadedIndex]
     scores: Mapping[str, Scores]
     updated_at: float
+    constraints: ServedConstraints
 
     @property
     def champion(self) -> LoadedIndex:
@@ -45,7 +48,10 @@ class ServedDeployment:
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """One model and its index for the whole of a request, whatever is published meanwhile."""
+    """One model and its index for the whole of a request, whatever is published meanwhile.
+
+    change: the collection's last change that both the index and the labels' constraints contain
+    """
 
     deployment: ServedDeployment
     loaded_index: LoadedIndex

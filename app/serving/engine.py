@@ -53,7 +53,9 @@ class Engine:
     def _serving(self, key: tuple[str, str], model: str | None) -> ServedModel | None:
         served = self.registry.get(key)
         index = served.find_index(model) if served else None
-        return ServedModel(served, index, self.slots, index.state.change) if served and index else None
+        if served is None or index is None:
+            return None
+        return ServedModel(served, index, self.slots, min(index.state.change, served.constraints.change))
 
     def _resolve_model(self, collection: str, task: str, model: str | None) -> str:
         """Return the id of the model by the tables. Raises NotFound."""

@@ -39,7 +39,7 @@ class LoadedIndex:
         self.matches_table = False  # rows, vectors and ids had equal counts when last compared
         self.comparison_due = False  # a health check saw counts differ: compare at the next step
         self.is_stale = False  # it differs from its table and must be rebuilt
-        self.person_templates: dict[int, PersonTemplate] = {}  # by subject pk; emptied at every change
+        self.person_templates: dict[int, PersonTemplate] = {}  # by person; emptied at every change
         self.update_lock = threading.Lock()  # held while the index is updated or saved
 
     @property

@@ -3,11 +3,9 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Task
+from app.db.tables import BUILT_IN_TASK, Task
 from app.errors import Conflict, NotFound
 from app.tasks.schemas import TaskIn
-
-BUILT_IN_TASK = "identity"
 
 
 def list_tasks(session: Session) -> list[Task]:

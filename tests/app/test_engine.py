@@ -96,10 +96,10 @@ def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: Gal
         gallery.add({MODEL.id: people(1, 1, seed=7)[0]}, ["p000"])
         until(lambda: indexed_faces(engine) == set(gallery.pks))
         with engine.use("staff") as serving:
-            assert read_templates(older, serving.loaded_index, [subject], None)[subject].count == 3
+            assert read_templates(older, serving, [2 * subject], None)[2 * subject].count == 3
     with reading(gallery.resources.database) as session, engine.use("staff") as serving:
-        assert read_templates(session, serving.loaded_index, [subject], None)[subject].count == 4
-        assert serving.loaded_index.person_templates.keys() == {subject}
+        assert read_templates(session, serving, [2 * subject], None)[2 * subject].count == 4
+        assert serving.loaded_index.person_templates.keys() == {2 * subject}
 
 
 def test_it_reports_which_change_it_serves_and_signs_off(gallery: Gallery) -> None:

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import Face
+from app.galleries.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
 from app.labels import label_suggestions
-from app.learning.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
 from ml.active_learning import LabelledDistances, choose_pairs
 from tests.gallery import enrol
 from tests.service import Service

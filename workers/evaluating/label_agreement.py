@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Face
 from app.errors import Invalid
-from app.learning import label_consensus
-from app.learning.label_consensus import LabelConsensus
+from app.galleries import label_consensus
+from app.galleries.label_consensus import LabelConsensus
 from ml.evaluation.intervals import bootstrap_pairs
 from ml.evaluation.separation import Scored, separation
 from ml.evaluation.verification import best_threshold

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from app.db.lookups import get_collection
 from app.db.session import snapshot as at_one_moment
 from app.db.tables import Training
-from app.learning import label_consensus
+from app.galleries import label_consensus
 from app.learning.plan import Plan, Source
 from ml.model import Model
 from ml.types import Ids

@@ -11,8 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face, Subject, Training
-from app.learning import label_consensus
-from app.learning.label_consensus import LabelConsensus
+from app.galleries import label_consensus
+from app.galleries.label_consensus import LabelConsensus
 from app.learning.plan import Plan, Source
 from ml.files import hash_bytes
 from ml.types import Ids, Rows

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Select, Subquery, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
-from app.db.tables import Label
+from app.db.tables import Face, Label
 from ml.types import Ids, Rows
 
 LABELS_PER_QUERY = 10_000
@@ -77,6 +77,20 @@ def read_consensus(
     return decide_consensus(_read_votes(session, label_pks), rule)
 
 
+def read_collection_votes(session: Session, collection: str, task: str) -> Votes:
+    """Read the votes on the pairs of a collection's faces that count now. A labeller's last label of a pair counts."""
+    first, second = aliased(Face), aliased(Face)
+    chosen = (
+        select(Label.face_a, Label.face_b, Label.by, Label.same)
+        .join(first, first.pk == Label.face_a)
+        .join(second, second.pk == Label.face_b)
+        .where(Label.task == task, Label.withdrawn_at.is_(None))
+        .where(first.collection_id == collection, second.collection_id == collection)
+        .order_by(Label.pk)
+    )
+    return _collect_votes(session.execute(chosen))
+
+
 def decide_consensus(votes: Votes, rule: ConsensusRule = ConsensusRule()) -> LabelConsensus:
     """Apply the rule to the votes."""
     pairs, same, weights = [], [], []
@@ -112,8 +126,13 @@ def list_agreeing_labellers(
 
 
 def _read_votes(session: Session, label_pks: Collection[int]) -> Votes:
+    return _collect_votes(_iterate_labels(session, sorted(label_pks)))
+
+
+def _collect_votes(labels: Iterable[tuple[int, int, str, bool]]) -> Votes:
+    """labels: in the order in which they were given"""
     votes: dict[tuple[int, int], dict[str, bool]] = {}
-    for face_a, face_b, by, same in _iterate_labels(session, sorted(label_pks)):
+    for face_a, face_b, by, same in labels:
         votes.setdefault((face_a, face_b), {})[by] = same
     return votes
 

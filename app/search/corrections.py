@@ -1,0 +1,111 @@
+"""Apply the settled labels to a query: whom it cannot be, which faces it never matches, and who it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from app.deps.shared_schemas import SubjectRef
+from app.search.enrolled_faces import read_indexed_rows
+from app.search.schemas import Correction, Effect
+from app.serving.deployments import ServedModel
+from app.serving.label_constraints import ServedConstraints
+from ml.identification.label_constraints import LabelledPair
+from ml.indexes.base import Neighbours
+from ml.types import Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Corrections:
+    """What labels change in the answer of one query. People are numbered as in `LabelConstraints`.
+
+    ruled_out: person who is left out -> the label that says so; separated: face that is left out -> the label
+    confirmed: the person of the query face, if the label `confirmed_by` says "same"
+    """
+
+    ruled_out: Mapping[int, LabelledPair] = field(default_factory=dict)
+    separated: Mapping[int, LabelledPair] = field(default_factory=dict)
+    confirmed: int | None = None
+    confirmed_by: LabelledPair | None = None
+
+
+def find_corrections(
+    served: ServedModel, query: Rows, nearest: Mapping[int, int], query_face: int | None
+) -> Corrections:
+    """Find what labels change for a query.
+
+    A person is ruled out if a face that labels say is somebody else is nearer to the query than all faces of the
+    person, or is the query face itself.
+
+    query: (dim,) embedding; nearest: person -> pk of the nearest face; query_face: its pk if it is enrolled
+    """
+    served_constraints = served.deployment.constraints
+    constraints = served_constraints.constraints
+    confirmed, confirmed_by = served_constraints.find_confirmed(query_face)
+    separated = constraints.separated.get(query_face, {}) if query_face is not None else {}
+    suspects = [person for person in nearest if person in constraints.ruled_out and person != confirmed]
+    if not suspects:
+        return Corrections({}, separated, confirmed, confirmed_by)
+    faces = {out.face for person in suspects for out in constraints.ruled_out[person]}
+    distances = _compute_distances(served, query, sorted(faces | {nearest[person] for person in suspects}))
+    ruled_out = {}
+    for person in suspects:
+        own = distances.get(nearest[person], np.inf)
+        nearer = (
+            out.label
+            for out in constraints.ruled_out[person]
+            if out.face == query_face or distances.get(out.face, np.inf) < own
+        )
+        label = next(nearer, None)
+        if label is not None:
+            ruled_out[person] = label
+    return Corrections(ruled_out, separated, confirmed, confirmed_by)
+
+
+def add_joined_faces(served: ServedModel, query: Rows, neighbours: Neighbours, query_face: int) -> Neighbours:
+    """Add the faces that labels say are the same person as the query face, where the search has not found them.
+
+    query: (1, dim); neighbours: its nearest faces
+    """
+    constraints = served.deployment.constraints
+    person, _ = constraints.find_confirmed(query_face)
+    if person is None:
+        return neighbours
+    missing = set(constraints.joined_faces[person]) - {query_face, *neighbours.ids[0].tolist()}
+    distances = _compute_distances(served, query[0], sorted(missing))
+    if not distances:
+        return neighbours
+    ids = np.append(neighbours.ids[0], np.array(list(distances), np.int64))
+    values = np.append(neighbours.distances[0], np.array(list(distances.values()), np.float32))
+    order = np.argsort(values, kind="stable")
+    return Neighbours(ids[order][None], values[order][None], neighbours.fraction, neighbours.m)
+
+
+def describe_correction(
+    constraints: Sequence[ServedConstraints], effect: Effect, label: LabelledPair, person: int | None
+) -> Correction:
+    """Describe a label that changed an answer.
+
+    constraints: of each task of the search; person: who is ruled out or joined, None if it is a single face
+    """
+    face_a, face_b = (
+        next(served.faces[pk].face_id for served in constraints if pk in served.faces)
+        for pk in (label.face_a, label.face_b)
+    )
+    subject = None if person is None else name_person(constraints[0], person)
+    return Correction(effect=effect, same=label.same, face_a=face_a, face_b=face_b, subject=subject)
+
+
+def name_person(constraints: ServedConstraints, person: int) -> SubjectRef | None:
+    """Return the name of a person with a labelled face; None without a name."""
+    subject = constraints.subject(person)
+    return None if subject is None else SubjectRef(id=subject[0], external_id=subject[1])
+
+
+def _compute_distances(served: ServedModel, query: Rows, pks: Sequence[int]) -> dict[int, float]:
+    """Return pk -> distance from the (dim,) query of those faces that are in the index."""
+    rows = read_indexed_rows(served.loaded_index, np.array(pks, np.int64)) if len(pks) else {}
+    if not rows:
+        return {}
+    distances = served.index.metric.distances(query[None], np.stack(list(rows.values())))[0]
+    return dict(zip(rows, distances.tolist(), strict=True))

@@ -1,0 +1,216 @@
+"""Labels change the next search, without training. The vectors are few and flat, so that every distance is obvious."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import numpy as np
+import pytest
+from sqlalchemy import delete, select
+
+from app.access import keys
+from app.db.session import reading, writing
+from app.db.tables import Collection, Deployment, Embedding, Face
+from app.resources import Resources
+from ml.types import Rows
+from tests.rows import Gallery, make_model
+from tests.service import serving
+
+MODEL = make_model("m-one", dim=2)
+LIMIT_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def urls(lasting: Resources) -> Iterator[tuple[str, str]]:
+    """Two API servers over the same tables."""
+    with serving(lasting.settings) as first, serving(lasting.settings) as second:
+        yield first, second
+
+
+@pytest.fixture(scope="module")
+def clients(lasting: Resources, urls: tuple[str, str]) -> Iterator[list[httpx.Client]]:
+    with writing(lasting.database) as session:
+        secret = keys.create_key(session, "operator", "test")[1]
+    opened = [httpx.Client(base_url=url, headers={"x-api-key": secret}, timeout=30) for url in urls]
+    yield opened
+    for client in opened:
+        client.close()
+
+
+class Staff:
+    """A collection of faces in the plane: Ann at (0, 0) and (1, 0), Ben at (10, 0) and (11, 0), strangers elsewhere."""
+
+    def __init__(self, resources: Resources, clients: list[httpx.Client]) -> None:
+        self.name = f"staff-{uuid4().hex[:8]}"
+        self.resources, self.clients = resources, clients
+        self.gallery = Gallery(resources, self.name).make(MODEL)
+        self.ids = dict(
+            zip(["ann0", "ann1", "ben0", "ben1"], self.add([0, 1, 10, 11], "ann", "ann", "ben", "ben"), strict=True)
+        )
+
+    def add(self, positions: list[float], *subjects: str | None) -> list[str]:
+        rows = np.array([[x, 0] for x in positions], np.float32)
+        return self.gallery.add({MODEL.id: rows}, subjects)
+
+    def label(self, first: str, second: str, same: bool, by: str = "eve") -> None:
+        pair = {"face_a": self.ids.get(first, first), "face_b": self.ids.get(second, second), "same": same, "by": by}
+        answer = self.clients[0].post("/v1/labels", json={"labels": [pair]})
+        assert answer.json() == {"accepted": 1, "refused": []}
+
+    def wait(self) -> None:
+        """Wait until both servers know the last change."""
+        with reading(self.resources.database) as session:
+            collection = session.get_one(Collection, self.name)
+            deployment = session.get_one(Deployment, (self.name, "identity"))
+            generation = f"{deployment.version}.{collection.change}"
+        limit = time.monotonic() + LIMIT_SECONDS
+        for client in self.clients:
+            while self.search(5, client=client)["index_generation"] != generation:
+                assert time.monotonic() < limit
+                time.sleep(0.02)
+
+    def search(self, position: float, client: httpx.Client | None = None, **params: Any) -> dict[str, Any]:
+        url = f"/v1/collections/{self.name}/search:by-embedding"
+        return self._answer(lambda c: c.post(url, json={"vector": [position, 0]}, params=params), client)
+
+    def search_face(self, name: str, **params: Any) -> dict[str, Any]:
+        url = f"/v1/collections/{self.name}/faces/{self.ids.get(name, name)}/search"
+        return self._answer(lambda c: c.post(url, params=params), None)
+
+    def _answer(self, ask: Any, client: httpx.Client | None) -> dict[str, Any]:
+        limit = time.monotonic() + LIMIT_SECONDS
+        while (answer := ask(client or self.clients[1])).status_code == 503 and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+
+@pytest.fixture
+def staff(lasting: Resources, clients: list[httpx.Client]) -> Iterator[Staff]:
+    yield Staff(lasting, clients)
+    with writing(lasting.database) as session:
+        session.execute(delete(Collection))
+
+
+def subjects(answer: dict[str, Any]) -> list[str | None]:
+    [face] = answer["faces"]
+    return [match["subject"] and match["subject"]["id"] for match in face["matches"]]
+
+
+def face_ids(answer: dict[str, Any]) -> list[str]:
+    return [match["face_id"] for match in answer["faces"][0]["matches"]]
+
+
+def effects(answer: dict[str, Any]) -> list[tuple[str, str | None]]:
+    [face] = answer["faces"]
+    return [(c["effect"], c["subject"] and c["subject"]["id"]) for c in face["corrected_by"]]
+
+
+def test_a_face_that_is_ruled_out_never_matches_the_person(staff: Staff) -> None:
+    [stranger] = staff.add([2], None)
+    staff.wait()
+    assert subjects(staff.search_face(stranger)) == ["ann", "ben"]
+    staff.label(stranger, "ann1", False)
+    staff.wait()
+    answer = staff.search_face(stranger)
+    assert subjects(answer) == ["ben"]
+    assert effects(answer) == [("ruled_out", "ann"), ("ruled_out", None)]
+    assert stranger not in face_ids(staff.search_face("ann1", group_by="face"))
+    assert staff.ids["ann1"] not in face_ids(staff.search_face(stranger, group_by="face"))
+
+
+@pytest.mark.parametrize(("position", "expected"), [(1.9, [None, "ben"]), (1.4, ["ann", "ben"])])
+def test_a_new_photo_nearer_to_the_face_that_was_ruled_out_is_not_the_person(
+    staff: Staff, position: float, expected: list[str | None]
+) -> None:
+    [stranger] = staff.add([2], None)
+    staff.label("ann1", stranger, False)
+    staff.wait()
+    answer = staff.search(position)
+    assert subjects(answer) == expected
+    assert effects(answer) == [("ruled_out", None if "ann" in expected else "ann")], "it is the one or the other"
+    [correction] = answer["faces"][0]["corrected_by"]
+    assert {correction["face_a"], correction["face_b"]} == {staff.ids["ann1"], stranger}
+    assert correction["same"] is False
+
+
+def test_faces_that_are_the_same_are_one_person(staff: Staff) -> None:
+    [other] = staff.add([30], None)
+    staff.wait()
+    assert subjects(staff.search(29)) == [None, "ben", "ann"]
+    staff.label(other, "ann0", True)
+    staff.wait()
+    answer = staff.search(29)
+    assert subjects(answer) == ["ann", "ben"]
+    assert effects(answer) == [("joined", "ann")]
+    assert face_ids(answer)[0] == other
+    answer = staff.search_face(other)
+    assert (answer["faces"][0]["decision"], answer["faces"][0]["subject"]["id"]) == ("match", "ann")
+    assert [m["passes"] for m in answer["faces"][0]["matches"]] == [None, True], "Ben is nearer, Ann is confirmed"
+
+
+def test_a_label_of_the_same_person_brings_faces_that_the_search_did_not_reach(staff: Staff) -> None:
+    [far, *_] = staff.add([1000, *np.linspace(12, 13, 80)], *[None] * 81)
+    staff.label("ann0", far, True)
+    staff.wait()
+    answer = staff.search_face("ann0", limit=3, group_by="face")
+    assert far not in face_ids(answer)
+    answer = staff.search_face(far, limit=200, group_by="face")
+    assert staff.ids["ann0"] in face_ids(answer)
+    assert answer["faces"][0]["subject"]["id"] == "ann"
+
+
+def test_withdrawn_labels_have_no_effect(staff: Staff) -> None:
+    [stranger] = staff.add([2], None)
+    staff.label(stranger, "ann1", False, by=staff.name)
+    staff.wait()
+    assert "ann" not in subjects(staff.search_face(stranger))
+    assert staff.clients[0].delete("/v1/labels", params={"by": staff.name}).json() == {"withdrawn": 1}
+    staff.wait()
+    assert subjects(staff.search_face(stranger))[0] == "ann"
+
+
+def test_a_tie_of_labellers_has_no_effect(staff: Staff) -> None:
+    [stranger] = staff.add([2], None)
+    staff.label(stranger, "ann1", False, by="a")
+    staff.label(stranger, "ann1", True, by="b")
+    staff.wait()
+    answer = staff.search_face(stranger)
+    assert (subjects(answer), effects(answer)) == (["ann", "ben"], [])
+
+
+def test_constraints_survive_another_model_a_roll_back_and_merging(staff: Staff) -> None:
+    [stranger] = staff.add([2], "guest")
+    staff.label(stranger, "ann1", False)
+    other = make_model("m-two", dim=2, seed=1)
+    with writing(staff.resources.database) as session:
+        staff.resources.models.keep(session, other)
+        faces = session.scalars(select(Face).where(Face.collection_id == staff.name).order_by(Face.pk)).all()
+        rows = {other.id: np.array([[x / 2, 1] for x in (0, 1, 10, 11, 2)], np.float32)}
+        _embed(session, [face.pk for face in faces], rows)
+    for champion in (other.id, MODEL.id):
+        staff.gallery.point(champion=champion)
+        staff.wait()
+        answer = staff.search_face(stranger)
+        assert (answer["model"], subjects(answer)) == (champion, ["ben"])
+    url = f"/v1/collections/{staff.name}/subjects/guest:merge"
+    assert staff.clients[0].post(url, json={"into": "ben"}).status_code == 200
+    staff.wait()
+    assert subjects(staff.search(1.9)) == ["ben"], "the face that is not Ann is one of Ben's now, and nearer"
+
+
+def _embed(session: Any, pks: list[int], rows: dict[str, Rows]) -> None:
+    for model, vectors in rows.items():
+        for pk, row in zip(pks, vectors, strict=True):
+            session.add(Embedding(model_id=model, task="identity", face_pk=pk, vector=row.astype("<f4").tobytes()))
+
+
+def test_two_servers_apply_a_label_within_a_second(staff: Staff) -> None:
+    [stranger] = staff.add([2], None)
+    staff.wait()
+    started = time.monotonic()
+    staff.label(stranger, "ann1", False)
+    while any("ann" in subjects(staff.search(1.9, client=client)) for client in staff.clients):
+        assert time.monotonic() - started < 1

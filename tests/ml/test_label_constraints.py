@@ -1,0 +1,103 @@
+"""What settled labels mean for searches."""
+
+from collections.abc import Sequence
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from ml.identification.label_constraints import LabelConstraints, LabelledPair
+
+ANN, BEN = 2 * 100, 2 * 101
+"""The owners of two people with names; a face without a name owns 2 * face + 1."""
+
+
+def make(labels: Sequence[tuple[int, int, bool]], named: dict[int, int] | None = None) -> LabelConstraints:
+    """named: face -> owner; the other faces have no name"""
+    pairs = [LabelledPair(a, b, same) for a, b, same in labels]
+    faces = {face for pair in pairs for face in pair[:2]}
+    return LabelConstraints.from_labels(pairs, {face: (named or {}).get(face, 2 * face + 1) for face in faces})
+
+
+def test_a_face_is_ruled_out_for_the_person_of_the_other_one() -> None:
+    constraints = make([(1, 2, False)], {1: ANN})
+    assert [out.face for out in constraints.ruled_out[ANN]] == [2]
+    assert [out.face for out in constraints.ruled_out[2 * 2 + 1]] == [1]
+    assert constraints.separated[1].keys() == {2}
+    assert constraints.separated[2].keys() == {1}
+
+
+def test_faces_with_one_name_are_separated_and_their_person_is_not_ruled_out() -> None:
+    constraints = make([(1, 2, False)], {1: ANN, 2: ANN})
+    assert constraints.ruled_out == {}
+    assert constraints.separated[1].keys() == {2}
+
+
+def test_a_nameless_face_joins_the_person_with_a_name() -> None:
+    constraints = make([(1, 2, True), (2, 3, True)], {1: ANN})
+    assert {constraints.person(owner) for owner in (ANN, 2 * 2 + 1, 2 * 3 + 1)} == {ANN}
+    assert constraints.person(BEN) == BEN
+    assert constraints.joined_by[2 * 3 + 1] == LabelledPair(2, 3, True)
+
+
+def test_what_is_the_same_as_a_face_that_is_ruled_out_is_ruled_out_too() -> None:
+    constraints = make([(1, 2, False), (2, 3, True)], {1: ANN})
+    assert {out.face for out in constraints.ruled_out[ANN]} == {2, 3}
+    assert {out.label for out in constraints.ruled_out[ANN]} == {LabelledPair(1, 2, False)}
+
+
+def test_a_person_who_was_joined_to_another_rules_out_for_both() -> None:
+    constraints = make([(1, 2, False), (2, 3, True)], {1: ANN, 2: BEN})
+    assert constraints.person(2 * 3 + 1) == BEN
+    assert {out.face for out in constraints.ruled_out[BEN]} == {1}
+
+
+@pytest.mark.parametrize("order", [*permutations([(1, 2, True), (2, 3, True), (1, 3, False)])])
+def test_labels_do_not_join_faces_that_other_labels_call_different(order: Sequence[tuple[int, int, bool]]) -> None:
+    constraints = make(order)
+    assert constraints.person(3) != constraints.person(7)
+    assert constraints.contradicted == (LabelledPair(2, 3, True),)
+    assert constraints.separated[1].keys() == {3}
+
+
+def test_the_clearer_of_two_labels_holds() -> None:
+    labels = [LabelledPair(1, 2, True, 0.5), LabelledPair(2, 3, True, 1.0), LabelledPair(1, 3, False, 1.0)]
+    constraints = LabelConstraints.from_labels(labels, {1: 3, 2: 5, 3: 7})
+    assert constraints.contradicted == (labels[0],)
+    assert constraints.person(5) == constraints.person(7) != constraints.person(3)
+
+
+def test_two_names_can_be_one_person() -> None:
+    constraints = make([(1, 2, True)], {1: ANN, 2: BEN})
+    assert constraints.person(BEN) == constraints.person(ANN) == ANN
+
+
+def test_labels_about_something_else_only_separate_pairs() -> None:
+    constraints = LabelConstraints.from_separations([LabelledPair(1, 2, False), LabelledPair(2, 3, True)])
+    assert (constraints.joined, constraints.ruled_out) == ({}, {})
+    assert constraints.separated.keys() == {1, 2}
+
+
+def test_no_labels_are_no_constraints() -> None:
+    assert not LabelConstraints()
+    assert not make([])
+    assert make([(1, 2, False)])
+    assert make([(1, 2, True)])
+
+
+def test_random_labels_never_join_separated_people() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        pairs = {tuple(sorted(pair)) for pair in draw.integers(0, 12, (16, 2)).tolist() if pair[0] != pair[1]}
+        labels = [(a, b, bool(draw.random() < 0.6)) for a, b in sorted(pairs)]
+        named = {face: [ANN, BEN][face % 2] for face in range(4)}
+        constraints = make(labels, named)
+        owner = {face: named.get(face, 2 * face + 1) for face in range(12)}
+        for a, b, same in labels:
+            people = constraints.person(owner[a]), constraints.person(owner[b])
+            is_contradicted = LabelledPair(a, b, same) in constraints.contradicted
+            if same:
+                assert (people[0] == people[1]) != is_contradicted
+            elif owner[a] != owner[b]:
+                assert people[0] != people[1]
+                assert b in {out.face for out in constraints.ruled_out[people[0]]}
