@@ -20,11 +20,13 @@ class Corrections:
     """What labels change in the answer of one query. People are numbered as in `LabelConstraints`.
 
     ruled_out: person who is left out -> the label that says so; separated: face that is left out -> the label
+    rejected: person whose match never passes -> the label that says so
     confirmed: the person of the query face, if the label `confirmed_by` says "same"
     """
 
     ruled_out: Mapping[int, LabelledPair] = field(default_factory=dict)
     separated: Mapping[int, LabelledPair] = field(default_factory=dict)
+    rejected: Mapping[int, LabelledPair] = field(default_factory=dict)
     confirmed: int | None = None
     confirmed_by: LabelledPair | None = None
 
@@ -34,8 +36,8 @@ def find_corrections(
 ) -> Corrections:
     """Find what labels change for a query.
 
-    A person is ruled out if a face that labels say is somebody else is nearer to the query than all faces of the
-    person, or is the query face itself.
+    A person is ruled out if labels say that the query face is somebody else. If they say so of another face, which is
+    nearer to the query than all faces of the person, the person is rejected.
 
     query: (dim,) embedding; nearest: person -> pk of the nearest face; query_face: its pk if it is enrolled
     """
@@ -45,21 +47,19 @@ def find_corrections(
     separated = constraints.separated.get(query_face, {}) if query_face is not None else {}
     suspects = [person for person in nearest if person in constraints.ruled_out and person != confirmed]
     if not suspects:
-        return Corrections({}, separated, confirmed, confirmed_by)
+        return Corrections({}, separated, {}, confirmed, confirmed_by)
     faces = {out.face for person in suspects for out in constraints.ruled_out[person]}
     distances = _compute_distances(served, query, sorted(faces | {nearest[person] for person in suspects}))
-    ruled_out = {}
+    ruled_out: dict[int, LabelledPair] = {}
+    rejected: dict[int, LabelledPair] = {}
     for person in suspects:
         own = distances.get(nearest[person], np.inf)
-        nearer = (
-            out.label
-            for out in constraints.ruled_out[person]
-            if out.face == query_face or distances.get(out.face, np.inf) < own
-        )
-        label = next(nearer, None)
-        if label is not None:
-            ruled_out[person] = label
-    return Corrections(ruled_out, separated, confirmed, confirmed_by)
+        for face, label in constraints.ruled_out[person]:
+            if face == query_face:
+                ruled_out[person] = label
+            elif distances.get(face, np.inf) < own:
+                rejected.setdefault(person, label)
+    return Corrections(ruled_out, separated, rejected, confirmed, confirmed_by)
 
 
 def add_joined_faces(served: ServedModel, query: Rows, neighbours: Neighbours, query_face: int) -> Neighbours:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app.deps.shared_schemas import SubjectRef
 from app.search.candidates import Candidates, Group, find_candidates
-from app.search.corrections import describe_correction, name_person
+from app.search.corrections import Corrections, describe_correction, name_person
 from app.search.criteria import Criteria, MixedNeighbours, check_tasks_enabled
 from app.search.decision import AcceptanceThreshold, FaceDecision, decide, score_faces
 from app.search.enrolled_faces import EnrolledFace, read_templates
@@ -23,6 +23,13 @@ from ml.identification.templates import template_distances
 from ml.types import Rows
 
 MAX_FACES_PER_MATCH = 10
+
+
+class PersonMatch(NamedTuple):
+    """A match with the number of its person, see `LabelConstraints`."""
+
+    person: int
+    match: Match
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +79,16 @@ def find_matches(
         for query, distances in enumerate(person_distances)
     ]
     decisions = [_decide(criteria, candidates, query, threshold, matches) for query, matches in enumerate(nearest)]
-    shown = [[m for m in matches if m["passes"] or not threshold.is_filter] for matches in nearest]
+    corrections = [
+        _list_corrections(criteria, candidates, query, threshold, matches[: params.limit])
+        for query, matches in enumerate(nearest)
+    ]
+    shown = [[m.match for m in matches if m.match["passes"] or not threshold.is_filter] for matches in nearest]
     neighbours = candidates.neighbours
     return SearchHits(
         matches=[matches[: params.limit] for matches in shown],
         decisions=decisions,
-        corrections=[_list_corrections(criteria, candidates, query, params) for query in range(len(nearest))],
+        corrections=corrections,
         faces=candidates.faces,
         fraction=float(neighbours.fraction.mean()) if len(neighbours.fraction) else 0.0,
         cells_probed=neighbours.cells_probed if isinstance(neighbours, MixedNeighbours) else (neighbours.m,),
@@ -122,7 +133,7 @@ def _build_matches(
     params: SearchParams,
     threshold: AcceptanceThreshold,
     person_distances: Mapping[int, float],
-) -> list[Match]:
+) -> list[PersonMatch]:
     """Return the nearest groups of a query with their scores, by person distance if it is known, then by distance."""
     neighbours, groups = candidates.neighbours, candidates.groups[query]
     if params.group_by == "subject" and person_distances:
@@ -133,7 +144,7 @@ def _build_matches(
     for rank, (group, score) in enumerate(zip(groups, scores, strict=True)):
         nearest = group.columns[0]
         score["person_distance"] = person_distances.get(group.person)
-        score["passes"] = group.person == candidates.corrections[query].confirmed or threshold.accepts(score)
+        score["passes"] = _passes(candidates.corrections[query], group.person, threshold, score)
         face = candidates.faces[int(neighbours.ids[query, nearest])]
         match = _build_match(face, _find_subject(criteria, face, group.person), score)
         if params.group_by == "subject" and rank < params.limit:
@@ -141,8 +152,15 @@ def _build_matches(
         if isinstance(neighbours, MixedNeighbours):
             tasks = [c.served.task for c in criteria.tasks]
             match["distances"] = dict(zip(tasks, neighbours.by_task[query][:, nearest].tolist(), strict=True))
-        matches.append(match)
+        matches.append(PersonMatch(group.person, match))
     return matches
+
+
+def _passes(corrections: Corrections, person: int, threshold: AcceptanceThreshold, score: ScoreOut) -> bool | None:
+    """Whether a person passes: by labels if they say so, else by the threshold."""
+    if person == corrections.confirmed:
+        return True
+    return False if person in corrections.rejected else threshold.accepts(score)
 
 
 def _find_subject(criteria: Criteria, face: EnrolledFace, person: int) -> SubjectRef | None:
@@ -167,28 +185,49 @@ def _build_matched_faces(criteria: Criteria, candidates: Candidates, query: int,
 
 
 def _decide(
-    criteria: Criteria, candidates: Candidates, query: int, threshold: AcceptanceThreshold, matches: Sequence[Match]
+    criteria: Criteria,
+    candidates: Candidates,
+    query: int,
+    threshold: AcceptanceThreshold,
+    matches: Sequence[PersonMatch],
 ) -> FaceDecision:
-    """Decide who a face is: by labels if it is enrolled and they say so, else from its nearest people."""
-    confirmed = candidates.corrections[query].confirmed
-    subject = None if confirmed is None else name_person(criteria.first.deployment.constraints, confirmed)
-    return decide(threshold, matches) if subject is None else ("match", subject)
+    """Decide who a face is: by labels if it is enrolled and they say so, else from the nearest people.
+
+    People whom labels reject are passed over.
+    """
+    corrections = candidates.corrections[query]
+    if corrections.confirmed is not None:
+        subject = name_person(criteria.first.deployment.constraints, corrections.confirmed)
+        if subject is not None:
+            return "match", subject
+    return decide(threshold, [m.match for m in matches if m.person not in corrections.rejected])
 
 
-def _list_corrections(criteria: Criteria, candidates: Candidates, query: int, params: SearchParams) -> list[Correction]:
-    """List the labels that changed the first `limit` matches of a query."""
+def _list_corrections(
+    criteria: Criteria,
+    candidates: Candidates,
+    query: int,
+    threshold: AcceptanceThreshold,
+    matches: Sequence[PersonMatch],
+) -> list[Correction]:
+    """List the labels that changed the matches of a query, or that left out somebody who is nearer than the last."""
     corrections = candidates.corrections[query]
     constraints = [c.served.deployment.constraints for c in criteria.tasks]
+    if not any(constraints):
+        return []
     pks = [pk for pk in candidates.neighbours.ids[query].tolist() if pk in candidates.faces]
-    nearest = list(dict.fromkeys(candidates.people[pk] for pk in pks))[: params.limit]
+    nearest = list(dict.fromkeys(candidates.people[pk] for pk in pks))[: len(matches) + len(corrections.ruled_out)]
     listed: list[tuple[Effect, LabelledPair, int | None]] = [
         ("ruled_out", corrections.ruled_out[p], p) for p in nearest if p in corrections.ruled_out
     ]
     listed += [("ruled_out", corrections.separated[pk], None) for pk in pks if pk in corrections.separated]
-    for group in candidates.groups[query][: params.limit]:
-        owner = candidates.faces[int(candidates.neighbours.ids[query, group.columns[0]])].owner
-        if group.person == corrections.confirmed and corrections.confirmed_by is not None:
-            listed.append(("joined", corrections.confirmed_by, group.person))
-        elif owner != group.person:
-            listed.append(("joined", constraints[0].constraints.joined_by[owner], group.person))
+    owners = {face.face_id: face.owner for face in candidates.faces.values()}
+    for person, match in matches:
+        owner = owners[match["face_id"]]
+        if person in corrections.rejected and threshold.accepts(match) is not False:
+            listed.append(("rejected", corrections.rejected[person], person))
+        if person == corrections.confirmed and corrections.confirmed_by is not None:
+            listed.append(("joined", corrections.confirmed_by, person))
+        elif owner != person and not criteria.is_mix:
+            listed.append(("joined", constraints[0].constraints.joined_by[owner], person))
     return [describe_correction(constraints, *correction) for correction in listed]

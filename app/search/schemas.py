@@ -189,13 +189,19 @@ class Match(ScoreOut):
     unexplained: NotRequired[Annotated[str, field("the reason why the explanation is null")]]
 
 
-Effect = Literal["ruled_out", "joined"]
+Effect = Literal["ruled_out", "rejected", "joined"]
 
 
 class Correction(TypedDict):
     """A label that changed an answer."""
 
-    effect: Annotated[Effect, field("ruled_out: a person or face is left out; joined: faces are taken for one person")]
+    effect: Annotated[
+        Effect,
+        field(
+            "ruled_out: a person or face is left out; rejected: a match does not pass, since the query is nearer to a "
+            "face that is somebody else; joined: faces are taken for one person"
+        ),
+    ]
     same: Annotated[bool, field("the settled answer of the label")]
     face_a: Annotated[str, field("id of the first labelled face")]
     face_b: Annotated[str, field("id of the second labelled face")]

@@ -131,11 +131,11 @@ def _choose_collection(context: SearchContext, caller: Caller, params: VerifyPar
 
 
 def _list_corrections(served: ServedModel, query: Rows, face: EnrolledFace) -> list[Correction]:
-    """List the label that rules out that a query, (dim,), shows the person of an enrolled face."""
+    """List the label by which a query, (dim,), is not the person of an enrolled face."""
     constraints = served.deployment.constraints
     person = constraints.person(face.owner)
-    ruled_out = find_corrections(served, query, {person: face.pk}, None).ruled_out
-    return [describe_correction([constraints], "ruled_out", label, person) for label in ruled_out.values()]
+    rejected = find_corrections(served, query, {person: face.pk}, None).rejected
+    return [describe_correction([constraints], "rejected", label, person) for label in rejected.values()]
 
 
 def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyParams) -> tuple[list[int], Rows]:

@@ -13,10 +13,11 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from sqlalchemy import select
 
 from app.access import keys
-from app.db.session import writing
-from app.db.tables import Collection, Deployment, Face
+from app.db.session import reading, writing
+from app.db.tables import Collection, Deployment, Face, Label
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
@@ -342,6 +343,32 @@ def test_the_decision_names_a_person_or_is_unknown(api: Api, gallery: Gallery) -
     assert len(far["matches"]) == 10, "a rate of strangers is no filter"
 
 
+def test_a_person_whom_a_label_rules_out_is_not_named(api: Api, gallery: Gallery, lasting: Resources) -> None:
+    calibrate(api, gallery, measured(gallery))
+    [stranger] = gallery.add({MODEL.id: ROWS[7:8] + np.float32(0.02)}, [None])
+    photo = ROWS[7] + np.float32(0.019)
+    decided = by_vector(api, photo, group_by="subject").json()["faces"][0]
+    assert (decided["decision"], decided["subject"]["id"], decided["corrected_by"]) == ("match", "p002", [])
+    add_label(lasting, gallery, gallery.pks[7], gallery.pks[-1], same=False)
+    decided = by_vector(api, photo, group_by="subject").json()["faces"][0]
+    assert (decided["decision"], decided["subject"]) == ("possible", None)
+    [correction] = decided["corrected_by"]
+    assert (correction["effect"], correction["subject"]["id"]) == ("rejected", "p002")
+    assert stranger in {correction["face_a"], correction["face_b"]}
+    filtered = by_vector(api, photo, group_by="subject", fmr=0.01).json()["faces"][0]
+    assert "p002" not in [m["subject"] and m["subject"]["id"] for m in filtered["matches"]]
+    assert filtered["corrected_by"] == decided["corrected_by"]
+
+
+def add_label(resources: Resources, gallery: Gallery, first: int, second: int, same: bool) -> None:
+    """Label two faces of the collection, as the API does."""
+    with writing(resources.database) as session:
+        face_a, face_b = sorted((first, second))
+        session.add(Label(task="identity", face_a=face_a, face_b=face_b, same=same, by="test"))
+        session.get_one(Collection, gallery.collection).change += 1
+    resources.notifier.notify("changes")
+
+
 def test_the_decision_does_not_depend_on_the_matches_that_are_shown(api: Api, gallery: Gallery) -> None:
     calibrate(api, gallery, measured(gallery))
     for query in (ROWS[7] + np.float32(0.1), ROWS[7] + np.float32(0.5), ROWS[30] * 0.5, ROWS[0] + 9):
@@ -613,6 +640,19 @@ def test_a_photo_can_be_verified_against_a_face_or_a_subject(api: Api, faces: Ga
     nearest = verify(api, photo(4, 1), subject="d4").json()
     assert (nearest["face_id"], nearest["distance"] < 1e-3) == (face_id, True)
     assert verify(api, photo(4, 1), subject="d0").json()["distance"] > nearest["distance"]
+
+
+def test_a_photo_is_not_verified_as_a_person_whom_a_label_rules_out(api: Api, faces: Gallery) -> None:
+    first = matches(by_photo(api, photo(4, 1), limit=1))[0]["face_id"]
+    other = verify(api, photo(4, 1), subject="d0").json()
+    assert (other["passes"], other["corrected_by"]) == (None, [])
+    with reading(faces.resources.database) as session:
+        pks = dict(session.execute(select(Face.face_id, Face.pk).where(Face.collection_id == api.staff)).all())
+    add_label(faces.resources, faces, pks[first], pks[other["face_id"]], same=False)
+    by_photo(api, photo(0, 0))
+    other = verify(api, photo(4, 1), subject="d0").json()
+    assert (other["passes"], [c["effect"] for c in other["corrected_by"]]) == (False, ["rejected"])
+    assert verify(api, photo(4, 1), subject="d4").json()["corrected_by"] == []
 
 
 def test_an_incomplete_verification_is_refused_with_what_is_missing(api: Api, faces: Gallery) -> None:

@@ -1,11 +1,12 @@
 """Labels correct the service over HTTP, against its real processes.
 
 People without labels are found no less often, searches meanwhile succeed, and the answers stay the same after a
-rollback and after all processes were killed and started again.
+rollback and after all processes were killed and started again. Pairs that are "not the same" never match again.
 """
 
 import io
 import shutil
+import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ def service(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -
 
 
 def import_people(service: ServiceSubprocess) -> Faces:
+    """Import the people, and return their faces. A second import of the same photos changes nothing."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for who in range(PEOPLE):
@@ -92,12 +94,27 @@ def send_labels(service: ServiceSubprocess, faces: Faces) -> None:
     assert service.client.post("/v1/labels", json={"labels": labels}).json()["accepted"] == len(labels)
 
 
+def count_forbidden_matches(service: ServiceSubprocess, faces: Faces) -> int:
+    """Count the pairs labelled "not the same" of which one face is still a match of the other."""
+    names, count = sorted(faces), 0
+    for name, other in zip(names, names[1:] + names[:1], strict=True):
+        params = {"limit": PEOPLE * PHOTOS_PER_PERSON, "group_by": "face"}
+        answer = service.client.post(f"{COLLECTION}/faces/{faces[name][0]}/search", params=params)
+        count += faces[other][0] in [match["face_id"] for match in answer.json()["faces"][0]["matches"]]
+    return count
+
+
 def test_a_model_trained_on_labels_finds_unlabelled_people_more_often(service: ServiceSubprocess) -> None:
     faces = import_people(service)
     names = sorted(faces)
     others = {name: faces[name] for name in names[LABELLED_PEOPLE:]}
+    labelled = {name: faces[name] for name in names[:LABELLED_PEOPLE]}
     before = search_each(service, others)
-    send_labels(service, {name: faces[name] for name in names[:LABELLED_PEOPLE]})
+    assert count_forbidden_matches(service, labelled) == LABELLED_PEOPLE
+    send_labels(service, labelled)
+    sent_at = time.monotonic()
+    while count_forbidden_matches(service, labelled):
+        assert time.monotonic() - sent_at < 10, "it takes a second on a quiet machine"
     with ContinuousSearch(service.client, images.encode_png(draw(person(1), 99))) as searches:
         source = {"task": "identity", "collection": "c", "from": "labels"}
         body = {"collection": "c", "method": "ldml", "sources": [source]}
@@ -106,7 +123,9 @@ def test_a_model_trained_on_labels_finds_unlabelled_people_more_often(service: S
         forced = {"model": model, "override": True, "reason": "this test measures the model by itself"}
         wait_for_success(service, service.client.post(f"{DEPLOYMENT}:publish", json=forced))
         after = search_each(service, others)
+        assert count_forbidden_matches(service, labelled) == 0
         wait_for_success(service, service.client.post(f"{DEPLOYMENT}:rollback"))
+        assert count_forbidden_matches(service, labelled) == 0
         assert search_each(service, others) == before
         wait_for_success(service, service.client.post(f"{DEPLOYMENT}:rollback"))
         assert search_each(service, others) == after
@@ -114,7 +133,10 @@ def test_a_model_trained_on_labels_finds_unlabelled_people_more_often(service: S
     assert not searches.failures
     assert call_at(10, after, list(others)) >= call_at(10, before, list(others))
     assert call_at(1, after, list(others)) > call_at(1, before, list(others))
+    assert import_people(service) == faces
+    assert count_forbidden_matches(service, labelled) == 0
     counts = service.client.get(COLLECTION).json()
     service.kill("all")
     assert service.client.get(COLLECTION).json() == counts
     assert search_each(service, others) == after
+    assert count_forbidden_matches(service, labelled) == 0
