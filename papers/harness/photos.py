@@ -73,7 +73,7 @@ class Photos:
 
     def rows(self, photo_set: str, features: str) -> Rows:
         """Return (N, D) float32 descriptors, in the order of `names`; several features are concatenated."""
-        return _joined(self, photo_set, features)
+        return _concatenate_features(self, photo_set, features)
 
     def blocks(self, features: str) -> tuple[int, ...]:
         """Return the width of each feature."""
@@ -143,6 +143,6 @@ class Photos:
 
 
 @lru_cache(maxsize=3)
-def _joined(photos: Photos, photo_set: str, features: str) -> Rows:
+def _concatenate_features(photos: Photos, photo_set: str, features: str) -> Rows:
     parts = [photos.feature(photo_set, one) for one in features.split("+")]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
