@@ -29,7 +29,7 @@ from app.resources import open_resources
 from app.threads import set_threads
 from ml import images, synthetic_faces
 from tests.conftest import free_port
-from tests.rows import Gallery, make_model, people
+from tests.rows import GalleryWriter, make_model, people
 
 ROUNDS = 100
 WHOLE = "search by photo over HTTP"
@@ -75,7 +75,7 @@ def main() -> None:
         with open_resources(settings) as resources:
             model, other = (make_model(f"m-{i}", dim=args.dim, seed=i) for i in (1, 2))
             rows, owners = people(args.faces // 3, 3, dim=args.dim, spread=0.5)
-            gallery = Gallery(resources).make(model, previous=other)
+            gallery = GalleryWriter(resources).make(model, previous=other)
             for at in range(0, len(rows), 50_000):
                 part = slice(at, at + 50_000)
                 gallery.add({model.id: rows[part], other.id: rows[part] + 1}, owners[part])
@@ -152,10 +152,10 @@ def measure_photo_search(client, resources, model, index) -> None:  # type: igno
 
 
 def build_stages(data: bytes, front_end: Any, model: Any, index: Any) -> dict[str, Callable[[], object]]:
-    """The stages of a photo search as calls of ml and FAISS, without HTTP and without anything of app.
+    """Return the stages of a photo search as calls of ml and FAISS, without HTTP and without code of `app`.
 
-    data: an encoded photo with a face; index: a FAISS index of the embeddings. Each stage takes what the one before
-    it makes, computed beforehand.
+    data: an encoded photo with a face; index: a FAISS index of the embeddings. The input of each stage, which is the
+    output of the stage before, is computed beforehand.
     """
     image = images.read(data)
     face = front_end.detector.detect(image)[0]
@@ -175,7 +175,7 @@ def build_stages(data: bytes, front_end: Any, model: Any, index: Any) -> dict[st
 def time_in_turns(
     stages: Mapping[str, Callable[[], object]], rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Milliseconds of each stage in each round. The stages take turns, so that a busy moment slows all of them."""
+    """Return the milliseconds of each stage in each round. The stages take turns, so that load slows all of them."""
     times: dict[str, list[float]] = {name: [] for name in stages}
     for _ in range(rounds):
         for name, stage in stages.items():
@@ -186,14 +186,14 @@ def time_in_turns(
 
 
 def measure_overhead(times: Mapping[str, Sequence[float]]) -> tuple[float, float]:
-    """By how much the median of WHOLE exceeds the sum of the stages' medians: in milliseconds, and in percent of it."""
+    """Return the median of WHOLE less the sum of the stages' medians: in milliseconds, and in percent of the sum."""
     stages = sum(statistics.median(values) for name, values in times.items() if name != WHOLE)
     added = statistics.median(times[WHOLE]) - stages
     return added, 100 * added / stages
 
 
 def measure_eight_clients(client, path, body) -> None:  # type: ignore[no-untyped-def]
-    """Eight clients at once."""
+    """Measure searches by eight clients at once."""
     times: list[float] = []
 
     def ask() -> None:
@@ -214,7 +214,7 @@ def measure_eight_clients(client, path, body) -> None:  # type: ignore[no-untype
 
 
 def measure_swap(client, gallery, pid) -> None:  # type: ignore[no-untyped-def]
-    """How soon a roll back is served, and what a swap takes at its peak."""
+    """Measure the time until a roll back is served, and the peak memory of a swap."""
     before = read_memory(pid)
     start = time.perf_counter()
     gallery.point(champion="m-2", previous="m-1")
@@ -230,7 +230,7 @@ def read_memory(pid: int, which: str = "VmRSS") -> float:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """Seconds of CPU that a process has had: not blurred by what else runs."""
+    """Return the CPU seconds of a process, which other load does not change."""
     spent = Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()
     return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def enrol_faces(resources: Resources, crops: Any, names: Sequence[str]) -> None:
-    """One collection, `c`, of all these faces."""
+    """Enrol all these faces in one collection, `c`."""
     with writing(resources.database) as session:
         deployment = Deployment(collection_id="c", task="identity", champion=LBP_MODEL)
         session.add_all([Collection(id="c", change=1), deployment])

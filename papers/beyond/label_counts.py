@@ -1,4 +1,4 @@
-"""How many labels are needed: accuracy on people without labels, by the number and choice of labelled pairs."""
+"""Measure how many labels are needed: accuracy on people without labels, by number and choice of the pairs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

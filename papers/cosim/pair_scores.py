@@ -1,4 +1,4 @@
-"""From the scores of systems to accuracies, paired differences and distances."""
+"""Compute accuracies, paired differences and distances from the scores of systems."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

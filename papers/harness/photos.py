@@ -117,7 +117,7 @@ class Photos:
         return features.load_or_describe(f"{feature}, {photo_set}", built, crops, path, keep=True)
 
     def _vocabulary(self) -> dict[str, object]:
-        """Of the Fisher vectors: learned without labels from LFW photos that no protocol asks for."""
+        """Learn the vocabulary of the Fisher vectors, without labels, from LFW photos that are in no protocol."""
         return features.learn_options("fisher", self.crops("lfw", "grey"), self.known, self.cache / "vocabulary.json")
 
     def _manifest(self) -> Path:

@@ -38,7 +38,7 @@ def print_cost(chapters: Sequence[Chapter], store: ResultStore) -> float:
 def compute_missing(chapters: Sequence[Chapter], store: ResultStore) -> None:
     """Run all missing computations of these chapters.
 
-    A result can determine further computations, so the chapters are asked again after each one. Several processes can
+    A result can determine further computations, so the chapters are read again after each one. Several processes can
     work on the same chapters: each takes computations that no other process is running.
     """
     speed, pace = _measure_machine() / REFERENCE_PROBE_SECONDS, 1.0

@@ -59,7 +59,7 @@ class Experiment(ABC):
 
     @property
     def how(self) -> str:
-        """How the rates were chosen, for a header."""
+        """A sentence for a header that says how the rates were chosen."""
         return "default rates" if self.quick else "each head's rate chosen among five on an inner split"
 
     def describe_rates(self) -> str:

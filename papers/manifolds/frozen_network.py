@@ -32,7 +32,7 @@ def plan_training(head: str, rate: float, steps: int, seed: int = 0) -> HeadTrai
 
 
 def make_choice_computation(context: RunContext, head: str, dim: int, steps: int, min_photos: int) -> Computation:
-    """Facts: `errors`, 1 - mAP by rate, of a fifth of CelebA10k's people, without whom the others teach."""
+    """Choose the rate. Record: `errors`, 1 - mAP by rate, of a fifth of CelebA10k's people, who are held out."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         rows, people = _teachers(context, min_photos)
@@ -51,7 +51,7 @@ def make_choice_computation(context: RunContext, head: str, dim: int, steps: int
 
 
 def make_head_computation(context: RunContext, dim: int, training: HeadTraining, min_photos: int) -> Computation:
-    """See `measure_separation`; facts also hold what `train_head` says, arrays also `matrix`."""
+    """Train a head and measure it. Record: see `measure_separation` and `train_head`. Arrays: also `matrix`."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         split = split_people(context.photos, min_photos)
@@ -69,7 +69,7 @@ def make_head_computation(context: RunContext, dim: int, training: HeadTraining,
 
 
 def make_axes_computation(context: RunContext, dim: int, min_photos: int) -> Computation:
-    """The feature's leading principal axes, where the heads start; dim 0: the feature itself."""
+    """Measure the leading principal axes of the feature, where the heads start; dim 0: the feature itself."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         split = split_people(context.photos, min_photos)
@@ -85,7 +85,7 @@ def make_axes_computation(context: RunContext, dim: int, min_photos: int) -> Com
 def make_service_computation(
     context: RunContext, method: str, options: Mapping[str, Any], dim: int, min_photos: int, seed: int
 ) -> Computation:
-    """An embedder as the service trains it: people held out choose its start, its length and its steps."""
+    """Train an embedder as the service does: held-out people choose its start, its length and its steps."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         split = split_people(context.photos, min_photos)
@@ -109,14 +109,14 @@ def _teachers(context: RunContext, min_photos: int) -> tuple[Rows, Ids]:
 
 
 def find_principal_axes(rows: Tensor, dim: int) -> Tensor:
-    """(n, dim), the leading principal axes."""
+    """Return the leading principal axes: (n, dim)."""
     return fit_principal_axes(rows, dim)[0].T.contiguous()
 
 
 def _headed(
     rows: Rows, people: Ids, others: Rows, dim: int, training: HeadTraining, progress: Progress
 ) -> tuple[Rows, dict[str, Any], Rows]:
-    """What a head taught by these people makes of other rows; what it is like; its matrix."""
+    """Train a head on these people. Returns the embeddings of other rows, the record of the head, and its matrix."""
     seen = torch.from_numpy(rows)
     lesson = HeadTrainingData(people, lambda indices, _: seen[torch.from_numpy(indices)])
     layer, like = train_head(lesson, nn.Identity(), find_principal_axes(seen, dim), training, progress)

@@ -264,7 +264,7 @@ def test_the_interval_covers_the_true_rate_of_an_order_statistic() -> None:
 
 
 def test_a_fitted_tail_says_how_sure_it_is() -> None:
-    """Of exponential tails the 95 % interval of a rare rate holds the true one."""
+    """For exponential tails, the 95 % interval of a rare rate contains the true rate."""
     draw, covered, sizes = np.random.default_rng(0), [], []
     for _ in range(100):
         distances = np.log(draw.random(800))  # P(distance <= t) = exp(t)

@@ -181,7 +181,7 @@ def test_the_header_and_rows_name_their_draws(content: dict[str, Any]) -> None:
 
 
 def test_without_the_network_no_computation_uses_it_or_celeba(photos: Photos, tmp_path: Path) -> None:
-    """For who in CelebA10k looks like somebody in LFW cannot be told."""
+    """Without it, people in CelebA10k who look like somebody in LFW cannot be found."""
     context = RunContext(PhotosWithoutNetwork(photos.data, photos.cache), ResultStore(tmp_path), WHOLE)
     past = chapter(context, FAST)
     computations = [*past.computations(), *past.guessed()]
@@ -250,7 +250,7 @@ def test_options_are_chosen_before_anything_is_fitted_with_them(photos: Photos, 
 
 @pytest.mark.parametrize("method", [Method("ldml", 8, QUICK | {"axes": 60}), Method("stiefel", 8, SHORT)])
 def test_a_fit_within_the_axes_is_the_fit_itself(method: Method, photos: Photos) -> None:
-    """Of descriptors in a row too: the axes weigh them as the embedder would."""
+    """This holds for concatenated descriptors too: the axes weigh them as the embedder does."""
     context, many = RunContext(photos, ResultStore(photos.cache / "axes"), WHOLE), "lbp+fisher"
     kept = context.store.do(context.retrieval(method, many, "disjoint-0")).arrays["lfw"]
     whole = method.build().fit(context.identities(many, context.protocol("disjoint-0"))).embed(photos.rows("lfw", many))

@@ -138,7 +138,7 @@ def test_the_rate_with_the_best_result_on_held_out_people_is_chosen(
 
 
 def fitted(context: RunContext, setting: Setting) -> tuple[Cpmtml, Rows]:
-    """What the chapter's first draw must have found, done by hand."""
+    """Compute the result of the chapter's first draw, step by step."""
     method = CpmtmlFits(context).method(setting)
     assert method is not None
     train = make_training_set(context, setting.features, setting.learner.aux)

@@ -68,7 +68,7 @@ def precision(rows: Rows, query: int, gallery: list[int]) -> float:
 
 
 def queries_file(queries: Iterable[int]) -> dict[str, str]:
-    """By the numbers of the faces."""
+    """Write a file of queries, by the numbers of the faces."""
     text = "\n".join(f"Person_{q // SHOTS}/{q % SHOTS}.png" for q in queries) + "\n"
     return {"name": "queries-0.txt", "text": text}
 
@@ -244,7 +244,7 @@ BY_FOLDS = {"protocol": "verification", "training": {"method": "wpca", "descript
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What every fit from now on learns from."""
+    """Record the training set of every fit from now on."""
     fits: list[Any] = []
     fit_embedder = embeddings.fit_embedder
 
