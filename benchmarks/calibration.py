@@ -69,7 +69,7 @@ class CalibrationSpace:
         )
 
 
-def judged(calibration: Calibration, pairs: Pairs) -> dict[str, float]:
+def judge(calibration: Calibration, pairs: Pairs) -> dict[str, float]:
     genuine, impostor = pairs
     limit = calibration.threshold(FMR).distance
     same, other = (np.clip(calibration.probability(p), SURE, 1 - SURE) for p in pairs)
@@ -81,15 +81,15 @@ def judged(calibration: Calibration, pairs: Pairs) -> dict[str, float]:
     }
 
 
-def measured(strangers: CalibrationSpace, known: CalibrationSpace) -> dict[str, dict[str, float]]:
+def measure(strangers: CalibrationSpace, known: CalibrationSpace) -> dict[str, dict[str, float]]:
     one, other = strangers.strangers()
     of_strangers = Calibration.fit(*one)
-    beside = known.known()
+    known_pairs = known.known()
     return {
-        "strangers, by people learned from": judged(Calibration.fit(*strangers.learned()), other),
-        "strangers, by other strangers": judged(of_strangers, other),
-        "the known, by people learned from": judged(Calibration.fit(*known.learned()), beside),
-        "the known, by strangers": judged(of_strangers, beside),
+        "strangers, by people learned from": judge(Calibration.fit(*strangers.learned()), other),
+        "strangers, by other strangers": judge(of_strangers, other),
+        "the known, by people learned from": judge(Calibration.fit(*known.learned()), known_pairs),
+        "the known, by strangers": judge(of_strangers, known_pairs),
     }
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     strangers = CalibrationSpace(args.strangers, "disjoint-0", args.protocols)
-    figures = measured(strangers, CalibrationSpace(args.known, "queries-0", args.protocols))
+    figures = measure(strangers, CalibrationSpace(args.known, "queries-0", args.protocols))
     print(json.dumps(figures, indent=1))
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1))

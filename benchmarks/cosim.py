@@ -42,7 +42,7 @@ class Reference(nn.Module):
         return torch.sigmoid((s.sum(0, keepdim=True) if self.together else s) + self.bias[:, None]).mean(0)
 
 
-def timed(n: int, pairs: int, steps: int, width: int = 300, batch: int = 128) -> dict[str, Any]:
+def time_steps(n: int, pairs: int, steps: int, width: int = 300, batch: int = 128) -> dict[str, Any]:
     """Measure the milliseconds of a step: the reference, ours, and ours with ten batched fits, on random numbers."""
     torch.manual_seed(0)
     x, same = torch.randn(n, pairs, width), torch.rand(pairs) < 0.5
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    report = timed(args.descriptors, 5400, args.steps)
+    report = time_steps(args.descriptors, 5400, args.steps)
     for name, milliseconds in report.items():
         print(f"{name:42} {milliseconds}")
     if args.json:

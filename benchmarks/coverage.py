@@ -84,7 +84,7 @@ class Coverage:
     pairs_covered: float | None
 
 
-def of_data(args: argparse.Namespace) -> Iterator[Coverage]:
+def measure_data(args: argparse.Namespace) -> Iterator[Coverage]:
     photos = Photos(args.data, args.cache.resolve())
     for photo_set in args.sets:
         for features in args.features:
@@ -97,10 +97,10 @@ def load(photos: Photos, photo_set: str, features: str) -> PeopleSample:
     embedder = registry.build("embedders", "l2" if features == "lbp" else "cosine")
     rows = embedder.embed(photos.rows(photo_set, features))
     _, people = np.unique([name.split("/")[0] for name in photos.names(photo_set)], return_inverse=True)
-    return capped(PeopleSample(rows, people.astype(np.int64), embedder.metric))
+    return limit_photos(PeopleSample(rows, people.astype(np.int64), embedder.metric))
 
 
-def capped(everybody: PeopleSample) -> PeopleSample:
+def limit_photos(everybody: PeopleSample) -> PeopleSample:
     """Limit the photos of each person as a calibration does, so that both measure the same rate."""
     chosen = choose_faces(everybody.people, np.random.default_rng(0))
     return PeopleSample(everybody.rows[chosen], everybody.people[chosen], everybody.metric)
@@ -116,17 +116,17 @@ def measure(everybody: PeopleSample, data: str, features: str, splits: int, jobs
         ("halves", n // 2, partial(judge_searches, searches, FPIRS)),
     ]
     for name, people, judge in judges:
-        for outcomes in zip(*over_seeds(judge, splits, jobs), strict=True):
-            yield summary(data, features, name, people, outcomes)
+        for outcomes in zip(*run_over_seeds(judge, splits, jobs), strict=True):
+            yield summarise(data, features, name, people, outcomes)
 
 
-def simulated(splits: int, jobs: int) -> Iterator[Coverage]:
+def measure_simulated(splits: int, jobs: int) -> Iterator[Coverage]:
     """Measure on simulated people, a new set for each seed, in every design and against the true rate."""
-    worlds = {"even": World(16, 0.7, even), "uneven": World(64, 0.7, uneven)}
+    worlds = {"even": World(16, 0.7, draw_even_counts), "uneven": World(64, 0.7, draw_uneven_counts)}
     for name, world in worlds.items():
         for judge in (_true, _by_halves, _by_whole):
-            for outcomes in zip(*over_seeds(partial(judge, world), splits, jobs), strict=True):
-                yield summary("gauss", name, judge.__name__.rpartition("_")[2], WORLD_PEOPLE // 2, outcomes)
+            for outcomes in zip(*run_over_seeds(partial(judge, world), splits, jobs), strict=True):
+                yield summarise("gauss", name, judge.__name__.rpartition("_")[2], WORLD_PEOPLE // 2, outcomes)
 
 
 def _true(world: World, seed: int) -> list[CoverageOutcome]:
@@ -143,17 +143,17 @@ def _by_whole(world: World, seed: int) -> list[CoverageOutcome]:
     return judge_whole(everybody, everybody.near_pairs(4 * max(RATES)), WORLD_PEOPLE // 2, RATES, seed)
 
 
-def even(draw: np.random.Generator, people: int) -> Ids:
+def draw_even_counts(draw: np.random.Generator, people: int) -> Ids:
     """Draw one to five photos for each person."""
     return draw.integers(1, 6, people)
 
 
-def uneven(draw: np.random.Generator, people: int) -> Ids:
+def draw_uneven_counts(draw: np.random.Generator, people: int) -> Ids:
     """Draw numbers of photos as in LFW: most people have one, a few as many as a calibration uses."""
     return np.minimum(draw.pareto(1.5, people) + 1, MAX_FACES_PER_PERSON).astype(np.int64)
 
 
-def over_seeds(judge: Judge, splits: int, jobs: int) -> list[list[CoverageOutcome]]:
+def run_over_seeds(judge: Judge, splits: int, jobs: int) -> list[list[CoverageOutcome]]:
     """Run a design for each seed in forked processes, which share the data without copying."""
     with ProcessPoolExecutor(jobs, get_context("fork"), _keep, (judge,)) as pool:
         return list(pool.map(_run, range(splits), chunksize=4))
@@ -170,7 +170,7 @@ def _run(seed: int) -> list[CoverageOutcome]:
     return _kept[0](seed)
 
 
-def summary(data: str, features: str, judge: str, people: int, outcomes: Sequence[CoverageOutcome]) -> Coverage:
+def summarise(data: str, features: str, judge: str, people: int, outcomes: Sequence[CoverageOutcome]) -> Coverage:
     below = float(np.mean([one.truth < one.low for one in outcomes]))
     above = float(np.mean([one.truth > one.high for one in outcomes]))
     of_pairs = [one.pairs_hold for one in outcomes if one.pairs_hold is not None]
@@ -214,7 +214,7 @@ def main() -> None:
     if not args.data and not args.simulate:
         parser.error("give --data DIR or --simulate")
     coverages = []
-    for one in simulated(args.splits, args.jobs) if args.simulate else of_data(args):
+    for one in measure_simulated(args.splits, args.jobs) if args.simulate else measure_data(args):
         show(one)
         coverages.append(asdict(one))
     if args.json:

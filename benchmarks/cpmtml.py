@@ -67,7 +67,7 @@ class TaskFaces:
         return TrainingSet(np.concatenate([self.rows[fit], self.others]), (identity, age))
 
 
-def opened(args: argparse.Namespace) -> TaskFaces:
+def load_task_faces(args: argparse.Namespace) -> TaskFaces:
     names = args.names.read_text().split()
     emotion_of_image = {r["image"]: r["emotion"] for r in csv.DictReader((args.protocol / "lfw-expression.csv").open())}
     kinds = {kind: float(i) for i, kind in enumerate(sorted(set(emotion_of_image.values())))}
@@ -77,7 +77,7 @@ def opened(args: argparse.Namespace) -> TaskFaces:
     return TaskFaces(np.load(args.rows), names, moods, others, ages)
 
 
-def methods(dim: int) -> dict[str, Callable[[], HingeEmbedder]]:
+def list_methods(dim: int) -> dict[str, Callable[[], HingeEmbedder]]:
     both = {"pairs": PAIRS, "auxiliary_pairs": AUXILIARY, "dim": dim, "steps": 2 * STEPS}
     return {
         f"stML d={dim}": lambda: Stml.from_options(dim=dim, pairs=PAIRS, steps=STEPS),
@@ -89,7 +89,7 @@ def methods(dim: int) -> dict[str, Callable[[], HingeEmbedder]]:
     }
 
 
-def measured(lfw: TaskFaces, make: Callable[[], HingeEmbedder], protocols: list[Protocol]) -> dict[str, Any]:
+def measure(lfw: TaskFaces, make: Callable[[], HingeEmbedder], protocols: list[Protocol]) -> dict[str, Any]:
     """Tune on held-out people, fit for each draw, and return the results of every query."""
     tried: list[HingeEmbedder] = []
     for rate in RATES:
@@ -102,7 +102,7 @@ def measured(lfw: TaskFaces, make: Callable[[], HingeEmbedder], protocols: list[
         start = perf_counter()
         fitted = replace(chosen).fit(lfw.training(protocol))
         times.append(perf_counter() - start)
-        draws.append(found(fitted.embed(lfw.rows), protocol))
+        draws.append(measure_queries(fitted.embed(lfw.rows), protocol))
     return {
         "rate": chosen.rate,
         "steps": chosen.steps,
@@ -113,23 +113,23 @@ def measured(lfw: TaskFaces, make: Callable[[], HingeEmbedder], protocols: list[
     }
 
 
-def found(z: Rows, protocol: Protocol) -> dict[str, list[float]]:
+def measure_queries(z: Rows, protocol: Protocol) -> dict[str, list[float]]:
     ranked = rank_protocol(z, protocol)
     return {"people": ranked.groups.tolist(), "mAP": average_precisions(ranked).tolist()} | {
         str(k): n_call(ranked, k).tolist() for k in CALLS
     }
 
 
-def unlearned(lfw: TaskFaces, dim: int, protocols: list[Protocol]) -> dict[str, Any]:
+def measure_unlearned(lfw: TaskFaces, dim: int, protocols: list[Protocol]) -> dict[str, Any]:
     """Measure WPCA of the training side, from which all methods start."""
     draws = []
     for protocol in protocols:
         fitted = Wpca(dim=dim).fit(TrainingSet(lfw.rows[protocol.training], ()))
-        draws.append(found(fitted.embed(lfw.rows), protocol))
+        draws.append(measure_queries(fitted.embed(lfw.rows), protocol))
     return {"rate": 0.0, "steps": 0, "held_out": None, "stored": dim, "seconds": 0.0, "draws": draws}
 
 
-def difference(a: dict[str, Any], b: dict[str, Any], figure: str) -> dict[str, Any]:
+def compare_methods(a: dict[str, Any], b: dict[str, Any], figure: str) -> dict[str, Any]:
     """Return a - b in points: over all queries with people resampled, and by draw with Student's interval."""
     one, other = (np.concatenate([d[figure] for d in m["draws"]]) for m in (a, b))
     people = np.concatenate([d["people"] for d in a["draws"]])
@@ -167,18 +167,18 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--methods", help="indexes of the methods to measure, such as 0,2; default: all")
     args = parser.parse_args()
-    lfw = opened(args)
+    lfw = load_task_faces(args)
     protocols = [read(f"queries-{k}", args.protocol, lfw.names) for k in range(args.draws)]
     results = json.loads(args.out.read_text()) if args.out and args.out.exists() else {"methods": {}}
-    every = list(methods(args.dim).items())
+    every = list(list_methods(args.dim).items())
     for number in map(int, args.methods.split(",")) if args.methods else range(len(every)):
         name, make = every[number]
         if name not in results["methods"]:
-            results["methods"][name] = measured(lfw, make, protocols)
-    results["methods"].setdefault(f"WPCA d={args.dim}", unlearned(lfw, args.dim, protocols))
+            results["methods"][name] = measure(lfw, make, protocols)
+    results["methods"].setdefault(f"WPCA d={args.dim}", measure_unlearned(lfw, args.dim, protocols))
     done = results["methods"]
     results["differences"] = {
-        f"{a} less {b}": difference(done[a], done[b], "10")
+        f"{a} less {b}": compare_methods(done[a], done[b], "10")
         for a in done
         for b in done
         if a.startswith("CP") and b.startswith("stML")

@@ -32,7 +32,7 @@ JOINT = ("cosim_mass", "cosim_average")
 Point = tuple[int, dict[str, float]]
 
 
-def faces(people: int, recipe: Recipe) -> TrainingSet:
+def draw_faces(people: int, recipe: Recipe) -> TrainingSet:
     aligner, crops = Similarity(), []
     for who in range(people):
         for shot in range(PHOTOS_PER_PERSON):
@@ -44,7 +44,7 @@ def faces(people: int, recipe: Recipe) -> TrainingSet:
     return TrainingSet(rows, (task,), recipe.blocks)
 
 
-def curve(name: str, data: TrainingSet) -> list[Point]:
+def record_curve(name: str, data: TrainingSet) -> list[Point]:
     """Return the reports of a fit: (step, values)."""
     known = {o.name for o in registry.list_options("embedders", name)}
     embedder = registry.build("embedders", name, **{k: v for k, v in SETTINGS.items() if k in known})
@@ -53,7 +53,7 @@ def curve(name: str, data: TrainingSet) -> list[Point]:
     return points
 
 
-def svg(name: str, curve_points: Sequence[Point]) -> str:
+def draw_svg(name: str, curve_points: Sequence[Point]) -> str:
     """Draw the curve as SVG, readable on light and dark backgrounds."""
     last = max((step for step, _ in curve_points), default=1)
     parts = [
@@ -99,12 +99,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    one = faces(args.people, Recipe())
-    two = faces(args.people, Recipe((Spec("lbp"), Spec("sift"))))
+    one = draw_faces(args.people, Recipe())
+    two = draw_faces(args.people, Recipe((Spec("lbp"), Spec("sift"))))
     for name in args.only or registry.names("embedders"):
-        points = curve(name, two if name in JOINT else one)
+        points = record_curve(name, two if name in JOINT else one)
         if sum(1 for _, values in points if values) > 2:
-            (args.out / f"{name}.svg").write_text(svg(name, points))
+            (args.out / f"{name}.svg").write_text(draw_svg(name, points))
             print(f"{name}: {len(points)} points, at the end {points[-1][1]}", flush=True)
 
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from benchmarks.lbp import drawn
+from benchmarks.lbp import draw_crops
 from ml import registry
 from ml.descriptors.base import CROP_SHAPES
 from ml.embedders.base import TrainingSet
@@ -42,13 +42,13 @@ KINDS = ("queries", "disjoint")
 Options = Mapping[str, dict[str, Any]]
 
 
-def missing(part: str, options: Options) -> list[str]:
+def list_missing_options(part: str, options: Options) -> list[str]:
     """Return the required options of a descriptor that are missing, mostly files."""
     needed = [f.name for f in fields(registry.component("descriptors", part)) if f.default is MISSING]
     return [f"--option {part}.{name}=..." for name in needed if name not in options.get(part, {})]
 
 
-def described(how: Recipe, crops: Mapping[CropKind, Crops]) -> Rows:
+def describe_crops(how: Recipe, crops: Mapping[CropKind, Crops]) -> Rows:
     count = len(crops[how.crops[0]])
     rows = np.empty((count, how.dim), np.float32)
     for at in range(0, count, AT_ONCE):
@@ -56,9 +56,10 @@ def described(how: Recipe, crops: Mapping[CropKind, Crops]) -> Rows:
     return rows
 
 
-def cost(how: Recipe, crops: Mapping[CropKind, Crops]) -> float:
+def measure_cost(how: Recipe, crops: Mapping[CropKind, Crops]) -> float:
     faces = {
-        kind: np.array(crops[kind][:FACES]) if kind in crops else drawn(FACES, CROP_SHAPES[kind]) for kind in how.crops
+        kind: np.array(crops[kind][:FACES]) if kind in crops else draw_crops(FACES, CROP_SHAPES[kind])
+        for kind in how.crops
     }
     how.describe({kind: some[:5] for kind, some in faces.items()})
     times = []
@@ -69,31 +70,31 @@ def cost(how: Recipe, crops: Mapping[CropKind, Crops]) -> float:
     return 1e3 * median(times) / FACES
 
 
-def accuracy(rows: Rows, protocol: Protocol, dim: int) -> tuple[float, float]:
+def measure_accuracy(rows: Rows, protocol: Protocol, dim: int) -> tuple[float, float]:
     """Measure mAP and 1-call@10 in percent, with WPCA-cosine fitted to the protocol's training side."""
     fitted = Wpca(dim=dim, unit=True).fit(TrainingSet(rows[protocol.training], ()))
     ranked = rank_protocol(fitted.embed(rows), protocol)
     return 100 * float(average_precisions(ranked).mean()), 100 * float(n_call(ranked, 10).mean())
 
 
-def measured(name: str, args: argparse.Namespace, options: Options, crops: Mapping[CropKind, Crops]) -> dict[str, Any]:
+def measure(name: str, args: argparse.Namespace, options: Options, crops: Mapping[CropKind, Crops]) -> dict[str, Any]:
     parts = name.split("+")
-    wanted = [option for part in parts for option in missing(part, options)]
-    if wanted:
-        return {"skipped": "without " + " ".join(wanted)}
+    missing_options = [option for part in parts for option in list_missing_options(part, options)]
+    if missing_options:
+        return {"skipped": "without " + " ".join(missing_options)}
     how = Recipe(tuple(Spec(part, options.get(part, {})) for part in parts))
     unlearned = [part for part, descriptor in zip(parts, how.built, strict=True) if not descriptor.is_ready]
     if unlearned:
         return {"skipped": f"without what {' and '.join(unlearned)} learns from crops first, as an --option"}
-    figures: dict[str, Any] = {"numbers": how.dim, "ms": cost(how, crops)}
+    figures: dict[str, Any] = {"numbers": how.dim, "ms": measure_cost(how, crops)}
     if args.protocol and all(kind in crops for kind in how.crops):
-        names, rows = args.names.read_text().split(), described(how, crops)
+        names, rows = args.names.read_text().split(), describe_crops(how, crops)
         for kind in KINDS:
-            figures[kind] = accuracy(rows, read(f"{kind}-{args.draw}", args.protocol, names), args.dim)
+            figures[kind] = measure_accuracy(rows, read(f"{kind}-{args.draw}", args.protocol, names), args.dim)
     return figures
 
 
-def asked() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(registry.names("descriptors")))
     parser.add_argument("--option", action="append", default=[], help="NAME.KEY=JSON")
@@ -116,7 +117,7 @@ def show(results: Mapping[str, dict[str, Any]], title: str) -> None:
 
 
 def main() -> None:
-    args = asked()
+    args = parse_arguments()
     options: dict[str, dict[str, Any]] = defaultdict(dict)
     for option in args.option:
         (path, _, value) = option.partition("=")
@@ -126,7 +127,7 @@ def main() -> None:
     crops = {kind: np.load(path, mmap_mode="r") for kind, path in given.items() if path}
     cv2.setNumThreads(1)
     with threadpool_limits(1):
-        results = {name: measured(name, args, options, crops) for name in args.only.split(",")}
+        results = {name: measure(name, args, options, crops) for name in args.only.split(",")}
     show(results, f"descriptors, one thread; WPCA-cosine d = {args.dim}, draw {args.draw}")
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))

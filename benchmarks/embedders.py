@@ -40,12 +40,12 @@ def main() -> None:
         draws = []
         for draw in range(args.draws):
             embedder = build("embedders", args.method, **options)
-            draws.append(measured(embedder, rows, read(f"{kind}-{draw}", args.protocol, names)))
+            draws.append(measure(embedder, rows, read(f"{kind}-{draw}", args.protocol, names)))
         means = {name: round(float(np.mean([d[name] for d in draws])), 3) for name in draws[0]}
         print(json.dumps({"protocol": kind, "draws": args.draws, "method": args.method, **options, **means}))
 
 
-def measured(embedder: Embedder, rows: Rows, protocol: Protocol) -> dict[str, Any]:
+def measure(embedder: Embedder, rows: Rows, protocol: Protocol) -> dict[str, Any]:
     """Fit to the protocol's training side, and rank its gallery for each of its queries."""
     people = protocol.people[protocol.training]
     task = TaskData("identity", np.arange(len(people)), people.astype(np.float64), people)
@@ -59,12 +59,12 @@ def measured(embedder: Embedder, rows: Rows, protocol: Protocol) -> dict[str, An
         "1-call@10": 100 * n_call(ranked, 10).mean(),
         "1-call@20": 100 * n_call(ranked, 20).mean(),
         "seconds": seconds,
-        "one_ms": 1e3 * float(np.median([timed(embedder, rows[i : i + 1]) for i in range(50)])),
-        "batch_ms": timed(embedder, rows[:1000]),
+        "one_ms": 1e3 * float(np.median([time_embed(embedder, rows[i : i + 1]) for i in range(50)])),
+        "batch_ms": time_embed(embedder, rows[:1000]),
     }
 
 
-def timed(embedder: Embedder, rows: Rows) -> float:
+def time_embed(embedder: Embedder, rows: Rows) -> float:
     start = time.perf_counter()
     embedder.embed(rows)
     return time.perf_counter() - start

@@ -28,7 +28,7 @@ from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 
 from benchmarks import vlfeat
-from benchmarks.lbp import drawn
+from benchmarks.lbp import draw_crops
 from ml.clustering.gaussian_mixture import posteriors
 from ml.descriptors.common.fisher_encoder import Encoder
 from ml.descriptors.common.vocabulary import Vocabulary
@@ -41,18 +41,18 @@ Floats = vlfeat.Floats
 Run = Callable[[Crops], Floats]
 
 
-def milliseconds(run: Callable[[], object]) -> float:
+def time_run(run: Callable[[], object]) -> float:
     start = process_time()
     run()
     return (process_time() - start) * 1000
 
 
-def projected(rooted: Floats, words: Vocabulary, positions: Floats) -> Floats:
+def project(rooted: Floats, words: Vocabulary, positions: Floats) -> Floats:
     """Project (T, 128) root-SIFT, and append positions: (T, 66)."""
     return np.concatenate([(rooted - words.mean) @ words.axes.T, positions], 1)
 
 
-def scikit_image(words: Vocabulary) -> Callable[[Floats], Floats]:
+def load_scikit_image(words: Vocabulary) -> Callable[[Floats], Floats]:
     mixture = GaussianMixture(len(words.means), covariance_type="diag")
     mixture.weights_, mixture.means_ = np.exp(words.log_weights), words.means
     mixture.covariances_, mixture.precisions_cholesky_ = words.variances, words.variances**-0.5
@@ -65,7 +65,7 @@ def scikit_image(words: Vocabulary) -> Callable[[Floats], Floats]:
     return run
 
 
-def vlfeats_sift(vl: Any) -> Run:
+def load_vlfeat_sift(vl: Any) -> Run:
     """Return VLFeat's root-SIFT in our order of numbers."""
 
     def run(crop: Crops) -> Floats:
@@ -75,7 +75,7 @@ def vlfeats_sift(vl: Any) -> Run:
     return run
 
 
-def kornias_sift() -> Run | None:
+def load_kornia_sift() -> Run | None:
     try:
         from kornia.feature import DenseSIFTDescriptor
     except ImportError:
@@ -90,27 +90,27 @@ def kornias_sift() -> Run | None:
     return run
 
 
-def references(words: Vocabulary, positions: Floats) -> tuple[dict[str, Run], list[str]]:
+def list_references(words: Vocabulary, positions: Floats) -> tuple[dict[str, Run], list[str]]:
     """Return the available references, and the missing ones."""
-    theirs, kornia, vl = scikit_image(words), kornias_sift(), vlfeat.library()
+    theirs, kornia, vl = load_scikit_image(words), load_kornia_sift(), vlfeat.library()
     runs: dict[str, Run] = {}
     missing = []
     if kornia:
-        runs["kornia DenseSIFT + scikit-image"] = lambda crop: theirs(projected(kornia(crop), words, positions))
+        runs["kornia DenseSIFT + scikit-image"] = lambda crop: theirs(project(kornia(crop), words, positions))
     else:
         missing.append("kornia (pip install kornia)")
     if vl:
-        sift, weights = vlfeats_sift(vl), np.exp(words.log_weights)
-        runs["vl_dsift + scikit-image"] = lambda crop: theirs(projected(sift(crop), words, positions))
+        sift, weights = load_vlfeat_sift(vl), np.exp(words.log_weights)
+        runs["vl_dsift + scikit-image"] = lambda crop: theirs(project(sift(crop), words, positions))
         runs["vl_dsift + vl_fisher_encode (all C)"] = lambda crop: vlfeat.fisher_vector(
-            vl, words.means, words.variances, weights, projected(sift(crop), words, positions)
+            vl, words.means, words.variances, weights, project(sift(crop), words, positions)
         )
     else:
         missing.append("VLFeat (Debian: libvlfeat1)")
     return runs, missing
 
 
-def stages(encoder: Encoder, crop: Crops) -> dict[str, Callable[[], object]]:
+def build_stages(encoder: Encoder, crop: Crops) -> dict[str, Callable[[], object]]:
     """Return the stages of our computation, each on the output of the previous one."""
     given = torch.from_numpy(crop[None])
     both = encoder.lifted(given)
@@ -126,30 +126,30 @@ def stages(encoder: Encoder, crop: Crops) -> dict[str, Callable[[], object]]:
     }
 
 
-def timed(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+def time_runs(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Return the median time of each, measured in turn."""
     for run in runs.values():
         run()
-    rounds = [{name: milliseconds(run) for name, run in runs.items()} for _ in range(ROUNDS)]
+    rounds = [{name: time_run(run) for name, run in runs.items()} for _ in range(ROUNDS)]
     return {name: median(r[name] for r in rounds) for name in runs}
 
 
-def measured(crops: Crops) -> dict[str, Any]:
+def measure(crops: Crops) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         learning = process_time()
         fisher = Fisher(**Fisher.learn(crops[:VOCABULARY_CROPS], Path(folder)), device="cpu")
         learning = process_time() - learning
         words = Vocabulary.read(Path(fisher.vocabulary))
     encoder = Encoder(words, 1, "cpu")
-    theirs, missing = references(words, encoder.centres.numpy())
+    theirs, missing = list_references(words, encoder.centres.numpy())
     crop = crops[-1]
     ours = fisher.describe(crop[None])[0]
     runs: dict[str, Callable[[], object]] = {"ours": lambda: fisher.describe(crop[None])}
     runs |= {name: lambda run=run: run(crop) for name, run in theirs.items()}
     return {
-        "milliseconds": timed(runs),
+        "milliseconds": time_runs(runs),
         "cosine": {name: float(run(crop) @ ours) for name, run in theirs.items()},
-        "stages": timed(stages(encoder, crop)),
+        "stages": time_runs(build_stages(encoder, crop)),
         "learned_from": VOCABULARY_CROPS,
         "learned_in_seconds": learning,
         "missing": missing,
@@ -158,9 +158,9 @@ def measured(crops: Crops) -> dict[str, Any]:
 
 
 def show(figures: dict[str, Any]) -> None:
-    milliseconds, ours = figures["milliseconds"], figures["milliseconds"]["ours"]
+    times, ours = figures["milliseconds"], figures["milliseconds"]["ours"]
     table = Table("", "CPU ms a face", "times ours", "cosine", title=f"Fisher vectors ({figures['data']}), one thread")
-    for name, value in milliseconds.items():
+    for name, value in times.items():
         table.add_row(name, f"{value:.1f}", f"{value / ours:.1f}", f"{figures['cosine'].get(name, 1):.4f}")
     for name in figures["missing"]:
         table.add_row(f"left out: {name}")
@@ -178,11 +178,11 @@ def main() -> None:
     crops = (
         np.load(options.faces, mmap_mode="r")[: VOCABULARY_CROPS + 1].copy()
         if options.faces
-        else drawn(VOCABULARY_CROPS + 1)
+        else draw_crops(VOCABULARY_CROPS + 1)
     )
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        figures = {"data": options.faces.name if options.faces else "drawn"} | measured(crops)
+        figures = {"data": options.faces.name if options.faces else "drawn"} | measure(crops)
     show(figures)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))

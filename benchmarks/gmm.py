@@ -33,31 +33,31 @@ TOLERANCE = 1e-4
 Floats = NDArray[np.float32]
 
 
-def drawn(separation: float, n: int = 10_000, d: int = 32) -> Floats:
+def draw_rows(separation: float, n: int = 10_000, d: int = 32) -> Floats:
     draw = np.random.default_rng(0)
     centres, widths = separation * draw.normal(size=(K, d)), draw.uniform(0.5, 1.5, (K, d))
     which = draw.integers(0, K, n)
     return (centres[which] + widths[which] * draw.normal(size=(n, d))).astype(np.float32)
 
 
-def ours(rows: Floats, seed: int) -> float:
+def fit_ours(rows: Floats, seed: int) -> float:
     """Fit our mixture, and return the mean log-likelihood."""
     z = torch.from_numpy(rows)
     return float(fit_mixture(z, K, seed, rest=TOLERANCE).log_joint(z).double().logsumexp(1).mean())
 
 
-def theirs(rows: Floats, seed: int) -> float:
+def fit_scikit_learn(rows: Floats, seed: int) -> float:
     with catch_warnings():
         simplefilter("ignore", ConvergenceWarning)
         mixture = GaussianMixture(K, covariance_type="diag", tol=TOLERANCE, max_iter=100, random_state=seed).fit(rows)
     return float(mixture.score(rows))
 
 
-def timed(rows: Floats, seed: int) -> dict[str, float]:
+def time_fits(rows: Floats, seed: int) -> dict[str, float]:
     start = process_time()
-    fitted = ours(rows, seed)
+    fitted = fit_ours(rows, seed)
     between = process_time()
-    other = theirs(rows, seed)
+    other = fit_scikit_learn(rows, seed)
     return {
         "ours_s": between - start,
         "scikit_learn_s": process_time() - between,
@@ -66,9 +66,9 @@ def timed(rows: Floats, seed: int) -> dict[str, float]:
     }
 
 
-def measured(rows: Floats) -> dict[str, Any]:
-    timed(rows[:1000], 0)
-    seeds = [timed(rows, seed) for seed in range(SEEDS)]
+def measure(rows: Floats) -> dict[str, Any]:
+    time_fits(rows[:1000], 0)
+    seeds = [time_fits(rows, seed) for seed in range(SEEDS)]
     figures: dict[str, Any] = {name: median(s[name] for s in seeds) for name in ("ours_s", "scikit_learn_s")}
     figures |= {name: mean(s[name] for s in seeds) for name in ("ours", "scikit_learn")}
     return figures | {"rows": list(rows.shape), "k": K, "machine": platform.processor() or platform.machine()}
@@ -79,12 +79,12 @@ def main() -> None:
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    given = {"drawn, overlapping": drawn(0.2), "drawn, apart": drawn(0.6)}
+    rows_by_name = {"drawn, overlapping": draw_rows(0.2), "drawn, apart": draw_rows(0.6)}
     if options.rows:
-        given = {options.rows.name: np.load(options.rows).astype(np.float32)}
+        rows_by_name = {options.rows.name: np.load(options.rows).astype(np.float32)}
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        figures = {name: measured(rows) for name, rows in given.items()}
+        figures = {name: measure(rows) for name, rows in rows_by_name.items()}
     table = Table("", "", "CPU s (median)", "log likelihood (mean)", title=f"GMM, k = {K}, {SEEDS} seeds, one thread")
     for name, values in figures.items():
         table.add_row(name, "ours", f"{values['ours_s']:.3f}", f"{values['ours']:.3f}")

@@ -36,7 +36,7 @@ from ml.pipeline import default_front_end
 CHUNK_PHOTOS = 32
 
 
-def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
+def process_share(share: tuple[list[tuple[Path, Any]], int]) -> int:
     """Process one share of the photos, and return the number of faces found."""
     set_threads(1)
     entries, _ = share
@@ -55,23 +55,23 @@ def bare(share: tuple[list[tuple[Path, Any]], int]) -> int:
     return embedded
 
 
-def bare_rate(paths: list[Path], processes: int) -> dict[str, float]:
+def measure_bare_rate(paths: list[Path], processes: int) -> dict[str, float]:
     entries = [(path, e) for path in paths for e in open_archive(path).entries() if e.kind == "file"]
     shares = [(entries[n::processes], n) for n in range(processes)]
     with get_context("spawn").Pool(processes) as pool:
-        pool.map(bare, [([], n) for n in range(processes)])  # load the models before the measurement
+        pool.map(process_share, [([], n) for n in range(processes)])  # load the models before the measurement
         began, spent = time.perf_counter(), cpu_seconds(os.getpid())
-        faces = sum(pool.map(bare, shares, chunksize=1))
+        faces = sum(pool.map(process_share, shares, chunksize=1))
         seconds, spent = time.perf_counter() - began, cpu_seconds(os.getpid()) - spent
     photos = len(entries)
     return {"photos": photos, "faces": faces, "seconds": seconds, "rate": photos / seconds, "cpu": spent / photos}
 
 
 def cpu_seconds(process: int) -> float:
-    return sum(cpu_of_each(process).values())
+    return sum(read_cpu_seconds(process).values())
 
 
-def cpu_of_each(process: int) -> dict[int, float]:
+def read_cpu_seconds(process: int) -> dict[int, float]:
     """Return the CPU seconds of a process and its living children, from /proc."""
     spent = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -84,25 +84,26 @@ def cpu_of_each(process: int) -> dict[int, float]:
     return spent
 
 
-def service_rate(paths: list[Path], processes: int, first_model: bool) -> dict[str, Any]:
+def measure_service_rate(paths: list[Path], processes: int, first_model: bool) -> dict[str, Any]:
     home = Path(tempfile.mkdtemp(prefix="likeness-bench-"))
     environment = os.environ | {"LIKENESS_HOME": str(home), "LIKENESS_WORKERS": str(processes)}
     environment |= {"OMP_NUM_THREADS": "1"} | ({} if first_model else {"LIKENESS_WPCA_AFTER_FACES": "0"})
     likeness = [sys.executable, "-c", "from app.cli.main import main; main()"]
-    secret = _made(subprocess.run([*likeness, "migrate", "--new"], env=environment, check=True), likeness, environment)
+    subprocess.run([*likeness, "migrate", "--new"], env=environment, check=True)
+    secret = _create_key(likeness, environment)
     port = _free_port()
     server = subprocess.Popen([*likeness, "serve", "--port", str(port)], env=environment, stdout=subprocess.DEVNULL)
     try:
         headers = {"Authorization": f"Bearer {secret}"}
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=600) as client:
-            return _imported(client, paths, server.pid)
+            return _import(client, paths, server.pid)
     finally:
         server.terminate()
         server.wait(30)
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _made(_: object, likeness: list[str], environment: dict[str, str]) -> str:
+def _create_key(likeness: list[str], environment: dict[str, str]) -> str:
     process = subprocess.run(
         [*likeness, "keys", "create", "--new", "--role", "admin"],
         env=environment,
@@ -113,7 +114,7 @@ def _made(_: object, likeness: list[str], environment: dict[str, str]) -> str:
     return process.stdout.strip()
 
 
-def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str, Any]:
+def _import(client: httpx.Client, paths: list[Path], server: int) -> dict[str, Any]:
     while True:
         try:
             client.get("/readyz").raise_for_status()
@@ -125,7 +126,7 @@ def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str,
         spent = now
         time.sleep(2)
     client.put("/v1/collections/lfw").raise_for_status()
-    began, spent = time.perf_counter(), cpu_of_each(server)
+    began, spent = time.perf_counter(), read_cpu_seconds(server)
     jobs = []
     for path in paths:
         with path.open("rb") as file:
@@ -141,8 +142,10 @@ def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str,
             time.sleep(0.5)
         ended.append(shown)
     seconds = time.perf_counter() - began
-    seconds_of = {"api" if p == server else f"worker {p}": t - spent.get(p, 0) for p, t in cpu_of_each(server).items()}
-    reasons = Counter(r for job in jobs for i in _refused(client, job) for r in i["reasons"])
+    seconds_of = {
+        "api" if p == server else f"worker {p}": t - spent.get(p, 0) for p, t in read_cpu_seconds(server).items()
+    }
+    reasons = Counter(r for job in jobs for i in _list_refused(client, job) for r in i["reasons"])
     done, failed = (sum(job["progress"][k] for job in ended) for k in ("done", "failed"))
     states = sorted(job["state"] for job in ended)
     return {
@@ -160,7 +163,7 @@ def _imported(client: httpx.Client, paths: list[Path], server: int) -> dict[str,
     }
 
 
-def _refused(client: httpx.Client, job: str) -> list[dict[str, Any]]:
+def _list_refused(client: httpx.Client, job: str) -> list[dict[str, Any]]:
     return list(client.get(f"{job}/items", params={"state": "failed", "limit": 1000}).json()["items"])
 
 
@@ -198,8 +201,8 @@ def main() -> None:
         paths = arguments.archives
         if arguments.photos:
             paths = _cut(paths, arguments.photos, Path(folder))
-        before = bare_rate(paths, arguments.processes)
-        served = service_rate(paths, arguments.processes, arguments.first_model)
+        before = measure_bare_rate(paths, arguments.processes)
+        served = measure_service_rate(paths, arguments.processes, arguments.first_model)
     ratios = {"ratio": served["rate"] / before["rate"], "ratio_of_cpu": before["cpu"] / served["cpu"]}
     result = {"bare": before, "service": served, **ratios}
     print(json.dumps(result, indent=1))

@@ -27,7 +27,7 @@ QUERIES = 200
 K = 10
 
 
-def drawn(n: int, dim: int) -> Rows:
+def draw_embeddings(n: int, dim: int) -> Rows:
     """Draw faces around people around a few centres: unevenly dense, like embeddings."""
     rng = np.random.default_rng(0)
     kinds = rng.normal(size=(50, dim))
@@ -35,7 +35,7 @@ def drawn(n: int, dim: int) -> Rows:
     return (people[rng.integers(0, len(people), n)] + 0.4 * rng.normal(size=(n, dim))).astype(np.float32)
 
 
-def one_by_one(search: Any, queries: Rows) -> float:
+def time_single_searches(search: Any, queries: Rows) -> float:
     """Return the median milliseconds of a search by a single vector."""
     times = []
     for query in queries:
@@ -45,14 +45,14 @@ def one_by_one(search: Any, queries: Rows) -> float:
     return median(times)
 
 
-def bare(rows: Rows) -> Any:
+def build_bare(rows: Rows) -> Any:
     """Build a bare FAISS index for exhaustive search."""
     index = faiss.IndexFlatL2(rows.shape[1])
     index.add(rows)
     return lambda query: index.search(query, K)
 
 
-def built(rows: Rows, p: int | None) -> tuple[Index, float]:
+def build_index(rows: Rows, p: int | None) -> tuple[Index, float]:
     start = perf_counter()
     index = build(np.arange(len(rows)), rows, p=p, device="cpu")
     return index, perf_counter() - start
@@ -66,19 +66,19 @@ def main() -> None:
     parser.add_argument("--cells", type=int)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = np.load(options.rows) if options.rows else drawn(options.n + QUERIES, options.dim)
+    rows = np.load(options.rows) if options.rows else draw_embeddings(options.n + QUERIES, options.dim)
     rows = rows[np.random.default_rng(0).permutation(len(rows))]
     queries, rows = rows[:QUERIES], rows[QUERIES:]
-    flat, flat_s = built(rows, 1)
-    ivf, ivf_s = built(rows, options.cells)
+    flat, flat_s = build_index(rows, 1)
+    ivf, ivf_s = build_index(rows, options.cells)
     figures = {
         "faces": len(rows),
         "dim": rows.shape[1],
         "data": options.rows.name if options.rows else "drawn",
         "cells": ivf.cells,
         "build_s": {"flat": flat_s, "ivf": ivf_s},
-        "faiss_flat_ms": one_by_one(bare(rows), queries),
-        "flat_ms": one_by_one(lambda query: flat.search(query, K), queries),
+        "faiss_flat_ms": time_single_searches(build_bare(rows), queries),
+        "flat_ms": time_single_searches(lambda query: flat.search(query, K), queries),
         "curve": [asdict(point) for point in measure_curve(ivf, queries, K)],
     }
     show(figures)

@@ -29,7 +29,7 @@ from app.serving.engine import Engine, open_engine
 from app.serving.label_constraints import ServedConstraints
 from app.threads import set_threads
 from ml.types import Rows
-from tests.rows import Gallery, make_model, people
+from tests.rows import GalleryWriter, make_model, people
 
 COLLECTION = "staff"
 ROWS_PER_INSERT = 50_000
@@ -37,18 +37,20 @@ QUERIES = 400
 GOAL_MS = 0.2
 
 
-def fill_gallery(resources: Resources, faces: int, dim: int) -> tuple[Gallery, Rows]:
+def fill_gallery(resources: Resources, faces: int, dim: int) -> tuple[GalleryWriter, Rows]:
     """Store people with three faces each. Returns the gallery and the (faces, dim) rows."""
     model = make_model("m", dim=dim)
     rows, owners = people(faces // 3, 3, dim=dim, spread=0.5)
-    gallery = Gallery(resources, COLLECTION).make(model)
+    gallery = GalleryWriter(resources, COLLECTION).make(model)
     for start in range(0, len(rows), ROWS_PER_INSERT):
         part = slice(start, start + ROWS_PER_INSERT)
         gallery.add({model.id: rows[part]}, owners[part])
     return gallery, rows
 
 
-def label_neighbours(resources: Resources, engine: Engine, gallery: Gallery, rows: Rows, count: int) -> np.ndarray:
+def label_neighbours(
+    resources: Resources, engine: Engine, gallery: GalleryWriter, rows: Rows, count: int
+) -> np.ndarray:
     """Label random faces and their nearest neighbours of another name as different. Returns the positions."""
     chosen = np.random.default_rng(1).choice(len(rows), count, replace=False)
     with engine.use(COLLECTION) as served:

@@ -40,7 +40,7 @@ MIDDLE = Detection(Box(71, 80, 108, 108), 1.0)
 NOWHERE: Points = np.full((5, 2), np.nan, np.float32)
 
 
-def photos(data: Path) -> Iterator[tuple[str, bytes]]:
+def iterate_photos(data: Path) -> Iterator[tuple[str, bytes]]:
     """Iterate over LFW's photos in the order of their names, `Name/Name_0001.jpg`, from a folder or from tars."""
     if tars := sorted(data.glob("lfw*.tar")):
         for path in tars:
@@ -67,7 +67,7 @@ class LandmarkPipeline:
 
 
 @lru_cache(1)
-def ways(yunet: Path) -> tuple[dict[str, LandmarkPipeline], Median]:
+def load_pipelines(yunet: Path) -> tuple[dict[str, LandmarkPipeline], Median]:
     cv2.setNumThreads(1)
     net, ours = Yunet(yunet), Regressor()
     by_name = {
@@ -78,38 +78,40 @@ def ways(yunet: Path) -> tuple[dict[str, LandmarkPipeline], Median]:
     return by_name, Median(net)
 
 
-def look(task: tuple[bytes, Path]) -> tuple[Points, dict[str, tuple[Points, Points]]]:
+def locate_landmarks(task: tuple[bytes, Path]) -> tuple[Points, dict[str, tuple[Points, Points]]]:
     """Return the reference for a photo, and each pipeline's landmarks, plain and mirrored (mapped back)."""
     data, yunet = task
     image = read(data)
     flipped = np.ascontiguousarray(image[:, ::-1])
-    known, median = ways(yunet)
+    known, median = load_pipelines(yunet)
     truth = median.locate(image, MIDDLE)
 
-    def back(points: Points) -> Points:
+    def mirror_back(points: Points) -> Points:
         return np.column_stack([image.shape[1] - 1 - points[:, 0], points[:, 1]])[MIRRORED_ORDER]
 
-    points_of = {name: (way.points(image), back(way.points(flipped))) for name, way in known.items()}
+    points_of = {name: (way.points(image), mirror_back(way.points(flipped))) for name, way in known.items()}
     return (NOWHERE if truth is None else truth), points_of
 
 
-def worst(a: NDArray[np.float32], b: NDArray[np.float32], truth: NDArray[np.float32]) -> NDArray[np.float64]:
+def measure_largest_error(
+    a: NDArray[np.float32], b: NDArray[np.float32], truth: NDArray[np.float32]
+) -> NDArray[np.float64]:
     """Return (n,) the largest error of the five landmarks in eye distances; infinite if a face is missing."""
     eyes = np.linalg.norm(truth[:, 1] - truth[:, 0], axis=1)
     away = np.linalg.norm(a - b, axis=2).max(1) / eyes
     return np.where(np.isfinite(away), away, np.inf)
 
 
-def accuracy(data: Path, yunet: Path, every: int) -> dict[str, dict[str, float]]:
+def measure_accuracy(data: Path, yunet: Path, every: int) -> dict[str, dict[str, float]]:
     """Measure each pipeline, in percent of all faces."""
-    tasks = ((photo, yunet) for _, photo in islice(photos(data), 0, None, every))
+    tasks = ((photo, yunet) for _, photo in islice(iterate_photos(data), 0, None, every))
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
-        looks = list(pool.map(look, tasks, chunksize=16))
+        looks = list(pool.map(locate_landmarks, tasks, chunksize=16))
     truth = np.array([t for t, _ in looks])
     table = {}
     for name in looks[0][1]:
         plain, mirrored = (np.array([points_of[name][side] for _, points_of in looks]) for side in (0, 1))
-        off, flip_error = worst(plain, truth, truth), worst(plain, mirrored, truth)
+        off, flip_error = measure_largest_error(plain, truth, truth), measure_largest_error(plain, mirrored, truth)
         table[name] = {
             "faces": float(len(looks)),
             "without a consensus": float(np.isnan(truth[:, 0, 0]).sum()),
@@ -122,11 +124,11 @@ def accuracy(data: Path, yunet: Path, every: int) -> dict[str, dict[str, float]]
     return table
 
 
-def speed(data: Path, photos_timed: int = 300) -> dict[str, float]:
+def measure_speed(data: Path, photos_timed: int = 300) -> dict[str, float]:
     """Return the milliseconds of each step of the default front end on one thread, as medians over photos."""
     cv2.setNumThreads(1)
     front, rows = default_front_end(), []
-    for _, photo in islice(photos(data), 0, photos_timed * 10, 10):
+    for _, photo in islice(iterate_photos(data), 0, photos_timed * 10, 10):
         marks = [perf_counter()]
         image = read(photo)
         marks.append(perf_counter())
@@ -151,9 +153,9 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    times = speed(args.data)
+    times = measure_speed(args.data)
     print("ms a photo, one thread: " + ", ".join(f"{step} {ms:.2f}" for step, ms in times.items()))
-    table = accuracy(args.data, args.yunet, args.every)
+    table = measure_accuracy(args.data, args.yunet, args.every)
     columns = list(next(iter(table.values())))
     print(f"{'LFW deep-funneled, centre face':32}" + "".join(f"{name:>21}" for name in columns))
     for way, row in table.items():

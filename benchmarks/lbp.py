@@ -37,17 +37,17 @@ SHOWN = {
 }
 
 
-def drawn(n: int, shape: tuple[int, ...] = (170, 100)) -> Crops:
+def draw_crops(n: int, shape: tuple[int, ...] = (170, 100)) -> Crops:
     rng = np.random.default_rng(0)
     smooth = [cv2.GaussianBlur(rng.normal(size=shape), (0, 0), 2) for _ in range(n)]
     return np.stack([cv2.normalize(s, None, 0, 255, cv2.NORM_MINMAX) for s in smooth]).astype(np.uint8)
 
 
-def ours(crops: Crops) -> Rows:
+def describe_ours(crops: Crops) -> Rows:
     return Lbp(cell=CELL).describe(crops)
 
 
-def theirs(crops: Crops) -> Rows:
+def describe_scikit_image(crops: Crops) -> Rows:
     """Count uniform patterns in hard cells, for all cells at once; hard cells are less work."""
     rows, columns = np.arange(170) // CELL, np.arange(100) // CELL
     first = (rows[:, None] * 10 + columns) * BINS
@@ -78,17 +78,17 @@ class Vlfeat:
         return rows
 
 
-def vlfeat(crops: Crops) -> Vlfeat | None:
+def load_vlfeat(crops: Crops) -> Vlfeat | None:
     """Return VLFeat, after checking that it gives the same numbers as ours; None if it is not installed."""
     try:
         library = Vlfeat()
     except OSError:
         return None
-    assert np.abs(library(crops[:5]) - ours(crops[:5])).max() < 1e-5
+    assert np.abs(library(crops[:5]) - describe_ours(crops[:5])).max() < 1e-5
     return library
 
 
-def milliseconds(run: Callable[[Crops], Rows], crops: Crops) -> float:
+def time_describe(run: Callable[[Crops], Rows], crops: Crops) -> float:
     start = process_time()
     run(crops)
     return (process_time() - start) * 1000 / len(crops)
@@ -99,15 +99,15 @@ def main() -> None:
     parser.add_argument("--faces", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    crops = np.load(options.faces, mmap_mode="r")[:200].copy() if options.faces else drawn(200)
+    crops = np.load(options.faces, mmap_mode="r")[:200].copy() if options.faces else draw_crops(200)
     cv2.setNumThreads(1)
-    runs: dict[str, Callable[[Crops], Rows]] = {"ours": ours, "scikit_image": theirs}
-    native = vlfeat(crops)
+    runs: dict[str, Callable[[Crops], Rows]] = {"ours": describe_ours, "scikit_image": describe_scikit_image}
+    native = load_vlfeat(crops)
     if native:
         runs["vlfeat"] = native
     with threadpool_limits(1):
-        ours(crops[:5]), theirs(crops[:5])
-        rounds = [{name: milliseconds(run, crops) for name, run in runs.items()} for _ in range(ROUNDS)]
+        describe_ours(crops[:5]), describe_scikit_image(crops[:5])
+        rounds = [{name: time_describe(run, crops) for name, run in runs.items()} for _ in range(ROUNDS)]
     ms = {name: median(one[name] for one in rounds) for name in runs}
     over = {name: median(one[name] / one["ours"] for one in rounds) for name in runs}
     data = options.faces.name if options.faces else "drawn"

@@ -33,7 +33,7 @@ TIMED_PAIRS = 300
 BATCH = 256
 
 
-def given(rows: Path | None, names: Path | None) -> TrainingSet:
+def load_training_set(rows: Path | None, names: Path | None) -> TrainingSet:
     if rows is not None and names is not None:
         described = np.load(rows).astype(np.float32)
         _, who = np.unique([n.partition("/")[0] for n in names.read_text().split()], return_inverse=True)
@@ -51,14 +51,14 @@ def given(rows: Path | None, names: Path | None) -> TrainingSet:
     return TrainingSet(described, tasks)
 
 
-def seconds(name: str, data: TrainingSet, **options: Any) -> tuple[float, Embedder]:
+def time_fit(name: str, data: TrainingSet, **options: Any) -> tuple[float, Embedder]:
     embedder = build("embedders", name, **options)
     start = perf_counter()
     embedder.fit(data)
     return perf_counter() - start, embedder
 
 
-def pair_by_pair(rows: Rows) -> float:
+def time_pair_steps(rows: Rows) -> float:
     """Return the seconds per pair of Algorithm 1 as printed (L_0 and L_t of 64 x D), with a step at every pair."""
     x = torch.from_numpy(rows[: 2 * TIMED_PAIRS])
     common, own = torch.randn(2, 64, x.shape[1]) / x.shape[1] ** 0.5
@@ -72,22 +72,22 @@ def pair_by_pair(rows: Rows) -> float:
     return (perf_counter() - start) / TIMED_PAIRS
 
 
-def measured(data: TrainingSet, updates: int) -> dict[str, Any]:
+def measure(data: TrainingSet, updates: int) -> dict[str, Any]:
     hinge = {"dim": 64, "steps": updates // BATCH, "batch": BATCH, "held_out": 0.0}
-    figures: dict[str, Any] = {"numbers": data.rows.shape[1], "pair_by_pair_s": updates * pair_by_pair(data.rows)}
+    figures: dict[str, Any] = {"numbers": data.rows.shape[1], "pair_by_pair_s": updates * time_pair_steps(data.rows)}
     alone = replace(data, tasks=data.tasks[:1])
-    figures["stml_s"] = seconds("stml", alone, **hinge)[0]
-    figures["cpmtml_s"] = seconds("cpmtml", data, **hinge)[0]
-    figures["ldml_s"] = seconds("ldml", alone, dim=32)[0]
-    figures["clml_s"], clml = seconds("clml", alone, dim=32, k=16)
+    figures["stml_s"] = time_fit("stml", alone, **hinge)[0]
+    figures["cpmtml_s"] = time_fit("cpmtml", data, **hinge)[0]
+    figures["ldml_s"] = time_fit("ldml", alone, dim=32)[0]
+    figures["clml_s"], clml = time_fit("clml", alone, dim=32, k=16)
     start = perf_counter()
     clml.embed(data.rows[:1000])
     figures["clml_batch_ms"] = perf_counter() - start
-    figures["clml_query_ms"] = 1e3 * median(embedded(clml, data.rows[i : i + 1]) for i in range(50))
+    figures["clml_query_ms"] = 1e3 * median(time_embed(clml, data.rows[i : i + 1]) for i in range(50))
     return figures
 
 
-def embedded(embedder: Embedder, rows: Rows) -> float:
+def time_embed(embedder: Embedder, rows: Rows) -> float:
     start = perf_counter()
     embedder.embed(rows)
     return perf_counter() - start
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     set_threads(os.cpu_count() or 1)
-    figures = measured(given(args.rows, args.names), args.updates)
+    figures = measure(load_training_set(args.rows, args.names), args.updates)
     figures |= {"updates": args.updates, "data": args.rows.name if args.rows else "drawn"}
     figures["pair_by_pair_steps_at"] = "every pair"
     figures |= {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count()}

@@ -33,10 +33,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     args = parser.parse_args()
     with run_service(args.home) as client:
-        print(json.dumps(measured(client, args), indent=1))
+        print(json.dumps(measure(client, args), indent=1))
 
 
-def measured(client: httpx.Client, args: argparse.Namespace) -> dict[str, Any]:
+def measure(client: httpx.Client, args: argparse.Namespace) -> dict[str, Any]:
     path, photo = f"/v1/collections/{args.collection}", args.photo.read_bytes()
     task = f"{path}/deployments/identity"
     faces = client.get(path).raise_for_status().json()["face_count"]
@@ -61,29 +61,29 @@ def measured(client: httpx.Client, args: argparse.Namespace) -> dict[str, Any]:
     with Memory() as memory:
         began = time.perf_counter()
         answer = client.post(f"{task}:publish", json={"model": model, "override": True, "reason": "a benchmark"})
-        publish = done(client, answer)
+        publish = wait_for_result(client, answer)
         published = time.perf_counter() - began
     back = []
     for _ in range(6):
         began = time.perf_counter()
-        done(client, client.post(f"{task}:rollback"))
+        wait_for_result(client, client.post(f"{task}:rollback"))
         back.append(time.perf_counter() - began)
     index = 4 * faces * args.dim / 2**20
     return {
         "faces": faces,
-        "search by photo, quiet, ms": shown(quiet),
-        "search by photo, a training beside it, ms": shown(beside),
+        "search by photo, quiet, ms": summarise_times(quiet),
+        "search by photo, a training beside it, ms": summarise_times(beside),
         "p99 beside over quiet": round(float(np.quantile(beside, 0.99) / np.quantile(quiet, 0.99)), 2),
         "training while searched, s": round(trained, 1),
         "publish, s": round(published, 1),
         "publish job": publish,
         "roll back, s, median and most": [round(statistics.median(back), 3), round(max(back), 3)],
         "index, MiB": round(index, 1),
-        "API's memory before and at most while it swaps, MiB": memory.shown(),
+        "API's memory before and at most while it swaps, MiB": memory.read_start_and_peak(),
     }
 
 
-def shown(times: list[float]) -> dict[str, float]:
+def summarise_times(times: list[float]) -> dict[str, float]:
     return {
         "n": len(times),
         "median": round(statistics.median(times), 1),
@@ -91,7 +91,7 @@ def shown(times: list[float]) -> dict[str, float]:
     }
 
 
-def done(client: httpx.Client, answer: httpx.Response) -> Any:
+def wait_for_result(client: httpx.Client, answer: httpx.Response) -> Any:
     answer.raise_for_status()
     if answer.status_code != 202:
         return None
@@ -125,7 +125,7 @@ class Memory(threading.Thread):
         self.stopping.set()
         self.join(5)
 
-    def shown(self) -> list[float]:
+    def read_start_and_peak(self) -> list[float]:
         return [round(self.seen[0] / 2**20, 1), round(max(self.seen) / 2**20, 1)]
 
 

@@ -39,29 +39,31 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     figures = []
     for batch in map(int, args.batches.split(",")):
-        alone = cost(list, 784, 20, batch, (784,), 20, args.rounds)
-        behind = cost(convolutions, 512, 100, batch, (1, 64, 64), 1, args.rounds)
+        alone = measure_cost(list, 784, 20, batch, (784,), 20, args.rounds)
+        behind = measure_cost(build_convolutions, 512, 100, batch, (1, 64, 64), 1, args.rounds)
         figures += [{"of": "digits", "batch": batch, **alone}, {"of": "network", "batch": batch, **behind}]
         print(json.dumps(figures[-2]), json.dumps(figures[-1]), sep="\n", flush=True)
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1))
 
 
-def head(name: str, n: int, p: int, seed: int = 0) -> Layer:
+def build_head(name: str, n: int, p: int, seed: int = 0) -> Layer:
     kind, _, metric = name.partition(" ")
     options = {"manifold": QuotientManifold(descends="metric")} if metric else {}
     made: Layer = build("layers", kind, start=random_start(n, p, seed), **options)
     return made
 
 
-def convolutions() -> list[nn.Module]:
+def build_convolutions() -> list[nn.Module]:
     widths, modules = (1, 32, 64, 128), list[nn.Module]()
     for before, after in pairwise(widths):
         modules += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
     return [*modules, nn.AdaptiveAvgPool2d(2), nn.Flatten()]
 
 
-def stepper(layer: Layer, before: list[nn.Module], rate: float, decay: float = 1.0) -> Callable[[Tensor, Tensor], None]:
+def make_step(
+    layer: Layer, before: list[nn.Module], rate: float, decay: float = 1.0
+) -> Callable[[Tensor, Tensor], None]:
     """Return a function that takes a training step with a batch and its labels."""
     network = nn.Sequential(*before, layer)
     both, miner, triplet = optimisers(network, rate), SemiHard(5), Triplet(1.0)
@@ -85,7 +87,7 @@ def stepper(layer: Layer, before: list[nn.Module], rate: float, decay: float = 1
     return step
 
 
-def cost(
+def measure_cost(
     before: Callable[[], list[nn.Module]], n: int, p: int, batch: int, shape: tuple[int, ...], steps: int, rounds: int
 ) -> dict[str, float]:
     """Return the milliseconds of a plain step, and the additional time of each other layer in percent."""
@@ -93,7 +95,7 @@ def cost(
     pixels = torch.rand(4 * batch, *shape, generator=chance)
     labels = torch.randint(0, 10, (4 * batch,), generator=chance)
     network = before()
-    runs = {name: stepper(head(name, n, p), network, 1e-3) for name in LAYERS}
+    runs = {name: make_step(build_head(name, n, p), network, 1e-3) for name in LAYERS}
     seconds: dict[str, list[float]] = {name: [] for name in LAYERS}
     for _ in range(rounds + 1):
         for name, step in runs.items():

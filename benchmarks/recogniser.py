@@ -44,7 +44,7 @@ from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import enrol_photos
 from app.resources import Resources, open_resources
 from app.storage.recognisers.default_recogniser import ensure_built_in
-from benchmarks.importing import cpu_of_each
+from benchmarks.importing import read_cpu_seconds
 from ml import images, synthetic_faces
 from ml.descriptors.common.dlib_network import INPUT_NAME, build_model
 from ml.descriptors.common.dlib_weights import read_network
@@ -128,7 +128,7 @@ def rows_of(photos: Photos, photo_set: str, own_chip: bool, mirrored: bool) -> R
     return rows
 
 
-def figures(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[float]:
+def measure_accuracy(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[float]:
     """Return the figures in percent, in the order of the table."""
     rows, names = rows_of(photos, "lfw", own_chip, mirrored), photos.names("lfw")
     distractors = rows_of(photos, "distractors", own_chip, mirrored)
@@ -138,11 +138,16 @@ def figures(photos: Photos, own_chip: bool, mirrored: bool, draws: int) -> list[
         report = summarise(ranked, protocol=kind)
         values += [report.mean_average_precision.value, report.ncall["1"].value, report.ncall["10"].value]
     return [
-        100 * f for f in (*values, verified(rows, names, photos), *open_set(rows, number_people(names), distractors))
+        100 * f
+        for f in (
+            *values,
+            measure_verification(rows, names, photos),
+            *open_set(rows, number_people(names), distractors),
+        )
     ]
 
 
-def verified(rows: Rows, names: list[str], photos: Photos) -> float:
+def measure_verification(rows: Rows, names: list[str], photos: Photos) -> float:
     """Return the accuracy on view 2, with the threshold of each fold chosen on the others."""
     folds = [
         (((rows[f.pairs.index[:, 0]] - rows[f.pairs.index[:, 1]]) ** 2).sum(1).astype(np.float64), f.pairs.same)
@@ -184,14 +189,14 @@ def _named(distances: Rows, strangers: Rows, held: Ids) -> float:
 def show_accuracy(photos: Photos, draws: int) -> None:
     print("closed mAP, @1, @10; never seen mAP, @1, @10; view 2; open set: right first, named (face), named (mean)")
     for name, (own_chip, mirrored) in VARIANTS.items():
-        print(f"{name:32}", *(f"{f:6.2f}" for f in figures(photos, own_chip, mirrored, draws)), flush=True)
+        print(f"{name:32}", *(f"{f:6.2f}" for f in measure_accuracy(photos, own_chip, mirrored, draws)), flush=True)
 
 
 def show_speed(photos: Photos) -> None:
     chips = cut_chips(np.ascontiguousarray(photos.crops("lfw", "colour")[:256]))
     plain = describe(chips)[0]
     with tempfile.TemporaryDirectory() as folder:
-        for name, model in {"float32": None, **quantised(Path(folder), chips)}.items():
+        for name, model in {"float32": None, **quantise(Path(folder), chips)}.items():
             session.cache_clear()
             run = session(model).run
             embedded = unit(
@@ -205,7 +210,7 @@ def show_speed(photos: Photos) -> None:
     print(f"{'chip of a crop':16} {median_ms(lambda: cut_chips(photos.crops('lfw', 'colour')[:1])):5.2f} ms")
 
 
-def quantised(folder: Path, chips: Crops) -> dict[str, str]:
+def quantise(folder: Path, chips: Crops) -> dict[str, str]:
     """Quantise the network to 8 bits; static: with ranges from 200 of these chips. Returns the files."""
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
 
@@ -303,7 +308,7 @@ def _time_searches(client: httpx.Client, recogniser: str) -> None:
 
 def _server_seconds() -> float:
     """Return the CPU seconds of the API, a child of this process, without its workers."""
-    return sum(seconds for process, seconds in cpu_of_each(os.getpid()).items() if process != os.getpid())
+    return sum(seconds for process, seconds in read_cpu_seconds(os.getpid()).items() if process != os.getpid())
 
 
 def main() -> None:

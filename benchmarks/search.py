@@ -29,7 +29,7 @@ from app.resources import open_resources
 from app.threads import set_threads
 from ml import images, synthetic_faces
 from tests.conftest import free_port
-from tests.rows import Gallery, make_model, people
+from tests.rows import GalleryWriter, make_model, people
 
 ROUNDS = 100
 WHOLE = "search by photo over HTTP"
@@ -51,7 +51,7 @@ def show(what: str, times: tuple[float, float]) -> float:
     return times[0]
 
 
-def wait(client: httpx.Client, path: str = "/readyz") -> float:
+def wait_until_ready(client: httpx.Client, path: str = "/readyz") -> float:
     start = time.perf_counter()
     while True:
         try:
@@ -75,7 +75,7 @@ def main() -> None:
         with open_resources(settings) as resources:
             model, other = (make_model(f"m-{i}", dim=args.dim, seed=i) for i in (1, 2))
             rows, owners = people(args.faces // 3, 3, dim=args.dim, spread=0.5)
-            gallery = Gallery(resources).make(model, previous=other)
+            gallery = GalleryWriter(resources).make(model, previous=other)
             for at in range(0, len(rows), 50_000):
                 part = slice(at, at + 50_000)
                 gallery.add({model.id: rows[part], other.id: rows[part] + 1}, owners[part])
@@ -88,7 +88,7 @@ def main() -> None:
                 client = httpx.Client(
                     base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {secret}"}, timeout=60
                 )
-                print(f"ready after {wait(client):.1f} s with {len(rows):,} faces, d={args.dim}")
+                print(f"ready after {wait_until_ready(client):.1f} s with {len(rows):,} faces, d={args.dim}")
                 measure(client, resources, model, rows, gallery, server.pid)
             finally:
                 server.terminate()
@@ -99,7 +99,7 @@ def measure(client, resources, model, rows, gallery, pid) -> None:  # type: igno
     with client.stream("GET", "/info") as answer:
         answer.read()
     deployment = client.get("/info").json()["deployments"][0]
-    print(f"p = {deployment['cells']}; memory {memory(pid):.0f} MB")
+    print(f"p = {deployment['cells']}; memory {read_memory(pid):.0f} MB")
     index = faiss.IndexFlatL2(rows.shape[1])
     index.add(rows)
     query = rows[:1] + 0.01
@@ -110,26 +110,29 @@ def measure(client, resources, model, rows, gallery, pid) -> None:  # type: igno
     while not client.post(path, json=body).json()["calibrated"]:
         time.sleep(0.1)
     print(f"measured anew by the follower within {time.perf_counter() - start:.1f} s")
-    spent = cpu(pid)
+    spent = read_cpu_seconds(pid)
     for _ in range(ROUNDS):
         client.get("/livez")
-    between = cpu(pid)
+    between = read_cpu_seconds(pid)
     for _ in range(ROUNDS):
         client.post(path, json=body)
-    took = [1000 * (b - a) / ROUNDS for a, b in ((spent, between), (between, cpu(pid)))]
+    took = [1000 * (b - a) / ROUNDS for a, b in ((spent, between), (between, read_cpu_seconds(pid)))]
     print(f"{'CPU time of the server: livez, by-embedding':44s} {took[0]:8.2f} ms {took[1]:8.2f} ms")
     show("GET /livez: what HTTP itself costs here", median_ms(lambda: client.get("/livez")))
-    http = show("search:by-embedding, limit 10", median_ms(lambda: ok(client.post(path, json=body))))
+    http = show("search:by-embedding, limit 10", median_ms(lambda: read_answer(client.post(path, json=body))))
     exact = {"limit": 10, "m": 100_000}
-    show("search:by-embedding, limit 10, m = p", median_ms(lambda: ok(client.post(path, json=body, params=exact))))
+    show(
+        "search:by-embedding, limit 10, m = p",
+        median_ms(lambda: read_answer(client.post(path, json=body, params=exact))),
+    )
     show(
         "search:by-embedding, limit 1000",
-        median_ms(lambda: ok(client.post(path, json=body, params={"limit": 1000})), 50),
+        median_ms(lambda: read_answer(client.post(path, json=body, params={"limit": 1000})), 50),
     )
     print(f"{'beyond the bare call':44s} {http - bare:8.2f} ms   (wanted: 3)")
     measure_photo_search(client, resources, model, index)
-    together(client, path, body)
-    swap(client, gallery, pid)
+    measure_eight_clients(client, path, body)
+    measure_swap(client, gallery, pid)
 
 
 def measure_photo_search(client, resources, model, index) -> None:  # type: ignore[no-untyped-def]
@@ -139,7 +142,9 @@ def measure_photo_search(client, resources, model, index) -> None:  # type: igno
     data = buffer.getvalue()
     stages = build_stages(data, resources.front_end, model, index)
     files = {"file": ("a.jpg", data)}
-    times = time_in_turns(stages | {WHOLE: lambda: ok(client.post("/v1/collections/staff/search", files=files))})
+    times = time_in_turns(
+        stages | {WHOLE: lambda: read_answer(client.post("/v1/collections/staff/search", files=files))}
+    )
     for name, values in times.items():
         show(name, (statistics.median(values), float(np.quantile(values, 0.99))))
     added_ms, percent = measure_overhead(times)
@@ -147,10 +152,10 @@ def measure_photo_search(client, resources, model, index) -> None:  # type: igno
 
 
 def build_stages(data: bytes, front_end: Any, model: Any, index: Any) -> dict[str, Callable[[], object]]:
-    """The stages of a photo search as calls of ml and FAISS, without HTTP and without anything of app.
+    """Return the stages of a photo search as calls of ml and FAISS, without HTTP and without code of `app`.
 
-    data: an encoded photo with a face; index: a FAISS index of the embeddings. Each stage takes what the one before
-    it makes, computed beforehand.
+    data: an encoded photo with a face; index: a FAISS index of the embeddings. The input of each stage, which is the
+    output of the stage before, is computed beforehand.
     """
     image = images.read(data)
     face = front_end.detector.detect(image)[0]
@@ -170,7 +175,7 @@ def build_stages(data: bytes, front_end: Any, model: Any, index: Any) -> dict[st
 def time_in_turns(
     stages: Mapping[str, Callable[[], object]], rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Milliseconds of each stage in each round. The stages take turns, so that a busy moment slows all of them."""
+    """Return the milliseconds of each stage in each round. The stages take turns, so that load slows all of them."""
     times: dict[str, list[float]] = {name: [] for name in stages}
     for _ in range(rounds):
         for name, stage in stages.items():
@@ -181,21 +186,21 @@ def time_in_turns(
 
 
 def measure_overhead(times: Mapping[str, Sequence[float]]) -> tuple[float, float]:
-    """By how much the median of WHOLE exceeds the sum of the stages' medians: in milliseconds, and in percent of it."""
+    """Return the median of WHOLE less the sum of the stages' medians: in milliseconds, and in percent of the sum."""
     stages = sum(statistics.median(values) for name, values in times.items() if name != WHOLE)
     added = statistics.median(times[WHOLE]) - stages
     return added, 100 * added / stages
 
 
-def together(client, path, body) -> None:  # type: ignore[no-untyped-def]
-    """Eight clients at once."""
+def measure_eight_clients(client, path, body) -> None:  # type: ignore[no-untyped-def]
+    """Measure searches by eight clients at once."""
     times: list[float] = []
 
     def ask() -> None:
         with httpx.Client(base_url=client.base_url, headers=client.headers, timeout=60) as own:
             for _ in range(40):
                 start = time.perf_counter()
-                ok(own.post(path, json=body))
+                read_answer(own.post(path, json=body))
                 times.append(1000 * (time.perf_counter() - start))
 
     start = time.perf_counter()
@@ -208,29 +213,29 @@ def together(client, path, body) -> None:  # type: ignore[no-untyped-def]
     print(f"{'eight clients: search:by-embedding':44s} {statistics.median(times):8.2f} ms   {rate:8.0f}/s")
 
 
-def swap(client, gallery, pid) -> None:  # type: ignore[no-untyped-def]
-    """How soon a roll back is served, and what a swap takes at its peak."""
-    before = memory(pid)
+def measure_swap(client, gallery, pid) -> None:  # type: ignore[no-untyped-def]
+    """Measure the time until a roll back is served, and the peak memory of a swap."""
+    before = read_memory(pid)
     start = time.perf_counter()
     gallery.point(champion="m-2", previous="m-1")
     while client.get("/info").json()["deployments"][0]["model"] != "m-2":
         time.sleep(0.005)
     print(f"{'roll back: from the commit to being served':44s} {1000 * (time.perf_counter() - start):8.0f} ms")
-    print(f"{'memory before, peak':44s} {before:8.0f} MB  {memory(pid, 'VmHWM'):8.0f} MB")
+    print(f"{'memory before, peak':44s} {before:8.0f} MB  {read_memory(pid, 'VmHWM'):8.0f} MB")
 
 
-def memory(pid: int, which: str = "VmRSS") -> float:
+def read_memory(pid: int, which: str = "VmRSS") -> float:
     status = next(li for li in Path(f"/proc/{pid}/status").read_text().splitlines() if li.startswith(which))
     return int(status.split()[1]) / 1024
 
 
-def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has had: not blurred by what else runs."""
+def read_cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process, which other load does not change."""
     spent = Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()
     return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def ok(answer: httpx.Response) -> object:
+def read_answer(answer: httpx.Response) -> object:
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -58,12 +58,12 @@ def main() -> None:
             with writing(resources.database) as session:
                 ensure_lbp_model(session, resources.models)
             names = args.names.read_text().splitlines()[: args.limit]
-            fill(resources, np.load(args.crops, mmap_mode="r")[: args.limit], names)
-            print(json.dumps(trained(resources, args.method, options, args.holdout), indent=1))
+            enrol_faces(resources, np.load(args.crops, mmap_mode="r")[: args.limit], names)
+            print(json.dumps(run_training(resources, args.method, options, args.holdout), indent=1))
 
 
-def fill(resources: Resources, crops: Any, names: Sequence[str]) -> None:
-    """One collection, `c`, of all these faces."""
+def enrol_faces(resources: Resources, crops: Any, names: Sequence[str]) -> None:
+    """Enrol all these faces in one collection, `c`."""
     with writing(resources.database) as session:
         deployment = Deployment(collection_id="c", task="identity", champion=LBP_MODEL)
         session.add_all([Collection(id="c", change=1), deployment])
@@ -87,7 +87,7 @@ def fill(resources: Resources, crops: Any, names: Sequence[str]) -> None:
             )  # fmt: skip
 
 
-def trained(resources: Resources, method: str, options: dict[str, Any], holdout: float) -> dict[str, Any]:
+def run_training(resources: Resources, method: str, options: dict[str, Any], holdout: float) -> dict[str, Any]:
     plan = Plan(
         collection="c", method=method, descriptors=(ComponentChoice(name="lbp"),), options=options, holdout=holdout,
         sources=(Source(origin="subjects"), Source(origin="labels")),

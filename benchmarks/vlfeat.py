@@ -29,7 +29,7 @@ class Dsift(Structure):
 
 
 def library() -> CDLL | None:
-    """None where it is not installed."""
+    """Load libvl; None if it is not installed."""
     name = find_library("vl")
     if name is None:
         return None
@@ -41,7 +41,7 @@ def library() -> CDLL | None:
 
 
 def dense_sift(vl: CDLL, crop: Crops) -> Floats:
-    """SIFT of the 147 x 77 patches of a (170, 100) crop, flat window, bins of 6 pixels. (11319, 128).
+    """Return (11319, 128) SIFT of the 147 x 77 patches of a (170, 100) crop, with a flat window and bins of 6 pixels.
 
     Its 128 numbers: cell's row, cell's column, orientation.
     """
@@ -60,7 +60,7 @@ def dense_sift(vl: CDLL, crop: Crops) -> Floats:
 def fisher_vector(
     vl: CDLL, means: Floats, variances: Floats, weights: Floats, patches: Floats, flags: int = ROOTED_AND_NORMALISED
 ) -> Floats:
-    """By the means, then by the deviations: (k, d), (k, d), (k,), (T, d) -> (2 k d,)."""
+    """Encode (T, d) patches with k Gaussians: (2 k d,) derivatives, by the means and then by the deviations."""
     k, d = means.shape
     vector = np.empty(2 * k * d, np.float32)
     given = [np.ascontiguousarray(a, np.float32) for a in (means, variances, weights, patches)]

@@ -22,7 +22,7 @@ from app.resources import Resources, open_resources
 from app.storage.model_cache import ensure_lbp_model
 from app.threads import set_threads
 from tests.databases import address, execute, migrate, migrated_database
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 WORKER_BYTES = 2 * 2**30
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -31,7 +31,7 @@ set_threads(int(os.environ.get("TEST_THREADS", "1")))
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`: twice the cores where memory allows, since half of the tests wait for a service or a database."""
+    """Return the processes for `-n auto`: twice the cores if memory allows, since half of the tests wait."""
     cores = cpu_count()
     return max(cores, min(2 * cores, psutil.virtual_memory().available // WORKER_BYTES))
 
@@ -172,7 +172,7 @@ def resources(settings: Settings) -> Iterator[Resources]:
 @pytest.fixture
 def service(settings: Settings) -> Iterator[Service]:
     """The whole service on a free port: API, workers, and the client of an administrator."""
-    with running(settings) as started:
+    with run_service(settings) as started:
         yield started
 
 

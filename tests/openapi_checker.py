@@ -59,7 +59,7 @@ def find_response(path: str, method: str, status: int) -> Any:
 
 
 def list_violations(validator: Draft202012Validator, value: Any) -> list[str]:
-    """Where and how a value breaks the schema."""
+    """List where and how a value violates the schema."""
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(value)]
 
 

@@ -39,14 +39,14 @@ def people(count: int, photos: int, dim: int = 8, seed: int = 0, spread: float =
 
 
 @dataclass
-class Gallery:
-    """A collection and its faces. Every write raises the change counter of the collection, as services do."""
+class GalleryWriter:
+    """Write a collection and its faces. Every write raises the change counter of the collection, as services do."""
 
     resources: Resources
     collection: str = "staff"
     pks: list[int] = field(default_factory=list)
 
-    def make(self, champion: Model, task: str = "identity", **pointers: Any) -> "Gallery":
+    def make(self, champion: Model, task: str = "identity", **pointers: Any) -> "GalleryWriter":
         with writing(self.resources.database) as session:
             for model in (champion, *(m for m in pointers.values() if m)):
                 self.resources.models.keep(session, model)

@@ -48,7 +48,7 @@ class Service:
         raise AssertionError(f"the job did not end within {seconds} s: {job}")
 
     def wait_for_indexes(self, seconds: float = 30) -> None:
-        """Until searches see every change of every collection: an index follows the tables within half a second."""
+        """Wait until searches see every change of every collection, which takes about half a second."""
         behind = select(Collection.id).join(Follower, Follower.collection_id == Collection.id)
         behind = behind.where(Follower.change < Collection.change)
         until = time.monotonic() + seconds
@@ -61,11 +61,11 @@ class Service:
 
 
 @contextmanager
-def running(settings: Settings) -> Iterator[Service]:
+def run_service(settings: Settings) -> Iterator[Service]:
     """Run the API and one worker for each queue as threads of this process."""
     settings.home.mkdir(parents=True, exist_ok=True)
     migrate(settings)
-    with open_resources(settings) as resources, serving(settings) as url:
+    with open_resources(settings) as resources, serve_api(settings) as url:
         workers = [Worker(resources, queue) for queue in ("default", "training")]
         threads = [threading.Thread(target=w.run, daemon=True) for w in workers]
         for thread in threads:
@@ -84,7 +84,7 @@ def running(settings: Settings) -> Iterator[Service]:
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[str]:
+def serve_api(settings: Settings) -> Iterator[str]:
     """Run the API on a free port and yield its URL. Fails if an answer was not as the OpenAPI document says."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, bootstrap_rate
 from ml.evaluation.protocols import Protocol
 from ml.identification.open_set import OpenSetCalibration
-from ml.identification.person_distance import DecisionRule, shortlist
+from ml.identification.person_distance import DecisionRule, find_nearest_people, shortlist
 from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.templates import PersonTemplate, template_distances
@@ -84,12 +84,8 @@ def _find_people(
     template = np.full(near.people.shape, np.inf)
     templates = [known[owner] for owner in near.people[query, rank].tolist()]
     template[query, rank] = template_distances(index.metric, queries[query], templates)
-    is_rival = people.is_rival[near.people] & (near.people >= 0)
-    base = rule.base_distances(near.nearest, template)
-    scored = np.where(is_rival, rule.person_distances(base, is_rival), np.inf)
-    row, first = np.arange(len(queries)), scored.argmin(1)
-    distances = scored[row, first]
-    return np.where(np.isfinite(distances), near.people[row, first], -1), distances
+    distances, nearest = find_nearest_people(near, template, people.is_rival, rule)
+    return np.where(np.isfinite(distances), nearest, -1), distances
 
 
 def _calibrate(index: Index, people: GalleryPeople, rule: DecisionRule) -> OpenSetCalibration | None:

@@ -96,3 +96,18 @@ def shortlist(owners: Ids, distances: NDArray[np.float32], size: int = SHORTLIST
         first = np.sort(first[row[first] >= 0])[:size]
         people[query, : len(first)], nearest[query, : len(first)] = row[first], row_distances[first]
     return Shortlist(people, nearest)
+
+
+def find_nearest_people(
+    near: Shortlist, template: Floats, is_rival: NDArray[np.bool_], rule: DecisionRule
+) -> tuple[Floats, Ids]:
+    """Return the (Q,) person distances of the nearest people, +inf if there is nobody, and (Q,) who they are.
+
+    template: (Q, P) distances to the templates of the shortlists
+    is_rival: (owners,) who counts as a person: all but nameless faces (`GalleryPeople.is_rival`)
+    """
+    counts = is_rival[near.people] & (near.people >= 0)
+    base = rule.base_distances(near.nearest, template)
+    scored = np.where(counts, rule.person_distances(base, counts), np.inf)
+    query, first = np.arange(len(scored)), scored.argmin(1)
+    return scored[query, first], near.people[query, first]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
-from ml.identification.person_distance import DecisionRule, Shortlist, shortlist
+from ml.identification.person_distance import DecisionRule, find_nearest_people, shortlist
 from ml.identification.templates import BYTES_PER_DIM, PersonTemplate, template_distances
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
@@ -156,25 +156,10 @@ def _search_batch(
     without_probe = shortlist(without_self, neighbours.distances)
     template = templates.distances(rows, np.concatenate([without_person.people, without_probe.people], axis=1), own)
     width = without_person.people.shape[1]
-    stranger, nearest = _find_nearest_person(people, without_person, template[:, :width], rule)
+    stranger, nearest = find_nearest_people(without_person, template[:, :width], people.is_rival, rule)
     stranger = np.where(people.is_named[nearest], stranger, np.inf)
-    mate, nearest = _find_nearest_person(people, without_probe, template[:, width:], rule)
+    mate, nearest = find_nearest_people(without_probe, template[:, width:], people.is_rival, rule)
     return stranger, np.where(nearest == own, mate, np.inf)
-
-
-def _find_nearest_person(
-    people: GalleryPeople, near: Shortlist, template: Floats, rule: DecisionRule
-) -> tuple[Floats, Ids]:
-    """Return the (Q,) person distances of the nearest people, +inf if there is nobody, and who they are.
-
-    A distractor counts as a person here, and a nameless face does not. template: (Q, P) distances to templates
-    """
-    empty = near.people < 0
-    base = rule.base_distances(near.nearest, template)
-    is_rival = people.is_rival[near.people] & ~empty
-    scored = np.where(is_rival, rule.person_distances(base, is_rival), np.inf)
-    query, first = np.arange(len(scored)), scored.argmin(1)
-    return scored[query, first], near.people[query, first]
 
 
 class _Templates:

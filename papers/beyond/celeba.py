@@ -11,7 +11,7 @@ ABOUT = {"fitted on": "celeba", "without": f"look-alikes from {LOOKALIKE_COSINE}
 MIN_PHOTOS = 2
 
 
-def there(context: RunContext) -> bool:
+def is_available(context: RunContext) -> bool:
     """Whether CelebA10k and the network that finds look-alikes are available."""
     return context.photos.has("celeba") and context.photos.has_model
 

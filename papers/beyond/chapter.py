@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from papers.beyond.cnn_choice import choices as choices_of_cnn
-from papers.beyond.cnn_compression import smaller
-from papers.beyond.fused_descriptors import fused
-from papers.beyond.label_counts import labelled
-from papers.beyond.transfer import across
-from papers.beyond.unseen_people import strangers
+from papers.beyond.cnn_compression import make_compression_table
+from papers.beyond.fused_descriptors import make_fusion_table
+from papers.beyond.label_counts import make_label_count_table
+from papers.beyond.transfer import make_transfer_table
+from papers.beyond.unseen_people import make_unseen_table
 from papers.clml.fits import ClmlFits, Options
 from papers.clml.grids import GRIDS, START_OPTIONS
 from papers.clml.option_choice import Case, Choices, possible
@@ -16,7 +16,13 @@ from papers.harness import page_writer
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Chapter, Computation, Table
 
-TABLE_GROUPS = (smaller, strangers, across, labelled, fused)
+TABLE_GROUPS = (
+    make_compression_table,
+    make_unseen_table,
+    make_transfer_table,
+    make_label_count_table,
+    make_fusion_table,
+)
 
 
 def chapter(context: RunContext, start: Mapping[Case, Options] = START_OPTIONS) -> Chapter:

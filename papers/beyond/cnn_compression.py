@@ -13,7 +13,7 @@ from ml.evaluation.report import rank_protocol
 from ml.types import Ids, Rows
 from papers.beyond.cnn_choice import DIMS, FIT_SECONDS, KINDS, chosen, describe_choices, sizes
 from papers.clml.fits import ClmlFits
-from papers.clml.goals import describe_goal
+from papers.clml.goals import describe_goal_outcome
 from papers.clml.table_rows import TableComputations
 from papers.harness.photos import MODEL
 from papers.harness.results import describe_difference, difference, figure
@@ -47,7 +47,7 @@ class CompressionEntry:
         return [computation for computations in self.computations.values() for computation in computations]
 
 
-def smaller(fits: ClmlFits) -> TableComputations | None:
+def make_compression_table(fits: ClmlFits) -> TableComputations | None:
     """Make the table; None if the network is not available."""
     context = fits.context
     if not context.photos.has_model:
@@ -121,10 +121,14 @@ def rounded(rows: Rows, known: Ids, bits: int) -> Rows:
 def _table(context: RunContext) -> Table:
     entries = list(_lines(context))
     with_goal = [entry for entry in entries if entry.goal_dim]
-    notes = [_less(context, entry, entries[0], "cosine at 128", where) for entry in with_goal for where in KINDS]
+    notes = [
+        _describe_difference(context, entry, entries[0], "cosine at 128", where)
+        for entry in with_goal
+        for where in KINDS
+    ]
     for entry in with_goal:
         [same_size] = [other for other in entries if other.name == f"PCA, {entry.goal_dim}"]
-        notes += [_less(context, entry, same_size, f"PCA-{entry.goal_dim}", where) for where in KINDS]
+        notes += [_describe_difference(context, entry, same_size, f"PCA-{entry.goal_dim}", where) for where in KINDS]
     how = "What is learned is the first candidate: in a quick look none is chosen."
     if not context.scope.quick:
         notes += describe_choices(context)
@@ -148,14 +152,16 @@ def _row(context: RunContext, entry: CompressionEntry) -> Row:
         shown |= {f"{where}: {what}": figure(context.results(computations), what) for what in FIGURE_NAMES}
     goals = {"at least": MIN_MAP, "stretch": STRETCH_MAP}
     statements = [
-        describe_goal(shown, {MAP_COLUMN: goal[entry.goal_dim]}, name)
+        describe_goal_outcome(shown, {MAP_COLUMN: goal[entry.goal_dim]}, name)
         for name, goal in goals.items()
         if entry.goal_dim in goal
     ]
     return Row(entry.name, shown, cause="; ".join(statements), computations=entry.all)
 
 
-def _less(context: RunContext, entry: CompressionEntry, other: CompressionEntry, called: str, where: str) -> str:
+def _describe_difference(
+    context: RunContext, entry: CompressionEntry, other: CompressionEntry, called: str, where: str
+) -> str:
     gap = difference(context.results(entry.computations[where]), context.results(other.computations[where]), "mAP")
     return f"{entry.name}, less {called}: {where}, mAP {describe_difference(gap)}"
 

@@ -35,7 +35,7 @@ class FusionEntry:
         return [computation for computations in self.computations.values() for computation in computations]
 
 
-def fused(fits: ClmlFits) -> TableComputations | None:
+def make_fusion_table(fits: ClmlFits) -> TableComputations | None:
     """Make the table; None in a quick run."""
     if fits.context.scope.quick:
         return None

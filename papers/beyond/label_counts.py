@@ -1,4 +1,4 @@
-"""How many labels are needed: accuracy on people without labels, by the number and choice of labelled pairs."""
+"""Measure how many labels are needed: accuracy on people without labels, by number and choice of the pairs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ COLUMNS = (*FIGURE_NAMES, SAME_COLUMN)
 FIT_SECONDS = 12.0
 
 
-def labelled(fits: ClmlFits) -> TableComputations:
+def make_label_count_table(fits: ClmlFits) -> TableComputations:
     context, sizes = fits.context, QUICK if fits.context.scope.quick else SIZES
     chosen = fits.options(FEATURES, "disjoint").of_ldml(DIM)
     curves = {

@@ -11,11 +11,11 @@ from scipy.sparse.csgraph import connected_components
 from app.learning.training_request import TrainingRequest
 from ml.active_learning import MAX_ANSWERS, MAX_SUGGESTIONS, SAMPLE_FACES, LabelledDistances, choose_pairs
 from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
+from ml.embedder_training.training_set import IMPLIED_PAIR_WEIGHT
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
 from ml.sampling.implied import derive_implied_pairs
 from ml.types import Ids, Rows
-from workers.training.training_set import IMPLIED_PAIR_WEIGHT
 
 MAX_ATTEMPTS = 50
 HELD_OUT = float(TrainingRequest.model_fields["holdout"].default)

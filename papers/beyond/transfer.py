@@ -35,9 +35,9 @@ class TransferEntry:
         return f"{DESCRIPTOR_NAMES[self.features]}, {name_method(self.method)}"
 
 
-def across(fits: ClmlFits) -> TableComputations | None:
+def make_transfer_table(fits: ClmlFits) -> TableComputations | None:
     """Make the table; None if CelebA10k or the network for finding look-alikes is missing, or in a quick run."""
-    if fits.context.scope.quick or not celeba.there(fits.context):
+    if fits.context.scope.quick or not celeba.is_available(fits.context):
         return None
     entries = list(_lines(fits))
     computations = [computation for entry in entries for computation in (entry.there, *entry.here)]

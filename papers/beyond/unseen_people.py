@@ -61,7 +61,7 @@ def draws(fits: ClmlFits, kind: str, others: str = "all others") -> str:
     return f"All rows: {many}" if many == swept else f"LBP's L2, and LBP at d = 32: {many}; {others}: {swept}"
 
 
-def strangers(fits: ClmlFits) -> TableComputations:
+def make_unseen_table(fits: ClmlFits) -> TableComputations:
     entries = list(_lines(fits))
     return TableComputations(
         [computation for entry in entries for computation in entry.computations], lambda: _table(fits, entries)
@@ -72,7 +72,7 @@ def _lines(fits: ClmlFits) -> Iterator[UnseenEntry]:
     for features in fits.features:
         for method in methods(fits, features, "disjoint", dims(fits, features)):
             yield UnseenEntry(features, method, fits.computations(method, features, "disjoint"))
-    if celeba.there(fits.context) and not fits.context.scope.quick:
+    if celeba.is_available(fits.context) and not fits.context.scope.quick:
         for dim in DIMS:
             method = fits.options("lbp", "disjoint").of_ldml(dim)
             yield UnseenEntry(

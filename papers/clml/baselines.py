@@ -26,7 +26,7 @@ OWN_CELL_ONLY = {"wall": 4.0}
 """For embeddings of unit length, this ranks all faces of the query's own cell first."""
 
 
-def baselines(fits: ClmlFits) -> TableComputations:
+def make_baseline_table(fits: ClmlFits) -> TableComputations:
     """Figure 4."""
     sides = _methods(fits)
 

@@ -32,7 +32,7 @@ COLUMNS = (
 )
 
 
-def cells(fits: ClmlFits) -> TableComputations:
+def make_assignment_table(fits: ClmlFits) -> TableComputations:
     features = fits.best
     of = fits.clml(features, K)
     computations = [make_assignment_computation(fits.context, computation, fits.sizes.cells) for computation in of]
@@ -140,7 +140,7 @@ class SortedGallery:
 def _row(results: Sequence[Result], name: str, computations: Sequence[Computation]) -> Row:
     """Make a row with the smallest m within MAX_MAP_LOSS points; test whether k-means cells are better."""
     times, precision = _mean_curve(results, name)
-    at_m = kept(precision.mean(1))
+    at_m = find_first_within_loss(precision.mean(1))
     m = results[0].record["curves"][name][at_m][0]
     people = np.concatenate([r.arrays["people"] for r in results])
     whole, first = (percent(bootstrap_mean(precision[at], people), draws=len(results)) for at in (-1, 0))
@@ -161,7 +161,7 @@ def _row(results: Sequence[Result], name: str, computations: Sequence[Computatio
     return replace(row, cause=cause)
 
 
-def kept(means: NDArray[np.float64]) -> int:
+def find_first_within_loss(means: NDArray[np.float64]) -> int:
     """Return the first index from which mAP is within MAX_MAP_LOSS points of the last one. means: (M,) 0..1"""
     good = means >= means[-1] - MAX_MAP_LOSS / 100
     return int(len(good) - np.argmin(good[::-1])) if not good.all() else 0
@@ -173,12 +173,12 @@ def _mean_curve(results: Sequence[Result], name: str) -> tuple[NDArray[np.float6
     return 1 / fractions, np.concatenate([r.arrays[name] for r in results], axis=1)
 
 
-def best(results: Sequence[Result]) -> tuple[str, float]:
+def choose_cells(results: Sequence[Result]) -> tuple[str, float]:
     """Return the cells that save most within MAX_MAP_LOSS points, and the factor by which they reduce distances."""
     saved = {}
     for name in results[0].record["curves"]:
         times, precision = _mean_curve(results, name)
-        saved[name] = float(times[kept(precision.mean(1))])
+        saved[name] = float(times[find_first_within_loss(precision.mean(1))])
     return max(saved.items(), key=lambda one: one[1])
 
 

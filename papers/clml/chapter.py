@@ -2,25 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 
-from papers.clml.baselines import baselines
-from papers.clml.cells import cells
-from papers.clml.dimensions import widths
-from papers.clml.distractors import crowds
+from papers.clml.baselines import make_baseline_table
+from papers.clml.cells import make_assignment_table
+from papers.clml.dimensions import make_dimension_table
+from papers.clml.distractors import make_distractor_table
 from papers.clml.fits import ClmlFits, Options, Sizes
-from papers.clml.goals import goals
+from papers.clml.goals import make_goal_table
 from papers.clml.grids import GRIDS, START_OPTIONS
-from papers.clml.local_maps import numbers, spaces
+from papers.clml.local_maps import make_local_map_table, make_size_table
 from papers.clml.option_choice import Case, Choices, possible
-from papers.clml.person_map import plane
-from papers.clml.search_speed import million
+from papers.clml.person_map import make_person_map
+from papers.clml.search_speed import make_speed_table
 from papers.clml.table_rows import TableComputations, order_computations
-from papers.clml.unseen_people import strangers
-from papers.clml.verification import verification
+from papers.clml.unseen_people import make_unseen_table
+from papers.clml.verification import make_verification_table
 from papers.harness import page_writer
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Chapter, Computation, Table
 
-TABLE_GROUPS = (goals, spaces, numbers, widths, crowds, baselines, cells, million, verification, plane, strangers)
+TABLE_GROUPS = (
+    make_goal_table,
+    make_local_map_table,
+    make_size_table,
+    make_dimension_table,
+    make_distractor_table,
+    make_baseline_table,
+    make_assignment_table,
+    make_speed_table,
+    make_verification_table,
+    make_person_map,
+    make_unseen_table,
+)
 
 
 def chapter(context: RunContext, start: Mapping[Case, Options] = START_OPTIONS, sizes: Sizes = Sizes()) -> Chapter:

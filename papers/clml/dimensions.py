@@ -16,7 +16,7 @@ PAPER_LARGE_LDML = {"lbp": 53.0, "fisher": 80.9}
 FULL_MATRIX_DIM = 2000
 
 
-def widths(fits: ClmlFits) -> TableComputations:
+def make_dimension_table(fits: ClmlFits) -> TableComputations:
     curves = {(f, m): _curve(fits, f, m) for f in fits.features for m in ("LDML", "CLML")}
     wide = {} if fits.context.scope.quick else {f: _wide(fits, f) for f in PAPER_LARGE_LDML}
 

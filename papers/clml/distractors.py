@@ -17,7 +17,7 @@ DISTRACTOR_SHARES = (0.125, 0.25, 0.5)
 """Shares of all distractors. Every fit also ranks without and with all of them."""
 
 
-def crowds(fits: ClmlFits) -> TableComputations:
+def make_distractor_table(fits: ClmlFits) -> TableComputations:
     """Figure 3."""
     sides = {(f, m): make(f)[: fits.context.scope.few_draws] for f in fits.features for m, make in _pair(fits).items()}
     smaller = {

@@ -16,7 +16,7 @@ PAPER_CLML_MAP = {"lbp": 49.89, "fisher": 74.99, "mobilefacenet": 73.83}
 LDML = {"lbp": 36.95, "fisher": 68.12, "mobilefacenet": 58.46}
 
 
-def spaces(fits: ClmlFits) -> TableComputations:
+def make_local_map_table(fits: ClmlFits) -> TableComputations:
     """Table 1."""
     features = fits.best
     ks = [2, 8] if fits.context.scope.quick else list(TABLE_1)
@@ -44,7 +44,7 @@ def spaces(fits: ClmlFits) -> TableComputations:
     return TableComputations([w for computations in sides.values() for side in computations for w in side], table)
 
 
-def numbers(fits: ClmlFits) -> TableComputations:
+def make_size_table(fits: ClmlFits) -> TableComputations:
     """Table 2."""
     named = {f: _named(fits, f) for f in fits.features}
 

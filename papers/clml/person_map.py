@@ -18,7 +18,7 @@ PRINTED = {"LDML": 80.8, "CLML": 81.9}
 COLUMNS = ("mAP", "1@10", "same neighbour on the plane", "variance on the plane")
 
 
-def plane(fits: ClmlFits) -> TableComputations:
+def make_person_map(fits: ClmlFits) -> TableComputations:
     """Figure 6."""
     quick = fits.context.scope.quick
     features, dim = ("lbp", 32) if quick else ("fisher", FISHER_DIM)

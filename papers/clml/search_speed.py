@@ -31,7 +31,7 @@ SYNTHETIC_VECTORS_NOTE = "drawn vectors, not a million faces"
 COLUMNS = ("times fewer distances", "recall@10", "ms per query", "ms exhaustive", "times faster")
 
 
-def million(fits: ClmlFits) -> TableComputations:
+def make_speed_table(fits: ClmlFits) -> TableComputations:
     features = fits.best
     of = fits.clml(features, K)[0]
     many, p = fits.many, fits.sizes.cells_of_many

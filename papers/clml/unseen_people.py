@@ -13,7 +13,7 @@ GAIN = "mAP minus LDML's"
 WPCA = Method("wpca", DIM, {"unit": True})
 
 
-def strangers(fits: ClmlFits) -> TableComputations:
+def make_unseen_table(fits: ClmlFits) -> TableComputations:
     shown = [*fits.features, *([] if fits.context.scope.quick else BOTH_SIDES.values())]
     sides = {(f, name): computations for f in shown for name, computations in _methods(fits, f).items()}
 

@@ -58,13 +58,13 @@ class VerificationFits:
         return accuracy(self.context.results(self.folds), *_sides(self.context))
 
     def by_fold(self) -> NDArray[np.float64]:
-        verification = verified(
+        make_verification_table = verified(
             self.context.results(self.folds), *_sides(self.context), self.context.results(self.judges)
         )
-        return np.array(verification.accuracies)
+        return np.array(make_verification_table.accuracies)
 
 
-def verification(fits: ClmlFits) -> TableComputations:
+def make_verification_table(fits: ClmlFits) -> TableComputations:
     """Table 3, with the options chosen for people never seen, and the paper's k so that the sizes are equal."""
     sides = {(f, name): _side(fits, f, method) for f, name, method in _methods(fits)}
 

@@ -37,8 +37,8 @@ class AccuracyTables:
     figures: Mapping[str, Figure]
 
     @classmethod
-    def of(cls, reader: PairScoreReader, header: str, heard: Mapping[str, SystemScores]) -> "AccuracyTables":
-        return cls(reader, header, heard, {name: reader.accuracy(one) for name, one in heard.items()})
+    def of(cls, reader: PairScoreReader, header: str, system_scores: Mapping[str, SystemScores]) -> "AccuracyTables":
+        return cls(reader, header, system_scores, {name: reader.accuracy(one) for name, one in system_scores.items()})
 
     def table_5(self, notes: Sequence[str]) -> Table:
         ours = [
@@ -70,11 +70,11 @@ class AccuracyTables:
         ]  # fmt: skip
         header = f"{self.header} LFW stands in for YouTube Faces, with the features that the paper took there."
         title = "Table 4, on LFW: LBP and FPLBP"
-        return Table("table-4", title, header, ["LFW", YTF], rows, notes=self._orders())
+        return Table("table-4", title, header, ["LFW", YTF], rows, notes=self._test_orders())
 
     def _row(self, name: str) -> Row:
-        heard, figure, paper = self.scores[name], self.figures[name], PAPER_ACCURACY.get(printed_name(name))
-        figures = {ACCURACY: figure, PARAMETERS: Figure(heard.parameters / 1000)}
+        system_scores, figure, paper = self.scores[name], self.figures[name], PAPER_ACCURACY.get(printed_name(name))
+        figures = {ACCURACY: figure, PARAMETERS: Figure(system_scores.parameters / 1000)}
         printed = {} if paper is None else {ACCURACY: paper}
         about = {"folds": list(self.reader.numbers), "protocol": "pairs.txt, restricted"}
         changed = altered(name) if paper is not None else ""
@@ -82,13 +82,13 @@ class AccuracyTables:
             name,
             figures,
             printed,
-            cause=self._cause(name),
+            cause=self._explain_shortfall(name),
             about=about,
-            computations=heard.computations,
+            computations=system_scores.computations,
             altered=changed,
         )
 
-    def _cause(self, name: str) -> str:
+    def _explain_shortfall(self, name: str) -> str:
         """Explain a figure below the paper's, as far as other rows show."""
         figure, paper = self.figures[name], PAPER_ACCURACY.get(name)
         if name != printed_name(name):
@@ -96,15 +96,17 @@ class AccuracyTables:
         if paper is None or figure.high >= paper or paper - figure.value <= 1:
             return ""
         lower = [
-            part for part in name.split(" ⊕ ") if part != name and part in PAPER_ACCURACY and self._below(part) > 1
+            part
+            for part in name.split(" ⊕ ")
+            if part != name and part in PAPER_ACCURACY and self._measure_shortfall(part) > 1
         ]
         if lower:
-            worst = max(lower, key=self._below)
-            return f"its part {worst} is {self._below(worst):.1f} below the paper's"
+            worst = max(lower, key=self._measure_shortfall)
+            return f"its part {worst} is {self._measure_shortfall(worst):.1f} below the paper's"
         reason = "none of its parts is more than a point below the paper's: what they know is less different here"
         return reason if "⊕" in name else ""
 
-    def _below(self, name: str) -> float:
+    def _measure_shortfall(self, name: str) -> float:
         return PAPER_ACCURACY[name] - self.figures[name].value if name in self.figures else 0.0
 
     def _paired(self, a: str, b: str) -> Row:
@@ -120,7 +122,7 @@ class AccuracyTables:
             altered=(altered(a) or altered(b)) if printed else "",
         )  # fmt: skip
 
-    def _orders(self) -> list[str]:
+    def _test_orders(self) -> list[str]:
         """Test the paper's conclusions from the order of its rows."""
         claims = (
             ("LBP, SML", "LBP, Euclidean"), ("FPLBP, SML", "FPLBP, Euclidean"), ("FPLBP, SML", "LBP, SML"),

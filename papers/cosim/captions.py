@@ -20,17 +20,18 @@ def header(view: View2, folds: Sequence[int]) -> str:
     )
 
 
-def notes(cast: SystemCatalogue, joint: Sequence[SystemScores]) -> list[str]:
+def notes(catalogue: SystemCatalogue, joint: Sequence[SystemScores]) -> list[str]:
     """Return the notes of Table 5. joint: both forms of CoSiM"""
     sentences = [
-        f"Steps: {cast.steps} minibatches of 128 at most; the paper stops after 1,000 epochs without a gain on a set"
-        " that it does not name.",
-        f"LDML: d = {cast.dim} on SIFT, from the given pairs. JSML: SML-S, SML-L, CoSiM-m and CoSiM-a; the paper does"
-        " not list its members. Late fusion: Platt's log-odds, weighed by a linear SVM, both by the judges' pairs.",
+        f"Steps: {catalogue.steps} minibatches of 128 at most; the paper stops after 1,000 epochs without a gain on"
+        " a set that it does not name.",
+        f"LDML: d = {catalogue.dim} on SIFT, from the given pairs. JSML: SML-S, SML-L, CoSiM-m and CoSiM-a; the paper"
+        " does not list its members. Late fusion: Platt's log-odds, weighed by a linear SVM, both by the"
+        " judges' pairs.",
     ]
     seconds = sum(r.record["seconds"] for one in joint for r in one.results)
     sentences.append(f"Both CoSiM: {seconds:.0f} seconds, the principal components of the descriptors not counted.")
-    if cast.quick:
+    if catalogue.quick:
         return [
             *sentences,
             "--quick leaves out Fisher vectors, and with them the paper's last rows, and the long runs.",

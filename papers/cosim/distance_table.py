@@ -47,13 +47,13 @@ class DistanceSpread:
         ]
 
 
-def spreads(reader: PairScoreReader, heard: dict[str, SystemScores]) -> list[DistanceSpread]:
-    """Return the distances of the table. heard: systems by the names of PAPER_DISTANCES, and the fusions
+def spreads(reader: PairScoreReader, system_scores: dict[str, SystemScores]) -> list[DistanceSpread]:
+    """Return the distances of the table. system_scores: systems by the names of PAPER_DISTANCES, and the fusions
 
     For the cosine, 1 - cos is half the squared distance of unit vectors.
     """
     distances = []
-    for name, one in heard.items():
+    for name, one in system_scores.items():
         if "Euclidean" in name:
             folds = [np.sqrt(-scores.test) for scores in one.folds]
         elif "cosine" in name:
@@ -70,14 +70,14 @@ def table_6(reader: PairScoreReader, header: str, distances: Sequence[DistanceSp
         Plot(
             "cosim-figure-8",
             "How far friends and foes lie apart by single features",
-            _drawn(reader, distances[:6]),
+            _make_draw(reader, distances[:6]),
             2,
             3,
         ),
         Plot(
             "cosim-figure-9",
             "The same, fused late and learned jointly",
-            _drawn(reader, distances[6:]),
+            _make_draw(reader, distances[6:]),
             1,
             len(distances[6:]),
         ),
@@ -90,7 +90,7 @@ def _row(reader: PairScoreReader, one: DistanceSpread) -> Row:
     measured = separation(*one.sides(reader))
     far = measured.dispersion
     gap = far.foes.value - far.friends.value
-    parts = {"friends": far.friends, "foes": far.foes, "AUC": _hundredfold(measured.auc), "d'": far.d_prime}
+    parts = {"friends": far.friends, "foes": far.foes, "AUC": _to_percent(measured.auc), "d'": far.d_prime}
     figures = {name: Figure(i.value, i.low, i.high) for name, i in parts.items()}
     figures[GAP_COLUMN] = Figure(gap)
     paper = dict(zip(COLUMNS, PAPER_DISTANCES[one.name], strict=False)) if one.name in PAPER_DISTANCES else {}
@@ -99,24 +99,24 @@ def _row(reader: PairScoreReader, one: DistanceSpread) -> Row:
     paper[GAP_COLUMN] = round(paper["foes"] - paper["friends"], 3)
     plain = "Euclidean" in one.name or "cosine" in one.name
     return Row(
-        one.name, figures, paper, cause=_cause(gap, paper[GAP_COLUMN], measured),
+        one.name, figures, paper, cause=_explain_gap(gap, paper[GAP_COLUMN], measured),
         computations=one.scores.computations, compared=(GAP_COLUMN,),
         tolerance=GAP_TOLERANCE * paper[GAP_COLUMN], altered="" if plain else OUR_CHANGES,
     )  # fmt: skip
 
 
-def _cause(gap: float, paper: float, measured: Separation) -> str:
+def _explain_gap(gap: float, paper: float, measured: Separation) -> str:
     """Explain a gap that is smaller than the paper's."""
     if gap >= (1 - GAP_TOLERANCE) * paper:
         return ""
     return f"the gap is {gap / paper:.0%} of the paper's; {measured.auc.value:.1%} of friends lie nearer than foes"
 
 
-def _hundredfold(one: Interval) -> Interval:
+def _to_percent(one: Interval) -> Interval:
     return Interval(100 * one.value, 100 * one.low, 100 * one.high)
 
 
-def _drawn(reader: PairScoreReader, distances: Sequence[DistanceSpread]) -> Any:
+def _make_draw(reader: PairScoreReader, distances: Sequence[DistanceSpread]) -> Any:
     def draw(axes: Any) -> None:
         for one, ax in zip(distances, np.atleast_1d(axes).ravel(), strict=True):
             sides = [np.concatenate([s.distances for s in side]) for side in one.sides(reader)]

@@ -17,7 +17,7 @@ COSTS = (0.1, 1.0, 10.0, 100.0)
 Scores = NDArray[np.float64]
 
 
-def fvf(view: View2, fold: int) -> Computation:
+def make_fvf_computation(view: View2, fold: int) -> Computation:
     """Fit a diagonal metric: a linear SVM over the squared differences of two Fisher vectors.
 
     Arrays and record are those of `View2.fit`.
@@ -26,7 +26,7 @@ def fvf(view: View2, fold: int) -> Computation:
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         current = RestrictedFold.of([np.zeros((len(view.photos), 1), np.float32)], view.folds, fold)
-        kernel = view.context.store.do(products(view)).arrays["kernel"]
+        kernel = view.context.store.do(make_product_computation(view)).arrays["kernel"]
         ends = np.cumsum([0, *(len(p.same) for p in view.folds)])
         lines = [np.arange(ends[i], ends[i + 1]) for i in range(len(view.folds))]
         others = [i for i in range(len(view.folds)) if i not in (fold, current.judge)]
@@ -50,7 +50,7 @@ def fvf(view: View2, fold: int) -> Computation:
     return Computation(f"FVF fold {fold}", key, 15.0, run)
 
 
-def products(view: View2) -> Computation:
+def make_product_computation(view: View2) -> Computation:
     """Compute `kernel` (P, P): the inner products of the squared differences of all pairs. Uses no labels."""
     key = {"products": "squared differences", "features": "fisher", "protocol": "view2"}
 

@@ -1,4 +1,4 @@
-"""From the scores of systems to accuracies, paired differences and distances."""
+"""Compute accuracies, paired differences and distances from the scores of systems."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,14 +63,14 @@ class PairScoreReader:
         computations = tuple(w for m in members for w in m.computations)
         return SystemScores(name, folds, computations, tuple(r for m in members for r in m.results))
 
-    def right(self, heard: SystemScores) -> list[Right]:
+    def right(self, system_scores: SystemScores) -> list[Right]:
         """Return, for each fold, whether its pairs are decided correctly."""
-        every = zip(heard.folds, self._judges(heard), self.tests, strict=True)
+        every = zip(system_scores.folds, self._judges(system_scores), self.tests, strict=True)
         return [mark_correct(scores, judges, test) for scores, judges, test in every]
 
-    def accuracy(self, heard: SystemScores) -> Figure:
+    def accuracy(self, system_scores: SystemScores) -> Figure:
         """Return the accuracy in percent. The interval resamples people; sd is over folds."""
-        correct = self.right(heard)
+        correct = self.right(system_scores)
         owners = [self.view.people[test.index] for test in self.tests]
         mean = bootstrap_pairs(correct, owners)
         sd = float(np.std([r.mean() for r in correct], ddof=1)) if len(correct) > 1 else float("nan")
@@ -81,15 +81,15 @@ class PairScoreReader:
         x, y = (np.array([100 * r.mean() for r in self.right(one)]) for one in (a, b))
         return compare_folds(x, y)
 
-    def strange(self, heard: SystemScores) -> list[Scores]:
+    def strange(self, system_scores: SystemScores) -> list[Scores]:
         """Return 1 - P(same) of each fold's pairs (000, equations 31 and 32), with P from the network."""
-        every = zip(heard.folds, heard.results, strict=True)
+        every = zip(system_scores.folds, system_scores.results, strict=True)
         return [np.asarray(expit(-scores.test - result.record["bias"])) for scores, result in every]
 
-    def calibrated(self, heard: SystemScores) -> list[Scores]:
+    def calibrated(self, system_scores: SystemScores) -> list[Scores]:
         """Return 1 - P(same), with P calibrated on the judging pairs. For fusions, whose scores are no logits."""
         distances = []
-        for scores, judges in zip(heard.folds, self._judges(heard), strict=True):
+        for scores, judges in zip(system_scores.folds, self._judges(system_scores), strict=True):
             odds = Normalise().fit(scores.judges[:, None], judges.same)
             distances.append(np.asarray(expit(-odds(scores.test[:, None])[:, 0])))
         return distances
@@ -98,5 +98,5 @@ class PairScoreReader:
     def tests(self) -> list[VerificationPairs]:
         return [self.view.folds[fold] for fold in self.numbers]
 
-    def _judges(self, heard: SystemScores) -> list[VerificationPairs]:
-        return [self.view.folds[heard.results[i].record["judge"]] for i in range(len(self.numbers))]
+    def _judges(self, system_scores: SystemScores) -> list[VerificationPairs]:
+        return [self.view.folds[system_scores.results[i].record["judge"]] for i in range(len(self.numbers))]

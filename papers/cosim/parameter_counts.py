@@ -20,15 +20,23 @@ Beside = tuple[float, Figure, Sequence[Computation]]
 
 def figure_10(
     reader: PairScoreReader, sweep_reader: PairScoreReader, header: str,
-    heard: Mapping[str, SystemScores], figures: Mapping[str, Figure], sweeps: Mapping[str, Sweep],
+    system_scores: Mapping[str, SystemScores], figures: Mapping[str, Figure], sweeps: Mapping[str, Sweep],
     beside: Mapping[str, Beside],
 ) -> Table:  # fmt: skip
-    """heard, figures: systems over all folds; sweeps: by system, r and what it is with r components, over the folds of
-    `few`; beside: others' parameters, accuracies and computations."""
+    """Make the table and its plot.
+
+    system_scores, figures: systems over all folds, and their accuracies
+    sweeps: by system, its scores with r components, over the folds of `sweep_reader`
+    beside: networks that were not learned here: parameters, accuracy, computations
+    """
     rows = [
-        Row(n, {PARAMETERS: _thousand(h), ACCURACY: figures[n]}, computations=h.computations) for n, h in heard.items()
+        Row(n, {PARAMETERS: _count_thousands(h), ACCURACY: figures[n]}, computations=h.computations)
+        for n, h in system_scores.items()
     ]
-    lines = {name: [(_thousand(h).value, sweep_reader.accuracy(h)) for _, h in sweep] for name, sweep in sweeps.items()}
+    lines = {
+        name: [(_count_thousands(h).value, sweep_reader.accuracy(h)) for _, h in sweep]
+        for name, sweep in sweeps.items()
+    }
     for name, sweep in sweeps.items():
         for (r, one), (thousand, accuracy) in zip(sweep, lines[name], strict=True):
             figures_of_sweep = {PARAMETERS: Figure(thousand), ACCURACY: accuracy}
@@ -41,19 +49,19 @@ def figure_10(
                 )
             )
     rows += [Row(n, {PARAMETERS: Figure(k / 1000), ACCURACY: f}, computations=w) for n, (k, f, w) in beside.items()]
-    points = {n: (_thousand(h).value, figures[n].value) for n, h in heard.items()}
+    points = {n: (_count_thousands(h).value, figures[n].value) for n, h in system_scores.items()}
     points |= {n: (k / 1000, f.value) for n, (k, f, _) in beside.items()}
-    plot = Plot("cosim-figure-10", "Accuracy against parameters, logarithmic", _drawn(points, lines))
-    told_header = f"{header} Rows with r are over folds {list(sweep_reader.numbers)} alone." if sweeps else header
+    plot = Plot("cosim-figure-10", "Accuracy against parameters, logarithmic", _make_draw(points, lines))
+    full_header = f"{header} Rows with r are over folds {list(sweep_reader.numbers)} alone." if sweeps else header
     title = "Figure 10: accuracy against parameters"
-    return Table("figure-10", title, told_header, [PARAMETERS, ACCURACY], rows, [plot], NOTES)
+    return Table("figure-10", title, full_header, [PARAMETERS, ACCURACY], rows, [plot], NOTES)
 
 
-def _thousand(heard: SystemScores) -> Figure:
-    return Figure(heard.parameters / 1000)
+def _count_thousands(system_scores: SystemScores) -> Figure:
+    return Figure(system_scores.parameters / 1000)
 
 
-def _drawn(points: Mapping[str, tuple[float, float]], lines: Mapping[str, Sequence[tuple[float, Figure]]]) -> Any:
+def _make_draw(points: Mapping[str, tuple[float, float]], lines: Mapping[str, Sequence[tuple[float, Figure]]]) -> Any:
     def draw(axes: Any) -> None:
         for name, (thousand, accuracy) in points.items():
             axes.scatter(thousand, accuracy, s=18, color="black")

@@ -49,7 +49,7 @@ class SystemCatalogue:
             systems |= {f"{feature.upper()}, {name}": self._plain(feature, name) for name in ("Euclidean", "cosine")}
         systems["FPLBP, SML"] = self._network("SML-F", "sml", "fplbp")
         systems |= {f"both, {one.name}": one for one in self._joint("lbp+fplbp")}
-        return systems if self.quick else systems | self._dear()
+        return systems if self.quick else systems | self._list_slow_systems()
 
     def long(self) -> Systems:
         """Return the systems of Figure 5 by `<system>, <panel>`."""
@@ -66,7 +66,7 @@ class SystemCatalogue:
         wide = {name: one for name, one in self.networks().items() if name != "SML-S"}
         return {n: [(r, one.with_options(n, inner=r)) for r in inners] for n, one in wide.items() if inners}
 
-    def _dear(self) -> Systems:
+    def _list_slow_systems(self) -> Systems:
         systems = {"SML, FV": self._network("SML, FV", "sml", "fisher"), f"{SUB}, FV": self._sub("fisher")}
         systems |= {f"{one.name}, LBP, SIFT, FV": one for one in self._joint("lbp+sift+fisher")}
         return systems | {f"{one.name}, as printed": _printed(one, PRINTED_STEPS) for one in self._joint("lbp+sift")}

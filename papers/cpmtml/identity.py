@@ -61,10 +61,13 @@ class IdentityTables:
 
     def tables(self) -> list[Table]:
         galleries = [(f, where) for f in self.features for where in self._wheres]
-        made = [self._by_k(*gallery) for gallery in galleries]
+        made = [self._make_rank_table(*gallery) for gallery in galleries]
         if not self.fits.context.scope.quick:
-            made += [*(self._by_d(*gallery) for gallery in galleries), *(self._table_5(w) for w in self._wheres)]
-        return [*made, self._differences()]
+            made += [
+                *(self._make_dimension_table(*gallery) for gallery in galleries),
+                *(self._table_5(w) for w in self._wheres),
+            ]
+        return [*made, self._make_difference_table()]
 
     def _lines(self, features: str, dim: int) -> list[Setting]:
         quick = self.fits.context.scope.quick
@@ -78,7 +81,7 @@ class IdentityTables:
         both = [Setting(STML_LEARNER, "lbp", d, TABLE_5_PAIRS) for d in (32, 64)]
         return self.fits.possible([*both, *(Setting(one, "lbp", 32, TABLE_5_PAIRS) for one in learners)])
 
-    def _by_k(self, features: str, where: str) -> Table:
+    def _make_rank_table(self, features: str, where: str) -> Table:
         name, title = TABLE_NUMBERS[features]
         crowd, reader = where == CROWD, RowBuilder(self.fits)
         made = [
@@ -90,7 +93,7 @@ class IdentityTables:
         title = f"{title}: d = 64{_among(crowd)}"
         return Table(name + _tail(crowd), title, self.header([features]), COLUMNS, made, notes=self._notes(features))
 
-    def _by_d(self, features: str, where: str) -> Table:
+    def _make_dimension_table(self, features: str, where: str) -> Table:
         """Table 4."""
         by_row: dict[str, dict[int, Setting]] = {}
         for dim in self.dims:
@@ -124,13 +127,13 @@ class IdentityTables:
             f"table-5{_tail(crowd)}", title, self.header(["lbp"], TABLE_5_PAIRS, few_draws_only=True), columns, made
         )
 
-    def _differences(self) -> Table:
+    def _make_difference_table(self) -> Table:
         """Compare CP-mtML with stML of the same d, and of the same stored size."""
         made = []
         for features in self.features:
             for dim in self.dims:
                 at = self._lines(features, dim)
-                made += [self._less(s, t) for s in at if s.learner.coupled for t in rivals(s, at)]
+                made += [self._make_difference_row(s, t) for s in at if s.learner.coupled for t in rivals(s, at)]
         notes = [
             "In points. Intervals by bootstrap over people; p by permutation of people, not corrected for many rows."
         ]
@@ -139,12 +142,12 @@ class IdentityTables:
             "differences", title, self.header(self.features), ("1@10", "mAP", DISTRACTORS_COLUMN), made, notes=notes
         )
 
-    def _less(self, a: Setting, b: Setting) -> Row:
+    def _make_difference_row(self, a: Setting, b: Setting) -> Row:
         reader = RowBuilder(self.fits)
         columns = {"1@10": ("1@10", ALONE), "mAP": ("mAP", ALONE)} | (
             {DISTRACTORS_COLUMN: ("1@10", CROWD)} if self.crowded else {}
         )
-        comparisons = {name: reader.less(a, b, *what) for name, what in columns.items()}
+        comparisons = {name: reader.compare_settings(a, b, *what) for name, what in columns.items()}
         computations = [*self.fits.computations(a), *self.fits.computations(b)]
         draws = min(len(self.fits.computations(s)) for s in (a, b))
         size = f"the same d ({b.dim})" if a.dim == b.dim else f"the same stored size (d = {b.dim})"

@@ -108,7 +108,7 @@ class Setting:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a batch of 256 pairs, on the machine of docs/research/measurements.md."""
+        """The seconds of a batch of 256 pairs, on the machine of docs/research/measurements.md."""
         numbers = 2 * self.dim if self.learner.coupled else self.dim
         return 0.002 + DESCRIPTOR_WIDTHS[self.features] / DESCRIPTOR_WIDTHS["lbp"] * (0.012 + 0.0002 * numbers)
 

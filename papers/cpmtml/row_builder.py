@@ -109,10 +109,10 @@ class RowBuilder:
         other = replace(setting, learner=better)
         if not other.possible or not self.fits.done(other):
             return []
-        gain = self.less(other, setting)
+        gain = self.compare_settings(other, setting)
         return [f"{why} {describe_difference(gain)} at 10"] if gain.difference.low > 0 else []
 
-    def less(self, a: Setting, b: Setting, column: str = "1@10", where: str = ALONE) -> Comparison:
+    def compare_settings(self, a: Setting, b: Setting, column: str = "1@10", where: str = ALONE) -> Comparison:
         """Compare a with b on their common draws: a - b."""
         first, second = self.fits.computations(a), self.fits.computations(b)
         n = min(len(first), len(second))

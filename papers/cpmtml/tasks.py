@@ -41,7 +41,7 @@ def make_training_set(context: RunContext, features: str, aux: str) -> Train | N
         if aux == MOOD:
             mood = TaskData(MOOD, main.tasks[0].faces, load_expressions(context)[split.training], main.tasks[0].people)
             return replace(main, tasks=(main.tasks[0], mood))
-        return _joined(main, load_second_task(context, features, aux))
+        return _join_tasks(main, load_second_task(context, features, aux))
 
     return made
 
@@ -64,7 +64,7 @@ def ages_first(context: RunContext, features: str, chosen: Ids, *, both: bool) -
     main = TrainingSet(aged.rows[chosen], (task,), aged.blocks)
     if not both:
         return main
-    return _joined(main, build_training_set(context.photos.rows("lfw", features), context.photos.names("lfw")))
+    return _join_tasks(main, build_training_set(context.photos.rows("lfw", features), context.photos.names("lfw")))
 
 
 def load_expressions(context: RunContext) -> NDArray[np.float64]:
@@ -77,7 +77,7 @@ def load_expressions(context: RunContext) -> NDArray[np.float64]:
     )
 
 
-def _joined(main: TrainingSet, other: TrainingSet) -> TrainingSet:
+def _join_tasks(main: TrainingSet, other: TrainingSet) -> TrainingSet:
     """Join two training sets with different people: the main task first."""
     n = len(main.rows)
     [task] = other.tasks

@@ -37,7 +37,7 @@ class FeatureView:
         if self.axes is None:
             return self.photos.rows(photo_set, self.features)
         if photo_set not in self.kept:
-            self.kept[photo_set] = self._inside(self.photos.rows(photo_set, self.features), self.axes, self.origin)
+            self.kept[photo_set] = self._project(self.photos.rows(photo_set, self.features), self.axes, self.origin)
         return self.kept[photo_set]
 
     @property
@@ -49,7 +49,7 @@ class FeatureView:
         inside, whole = (1, 1) if self.axes is None else self.axes.shape
         return sum(a.size * whole // inside if a.shape[-1:] == (inside,) else a.size for a in learned.values())
 
-    def _inside(self, rows: Rows, axes: Rows, origin: Rows) -> Rows:
+    def _project(self, rows: Rows, axes: Rows, origin: Rows) -> Rows:
         coordinates = np.empty((len(rows), len(axes)), np.float32)
         for at in range(0, len(rows), BLOCK_ROWS):
             coordinates[at : at + BLOCK_ROWS] = rows[at : at + BLOCK_ROWS] @ axes.T - origin
@@ -66,11 +66,11 @@ def view_features(photos: Photos, features: str, training: Ids, embedder: Embedd
     plain = not options.get("held_out") and options.get("start") != "learned" and not embedder.normalises_rows
     if axes is None or not plain or axes >= sum(photos.blocks(features)):
         return FeatureView(photos, features)
-    return _within(photos, features, training.tobytes(), axes, embedder.seed)
+    return _fit_view(photos, features, training.tobytes(), axes, embedder.seed)
 
 
 @lru_cache(maxsize=1)
-def _within(photos: Photos, features: str, training: bytes, axes: int, seed: int) -> FeatureView:
+def _fit_view(photos: Photos, features: str, training: bytes, axes: int, seed: int) -> FeatureView:
     import torch
 
     from ml.metric_learning.subspace import fit_subspace

@@ -73,7 +73,7 @@ class Photos:
 
     def rows(self, photo_set: str, features: str) -> Rows:
         """Return (N, D) float32 descriptors, in the order of `names`; several features are concatenated."""
-        return _joined(self, photo_set, features)
+        return _concatenate_features(self, photo_set, features)
 
     def blocks(self, features: str) -> tuple[int, ...]:
         """Return the width of each feature."""
@@ -90,8 +90,8 @@ class Photos:
         return Recipe((Spec(name, options),))
 
     @cached_property
-    def known(self) -> Ids:
-        """(N,) places of LFW photos that no list of queries and no pair names: for what is learned without labels."""
+    def unused(self) -> Ids:
+        """(N,) indexes of the LFW photos in no list of queries and in no pair; vocabularies are learned from them."""
         files = [*self.lfw.protocol.glob("queries-*.txt"), *self.lfw.protocol.glob("disjoint-*.txt")]
         named = {text.strip().removeprefix("query ") for f in files for text in f.read_text().splitlines()}
         from ml.evaluation.verification_pairs import read_folds
@@ -105,11 +105,11 @@ class Photos:
         return lfw.load_crops(source, self.cache / photo_set)
 
     def feature(self, photo_set: str, feature: str) -> Rows:
-        """(N, D) float32 of one feature; computed once, kept in half precision where the descriptor is a dear one."""
+        """Return the (N, D) float32 rows of one feature, computed once; slow ones are stored in half precision."""
         return self.described(photo_set, self.recipe(feature), feature)
 
     def described(self, photo_set: str, recipe: Recipe, feature: str = "") -> Rows:
-        """The same of a recipe of one descriptor. feature: what the file that keeps it is called."""
+        """Return the (N, D) rows of a recipe with one descriptor. feature: the name of the file that stores them."""
         [built], [spec] = recipe.built, recipe.descriptors
         feature = feature or spec.name
         path = self.cache / photo_set / f"{feature}-{recipe.keys[0]}.npy"
@@ -117,8 +117,8 @@ class Photos:
         return features.load_or_describe(f"{feature}, {photo_set}", built, crops, path, keep=True)
 
     def _vocabulary(self) -> dict[str, object]:
-        """Of the Fisher vectors: learned without labels from LFW photos that no protocol asks for."""
-        return features.learn_options("fisher", self.crops("lfw", "grey"), self.known, self.cache / "vocabulary.json")
+        """Learn the vocabulary of the Fisher vectors, without labels, from LFW photos that are in no protocol."""
+        return features.learn_options("fisher", self.crops("lfw", "grey"), self.unused, self.cache / "vocabulary.json")
 
     def _manifest(self) -> Path:
         model, path = self.data / MOBILEFACENET_FILE, self.cache / "mobilefacenet.json"
@@ -143,6 +143,6 @@ class Photos:
 
 
 @lru_cache(maxsize=3)
-def _joined(photos: Photos, photo_set: str, features: str) -> Rows:
+def _concatenate_features(photos: Photos, photo_set: str, features: str) -> Rows:
     parts = [photos.feature(photo_set, one) for one in features.split("+")]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

@@ -14,12 +14,12 @@ from papers.harness.table_types import Chapter, Computation
 POLL_SECONDS = 1.0
 """Seconds between two checks of what other processes have finished."""
 REFERENCE_PROBE_SECONDS = 0.30
-"""Seconds that `_probe` takes on the machine of docs/research/measurements.md."""
+"""Seconds that `_measure_machine` takes on the machine of docs/research/measurements.md."""
 
 
 def print_cost(chapters: Sequence[Chapter], store: ResultStore) -> float:
     """Print how many results exist and how long the rest will take; return the estimated seconds."""
-    speed = _probe() / REFERENCE_PROBE_SECONDS
+    speed = _measure_machine() / REFERENCE_PROBE_SECONDS
     shown = Shown("tables of", "results", "of them here", "minutes to go", title="what this run will cost")
     seen: set[str] = set()
     whole = 0.0
@@ -38,26 +38,26 @@ def print_cost(chapters: Sequence[Chapter], store: ResultStore) -> float:
 def compute_missing(chapters: Sequence[Chapter], store: ResultStore) -> None:
     """Run all missing computations of these chapters.
 
-    A result can determine further computations, so the chapters are asked again after each one. Several processes can
+    A result can determine further computations, so the chapters are read again after each one. Several processes can
     work on the same chapters: each takes computations that no other process is running.
     """
-    speed, pace = _probe() / REFERENCE_PROBE_SECONDS, 1.0
+    speed, pace = _measure_machine() / REFERENCE_PROBE_SECONDS, 1.0
     with open_progress() as progress:
         whole = progress.add_task("all", total=None)
-        one = progress.add_task("", total=None)
+        current = progress.add_task("", total=None)
         started, guessed, group = time.monotonic(), 0.0, ""
 
-        def tell(computation: Computation) -> Progress:
-            progress.reset(one, description=computation.name, total=None)
-            return lambda step, steps, _: progress.update(one, completed=step, total=steps)
+        def make_progress(computation: Computation) -> Progress:
+            progress.reset(current, description=computation.name, total=None)
+            return lambda step, steps, _: progress.update(current, completed=step, total=steps)
 
-        while left := _left(chapters, store):
+        while left := _list_missing(chapters, store):
             more = [w for chapter in chapters for w in chapter.guessed()]
             rest = sum(estimate_seconds(w, store, speed) for w in (*left, *more)) * pace
             spent = time.monotonic() - started
             progress.update(whole, completed=int(spent), total=int(spent + rest), description=f"all, {len(left)} to go")
             cost = {id(computation): estimate_seconds(computation, store, speed) for computation in left}
-            computation = _one(left, store, group, tell)
+            computation = _compute_first(left, store, group, make_progress)
             if computation is None:
                 time.sleep(POLL_SECONDS)
                 continue
@@ -65,8 +65,8 @@ def compute_missing(chapters: Sequence[Chapter], store: ResultStore) -> None:
             pace = (time.monotonic() - started) / max(guessed, 1e-9)
 
 
-def _one(
-    left: Sequence[Computation], store: ResultStore, group: str, tell: Callable[[Computation], Progress]
+def _compute_first(
+    left: Sequence[Computation], store: ResultStore, group: str, make_progress: Callable[[Computation], Progress]
 ) -> Computation | None:
     """Run the first computation that no other process is running, preferably of this group.
 
@@ -79,7 +79,7 @@ def _one(
             others = others or not claimed
             try:
                 if claimed:
-                    store.do(computation, tell(computation))
+                    store.do(computation, make_progress(computation))
                     return computation
             except ResultMissing as error:
                 missing = error
@@ -98,7 +98,7 @@ def estimate_seconds(computation: Computation, store: ResultStore, speed: float)
     return computation.seconds * speed if known is None else known
 
 
-def _left(chapters: Sequence[Chapter], store: ResultStore) -> list[Computation]:
+def _list_missing(chapters: Sequence[Chapter], store: ResultStore) -> list[Computation]:
     seen: set[str] = set()
     return [w for chapter in chapters for w in _distinct(chapter.computations(), seen) if not store.has(w)]
 
@@ -114,14 +114,14 @@ def _distinct(computations: Sequence[Computation], seen: set[str]) -> list[Compu
     return fresh
 
 
-def _probe() -> float:
+def _measure_machine() -> float:
     """Measure the speed of this machine: seconds for 20 matrix products of 1,000 x 1,000, the best of three."""
     a = np.random.default_rng(0).normal(size=(1000, 1000)).astype(np.float32)
 
-    def once() -> float:
+    def time_products() -> float:
         started = time.perf_counter()
         for _ in range(20):
             a @ a
         return time.perf_counter() - started
 
-    return min(once() for _ in range(3))
+    return min(time_products() for _ in range(3))

@@ -44,13 +44,13 @@ def judge(row: Row) -> ReasonedVerdict:
     unclear = [column for column in row.differences if side_of_zero(row.figures[column]) == 0]
     if unclear:
         where = "" if len(unclear) == len(row.differences) else f"in {', '.join(unclear)}"
-        return ReasonedVerdict(NO_DIFFERENCE, _joined(where, row.altered and f"altered: {row.altered}"))
+        return ReasonedVerdict(NO_DIFFERENCE, _join_parts(where, row.altered and f"altered: {row.altered}"))
     if row.verdict is not None:
         return ReasonedVerdict(row.verdict)
     if row.differences:
         return _judge_difference(row)
     if row.altered:
-        return ReasonedVerdict("altered", _joined(row.altered, _beside_paper(row)))
+        return ReasonedVerdict("altered", _join_parts(row.altered, _beside_paper(row)))
     return _judge_figures(row, compare_with_paper(row))
 
 
@@ -98,7 +98,7 @@ def _judge_difference(row: Row) -> ReasonedVerdict:
     [side] = sides
     here = f"{SIDE_NAMES[side]} 0"
     if row.altered:
-        return ReasonedVerdict("altered", _joined(row.altered, here))
+        return ReasonedVerdict("altered", _join_parts(row.altered, here))
     printed = [(row.figures[c], row.paper[c]) for c in row.differences if c in row.paper]
     if not printed:
         if not row.claim:
@@ -148,5 +148,5 @@ def _beside_paper(row: Row) -> str:
     return f"{words[signs.pop()] if len(signs) == 1 else 'partly level with'} the printed figure"
 
 
-def _joined(*parts: str) -> str:
+def _join_parts(*parts: str) -> str:
     return "; ".join(part for part in parts if part)

@@ -13,7 +13,7 @@ from ml.embedders.base import Progress
 from ml.layers.base import random_start
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, ComputationOutput
-from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, flattened, shape
+from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, describe_matrix, flatten_matrix
 from papers.manifolds.head_training import (
     HeadTrainingData,
     Step,
@@ -26,27 +26,29 @@ from papers.manifolds.head_training import (
 from papers.manifolds.mnist import BATCH, DIM, PIXELS, DigitSet, auto_encoder, read, split_digits, unlearned
 
 
-def plan(head: str, rate: float, epochs: int, taught: int, seed: int = 0) -> HeadTraining:
-    return HeadTraining(head, rate, epochs * (taught // BATCH), margin=1.0, batch=BATCH, seed=seed)
+def plan_training(head: str, rate: float, epochs: int, training_digits: int, seed: int = 0) -> HeadTraining:
+    return HeadTraining(head, rate, epochs * (training_digits // BATCH), margin=1.0, batch=BATCH, seed=seed)
 
 
-def lesson(digits: DigitSet, taught: Tensor) -> HeadTrainingData:
+def make_training_data(digits: DigitSet, training_digits: Tensor) -> HeadTrainingData:
     return HeadTrainingData(
-        digits.values[taught.numpy()], lambda rows, _: digits.pixels[taught[torch.from_numpy(rows)]]
+        digits.values[training_digits.numpy()], lambda rows, _: digits.pixels[training_digits[torch.from_numpy(rows)]]
     )
 
 
-def choice(context: RunContext, head: str, epochs: int) -> Computation:
+def make_choice_computation(context: RunContext, head: str, epochs: int) -> Computation:
     """Choose the rate. Record: `errors` by rate, on an inner split of split 0."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         digits = read(context.photos.data)
-        taught, tested = split_digits(len(digits.values), 0, True)
+        training_digits, test_digits = split_digits(len(digits.values), 0, True)
 
         def error(rate: float) -> float:
-            matrix, record = _learned(digits, taught, plan(head, rate, epochs, len(taught)), progress)
+            matrix, record = _learned(
+                digits, training_digits, plan_training(head, rate, epochs, len(training_digits)), progress
+            )
             check_converged(record)
-            return float(digits.wrong(digits.pixels @ matrix, taught, tested).mean())
+            return float(digits.wrong(digits.pixels @ matrix, training_digits, test_digits).mean())
 
         return {"errors": sweep_rates(head, error)}, {}
 
@@ -54,7 +56,7 @@ def choice(context: RunContext, head: str, epochs: int) -> Computation:
     return Computation(f"digits, the rate of {head}", key, 0.08 * epochs * len(RATES[head]), run)
 
 
-def learned(context: RunContext, head: str, rate: float, epochs: int, seed: int) -> Computation:
+def make_head_computation(context: RunContext, head: str, rate: float, epochs: int, seed: int) -> Computation:
     """Train a head. Record: axes, scale, loss.
 
     Arrays: `wrong` (Q,), `wrong_flat` (Q,) with all axes weighted equally, `asked` (Q,) the digits, `matrix` (784, 20)
@@ -62,48 +64,55 @@ def learned(context: RunContext, head: str, rate: float, epochs: int, seed: int)
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         digits = read(context.photos.data)
-        taught, tested = split_digits(len(digits.values), seed, False)
-        matrix, record = _learned(digits, taught, plan(head, rate, epochs, len(taught), seed), progress)
-        return record, _judged(digits, matrix, taught, tested)
+        training_digits, test_digits = split_digits(len(digits.values), seed, False)
+        matrix, record = _learned(
+            digits, training_digits, plan_training(head, rate, epochs, len(training_digits), seed), progress
+        )
+        return record, _judged(digits, matrix, training_digits, test_digits)
 
-    key = {"paper": "001", "what": "digits", "epochs": epochs, "plan": plan(head, rate, 0, 0, seed).key}
+    key = {"paper": "001", "what": "digits", "epochs": epochs, "plan": plan_training(head, rate, 0, 0, seed).key}
     return Computation(f"digits, {head}, split {seed}", key, 0.15 * epochs, run)
 
 
-def baseline(context: RunContext, name: str, epochs: int, seed: int) -> Computation:
+def make_baseline_computation(context: RunContext, name: str, epochs: int, seed: int) -> Computation:
     """Evaluate without labels: principal components, an auto-encoder, the pixels, or the start of the layers."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         digits = read(context.photos.data)
-        taught, tested = split_digits(len(digits.values), seed, False)
+        training_digits, test_digits = split_digits(len(digits.values), seed, False)
         if name == "pixels":
-            return {}, {"wrong": digits.wrong(digits.pixels, taught, tested), "asked": tested.numpy()}
-        matrix = unlearned(name, digits, taught, epochs, seed)
-        return shape(matrix), _judged(digits, matrix, taught, tested)
+            return {}, {
+                "wrong": digits.wrong(digits.pixels, training_digits, test_digits),
+                "asked": test_digits.numpy(),
+            }
+        matrix = unlearned(name, digits, training_digits, epochs, seed)
+        return describe_matrix(matrix), _judged(digits, matrix, training_digits, test_digits)
 
     key = {"paper": "001", "what": "digits", "head": name, "epochs": epochs if name == "ae" else 0, "seed": seed}
     return Computation(f"digits, {name}, split {seed}", key, 0.1 * epochs if name == "ae" else 2.0, run)
 
 
-def epoch_times(context: RunContext, rates: Mapping[str, float], rounds: int) -> Computation:
+def make_timing_computation(context: RunContext, rates: Mapping[str, float], rounds: int) -> Computation:
     """Time epochs. Record: `ratios`, the CPU time of each head and of "ae" over that of the plain layer, by round."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         digits = read(context.photos.data)
-        taught = split_digits(len(digits.values), 0, False)[0]
-        start, data = random_start(PIXELS, DIM), lesson(digits, taught)
+        training_digits = split_digits(len(digits.values), 0, False)[0]
+        start, data = random_start(PIXELS, DIM), make_training_data(digits, training_digits)
         steps: dict[str, Step] = {
-            name: make_step(data, nn.Identity(), HEADS[name].make(start), plan(name, rate, 1, len(taught)))
+            name: make_step(
+                data, nn.Identity(), HEADS[name].make(start), plan_training(name, rate, 1, len(training_digits))
+            )
             for name, rate in rates.items()
         }
-        steps["ae"] = auto_encoder(digits.pixels[taught], 0)[1]
-        return {"ratios": measure_overheads(steps, "plain", len(taught) // BATCH, rounds)}, {}
+        steps["ae"] = auto_encoder(digits.pixels[training_digits], 0)[1]
+        return {"ratios": measure_overheads(steps, "plain", len(training_digits) // BATCH, rounds)}, {}
 
     key = {"paper": "001", "what": "digits, epochs' times", "rates": dict(rates), "rounds": rounds}
     return Computation("digits, epochs' times", key, 0.7 * (rounds + 1), run)
 
 
-def scatter(context: RunContext, kept: Mapping[str, Computation], points: int) -> Computation:
+def make_scatter_computation(context: RunContext, kept: Mapping[str, Computation], points: int) -> Computation:
     """Compute t-SNE of test digits. Arrays: (points, 2) by name, `values` (points,)."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
@@ -124,15 +133,19 @@ def scatter(context: RunContext, kept: Mapping[str, Computation], points: int) -
 
 
 def _learned(
-    digits: DigitSet, taught: Tensor, training: HeadTraining, progress: Progress
+    digits: DigitSet, training_digits: Tensor, training: HeadTraining, progress: Progress
 ) -> tuple[Tensor, dict[str, Any]]:
     layer, record = train_head(
-        lesson(digits, taught), nn.Identity(), random_start(PIXELS, DIM, training.seed), training, progress
+        make_training_data(digits, training_digits),
+        nn.Identity(),
+        random_start(PIXELS, DIM, training.seed),
+        training,
+        progress,
     )
     return layer.matrix.detach(), record
 
 
-def _judged(digits: DigitSet, matrix: Tensor, taught: Tensor, tested: Tensor) -> dict[str, NDArray[Any]]:
-    matrices = {"wrong": matrix, "wrong_flat": flattened(matrix)}
-    judged = {name: digits.wrong(digits.pixels @ one, taught, tested) for name, one in matrices.items()}
-    return {**judged, "asked": tested.numpy(), "matrix": matrix.numpy()}
+def _judged(digits: DigitSet, matrix: Tensor, training_digits: Tensor, test_digits: Tensor) -> dict[str, NDArray[Any]]:
+    matrices = {"wrong": matrix, "wrong_flat": flatten_matrix(matrix)}
+    judged = {name: digits.wrong(digits.pixels @ one, training_digits, test_digits) for name, one in matrices.items()}
+    return {**judged, "asked": test_digits.numpy(), "matrix": matrix.numpy()}

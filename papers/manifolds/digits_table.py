@@ -9,8 +9,8 @@ from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Declared, Plot, Row, Table
 from papers.manifolds import digits, head_comparison
-from papers.manifolds.experiment import SAME_START_NOTE, Experiment, flat
-from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
+from papers.manifolds.experiment import SAME_START_NOTE, Experiment, list_all
+from papers.manifolds.head_comparison import HeadComparison, PairedScores, read_correct, read_correct_flat
 from papers.manifolds.head_layers import HEADS
 
 COLUMNS = ("error", "reduction from Conv", "error, equal axes", "axes", "epoch")
@@ -48,7 +48,7 @@ class DigitExperiment(Experiment):
         self.epochs, self.rounds, self.points = self.sizes[self.quick]
 
     def chosen_computations(self) -> list[Computation]:
-        return [*flat(self._learned), *flat(self._baselines), self._times, self._scatter]
+        return [*list_all(self._learned), *list_all(self._baselines), self._times, self._scatter]
 
     def tables(self) -> Sequence[Table]:
         rows = [self._row(name, TITLES[name], self._baselines) for name in TITLES]
@@ -61,12 +61,12 @@ class DigitExperiment(Experiment):
     def trials(self) -> Sequence[HeadComparison]:
         computations = self._learned
         results = {head: self.context.results(computations[head]) for head in HEADS}
-        own, alike = (head_comparison.of_heads(results, one, "asked") for one in (right, right_flat))
+        own, alike = (head_comparison.score_heads(results, one, "asked") for one in (read_correct, read_correct_flat))
         return [
             HeadComparison(
                 "digits",
                 own,
-                head_comparison.likeness(results),
+                head_comparison.summarise_heads(results),
                 computations,
                 alike,
                 GAINS,
@@ -76,7 +76,7 @@ class DigitExperiment(Experiment):
 
     @property
     def choices(self) -> dict[str, Computation]:
-        return {head: digits.choice(self.context, head, self.epochs) for head in HEADS}
+        return {head: digits.make_choice_computation(self.context, head, self.epochs) for head in HEADS}
 
     @property
     def _seeds(self) -> range:
@@ -85,15 +85,21 @@ class DigitExperiment(Experiment):
     @property
     def _learned(self) -> dict[str, list[Computation]]:
         known = self.known
-        return {h: [digits.learned(self.context, h, r, self.epochs, s) for s in self._seeds] for h, r in known.items()}
+        return {
+            h: [digits.make_head_computation(self.context, h, r, self.epochs, s) for s in self._seeds]
+            for h, r in known.items()
+        }
 
     @property
     def _baselines(self) -> dict[str, list[Computation]]:
-        return {name: [digits.baseline(self.context, name, self.epochs, s) for s in self._seeds] for name in TITLES}
+        return {
+            name: [digits.make_baseline_computation(self.context, name, self.epochs, s) for s in self._seeds]
+            for name in TITLES
+        }
 
     @property
     def _times(self) -> Computation:
-        return digits.epoch_times(self.context, self.known, self.rounds)
+        return digits.make_timing_computation(self.context, self.known, self.rounds)
 
     @property
     def _scatter(self) -> Computation:
@@ -102,22 +108,22 @@ class DigitExperiment(Experiment):
             for name, computations in {**self._baselines, **self._learned}.items()
             if name in SHOWN
         }
-        return digits.scatter(self.context, first, self.points)
+        return digits.make_scatter_computation(self.context, first, self.points)
 
     def _row(self, name: str, title: str, computations: Mapping[str, Sequence[Computation]]) -> Row:
         results, conv = self.context.results(computations[name]), self.context.results(self._learned["plain"])
-        own = PairedScores.of(results, right, "asked")
-        figures = {"error": head_comparison.reversed_figure(own.figure)}
+        own = PairedScores.of(results, read_correct, "asked")
+        figures = {"error": head_comparison.complement_figure(own.figure)}
         if name != "plain":
-            figures["reduction from Conv"] = percent(own.over(PairedScores.of(conv, right, "asked")).difference)
+            figures["reduction from Conv"] = percent(own.over(PairedScores.of(conv, read_correct, "asked")).difference)
         if name != "pixels":
-            figures["error, equal axes"] = head_comparison.reversed_figure(
-                PairedScores.of(results, right_flat, "asked").figure
+            figures["error, equal axes"] = head_comparison.complement_figure(
+                PairedScores.of(results, read_correct_flat, "asked").figure
             )
             figures["axes"] = head_comparison.mean_axes(results)
         ratios = self.context.result(self._times).record["ratios"].get(name)
         if ratios:
-            figures["epoch"] = head_comparison.middle(ratios)
+            figures["epoch"] = head_comparison.summarise_ratios(ratios)
         paper = (
             {"error": ERRORS[name], "epoch": round(100 * SECONDS[name] / SECONDS["plain"], 1)} if name in ERRORS else {}
         )
@@ -128,7 +134,7 @@ class DigitExperiment(Experiment):
         return Row(title, figures, paper, verdict, cause, about, computations[name])
 
     def _notes(self) -> list[str]:
-        fine = digits.plan("stiefel", 0.0, 0, 0).fine
+        fine = digits.plan_training("stiefel", 0.0, 0, 0).fine
         means = {name: self._error(computations) for name, computations in {**self._baselines, **self._learned}.items()}
         first = min(HEADS, key=lambda head: means[head])
         return [
@@ -140,7 +146,9 @@ class DigitExperiment(Experiment):
         ]
 
     def _error(self, computations: Sequence[Computation]) -> float:
-        return 100 - 100 * float(PairedScores.of(self.context.results(computations), right, "asked").means.mean())
+        return 100 - 100 * float(
+            PairedScores.of(self.context.results(computations), read_correct, "asked").means.mean()
+        )
 
     def _scattered(self) -> Plot:
         arrays = self.context.result(self._scatter).arrays

@@ -29,11 +29,11 @@ MAX_AXES_PHOTOS = 1000
 """Photos from whose features the initial axes of a head are computed."""
 
 
-def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
+def plan_training(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
     return HeadTraining(head, rate, steps, MARGIN, FINE_RATE, BATCH, PHOTOS_PER_PERSON, seed)
 
 
-def begun(context: RunContext, steps: int, min_photos: int) -> Computation:
+def make_start_computation(context: RunContext, steps: int, min_photos: int) -> Computation:
     """Train a light network by pairs, from which all heads start; it is stored in the result's folder."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
@@ -52,20 +52,22 @@ def begun(context: RunContext, steps: int, min_photos: int) -> Computation:
     return Computation("a light net begins", key, 40 + 0.8 * steps, run)
 
 
-def end_to_end(context: RunContext, first: Computation, training: HeadTraining, min_photos: int) -> Computation:
-    """Train the network of `begun` further, with a head."""
+def make_head_computation(
+    context: RunContext, first: Computation, training: HeadTraining, min_photos: int
+) -> Computation:
+    """Train the network of `make_start_computation` further, with a head."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         split, net = split_people(context.photos, min_photos), _net(context.result(first).folder)
         crops = context.photos.crops("celeba", "colour")
 
-        def look(indices: Ids, draw: torch.Generator) -> Tensor:
+        def make_input(indices: Ids, draw: torch.Generator) -> Tensor:
             return augment(pictures(torch.from_numpy(np.array(crops[split.taught[indices]]))), draw)
 
         axes = find_principal_axes(
             features(net, crops[split.taught[:: max(1, len(split.taught) // MAX_AXES_PHOTOS)]]), DIM
         )
-        layer, like = train_head(HeadTrainingData(split.people, look), net, axes, training, progress)
+        layer, like = train_head(HeadTrainingData(split.people, make_input), net, axes, training, progress)
         rows = features(net, _load_query_crops(context, split)) @ layer.matrix.detach()
         record, arrays = measure_separation(rows.numpy(), split)
         return record | like, arrays

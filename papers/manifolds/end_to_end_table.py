@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Row, Table
 from papers.manifolds import end_to_end
-from papers.manifolds.experiment import SAME_START_NOTE, Experiment, flat
+from papers.manifolds.experiment import SAME_START_NOTE, Experiment, list_all
 from papers.manifolds.frozen_network_table import COLUMNS, FrozenNetworkExperiment, choices, describe_data, row, trial
 from papers.manifolds.head_comparison import HeadComparison
 from papers.manifolds.head_layers import HEADS
@@ -59,7 +59,7 @@ class EndToEndExperiment(Experiment):
         }
 
     def chosen_computations(self) -> list[Computation]:
-        return [self._begun, *(flat(self._learned) if self.context.store.has(self._begun) else [])]
+        return [self._begun, *(list_all(self._learned) if self.context.store.has(self._begun) else [])]
 
     def tables(self) -> Sequence[Table]:
         header = describe_data(self.context, FrozenNetworkExperiment.min_photos) + WHOLE.format(
@@ -80,14 +80,19 @@ class EndToEndExperiment(Experiment):
 
     @property
     def _begun(self) -> Computation:
-        return end_to_end.begun(self.context, self.first, FrozenNetworkExperiment.min_photos)
+        return end_to_end.make_start_computation(self.context, self.first, FrozenNetworkExperiment.min_photos)
 
     @property
     def _learned(self) -> dict[str, list[Computation]]:
-        plans = {h: [end_to_end.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
+        plans = {
+            h: [end_to_end.plan_training(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()
+        }
         first = self._begun
         return {
-            h: [end_to_end.end_to_end(self.context, first, plan, FrozenNetworkExperiment.min_photos) for plan in group]
+            h: [
+                end_to_end.make_head_computation(self.context, first, plan, FrozenNetworkExperiment.min_photos)
+                for plan in group
+            ]
             for h, group in plans.items()
         }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Table
 from papers.manifolds.head_comparison import HeadComparison
-from papers.manifolds.head_layers import HEADS, QUICK, best
+from papers.manifolds.head_layers import HEADS, QUICK, choose_rate
 
 SAME_START_NOTE = (
     "Conv descends as qConv does, momentum included, without the projection; all heads of a seed begin with one matrix "
@@ -47,7 +47,8 @@ class Experiment(ABC):
         if not all(self.context.store.has(computation) for computation in self.choices.values()):
             return None
         return {
-            head: best(self.context.result(computation).record["errors"]) for head, computation in self.choices.items()
+            head: choose_rate(self.context.result(computation).record["errors"])
+            for head, computation in self.choices.items()
         }
 
     @property
@@ -58,7 +59,7 @@ class Experiment(ABC):
 
     @property
     def how(self) -> str:
-        """How the rates were chosen, for a header."""
+        """A sentence for a header that says how the rates were chosen."""
         return "default rates" if self.quick else "each head's rate chosen among five on an inner split"
 
     def describe_rates(self) -> str:
@@ -69,5 +70,5 @@ class Experiment(ABC):
         return rates + (f". Diverged, and are evaluated at their last finite state: {astray}" if astray else "")
 
 
-def flat(computations: Mapping[str, Sequence[Computation]]) -> list[Computation]:
+def list_all(computations: Mapping[str, Sequence[Computation]]) -> list[Computation]:
     return [computation for group in computations.values() for computation in group]

@@ -19,7 +19,7 @@ from ml.types import Ids
 from papers.harness.photos import Photos
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, ComputationOutput
-from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, flattened
+from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, flatten_matrix
 from papers.manifolds.head_training import (
     HeadTrainingData,
     check_converged,
@@ -76,11 +76,11 @@ def five_layers(seed: int) -> nn.Sequential:
     return nn.Sequential(*first, *last)
 
 
-def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
+def plan_training(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
     return HeadTraining(head, rate, steps, MARGIN, FINE_RATE, BATCH, PHOTOS_PER_PERSON, seed)
 
 
-def choice(context: RunContext, photo_set: str, min_photos: int, head: str, steps: int) -> Computation:
+def make_choice_computation(context: RunContext, photo_set: str, min_photos: int, head: str, steps: int) -> Computation:
     """Choose the rate. Record: `errors` by rate, on half of the training side of split 0."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
@@ -88,7 +88,7 @@ def choice(context: RunContext, photo_set: str, min_photos: int, head: str, step
         inner = classes_of_set.of(classes_of_set.sides(0)[0])
 
         def error(rate: float) -> float:
-            record, arrays = _learned(inner, plan(head, rate, steps), progress)
+            record, arrays = _learned(inner, plan_training(head, rate, steps), progress)
             check_converged(record)
             return float(arrays["wrong"].mean())
 
@@ -98,7 +98,7 @@ def choice(context: RunContext, photo_set: str, min_photos: int, head: str, step
     return Computation(f"five layers, {photo_set}, the rate of {head}", key, 0.1 * steps * len(RATES[head]), run)
 
 
-def learned(context: RunContext, photo_set: str, min_photos: int, training: HeadTraining) -> Computation:
+def make_head_computation(context: RunContext, photo_set: str, min_photos: int, training: HeadTraining) -> Computation:
     """Train a head. Record: see `train_head`.
 
     Arrays: `wrong` (Q,), `wrong_flat` (Q,) with all axes weighted equally, `asked` (Q,) positions, `whose` (Q,) people
@@ -113,7 +113,7 @@ def learned(context: RunContext, photo_set: str, min_photos: int, training: Head
     )
 
 
-def epoch_times(
+def make_timing_computation(
     context: RunContext, photo_set: str, min_photos: int, rates: Mapping[str, float], rounds: int
 ) -> Computation:
     """Time steps. Record: `ratios`, the CPU time of three steps over that of the plain layer, by round."""
@@ -122,7 +122,9 @@ def epoch_times(
         data = classes(context.photos, photo_set, min_photos)
         start = random_start(WIDTH, DIM)
         steps = {
-            name: make_step(_lesson(data), five_layers(0), HEADS[name].make(start), plan(name, rate, 1))
+            name: make_step(
+                _make_training_data(data), five_layers(0), HEADS[name].make(start), plan_training(name, rate, 1)
+            )
             for name, rate in rates.items()
         }
         return {"ratios": measure_overheads(steps, "plain", 3, rounds)}, {}
@@ -135,7 +137,7 @@ def _key(photo_set: str, min_photos: int, what: str) -> dict[str, object]:
     return {"paper": "001", "what": f"five layers, {what}", "photos": photo_set, "least": min_photos}
 
 
-def _lesson(taught: PersonClasses) -> HeadTrainingData:
+def _make_training_data(taught: PersonClasses) -> HeadTrainingData:
     return HeadTrainingData(taught.people, lambda indices, _: taught.pictures[torch.from_numpy(indices)])
 
 
@@ -143,7 +145,7 @@ def _learned(data: PersonClasses, training: HeadTraining, progress: Progress) ->
     taught, tested = data.sides(training.seed)
     net = five_layers(training.seed)
     layer, record = train_head(
-        _lesson(data.of(taught)), net, random_start(WIDTH, DIM, training.seed), training, progress
+        _make_training_data(data.of(taught)), net, random_start(WIDTH, DIM, training.seed), training, progress
     )
     with torch.inference_mode():
         rows = normalize(torch.cat([net(part) for part in torch.split(data.pictures, 256)]))
@@ -153,5 +155,5 @@ def _learned(data: PersonClasses, training: HeadTraining, progress: Progress) ->
         nearest = torch.cdist(z[torch.from_numpy(tested)], z[torch.from_numpy(taught)]).argmin(1).numpy()
         return np.asarray(data.people[taught[nearest]] != data.people[tested])
 
-    arrays = {"wrong": wrong(rows @ matrix), "wrong_flat": wrong(rows @ flattened(matrix))}
+    arrays = {"wrong": wrong(rows @ matrix), "wrong_flat": wrong(rows @ flatten_matrix(matrix))}
     return record, arrays | {"asked": tested, "whose": data.people[tested], "matrix": matrix.numpy()}

@@ -7,8 +7,8 @@ from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Declared, Row, Table
 from papers.manifolds import five_layers, head_comparison
-from papers.manifolds.experiment import SAME_START_NOTE, Experiment, flat
-from papers.manifolds.head_comparison import HeadComparison, PairedScores, right, right_flat
+from papers.manifolds.experiment import SAME_START_NOTE, Experiment, list_all
+from papers.manifolds.head_comparison import HeadComparison, PairedScores, read_correct, read_correct_flat
 from papers.manifolds.head_layers import HEADS
 
 COLUMNS = ("accuracy", "gain over Conv", "accuracy, equal axes", "axes", "epoch")
@@ -49,10 +49,13 @@ class FiveLayerExperiment(Experiment):
 
     @property
     def choices(self) -> dict[str, Computation]:
-        return {head: five_layers.choice(self.context, *LFW_CLASSES, head, self.steps // 2) for head in HEADS_HERE}
+        return {
+            head: five_layers.make_choice_computation(self.context, *LFW_CLASSES, head, self.steps // 2)
+            for head in HEADS_HERE
+        }
 
     def chosen_computations(self) -> list[Computation]:
-        return [*(computation for one in self.sets for computation in flat(self._learned(one))), self._times]
+        return [*(computation for one in self.sets for computation in list_all(self._learned(one))), self._times]
 
     def tables(self) -> Sequence[Table]:
         names = "; ".join(NAMES[one] for one in self.sets)
@@ -67,32 +70,40 @@ class FiveLayerExperiment(Experiment):
     def _trial(self, one: tuple[str, int]) -> HeadComparison:
         computations = self._learned(one)
         results = {head: self.context.results(computations[head]) for head in computations}
-        own, alike = (head_comparison.of_heads(results, value, "whose") for value in (right, right_flat))
+        own, alike = (
+            head_comparison.score_heads(results, value, "whose") for value in (read_correct, read_correct_flat)
+        )
         return HeadComparison(
-            f"five layers, {NAMES[one]}", own, head_comparison.likeness(results), computations, alike, GAINS
+            f"five layers, {NAMES[one]}", own, head_comparison.summarise_heads(results), computations, alike, GAINS
         )
 
     def _learned(self, one: tuple[str, int]) -> Mapping[str, list[Computation]]:
-        plans = {h: [five_layers.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
+        plans = {
+            h: [five_layers.plan_training(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()
+        }
         return {
-            head: [five_layers.learned(self.context, *one, plan) for plan in group] for head, group in plans.items()
+            head: [five_layers.make_head_computation(self.context, *one, plan) for plan in group]
+            for head, group in plans.items()
         }
 
     @property
     def _times(self) -> Computation:
-        return five_layers.epoch_times(self.context, *LFW_CLASSES, self.known, self.rounds)
+        return five_layers.make_timing_computation(self.context, *LFW_CLASSES, self.known, self.rounds)
 
     def _row(self, one: tuple[str, int], head: str) -> Row:
         computations = self._learned(one)
         results = self.context.results(computations[head])
-        own = PairedScores.of(results, right, "whose")
-        figures = {"accuracy": own.figure, "accuracy, equal axes": PairedScores.of(results, right_flat, "whose").figure}
+        own = PairedScores.of(results, read_correct, "whose")
+        figures = {
+            "accuracy": own.figure,
+            "accuracy, equal axes": PairedScores.of(results, read_correct_flat, "whose").figure,
+        }
         figures["axes"] = head_comparison.mean_axes(results)
         if head != "plain":
-            conv = PairedScores.of(self.context.results(computations["plain"]), right, "whose")
+            conv = PairedScores.of(self.context.results(computations["plain"]), read_correct, "whose")
             figures["gain over Conv"] = percent(own.over(conv).difference, draws=len(results))
         if one == LFW_CLASSES:
-            figures["epoch"] = head_comparison.middle(self.context.result(self._times).record["ratios"][head])
+            figures["epoch"] = head_comparison.summarise_ratios(self.context.result(self._times).record["ratios"][head])
         paper = {}
         if one == LFW_CLASSES and head in ACCURACY:
             paper = {"accuracy": ACCURACY[head], "epoch": round(100 * SECONDS[head] / SECONDS["plain"], 1)}

@@ -27,12 +27,12 @@ MARGIN, BATCH, PHOTOS_PER_PERSON, FINE_RATE = 0.5, 64, 2, 1e-3
 HELD_OUT_SHARE = 0.2
 
 
-def plan(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
+def plan_training(head: str, rate: float, steps: int, seed: int = 0) -> HeadTraining:
     return HeadTraining(head, rate, steps, MARGIN, FINE_RATE, BATCH, PHOTOS_PER_PERSON, seed)
 
 
-def choice(context: RunContext, head: str, dim: int, steps: int, min_photos: int) -> Computation:
-    """Facts: `errors`, 1 - mAP by rate, of a fifth of CelebA10k's people, without whom the others teach."""
+def make_choice_computation(context: RunContext, head: str, dim: int, steps: int, min_photos: int) -> Computation:
+    """Choose the rate. Record: `errors`, 1 - mAP by rate, of a fifth of CelebA10k's people, who are held out."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         rows, people = _teachers(context, min_photos)
@@ -40,7 +40,7 @@ def choice(context: RunContext, head: str, dim: int, steps: int, min_photos: int
         own, own_people = rows[split.training], people[split.training]
 
         def error(rate: float) -> float:
-            z, record, _ = _headed(own, own_people, rows, dim, plan(head, rate, steps), progress)
+            z, record, _ = _headed(own, own_people, rows, dim, plan_training(head, rate, steps), progress)
             check_converged(record)
             return 1 - float(np.nanmean(average_precisions(rank_protocol(z, split))))
 
@@ -50,8 +50,8 @@ def choice(context: RunContext, head: str, dim: int, steps: int, min_photos: int
     return Computation(f"{FEATURES}, {dim}, the rate of {head}", key, 0.003 * steps * len(RATES[head]), run)
 
 
-def learned(context: RunContext, dim: int, training: HeadTraining, min_photos: int) -> Computation:
-    """See `measure_separation`; facts also hold what `train_head` says, arrays also `matrix`."""
+def make_head_computation(context: RunContext, dim: int, training: HeadTraining, min_photos: int) -> Computation:
+    """Train a head and measure it. Record: see `measure_separation` and `train_head`. Arrays: also `matrix`."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         split = split_people(context.photos, min_photos)
@@ -68,8 +68,8 @@ def learned(context: RunContext, dim: int, training: HeadTraining, min_photos: i
     )
 
 
-def untaught(context: RunContext, dim: int, min_photos: int) -> Computation:
-    """The feature's leading principal axes, where the heads start; dim 0: the feature itself."""
+def make_axes_computation(context: RunContext, dim: int, min_photos: int) -> Computation:
+    """Measure the leading principal axes of the feature, where the heads start; dim 0: the feature itself."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         split = split_people(context.photos, min_photos)
@@ -82,10 +82,10 @@ def untaught(context: RunContext, dim: int, min_photos: int) -> Computation:
     return Computation(f"{FEATURES}, {dim or 'itself'}", {**_key("untaught", min_photos), "dim": dim}, 15, run)
 
 
-def served(
+def make_service_computation(
     context: RunContext, method: str, options: Mapping[str, Any], dim: int, min_photos: int, seed: int
 ) -> Computation:
-    """An embedder as the service trains it: people held out choose its start, its length and its steps."""
+    """Train an embedder as the service does: held-out people choose its start, its length and its steps."""
 
     def run(folder: Path, progress: Progress) -> ComputationOutput:
         split = split_people(context.photos, min_photos)
@@ -109,14 +109,14 @@ def _teachers(context: RunContext, min_photos: int) -> tuple[Rows, Ids]:
 
 
 def find_principal_axes(rows: Tensor, dim: int) -> Tensor:
-    """(n, dim), the leading principal axes."""
+    """Return the leading principal axes: (n, dim)."""
     return fit_principal_axes(rows, dim)[0].T.contiguous()
 
 
 def _headed(
     rows: Rows, people: Ids, others: Rows, dim: int, training: HeadTraining, progress: Progress
 ) -> tuple[Rows, dict[str, Any], Rows]:
-    """What a head taught by these people makes of other rows; what it is like; its matrix."""
+    """Train a head on these people. Returns the embeddings of other rows, the record of the head, and its matrix."""
     seen = torch.from_numpy(rows)
     lesson = HeadTrainingData(people, lambda indices, _: seen[torch.from_numpy(indices)])
     layer, like = train_head(lesson, nn.Identity(), find_principal_axes(seen, dim), training, progress)

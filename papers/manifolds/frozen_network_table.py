@@ -10,8 +10,8 @@ from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, Figure, Result, Row, Table
 from papers.manifolds import frozen_network, head_comparison
-from papers.manifolds.experiment import SAME_START_NOTE, Experiment, flat
-from papers.manifolds.head_comparison import HeadComparison, PairedScores, within
+from papers.manifolds.experiment import SAME_START_NOTE, Experiment, list_all
+from papers.manifolds.head_comparison import HeadComparison, PairedScores, read_recall
 from papers.manifolds.head_layers import HEADS
 from papers.manifolds.people_split import LOOKALIKE_COSINE, split_people
 
@@ -49,8 +49,8 @@ class FrozenNetworkExperiment(Experiment):
         return choices(self.context, self.steps, self.min_photos)
 
     def chosen_computations(self) -> list[Computation]:
-        learned = [computation for dim in DIMS for computation in flat(self._learned(dim))]
-        return [*learned, *flat(self._served), self._itself, *(self._start(dim) for dim in DIMS)]
+        learned = [computation for dim in DIMS for computation in list_all(self._learned(dim))]
+        return [*learned, *list_all(self._served), self._itself, *(self._start(dim) for dim in DIMS)]
 
     def tables(self) -> Sequence[Table]:
         header = describe_data(self.context, self.min_photos) + FROZEN.format(steps=self.steps, how=self.how)
@@ -74,9 +74,12 @@ class FrozenNetworkExperiment(Experiment):
         return [trial(f"MobileFaceNet to {dim}, R@1", self.context, self._learned(dim)) for dim in DIMS]
 
     def _learned(self, dim: int) -> dict[str, list[Computation]]:
-        plans = {h: [frozen_network.plan(h, rate, self.steps, s) for s in self.seeds] for h, rate in self.known.items()}
+        plans = {
+            h: [frozen_network.plan_training(h, rate, self.steps, s) for s in self.seeds]
+            for h, rate in self.known.items()
+        }
         return {
-            h: [frozen_network.learned(self.context, dim, plan, self.min_photos) for plan in group]
+            h: [frozen_network.make_head_computation(self.context, dim, plan, self.min_photos) for plan in group]
             for h, group in plans.items()
         }
 
@@ -84,7 +87,7 @@ class FrozenNetworkExperiment(Experiment):
     def _served(self) -> dict[str, list[Computation]]:
         return {
             f"{dim}: {method} as the service trains it": [
-                frozen_network.served(self.context, method, self.options, dim, self.min_photos, seed)
+                frozen_network.make_service_computation(self.context, method, self.options, dim, self.min_photos, seed)
                 for seed in self.seeds
             ]
             for dim in DIMS
@@ -93,14 +96,16 @@ class FrozenNetworkExperiment(Experiment):
 
     @property
     def _itself(self) -> Computation:
-        return frozen_network.untaught(self.context, 0, self.min_photos)
+        return frozen_network.make_axes_computation(self.context, 0, self.min_photos)
 
     def _start(self, dim: int) -> Computation:
-        return frozen_network.untaught(self.context, dim, self.min_photos)
+        return frozen_network.make_axes_computation(self.context, dim, self.min_photos)
 
 
 def choices(context: RunContext, steps: int, min_photos: int) -> dict[str, Computation]:
-    return {head: frozen_network.choice(context, head, DIMS[0], steps, min_photos) for head in HEADS_HERE}
+    return {
+        head: frozen_network.make_choice_computation(context, head, DIMS[0], steps, min_photos) for head in HEADS_HERE
+    }
 
 
 def describe_data(context: RunContext, min_photos: int) -> str:
@@ -117,12 +122,12 @@ def row(
 ) -> Row:
     results = context.results(computations)
     figures = {"NMI": _over_seeds([r.record["nmi"] for r in results])}
-    figures |= {f"R@{k}": PairedScores.of(results, within(k), "whose").figure for k in RECALL_RANKS}
+    figures |= {f"R@{k}": PairedScores.of(results, read_recall(k), "whose").figure for k in RECALL_RANKS}
     if "axes" in results[0].record:
         figures["axes"] = head_comparison.mean_axes(results)
     if conv is not None and list(conv) != list(computations):
         others = context.results(conv)
-        gain = PairedScores.of(results, within(1), "whose").over(PairedScores.of(others, within(1), "whose"))
+        gain = PairedScores.of(results, read_recall(1), "whose").over(PairedScores.of(others, read_recall(1), "whose"))
         figures["R@1 over Conv"] = percent(gain.difference, draws=len(results))
         both = zip(results, others, strict=True)
         figures["NMI over Conv"] = _over_seeds([a.record["nmi"] - b.record["nmi"] for a, b in both])
@@ -131,11 +136,11 @@ def row(
 
 def trial(title: str, context: RunContext, computations: Mapping[str, Sequence[Computation]]) -> HeadComparison:
     results = {head: context.results(group) for head, group in computations.items()}
-    judged = head_comparison.of_heads(results, within(1), "whose")
+    judged = head_comparison.score_heads(results, read_recall(1), "whose")
     matrix_gap = (
         head_comparison.measure_matrix_gap(results, "qconv") if "matrix" in results["qconv"][0].arrays else float("nan")
     )
-    return HeadComparison(title, judged, head_comparison.likeness(results), computations, matrix_gap=matrix_gap)
+    return HeadComparison(title, judged, head_comparison.summarise_heads(results), computations, matrix_gap=matrix_gap)
 
 
 def _over_seeds(values: Sequence[float]) -> Figure:

@@ -46,37 +46,37 @@ class PairedScores:
         return compare(self.values, other.values, self.groups)
 
 
-def right(result: Result) -> Values:
+def read_correct(result: Result) -> Values:
     return 1.0 - result.arrays["wrong"]
 
 
-def right_flat(result: Result) -> Values:
+def read_correct_flat(result: Result) -> Values:
     return 1.0 - result.arrays["wrong_flat"]
 
 
-def within(k: int) -> Callable[[Result], Values]:
+def read_recall(k: int) -> Callable[[Result], Values]:
     """Return a function that reads Recall@k of every query."""
     return lambda result: np.asarray(result.arrays["first"] <= k, np.float64)
 
 
-def reversed_figure(figure: Figure) -> Figure:
+def complement_figure(figure: Figure) -> Figure:
     """Convert an accuracy to an error, or back."""
     return Figure(100 - figure.value, 100 - figure.high, 100 - figure.low, figure.sd, figure.draws)
 
 
-def middle(ratios: Sequence[float]) -> Figure:
+def summarise_ratios(ratios: Sequence[float]) -> Figure:
     """Return the median and the quartiles, in percent."""
     median, low, high = (100 * float(q) for q in np.quantile(ratios, [0.5, 0.25, 0.75]))
     return Figure(median, low, high)
 
 
-def of_heads(
+def score_heads(
     results: Mapping[str, Sequence[Result]], value: Callable[[Result], Values], group: str
 ) -> dict[str, PairedScores]:
     return {head: PairedScores.of(fits, value, group) for head, fits in results.items()}
 
 
-def likeness(results: Mapping[str, Sequence[Result]]) -> dict[str, dict[str, float]]:
+def summarise_heads(results: Mapping[str, Sequence[Result]]) -> dict[str, dict[str, float]]:
     """Return for each head the means of `axes` (effective number), `scale` (trace of M) and `loss` over its fits."""
     names = ("axes", "scale", "loss")
     return {head: {k: float(np.mean([r.record[k] for r in fits])) for k in names} for head, fits in results.items()}
@@ -89,10 +89,10 @@ def mean_axes(results: Sequence[Result]) -> Figure:
 def measure_matrix_gap(results: Mapping[str, Sequence[Result]], head: str) -> float:
     """Return |M - M_Conv| / |M_Conv| in percent, averaged over seeds."""
     both = zip(results[head], results["plain"], strict=True)
-    return 100 * float(np.mean([_apart(a.arrays["matrix"], b.arrays["matrix"]) for a, b in both]))
+    return 100 * float(np.mean([_measure_relative_difference(a.arrays["matrix"], b.arrays["matrix"]) for a, b in both]))
 
 
-def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+def _measure_relative_difference(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     """Compute the relative difference of M = L L^T, from small products only."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     own, other, mixed = (float(np.square(x.T @ y).sum()) for x, y in ((a, a), (b, b), (a, b)))
@@ -103,9 +103,9 @@ def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 class HeadComparison:
     """A comparison of the heads in one experiment, by head; higher is better.
 
-    judged: with their axes as learned; flat: with all axes of one weight, where that was judged; like: see `likeness`;
-    paper: its gain
-    matrix_gap: how far the M of qConv as printed ends from Conv's, percent, NaN where their networks differ as well
+    judged: scores with the axes as learned; flat: with all axes of one weight, where that was measured
+    like: see `summarise_heads`; paper: the paper's gain
+    matrix_gap: the difference of the M of qConv as printed from Conv's in percent; NaN where their networks differ too
     """
 
     title: str
@@ -122,15 +122,15 @@ class HeadComparison:
         figure = percent(gain.difference, draws=len(self.judged[head].means))
         paper = {"gain": self.paper[head]} if head in self.paper else {}
         computations = [*self.computations[head], *self.computations["plain"]]
-        name, cause = f"{self.title}: {HEADS[head].title}", _joined(gain, self._cause(head, figure))
+        name, cause = f"{self.title}: {HEADS[head].title}", _join_cause(gain, self._explain_gain(head, figure))
         return Row(
             name, {"gain": figure}, paper, cause=cause, computations=computations, differences=("gain",), claim="above",
             altered=ALTERED.get(head, ""),
         )  # fmt: skip
 
-    def _cause(self, head: str, gain: Figure) -> str:
+    def _explain_gain(self, head: str, gain: Figure) -> str:
         if gain.low <= 0 <= gain.high:
-            return self._alike(head)
+            return self._explain_equality(head)
         own, conv = self.like[head], self.like["plain"]
         if gain.high < 0 and own["loss"] > MAX_LOSS_RATIO * conv["loss"]:
             loss, scale = (
@@ -146,12 +146,12 @@ class HeadComparison:
             f"{axes_text}; all axes of one weight alone would give Conv {alone:+.1f}, and then this head is {left:+.1f}"
         )
 
-    def _alike(self, head: str) -> str:
+    def _explain_equality(self, head: str) -> str:
         if head != "qconv":
             return ""
         end = "" if np.isnan(self.matrix_gap) else f"; its M ends {self.matrix_gap:.1f} % from Conv's"
         return "as printed a step leaves plain descent at second order only" + end
 
 
-def _joined(gain: Comparison, cause: str) -> str:
+def _join_cause(gain: Comparison, cause: str) -> str:
     return f"p {gain.p:.2g}" + (f"; {cause}" if cause else "")

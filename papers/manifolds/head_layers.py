@@ -64,13 +64,13 @@ class HeadTraining:
         return fields
 
 
-def best(errors: Mapping[str, float | None]) -> float:
+def choose_rate(errors: Mapping[str, float | None]) -> float:
     """Return the rate with the smallest error; of equal ones, the smallest rate."""
     known = {float(rate): error for rate, error in errors.items() if error is not None}
     return min(known, key=lambda rate: (known[rate], rate))
 
 
-def shape(matrix: Tensor) -> dict[str, float]:
+def describe_matrix(matrix: Tensor) -> dict[str, float]:
     """axes: exp of the entropy of the shares of M's eigenvalues, the number of axes that distances are made of, 1..p;
     scale: the trace of M."""
     strength = torch.linalg.svdvals(matrix).square()
@@ -79,7 +79,7 @@ def shape(matrix: Tensor) -> dict[str, float]:
     return {"axes": float(entropy.exp()), "scale": float(strength.sum())}
 
 
-def flattened(matrix: Tensor) -> Tensor:
+def flatten_matrix(matrix: Tensor) -> Tensor:
     """Return the matrix with all axes weighted equally: U of L = U S V^T."""
     directions: Tensor = torch.linalg.svd(matrix, full_matrices=False)[0]
     return directions

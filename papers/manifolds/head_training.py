@@ -15,12 +15,12 @@ from ml.cnn_training.heads import NetworkWithHead, TripletHead
 from ml.embedders.base import Progress
 from ml.layers.base import Layer, optimisers
 from ml.types import Ids
-from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, shape
+from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, describe_matrix
 
 MOMENTUM = 0.9
 FINAL_STEPS = 50
 """Steps at the end over which the loss is averaged."""
-Look = Callable[[Ids, torch.Generator], Tensor]
+MakeInput = Callable[[Ids, torch.Generator], Tensor]
 """Called as look(positions, generator); returns the network's input for them."""
 Step = Callable[[int], float]
 
@@ -30,23 +30,23 @@ class HeadTrainingData:
     """The training data. people: (N,) int64 person or digit of each example; look: makes the input"""
 
     people: Ids
-    look: Look
+    make_input: MakeInput
 
 
-def make_step(lesson: HeadTrainingData, net: nn.Module, layer: Layer, plan: HeadTraining) -> Step:
+def make_step(data: HeadTrainingData, net: nn.Module, layer: Layer, plan: HeadTraining) -> Step:
     """Make a function step(number) that returns the loss. The number alone determines the batch."""
-    taught = NetworkWithHead(net, TripletHead(layer, plan.margin)).train()
+    network = NetworkWithHead(net, TripletHead(layer, plan.margin)).train()
     fine = plan.rate if plan.head == "rmsprop" else plan.fine
-    both = optimisers(taught, plan.rate, MOMENTUM, fine)
-    draw, people = torch.Generator().manual_seed(plan.seed), torch.from_numpy(lesson.people)
-    taught.head.prepare_step(0.0, draw)
+    both = optimisers(network, plan.rate, MOMENTUM, fine)
+    draw, people = torch.Generator().manual_seed(plan.seed), torch.from_numpy(data.people)
+    network.head.prepare_step(0.0, draw)
 
     def step(number: int) -> float:
         if plan.photos_per_person:
-            batch = draw_by_person(lesson.people, plan.batch, plan.photos_per_person, seed=plan.seed, step=number)
+            batch = draw_by_person(data.people, plan.batch, plan.photos_per_person, seed=plan.seed, step=number)
         else:
             batch = draw_evenly(len(people), plan.batch, seed=plan.seed, step=number)
-        loss: Tensor = taught(lesson.look(batch, draw), people[batch])
+        loss: Tensor = network(data.make_input(batch, draw), people[batch])
         for optimiser in both:
             optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -62,14 +62,14 @@ class Diverged(ArithmeticError):
 
 
 def train_head(
-    lesson: HeadTrainingData, net: nn.Module, start: Tensor, plan: HeadTraining, progress: Progress
+    data: HeadTrainingData, net: nn.Module, start: Tensor, plan: HeadTraining, progress: Progress
 ) -> tuple[Layer, dict[str, Any]]:
     """Train a network with a head, and return the head and its record.
 
     If the training diverges, at most FINAL_STEPS steps are undone, and `astray` in the record is the step.
     """
     layer = HEADS[plan.head].make(start)
-    step, losses, astray = make_step(lesson, net, layer, plan), list[float](), dict[str, int]()
+    step, losses, astray = make_step(data, net, layer, plan), list[float](), dict[str, int]()
     both = (net, layer)
     for number in range(plan.steps + 1):
         if number % FINAL_STEPS == 0 or number == plan.steps:
@@ -88,7 +88,7 @@ def train_head(
         for one, state in zip(both, kept, strict=True):
             one.load_state_dict(state)
     net.train(False)
-    return layer, {"loss": float(np.mean(losses[-FINAL_STEPS:])), **shape(layer.matrix.detach()), **astray}
+    return layer, {"loss": float(np.mean(losses[-FINAL_STEPS:])), **describe_matrix(layer.matrix.detach()), **astray}
 
 
 def check_converged(record: Mapping[str, Any]) -> None:

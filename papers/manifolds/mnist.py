@@ -28,10 +28,12 @@ class DigitSet:
     pixels: Tensor
     values: NDArray[np.int64]
 
-    def wrong(self, z: Tensor, taught: Tensor, tested: Tensor) -> NDArray[np.bool_]:
-        """Return (Q,) whether the nearest training digit is another. z: (N, d); taught, tested: indexes"""
-        nearest = torch.cat([torch.cdist(part, z[taught]).argmin(1) for part in torch.split(z[tested], 500)])
-        return np.asarray(self.values[taught[nearest]] != self.values[tested])
+    def wrong(self, z: Tensor, training_digits: Tensor, test_digits: Tensor) -> NDArray[np.bool_]:
+        """Return (Q,) whether the nearest training digit is another. z: (N, d); the digits: indexes"""
+        nearest = torch.cat(
+            [torch.cdist(part, z[training_digits]).argmin(1) for part in torch.split(z[test_digits], 500)]
+        )
+        return np.asarray(self.values[training_digits[nearest]] != self.values[test_digits])
 
 
 @lru_cache(maxsize=1)
@@ -55,13 +57,13 @@ def split_digits(count: int, seed: int, inner: bool) -> tuple[Tensor, Tensor]:
     return order[: len(order) // 2], order[len(order) // 2 :]
 
 
-def unlearned(name: str, digits: DigitSet, taught: Tensor, epochs: int, seed: int) -> Tensor:
+def unlearned(name: str, digits: DigitSet, training_digits: Tensor, epochs: int, seed: int) -> Tensor:
     if name == "start":
         return random_start(PIXELS, DIM, seed)
     if name == "pca":
-        return fit_principal_axes(digits.pixels[taught], DIM)[0].T
-    weights, step = auto_encoder(digits.pixels[taught], seed)
-    for number in range(epochs * (len(taught) // BATCH)):
+        return fit_principal_axes(digits.pixels[training_digits], DIM)[0].T
+    weights, step = auto_encoder(digits.pixels[training_digits], seed)
+    for number in range(epochs * (len(training_digits) // BATCH)):
         step(number)
     return weights.detach().T.contiguous()
 

@@ -1,4 +1,4 @@
-"""What serves a new collection: dlib's recogniser where it is installed, else LBP, which says so."""
+"""A new collection is served by dlib's recogniser where it is installed, else by LBP, with a note."""
 
 import logging
 import time
@@ -24,7 +24,7 @@ from ml.errors import Corrupt, Unavailable
 from ml.reference_calibrations import load_reference_calibration
 from ml.synthetic_faces import draw, person
 from tests.ml.tiny_onnx import tiny_onnx
-from tests.service import running
+from tests.service import run_service
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_calibration_that_is_not_there_is_corrupt() -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_new_collection_is_served_by_it_from_the_first_face_on(installed: None, settings: Settings) -> None:
-    with running(settings.model_copy(update={"default_recogniser": "auto"})) as service:
+    with run_service(settings.model_copy(update={"default_recogniser": "auto"})) as service:
         client = service.client
         recogniser = client.get("/info").json()["recogniser"]
         assert (recogniser["name"], recogniser["model"], recogniser["notice"]) == ("dlib_resnet", DLIB_MODEL, None)
@@ -169,7 +169,7 @@ def test_a_new_collection_is_served_by_it_from_the_first_face_on(installed: None
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_service_starts_without_it_and_says_so(not_installed: None, settings: Settings) -> None:
-    with running(settings.model_copy(update={"default_recogniser": "auto"})) as service:
+    with run_service(settings.model_copy(update={"default_recogniser": "auto"})) as service:
         recogniser = service.client.get("/info").json()["recogniser"]
         assert (recogniser["name"], recogniser["right_first"]) == ("lbp", 0.4)
         assert "97 of 100" in recogniser["notice"]
@@ -195,12 +195,12 @@ def test_when_the_weights_go_away_what_is_enrolled_is_still_searched(
 ) -> None:
     auto = settings.model_copy(update={"default_recogniser": "auto"})
     photo = {"file": ("a.png", images.encode_png(draw(person(0), 0)))}
-    with running(auto) as service:
+    with run_service(auto) as service:
         service.client.put("/v1/collections/staff").raise_for_status()
         enrolled = service.client.post("/v1/collections/staff/faces", files=photo, params={"aligned": "true"}).json()
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
     dlib_resnet._session.cache_clear()
-    with running(auto) as service:
+    with run_service(auto) as service:
         client = service.client
         wait_until_ready(client)
         face = enrolled["face_records"][0]["face_id"]

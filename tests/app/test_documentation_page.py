@@ -10,13 +10,13 @@ import pytest
 from app.config import Settings
 from app.console import documentation
 from tests.flows.console import Page, open_browser
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    with running(Settings(home=home, poll_seconds=0.05, workers=1, default_recogniser="lbp")) as started:
+    with run_service(Settings(home=home, poll_seconds=0.05, workers=1, default_recogniser="lbp")) as started:
         yield started
 
 

@@ -34,7 +34,7 @@ from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.ivf import IvfIndex
 from ml.model import Model
 from ml.types import Ids
-from tests.rows import Gallery, make_model, people
+from tests.rows import GalleryWriter, make_model, people
 
 MODEL, OTHER = make_model("m-one"), make_model("m-two", dim=12, seed=1)
 
@@ -50,9 +50,9 @@ def resources(lasting: Resources) -> Iterator[Resources]:
 
 
 @pytest.fixture
-def gallery(resources: Resources) -> Gallery:
+def gallery(resources: Resources) -> GalleryWriter:
     """Twenty people with three photos each, under one model."""
-    made = Gallery(resources).make(MODEL)
+    made = GalleryWriter(resources).make(MODEL)
     rows, subjects = people(20, 3)
     made.add({MODEL.id: rows}, subjects)
     return made
@@ -76,7 +76,7 @@ def indexed_faces(engine: Engine, collection: str = "staff", model: str | None =
         return set(serving.index.ids().tolist())
 
 
-def test_it_follows_what_is_added_and_removed(gallery: Gallery, engine: Engine) -> None:
+def test_it_follows_what_is_added_and_removed(gallery: GalleryWriter, engine: Engine) -> None:
     until(lambda: indexed_faces(engine) == set(gallery.pks))
     rows, subjects = people(5, 1, seed=7)
     gallery.add({MODEL.id: rows}, subjects)
@@ -88,7 +88,7 @@ def test_it_follows_what_is_added_and_removed(gallery: Gallery, engine: Engine) 
         assert matches.distances.max() == 0
 
 
-def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: Gallery, engine: Engine) -> None:
+def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: GalleryWriter, engine: Engine) -> None:
     until(lambda: indexed_faces(engine) == set(gallery.pks))
     with snapshot(gallery.resources.database) as older:
         subject = older.scalar(select(Subject.pk).where(Subject.id == "p000"))
@@ -102,7 +102,7 @@ def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: Gal
         assert serving.loaded_index.person_templates.keys() == {2 * subject}
 
 
-def test_it_reports_which_change_it_serves_and_signs_off(gallery: Gallery) -> None:
+def test_it_reports_which_change_it_serves_and_signs_off(gallery: GalleryWriter) -> None:
     with open_engine(gallery.resources) as engine:
         until(lambda: indexed_faces(engine) == set(gallery.pks))
         until(lambda: reported(gallery) == [(engine.follower.process, MODEL.id, 1, 60)])
@@ -111,13 +111,13 @@ def test_it_reports_which_change_it_serves_and_signs_off(gallery: Gallery) -> No
     assert reported(gallery) == []
 
 
-def reported(gallery: Gallery) -> list[tuple[str, str, int, int]]:
+def reported(gallery: GalleryWriter) -> list[tuple[str, str, int, int]]:
     with reading(gallery.resources.database) as session:
         rows = session.scalars(select(Follower).where(Follower.collection_id == gallery.collection)).all()
         return [(r.process, r.model_id, r.change, r.vectors) for r in rows]
 
 
-def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: Gallery, engine: Engine) -> None:
+def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: GalleryWriter, engine: Engine) -> None:
     rows, _ = people(20, 3, dim=12, seed=3)
     also(gallery, rows)
     failures: list[BaseException] = []
@@ -148,7 +148,7 @@ def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: Gallery, 
     assert not failures
 
 
-def also(gallery: Gallery, rows: np.ndarray, model: Model = OTHER) -> None:
+def also(gallery: GalleryWriter, rows: np.ndarray, model: Model = OTHER) -> None:
     """The gallery's faces have their places under the other model too."""
     with writing(gallery.resources.database) as session:
         gallery.resources.models.keep(session, model)
@@ -159,7 +159,7 @@ def also(gallery: Gallery, rows: np.ndarray, model: Model = OTHER) -> None:
         )
 
 
-def test_what_is_being_used_outlives_its_swap(gallery: Gallery, engine: Engine) -> None:
+def test_what_is_being_used_outlives_its_swap(gallery: GalleryWriter, engine: Engine) -> None:
     also(gallery, people(20, 3, dim=12, seed=3)[0])
     with engine.use("staff") as serving:
         before = serving.index_generation
@@ -176,7 +176,7 @@ def served(engine: Engine, model: str | None = None) -> str:
         return serving.model.id
 
 
-def test_rolling_back_finds_the_previous_index_warm(gallery: Gallery, engine: Engine) -> None:
+def test_rolling_back_finds_the_previous_index_warm(gallery: GalleryWriter, engine: Engine) -> None:
     also(gallery, people(20, 3, dim=12, seed=3)[0])
     gallery.point(champion=OTHER.id, previous=MODEL.id)
     until(lambda: served(engine) == OTHER.id and served(engine, "previous") == MODEL.id)
@@ -188,7 +188,7 @@ def test_rolling_back_finds_the_previous_index_warm(gallery: Gallery, engine: En
         assert serving.index is before
 
 
-def test_rolling_back_waits_for_nothing_slow(gallery: Gallery, engine: Engine) -> None:
+def test_rolling_back_waits_for_nothing_slow(gallery: GalleryWriter, engine: Engine) -> None:
     also(gallery, people(20, 3, dim=12, seed=3)[0])
     gallery.point(champion=OTHER.id, previous=MODEL.id)
     until(lambda: served(engine) == OTHER.id and served(engine, "previous") == MODEL.id)
@@ -201,7 +201,7 @@ def test_rolling_back_waits_for_nothing_slow(gallery: Gallery, engine: Engine) -
     done.set()
 
 
-def test_a_challenger_is_loaded_when_it_is_asked_for(gallery: Gallery, engine: Engine) -> None:
+def test_a_challenger_is_loaded_when_it_is_asked_for(gallery: GalleryWriter, engine: Engine) -> None:
     also(gallery, people(20, 3, dim=12, seed=3)[0])
     gallery.point(challenger=OTHER.id)
     until(lambda: index_generation(engine) == "2.2")
@@ -210,31 +210,31 @@ def test_a_challenger_is_loaded_when_it_is_asked_for(gallery: Gallery, engine: E
     assert set(engine.registry.all()[0].indexes) == {MODEL.id, OTHER.id}
 
 
-def test_what_is_not_there_is_named(gallery: Gallery, engine: Engine) -> None:
+def test_what_is_not_there_is_named(gallery: GalleryWriter, engine: Engine) -> None:
     for collection, task, model in [("nobody", "identity", None), ("staff", "age", None), ("staff", "identity", "m-9")]:
         with pytest.raises(NotFound, match=r"nobody|age|m-one"), engine.use(collection, task, model):
             raise AssertionError
 
 
 def test_a_deleted_collection_is_dropped_and_another_of_its_name_is_not_mistaken_for_it(
-    gallery: Gallery, engine: Engine
+    gallery: GalleryWriter, engine: Engine
 ) -> None:
     until(lambda: indexed_faces(engine) == set(gallery.pks))
     with writing(gallery.resources.database) as session:
         session.delete(session.get_one(Collection, "staff"))
     until(lambda: not engine.registry.all())
-    again = Gallery(gallery.resources).make(MODEL)
+    again = GalleryWriter(gallery.resources).make(MODEL)
     again.add({MODEL.id: people(2, 1)[0]}, ["a", "b"])
     until(lambda: indexed_faces(engine) == set(again.pks))
 
 
 def test_an_empty_collection_is_served(resources: Resources, engine: Engine) -> None:
-    Gallery(resources).make(MODEL)
+    GalleryWriter(resources).make(MODEL)
     with engine.use("staff") as serving:
         assert serving.search(np.zeros((1, 8), np.float32), 3).ids.tolist() == [[-1, -1, -1]]
 
 
-def test_a_restart_goes_on_from_the_snapshot(gallery: Gallery) -> None:
+def test_a_restart_goes_on_from_the_snapshot(gallery: GalleryWriter) -> None:
     with open_engine(gallery.resources) as engine:
         until(lambda: indexed_faces(engine) == set(gallery.pks))
     gallery.add({MODEL.id: people(2, 1, seed=5)[0]}, ["a", "b"])
@@ -246,7 +246,7 @@ def test_a_restart_goes_on_from_the_snapshot(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "record forged", "record gone"])
-def test_a_snapshot_that_is_not_what_was_saved_is_not_served(gallery: Gallery, harm: str) -> None:
+def test_a_snapshot_that_is_not_what_was_saved_is_not_served(gallery: GalleryWriter, harm: str) -> None:
     with open_engine(gallery.resources) as engine:
         until(lambda: indexed_faces(engine) == set(gallery.pks))
     [file] = gallery.resources.indexes.glob("*.index")
@@ -274,7 +274,7 @@ def spoil(file: Path, record: Path, harm: str) -> None:
         record.unlink()
 
 
-def test_what_nobody_needs_is_tidied_from_the_folder(gallery: Gallery) -> None:
+def test_what_nobody_needs_is_tidied_from_the_folder(gallery: GalleryWriter) -> None:
     folder = gallery.resources.indexes
     for name in ("gone.json", "gone.0.index", "gone.1.index.part"):
         (folder / name).write_text("{}")
@@ -289,14 +289,14 @@ def test_what_nobody_needs_is_tidied_from_the_folder(gallery: Gallery) -> None:
     assert "fresh.index.part" in left
 
 
-def test_a_removed_face_does_not_stay_in_a_file(gallery: Gallery, engine: Engine) -> None:
+def test_a_removed_face_does_not_stay_in_a_file(gallery: GalleryWriter, engine: Engine) -> None:
     until(lambda: len(list(gallery.resources.indexes.glob("*.index"))) == 1)
     gallery.remove(gallery.pks[:1])
     until(lambda: indexed_faces(engine) == set(gallery.pks))
     assert list(gallery.resources.indexes.glob("*.index")) == []
 
 
-def test_two_processes_follow_the_same_tables(gallery: Gallery, engine: Engine) -> None:
+def test_two_processes_follow_the_same_tables(gallery: GalleryWriter, engine: Engine) -> None:
     with open_engine(gallery.resources) as second:
         gallery.remove(gallery.pks[:2])
         until(lambda: indexed_faces(engine) == indexed_faces(second) == set(gallery.pks))
@@ -309,7 +309,7 @@ def index_generation(engine: Engine) -> str:
         return serving.index_generation
 
 
-def test_it_answers_from_what_it_holds_while_a_model_cannot_be_loaded(gallery: Gallery, engine: Engine) -> None:
+def test_it_answers_from_what_it_holds_while_a_model_cannot_be_loaded(gallery: GalleryWriter, engine: Engine) -> None:
     broken = make_model(f"m-{uuid4().hex}", dim=12)
     also(gallery, people(20, 3, dim=12, seed=3)[0], broken)
     until(lambda: indexed_faces(engine) == set(gallery.pks))
@@ -323,7 +323,7 @@ def test_it_answers_from_what_it_holds_while_a_model_cannot_be_loaded(gallery: G
     until(lambda: served(engine) == broken.id)
 
 
-def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: Gallery, engine: Engine) -> None:
+def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: GalleryWriter, engine: Engine) -> None:
     until(lambda: indexed_faces(engine) == set(gallery.pks))
     rows = np.random.default_rng(0).standard_normal((10_100, 8)).astype(np.float32)
     gallery.add({MODEL.id: rows}, [None] * len(rows), role="distractor")
@@ -337,7 +337,7 @@ def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: Gallery, en
 
 
 def test_faces_that_were_written_past_the_counter_are_noticed_when_it_is_saved(
-    gallery: Gallery, resources: Resources
+    gallery: GalleryWriter, resources: Resources
 ) -> None:
     with open_engine(resources) as engine:
         until(lambda: indexed_faces(engine) == set(gallery.pks))
@@ -348,7 +348,7 @@ def test_faces_that_were_written_past_the_counter_are_noticed_when_it_is_saved(
 
 
 def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: Engine) -> None:
-    gallery = Gallery(resources).make(MODEL)
+    gallery = GalleryWriter(resources).make(MODEL)
     rows, subjects = people(40, 3)
     gallery.add({MODEL.id: rows}, subjects)
     until(lambda: engine.registry.get(("staff", "identity")) is not None)
@@ -375,7 +375,7 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
 
 
 def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resources) -> None:
-    gallery = Gallery(resources).make(MODEL)
+    gallery = GalleryWriter(resources).make(MODEL)
     rows, subjects = people(40, 3)
     gallery.add({MODEL.id: rows}, subjects)
     measured = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)
@@ -405,7 +405,7 @@ def test_a_model_is_not_believed_about_people_it_has_learned_from(
     strangers = Calibration.fit(draw.normal(5, 1, 200), draw.normal(9, 1, 2000))
     learned = {"changes": {learned_from: 7}} | more
     model = replace(make_model(f"m-{uuid4()}"), calibrations={"identity": strangers}, provenance=learned)
-    gallery = Gallery(resources).make(model)
+    gallery = GalleryWriter(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
     scores = measured(resources, model)
@@ -426,7 +426,7 @@ def known(engine: Engine) -> int:
         return serving.scores.calibrated_at_count
 
 
-def test_where_nothing_is_known_there_is_no_similarity(gallery: Gallery, engine: Engine) -> None:
+def test_where_nothing_is_known_there_is_no_similarity(gallery: GalleryWriter, engine: Engine) -> None:
     with engine.use("staff") as serving:
         assert serving.scores.calibration is None
         assert serving.scores.similarity(np.array([0, 1, 1e30], np.float32)) is None
@@ -437,7 +437,7 @@ def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Reso
     held_out = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
     kept = {"identity": OpenSetCalibration(DecisionRule(), (held_out,)).to_dict()}
     model = replace(make_model("m-learned"), provenance={"training": "t", "changes": {"staff": 7}, "open_set": kept})
-    gallery = Gallery(resources).make(model)
+    gallery = GalleryWriter(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
     gallery.add({model.id: rows[:30] + 9}, [None] * 30, role="distractor")
@@ -455,7 +455,7 @@ def open_set(resources: Resources, model: Model) -> OpenSetCalibration:
     )
 
 
-def test_the_database_may_go_away_and_come_back(gallery: Gallery) -> None:
+def test_the_database_may_go_away_and_come_back(gallery: GalleryWriter) -> None:
     with open_engine(gallery.resources) as engine:
         until(lambda: indexed_faces(engine) == set(gallery.pks))
         with gallery.resources.database.connect() as connection:
@@ -626,7 +626,7 @@ def test_a_search_does_not_overtake_a_waiting_change() -> None:
 def test_a_sample_finds_the_cells_of_a_large_gallery(resources: Resources) -> None:
     rows: np.ndarray = np.random.default_rng(1).standard_normal((12_000, 4)).astype(np.float32)
     model = make_model("m-four", dim=4)
-    gallery = Gallery(resources, "large").make(model)
+    gallery = GalleryWriter(resources, "large").make(model)
     gallery.add({model.id: rows}, [None] * len(rows))
     with reading(resources.database) as session:
         born = session.get_one(Collection, "large").created_at

@@ -1,4 +1,4 @@
-"""Which recognisers `likeness evaluate` measures."""
+"""`likeness evaluate` measures the recognisers that are available."""
 
 import json
 from pathlib import Path

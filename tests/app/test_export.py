@@ -67,7 +67,7 @@ SMALL |= {"bases": 30, "regions": 3, "min_pairs": 5}
 
 
 def small_options(method: str) -> dict[str, Any]:
-    """What makes it small, for a few faces."""
+    """Return options that make the method small enough for a few faces."""
     known = {o.name for o in registry.list_options("embedders", method)}
     return {name: value for name, value in SMALL.items() if name in known}
 

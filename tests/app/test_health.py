@@ -13,28 +13,28 @@ from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Embedding
 from app.resources import Resources
-from tests.rows import Gallery, make_model, people
-from tests.service import serving
+from tests.rows import GalleryWriter, make_model, people
+from tests.service import serve_api
 
 MODEL = make_model("m-one")
 
 
 @pytest.fixture
-def gallery(resources: Resources) -> Gallery:
-    made = Gallery(resources).make(MODEL)
+def gallery(resources: Resources) -> GalleryWriter:
+    made = GalleryWriter(resources).make(MODEL)
     rows, subjects = people(10, 2)
     made.add({MODEL.id: rows}, subjects)
     return made
 
 
 @pytest.fixture
-def api(settings: Settings, gallery: Gallery) -> Iterator[httpx.Client]:
+def api(settings: Settings, gallery: GalleryWriter) -> Iterator[httpx.Client]:
     """The API alone, with a reader's client."""
-    with serving(settings) as url, httpx.Client(base_url=url, headers=key(gallery), timeout=30) as client:
+    with serve_api(settings) as url, httpx.Client(base_url=url, headers=key(gallery), timeout=30) as client:
         yield client
 
 
-def key(gallery: Gallery, *collections: str) -> dict[str, str]:
+def key(gallery: GalleryWriter, *collections: str) -> dict[str, str]:
     with writing(gallery.resources.database) as session:
         return {"x-api-key": keys.create_key(session, "reader", "test", collections)[1]}
 
@@ -50,7 +50,7 @@ def ready(api: httpx.Client, wanted: int = 200) -> dict[str, object]:
 
 
 def test_the_service_is_ready_only_when_every_face_has_an_embedding_and_an_index_entry(
-    api: httpx.Client, gallery: Gallery
+    api: httpx.Client, gallery: GalleryWriter
 ) -> None:
     assert api.get("/livez", headers={"x-api-key": ""}).json() == {"status": "ok"}
     assert ready(api) == {"status": "ok", "reasons": []}
@@ -61,7 +61,7 @@ def test_the_service_is_ready_only_when_every_face_has_an_embedding_and_an_index
     assert ready(api)["reasons"] == []
 
 
-def test_the_service_stays_ready_while_faces_are_enrolled(api: httpx.Client, gallery: Gallery) -> None:
+def test_the_service_stays_ready_while_faces_are_enrolled(api: httpx.Client, gallery: GalleryWriter) -> None:
     ready(api)
     for i in range(20):
         gallery.add({MODEL.id: np.full((1, 8), i, np.float32)}, [None])
@@ -69,7 +69,7 @@ def test_the_service_stays_ready_while_faces_are_enrolled(api: httpx.Client, gal
     ready(api)
 
 
-def test_an_index_that_lost_a_face_is_repaired(api: httpx.Client, gallery: Gallery) -> None:
+def test_an_index_that_lost_a_face_is_repaired(api: httpx.Client, gallery: GalleryWriter) -> None:
     ready(api)
     with writing(gallery.resources.database) as session:
         row = session.get_one(Embedding, (MODEL.id, "identity", gallery.pks[0]))
@@ -82,7 +82,7 @@ def test_an_index_that_lost_a_face_is_repaired(api: httpx.Client, gallery: Galle
     ready(api)
 
 
-def test_metrics_need_a_key_and_cover_only_its_collections(api: httpx.Client, gallery: Gallery) -> None:
+def test_metrics_need_a_key_and_cover_only_its_collections(api: httpx.Client, gallery: GalleryWriter) -> None:
     ready(api)
     api.get("/v1/collections/staff")
     api.get("/v1/collections/nobody")
@@ -99,7 +99,7 @@ def test_metrics_need_a_key_and_cover_only_its_collections(api: httpx.Client, ga
     assert "staff" not in api.get("/metrics", headers=key(gallery, "other")).text
 
 
-def test_the_info_page_lists_the_version_and_the_loaded_deployments(api: httpx.Client, gallery: Gallery) -> None:
+def test_the_info_page_lists_the_version_and_the_loaded_deployments(api: httpx.Client, gallery: GalleryWriter) -> None:
     ready(api)
     info = api.get("/info").json()
     [deployment] = info["deployments"]

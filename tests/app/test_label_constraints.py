@@ -15,8 +15,8 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face
 from app.resources import Resources
 from ml.types import Rows
-from tests.rows import Gallery, make_model
-from tests.service import serving
+from tests.rows import GalleryWriter, make_model
+from tests.service import serve_api
 
 MODEL = make_model("m-one", dim=2)
 LIMIT_SECONDS = 10.0
@@ -25,7 +25,7 @@ LIMIT_SECONDS = 10.0
 @pytest.fixture(scope="module")
 def urls(lasting: Resources) -> Iterator[tuple[str, str]]:
     """Two API servers over the same tables."""
-    with serving(lasting.settings) as first, serving(lasting.settings) as second:
+    with serve_api(lasting.settings) as first, serve_api(lasting.settings) as second:
         yield first, second
 
 
@@ -45,7 +45,7 @@ class Staff:
     def __init__(self, resources: Resources, clients: list[httpx.Client]) -> None:
         self.name = f"staff-{uuid4().hex[:8]}"
         self.resources, self.clients = resources, clients
-        self.gallery = Gallery(resources, self.name).make(MODEL)
+        self.gallery = GalleryWriter(resources, self.name).make(MODEL)
         self.ids = dict(
             zip(["ann0", "ann1", "ben0", "ben1"], self.add([0, 1, 10, 11], "ann", "ann", "ben", "ben"), strict=True)
         )

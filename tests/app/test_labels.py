@@ -158,7 +158,7 @@ def test_the_most_uncertain_pairs_are_suggested_once(service: Service, faces: li
 
 
 def test_suggestions_use_labels_of_faces_outside_the_sample(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only those of the faces that this request looks at; and not those that were taken back."""
+    """Labels of faces outside the sample count too; withdrawn labels do not."""
     enrol(service.resources, "far", range(40, 44), shots=2)
     with reading(service.resources.database) as session:
         faces = session.scalars(select(Face).where(Face.collection_id == "far").order_by(Face.pk)).all()

@@ -12,7 +12,7 @@ from ml import registry
 from ml.descriptors import dlib_resnet
 from ml.descriptors.common.file_backed import manifest_types
 from tests.ml.tiny_onnx import tiny_onnx
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -92,7 +92,7 @@ def test_the_default_of_every_option_is_accepted_and_a_value_below_its_minimum_i
 
 def test_registered_recognisers_are_listed_and_a_broken_one_says_why(settings: Settings, tmp_path: Path) -> None:
     manifests = {"theirs": tiny_onnx(tmp_path), "gone": tmp_path / "gone.json"}
-    with running(settings.model_copy(update={"descriptor_manifests": manifests})) as service:
+    with run_service(settings.model_copy(update={"descriptor_manifests": manifests})) as service:
         descriptors = by_name(listed(service)["descriptors"])
     assert (descriptors["theirs"]["dim"], descriptors["theirs"]["installed"]) == (5, True)
     assert descriptors["theirs"]["options"] == []

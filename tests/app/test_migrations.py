@@ -26,7 +26,7 @@ ROWS_AT_0001 = (
 
 
 def open_engine(url: str) -> Engine:
-    """It keeps no connection open."""
+    """Open an engine that keeps no connection open."""
     return create_engine(url, poolclass=NullPool)
 
 

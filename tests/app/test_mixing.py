@@ -24,7 +24,7 @@ from ml.distances import EUCLIDEAN
 from ml.model import Model
 from ml.types import Rows
 from tests.app.test_search import Api, encoded, matches, reader, wait_until_indexed
-from tests.rows import Gallery, make_model, people
+from tests.rows import GalleryWriter, make_model, people
 
 MIX = "identity:0.7,age:0.3"
 
@@ -37,7 +37,7 @@ def squared_distances(rows: Rows) -> NDArray[np.float64]:
 
 
 def calibrated(name: str, task: str, rows: Rows) -> Model:
-    """As training leaves it: with a calibration of its own."""
+    """Return the model with a calibration of its own, as a training makes it."""
     made = make_model(name, rows.shape[1], seed=5)
     made.embedder.tasks = (task,)
     strangers = squared_distances(rows)[np.triu_indices(len(rows), 4)]
@@ -65,9 +65,9 @@ def api(client: Api) -> Api:
 
 def collection(
     resources: Resources, api: Api, who: Rows, ages: Rows, subjects: list[str], ageless: int = -1
-) -> Gallery:
+) -> GalleryWriter:
     """Deployed for both tasks. ageless: the face that has no place for age yet."""
-    made = Gallery(resources, api.staff).make(WHO)
+    made = GalleryWriter(resources, api.staff).make(WHO)
     metadata = [{"even": i % 2 == 0} for i in range(len(subjects))]
     made.add({WHO.id: who}, subjects, metadata=metadata)
     with writing(resources.database) as session:
@@ -80,12 +80,12 @@ def collection(
 
 
 @pytest.fixture
-def gallery(lasting: Resources, api: Api) -> Gallery:
+def gallery(lasting: Resources, api: Api) -> GalleryWriter:
     """A hundred people with four faces each, whose ages have nothing to do with who they are."""
     return collection(lasting, api, FACES, AGES, SUBJECTS)
 
 
-def face_ids(gallery: Gallery) -> list[str]:
+def face_ids(gallery: GalleryWriter) -> list[str]:
     with writing(gallery.resources.database) as session:
         return [session.get_one(Face, pk).face_id for pk in gallery.pks]
 
@@ -101,7 +101,7 @@ def mixed(answer: httpx.Response) -> NDArray[np.float64]:
     return weights["identity"] * squared_distances(FACES) + weights["age"] * squared_distances(AGES)
 
 
-def test_a_mixed_search_ranks_by_the_weighted_sum_of_distances(api: Api, gallery: Gallery) -> None:
+def test_a_mixed_search_ranks_by_the_weighted_sum_of_distances(api: Api, gallery: GalleryWriter) -> None:
     ids = face_ids(gallery)
     for query in (0, 57, 399):
         answer = search(api, ids[query], limit=7)
@@ -115,7 +115,7 @@ def test_a_mixed_search_ranks_by_the_weighted_sum_of_distances(api: Api, gallery
         assert answer.json()["complete"] is True
 
 
-def test_a_mixed_search_states_its_weights_and_gives_no_probability(api: Api, gallery: Gallery) -> None:
+def test_a_mixed_search_states_its_weights_and_gives_no_probability(api: Api, gallery: GalleryWriter) -> None:
     answer = search(api, face_ids(gallery)[0], limit=3)
     body, match = answer.json(), matches(answer)[0]
     assert (body["task"], body["model"], body["calibrated"]) == (MIX, "m-who,m-age", False)
@@ -132,7 +132,7 @@ def test_a_mixed_search_states_its_weights_and_gives_no_probability(api: Api, ga
     assert answer.headers["X-Index-Generation"] == body["index_generation"]
 
 
-def test_a_larger_weight_makes_a_task_dominate_the_ranking(api: Api, gallery: Gallery) -> None:
+def test_a_larger_weight_makes_a_task_dominate_the_ranking(api: Api, gallery: GalleryWriter) -> None:
     ids = face_ids(gallery)
     by_one, by_other = (matches(search(api, ids[8], task, limit=5)) for task in ("identity", "age"))
     led = matches(search(api, ids[8], "identity:1000,age:0.001", limit=3))
@@ -148,7 +148,7 @@ def test_a_larger_weight_makes_a_task_dominate_the_ranking(api: Api, gallery: Ga
     assert "tasks" not in alone
 
 
-def test_filters_and_grouping_apply_to_a_mixed_search(api: Api, gallery: Gallery) -> None:
+def test_filters_and_grouping_apply_to_a_mixed_search(api: Api, gallery: GalleryWriter) -> None:
     ids = face_ids(gallery)
     answer = search(api, ids[1], limit=5, filter='{"metadata": {"even": true}}')
     order = [i for i in np.argsort(mixed(answer)[1], kind="stable") if i % 2 == 0][:5]
@@ -181,7 +181,7 @@ UNMIXED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_an_invalid_mix_is_refused_with_the_reason(api: Api, gallery: Gallery) -> None:
+def test_an_invalid_mix_is_refused_with_the_reason(api: Api, gallery: GalleryWriter) -> None:
     face_id = face_ids(gallery)[0]
     for params, reason in UNMIXED:
         answer = search(api, face_id, **params)
@@ -194,14 +194,14 @@ def test_an_invalid_mix_is_refused_with_the_reason(api: Api, gallery: Gallery) -
 
 def test_a_task_without_a_calibration_cannot_be_weighted(lasting: Resources, api: Api) -> None:
     bare = make_model("m-bare")
-    Gallery(lasting, api.staff).make(bare).add({bare.id: FACES[:8]}, SUBJECTS[:8])
-    Gallery(lasting, api.staff).make(AGE, task="age")
+    GalleryWriter(lasting, api.staff).make(bare).add({bare.id: FACES[:8]}, SUBJECTS[:8])
+    GalleryWriter(lasting, api.staff).make(AGE, task="age")
     answer = api.post(f"/v1/collections/{api.staff}/faces/none/search", params={"task": MIX})
     assert (answer.status_code, answer.json()["code"]) == (409, "NotCalibrated")
     assert "'identity'" in answer.json()["detail"]
 
 
-def test_a_disabled_task_cannot_be_searched_by(api: Api, gallery: Gallery) -> None:
+def test_a_disabled_task_cannot_be_searched_by(api: Api, gallery: GalleryWriter) -> None:
     face_id = face_ids(gallery)[0]
     assert search(api, face_id).status_code == 200
     try:
@@ -219,7 +219,7 @@ def test_a_disabled_task_cannot_be_searched_by(api: Api, gallery: Gallery) -> No
 
 
 def test_the_parts_of_all_tasks_sum_to_the_distance_of_the_mix(lasting: Resources, api: Api) -> None:
-    """By a photo, which each task's own model describes and embeds."""
+    """The search is by a photo, which each task's own model describes and embeds."""
     crops = np.random.default_rng(0).integers(0, 255, (8, 170, 100), dtype=np.uint8)
     rows = WHO.describe({"grey": crops})
     made = collection(lasting, api, WHO.embed(rows), AGE.embed(rows, "age"), [f"c{i}" for i in range(8)])

@@ -12,7 +12,7 @@ from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.identification.open_set import OpenSetCalibration
 from ml.model import Model
-from tests.rows import Gallery, make_model, people
+from tests.rows import GalleryWriter, make_model, people
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 REFERENCE = Calibration.fit(0.6 * np.random.default_rng(0).chisquare(8, 900) / 8, np.linspace(4, 40, 50_000))
@@ -21,11 +21,11 @@ REFERENCE = Calibration.fit(0.6 * np.random.default_rng(0).chisquare(8, 900) / 8
 def measure(
     resources: Resources, faces: Sequence[tuple[str | None, str]], calibrated: bool = False
 ) -> tuple[dict[str, Any], Scores]:
-    """What is measured of a gallery of (subject, role) faces, and what it serves with."""
+    """Measure a gallery of (subject, role) faces; return the measurements and the scores made of them."""
     model = make_model("m-odd")
     if calibrated:
         model = Model(model.id, model.recipe, model.embedder_name, model.embedder, {"identity": REFERENCE})
-    gallery = Gallery(resources).make(model)
+    gallery = GalleryWriter(resources).make(model)
     rows = people(len(faces), 1)[0]
     for role in ("gallery", "distractor"):
         chosen = [i for i, (_, own) in enumerate(faces) if own == role]

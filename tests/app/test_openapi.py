@@ -50,7 +50,7 @@ def resolve_reference(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_examples(content: dict[str, Any]) -> list[Any]:
-    """Of a media type or a schema: its own, else those of what it refers to."""
+    """List the examples of a media type or a schema: its own, else those of the schema that it refers to."""
     own = [content["example"]] if "example" in content else content.get("examples", [])
     below = [content["schema"]] if "schema" in content else content.get("anyOf", [])
     below += [resolve_reference(content)] if "$ref" in content else []

@@ -150,7 +150,7 @@ def test_text_that_a_database_cannot_store_or_compare_is_refused(service: Servic
 
 
 def send_request(app: Any, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
-    """Without a server."""
+    """Send a request to the application, without a server."""
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

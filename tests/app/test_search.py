@@ -28,8 +28,8 @@ from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.flat import FlatIndex
 from ml.types import Crops, Image, Rows
-from tests.rows import Gallery, make_model, people
-from tests.service import serving
+from tests.rows import GalleryWriter, make_model, people
+from tests.service import serve_api
 
 MODEL = make_model("m-one")
 ROWS, SUBJECTS = people(20, 3)
@@ -47,7 +47,7 @@ def reader(resources: Resources) -> Iterator[Api]:
     with writing(resources.database) as session:
         secret = keys.create_key(session, "reader", "test")[1]
     with (
-        serving(resources.settings) as url,
+        serve_api(resources.settings) as url,
         Api(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=30) as opened,
     ):
         yield opened
@@ -66,9 +66,9 @@ def api(client: Api) -> Api:
 
 
 @pytest.fixture
-def gallery(lasting: Resources, api: Api) -> Gallery:
+def gallery(lasting: Resources, api: Api) -> GalleryWriter:
     """Twenty people with three faces each and five strangers far away; no calibration."""
-    made = Gallery(lasting, api.staff).make(MODEL)
+    made = GalleryWriter(lasting, api.staff).make(MODEL)
     metadata = [{"age": 20 + i % 30, "site": "east" if i % 2 else "west", "vip": i % 3 == 0} for i in range(60)]
     made.add({MODEL.id: ROWS}, SUBJECTS, metadata=metadata)
     made.add({MODEL.id: ROWS[:5] + 9}, [None] * 5, role="distractor")
@@ -110,7 +110,7 @@ def subjects(answer: httpx.Response) -> list[str | None]:
     return [m["subject"] and m["subject"]["id"] for m in matches(answer)]
 
 
-def test_a_search_by_embedding_returns_the_nearest_faces_first(api: Api, gallery: Gallery) -> None:
+def test_a_search_by_embedding_returns_the_nearest_faces_first(api: Api, gallery: GalleryWriter) -> None:
     answer = by_vector(api, ROWS[7], limit=5)
     returned = matches(answer)
     assert subjects(answer)[:3] == ["p002"] * 3
@@ -126,7 +126,7 @@ def test_a_search_by_embedding_returns_the_nearest_faces_first(api: Api, gallery
     assert answer.headers["X-Request-Id"]
 
 
-def test_distractors_match_like_other_faces_and_are_marked(api: Api, gallery: Gallery) -> None:
+def test_distractors_match_like_other_faces_and_are_marked(api: Api, gallery: GalleryWriter) -> None:
     first = matches(by_vector(api, ROWS[0] + 9))[0]
     assert (first["role"], first["subject"], first["distance"]) == ("distractor", None, 0)
 
@@ -144,7 +144,7 @@ UNSEARCHABLE: list[tuple[Any, str]] = [
 ]
 
 
-def test_an_invalid_embedding_is_refused_with_422(api: Api, gallery: Gallery) -> None:
+def test_an_invalid_embedding_is_refused_with_422(api: Api, gallery: GalleryWriter) -> None:
     by_vector(api, ROWS[0])
     for vector, reason in UNSEARCHABLE:
         body = json.dumps({"vector": vector}).encode()
@@ -190,7 +190,7 @@ UNTAKEN: list[dict[str, Any]] = [
 ]
 
 
-def test_an_invalid_parameter_is_refused_with_422(api: Api, gallery: Gallery) -> None:
+def test_an_invalid_parameter_is_refused_with_422(api: Api, gallery: GalleryWriter) -> None:
     by_vector(api, ROWS[0])
     for params in UNTAKEN:
         answer = by_vector(api, ROWS[0], **params)
@@ -198,7 +198,7 @@ def test_an_invalid_parameter_is_refused_with_422(api: Api, gallery: Gallery) ->
         assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_a_missing_face_or_collection_is_answered_with_404(api: Api, gallery: Gallery) -> None:
+def test_a_missing_face_or_collection_is_answered_with_404(api: Api, gallery: GalleryWriter) -> None:
     assert by_vector(api, ROWS[0], "nobody").status_code == 404
     assert by_vector(api, ROWS[0], task="age").json()["code"] == "UnknownTask"
     assert by_vector(api, ROWS[0], model="m-nine").json()["code"] == "UnknownModel"
@@ -207,7 +207,7 @@ def test_a_missing_face_or_collection_is_answered_with_404(api: Api, gallery: Ga
     assert by_vector(api, ROWS[0], model=MODEL.id).status_code == 200
 
 
-def test_a_search_needs_a_key(api: Api, gallery: Gallery) -> None:
+def test_a_search_needs_a_key(api: Api, gallery: GalleryWriter) -> None:
     for path in (
         f"collections/{api.staff}/search",
         f"collections/{api.staff}/search:by-embedding",
@@ -217,7 +217,7 @@ def test_a_search_needs_a_key(api: Api, gallery: Gallery) -> None:
     assert api.post("/v1/verify", headers={"Authorization": ""}).status_code == 401
 
 
-def test_a_search_by_face_finds_the_person_and_leaves_the_face_itself_out(api: Api, gallery: Gallery) -> None:
+def test_a_search_by_face_finds_the_person_and_leaves_the_face_itself_out(api: Api, gallery: GalleryWriter) -> None:
     with writing(gallery.resources.database) as session:
         face_id = session.get_one(Face, gallery.pks[30]).face_id
     params = {"limit": 64, "group_by": "face"}
@@ -229,7 +229,7 @@ def test_a_search_by_face_finds_the_person_and_leaves_the_face_itself_out(api: A
     assert face_id not in {m["face_id"] for m in matches(answer)}
 
 
-def test_each_subject_is_listed_once_by_its_nearest_face(api: Api, gallery: Gallery) -> None:
+def test_each_subject_is_listed_once_by_its_nearest_face(api: Api, gallery: GalleryWriter) -> None:
     answer = by_vector(api, ROWS[0], group_by="subject", limit=22)
     named = [s for s in subjects(answer) if s]
     assert named[0] == "p000"
@@ -261,7 +261,7 @@ FILTERS: list[tuple[dict[str, Any], Callable[[int], object]]] = [
 ]
 
 
-def test_a_filter_keeps_only_matching_faces(api: Api, gallery: Gallery) -> None:
+def test_a_filter_keeps_only_matching_faces(api: Api, gallery: GalleryWriter) -> None:
     with writing(gallery.resources.database) as session:
         there = {i: session.get_one(Face, pk).face_id for i, pk in enumerate(gallery.pks)}
     for wanted, expected in FILTERS:
@@ -269,7 +269,7 @@ def test_a_filter_keeps_only_matching_faces(api: Api, gallery: Gallery) -> None:
         assert face_ids == {face_id for i, face_id in there.items() if expected(i)}, wanted
 
 
-def calibrate(api: Api, gallery: Gallery, open_set: dict[str, Any] | None = None) -> None:
+def calibrate(api: Api, gallery: GalleryWriter, open_set: dict[str, Any] | None = None) -> None:
     """Pairs of one person about 0.6 apart, of two about 16; waits until they are served."""
     draw = np.random.default_rng(0)
     gallery.calibrate(MODEL.id, 0.6 * draw.chisquare(8, 900) / 8, 16 * draw.chisquare(8, 90_000) / 8, open_set)
@@ -278,7 +278,7 @@ def calibrate(api: Api, gallery: Gallery, open_set: dict[str, Any] | None = None
         assert time.monotonic() < limit
 
 
-def test_matches_beyond_the_threshold_are_left_out(api: Api, gallery: Gallery) -> None:
+def test_matches_beyond_the_threshold_are_left_out(api: Api, gallery: GalleryWriter) -> None:
     assert by_vector(api, ROWS[0], threshold=50).json()["code"] == "NotCalibrated"
     calibrate(api, gallery)
     every = matches(by_vector(api, ROWS[0], limit=64))
@@ -292,7 +292,7 @@ def test_matches_beyond_the_threshold_are_left_out(api: Api, gallery: Gallery) -
     assert nobody.json()["faces"][0]["decision"] == "unknown"
 
 
-def test_a_false_match_rate_needs_a_calibration_and_then_gives_its_threshold(api: Api, gallery: Gallery) -> None:
+def test_a_false_match_rate_needs_a_calibration_and_then_gives_its_threshold(api: Api, gallery: GalleryWriter) -> None:
     assert by_vector(api, ROWS[0], fmr=0.01).json()["code"] == "NotCalibrated"
     calibrate(api, gallery)
     answer = by_vector(api, ROWS[0], fmr=0.01, limit=64)
@@ -309,8 +309,8 @@ def test_a_false_match_rate_needs_a_calibration_and_then_gives_its_threshold(api
     assert by_vector(api, ROWS[0], fmr=1e-6, limit=1).json()["threshold"]["enough"] is False
 
 
-def measured(gallery: Gallery) -> dict[str, Any]:
-    """How strangers score against the gallery of this test: each of its people searches without their own faces."""
+def measured(gallery: GalleryWriter) -> dict[str, Any]:
+    """Measure how strangers score: each person of the gallery searches without their own faces."""
     index = FlatIndex(8)
     index.add(np.array(gallery.pks), np.concatenate([ROWS, ROWS[:5] + 9]).astype(np.float32))
     owners = np.concatenate([np.arange(60) // 3, np.full(5, -1)])
@@ -323,7 +323,7 @@ def measured(gallery: Gallery) -> dict[str, Any]:
     return OpenSetCalibration(DecisionRule(), (strangers,)).to_dict()
 
 
-def test_the_decision_names_a_person_or_is_unknown(api: Api, gallery: Gallery) -> None:
+def test_the_decision_names_a_person_or_is_unknown(api: Api, gallery: GalleryWriter) -> None:
     calibrate(api, gallery, measured(gallery))
     answer = by_vector(api, ROWS[7] + np.float32(0.02), group_by="subject", limit=3).json()
     [face], threshold = answer["faces"], answer["threshold"]
@@ -343,7 +343,7 @@ def test_the_decision_names_a_person_or_is_unknown(api: Api, gallery: Gallery) -
     assert len(far["matches"]) == 10, "a rate of strangers is no filter"
 
 
-def test_a_person_whom_a_label_rules_out_is_not_named(api: Api, gallery: Gallery, lasting: Resources) -> None:
+def test_a_person_whom_a_label_rules_out_is_not_named(api: Api, gallery: GalleryWriter, lasting: Resources) -> None:
     calibrate(api, gallery, measured(gallery))
     [stranger] = gallery.add({MODEL.id: ROWS[7:8] + np.float32(0.02)}, [None])
     photo = ROWS[7] + np.float32(0.019)
@@ -360,7 +360,7 @@ def test_a_person_whom_a_label_rules_out_is_not_named(api: Api, gallery: Gallery
     assert filtered["corrected_by"] == decided["corrected_by"]
 
 
-def add_label(resources: Resources, gallery: Gallery, first: int, second: int, same: bool) -> None:
+def add_label(resources: Resources, gallery: GalleryWriter, first: int, second: int, same: bool) -> None:
     """Label two faces of the collection, as the API does."""
     with writing(resources.database) as session:
         face_a, face_b = sorted((first, second))
@@ -369,7 +369,7 @@ def add_label(resources: Resources, gallery: Gallery, first: int, second: int, s
     resources.notifier.notify("changes")
 
 
-def test_the_decision_does_not_depend_on_the_matches_that_are_shown(api: Api, gallery: Gallery) -> None:
+def test_the_decision_does_not_depend_on_the_matches_that_are_shown(api: Api, gallery: GalleryWriter) -> None:
     calibrate(api, gallery, measured(gallery))
     for query in (ROWS[7] + np.float32(0.1), ROWS[7] + np.float32(0.5), ROWS[30] * 0.5, ROWS[0] + 9):
         shown = [{"limit": limit, "group_by": by} for limit in (1, 5, 64) for by in ("subject", "face")]
@@ -378,7 +378,7 @@ def test_the_decision_does_not_depend_on_the_matches_that_are_shown(api: Api, ga
     assert faces[0]["decision"] == "unknown", "a distractor lies there"
 
 
-def test_a_higher_false_match_rate_names_more_queries(api: Api, gallery: Gallery) -> None:
+def test_a_higher_false_match_rate_names_more_queries(api: Api, gallery: GalleryWriter) -> None:
     calibrate(api, gallery, measured(gallery))
     rates = [0.01, 0.05, 0.2, 0.9]
     distances = [by_vector(api, ROWS[7], fpir=rate).json()["threshold"]["distance"] for rate in rates]
@@ -388,7 +388,7 @@ def test_a_higher_false_match_rate_names_more_queries(api: Api, gallery: Gallery
     assert (decisions[0], decisions[-1]) == ("unknown", "match")
 
 
-def test_a_search_without_a_rate_uses_the_default_of_the_deployment(api: Api, gallery: Gallery) -> None:
+def test_a_search_without_a_rate_uses_the_default_of_the_deployment(api: Api, gallery: GalleryWriter) -> None:
     calibrate(api, gallery, measured(gallery))
     with writing(gallery.resources.database) as session:
         session.get_one(Deployment, (api.staff, "identity")).default_fpir = 0.2
@@ -398,7 +398,7 @@ def test_a_search_without_a_rate_uses_the_default_of_the_deployment(api: Api, ga
     assert threshold["distance"] == by_vector(api, ROWS[7], fpir=0.2).json()["threshold"]["distance"]
 
 
-def test_a_nearer_unnamed_face_does_not_hide_the_person(api: Api, gallery: Gallery) -> None:
+def test_a_nearer_unnamed_face_does_not_hide_the_person(api: Api, gallery: GalleryWriter) -> None:
     calibrate(api, gallery, measured(gallery))
     query = ROWS[7] + np.float32(0.02)
     gallery.add({MODEL.id: query[None]}, [None])
@@ -406,7 +406,7 @@ def test_a_nearer_unnamed_face_does_not_hide_the_person(api: Api, gallery: Galle
     assert (face["decision"], face["subject"]["id"]) == ("match", "p002")
 
 
-def test_insufficient_evidence_is_reported_and_gives_a_stricter_threshold(api: Api, gallery: Gallery) -> None:
+def test_insufficient_evidence_is_reported_and_gives_a_stricter_threshold(api: Api, gallery: GalleryWriter) -> None:
     assert by_vector(api, ROWS[7], fpir=0.01).json()["code"] == "NotCalibrated"
     calibrate(api, gallery)
     threshold = by_vector(api, ROWS[7]).json()["threshold"]
@@ -420,7 +420,7 @@ def test_insufficient_evidence_is_reported_and_gives_a_stricter_threshold(api: A
     assert threshold["distance"] < loose["distance"]
 
 
-def test_a_removed_face_is_not_returned_even_before_the_index_is_updated(api: Api, gallery: Gallery) -> None:
+def test_a_removed_face_is_not_returned_even_before_the_index_is_updated(api: Api, gallery: GalleryWriter) -> None:
     by_vector(api, ROWS[0])
     with writing(gallery.resources.database) as session:
         session.delete(session.get_one(Face, gallery.pks[0]))
@@ -433,7 +433,9 @@ def test_a_removed_face_is_not_returned_even_before_the_index_is_updated(api: Ap
     assert matches(answer)[0]["distance"] > 0
 
 
-def test_a_search_in_a_deleted_collection_gives_404_before_the_index_is_updated(api: Api, gallery: Gallery) -> None:
+def test_a_search_in_a_deleted_collection_gives_404_before_the_index_is_updated(
+    api: Api, gallery: GalleryWriter
+) -> None:
     by_vector(api, ROWS[0])
     with writing(gallery.resources.database) as session:
         session.delete(session.get_one(Collection, api.staff))
@@ -453,19 +455,19 @@ def encoded(picture: Image, kind: str = "PNG") -> bytes:
 
 @pytest.fixture(scope="module")
 def enrolled() -> dict[str, Any]:
-    """What enrolment would have made of six people's photos; filled by the first test that needs it."""
+    """A gallery of six people, as enrolment would write it; filled by the first test that needs it."""
     return {}
 
 
 @pytest.fixture
-def faces(lasting: Resources, api: Api, enrolled: dict[str, Any]) -> Gallery:
+def faces(lasting: Resources, api: Api, enrolled: dict[str, Any]) -> GalleryWriter:
     """Six drawn people with two photos each, described by the first model."""
     first = lasting.models.get(LBP_MODEL)
     if not enrolled:
         seen = [lasting.front_end.faces(images.read(photo(p, s)))[0] for p in range(6) for s in range(2)]
         crops = {kind: np.stack([f.crops[kind] for f in seen]) for kind in first.recipe.crops}
         enrolled.update(rows=first.embed_crops(crops)["identity"], grey=crops["grey"])
-    made = Gallery(lasting, api.staff).make(first)
+    made = GalleryWriter(lasting, api.staff).make(first)
     made.add({LBP_MODEL: enrolled["rows"]}, [f"d{p}" for p in range(6) for _ in range(2)])
     return made
 
@@ -476,7 +478,7 @@ def by_photo(api: Api, data: bytes, **params: Any) -> httpx.Response:
     return wait_until_indexed(lambda: api.post(f"/v1/collections/{api.staff}/search", files=files, params=params), api)
 
 
-def test_a_photo_finds_its_person(api: Api, faces: Gallery) -> None:
+def test_a_photo_finds_its_person(api: Api, faces: GalleryWriter) -> None:
     answer = by_photo(api, photo(3, 1), limit=2)
     assert subjects(answer)[0] == "d3"
     assert matches(answer)[0]["distance"] < 1e-3
@@ -490,7 +492,7 @@ def text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_a_base64_photo_and_an_uploaded_photo_give_the_same_matches(api: Api, faces: Gallery) -> None:
+def test_a_base64_photo_and_an_uploaded_photo_give_the_same_matches(api: Api, faces: GalleryWriter) -> None:
     by_file = by_photo(api, photo(3, 1), limit=5)
     params, url = {"limit": 5, "group_by": "face"}, f"/v1/collections/{api.staff}/search"
     assert api.post(url, params=params, json={"image": text(photo(3, 1))}).json() == by_file.json()
@@ -498,14 +500,14 @@ def test_a_base64_photo_and_an_uploaded_photo_give_the_same_matches(api: Api, fa
     assert api.post(url, json={"url": "https://example.org/a.png"}).status_code == 422
 
 
-def test_every_face_of_a_photo_can_be_searched(api: Api, faces: Gallery) -> None:
+def test_every_face_of_a_photo_can_be_searched(api: Api, faces: GalleryWriter) -> None:
     two = np.concatenate([synthetic_faces.draw(synthetic_faces.person(p), 0, strength=0.3) for p in (1, 4)], axis=1)
     answer = by_photo(api, encoded(two), face_selection="all", limit=1)
     assert {f["matches"][0]["subject"]["id"] for f in answer.json()["faces"]} == {"d1", "d4"}
     assert len(by_photo(api, encoded(two), limit=1).json()["faces"]) == 1
 
 
-def test_crops_are_returned_on_request(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:
+def test_crops_are_returned_on_request(api: Api, faces: GalleryWriter, enrolled: dict[str, Any]) -> None:
     with writing(faces.resources.database) as session:
         rows = [session.get_one(Face, pk) for pk in faces.pks]
         stored = [
@@ -520,8 +522,8 @@ def test_crops_are_returned_on_request(api: Api, faces: Gallery, enrolled: dict[
     assert (images.decode_png(best) == enrolled["grey"][2]).all()
 
 
-def keep_crops(faces: Gallery, crops: Crops, count: int) -> None:
-    """Of the first so many faces."""
+def keep_crops(faces: GalleryWriter, crops: Crops, count: int) -> None:
+    """Store the crops of the first `count` faces."""
     with writing(faces.resources.database) as session:
         rows = [session.get_one(Face, pk) for pk in faces.pks]
         stored = [(Blobs.crop(f.image_id, 0, "grey"), images.encode_png(c)) for f, c in zip(rows, crops, strict=True)]
@@ -529,7 +531,7 @@ def keep_crops(faces: Gallery, crops: Crops, count: int) -> None:
 
 
 def test_an_explanation_sums_to_the_distance_and_locates_a_changed_region(
-    api: Api, faces: Gallery, enrolled: dict[str, Any]
+    api: Api, faces: GalleryWriter, enrolled: dict[str, Any]
 ) -> None:
     keep_crops(faces, enrolled["grey"], 12)
     changed = enrolled["grey"][5].copy()
@@ -551,7 +553,7 @@ def test_an_explanation_sums_to_the_distance_and_locates_a_changed_region(
 
 
 def test_an_enrolled_face_is_explained_unless_its_crop_is_missing(
-    api: Api, faces: Gallery, enrolled: dict[str, Any]
+    api: Api, faces: GalleryWriter, enrolled: dict[str, Any]
 ) -> None:
     with writing(faces.resources.database) as session:
         face_id = session.get_one(Face, faces.pks[0]).face_id
@@ -573,13 +575,13 @@ def test_an_enrolled_face_is_explained_unless_its_crop_is_missing(
     )
 
 
-def test_a_search_by_embedding_cannot_be_explained(api: Api, gallery: Gallery) -> None:
+def test_a_search_by_embedding_cannot_be_explained(api: Api, gallery: GalleryWriter) -> None:
     answer = by_vector(api, ROWS[0], include="explanation")
     assert answer.status_code == 422
     assert "a vector has no crop" in answer.json()["detail"]
 
 
-def test_an_aligned_face_is_used_without_detection(api: Api, faces: Gallery, enrolled: dict[str, Any]) -> None:
+def test_an_aligned_face_is_used_without_detection(api: Api, faces: GalleryWriter, enrolled: dict[str, Any]) -> None:
     answer = by_photo(api, encoded(enrolled["grey"][5]), aligned=True)
     assert matches(answer)[0]["distance"] < 1e-3
     assert subjects(answer)[0] == "d2"
@@ -594,13 +596,13 @@ UNSEEN = {
 }
 
 
-def test_a_photo_that_cannot_be_searched_is_refused_with_the_reason(api: Api, faces: Gallery) -> None:
+def test_a_photo_that_cannot_be_searched_is_refused_with_the_reason(api: Api, faces: GalleryWriter) -> None:
     for what, (data, code) in UNSEEN.items():
         answer = by_photo(api, data)
         assert (answer.status_code, answer.json()["code"]) == (422, code), what
 
 
-def test_a_search_without_a_photo_is_refused_with_422(api: Api, faces: Gallery) -> None:
+def test_a_search_without_a_photo_is_refused_with_422(api: Api, faces: GalleryWriter) -> None:
     assert api.post(f"/v1/collections/{api.staff}/search").status_code == 422
     assert api.post(f"/v1/collections/{api.staff}/search", files={"photo": b"x"}).status_code == 422
 
@@ -611,7 +613,7 @@ def verify(api: Api, *photos: bytes, **fields: Any) -> httpx.Response:
     )
 
 
-def test_two_photos_can_be_verified(api: Api, faces: Gallery) -> None:
+def test_two_photos_can_be_verified(api: Api, faces: GalleryWriter) -> None:
     by_photo(api, photo(0, 0))
     same, other = verify(api, photo(1, 0), photo(1, 1)).json(), verify(api, photo(1, 0), photo(5, 0)).json()
     assert same["distance"] < other["distance"]
@@ -622,7 +624,7 @@ def test_two_photos_can_be_verified(api: Api, faces: Gallery) -> None:
     assert verify(api, photo(1, 0), photo(1, 0)).json()["distance"] == pytest.approx(0, abs=1e-3)
 
 
-def test_base64_photos_and_uploaded_photos_are_verified_alike(api: Api, faces: Gallery) -> None:
+def test_base64_photos_and_uploaded_photos_are_verified_alike(api: Api, faces: GalleryWriter) -> None:
     by_photo(api, photo(0, 0))
     params, two = {"collection": api.staff}, [text(photo(1, 0)), text(photo(5, 0))]
     by_json = api.post("/v1/verify", params=params, json={"images": two})
@@ -634,7 +636,7 @@ def test_base64_photos_and_uploaded_photos_are_verified_alike(api: Api, faces: G
     assert verify(api, *[photo(1, 0)] * 3).status_code == 422
 
 
-def test_a_photo_can_be_verified_against_a_face_or_a_subject(api: Api, faces: Gallery) -> None:
+def test_a_photo_can_be_verified_against_a_face_or_a_subject(api: Api, faces: GalleryWriter) -> None:
     face_id = matches(by_photo(api, photo(4, 1), limit=1))[0]["face_id"]
     assert verify(api, photo(4, 1), face_id=face_id).json()["distance"] < 1e-3
     nearest = verify(api, photo(4, 1), subject="d4").json()
@@ -642,7 +644,7 @@ def test_a_photo_can_be_verified_against_a_face_or_a_subject(api: Api, faces: Ga
     assert verify(api, photo(4, 1), subject="d0").json()["distance"] > nearest["distance"]
 
 
-def test_a_photo_is_not_verified_as_a_person_whom_a_label_rules_out(api: Api, faces: Gallery) -> None:
+def test_a_photo_is_not_verified_as_a_person_whom_a_label_rules_out(api: Api, faces: GalleryWriter) -> None:
     first = matches(by_photo(api, photo(4, 1), limit=1))[0]["face_id"]
     other = verify(api, photo(4, 1), subject="d0").json()
     assert (other["passes"], other["corrected_by"]) == (None, [])
@@ -655,7 +657,7 @@ def test_a_photo_is_not_verified_as_a_person_whom_a_label_rules_out(api: Api, fa
     assert verify(api, photo(4, 1), subject="d4").json()["corrected_by"] == []
 
 
-def test_an_incomplete_verification_is_refused_with_what_is_missing(api: Api, faces: Gallery) -> None:
+def test_an_incomplete_verification_is_refused_with_what_is_missing(api: Api, faces: GalleryWriter) -> None:
     by_photo(api, photo(0, 0))
     assert verify(api, photo(0, 0)).status_code == 422
     assert verify(api, photo(0, 0), photo(0, 1), subject="d0").status_code == 422
@@ -663,7 +665,7 @@ def test_an_incomplete_verification_is_refused_with_what_is_missing(api: Api, fa
     assert verify(api, photo(0, 0), face_id="none").status_code == 404
     assert verify(api, photo(0, 0), photo(0, 1), collection="nobody").status_code == 404
     assert verify(api, photo(0, 0), photo(0, 1), fmr=0.01).json()["code"] == "NotCalibrated"
-    Gallery(faces.resources, f"{api.staff}-2").make(MODEL)
+    GalleryWriter(faces.resources, f"{api.staff}-2").make(MODEL)
     two = [("file", photo(0, 0)), ("file", photo(0, 1))]
     assert "name the collection" in api.post("/v1/verify", files=two).json()["detail"]
     with writing(faces.resources.database) as session:
@@ -671,7 +673,7 @@ def test_an_incomplete_verification_is_refused_with_what_is_missing(api: Api, fa
     assert api.post("/v1/verify", files=two, headers=bound).status_code == 200, "the only one that this key may use"
 
 
-def test_a_key_for_another_collection_cannot_verify(api: Api, faces: Gallery) -> None:
+def test_a_key_for_another_collection_cannot_verify(api: Api, faces: GalleryWriter) -> None:
     with writing(faces.resources.database) as session:
         bound = {"Authorization": f"Bearer {keys.create_key(session, 'reader', 'bound', ('other',))[1]}"}
     two = [("file", photo(0, 0)), ("file", photo(0, 1))]

@@ -1,4 +1,4 @@
-"""What several end-to-end tests are given."""
+"""Fixtures of several end-to-end tests."""
 
 from collections.abc import Iterator
 

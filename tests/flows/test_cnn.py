@@ -10,7 +10,7 @@ from app.config import Settings
 from tests.flows.test_training import STRONG, train, upload
 from tests.gallery import crops
 from tests.ml.test_cnn_crops import photos
-from tests.service import running
+from tests.service import run_service
 
 TEACH = [
     "models",
@@ -41,7 +41,7 @@ def test_a_trained_network_can_be_named_in_the_settings_trained_on_and_searched_
     settings = Settings(
         home=tmp_path / "home", workers=1, default_recogniser="lbp", descriptor_manifests={"ours": out / "cnn.json"}
     )
-    with running(settings) as service:
+    with run_service(settings) as service:
         upload(service, "c", range(8), 3)
         unknown = train(service, method="cosine", descriptor="cnn")
         assert (unknown.status_code, "ours" in unknown.text) == (422, True)

@@ -15,7 +15,7 @@ from ml.descriptors import dlib_resnet
 from tests.app.test_faces import picture
 from tests.flows.console import Page, open_browser
 from tests.ml.tiny_onnx import tiny_onnx
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 BASE = "/v1/collections/staff"
 LATER = 3600.0
@@ -26,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
     tiny = {"tiny": tiny_onnx(tmp_path_factory.mktemp("onnx"))}
     settings = Settings(home=home, poll_seconds=0.05, workers=1, default_recogniser="lbp", descriptor_manifests=tiny)
-    with running(settings) as started:
+    with run_service(settings) as started:
         started.client.put(BASE).raise_for_status()
         yield started
 
@@ -138,7 +138,7 @@ def test_the_recogniser_can_be_chosen(service: Service, page: Page) -> None:
 def test_the_page_warns_that_the_strong_recogniser_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
     settings = Settings(home=tmp_path / "home", poll_seconds=0.05, workers=1)
-    with running(settings) as weak, open_browser(tmp_path) as browser:
+    with run_service(settings) as weak, open_browser(tmp_path) as browser:
         page = Page(browser, weak)
         page.enter()
         notice = page.see("#recogniser-notice").text

@@ -8,7 +8,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from app.config import Settings
 from tests.flows.console import Page
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 COLLECTION = "staff"
 
@@ -16,7 +16,7 @@ COLLECTION = "staff"
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     settings = Settings(home=tmp_path_factory.mktemp("home"), poll_seconds=0.05, workers=1, default_recogniser="lbp")
-    with running(settings) as started:
+    with run_service(settings) as started:
         started.client.put(f"/v1/collections/{COLLECTION}").raise_for_status()
         yield started
 

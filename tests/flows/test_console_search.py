@@ -16,7 +16,7 @@ from ml.synthetic_faces import draw, person
 from tests import gallery
 from tests.app.test_chosen_faces import PEOPLE, group_photo
 from tests.flows.console import Page, photo
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 BASE = "/v1/collections/staff"
 GALLERY = (*PEOPLE, 11, 12, 13)
@@ -25,7 +25,7 @@ GALLERY = (*PEOPLE, 11, 12, 13)
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    with running(
+    with run_service(
         Settings(home=home, poll_seconds=0.05, workers=1, wpca_after_faces=0, default_recogniser="lbp")
     ) as started:
         yield started
@@ -50,7 +50,7 @@ def enrol(service: Service, data: bytes, subject: str = "") -> str:
 
 
 def wait_until_found(service: Service, face_id: str) -> None:
-    """Until searches find the face: the index follows the table."""
+    """Wait until searches find the face, which the index reads from the table."""
     [other] = service.client.get(f"{BASE}/faces", params={"limit": 1}).json()["faces"]
     path = f"{BASE}/faces/{other['face_id']}/search"
     until = time.monotonic() + 20

@@ -13,7 +13,7 @@ from tests.flows.model_steps import publish_model, search_and_roll_back, wait_fo
 from tests.flows.test_training import STRONG, train, upload
 from tests.gallery import crops
 from tests.ml.tiny_onnx import tiny_onnx
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 PEOPLE, SHOTS, DIM = 12, 3, 8
 
@@ -41,7 +41,7 @@ def test_a_model_of_an_onnx_recogniser_can_be_trained_published_searched_and_rol
     settings: Settings, tmp_path: Path
 ) -> None:
     manifests = {"theirs": tiny_onnx(tmp_path)}
-    with running(settings.model_copy(update={"descriptor_manifests": manifests})) as service:
+    with run_service(settings.model_copy(update={"descriptor_manifests": manifests})) as service:
         upload(service, "c", range(PEOPLE), SHOTS)
         unknown = train(service, method="cosine", descriptor="onnx")
         assert (unknown.status_code, "theirs" in unknown.text) == (422, True)

@@ -13,7 +13,7 @@ import pytest
 from app.config import Settings
 from ml.images import encode_png
 from ml.synthetic_faces import draw, person
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```sh\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -56,7 +56,7 @@ def write_photos(folder: Path) -> None:
 
 
 def run_page(page: str, service: Service, folder: Path) -> list[str]:
-    """What each block printed. Fails where one of them fails."""
+    """Run the blocks of the page; return what each printed. Fails if one of them fails."""
     write_photos(folder)
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -78,7 +78,7 @@ def run_page(page: str, service: Service, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/use/first-hour.md"])
 def test_the_commands_of_a_page_end_in_the_right_match(page: str, tmp_path: Path) -> None:
-    with running(Settings(home=tmp_path / "home", workers=1, poll_seconds=0.05)) as service:
+    with run_service(Settings(home=tmp_path / "home", workers=1, poll_seconds=0.05)) as service:
         printed = run_page(page, service, tmp_path)
         searched = [text for text in printed if '"decision"' in text]
         assert len(searched) == 1

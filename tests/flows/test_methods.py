@@ -42,7 +42,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def upload_with_ages(service: Service) -> None:
-    """One face each of other people, with a manifest that tells their age."""
+    """Upload one face each of other people, with a manifest of their ages."""
     packed, entries = io.BytesIO(), []
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for who in range(200, 200 + AGES):

@@ -11,7 +11,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from app.config import Settings
 from ml.descriptors import dlib_resnet
 from tests.flows.console import open_browser
-from tests.service import running
+from tests.service import run_service
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -23,7 +23,7 @@ def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
 
 
 def notice_after_entering(browser: webdriver.Chrome, settings: Settings) -> str:
-    with running(settings) as service:
+    with run_service(settings) as service:
         browser.get(service.url)
         wait = WebDriverWait(browser, 30, ignored_exceptions=(Exception,))
         key = service.client.headers["Authorization"].removeprefix("Bearer ")

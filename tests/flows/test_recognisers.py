@@ -16,7 +16,7 @@ from tests.flows.continuous_search import ContinuousSearch
 from tests.flows.test_training import STRONG, archive, upload
 from tests.gallery import crops
 from tests.ml.learned_onnx import learned_onnx
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 PEOPLE, SHOTS = 12, 3
 INSISTED = {"override": True, "reason": "while an import runs nothing can be measured yet"}
@@ -26,7 +26,7 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def likeness(service: Service, *words: str | Path) -> Result:
-    """As its operator types it, beside the running service."""
+    """Run a command as an operator types it, beside the running service."""
     env: dict[str, str | None] = {name: None for name in os.environ if name.startswith("LIKENESS_")}
     env |= {
         "LIKENESS_HOME": str(service.resources.settings.home),
@@ -220,7 +220,7 @@ def test_every_face_is_found_after_a_switch_during_an_import_and_after_its_rollb
 def test_the_automatic_first_model_does_not_replace_a_recogniser_chosen_later(
     settings: Settings, tmp_path: Path
 ) -> None:
-    with running(settings.model_copy(update={"wpca_after_faces": 40})) as service:
+    with run_service(settings.model_copy(update={"wpca_after_faces": 40})) as service:
         service.client.put("/v1/collections/c")
         add_recogniser(service, tmp_path)
         started = service.client.post(

@@ -1,11 +1,11 @@
-"""From a photo to an answer, over HTTP and without test doubles."""
+"""The way from a photo to an answer, over HTTP and without test doubles."""
 
 from typing import Any
 
 from app.config import Settings
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.service import Service, running
+from tests.service import Service, run_service
 
 BASE = "/v1/collections/staff"
 PEOPLE = 5
@@ -57,9 +57,9 @@ def test_an_enrolled_photo_is_found_until_it_is_deleted(service: Service) -> Non
 
 
 def test_a_restarted_service_gives_the_same_answers(settings: Settings) -> None:
-    with running(settings) as service:
+    with run_service(settings) as service:
         enrol(service)
         before = search(service, 0, 5, limit=10)
-    with running(settings) as service:
+    with run_service(settings) as service:
         assert search(service, 0, 5, limit=10) == before
         assert service.client.get("/readyz").json()["reasons"] == []

@@ -1,4 +1,4 @@
-"""From labels to a new champion, over HTTP and without test doubles, while another client searches."""
+"""The way from labels to a new champion, over HTTP and without test doubles, while another client searches."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""From an upload to a candidate model, over HTTP alone."""
+"""The way from an upload to a candidate model, over HTTP alone."""
 
 import io
 import tarfile

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.config import Settings
-from tests.service import Service, running
+from tests.service import Service, run_service
 from tests.workers.test_import import PEOPLE, picture
 
 BASE = "/v1/collections/staff"
@@ -59,7 +59,7 @@ def photos(tmp_path: Path) -> Path:
 @pytest.fixture
 def staff(settings: Settings, photos: Path) -> Iterator[Service]:
     """A service with the collection `staff`, that allows the folder of photos."""
-    with running(settings.model_copy(update={"import_roots": (photos.parent,)})) as service:
+    with run_service(settings.model_copy(update={"import_roots": (photos.parent,)})) as service:
         service.client.put(BASE).raise_for_status()
         yield service
 

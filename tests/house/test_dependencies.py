@@ -1,4 +1,4 @@
-"""What is installed to run the service is what its code imports."""
+"""The packages that the service requires are those that its code imports."""
 
 import re
 import sys

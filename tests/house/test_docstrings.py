@@ -34,7 +34,7 @@ def public_functions(module: Any) -> Iterator[tuple[str, str, Callable[..., Any]
 
 
 def explain_gap(about_class: str, function: Callable[..., Any]) -> str | None:
-    """What a reader misses in the docstring, which a method may inherit; None if it is complete."""
+    """Explain what the docstring lacks, which a method may inherit; None if it is complete."""
     text = inspect.getdoc(function)
     if not text:
         return "no docstring"

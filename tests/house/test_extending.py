@@ -11,7 +11,7 @@ import pytest
 
 from app.config import Settings
 from tests import openapi_checker
-from tests.service import running
+from tests.service import run_service
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs/extend"
@@ -77,7 +77,7 @@ def test_an_endpoint_is_added_as_its_page_says(overlay: Path, monkeypatch: pytes
     exec(compile(files[path], path, "exec"), scope)
     checks = [value for name, value in scope.items() if name.startswith("test_")]
     assert checks
-    with running(Settings(home=tmp_path / "home", workers=1, default_recogniser="lbp")) as service:
+    with run_service(Settings(home=tmp_path / "home", workers=1, default_recogniser="lbp")) as service:
         for check in checks:
             check(service)  # type: ignore[operator]
 

@@ -184,7 +184,7 @@ def test_async_functions_stay_at_the_edge_of_the_service() -> None:
 
 
 def list_route_faults(path: Path) -> list[str]:
-    """What the routes of a file do that belongs into a service, and the routes without documentation."""
+    """List what the routes of a file do that belongs into a service, and the routes without documentation."""
     faults = []
     if {"sqlalchemy.select", "sqlalchemy.insert", "sqlalchemy.update"} & imported_modules(path):
         faults.append(f"{path}: queries belong into services")

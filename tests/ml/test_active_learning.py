@@ -1,4 +1,4 @@
-"""Which pairs are chosen to be labelled."""
+"""The choice of pairs to label."""
 
 from collections.abc import Sequence
 

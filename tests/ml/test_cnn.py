@@ -21,7 +21,7 @@ HALF = 1e-3
 
 
 def by_hand(net: torch.nn.Module) -> np.ndarray:
-    """One face at a time, in float64, without the channels turned in memory."""
+    """Describe one face at a time, in float64, without changing the order of the channels in memory."""
     net = net.double().train(False).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     with torch.no_grad():
         planes = torch.from_numpy(((FACES.astype(np.float64) - 127.5) / 127.5).transpose(0, 3, 1, 2).copy())

@@ -219,7 +219,7 @@ def test_new_people_are_distinguished_better_than_before_the_fit(kind: type[Simi
 
 
 def auc(fitted: SimilarityEmbedder, data: TrainingSet, first: int) -> float:
-    """Of all pairs of the people from `first` on."""
+    """Return the AUC of all pairs of the people from number `first` on."""
     who = data.tasks[0].people
     z = fitted.embed(data.rows[who >= first])
     i, j = np.triu_indices(len(z), 1)

@@ -45,7 +45,7 @@ def by_dlib(weights: Path, chips: Crops) -> np.ndarray:
 
 
 def ours(chips: Crops) -> np.ndarray:
-    """Before the rows are brought to unit length."""
+    """Return our rows before they are divided by their norm."""
     rows: np.ndarray = DlibResnet()._run.run(None, {dlib_resnet.INPUT_NAME: chips})[0]
     return rows
 
@@ -77,7 +77,7 @@ def test_a_face_has_the_unit_row_of_its_chip(weights: Path, synthetic_crops: Cro
 
 
 def test_the_chip_shows_each_point_of_the_crop_near_where_the_network_expects_it() -> None:
-    """One similarity cannot bring five points to five others exactly: within 3.5 of 150 pixels."""
+    """A similarity cannot map five points to five others exactly; they must lie within 3.5 of 150 pixels."""
     for here, there in zip(TEMPLATES["colour"], CHIP_POINTS, strict=True):
         crop = np.zeros((1, 112, 112, 3), np.uint8)
         x, y = np.round(here).astype(int)

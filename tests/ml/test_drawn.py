@@ -20,7 +20,7 @@ def described(people: range, shots: int) -> tuple[Rows, np.ndarray]:
 
 
 def nearest_is_right(rows: Rows, who: np.ndarray) -> float:
-    """How often the nearest other photo shows the same person."""
+    """Return how often the nearest other photo shows the same person."""
     norms = (rows**2).sum(1)
     distances = norms[:, None] + norms - 2 * rows @ rows.T
     np.fill_diagonal(distances, np.inf)

@@ -1,4 +1,4 @@
-"""What every embedder promises, asked of each that there is."""
+"""The contract of embedders, tested on every one."""
 
 from dataclasses import replace
 from pathlib import Path

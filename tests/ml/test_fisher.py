@@ -35,7 +35,7 @@ def faces(people: int, shots: int, first: int = 0) -> Crops:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Fisher:
-    """Of few axes and Gaussians, for speed."""
+    """Learn a vocabulary of few axes and Gaussians, for speed."""
     return Fisher(**Fisher.learn(faces(12, 1), tmp_path_factory.mktemp("words"), axes=10, components=6, patches=200))
 
 
@@ -58,12 +58,12 @@ def oracle(vocabulary: Vocabulary) -> GaussianMixture:
 
 
 def encoders(vocabulary: Vocabulary, stride: int = 1) -> tuple[Encoder, Encoder]:
-    """In double and in single precision."""
+    """Return encoders in double and in single precision."""
     return Encoder(vocabulary, stride, "cpu", torch.float64), Encoder(vocabulary, stride, "cpu")
 
 
 def of(encoder: Encoder, crop: Crops) -> tuple[Floats, Floats]:
-    """What the mixture sees of a crop (T, d + 2), and the Fisher vector before its root."""
+    """Return the (T, d + 2) input of the mixture for a crop, and the Fisher vector before the square root."""
     both = encoder.lifted(torch.from_numpy(crop[None]))
     seen = both.chunk(2, dim=2)[0]
     return seen[0].double().numpy(), encoder.fisher_vectors(both)[0].double().numpy()
@@ -130,7 +130,7 @@ def test_it_equals_a_loop_over_patches(seed: int) -> None:
 
 
 def test_it_is_the_gradient_of_the_likelihood_that_it_claims_to_be() -> None:
-    """By autograd: d ln p / d m scaled by (v / w)^0.5, d ln p / d deviation by (v / 2 w)^0.5 (Fisher's information)."""
+    """Autograd gives d ln p / d m scaled by (v / w)^0.5, d ln p / d deviation by (v / 2 w)^0.5 (Fisher information)."""
     vocabulary = words(4, 5, 1)
     exact = encoders(vocabulary, 5)[0]
     z, raw = of(exact, faces(12, 1)[0])

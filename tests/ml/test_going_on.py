@@ -53,7 +53,7 @@ def fitted(name: str) -> Embedder:
 def distances_of(
     embedder: Embedder, rows: NDArray[np.float32] = NEW.rows, task: str = "identity"
 ) -> NDArray[np.float64]:
-    """How far faces lie apart by it, its mean 0 and its spread 1."""
+    """Return the distances of faces, scaled to mean 0 and standard deviation 1."""
     z = embedder.embed(rows, task).astype(np.float64)
     d = embedder.metric.distances(z.astype(np.float32), z.astype(np.float32)).astype(np.float64)
     return (d - d.mean()) / d.std()

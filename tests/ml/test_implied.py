@@ -1,4 +1,4 @@
-"""What labelled pairs imply, against the rules said slowly."""
+"""Implied pairs agree with a slow implementation of the rules."""
 
 from itertools import combinations
 

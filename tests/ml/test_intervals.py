@@ -59,7 +59,7 @@ def test_figures_that_are_only_near_are_moved_to_the_exact_ones() -> None:
 
 
 def test_a_centred_interval_stands_around_its_figure() -> None:
-    """How many different groups were drawn: always fewer than there are."""
+    """The number of different groups in a resample is always smaller than the number of groups."""
     counted, centred = (
         bootstrap(lambda times: (times > 0).sum(1, keepdims=True) * 1.0, 40, centred=c)[0] for c in (False, True)
     )

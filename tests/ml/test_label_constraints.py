@@ -1,4 +1,4 @@
-"""What settled labels mean for searches."""
+"""The constraints that settled labels put on searches."""
 
 from collections.abc import Sequence
 from itertools import permutations

@@ -40,7 +40,7 @@ def slow_lbp(picture: Crops, cell: int) -> NDArray[np.float64]:
 
 
 def bin_of(bits: list[bool]) -> int:
-    """By counting turns round the circle, not by a table."""
+    """Return the bin by counting transitions on the circle, not from a table."""
     turns = [k for k in range(8) if bits[k] and not bits[k - 1]]
     if not turns:
         return 56

@@ -304,7 +304,7 @@ def test_squared_distances_are_never_negative() -> None:
 
 
 def test_labels_of_a_few_people_help_to_tell_strangers_apart() -> None:
-    """From 30 pairs of ten people: never worse than what no label taught, as a fit of so little by heart would be."""
+    """A fit to 30 pairs of ten people is never worse than no fit, as it would be if it only memorised them."""
     shots, axes, labelled = 4, 150, 10
     person, loud = np.repeat(np.arange(100), shots), np.arange(1, axes + 1) ** -0.5
     telling = np.arange(axes) % 3 == 0

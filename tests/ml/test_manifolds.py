@@ -37,7 +37,7 @@ def rotation(p: int, chance: torch.Generator) -> Tensor:
 
 
 def off_horizontal(at: Tensor, vector: Tensor) -> float:
-    """What is left of Lemma 2, relative."""
+    """Return the relative residual of Lemma 2."""
     gram = at.T @ at
     wanted = vector.T @ at @ gram
     return float((wanted - wanted.T).norm() / wanted.norm())
@@ -50,7 +50,7 @@ def quadratic(seed: int, n: int) -> tuple[Tensor, Tensor]:
 
 
 def gradient(at: Tensor, hessian: Tensor) -> Tensor:
-    """By L, of J = <H, L L^T> + |L L^T|^2 / 2."""
+    """Return the gradient by L of J = <H, L L^T> + |L L^T|^2 / 2."""
     return 2 * (hessian + at @ at.T) @ at
 
 

@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself is read; one that cannot be a recogniser is refused with what to do."""
+"""The metadata of an ONNX file is read; a file that cannot be a recogniser is refused with advice."""
 
 from pathlib import Path
 from typing import Any

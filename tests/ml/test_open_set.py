@@ -14,7 +14,7 @@ from ml.identification.open_set import (
     fpir_at_size,
     possible_fpir,
 )
-from ml.identification.person_distance import NEAREST_FACE, DecisionRule, shortlist
+from ml.identification.person_distance import NEAREST_FACE, DecisionRule, Shortlist, find_nearest_people, shortlist
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.tail_fit import TailFit
@@ -63,6 +63,14 @@ def test_a_shortlist_names_each_person_once_by_the_nearest_face() -> None:
     near = shortlist(np.array([[4, -1, 4, 2, 7]]), np.array([[0.1, 0.2, 0.3, 0.4, 0.5]], np.float32), size=4)
     assert near.people.tolist() == [[4, 2, 7, -1]]
     assert near.nearest[0].tolist() == pytest.approx([0.1, 0.4, 0.5, np.inf])
+
+
+def test_the_nearest_person_of_a_shortlist_is_never_a_nameless_face_or_an_empty_entry() -> None:
+    near = Shortlist(np.array([[2, 0, 1], [2, -1, -1]]), np.array([[0.1, 0.4, 0.5], [0.1, np.inf, np.inf]]))
+    is_rival = np.array([True, True, False])
+    distances, nearest = find_nearest_people(near, near.nearest, is_rival, NEAREST_FACE)
+    assert (distances[0], nearest[0]) == (0.4, 0)
+    assert distances[1] == np.inf
 
 
 def crowd(people: int, photos: int, seed: int = 0, spread: float = 0.35) -> tuple[Rows, Ids]:
@@ -256,7 +264,7 @@ def test_the_interval_covers_the_true_rate_of_an_order_statistic() -> None:
 
 
 def test_a_fitted_tail_says_how_sure_it_is() -> None:
-    """Of exponential tails the 95 % interval of a rare rate holds the true one."""
+    """For exponential tails, the 95 % interval of a rare rate contains the true rate."""
     draw, covered, sizes = np.random.default_rng(0), [], []
     for _ in range(100):
         distances = np.log(draw.random(800))  # P(distance <= t) = exp(t)

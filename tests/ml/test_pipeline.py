@@ -1,4 +1,4 @@
-"""From a photo to aligned faces, with the default front end; aligned pictures are taken as they are."""
+"""A photo becomes aligned faces, with the default front end; aligned pictures are not changed."""
 
 import tarfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor

@@ -39,7 +39,7 @@ def world(seed: int, people: int = 150, pairs: int = 20_000) -> tuple[ImpostorDi
 
 
 def fmr(distance: float) -> float:
-    """Half the squared distance of two people's photos is chi-squared."""
+    """Return the true rate: half the squared distance of two people's photos is chi-squared."""
     return float(chi2.cdf(distance / 2, DIM))
 
 
@@ -82,7 +82,7 @@ def test_where_no_pair_is_near_the_upper_end_still_holds(
 def test_the_effective_number_is_that_of_the_variance_over_worlds(
     worlds: list[tuple[ImpostorDistances, ImpostorDistances]],
 ) -> None:
-    """At a fixed distance: the rates of all worlds vary as those of so many independent pairs would."""
+    """At a fixed distance, the rates of all worlds vary like those of so many independent pairs."""
     distance = float(2 * chi2.ppf(0.01, DIM))
     rates, stated = [], []
     for one, _ in worlds:
@@ -125,7 +125,7 @@ def test_what_cannot_be_known_is_not_claimed() -> None:
 
 
 def test_two_faces_of_one_person_are_a_pair_like_another() -> None:
-    """Of a task that is no identity, one person may differ from oneself."""
+    """In a task other than identity, two photos of one person may be an impostor pair."""
     counts = effective_pairs(np.repeat(np.arange(500), 2).reshape(500, 2))
     assert counts[:400].min() > 450
 

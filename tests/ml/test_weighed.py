@@ -30,7 +30,7 @@ def louder(data: TrainingSet) -> TrainingSet:
 
 
 def cosine_difference(a: Rows, b: Rows) -> float:
-    """How much the cosines of faces differ between two embeddings, on average."""
+    """Return the mean difference between the cosines of two embeddings."""
     one, other = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (a, b))
     return float(np.abs(one @ one.T - other @ other.T).mean())
 
@@ -56,7 +56,7 @@ def test_the_units_of_a_descriptor_do_not_change_the_embedding(name: str, data: 
 
 
 def test_without_weights_the_descriptor_of_largest_variance_dominates(data: TrainingSet) -> None:
-    """What the weights are for: without them, noise in large units hides what tells people apart."""
+    """The weights are needed: without them, noise in large units hides the differences between people."""
     known = people(80, informative=10)
     quiet: Rows = np.where(np.arange(32) < 10, 1 / 256, 1).astype(np.float32)
     noisy = replace(known, rows=known.rows * quiet, blocks=(10, 22))
@@ -84,7 +84,7 @@ def test_what_was_saved_embeds_the_same(name: str, data: TrainingSet, tmp_path: 
 @pytest.mark.parametrize("after", [louder, lambda data: data], ids=["in the same units", "with other weights"])
 @pytest.mark.parametrize("name", GO_ON)
 def test_a_fit_goes_on_from_the_map_that_was_learned(name: str, after: object, data: TrainingSet) -> None:
-    """Before its first step it is that map, whatever the weights that the new faces would have asked for."""
+    """Before its first step the fit equals that map, whatever weights the new faces would give."""
     before = small("ldml", steps=20).fit(louder(data))
     some = after(data) if callable(after) else data
     fewer = {"steps": 0} | ({} if name == "ldml" else {"first_steps": 0, "local_steps": 0, "k": 1, "depth": 0})

@@ -17,7 +17,7 @@ from papers.beyond import chapter as beyond
 from papers.beyond import unseen_people as never_seen
 from papers.beyond.chapter import chapter
 from papers.beyond.pair_selection import PAIR_SELECTIONS, Labels, half_the_same, suggested
-from papers.beyond.transfer import across
+from papers.beyond.transfer import make_transfer_table
 from papers.clml.fits import ClmlFits, Options
 from papers.clml.grids import START_OPTIONS
 from papers.harness import page_writer, runner
@@ -159,7 +159,7 @@ def test_a_fit_on_celeba_is_measured_on_every_draw_of_lfw(photos: Photos, conten
 def test_columns_of_one_row_differ_by_data_alone(photos: Photos) -> None:
     context = RunContext(photos, ResultStore(photos.cache / "results"), WHOLE)
     by_kind = {"queries": Options(QUICK, {"first": 8}, 3), "disjoint": Options(QUICK, {"first": 8}, 2)}
-    part = across(ClmlFits(context, {case: by_kind[case[1]] for case in START_OPTIONS}))
+    part = make_transfer_table(ClmlFits(context, {case: by_kind[case[1]] for case in START_OPTIONS}))
     assert part is not None
     assert {w.key["options"]["k"] for w in part.computations if w.key["method"] == "clml"} == {2}
 
@@ -181,7 +181,7 @@ def test_the_header_and_rows_name_their_draws(content: dict[str, Any]) -> None:
 
 
 def test_without_the_network_no_computation_uses_it_or_celeba(photos: Photos, tmp_path: Path) -> None:
-    """For who in CelebA10k looks like somebody in LFW cannot be told."""
+    """Without it, people in CelebA10k who look like somebody in LFW cannot be found."""
     context = RunContext(PhotosWithoutNetwork(photos.data, photos.cache), ResultStore(tmp_path), WHOLE)
     past = chapter(context, FAST)
     computations = [*past.computations(), *past.guessed()]
@@ -250,7 +250,7 @@ def test_options_are_chosen_before_anything_is_fitted_with_them(photos: Photos, 
 
 @pytest.mark.parametrize("method", [Method("ldml", 8, QUICK | {"axes": 60}), Method("stiefel", 8, SHORT)])
 def test_a_fit_within_the_axes_is_the_fit_itself(method: Method, photos: Photos) -> None:
-    """Of descriptors in a row too: the axes weigh them as the embedder would."""
+    """This holds for concatenated descriptors too: the axes weigh them as the embedder does."""
     context, many = RunContext(photos, ResultStore(photos.cache / "axes"), WHOLE), "lbp+fisher"
     kept = context.store.do(context.retrieval(method, many, "disjoint-0")).arrays["lfw"]
     whole = method.build().fit(context.identities(many, context.protocol("disjoint-0"))).embed(photos.rows("lfw", many))
@@ -322,7 +322,7 @@ def test_a_quick_run_states_that_no_options_were_chosen(photos: Photos) -> None:
     context, _ = made(photos, Scope(1, 1, True))
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        part = cnn_compression.smaller(ClmlFits(context, FAST))
+        part = cnn_compression.make_compression_table(ClmlFits(context, FAST))
         assert part is not None
         for computation in part.computations:
             context.store.do(computation)

@@ -9,16 +9,16 @@ import pytest
 
 from ml.evaluation.report import rank_protocol, summarise
 from ml.indexes.ivf import IvfIndex
-from papers.clml.cells import SortedGallery, kept
+from papers.clml.cells import SortedGallery, find_first_within_loss
 from papers.clml.chapter import START_OPTIONS, chapter
 from papers.clml.distractors import make_fewer_distractors_computation
 from papers.clml.fits import ClmlFits, Options, Sizes
-from papers.clml.goals import describe_goal
+from papers.clml.goals import describe_goal_outcome
 from papers.clml.option_choice import Choices, OptionGrid
 from papers.clml.person_map import neighbours, on_plane
 from papers.clml.search_speed import vectors
 from papers.clml.table_rows import make_retrieval_row
-from papers.clml.verification import verification
+from papers.clml.verification import make_verification_table
 from papers.harness import page_writer, runner
 from papers.harness.feature_view import FeatureView, view_features
 from papers.harness.result_store import ResultStore
@@ -102,8 +102,8 @@ def test_the_simulated_cells_find_the_same_as_the_index(context: RunContext) -> 
 
 
 def test_the_cheapest_point_is_the_first_from_which_nothing_is_lost() -> None:
-    assert kept(np.array([0.1, 0.496, 0.2, 0.496, 0.5])) == 3
-    assert kept(np.array([0.5, 0.5])) == 0
+    assert find_first_within_loss(np.array([0.1, 0.496, 0.2, 0.496, 0.5])) == 3
+    assert find_first_within_loss(np.array([0.5, 0.5])) == 0
 
 
 def test_synthetic_vectors_have_the_distribution_of_the_embeddings() -> None:
@@ -195,7 +195,7 @@ def test_a_fit_in_principal_axes_equals_a_fit_of_the_whole_rows(context: RunCont
 
 
 def test_verification_reads_all_folds(context: RunContext) -> None:
-    part = verification(ClmlFits(context, FAST))
+    part = make_verification_table(ClmlFits(context, FAST))
     for computation in part.computations:
         context.store.do(computation)
     [row] = part.table().rows
@@ -216,14 +216,14 @@ def test_the_plane_keeps_variance_and_neighbours() -> None:
 def test_a_goal_states_whether_it_is_reached_and_the_shortfall() -> None:
     reached_figures = {"mAP": Figure(50.0), "1@10": Figure(72.0)}
     assert (
-        describe_goal(reached_figures, {"mAP": 51, "1@10": 71}, "at least")
+        describe_goal_outcome(reached_figures, {"mAP": 51, "1@10": 71}, "at least")
         == "at least 51 mAP, 71 1@10: missed, mAP by 1.0"
     )
-    assert describe_goal(reached_figures, {"mAP": 50}, "at least").endswith("reached")
-    assert describe_goal(reached_figures, {}, "stretch") == ""
-    assert describe_goal({"accuracy": Figure(100 * np.mean([0.923] * 10))}, {"accuracy": 92.3}, "at least").endswith(
-        "reached"
-    )
-    assert describe_goal({"accuracy": Figure(92.29)}, {"accuracy": 92.3}, "at least").endswith(
+    assert describe_goal_outcome(reached_figures, {"mAP": 50}, "at least").endswith("reached")
+    assert describe_goal_outcome(reached_figures, {}, "stretch") == ""
+    assert describe_goal_outcome(
+        {"accuracy": Figure(100 * np.mean([0.923] * 10))}, {"accuracy": 92.3}, "at least"
+    ).endswith("reached")
+    assert describe_goal_outcome({"accuracy": Figure(92.29)}, {"accuracy": 92.3}, "at least").endswith(
         "missed, accuracy by 0.0"
     )

@@ -90,10 +90,10 @@ def test_an_accuracy_is_the_share_of_pairs_on_the_right_side(context: RunContext
 
 def test_distances_are_the_complement_of_the_networks_scores(context: RunContext, quick: list[Table]) -> None:
     view = View2(context)
-    reader, cast = PairScoreReader(view, range(2)), SMALL.networks() | SMALL.others()
+    reader, catalogue = PairScoreReader(view, range(2)), SMALL.networks() | SMALL.others()
     for name in ("SML-L", "CoSiM-a"):
-        heard = reader.system(cast[name])
-        for distances, fold_scores in zip(reader.strange(heard), heard.folds, strict=True):
+        system_scores = reader.system(catalogue[name])
+        for distances, fold_scores in zip(reader.strange(system_scores), system_scores.folds, strict=True):
             assert ((distances > 0) & (distances < 1)).all()
             assert (np.argsort(distances, kind="stable") == np.argsort(-fold_scores.test, kind="stable")).all()
     friends, foes = (
@@ -102,7 +102,7 @@ def test_distances_are_the_complement_of_the_networks_scores(context: RunContext
     )
     assert 0 < friends < foes < 130
     rows, pairs = view.rows("lbp", 0)[0], view.folds[0]
-    white = PairScoreReader(view, [0]).system(cast["LBP, Euclidean"]).folds[0].test
+    white = PairScoreReader(view, [0]).system(catalogue["LBP, Euclidean"]).folds[0].test
     assert np.corrcoef(-white, ((rows[pairs.index[:, 0]] - rows[pairs.index[:, 1]]) ** 2).sum(1))[0, 1] > 0.2
 
 

@@ -22,8 +22,8 @@ from papers.manifolds.digits_table import DigitExperiment
 from papers.manifolds.end_to_end_table import EndToEndExperiment
 from papers.manifolds.five_layers_table import FiveLayerExperiment
 from papers.manifolds.frozen_network_table import FrozenNetworkExperiment
-from papers.manifolds.head_comparison import PairedScores, right
-from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, best, flattened, shape
+from papers.manifolds.head_comparison import PairedScores, read_correct
+from papers.manifolds.head_layers import HEADS, RATES, HeadTraining, choose_rate, describe_matrix, flatten_matrix
 from papers.manifolds.head_training import Diverged, HeadTrainingData, check_converged, measure_overheads, train_head
 from papers.manifolds.mnist import read, split_digits
 from papers.manifolds.people_split import split_people as people_sides
@@ -165,13 +165,13 @@ def test_a_digit_is_classified_by_its_nearest_training_digit(context: RunContext
 
 
 def test_the_rate_with_the_smallest_error_is_chosen_and_a_diverged_fit_is_never_chosen(context: RunContext) -> None:
-    errors = context.store.do(digits.choice(context, "qconv-own", 2)).record["errors"]
+    errors = context.store.do(digits.make_choice_computation(context, "qconv-own", 2)).record["errors"]
     assert errors.keys() == {"0.01", "0.03"}
-    assert best({"0.1": 0.3, "0.3": None, "0.01": 0.2, "0.03": 0.2}) == 0.01
+    assert choose_rate({"0.1": 0.3, "0.3": None, "0.01": 0.2, "0.03": 0.2}) == 0.01
     rows = read(context.photos.data)
-    lesson = HeadTrainingData(rows.values, lambda places, _: rows.pixels[torch.from_numpy(places)])
+    data = HeadTrainingData(rows.values, lambda places, _: rows.pixels[torch.from_numpy(places)])
     start = random_start(784, 20)
-    layer, record = train_head(lesson, torch.nn.Identity(), start, HeadTraining("plain", 1e60, 3, 1.0), lambda *_: None)
+    layer, record = train_head(data, torch.nn.Identity(), start, HeadTraining("plain", 1e60, 3, 1.0), lambda *_: None)
     assert record["astray"] > 0
     assert torch.equal(layer.matrix.detach(), start), "it is as it was when all was well"
     with pytest.raises(Diverged):
@@ -180,10 +180,12 @@ def test_the_rate_with_the_smallest_error_is_chosen_and_a_diverged_fit_is_never_
 
 def test_the_number_of_axes_is_the_effective_rank_of_the_map() -> None:
     turn = torch.linalg.qr(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)))[0]
-    assert shape(3 * turn)["axes"] == pytest.approx(4, rel=1e-4)
-    assert shape(turn * torch.tensor([1.0, 1.0, 1e-4, 1e-4]))["axes"] == pytest.approx(2, rel=1e-3)
-    assert shape(3 * turn)["scale"] == pytest.approx(36, rel=1e-4)
-    assert shape(flattened(turn * torch.tensor([5.0, 1.0, 0.2, 1.0])))["axes"] == pytest.approx(4, rel=1e-4)
+    assert describe_matrix(3 * turn)["axes"] == pytest.approx(4, rel=1e-4)
+    assert describe_matrix(turn * torch.tensor([1.0, 1.0, 1e-4, 1e-4]))["axes"] == pytest.approx(2, rel=1e-3)
+    assert describe_matrix(3 * turn)["scale"] == pytest.approx(36, rel=1e-4)
+    assert describe_matrix(flatten_matrix(turn * torch.tensor([5.0, 1.0, 0.2, 1.0])))["axes"] == pytest.approx(
+        4, rel=1e-4
+    )
 
 
 def test_overheads_are_ratios_of_times_measured_in_turns() -> None:
@@ -215,13 +217,13 @@ def test_people_who_are_in_both_sets_are_left_out_of_training(context: RunContex
 
 
 def test_the_choice_of_a_rate_on_faces_measures_errors_between_0_and_1(context: RunContext) -> None:
-    errors = context.store.do(frozen_network.choice(context, "stiefel", 8, 20, 10)).record["errors"]
+    errors = context.store.do(frozen_network.make_choice_computation(context, "stiefel", 8, 20, 10)).record["errors"]
     assert all(0 <= error <= 1 for error in errors.values())
 
 
 def test_pairs_are_compared_within_their_own_split(context: RunContext) -> None:
-    both = [context.store.do(digits.baseline(context, name, 1, 0)) for name in ("pca", "start")]
-    first, second = (PairedScores.of([one], right, "asked") for one in both)
+    both = [context.store.do(digits.make_baseline_computation(context, name, 1, 0)) for name in ("pca", "start")]
+    first, second = (PairedScores.of([one], read_correct, "asked") for one in both)
     gain = first.over(second).difference
     assert gain.value == pytest.approx(float((both[1].arrays["wrong"] * 1.0 - both[0].arrays["wrong"]).mean()))
     assert first.over(first).p == 1

@@ -25,9 +25,9 @@ from ml.indexes import build
 from ml.types import Rows
 from tests.gallery import context, enrol
 from tests.rows import make_model
+from workers.evaluating import embeddings
 from workers.handlers import evaluate
 from workers.publishing import reembedding
-from workers.training import fit
 
 PEOPLE, SHOTS = 12, 5
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -68,7 +68,7 @@ def precision(rows: Rows, query: int, gallery: list[int]) -> float:
 
 
 def queries_file(queries: Iterable[int]) -> dict[str, str]:
-    """By the numbers of the faces."""
+    """Write a file of queries, by the numbers of the faces."""
     text = "\n".join(f"Person_{q // SHOTS}/{q % SHOTS}.png" for q in queries) + "\n"
     return {"name": "queries-0.txt", "text": text}
 
@@ -244,15 +244,15 @@ BY_FOLDS = {"protocol": "verification", "training": {"method": "wpca", "descript
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What every fit from now on learns from."""
+    """Record the training set of every fit from now on."""
     fits: list[Any] = []
-    fit_embedder = fit.fit_embedder
+    fit_embedder = embeddings.fit_embedder
 
-    def watch(plan: Any, data: Any, *more: Any, **named: Any) -> Any:
+    def watch(method: str, options: Any, data: Any, progress: Any) -> Any:
         fits.append(data)
-        return fit_embedder(plan, data, *more, **named)
+        return fit_embedder(method, options, data, progress)
 
-    monkeypatch.setattr(fit, "fit_embedder", watch)
+    monkeypatch.setattr(embeddings, "fit_embedder", watch)
     return fits
 
 

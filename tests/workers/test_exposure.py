@@ -1,4 +1,4 @@
-"""Which people of a collection a model may have learned from."""
+"""The people of a collection that a model may have learned from."""
 
 from dataclasses import replace
 from typing import Any
@@ -58,7 +58,7 @@ def learn(
 
 
 def known(resources: Resources, model: str, collection: str = "c") -> tuple[str, set[str]]:
-    """What is measured in the model's stead, and the people that it may have learned from."""
+    """Return the model that is measured instead, and the people that it may have learned from."""
     data = read(resources, collection)
     with reading(resources.database) as session:
         exposure = trace_exposure(session, resources.models, model, [collection])

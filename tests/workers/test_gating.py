@@ -87,7 +87,7 @@ def test_a_champion_that_cannot_be_loaded_stops_the_gate_unless_it_is_overridden
 
 
 def by_group(name: str) -> dict[str, Any]:
-    """Facts of a model that learned `age` elsewhere from the metadata field `group`."""
+    """Return the provenance of a model that learned `age` elsewhere, from the metadata field `group`."""
     plan = Plan(
         collection="elsewhere", method="wpca", descriptors=(ComponentChoice(name="lbp"),), options={}, holdout=0.2,
         sources=(Source(task="age", origin="metadata.group"),),

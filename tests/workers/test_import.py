@@ -76,7 +76,7 @@ def asked(resources: Resources, path: Path, **options: Any) -> str:
 
 
 def drain(resources: Resources, until: str) -> Job:
-    """One worker does what there is to do until that job has ended."""
+    """Run one worker until that job has ended."""
     worker = Worker(resources, "default")
     for _ in range(500):
         worker.step()

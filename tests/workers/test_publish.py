@@ -73,7 +73,7 @@ def change(resources: Resources) -> int:
 
 
 def ranked(spread: float) -> Ranked:
-    """Of 70 people with four faces each; the greater the spread, the worse."""
+    """Rank 70 people with four faces each; a greater spread gives a worse ranking."""
     rng = np.random.default_rng(0)
     people = np.repeat(np.arange(70), 4)
     rows = (rng.standard_normal((70, 8))[people] + spread * rng.standard_normal((280, 8))).astype(np.float32)

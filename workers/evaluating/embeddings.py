@@ -15,6 +15,8 @@ from app.learning.plan import Plan
 from app.learning.plan_resolution import make_plan
 from app.storage.embedding_codec import decode_embeddings
 from ml.distances import Distance
+from ml.embedder_training.fit import fit_embedder
+from ml.embedder_training.training_set import make_training_set
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.evaluation.protocols import Protocol
 from ml.model import Model, Recipe
@@ -23,9 +25,8 @@ from workers.context import JobContext
 from workers.description import describe_faces, describe_in_batches
 from workers.evaluating.dataset import EvaluationFace, EvaluationSet
 from workers.progress import PROGRESS_STEPS, ProgressReporter
-from workers.training import fit, vocabularies
+from workers.training import vocabularies
 from workers.training.training_data import read_training_data, record_snapshot
-from workers.training.training_set import make_training_set
 
 DESCRIBE_END = 200
 """The step of the job's progress at which all faces are described."""
@@ -90,7 +91,8 @@ class DrawFitter:
         first, last = (DESCRIBE_END + (PROGRESS_STEPS - DESCRIBE_END) * i // draws for i in (draw, draw + 1))
         start = time.perf_counter()
         data = self._restricted(protocol) if self.request.setting == "restricted" else self._unrestricted(protocol)
-        embedder = fit.fit_embedder(self.plan, data, self.reporter.phase(f"fit {draw}", first, last), start=None)
+        progress = self.reporter.phase(f"fit {draw}", first, last)
+        embedder = fit_embedder(self.plan.method, self.plan.options, data, progress)
         fitted = time.perf_counter()
         rows = self._embed(embedder)
         seconds = {"fit_seconds": fitted - start, "embed_seconds": time.perf_counter() - fitted}
@@ -104,7 +106,8 @@ class DrawFitter:
     def _unrestricted(self, protocol: Protocol) -> TrainingSet:
         kept = self.is_foreign.copy()
         kept[self.gallery_indices[protocol.training]] = True
-        return make_training_set(self.plan, self.data, self.rows, kept)
+        blocks, seed = self.recipe.blocks, self.plan.seed
+        return make_training_set(self.data.tasks, self.data.people, self.rows, kept, blocks=blocks, seed=seed)
 
     def _restricted(self, protocol: Protocol) -> TrainingSet:
         """Learn from the pairs of the training folds and nothing else: the people on the photos are unknown."""

@@ -11,12 +11,13 @@ from app.db.session import snapshot as at_one_moment
 from app.db.tables import Training
 from app.galleries import label_consensus
 from app.learning.plan import Plan, Source
+from ml.embedder_training.examples import TaskExamples
 from ml.model import Model
 from ml.types import Ids
 from workers.context import JobContext
 from workers.training import training_data
 from workers.training.exposure import Exposure, find_learned_faces, trace_exposure
-from workers.training.training_data import TaskExamples, TrainingData
+from workers.training.training_data import TrainingData
 
 Mask = NDArray[np.bool_]
 

@@ -113,11 +113,17 @@ def _compare(context: JobContext, measurable: MeasurableFaces, task: str, faces:
     ranked: ModelComparison | None = None
     if len(chosen):
         at, tail = np.searchsorted(indices, chosen), len(faces_to_embed)
+        people = measurable.data.people[chosen]
+        queries = choose_queries(people)
         rankings, searches = [], []
         for rows, model in zip(embedded, models, strict=True):
             context.check()
-            rankings.append(_rank(measurable, chosen, rows[at], rows[tail:], model))
-            searches.append(_search(measurable, chosen, rows[at], rows[tail:], model) if measurable.by_person else None)
+            rankings.append(_rank(measurable, chosen, queries, rows[at], rows[tail:], model))
+            searches.append(
+                SearchDistances.by_rule(rows[at], people, rows[tail:], queries, model.metric)
+                if measurable.by_person
+                else None
+            )
         several = len(models) > 1
         ranked = compare_rankings(
             rankings[0] if several else None,
@@ -155,16 +161,13 @@ def _sample_faces(measurable: MeasurableFaces, faces: Mask, width: int) -> tuple
     return indices, [others[i] for i in kept]
 
 
-def _rank(measurable: MeasurableFaces, chosen: Ids, rows: Rows, distractors: Rows, model: Model) -> Ranked:
+def _rank(
+    measurable: MeasurableFaces, chosen: Ids, queries: Ids, rows: Rows, distractors: Rows, model: Model
+) -> Ranked:
     people = measurable.data.people[chosen]
     values = people.astype(np.float64) if measurable.by_person else measurable.examples.truth[chosen]
     tolerance = 0.0 if measurable.by_person else measurable.examples.tolerance
-    return rank_gallery(rows, people, values, distractors, model.metric, tolerance=tolerance, name="unseen")
-
-
-def _search(measurable: MeasurableFaces, chosen: Ids, rows: Rows, distractors: Rows, model: Model) -> SearchDistances:
-    people = measurable.data.people[chosen]
-    return SearchDistances.by_rule(rows, people, distractors, choose_queries(people), model.metric)
+    return rank_gallery(rows, people, values, distractors, model.metric, queries, tolerance=tolerance, name="unseen")
 
 
 def _compare_labelled(

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.storage.model_cache import HOLDOUT_SUFFIX
+from ml.embedder_training.calibrations import TaskCalibrations
 from ml.embedders.base import Embedder
 from ml.model import Model
-from workers.training.calibrations import TaskCalibrations
 from workers.training.exposure import HELD_OUT_FACES
 from workers.training.measurement import CandidateMeasurement
 from workers.training.prepared_data import PreparedData

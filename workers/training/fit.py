@@ -1,18 +1,16 @@
 """Fit the embedder of a plan: without the held-out people, or on everybody."""
 
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.learning.plan import Plan
 from app.storage.model_cache import ModelStore
-from ml import registry
-from ml.embedders.base import Embedder, Progress, TrainingSet
+from ml.embedder_training.fit import fit_embedder
+from ml.embedder_training.training_set import make_training_set
+from ml.embedders.base import Embedder, Progress
 from ml.errors import TooFewPairs
 from workers.training.prepared_data import PreparedData
-from workers.training.training_set import make_training_set
 
 
 @dataclass(frozen=True)
@@ -60,20 +58,7 @@ def _fit_faces(
     start: Embedder | None,
     like: Embedder | None,
 ) -> Embedder:
-    training_set = make_training_set(prepared.plan, prepared.data, prepared.rows, kept)
-    return fit_embedder(prepared.plan, training_set, progress, start=start, like=like)
-
-
-def fit_embedder(
-    plan: Plan, data: TrainingSet, progress: Progress, *, start: Embedder | None, like: Embedder | None = None
-) -> Embedder:
-    """Fit the plan's method, from `start` where there is one.
-
-    like: an embedder fitted without the held-out people, whose choices (such as the number of steps) are repeated
-    Raises TooFewPairs, CannotGoOn, NotFinite, WrongShape, and whatever the progress raises.
-    """
-    options = dict(plan.options) | (like.refit_options() if like else {})
-    embedder = cast(Embedder, registry.build("embedders", plan.method, **options))
-    if start is not None:
-        embedder.start_from(start)
-    return embedder.fit(data, progress=progress)
+    plan, data = prepared.plan, prepared.data
+    blocks = plan.recipe.blocks
+    training_set = make_training_set(data.tasks, data.people, prepared.rows, kept, blocks=blocks, seed=plan.seed)
+    return fit_embedder(plan.method, plan.options, training_set, progress, start=start, like=like)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.distances import Distance
+from ml.embedder_training.task_measurement import HoldoutEmbeddings
 from ml.embedders.base import Embedder
 from ml.model import Recipe
-from ml.types import Ids, Rows
 from workers.context import JobContext
 from workers.description import describe_faces
 from workers.training.prepared_data import PreparedData
@@ -21,24 +20,6 @@ class ModelUnderTest:
     recipe: Recipe
     embedder: Embedder
     tasks: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class HoldoutEmbeddings:
-    """Embeddings for one task, of the held-out and labelled faces and of all distractors.
-
-    indices: (n,) of the faces in the training data, rising
-    faces: (n, d); distractors: (m, d)
-    """
-
-    metric: Distance
-    indices: Ids
-    faces: Rows
-    distractors: Rows
-
-    def positions(self, indices: Ids) -> Ids:
-        """Return the positions in `faces` of these indices of the training data."""
-        return np.searchsorted(self.indices, indices)
 
 
 def embed_holdout_faces(

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ml.embedder_training.calibrations import TaskCalibrations, calibrate_tasks
+from ml.embedder_training.held_out_strangers import measure_held_out_strangers
+from ml.embedder_training.task_measurement import measure_task
 from ml.embedders.base import Embedder
 from ml.identification.open_set import OpenSetCalibration
 from workers.context import JobContext
-from workers.training.calibrations import TaskCalibrations, calibrate_tasks
 from workers.training.current_models import load_current_models
 from workers.training.holdout_embeddings import ModelUnderTest, embed_holdout_faces
 from workers.training.prepared_data import PreparedData
 from workers.training.report import CurrentMeasurement, make_report, make_unmeasured_report
-from workers.training.stranger_searches import measure_held_out_strangers
-from workers.training.task_measurement import measure_task
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,21 +35,25 @@ def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Emb
     """
     if embedder is None:
         return CandidateMeasurement(make_unmeasured_report(prepared))
-    tasks = {examples.task: examples for examples in prepared.data.tasks if examples.task in embedder.tasks}
+    data, held_out, rows = prepared.data, prepared.held_out, prepared.rows
+    people, name = data.people, prepared.plan.protocol_name
+    tasks = {examples.task: examples for examples in data.tasks if examples.task in embedder.tasks}
     current_models = load_current_models(context, prepared, list(tasks))
     candidate = ModelUnderTest(prepared.plan.recipe, embedder, tuple(tasks))
     models = [candidate, *(current.under_test for current in current_models)]
     measurements = []
     for embeddings in embed_holdout_faces(context, prepared, models):
         context.check()
-        measurements.append({t: measure_task(prepared, tasks[t], rows) for t, rows in embeddings.items()})
+        measurements.append({t: measure_task(tasks[t], people, held_out, e, name) for t, e in embeddings.items()})
     measured, *of_current = measurements
+    calibrations = calibrate_tasks(embedder, data.tasks, people, rows, measured)
+    strangers = measure_held_out_strangers(
+        embedder, people, held_out, rows, is_named=data.is_named, check=context.check
+    )
     served = {
         task: CurrentMeasurement(current, measurement)
         for current, by_task in zip(current_models, of_current, strict=True)
         for task, measurement in by_task.items()
     }
     report = make_report(prepared, measured, served) | {"notes": embedder.notes}
-    calibrations = calibrate_tasks(prepared, embedder, measured)
-    strangers = measure_held_out_strangers(context, prepared, embedder)
     return CandidateMeasurement(report, calibrations, strangers)

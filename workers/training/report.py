@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.embedder_training.task_measurement import TaskMeasurement
 from ml.evaluation.comparisons.models import compare_rankings
 from ml.evaluation.comparisons.paired_tests import compare
 from ml.evaluation.report import summarise
@@ -14,7 +15,6 @@ from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import best_threshold
 from workers.training.current_models import CurrentModel
 from workers.training.prepared_data import PreparedData
-from workers.training.task_measurement import TaskMeasurement
 from workers.training.training_data import COLLECTIONS_CREATED_AT
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.embedder_training.examples import TaskExamples
 from ml.types import Ids
-from workers.training.training_data import TaskExamples, TrainingData
+from workers.training.training_data import TrainingData
 
 UNLABELLED_HOLDOUT_SHARE = 0.5
 """Share held out of the people without labels, where only labels are learned from: holding them out costs little."""

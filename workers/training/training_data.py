@@ -14,8 +14,9 @@ from app.db.tables import Collection, Face, Subject, Training
 from app.galleries import label_consensus
 from app.galleries.label_consensus import LabelConsensus
 from app.learning.plan import Plan, Source
+from ml.embedder_training.examples import TaskExamples
 from ml.files import hash_bytes
-from ml.types import Ids, Rows
+from ml.types import Ids
 
 MAX_DISTRACTORS = 3000
 """Distractors of each collection: enough to make the searches of a report realistically hard."""
@@ -42,32 +43,6 @@ class FaceRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class TaskExamples:
-    """What is known for one task about the N faces of the training data.
-
-    member: (N,) whether the face lies in one of the task's sources
-    values: (N,) float64 to learn from, NaN unknown
-    truth: (N,) what a report measures by: the values, or the subjects where identity is learned from labels alone
-    derived: where the values come from, `labels` where there are only labels
-    pairs: (P, 2) indices of faces; same: (P,); weights: (P,): the consensus of the labels
-    unsettled: labelled pairs without consensus
-    max_pairs: how many pairs of the values to draw; None for all
-    """
-
-    task: str
-    member: NDArray[np.bool_]
-    values: NDArray[np.float64]
-    truth: NDArray[np.float64]
-    tolerance: float
-    derived: str
-    pairs: Ids
-    same: NDArray[np.bool_]
-    weights: Rows
-    unsettled: int
-    max_pairs: int | None
-
-
-@dataclass(frozen=True, eq=False)
 class TrainingData:
     """What a training reads.
 
@@ -84,6 +59,11 @@ class TrainingData:
     people: Ids
     holdout_draw: NDArray[np.float64]
     snapshot: dict[str, Any]
+
+    @property
+    def is_named(self) -> NDArray[np.bool_]:
+        """(N,) whether a face belongs to a subject."""
+        return np.array([face.subject_pk is not None for face in self.faces], np.bool_)
 
     def select_faces(self, chosen: NDArray[np.bool_]) -> list[FaceRecord]:
         """Return the faces that are chosen. chosen: (N,)."""

@@ -1,10 +1,10 @@
 """One run of a training, from its data to a candidate model."""
 
 from app.learning.plan import Plan
+from ml.embedder_training.calibrations import calibrate_tasks
 from workers.context import JobContext
 from workers.description import describe_faces
 from workers.progress import ProgressReporter
-from workers.training.calibrations import calibrate_tasks
 from workers.training.candidate import Candidate, make_candidate
 from workers.training.fit import fit_on_everybody, fit_without_held_out, load_start
 from workers.training.measurement import measure_candidate
@@ -31,5 +31,5 @@ def train_candidate(
     measurement = measure_candidate(context, prepared, holdout_embedder)
     progress = reporter.phase("refit", 620, 1000) if holdout_embedder else reporter.phase("fit", 200, 1000)
     embedder = fit_on_everybody(prepared, start, progress, like=holdout_embedder)
-    calibrations = measurement.calibrations or calibrate_tasks(prepared, embedder, {})
+    calibrations = measurement.calibrations or calibrate_tasks(embedder, data.tasks, data.people, rows, {})
     return make_candidate(name, prepared, embedder, holdout_embedder, calibrations, measurement)

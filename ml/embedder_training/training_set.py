@@ -1,28 +1,38 @@
-"""Make the training set of a fit from the training data: the kept faces, with labelled, implied and drawn pairs."""
+"""Make the training set of a fit: the kept faces, with labelled, implied and drawn pairs."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.learning.plan import Plan
+from ml.embedder_training.examples import TaskExamples
 from ml.embedders.base import TaskData, TrainingSet
 from ml.sampling.implied import derive_implied_pairs
 from ml.sampling.value_pairs import are_among, draw_pairs
 from ml.types import Ids, Rows
-from workers.training.training_data import TaskExamples, TrainingData
 
 IMPLIED_PAIR_WEIGHT = 0.5
 """Weight of a pair that follows from labels, beside 1 for a labelled one."""
 
 
-def make_training_set(plan: Plan, data: TrainingData, rows: Rows, kept: NDArray[np.bool_]) -> TrainingSet:
+def make_training_set(
+    tasks: Sequence[TaskExamples],
+    people: Ids,
+    rows: Rows,
+    kept: NDArray[np.bool_],
+    *,
+    blocks: tuple[int, ...] = (),
+    seed: int = 0,
+) -> TrainingSet:
     """Make the training set of the faces that are kept. Labels of any other face are left out.
 
-    rows: (N, D) descriptors; kept: (N,)
+    people: (N,) number of each face's person; rows: (N, D) descriptors; kept: (N,)
+    blocks: the widths of the descriptors in a row, as `TrainingSet` has them
     """
-    kept = kept & np.any([t.member for t in data.tasks], axis=0)
+    kept = kept & np.any([t.member for t in tasks], axis=0)
     row_of = np.cumsum(kept) - 1
-    tasks = [_make_task(t, data.people, kept, row_of, np.random.default_rng((plan.seed, 2))) for t in data.tasks]
-    return TrainingSet(rows if kept.all() else rows[kept], tuple(tasks), plan.recipe.blocks)
+    task_data = [_make_task(t, people, kept, row_of, np.random.default_rng((seed, 2))) for t in tasks]
+    return TrainingSet(rows if kept.all() else rows[kept], tuple(task_data), blocks)
 
 
 def _make_task(
