@@ -119,6 +119,7 @@ class Deployment(Base):
 
     version: the ETag; every move of a pointer raises it
     default_fpir: the share of strangers' searches that may name somebody, unless a search states another
+    label_policy: whether a candidate that breaks labels is refused: `refuse`, or `list` them in the verdict only
     measurements: model id -> what was measured of it here: thresholds, cells, curve
     """
 
@@ -130,6 +131,7 @@ class Deployment(Base):
     previous: Mapped[str | None] = mapped_column(ForeignKey("models.id"))
     version: Mapped[int] = mapped_column(default=1)
     default_fpir: Mapped[float] = mapped_column(default=DEFAULT_FPIR, server_default=str(DEFAULT_FPIR))
+    label_policy: Mapped[str] = mapped_column(String(16), default="list", server_default="list")
     measurements: Mapped[dict[str, Any]] = mapped_column(default=dict)
     history: Mapped[list[Any]] = mapped_column(default=list)  # {"at", "model", "by", "reason", "overridden"}
     updated_at: Mapped[float] = mapped_column(default=now, onupdate=now)

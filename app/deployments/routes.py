@@ -49,7 +49,8 @@ def get_deployment(path: PathDep, session: ReadDep, response: Response) -> Deplo
 
 @router.patch("/{task}", summary="Change a deployment", openapi_extra=ADMIN, responses=SHOWN)
 def change_deployment(path: PathDep, body: DeploymentIn, session: WriteDep, response: Response) -> DeploymentOut:
-    """Sets the default rate at which searches may name strangers. It takes effect within a second."""
+    """Sets the default rate at which searches may name strangers, which takes effect within a second, or what happens
+    to models that break labels."""
     return service.change_deployment(session, path, body, response)
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from app.db import examples
 from app.db.field_types import ModelName, Note
@@ -34,6 +34,7 @@ OUT: dict[str, Any] = {
     "previous": examples.FIRST_MODEL,
     "version": 3,
     "default_fpir": 0.01,
+    "label_policy": "list",
     "decisions": [PERSON_THRESHOLD],
     "thresholds": [THRESHOLD],
     "cells": 128,
@@ -89,6 +90,7 @@ class DeploymentOut(BaseModel):
     previous: str | None = Field(description="the model that a roll back restores")
     version: int
     default_fpir: float = Field(description="the rate of strangers named, unless a search states another")
+    label_policy: str = Field(description="list or refuse: what happens to a model that breaks labels")
     decisions: list[PersonThresholdOut] = Field(description="of the champion, for the gallery's size when measured")
     thresholds: list[ThresholdOut] = Field(description="of the champion, if pairs of this gallery were measured")
     cells: int | None = Field(description="p, the number of cells of the champion's index")
@@ -108,6 +110,7 @@ class DeploymentOut(BaseModel):
             previous=row.previous,
             version=row.version,
             default_fpir=row.default_fpir,
+            label_policy=row.label_policy,
             decisions=[PersonThresholdOut(**rate) for rate in (measured.get("open_set") or {}).get("rates", ())],
             thresholds=list(_iterate_thresholds(measured)),
             cells=measured.get("cells"),
@@ -152,10 +155,22 @@ class RollbackIn(BaseModel):
 class DeploymentIn(BaseModel):
     """The fields of a deployment that can be changed."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"default_fpir": 0.001}]})
-    default_fpir: float = Field(
-        ge=1e-6, le=0.5, description="the share of strangers' searches that may name somebody, 0.000001 to 0.5"
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"default_fpir": 0.001}, {"label_policy": "refuse"}]}
     )
+    default_fpir: float = Field(
+        0.01, ge=1e-6, le=0.5, description="the share of strangers' searches that may name somebody, 0.000001 to 0.5"
+    )
+    label_policy: Literal["list", "refuse"] = Field(
+        "list",
+        description="what happens to a model that breaks labels: they are listed in the verdict, or it is refused",
+    )
+
+    @model_validator(mode="after")
+    def _check_stated(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("state `default_fpir`, `label_policy` or both")
+        return self
 
 
 class CompareIn(BaseModel):

@@ -57,9 +57,10 @@ def list_deployments(session: Session, collection: str) -> list[DeploymentOut]:
 
 
 def change_deployment(session: Session, path: DeploymentPath, body: DeploymentIn, response: Response) -> DeploymentOut:
-    """Set the default rate of strangers named. Raises NotFound."""
+    """Set the fields that the body states. Raises NotFound."""
     deployment = pointers.get_deployment(session, path.collection, path.task)
-    deployment.default_fpir = body.default_fpir
+    for name in body.model_fields_set:
+        setattr(deployment, name, getattr(body, name))
     session.flush()
     return describe_deployment(session, path, response)
 

@@ -50,10 +50,11 @@ def old(url: str) -> str:
 def test_an_upgrade_keeps_every_row(old: str) -> None:
     upgrade_database(old)
     with open_engine(old).begin() as connection:
-        deployments = "select champion, previous, version, default_fpir, measurements from deployments"
-        [(champion, previous, version, fpir, measurements)] = connection.execute(text(deployments)).all()
+        deployments = "select champion, previous, version, default_fpir, measurements, label_policy from deployments"
+        [(champion, previous, version, fpir, measurements, label_policy)] = connection.execute(text(deployments)).all()
         assert (champion, previous, version) == ("m", "n", 3)
         assert fpir == pytest.approx(0.01)
+        assert label_policy == "list"
         assert measurements in ('{"m": {"cells": 4}}', {"m": {"cells": 4}})
         models = connection.execute(text("select id, training_id from models order by id")).all()
         assert models == [("m", "t"), ("n", None)]

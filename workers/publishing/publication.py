@@ -14,6 +14,7 @@ from app.serving import gallery_calibration
 from ml.model import Model
 from workers.context import JobContext, Later
 from workers.publishing import reembedding
+from workers.publishing.label_promises import check_labels, refuse_broken_labels
 
 MAX_FACES_UNDER_LOCK = 64
 """New faces that may be embedded while the collection is locked."""
@@ -51,14 +52,13 @@ def embed_and_move(context: JobContext, message: Publish, champions: Champions, 
     Raises Later (another champion meanwhile, or faces keep arriving), Interrupted, NotFound, Stale, Conflict.
     """
     model = context.resources.models.get(message.model)
-    is_overridden = message.override and not verdict["passed"]
-    reason = MoveReason(message.by, message.reason, is_overridden, context.job_id, verdict)
     measured: dict[str, dict[str, Any]] = {}
     for rounds_left in range(MAX_ROUNDS, -1, -1):
         reembedding.reembed_collection(context, message.collection, model, message.tasks)
         for task in message.tasks if not measured else ():
             context.check()
             measured[task] = gallery_calibration.measure_gallery(context.resources, message.collection, task, model)
+            _check_labels(context, message, task, model, measured[task], verdict)
         max_new_faces = MAX_FACES_UNDER_LOCK if rounds_left else None
         with writing(context.resources.database) as session:
             collection = pointers.lock_collection(session, message.collection)
@@ -68,12 +68,27 @@ def embed_and_move(context: JobContext, message: Publish, champions: Champions, 
                 raise Later(0.0)  # the gate must judge again
             if not _embed_new_faces(context, session, message, model, max_new_faces):
                 continue
+            is_overridden = message.override and not verdict["passed"]
+            reason = MoveReason(message.by, message.reason, is_overridden, context.job_id, verdict)
             if message.pointer == "challenger":
                 moved = pointers.set_challenger(session, collection, message.tasks[0], model.id, reason)
             else:
                 moved = pointers.move_champion(session, collection, model.id, measured, reason)[0]
             return dict(moved.history[-1])
     raise Later(RETRY_SECONDS)
+
+
+def _check_labels(
+    context: JobContext, message: Publish, task: str, model: Model, measured: Move, verdict: dict[str, Any]
+) -> None:
+    """Add to the verdict which labels the model breaks. Raises Conflict where the policy refuses it."""
+    checked = check_labels(context, message.collection, task, model, measured)
+    if message.pointer == "champion" and checked is not None:
+        verdict["labels"] = {**verdict.get("labels", {}), task: checked}
+        if checked["policy"] == "refuse" and checked["broken"]:
+            verdict["passed"] = False
+        if not message.override:
+            refuse_broken_labels({task: checked})
 
 
 def _get_champions(session: Session, message: Publish) -> dict[str, str | None]:
