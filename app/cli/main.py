@@ -20,11 +20,11 @@ COMMANDS = {
     "demo": "app.cli.demo:demo",
     "evaluate": "app.cli.datasets.evaluate:evaluate",
     "export-embeddings": "app.cli.datasets.export:export_embeddings",
+    "models": "app.cli.models:app",
     "keys": "app.cli.keys:app",
     "recognisers": "app.cli.recognisers.commands:app",
     "detectors": "app.cli.detectors:app",
 }
-HIDDEN_COMMANDS = {"models": "app.cli.models:app"}
 
 
 class LazyCommands(TyperGroup):
@@ -37,7 +37,7 @@ class LazyCommands(TyperGroup):
         """Import a command. Returns None if no command has this name."""
         for plugin in entry_points(group="likeness.commands", name=cmd_name):
             return _build_command(cmd_name, plugin.load())
-        target = (COMMANDS | HIDDEN_COMMANDS).get(cmd_name)
+        target = COMMANDS.get(cmd_name)
         if target is None:
             return None
         module, _, attribute = target.partition(":")

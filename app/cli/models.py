@@ -1,11 +1,34 @@
-"""`likeness models`: two commands under the names that they had before, which say what they are called now."""
+"""`likeness models`: refit a model without some people; and two commands under the names that they had before."""
+
+from typing import Annotated
 
 import typer
 
+from app.cli.client import connect, console, read_answer, wait_for_job
 from app.cli.detectors import pull
 from app.cli.recognisers.cnn_training import train_cnn
 from app.cli.recognisers.pinned_files import moved
 
-app = typer.Typer(help="Moved: see `likeness detectors` and `likeness recognisers`.", no_args_is_help=True)
+app = typer.Typer(help="Models that were trained.", no_args_is_help=True)
+
+
+@app.command()
+def without(
+    subjects: Annotated[list[str], typer.Argument(help="ids of the subjects whom the model shall never have seen")],
+    model: Annotated[str, typer.Option(help="id of the model; default: the champion of the collection")] = "",
+    collection: Annotated[str, typer.Option(help="id of the subjects' collection")] = "",
+    url: Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")] = None,
+) -> None:
+    """Refit a model without some people, erased or not. The result is the model that never saw them."""
+    if not model and not collection:
+        raise typer.BadParameter("name the model with --model, or the collection whose champion it is")
+    with connect(url) as client:
+        path = f"/v1/collections/{collection}/deployments/identity"
+        model = model or read_answer(client.get(path))["champion"]
+        body = {"without": subjects} | ({"collection": collection} if collection else {})
+        job = wait_for_job(client, client.post(f"/v1/models/{model}:refit", json=body), f"refit {model}")
+    console.print(f"{job['result']['model']} never saw {', '.join(subjects)}. Publish it, then archive {model}.")
+
+
 app.command("pull")(moved(pull, "detectors pull"))
 app.command("train-cnn")(moved(train_cnn, "recognisers train-cnn"))

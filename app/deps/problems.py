@@ -52,6 +52,10 @@ KNOWN_PROBLEMS: dict[Refusal, tuple[str, str]] = {
         "stored faces lack the kind of crop that the recogniser describes",
         "12 of 2,400 faces of 'staff' have no stored crop of the kind 'colour', which sface describes",
     ),
+    (409, "CannotForget"): (
+        "the model builds on something that may have learned from the same people",
+        "model m7 continues m6, which may have learned from the same people. Refit that one, and train again",
+    ),
     (412, "PreconditionFailed"): (
         "If-Match names another version than the current `version`",
         "the deployment is at version 4, not 3: read it again",

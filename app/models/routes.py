@@ -13,7 +13,7 @@ from app.deps.pointer_session import MoveDep
 from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, READER
 from app.models import service
-from app.models.schemas import ModelInFull, ModelsOut, PublishAtIn, PublishedOut
+from app.models.schemas import ModelInFull, ModelsOut, PublishAtIn, PublishedOut, RefitIn, RefitStarted
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 ModelId = Annotated[ModelName, Path()]
@@ -59,3 +59,17 @@ def publish_model(
 ) -> PublishedOut | JobOut:
     """Like publishing at the deployment of each task: 202 with a job, or 200 if the model serves already."""
     return service.publish_model(session, model, body, caller, response)
+
+
+@router.post(
+    "/{model}:refit",
+    status_code=202,
+    summary="Refit a model without some people",
+    openapi_extra={**ADMIN, **declare_problems((409, "CannotForget"), (404, "ResourceNotFound"))},
+)
+def refit_model(
+    model: ModelId, body: RefitIn, session: WriteDep, caller: CallerDep, response: Response
+) -> RefitStarted:
+    """Starts a job that repeats the model's training, on the data that it read, without these subjects. The result is
+    bit for bit the model that never saw them, on a machine of the same type. It serves only after it is published."""
+    return service.refit_model(session, model, body, caller, response)

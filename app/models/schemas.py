@@ -2,11 +2,12 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from app.db import examples
-from app.db.field_types import CollectionName, Note, TaskName
+from app.db.field_types import CollectionName, Note, SubjectId, TaskName
 from app.db.tables import ModelRecord
+from app.deps.job_response import QUEUED, JobOut
 
 DEPLOYED_AT: dict[str, Any] = {"collection": examples.COLLECTION, "task": "identity", "pointer": "champion"}
 OUT: dict[str, Any] = {
@@ -26,7 +27,23 @@ IN_FULL: dict[str, Any] = OUT | {
     "labels": {"identity": {"pairs": 412}},
     "report": {"tasks": {"identity": {"candidate": {"map": 0.71}, "current": {"map": 0.58}}}},
 }
+STARTED: dict[str, JsonValue] = QUEUED | {"kind": "train", "training": examples.TRAINING}
 PUBLISHED: dict[str, Any] = {"model": examples.MODEL, "collection": examples.COLLECTION, "tasks": ["identity"]}
+
+
+class RefitIn(BaseModel):
+    """The people whom a model shall never have seen."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"without": [examples.SUBJECT]}]})
+    without: list[SubjectId] = Field(min_length=1, max_length=10_000, description="ids of subjects, erased or not")
+    collection: CollectionName | None = Field(None, description="their collection; by default that of the training")
+
+
+class RefitStarted(JobOut):
+    """The job, and the training that it runs."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [STARTED]})
+    training: str
 
 
 class DeployedAt(BaseModel):

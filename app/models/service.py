@@ -11,9 +11,13 @@ from app.db.tables import POINTERS, Deployment, ModelRecord, now
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict
-from app.models.schemas import DeployedAt, ModelInFull, ModelOut, PublishAtIn, PublishedOut
+from app.learning.plan import Plan
+from app.learning.refit import make_refit
+from app.models.schemas import DeployedAt, ModelInFull, ModelOut, PublishAtIn, PublishedOut, RefitIn, RefitStarted
 from app.publishing import requests
 from app.publishing.requests import PublishRequest
+from app.queue.jobs import enqueue
+from app.queue.messages import Train
 from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 
 
@@ -41,6 +45,19 @@ def archive_model(session: Session, model: str, caller: Caller) -> ModelInFull:
         raise Conflict(f"model {model} is named by the deployment of {where}; publish another there first")
     row.archived_at = row.archived_at or now()
     return ModelInFull.of(row, [])
+
+
+def refit_model(session: Session, model: str, body: RefitIn, caller: Caller, response: Response) -> RefitStarted:
+    """Start a training that repeats the model's own without some people. Raises like `make_refit`, and Forbidden."""
+    training = make_refit(session, model, body.collection, body.without)
+    plan = Plan.model_validate(training.request)
+    for collection in plan.collections:
+        caller.check(collection)
+    job = enqueue(session, Train(training=training.id, collection=plan.collection))
+    training.job_id = job.id
+    response.status_code = 202
+    point_to_job(response, job)
+    return RefitStarted(**JobOut.of(job).model_dump(), training=training.id)
 
 
 def publish_model(

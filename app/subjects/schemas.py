@@ -22,6 +22,7 @@ ERASED: dict[str, Any] = {
     "labels": 2,
     "embeddings": 6,
     "jobs": [f"/v1/jobs/{examples.JOB}"],
+    "models": [examples.MODEL],
 }
 
 
@@ -74,7 +75,8 @@ class MergeIn(BaseModel):
 
 
 class ErasedOut(BaseModel):
-    """How much was deleted. `jobs` are those that delete the photos and crops."""
+    """How much was deleted. `jobs` are those that delete the photos and crops; `models` have learned from the faces,
+    and `POST /v1/models/{model}:refit` makes each of them anew without the subject."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ERASED]})
     subject: str
@@ -82,3 +84,4 @@ class ErasedOut(BaseModel):
     labels: int
     embeddings: int
     jobs: list[str]
+    models: list[str]

@@ -10,6 +10,7 @@ from app.db.tables import Face, Subject
 from app.deps.paging import read_page
 from app.errors import Invalid
 from app.galleries import subjects
+from app.learning.refit import list_models_that_learned
 from app.publishing import pointers
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
@@ -78,6 +79,7 @@ def delete_subject(session: Session, collection: str, subject_id: str) -> Erased
     """Delete a subject with all its faces, and count what is deleted. Raises NotFound."""
     locked = pointers.lock_collection(session, collection)
     subject = subjects.get_subject(session, collection, subject_id)
+    models = list_models_that_learned(session, locked, subject)
     receipt = subjects.erase_faces(session, locked, Face.subject_pk == subject.pk)
     session.delete(subject)
     session.flush()
@@ -87,4 +89,5 @@ def delete_subject(session: Session, collection: str, subject_id: str) -> Erased
         labels=receipt.labels,
         embeddings=receipt.embeddings,
         jobs=[f"/v1/jobs/{job}" for job in receipt.jobs],
+        models=models,
     )

@@ -6,22 +6,21 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import COMMANDS, HIDDEN_COMMANDS, app
+from app.cli.main import COMMANDS, app
 
 NOT_NEEDED = ("torch", "matplotlib", "sklearn", "papers")
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *HIDDEN_COMMANDS])
+@pytest.mark.parametrize("command", [*COMMANDS])
 def test_every_command_can_be_imported_and_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0, result.output
     assert "Usage" in result.output
 
 
-def test_the_help_lists_every_command_and_hides_the_old_name() -> None:
+def test_the_help_lists_every_command() -> None:
     output = CliRunner().invoke(app, ["--help"]).output
     assert all(command in output for command in COMMANDS)
-    assert "Moved: see" not in output
 
 
 def test_an_unknown_command_is_refused() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face, Subject, Training
 from app.galleries import label_consensus
 from app.galleries.label_consensus import LabelConsensus
 from app.learning.plan import Plan, Source
+from app.learning.refit import WITHOUT
 from ml.embedder_training.examples import TaskExamples
 from ml.files import hash_bytes
 from ml.types import Ids
@@ -73,7 +74,8 @@ class TrainingData:
 def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[str, Any]:
     """Return what identifies the data of a training. Stored with the training: a second run reads the same.
 
-    {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, "labels": {task: [pk]}}
+    {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, "labels": {task: [pk]}}, for a
+    refit also WITHOUT: {collection: [subject id]}
     """
     if not training.snapshot:
         chosen = select(Collection).where(Collection.id.in_(plan.collections))
@@ -122,6 +124,9 @@ def _iterate_faces(session: Session, snapshot: dict[str, Any], role: str, limit:
             select(Face, Subject).outerjoin(Subject, Subject.pk == Face.subject_pk).execution_options(yield_per=2000)
         )
         here = chosen.where(Face.collection_id == collection, Face.change <= change, Face.role == role)
+        left_out = snapshot.get(WITHOUT, {}).get(collection, ())
+        if left_out:
+            here = here.where(or_(Subject.id.is_(None), Subject.id.not_in(left_out)))
         for face, subject in session.execute(here.order_by(Face.pk).limit(limit)):
             yield FaceRecord(
                 face.pk,

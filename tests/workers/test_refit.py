@@ -1,0 +1,150 @@
+"""A model refitted without some people is bit for bit the model that never saw them. REFIT_TRIALS: how many to try."""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from app.config import Settings
+from app.db.session import writing
+from app.db.tables import Collection, Face, Label, Subject, Training
+from app.errors import Conflict, Invalid
+from app.galleries.subjects import erase_faces
+from app.learning.plan import ComponentChoice
+from app.learning.refit import list_models_that_learned, make_refit
+from app.queue.jobs import enqueue
+from app.queue.messages import Train
+from app.resources import Resources, open_resources
+from app.storage.model_cache import HOLDOUT_SUFFIX, ensure_lbp_model
+from ml.files import hash_file
+from tests.databases import migrate
+from tests.gallery import context, enrol
+from tests.workers.test_train import LDML, begin
+from workers.handlers.train import train_model
+
+PEOPLE = range(16)
+TRIALS = int(os.environ.get("REFIT_TRIALS", "3"))
+CHOICES: tuple[dict[str, Any], ...] = (
+    {"method": "ldml", "options": LDML},
+    {"method": "wpca", "options": {"dim": 8}},
+    {"method": "clml", "options": {"dim": 8, "steps": 40, "groups": 16, "others": 16, "min_pairs": 10}},
+)
+
+
+@pytest.fixture
+def database_url() -> str:
+    """SQLite: what is learned does not depend on the database."""
+    return ""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Resources]:
+    """A second service, which never sees the forgotten people."""
+    settings = Settings(home=tmp_path / "elsewhere", default_recogniser="lbp")
+    settings.home.mkdir()
+    migrate(settings)
+    with open_resources(settings) as opened:
+        with writing(opened.database) as session:
+            ensure_lbp_model(session, opened.models)
+        yield opened
+
+
+def fill(resources: Resources, people: Iterable[int]) -> None:
+    """Enrol people, and label two faces of neighbours as different."""
+    faces = {face.subject_pk: face for face in enrol(resources, "c", people, shots=3)}
+    with writing(resources.database) as session:
+        kept = sorted(faces)
+        for first, second in itertools.pairwise(kept):
+            a, b = sorted((faces[first].pk, faces[second].pk))
+            session.add(Label(task="identity", face_a=a, face_b=b, same=False, by="ann"))
+
+
+def train(resources: Resources, **options: Any) -> str:
+    job, message = begin(resources, **options)
+    return str(train_model(message, context(resources, job))["model"])
+
+
+def refit(resources: Resources, model: str, subjects: list[str]) -> str:
+    with writing(resources.database) as session:
+        training = make_refit(session, model, None, subjects)
+        message = Train(training=training.id, collection="c")
+        job = enqueue(session, message)
+        job.state, job.worker = "running", "test"
+    return str(train_model(message, context(resources, job))["model"])
+
+
+def erase(resources: Resources, subject: str) -> list[str]:
+    """Erase a subject, and return the models that have learned from it."""
+    with writing(resources.database) as session:
+        row = session.scalars(select(Subject).where(Subject.id == subject)).one()
+        collection = session.get_one(Collection, "c")
+        models = list_models_that_learned(session, collection, row)
+        erase_faces(session, collection, Face.subject_pk == row.pk)
+        session.delete(row)
+    return models
+
+
+def fingerprint(resources: Resources, model: str) -> dict[str, str]:
+    """The hashes of what the model and its holdout model have learned, and of their calibration."""
+    folder, loaded = resources.models.folder, resources.models.get(model)
+    names = [f"{model}{suffix}" for suffix in ("", HOLDOUT_SUFFIX)]
+    hashes = {f"{name.removeprefix(model)}": hash_file(folder / name / "embedder.safetensors") for name in names}
+    return hashes | {task: str(c.to_dict()) for task, c in loaded.calibrations.items()}
+
+
+@pytest.mark.parametrize("trial", range(TRIALS))
+def test_a_refit_without_somebody_is_the_model_that_never_saw_them(
+    resources: Resources, elsewhere: Resources, trial: int
+) -> None:
+    forgotten = (5 + 3 * trial) % len(PEOPLE)
+    options = CHOICES[trial % len(CHOICES)]
+    options = options | {"options": options["options"] | {"seed": trial // len(CHOICES)}}
+    fill(resources, PEOPLE)
+    model = train(resources, **options)
+    if trial % 2:
+        assert erase(resources, f"p{forgotten}") == [model]
+    without = refit(resources, model, [f"p{forgotten}"])
+    enrol_without_neighbour_labels(elsewhere, forgotten)
+    never = train(elsewhere, **options)
+    assert fingerprint(resources, without) == fingerprint(elsewhere, never)
+    assert fingerprint(resources, without) != fingerprint(resources, model)
+
+
+def enrol_without_neighbour_labels(resources: Resources, forgotten: int) -> None:
+    """Enrol everybody but one, with the labels that do not concern that one."""
+    fill(resources, range(forgotten))
+    fill(resources, range(forgotten + 1, len(PEOPLE)))
+
+
+def test_a_model_knows_whom_it_never_saw(resources: Resources) -> None:
+    fill(resources, PEOPLE)
+    model = train(resources, **CHOICES[1])
+    once = refit(resources, model, ["p3"])
+    twice = refit(resources, once, ["p4"])
+    provenance = resources.models.get(twice).provenance
+    assert provenance["without"] == {"c": ["p3", "p4"]}
+    assert provenance["refit_of"] == once
+    assert erase(resources, "p3") == [model], "the refits have not read these faces"
+
+
+def test_what_cannot_be_forgotten_exactly_is_refused(resources: Resources) -> None:
+    fill(resources, PEOPLE)
+    model = train(resources, **CHOICES[1])
+    with writing(resources.database) as session:
+        with pytest.raises(Conflict, match="not made by a training"):
+            make_refit(session, "lbp-l2", None, ["p3"])
+        with pytest.raises(Invalid, match="has not learned from"):
+            make_refit(session, model, "d", ["p3"])
+        training = session.scalars(select(Training).where(Training.model == model)).one()
+        request = training.request
+        training.request = request | {"start_from": "m-other"}
+        with pytest.raises(Conflict, match="continues m-other"):
+            make_refit(session, model, None, ["p3"])
+        fisher = ComponentChoice(name="fisher").model_dump()
+        training.request = request | {"descriptors": [fisher]}
+        with pytest.raises(Conflict, match="vocabulary of fisher"):
+            make_refit(session, model, None, ["p3"])
