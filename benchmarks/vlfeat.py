@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 
 
 class Dsift(Structure):
-    """VlDsiftFilter of VLFeat 0.9.21, vl/dsift.h, as far as its users may read."""
+    """The public fields of VlDsiftFilter (VLFeat 0.9.21, vl/dsift.h)."""
 
     _fields_ = [
         *((name, c_int) for name in ("width", "height", "step_x", "step_y", "min_x", "min_y", "max_x", "max_y")),

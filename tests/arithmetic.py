@@ -114,7 +114,7 @@ def processor_flags() -> frozenset[str]:
 
 
 def runnable(flags: frozenset[str]) -> list[Arithmetic]:
-    """Each arithmetic that a processor with these flags can run."""
+    """Return the kinds of arithmetic that a processor with these flags can run."""
     return [one for one in ARITHMETICS if one.needs <= flags]
 
 

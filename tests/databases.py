@@ -15,7 +15,7 @@ from app.db.session import open_database
 
 
 def migrate(settings: Settings) -> None:
-    """Bring the database of a test to the newest schema. The home exists.
+    """Migrate the database of a test to the newest schema. The home must exist.
 
     A new SQLite database is a copy of a migrated one. A database on PostgreSQL was copied when it was created.
     """

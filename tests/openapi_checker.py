@@ -126,7 +126,7 @@ def _check_headers(response: dict[str, Any], headers: Headers) -> Iterable[str]:
 
 
 def _check_body(response: dict[str, Any], headers: Headers, body: bytes) -> Iterable[str]:
-    """Violations in the media type and, for a problem, in its code."""
+    """List violations of the media type and, for a problem, of its code."""
     media_type, content = _media_type(headers), response.get("content", {})
     if media_type not in content:
         yield from [f"{media_type} is not listed"] if body else []

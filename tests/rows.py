@@ -31,7 +31,7 @@ def make_model(name: str, dim: int = 8, seed: int = 0) -> Model:
 
 
 def people(count: int, photos: int, dim: int = 8, seed: int = 0, spread: float = 0.2) -> tuple[Rows, list[str]]:
-    """Random embeddings, (count * photos, dim), clustered around one centre per person, and the subject of each row."""
+    """Draw (count * photos, dim) embeddings, clustered around a centre per person; return them and their subjects."""
     draw = np.random.default_rng(seed)
     centres = draw.standard_normal((count, dim)).repeat(photos, axis=0)
     rows = (centres + spread * draw.standard_normal(centres.shape)).astype(np.float32)
@@ -65,7 +65,7 @@ class GalleryWriter:
         metadata: Sequence[dict[str, Any]] | None = None,
         task: str = "identity",
     ) -> list[str]:
-        """vectors: model id -> (n, dim). Returns the face ids."""
+        """Enrol faces with their embeddings, vectors: model id -> (n, dim). Returns the face ids."""
         with writing(self.resources.database) as session:
             change = self._raised(session)
             subject_pks = {s.id: s.pk for s in session.scalars(select(Subject).where(self._here(Subject)))}

@@ -128,7 +128,7 @@ class ServiceSubprocess:
         raise AssertionError(f"the job did not end within {seconds} s: {job}\n{self.read_log_end()}")
 
     def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Rows read from the SQLite database directly."""
+        """Read rows from the SQLite database directly."""
         with closing(sqlite3.connect(self.home / "likeness.sqlite", timeout=20)) as database:
             return database.execute(statement, values).fetchall()
 

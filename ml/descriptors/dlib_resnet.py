@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Self
 
 import cv2
 import numpy as np
-import onnxruntime
 
 from ml.aligners.similarity import TEMPLATES
 from ml.descriptors.base import Descriptor
 from ml.descriptors.common.dlib_network import INPUT_NAME, build_model
 from ml.descriptors.common.dlib_weights import read_network
+from ml.descriptors.common.onnx_session import open_session
 from ml.descriptors.common.stored_model import Device
 from ml.errors import Corrupt, Unavailable
 from ml.files import hash_bytes
@@ -34,7 +34,6 @@ MEAN_COLOUR = (123, 117, 104)
 """RGB mean of the pictures on which the network was trained. It fills the pixels outside the stored crop."""
 DIM = 128
 CROPS_PER_BATCH = 16
-GPU_PROVIDER = "CUDAExecutionProvider"
 
 
 def find_weights() -> Path:
@@ -74,14 +73,7 @@ def read_weights(path: Path) -> bytes:
 @lru_cache(maxsize=4)
 def _session(weights: Path, threads: int, device: Device) -> Any:
     """Open one session for all descriptors of a file. Several threads can share it. Raises Unavailable, Corrupt."""
-    gpu = device != "cpu" and GPU_PROVIDER in onnxruntime.get_available_providers()
-    if device == "cuda" and not gpu:
-        raise Unavailable("ONNX Runtime finds no GPU; install onnxruntime-gpu, or set device to auto or cpu")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    model = build_model(read_network(read_weights(weights)))
-    return onnxruntime.InferenceSession(model, options, providers=[GPU_PROVIDER] * gpu + ["CPUExecutionProvider"])
+    return open_session(build_model(read_network(read_weights(weights))), threads, device)
 
 
 @dataclass(frozen=True)

@@ -7,33 +7,26 @@ from typing import Any, ClassVar
 
 import cv2
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from ml.descriptors.common.manifest import DescriptorManifest, OnnxManifest
+from ml.descriptors.common.onnx_session import open_session
 from ml.descriptors.common.stored_model import Device, StoredModel
 from ml.errors import Corrupt, Unavailable, WrongShape
 from ml.options import option
 from ml.types import Crops, Rows
 
 CROPS_PER_BATCH = 32
-GPU_PROVIDER = "CUDAExecutionProvider"
 MIN_NORM = 1e-12
 
 
 @lru_cache(maxsize=8)
 def _session(model: Path, sha256: str, threads: int, device: Device) -> Any:
     """Open one session for all descriptors of a model. Several threads can share it. Raises Unavailable, Corrupt."""
-    gpu = device != "cpu" and GPU_PROVIDER in onnxruntime.get_available_providers()
-    if device == "cuda" and not gpu:
-        raise Unavailable("ONNX Runtime finds no GPU; install onnxruntime-gpu, or set device to auto or cpu")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(
-            str(model), options, providers=[GPU_PROVIDER] * gpu + ["CPUExecutionProvider"]
-        )
+        return open_session(str(model), threads, device)
+    except Unavailable:
+        raise
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise Corrupt(f"ONNX Runtime cannot load {model.name}: {error}") from error
 

@@ -46,7 +46,7 @@ def choices(context: RunContext) -> list[Computation]:
 
 
 def tried(context: RunContext, dim: int, kind: str) -> list[Computation]:
-    """kind: "queries" or "disjoint"."""
+    """Return the computations of the candidates. kind: "queries" or "disjoint"."""
     return [context.retrieval(method, MODEL, f"inner-{kind}-0", seconds=FIT_SECONDS) for method in candidates(dim)]
 
 
@@ -64,7 +64,7 @@ def _best(context: RunContext, dim: int, kind: str) -> int:
 
 
 def describe_choices(context: RunContext) -> list[str]:
-    """`chosen for 32 numbers: closed set clml {"ridge": 0.003}; never seen ldml {}`
+    """Describe the choices, such as `chosen for 32 numbers: closed set clml {"ridge": 0.003}; never seen ldml {}`
 
     Raises ResultMissing unless all candidates have results.
     """

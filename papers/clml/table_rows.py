@@ -90,8 +90,10 @@ def describe_alterations(method: str, options: Mapping[str, Any]) -> str:
 
 
 def order_computations(computations: Sequence[Computation]) -> list[Computation]:
-    """Fits on the same descriptors and people one after the other, for they share their principal axes: first those of
-    which there are few, which is what most tables have in common, sweeps last. Then what is made of fits."""
+    """Order the fits by descriptors and people, because such fits share their principal axes.
+
+    Small groups come first, since most tables need them; then sweeps; then computations that use fits.
+    """
     fits = [w for w in computations if "features" in w.key]
     many = Counter(w.group for w in fits)
     fits.sort(key=lambda w: (many[w.group], w.group))

@@ -40,7 +40,10 @@ COMPARED_ROWS = (
 
 @dataclass(frozen=True, eq=False)
 class VerificationFits:
-    """folds: a fit a fold. judges: see `RunContext.judges`; none where nothing is learned."""
+    """The fits of a method.
+
+    folds: one fit per fold; judges: see `RunContext.judges`, none where nothing is learned
+    """
 
     context: RunContext
     folds: Sequence[Computation]

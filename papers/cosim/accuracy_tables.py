@@ -29,7 +29,10 @@ PAPER_YTF_ACCURACY = {
 
 @dataclass(frozen=True, eq=False)
 class AccuracyTables:
-    """header: data, folds and unit; scores: all systems and fusions by name; figures: their accuracies in percent"""
+    """Tables of accuracies.
+
+    header: data, folds and unit; scores: all systems and fusions by name; figures: their accuracies in percent
+    """
 
     reader: PairScoreReader
     header: str

@@ -57,7 +57,7 @@ class PairScoreReader:
         return self.scores(system.name, [self.view.fit(system, fold) for fold in self.numbers])
 
     def fused(self, name: str, members: Sequence[SystemScores]) -> SystemScores:
-        """Fuse systems late."""
+        """Fuse the scores of systems."""
         judges = self._judges(members[0])
         folds = tuple(fuse_similarities([m.folds[i] for m in members], judges[i]) for i in range(len(self.numbers)))
         computations = tuple(w for m in members for w in m.computations)

@@ -24,8 +24,11 @@ Systems = dict[str, System]
 
 @dataclass(frozen=True)
 class SystemCatalogue:
-    """quick: without Fisher vectors, sweeps and long runs; steps: minibatches of CoSiM's networks at most; inner: r,
-    what each descriptor is whitened to; dim: of LDML"""
+    """The systems of the chapter.
+
+    quick: without Fisher vectors, sweeps and long runs; steps: at most so many minibatches for CoSiM's networks
+    inner: r, the number of components that each descriptor is whitened to; dim: of LDML
+    """
 
     quick: bool
     steps: int = STEPS

@@ -43,7 +43,7 @@ class PhotoArchive:
 
 @dataclass(frozen=True)
 class Photos:
-    """`data` as its README names the files; what is computed lies in `cache`. A set is "lfw" or one of ARCHIVES.
+    """The photo sets of the folder `data`: "lfw" and those of ARCHIVES. Crops and features are cached in `cache`.
 
     Features: "lbp", "fisher", "sift", "fplbp", "cslbp", "mobilefacenet", or several joined by "+", one after the other.
     "lbp-mirrored": the mean over a crop and its mirror image.

@@ -162,7 +162,7 @@ class DigitExperiment(Experiment):
         return Plot("manifolds-figure-1", "t-SNE of digits under AE, Conv, qConv and Stiefel", draw, 2, 2)
 
     def _curves(self) -> Plot:
-        """Plot the spectrum of M by head, and the error by rate, to show why heads differ."""
+        """Plot the spectrum of M by head, and the error by rate, which show why heads differ."""
         spectra = {h: self._spectrum(self._learned[h][0]) for h in HEADS}
         choices = {} if self.quick else self.choices
         tried = {h: self.context.result(w).record["errors"] for h, w in choices.items() if h != "rmsprop"}

@@ -66,9 +66,10 @@ def classes(photos: Photos, photo_set: str, min_photos: int) -> PersonClasses:
 
 
 def five_layers(seed: int) -> nn.Sequential:
-    """conv1 5x5, max-pool, relu, conv2 5x5, relu, avg-pool, conv3 5x5, relu, conv4 4x4, relu; fc5 is the head.
+    """Build the network without its head, fc5.
 
-    (n, 3, 32, 32) -> (n, 1600). The paper prints no widths: 32, 32, 64, 64, as such networks have for small pictures.
+    conv1 5x5, max-pool, relu, conv2 5x5, relu, avg-pool, conv3 5x5, relu, conv4 4x4, relu
+    (n, 3, 32, 32) -> (n, 1600). The paper prints no widths; 32, 32, 64, 64 are usual for small pictures.
     """
     torch.manual_seed(seed)
     first = [nn.Conv2d(3, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(32, 32, 5, padding=2), nn.ReLU()]

@@ -42,9 +42,10 @@ QUICK = {"rmsprop": 1e-3} | dict.fromkeys([*HEADS][1:], 0.03)
 
 @dataclass(frozen=True)
 class HeadTraining:
-    """head: of HEADS, with its rate; fine: RMSProp's of all else; margin: tau; steps, batch: N.
+    """The training of a head.
 
-    photos_per_person: that stand side by side in a batch; 0: all photos in turn
+    head: of HEADS, with its rate; fine: rate of RMSProp for all other parameters; margin: tau; steps, batch: N
+    photos_per_person: photos of one person in a batch, side by side; 0: all photos in turn
     """
 
     head: str
@@ -71,8 +72,11 @@ def choose_rate(errors: Mapping[str, float | None]) -> float:
 
 
 def describe_matrix(matrix: Tensor) -> dict[str, float]:
-    """axes: exp of the entropy of the shares of M's eigenvalues, the number of axes that distances are made of, 1..p;
-    scale: the trace of M."""
+    """Describe M = L L^T of a matrix L.
+
+    axes: exp of the entropy of the shares of M's eigenvalues, the effective number of axes of a distance, 1..p
+    scale: the trace of M
+    """
     strength = torch.linalg.svdvals(matrix).square()
     shares = strength / strength.sum()
     entropy = -(shares * shares.clamp_min(1e-12).log()).sum()

@@ -24,7 +24,7 @@ def database_url() -> str:
 
 
 def group_photo(people: tuple[int, ...] = PEOPLE, shot: int = 1) -> bytes:
-    """Several people side by side, the first the largest."""
+    """Draw several people side by side; the first is the largest."""
     faces = [Pillow.fromarray(draw(person(who), shot, 250 - 20 * n)) for n, who in enumerate(people)]
     photo = Pillow.new("RGB", (sum(f.width for f in faces), 250), (90, 90, 90))
     left = 0

@@ -24,7 +24,7 @@ def stocked(service: Service, *models: str) -> None:
 
 
 def publish(service: Service, model: str, **fields: Any) -> dict[str, Any]:
-    """Against the gate, which eight people are too few for: these tests are about pointers."""
+    """Publish against the gate, which needs more than eight people; these tests are about pointers."""
     body = {"model": model, "override": True, "reason": "a test of the pointers"}
     job = service.wait(service.client.post(f"{BASE}:publish", json=body, **fields))
     assert job["state"] == "succeeded", job["problem"]

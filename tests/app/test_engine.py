@@ -41,7 +41,7 @@ MODEL, OTHER = make_model("m-one"), make_model("m-two", dim=12, seed=1)
 
 @pytest.fixture
 def resources(lasting: Resources) -> Iterator[Resources]:
-    """Tidied after each test: one engine after the other follows these tables."""
+    """Resources whose tables are emptied after each test, since one engine after the other follows them."""
     yield lasting
     with writing(lasting.database) as session:
         session.execute(delete(Collection))
@@ -473,7 +473,7 @@ def test_the_database_may_go_away_and_come_back(gallery: GalleryWriter) -> None:
 
 
 class Counted:
-    """Work that tells how many did it at once, and with whom."""
+    """Work that records how many threads did it at once, and with which others."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []

@@ -32,7 +32,7 @@ Exported = dict[str, NDArray[Any]]
 
 
 def write_data(home: Path) -> Path:
-    """Crops as they lie in the cache, and lists: `data` has no photo, since none is cut again."""
+    """Write cached crops and lists of names. `data` needs no photo, since no crop is cut again."""
     cache, lists = home / "cache", home / "data" / "lfw-protocol"
     cache.mkdir(parents=True)
     lists.mkdir(parents=True)
@@ -86,7 +86,7 @@ def export(home: Path, method: str, descriptor: str = "lbp", protocol: str = "",
 
 
 def score_pairs(exported: Exported) -> NDArray[np.float64]:
-    """All with all, greater is nearer, by nothing but what the file says."""
+    """Score all pairs by the exported file alone; a greater score is nearer."""
     x, metric = exported["x"].astype(np.float64), str(exported["metric"])
     if metric == "l2":
         return np.asarray(-((x[:, None] - x[None]) ** 2).sum(2))

@@ -21,7 +21,7 @@ LARGE = {"report": {"curve": [0.25] * 50_000}}
 
 @pytest.fixture(autouse=True)
 def no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers write down no jobs of their own."""
+    """Keep workers from writing sweep jobs."""
     monkeypatch.setattr("workers.schedule.SWEEP_SECONDS", float("inf"))
 
 

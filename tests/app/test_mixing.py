@@ -66,7 +66,7 @@ def api(client: Api) -> Api:
 def collection(
     resources: Resources, api: Api, who: Rows, ages: Rows, subjects: list[str], ageless: int = -1
 ) -> GalleryWriter:
-    """Deployed for both tasks. ageless: the face that has no place for age yet."""
+    """Make a collection with a deployment of both tasks. ageless: a face without an embedding for age"""
     made = GalleryWriter(resources, api.staff).make(WHO)
     metadata = [{"even": i % 2 == 0} for i in range(len(subjects))]
     made.add({WHO.id: who}, subjects, metadata=metadata)

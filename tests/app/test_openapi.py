@@ -106,7 +106,7 @@ def test_every_success_and_every_body_has_an_example(operation: Operation) -> No
 
 
 def iterate_schemas(node: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object of the document but those inside examples."""
+    """Iterate over every object of the document except those inside examples."""
     if isinstance(node, dict):
         yield where, node
         for name, inner in node.items():

@@ -87,7 +87,7 @@ def by_vector(api: Api, vector: Rows, collection: str = "", **params: Any) -> ht
 
 
 def wait_until_indexed(ask: Any, api: Api, collection: str = "") -> httpx.Response:
-    """Ask until the index is loaded and holds what the tables do."""
+    """Wait until the index is loaded and has every face of the tables."""
     limit = time.monotonic() + 30
     while True:
         answer: httpx.Response = ask()
@@ -270,7 +270,7 @@ def test_a_filter_keeps_only_matching_faces(api: Api, gallery: GalleryWriter) ->
 
 
 def calibrate(api: Api, gallery: GalleryWriter, open_set: dict[str, Any] | None = None) -> None:
-    """Pairs of one person about 0.6 apart, of two about 16; waits until they are served."""
+    """Calibrate with genuine distances about 0.6 and impostor distances about 16; wait until this is served."""
     draw = np.random.default_rng(0)
     gallery.calibrate(MODEL.id, 0.6 * draw.chisquare(8, 900) / 8, 16 * draw.chisquare(8, 90_000) / 8, open_set)
     limit = time.monotonic() + 5

@@ -6,8 +6,7 @@ import os
 import random
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -15,7 +14,6 @@ import pytest
 
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.conftest import free_port
 from tests.service_subprocess import ServiceSubprocess, check_consistency
 
 TRIALS = int(os.environ.get("CHAOS_TRIALS", "30"))
@@ -28,16 +26,6 @@ log = logging.getLogger("chaos")
 CheckJob = Callable[[dict[str, Any]], None]
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60 + 60 * TRIALS)]
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceSubprocess]:
-    home = tmp_path / "home"
-    home.mkdir()
-    started = ServiceSubprocess(home, free_port())
-    started.client.put(f"/v1/collections/{COLLECTION}")
-    yield started
-    started.stop()
 
 
 def send_until_accepted(send: Callable[[], httpx.Response]) -> str:

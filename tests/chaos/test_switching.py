@@ -4,7 +4,6 @@ import io
 import os
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from app.cli.main import app
 from ml import images
 from ml.synthetic_faces import draw, person
 from tests.chaos.test_chaos import send_until_accepted
-from tests.conftest import free_port
 from tests.ml.learned_onnx import learned_onnx
 from tests.service_subprocess import ServiceSubprocess, check_consistency
 
@@ -24,16 +22,6 @@ PEOPLE, PHOTOS_PER_PERSON = 20, 4
 DELAYS_SECONDS = (0.0, 0.05, 0.15, 0.4)
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceSubprocess]:
-    home = tmp_path / "home"
-    home.mkdir()
-    started = ServiceSubprocess(home, free_port())
-    started.client.put(f"/v1/collections/{COLLECTION}")
-    yield started
-    started.stop()
 
 
 def start_import(service: ServiceSubprocess, first_person: int, people: int) -> str:

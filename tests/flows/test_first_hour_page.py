@@ -40,7 +40,7 @@ def _text(page: str) -> str:
 
 
 def write_photos(folder: Path) -> None:
-    """Photos under the names that the pages use, and a command `.venv/bin/likeness`."""
+    """Write photos under the names that the pages use, and a command `.venv/bin/likeness`."""
     for shot in (1, 2):
         (folder / f"ada-{shot}.jpg").write_bytes(encode_png(draw(person(1), shot, strength=CALM)))
     with tarfile.open(folder / "photos.tar", "w") as archive:

@@ -14,7 +14,7 @@ LEARN = {"dim": 16, "options": {"steps": 60, "start": "pca", "groups": 16, "othe
 
 
 def archive(people: Iterable[int], shots: int) -> bytes:
-    """Aligned faces of drawn people, taken in bad light and badly turned, as <person>/<shot>.png."""
+    """Pack aligned faces of synthetic people, in bad light and turned away, as <person>/<shot>.png."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for who in people:

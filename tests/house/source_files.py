@@ -26,7 +26,7 @@ def parse(path: Path) -> ast.Module:
 
 @cache
 def imported_modules(path: Path) -> frozenset[str]:
-    """Modules that the file imports, and `module.name` for each name that it imports from one."""
+    """Return the modules that the file imports, and `module.name` for each name that it imports from one."""
     modules: set[str] = set()
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):

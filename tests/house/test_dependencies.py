@@ -50,7 +50,7 @@ def distributions_by_module() -> dict[str, list[str]]:
 
 
 def find_distributions(module: str) -> set[str]:
-    """Those that install the module: usually one, two for `cv2` where both builds of OpenCV are installed.
+    """Find the distributions that install a module: usually one, two for `cv2` if both builds of OpenCV are installed.
 
     A module that no distribution installs stands for itself.
     """

@@ -143,7 +143,7 @@ def test_the_page_of_settings_is_up_to_date() -> None:
 
 
 def raised_codes() -> set[str]:
-    """Problem codes that the code gives to errors, by keyword, in class bodies and in dictionaries."""
+    """Return the problem codes that the code gives to errors: by keyword, in class bodies and in dictionaries."""
     codes = {code for _, code in KNOWN_PROBLEMS} | {code for _, code in ML_ERRORS.values()}
     for top in ("app", "workers", "ml"):
         for path in (ROOT / top).rglob("*.py"):

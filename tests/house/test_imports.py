@@ -70,7 +70,7 @@ def floor_of(part: str) -> int | None:
 
 
 def explain_forbidden_import(path: Path, module: str) -> str | None:
-    """Why a file of app may not import this module of app; None if it may."""
+    """Explain why a file of app may not import this module of app; None if it may."""
     own, other = part_of_app(str(path)), part_of_app(module)
     if own is None or own in ENTRY_POINTS or own == "__init__" or other is None or other == own:
         return None
@@ -104,7 +104,7 @@ def test_the_check_of_floors_can_fail() -> None:
 
 
 def explain_forbidden_worker_import(path: Path, module: str) -> str | None:
-    """Why a file of workers may not import this module of workers; None if it may."""
+    """Explain why a file of workers may not import this module of workers; None if it may."""
     own, other = path.parts[1].removesuffix(".py"), module.split(".")[1]
     floors = {part: floor for floor, parts in enumerate(WORKER_FLOORS) for part in parts}
     if own == other or floors[other] < floors[own]:

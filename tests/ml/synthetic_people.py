@@ -9,7 +9,7 @@ from ml.embedders.base import TaskData, TrainingSet
 
 
 def people(count: int = 60, photos: int = 5, seed: int = 0, informative: int = 8, noise: int = 22) -> TrainingSet:
-    """Training data of the task identity: (count * photos, informative + noise) rows.
+    """Return training data of the task identity: (count * photos, informative + noise) rows.
 
     informative: how many numbers depend on the person; noise: how many do not
     """

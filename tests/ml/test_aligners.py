@@ -20,7 +20,7 @@ def turned(points: Points, degrees: float, zoom: float, shift: tuple[float, floa
 
 
 def slow_similarity(source: Points, target: Points) -> np.ndarray:
-    """Umeyama (1991), equations 40 to 43: by singular values, no reflection."""
+    """Compute the similarity by Umeyama (1991), equations 40 to 43: by singular values, without reflection."""
     a, b = source - source.mean(0), target - target.mean(0)
     u, d, vt = np.linalg.svd(b.T @ a / len(a))
     sign = np.diag([1, np.sign(np.linalg.det(u) * np.linalg.det(vt))])

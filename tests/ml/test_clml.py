@@ -17,7 +17,7 @@ SMALL = {"dim": 6, "steps": 60, "first_steps": 60, "k": 3}
 
 
 def local_of(seed: int, n: int, k: int, *, shrink: float = 0.0, pull: float = 0.0, anchor: float = 0.0) -> LocalMaps:
-    """LocalMaps maps with random numbers in them, in float64."""
+    """Return LocalMaps with random float64 numbers."""
     torch.manual_seed(seed)
     q = torch.rand(n, k, dtype=torch.float64) * (torch.rand(n, k) > 0.4) + 1e-3
     model = LocalMaps(torch.randn(4, 9, dtype=torch.float64), q / q.sum(1, keepdim=True), shrink, pull, anchor, 1.0)
@@ -27,7 +27,7 @@ def local_of(seed: int, n: int, k: int, *, shrink: float = 0.0, pull: float = 0.
 
 
 def batch_for(seed: int) -> tuple[torch.Tensor, np.ndarray, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Rows (n, 9), which they are, and bias, sign, weight of their pairs."""
+    """Return (n, 9) rows, their numbers, and bias, sign and weight of their pairs."""
     z, *pair_values = batch_of(seed)
     return (
         torch.randn(len(z), 9, dtype=torch.float64),
@@ -226,7 +226,7 @@ def test_one_face_touches_only_the_maps_it_belongs_to(data: TrainingSet) -> None
 
 
 def _timed(call: object) -> float:
-    """Processor seconds over all threads: the wall clock depends on how many of them a library takes."""
+    """Return CPU seconds over all threads, because the wall clock depends on how many a library uses."""
     start = time.process_time()
     call()  # type: ignore[operator]
     return time.process_time() - start

@@ -46,7 +46,7 @@ class Case:
         self.weight = torch.rand(self.fits, self.pairs, dtype=torch.float64)
 
     def loss(self, weights: Tensor, bias: Tensor) -> Tensor:
-        """Equations 1 to 4, 8 and 9 as printed, fit by fit and pair by pair."""
+        """Compute equations 1 to 4, 8 and 9 as printed, fit by fit and pair by pair."""
         total = torch.zeros((), dtype=torch.float64)
         for f in range(self.fits):
             for b in range(self.pairs):
@@ -241,7 +241,7 @@ def test_the_auc_of_infinite_scores_counts_ties_half() -> None:
 
 
 def view_two(seed: int, count: int = 90) -> tuple[TrainingSet, TaskData]:
-    """Nothing but given pairs, in ten parts whose people differ; `people` says which part a face is of."""
+    """Return pairs in ten parts with different people; `people` is the part of each face."""
     draw, data = np.random.default_rng(seed), replace(people(count, seed=seed), blocks=(18, 12))
     who = data.tasks[0].people
     part = who % 10

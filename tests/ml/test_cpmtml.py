@@ -34,7 +34,7 @@ def learn(at: Projections, rows: torch.Tensor, pairs: list[Pair], rates: Rates =
 
 
 def printed(rows: np.ndarray, at: Projections, pairs: list[Pair]) -> tuple[np.ndarray, list[np.ndarray], list[float]]:
-    """Algorithm 1, line by line (with its tasks numbered from 1, as the errata say)."""
+    """Run algorithm 1 line by line (with its tasks numbered from 1, as the errata say)."""
     assert at.common is not None
     common, own, bias = at.common.numpy().copy(), [p.numpy().copy() for p in at.own], list(at.bias)
     for t, i, j, y in pairs:

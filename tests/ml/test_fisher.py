@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Fisher:
 
 
 def words(d: int, k: int, seed: int) -> Vocabulary:
-    """Drawn, with Gaussians near enough to one another that patches are shared."""
+    """Draw a vocabulary whose Gaussians are so near to each other that they share patches."""
     draw = np.random.default_rng(seed)
     axes = np.linalg.qr(draw.normal(size=(128, d)))[0].T
     weights = draw.dirichlet(np.full(k, 3.0))

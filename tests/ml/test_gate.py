@@ -15,7 +15,7 @@ from ml.evaluation.retrieval import Ranked
 
 
 def ranked(spread: float, people: int = 80, seed: int = 0) -> Ranked:
-    """Three photos of each person about the person's own place; the greater the spread, the worse."""
+    """Rank three photos of each person, scattered about the person's centre; a greater spread is worse."""
     draw = np.random.default_rng(seed)
     numbers = np.repeat(np.arange(people), 3)
     rows = draw.normal(size=(people, 8))[numbers] + spread * draw.normal(size=(3 * people, 8))

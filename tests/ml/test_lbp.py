@@ -12,7 +12,7 @@ AROUND = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
 
 
 def a_picture(seed: int) -> Crops:
-    """Noise of a random coarseness: (170, 100)."""
+    """Draw (170, 100) noise of a random coarseness."""
     rng = np.random.default_rng(seed)
     block = int(rng.integers(1, 6))
     coarse = rng.integers(0, 256, (170 // block + 1, 100 // block + 1))
@@ -21,7 +21,7 @@ def a_picture(seed: int) -> Crops:
 
 
 def slow_lbp(picture: Crops, cell: int) -> NDArray[np.float64]:
-    """vl_lbp as its C source reads: a loop over pixels and a share for each of four cells."""
+    """Compute vl_lbp like its C source: a loop over pixels, with a share for each of four cells."""
     grey = picture.astype(int)
     height, width = picture.shape
     down, across = height // cell, width // cell

@@ -38,7 +38,7 @@ SMALL = {"dim": 6, "steps": 60}
 
 
 def batch_of(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """z, bias, sign and weight of random size, in float64."""
+    """Draw z, bias, sign and weight of random size, in float64."""
     draw = torch.Generator().manual_seed(seed)
     n, d = (int(torch.randint(3, 20, (), generator=draw)) for _ in range(2))
     z = torch.randn(n, d, generator=draw, dtype=torch.float64)

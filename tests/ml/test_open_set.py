@@ -74,7 +74,7 @@ def test_the_nearest_person_of_a_shortlist_is_never_a_nameless_face_or_an_empty_
 
 
 def crowd(people: int, photos: int, seed: int = 0, spread: float = 0.35) -> tuple[Rows, Ids]:
-    """Unit rows: people as directions in 32 dimensions, photos about them."""
+    """Draw unit rows: people are directions in 32 dimensions, photos lie around them."""
     draw = np.random.default_rng(seed)
     centres = draw.standard_normal((people, 32)).repeat(photos, axis=0)
     rows = centres + spread * draw.standard_normal(centres.shape) * draw.uniform(0.5, 2, (len(centres), 1))
@@ -89,7 +89,7 @@ def gallery(rows: Rows, owners: Ids, distractors: int = 0) -> tuple[FlatIndex, G
 
 
 def brute_force(rows: Rows, owners: Ids, position: int, rule: DecisionRule, *, own: bool) -> float:
-    """Person distance of the nearest person, with loops: without the probe's person, or without its face alone."""
+    """Compute the nearest person distance with loops: without the probe's person, or without its face alone."""
     scores = {}
     for person in set(owners.tolist()):
         faces = [i for i in np.flatnonzero(owners == person) if i != position]
@@ -151,7 +151,7 @@ def calibrated(rows: Rows, owners: Ids, rule: DecisionRule) -> tuple[OpenSetCali
 
 
 def strangers_named(rows: Rows, owners: Ids, strangers: Rows, rule: DecisionRule) -> np.ndarray:
-    """Person distances of searches for people who are not in the gallery, over everybody in it."""
+    """Return the person distances of searches for people who are not in the gallery."""
     squared_distances = EUCLIDEAN.distances(strangers, rows).astype(float)
     people = np.unique(owners)
     nearest = np.stack([squared_distances[:, owners == person].min(1) for person in people], 1)

@@ -22,7 +22,7 @@ def photos() -> list[str]:
 
 
 def lfw_photos() -> list[str]:
-    """All names of LFW, from the counts in its own list of people."""
+    """Return all names of LFW, from the counts in its list of people."""
     lines = [fields.split("\t") for fields in (LFW / "people.txt").read_text().splitlines()]
     return sorted(photos_of({fields[0]: int(fields[1]) for fields in lines if len(fields) == 2}))
 

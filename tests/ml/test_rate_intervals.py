@@ -28,7 +28,7 @@ FEW, MANY = 0.90, 0.995
 
 
 def world(seed: int, people: int = 150, pairs: int = 20_000) -> tuple[ImpostorDistances, ImpostorDistances]:
-    """Photos around the means of Gaussian people: what the pairs say, and what they would say of strangers all."""
+    """Draw photos around the means of people; return the pairs of a sample, and the true distribution of impostors."""
     draw = np.random.default_rng(seed)
     who = np.repeat(np.arange(people), draw.integers(1, 5, people))
     means = draw.normal(scale=BETWEEN**0.5, size=(people, DIM))

@@ -12,7 +12,7 @@ PEOPLE, NEAR, FAR, APART = 80, 0.5, 0.3, 2.0
 
 
 def world(seed: int, friends: int = 6, foes: int = 40) -> tuple[Scored, Scored]:
-    """Friends about 0, foes about 2; the pairs of one person lie nearer or farther together."""
+    """Draw genuine distances about 0 and impostor distances about 2, with an offset for each person."""
     draw = np.random.default_rng(seed)
     sides = []
     for each, middle, own in ((friends, 0.0, NEAR), (foes, APART, FAR)):

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 def a_face(seed: int) -> Crops:
-    """Smooth noise over the whole range: (170, 100)."""
+    """Draw (170, 100) smooth noise over the whole range."""
     smooth = blurred(np.random.default_rng(seed).normal(size=(170, 100)), 1.0 + seed % 3)
     spread: Floats = 255 * (smooth - smooth.min()) / np.ptp(smooth)
     return spread.astype(np.uint8)
@@ -23,14 +23,14 @@ def blurred(image: Floats, sigma: float) -> Floats:
 
 
 def smaller(crop: Crops, scale: int) -> Floats:
-    """Each square of `scale` pixels made one; the last ones are filled by repeating the edge."""
+    """Shrink: each square of `scale` pixels becomes one; the edge is repeated to fill the last squares."""
     high, wide = -(-170 // scale), -(-100 // scale)
     full = np.pad(crop.astype(np.float64), ((0, high * scale - 170), (0, wide * scale - 100)), "edge")
     return np.asarray(full.reshape(high, scale, wide, scale).mean(axis=(1, 3)))
 
 
 def slow_sift(image: Floats, x: float, y: float, pixels: tuple[int, int]) -> Floats:
-    """Lowe's section 6 for one upright keypoint whose bins are 4 pixels wide, a loop over pixels and bins."""
+    """Compute Lowe's section 6 for one upright keypoint with bins of 4 pixels, in loops over pixels and bins."""
     histograms = np.zeros((4, 4, 8))
     for row in range(1, pixels[0] - 1):
         for column in range(1, pixels[1] - 1):

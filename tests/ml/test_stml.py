@@ -16,7 +16,7 @@ from tests.ml.synthetic_people import people
 
 @pytest.fixture(scope="module")
 def faces() -> TrainingSet:
-    """80 people with 5 photos; a person shows in 10 of 40 numbers, the other 30 are louder and say nothing."""
+    """Draw 80 people with 5 photos: 10 of 40 numbers depend on the person, the other 30 are larger noise."""
     draw = np.random.default_rng(0)
     person = np.repeat(np.arange(80), 5)
     rows = draw.normal(size=(400, 40)) * np.repeat([0.6, 2.0], [10, 30])

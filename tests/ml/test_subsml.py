@@ -33,7 +33,7 @@ def printed(of: SimilarityProgram, alike: Tensor, apart: Tensor) -> float:
 
 
 def near(matrix: Tensor, far: float) -> Tensor:
-    """Another positive semidefinite matrix, not far away."""
+    """Return another positive semidefinite matrix that is near."""
     moved = matrix + far * torch.randn_like(matrix)
     strength, turn = torch.linalg.eigh((moved + moved.T) / 2)
     similarity: Tensor = (turn * strength.clamp_min(0)) @ turn.T

@@ -22,7 +22,7 @@ def tiny_cnn(folder: Path, net: str = "light", /, seed: int = 0, **says: Any) ->
 
 
 def project(manifest: Path, dim: int) -> torch.Tensor:
-    """Puts a projection to `dim` numbers beside the weights, and says so; returns it."""
+    """Write a projection to `dim` numbers beside the weights, name it in the manifest, and return it."""
     weights = manifest.with_suffix(".safetensors")
     held, says = load_file(weights), json.loads(manifest.read_text())
     held["projection"] = torch.randn(NETS[says["net"]].dim, dim, generator=torch.Generator().manual_seed(1))

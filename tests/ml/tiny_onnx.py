@@ -17,7 +17,7 @@ def weights(pixels: int) -> np.ndarray:
 
 
 def tiny_onnx(folder: Path, batch: int | None = None, shape: tuple[int, int, int] = (3, 112, 112), **says: Any) -> Path:
-    """`tiny.onnx` and the path of its manifest; `batch` None takes any number of pictures; `says`: more manifest."""
+    """Write `tiny.onnx` and return the path of its manifest. batch: None is any number; says: more for the manifest"""
     pixels = int(np.prod(shape))
     graph = helper.make_graph(
         [

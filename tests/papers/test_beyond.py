@@ -37,7 +37,7 @@ FAST = {case: Options(QUICK, {"first": 8}, 2) for case in START_OPTIONS}
 
 
 class DirectionPhotos(Photos):
-    """People who are a direction in each descriptor, LBP a hundred times as large; one of CelebA10k is in LFW too."""
+    """People are directions in each descriptor, LBP a hundred times as large; one of CelebA10k is in LFW too."""
 
     def has(self, photo_set: str) -> bool:
         return photo_set in SETS
@@ -104,7 +104,7 @@ def made(photos: Photos, scope: Scope) -> tuple[RunContext, Chapter]:
 
 @pytest.fixture(scope="module")
 def content(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All tables by name, as their JSON has them, and the page."""
+    """Return all tables by name, as in the JSON, and the page."""
     out = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
         small(patch)

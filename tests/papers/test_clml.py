@@ -39,7 +39,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> RunContext:
 
 @pytest.fixture(scope="module")
 def content(context: RunContext, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All tables by name, as their JSON has them, and the page."""
+    """Return all tables by name, as in the JSON, and the page."""
     made, out = chapter(context, FAST, SMALL), tmp_path_factory.mktemp("out")
     runner.compute_missing([made], context.store)
     command = "likeness reproduce clml --quick"

@@ -35,7 +35,7 @@ WIDE = {"lbp": 300, "mobilefacenet": 128}
 
 @dataclass(frozen=True)
 class NoisyPhotos(Photos):
-    """Rows drawn for each photo: whose it is, its age and its mood show in some of the numbers."""
+    """Random rows; some numbers depend on the person, on the age and on the expression of the photo."""
 
     def names(self, photo_set: str) -> list[str]:
         if photo_set == "lfw":

@@ -33,7 +33,7 @@ PEOPLE = {"lfw": (4, 20), "celeba": (14, 3)}
 
 
 class ColourPhotos(Photos):
-    """People who are a colour and a direction; nobody is in both sets but one."""
+    """Each person is a colour and a direction; one person is in both sets."""
 
     def has(self, photo_set: str) -> bool:
         return photo_set in PEOPLE
@@ -62,7 +62,7 @@ class ColourPhotos(Photos):
 
 
 def write_digits(folder: Path) -> None:
-    """400 noisy patterns of ten kinds, in the form of MNIST's files."""
+    """Write 400 noisy patterns of ten kinds in the format of MNIST's files."""
     draw = np.random.default_rng(0)
     values = draw.integers(0, 10, 400).astype(np.uint8)
     pixels = draw.integers(0, 140, (10, 784))[values] + draw.integers(0, 115, (400, 784))

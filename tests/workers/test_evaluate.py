@@ -61,7 +61,7 @@ def run(resources: Resources, times: int = 1, **fields: Any) -> dict[str, Any]:
 
 
 def precision(rows: Rows, query: int, gallery: list[int]) -> float:
-    """Average precision, by the book: everybody has SHOTS faces one after another."""
+    """Compute average precision by its definition. Everybody has SHOTS faces in succession."""
     order = sorted(gallery, key=lambda g: (float(((rows[g] - rows[query]) ** 2).sum()), g))
     hits = [g // SHOTS == query // SHOTS for g in order]
     return float(np.mean([sum(hits[: r + 1]) / (r + 1) for r, hit in enumerate(hits) if hit]))
