@@ -76,7 +76,8 @@ def withdraw_labels(session: WriteDep, caller: CallerDep, by: Labeller) -> Withd
 
 @router.post(":suggest", summary="Which pairs to label next", openapi_extra=SUGGESTS)
 def suggest_labels(body: SuggestIn, session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> SuggestionsOut:
-    """The pairs about which the serving model is least certain. No face occurs more than twice, and labelled pairs are
-    left out. They come from a random sample of the gallery, so a second request returns others."""
+    """The pairs from which the next training is expected to learn most, most valuable first. No face occurs more than
+    twice. Pairs that are labelled, or follow from labels, are left out. They come from a random sample of the gallery,
+    so a second request returns others."""
     caller.check(body.collection)
     return label_suggestions.suggest_labels(session, resources, body)

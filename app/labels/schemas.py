@@ -28,6 +28,7 @@ PAIR: dict[str, Any] = FACES | {
     "subject_b": None,
     "distance": 0.68,
     "similarity": 51.3,
+    "same_probability": 0.62,
 }
 
 
@@ -99,7 +100,7 @@ class SuggestIn(BaseModel):
 
 
 class SuggestedPair(BaseModel):
-    """Two faces about which the model is uncertain. A `similarity` of 50 means complete uncertainty."""
+    """Two faces of which a person should say whether they are the same."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [PAIR]})
     face_a: str
@@ -108,6 +109,7 @@ class SuggestedPair(BaseModel):
     subject_b: str | None
     distance: float
     similarity: float | None = Field(description="0 to 100; null while the model is not calibrated")
+    same_probability: float = Field(description="0 to 1: how likely the answer is `same`, by the answers so far")
 
 
 class SuggestionsOut(BaseModel):
