@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 from sqlalchemy import Select, func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
-from app.db.tables import Embedding, Face, Label, Subject
-from app.learning.label_consensus import LabelConsensus, decide_consensus
+from app.db.tables import Embedding, Face, Subject
+from app.labels.collection_consensus import read_collection_consensus
+from app.learning.label_consensus import LabelConsensus
 from app.serving import index_builder
 from app.storage.embedding_codec import decode_embeddings
 from ml.active_learning import PairAnswers
@@ -19,8 +20,6 @@ SAMPLE_FACES = 4000
 """Random faces among which one request looks for questions; all distances between them are computed."""
 MAX_LABELLED_PAIRS = 1000
 """Labelled pairs, drawn at random, whose faces are added to the sample."""
-MAX_LABELS = 50_000
-"""Newest labels that are read."""
 SAMPLE_BYTES = 64 << 20
 
 
@@ -45,7 +44,7 @@ def read_question_faces(session: Session, champion: Model, collection: str, task
     """
     row_bytes = 4 * index_builder.find_embedding_size(champion, task)
     max_faces = SAMPLE_BYTES // row_bytes
-    consensus = _read_consensus(session, collection, task)
+    consensus = read_collection_consensus(session, [collection], task)
     max_pairs = min(MAX_LABELLED_PAIRS, max_faces // 4)
     some = np.random.default_rng().permutation(len(consensus))[:max_pairs]
     labelled = np.unique(consensus.pairs[some]).tolist()
@@ -60,21 +59,6 @@ def read_question_faces(session: Session, champion: Model, collection: str, task
         decode_embeddings([face[4] for face in faces], row_bytes // 4),
         _locate_answers(pks, consensus),
     )
-
-
-def _read_consensus(session: Session, collection: str, task: str) -> LabelConsensus:
-    """Decide the labelled pairs of the collection, from its newest MAX_LABELS labels."""
-    first, second = aliased(Face), aliased(Face)
-    query = select(Label.face_a, Label.face_b, Label.by, Label.same).where(
-        Label.task == task, Label.withdrawn_at.is_(None)
-    )
-    for face, end in ((first, Label.face_a), (second, Label.face_b)):
-        is_of_gallery = (face.collection_id == collection) & (face.role == "gallery")
-        query = query.join(face, (face.pk == end) & is_of_gallery)
-    votes: dict[tuple[int, int], dict[str, bool]] = {}
-    for face_a, face_b, by, same in session.execute(query.order_by(Label.pk.desc()).limit(MAX_LABELS)):
-        votes.setdefault((face_a, face_b), {}).setdefault(by, same)  # the newest label of a labeller counts
-    return decide_consensus(votes)
 
 
 def _select_faces(

@@ -1,11 +1,12 @@
 """Bodies and answers of the routes for labels."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
 from app.db.field_types import CollectionName, Note, TaskName, Word
+from app.labels.cluster_schemas import SuggestedCluster
 from ml.active_learning import MAX_SUGGESTIONS
 
 FACES: dict[str, Any] = {"face_a": examples.FACE, "face_b": examples.OTHER_FACE}
@@ -30,6 +31,7 @@ PAIR: dict[str, Any] = FACES | {
     "similarity": 51.3,
     "same_probability": 0.62,
 }
+SUGGESTIONS: dict[str, Any] = {"model": examples.MODEL, "pairs": [PAIR], "clusters": []}
 
 
 class LabelIn(BaseModel):
@@ -96,6 +98,9 @@ class SuggestIn(BaseModel):
     )
     collection: CollectionName
     task: TaskName = "identity"
+    kind: Literal["pairs", "clusters"] = Field(
+        "pairs", description="questions about two faces, or about groups of faces"
+    )
     limit: int = Field(20, ge=1, le=MAX_SUGGESTIONS)
 
 
@@ -113,6 +118,7 @@ class SuggestedPair(BaseModel):
 
 
 class SuggestionsOut(BaseModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"model": examples.MODEL, "pairs": [PAIR]}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [SUGGESTIONS]})
     model: str
-    pairs: list[SuggestedPair]
+    pairs: list[SuggestedPair] = Field(description="most valuable first; empty if clusters were requested")
+    clusters: list[SuggestedCluster] = Field([], description="most valuable first; empty if pairs were requested")

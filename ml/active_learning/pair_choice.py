@@ -54,14 +54,18 @@ def choose_pairs(rows: Rows, subjects: Ids, metric: Distance, answers: PairAnswe
     Pairs of two named faces come last. Each group of faces that are known to be one person occurs once, unless too few
     pairs remain; no face occurs more than MAX_PAIRS_PER_FACE times, and no two groups more than once.
     """
-    candidates = find_candidates(rows, metric, answers.pairs)
+    return select_pairs(find_candidates(rows, metric, answers.pairs), subjects, answers, limit)
+
+
+def select_pairs(candidates: CandidatePairs, subjects: Ids, answers: PairAnswers, limit: int) -> PairSuggestions:
+    """Choose among candidates, which must include the answered pairs. subjects: (N,); see `choose_pairs`"""
     if not len(candidates.pairs):
         nothing = np.empty(0)
         return PairSuggestions(candidates.pairs, nothing, nothing, nothing)
     probabilities = estimate_probabilities(candidates, subjects, answers)
     values = probabilities * candidates.excess**2
-    groups = FaceGroups.join(len(rows), answers, subjects)
-    answered = FaceGroups.join(len(rows), answers)
+    groups = FaceGroups.join(len(subjects), answers, subjects)
+    answered = FaceGroups.join(len(subjects), answers)
     is_open = ~answered.are_decided(candidates.pairs)
     is_named = (subjects[candidates.pairs] >= 0).all(axis=1)
     ranking = np.concatenate(
