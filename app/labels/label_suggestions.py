@@ -1,14 +1,21 @@
 """Suggest what to ask people next: the pairs and groups from which the next training is expected to learn most."""
 
+from dataclasses import asdict
+
 from sqlalchemy.orm import Session
 
 from app.labels.cluster_schemas import ClusterFace, SuggestedCluster
+from app.labels.label_outlook import read_outlook
 from app.labels.question_faces import QuestionFaces, read_question_faces
-from app.labels.schemas import SuggestedPair, SuggestIn, SuggestionsOut
+from app.labels.schemas import OutlookOut, SuggestedPair, SuggestIn, SuggestionsOut
 from app.publishing.pointers import get_deployment
 from app.resources import Resources
 from ml.active_learning import ClusterQuestion, PairSuggestions, choose_clusters, choose_pairs
+from ml.active_learning.expected_gain import LabelOutlook
 from ml.calibration import Calibration
+
+REFERENCE_PAIRS = 20
+"""The first suggestions, of which each is worth a label on average."""
 
 
 def suggest_labels(session: Session, resources: Resources, request: SuggestIn) -> SuggestionsOut:
@@ -18,16 +25,32 @@ def suggest_labels(session: Session, resources: Resources, request: SuggestIn) -
     """
     champion = resources.models.get(get_deployment(session, request.collection, request.task).champion)
     faces = read_question_faces(session, champion, request.collection, request.task)
+    outlook = read_outlook(session, request.collection, request.task, faces.label_count)
+    count = max(request.limit, REFERENCE_PAIRS)
+    suggestions = choose_pairs(faces.rows, faces.subjects, champion.metric, faces.answers, count)
+    points = _find_points_per_value(outlook, suggestions)
+    answer = SuggestionsOut(model=champion.id, pairs=[], clusters=[], outlook=_describe_outlook(outlook))
     if request.kind == "clusters":
         questions = choose_clusters(faces.rows, faces.subjects, champion.metric, faces.answers, request.limit)
-        return SuggestionsOut(model=champion.id, pairs=[], clusters=[_describe_cluster(faces, q) for q in questions])
-    suggestions = choose_pairs(faces.rows, faces.subjects, champion.metric, faces.answers, request.limit)
-    pairs = _describe_pairs(faces, suggestions, champion.calibrations.get(request.task))
-    return SuggestionsOut(model=champion.id, pairs=pairs)
+        answer.clusters = [_describe_cluster(faces, question, points) for question in questions]
+    else:
+        calibration = champion.calibrations.get(request.task)
+        answer.pairs = _describe_pairs(faces, suggestions, calibration, points)[: request.limit]
+    return answer
+
+
+def _find_points_per_value(outlook: LabelOutlook | None, suggestions: PairSuggestions) -> float | None:
+    """Return the points of mAP that a unit of value is worth, if the first REFERENCE_PAIRS pairs are mean labels."""
+    value = float(suggestions.values[:REFERENCE_PAIRS].mean()) if len(suggestions.values) else 0.0
+    return outlook.expected_per_label / value if outlook is not None and value > 0 else None
+
+
+def _describe_outlook(outlook: LabelOutlook | None) -> OutlookOut | None:
+    return None if outlook is None else OutlookOut(**asdict(outlook))
 
 
 def _describe_pairs(
-    faces: QuestionFaces, suggestions: PairSuggestions, calibration: Calibration | None
+    faces: QuestionFaces, suggestions: PairSuggestions, calibration: Calibration | None, points: float | None
 ) -> list[SuggestedPair]:
     similarities = [None] * len(suggestions.pairs)
     if calibration is not None:
@@ -38,22 +61,20 @@ def _describe_pairs(
             face_b=faces.face_ids[second],
             subject_a=faces.subject_ids[first],
             subject_b=faces.subject_ids[second],
-            distance=distance,
-            similarity=similarity,
-            same_probability=probability,
+            distance=float(suggestions.distances[k]),
+            similarity=similarities[k],
+            same_probability=float(suggestions.probabilities[k]),
+            expected_gain=None if points is None else points * float(suggestions.values[k]),
         )
-        for (first, second), distance, similarity, probability in zip(
-            suggestions.pairs.tolist(),
-            suggestions.distances.tolist(),
-            similarities,
-            suggestions.probabilities.tolist(),
-            strict=True,
-        )
+        for k, (first, second) in enumerate(suggestions.pairs.tolist())
     ]
 
 
-def _describe_cluster(faces: QuestionFaces, question: ClusterQuestion) -> SuggestedCluster:
-    members = [
-        ClusterFace(face_id=faces.face_ids[at], subject_id=faces.subject_ids[at]) for at in question.faces.tolist()
-    ]
-    return SuggestedCluster(faces=members, same_probability=question.probability)
+def _describe_cluster(faces: QuestionFaces, question: ClusterQuestion, points: float | None) -> SuggestedCluster:
+    return SuggestedCluster(
+        faces=[
+            ClusterFace(face_id=faces.face_ids[k], subject_id=faces.subject_ids[k]) for k in question.faces.tolist()
+        ],
+        same_probability=question.probability,
+        expected_gain=None if points is None else points * question.value,
+    )

@@ -27,6 +27,7 @@ class QuestionFaces(NamedTuple):
     """N gallery faces in the order of their pks, and the answered pairs among them.
 
     pks: (N,); subjects: (N,), -1 for a face without a subject; rows: (N, d) embeddings
+    label_count: decided pairs of the whole collection
     """
 
     pks: Ids
@@ -35,6 +36,7 @@ class QuestionFaces(NamedTuple):
     subject_ids: list[str | None]
     rows: Rows
     answers: PairAnswers
+    label_count: int
 
 
 def read_question_faces(session: Session, champion: Model, collection: str, task: str) -> QuestionFaces:
@@ -58,6 +60,7 @@ def read_question_faces(session: Session, champion: Model, collection: str, task
         [face[3] for face in faces],
         decode_embeddings([face[4] for face in faces], row_bytes // 4),
         _locate_answers(pks, consensus),
+        len(consensus),
     )
 
 

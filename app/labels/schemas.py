@@ -30,8 +30,10 @@ PAIR: dict[str, Any] = FACES | {
     "distance": 0.68,
     "similarity": 51.3,
     "same_probability": 0.62,
+    "expected_gain": 0.006,
 }
-SUGGESTIONS: dict[str, Any] = {"model": examples.MODEL, "pairs": [PAIR], "clusters": []}
+OUTLOOK: dict[str, Any] = {"labels": 240, "next_labels": 50, "expected": 0.21, "at_most": 0.64, "enough": False}
+SUGGESTIONS: dict[str, Any] = {"model": examples.MODEL, "pairs": [PAIR], "clusters": [], "outlook": OUTLOOK}
 
 
 class LabelIn(BaseModel):
@@ -115,6 +117,22 @@ class SuggestedPair(BaseModel):
     distance: float
     similarity: float | None = Field(description="0 to 100; null while the model is not calibrated")
     same_probability: float = Field(description="0 to 1: how likely the answer is `same`, by the answers so far")
+    expected_gain: float | None = Field(
+        None, description="points of mAP that the answer is expected to be worth; null where `outlook` is"
+    )
+
+
+class OutlookOut(BaseModel):
+    """What the next labels are worth, in points of mAP, from the last training that was measured on people held out."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [OUTLOOK]})
+    labels: int = Field(description="labelled pairs that are decided now")
+    next_labels: int = Field(description="number of further labels that the figures are about")
+    expected: float = Field(description="expected gain")
+    at_most: float = Field(
+        description="bound, if returns diminish: the upper end of the last gain's interval, per label"
+    )
+    enough: bool = Field(description="whether the bound is at most 0.2 points: more labels are not worth the work")
 
 
 class SuggestionsOut(BaseModel):
@@ -122,3 +140,4 @@ class SuggestionsOut(BaseModel):
     model: str
     pairs: list[SuggestedPair] = Field(description="most valuable first; empty if clusters were requested")
     clusters: list[SuggestedCluster] = Field([], description="most valuable first; empty if pairs were requested")
+    outlook: OutlookOut | None = Field(None, description="null until a training with labels was measured")
