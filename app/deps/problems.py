@@ -103,6 +103,10 @@ KNOWN_PROBLEMS: dict[Refusal, tuple[str, str]] = {
     ),
     (422, "UnknownTask"): ("the task is unknown, or the model lacks it", "model lbp-l2 serves identity, not age"),
     (422, "TaskDisabled"): ("the task is off", "the task 'age' is off; an administrator can switch it on"),
+    (422, "ContradictoryAnswer"): (
+        "a face is named both as a member and as an outlier",
+        f"face {FACE} is both a member and an outlier",
+    ),
     (422, "ReasonRequired"): ("an override has no reason", "an override needs a reason, which is recorded"),
     (422, "ResourceNotFound"): ("no label is valid: a face does not exist", f"no face {FACE}"),
     (422, "SameFace"): ("no label is valid: a face is paired with itself", f"face {FACE} cannot be paired with itself"),

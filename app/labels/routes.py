@@ -9,7 +9,8 @@ from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR
-from app.labels import bulk_labels, label_suggestions, service
+from app.labels import bulk_labels, cluster_answers, label_suggestions, service
+from app.labels.cluster_schemas import ClusterAnswerIn, ClusterAnswerOut
 from app.labels.schemas import AddedOut, LabelsIn, LabelsOut, SuggestIn, SuggestionsOut, WithdrawnOut
 
 router = APIRouter(prefix="/v1/labels", tags=["labels"])
@@ -34,6 +35,12 @@ BULK = {
             "multipart/form-data": {"schema": FORM, "example": {"file": CSV}},
         },
     },
+}
+ANSWERS = {
+    **OPERATOR,
+    **declare_problems(
+        (422, "ContradictoryAnswer"), (422, "ResourceNotFound"), (422, "UnknownTask"), (422, "TaskDisabled")
+    ),
 }
 Task = Annotated[Word | None, Query(description="only labels for this task", examples=["identity"])]
 By = Annotated[Word | None, Query(description="only labels that this labeller gave", examples=[examples.LABELLER])]
@@ -74,9 +81,18 @@ def withdraw_labels(session: WriteDep, caller: CallerDep, by: Labeller) -> Withd
     return WithdrawnOut(withdrawn=service.withdraw_labels(session, caller, by))
 
 
-@router.post(":suggest", summary="Which pairs to label next", openapi_extra=SUGGESTS)
+@router.post(":answer-cluster", summary="Say which faces of a group are one person", openapi_extra=ANSWERS)
+def answer_cluster(body: ClusterAnswerIn, session: WriteDep, caller: CallerDep) -> ClusterAnswerOut:
+    """Stores the pair labels that the answer means: each two members are the same, and no outlier is the same as a
+    member. An answer that contradicts itself is refused. Where it differs from earlier labels of others, or from what
+    follows from them, it is stored and the pairs are listed; the majority decides as for any label."""
+    return cluster_answers.add_cluster_answer(session, caller, body)
+
+
+@router.post(":suggest", summary="Which pairs or groups of faces to label next", openapi_extra=SUGGESTS)
 def suggest_labels(body: SuggestIn, session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> SuggestionsOut:
-    """The pairs about which the serving model is least certain. No face occurs more than twice, and labelled pairs are
-    left out. They come from a random sample of the gallery, so a second request returns others."""
+    """The pairs from which the next training is expected to learn most, most valuable first. No face occurs more than
+    twice. Pairs that are labelled, or follow from labels, are left out. They come from a random sample of the gallery,
+    so a second request returns others. With `kind=clusters`, groups of 3 to 12 faces that may be one person."""
     caller.check(body.collection)
     return label_suggestions.suggest_labels(session, resources, body)

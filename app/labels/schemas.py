@@ -1,11 +1,12 @@
 """Bodies and answers of the routes for labels."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
 from app.db.field_types import CollectionName, Note, TaskName, Word
+from app.labels.cluster_schemas import SuggestedCluster
 from ml.active_learning import MAX_SUGGESTIONS
 
 FACES: dict[str, Any] = {"face_a": examples.FACE, "face_b": examples.OTHER_FACE}
@@ -28,7 +29,11 @@ PAIR: dict[str, Any] = FACES | {
     "subject_b": None,
     "distance": 0.68,
     "similarity": 51.3,
+    "same_probability": 0.62,
+    "expected_gain": 0.006,
 }
+OUTLOOK: dict[str, Any] = {"labels": 240, "next_labels": 50, "expected": 0.21, "at_most": 0.64, "enough": False}
+SUGGESTIONS: dict[str, Any] = {"model": examples.MODEL, "pairs": [PAIR], "clusters": [], "outlook": OUTLOOK}
 
 
 class LabelIn(BaseModel):
@@ -95,11 +100,14 @@ class SuggestIn(BaseModel):
     )
     collection: CollectionName
     task: TaskName = "identity"
+    kind: Literal["pairs", "clusters"] = Field(
+        "pairs", description="questions about two faces, or about groups of faces"
+    )
     limit: int = Field(20, ge=1, le=MAX_SUGGESTIONS)
 
 
 class SuggestedPair(BaseModel):
-    """Two faces about which the model is uncertain. A `similarity` of 50 means complete uncertainty."""
+    """Two faces of which a person should say whether they are the same."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [PAIR]})
     face_a: str
@@ -108,9 +116,28 @@ class SuggestedPair(BaseModel):
     subject_b: str | None
     distance: float
     similarity: float | None = Field(description="0 to 100; null while the model is not calibrated")
+    same_probability: float = Field(description="0 to 1: how likely the answer is `same`, by the answers so far")
+    expected_gain: float | None = Field(
+        None, description="points of mAP that the answer is expected to be worth; null where `outlook` is"
+    )
+
+
+class OutlookOut(BaseModel):
+    """What the next labels are worth, in points of mAP, from the last training that was measured on people held out."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [OUTLOOK]})
+    labels: int = Field(description="labelled pairs that are decided now")
+    next_labels: int = Field(description="number of further labels that the figures are about")
+    expected: float = Field(description="expected gain")
+    at_most: float = Field(
+        description="bound, if returns diminish: the upper end of the last gain's interval, per label"
+    )
+    enough: bool = Field(description="whether the bound is at most 0.2 points: more labels are not worth the work")
 
 
 class SuggestionsOut(BaseModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"model": examples.MODEL, "pairs": [PAIR]}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [SUGGESTIONS]})
     model: str
-    pairs: list[SuggestedPair]
+    pairs: list[SuggestedPair] = Field(description="most valuable first; empty if clusters were requested")
+    clusters: list[SuggestedCluster] = Field([], description="most valuable first; empty if pairs were requested")
+    outlook: OutlookOut | None = Field(None, description="null until a training with labels was measured")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ml.active_learning import EXPECTED_SAME_SHARE, MAX_ANSWERS
 from ml.embedders.base import Embedder, Progress, TrainingSet
 from ml.errors import TooFewPairs
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
 from papers.beyond.pair_selection import HELD_OUT, PAIR_SELECTIONS, Labels
+from papers.beyond.uncertain_pairs import EXPECTED_SAME_SHARE, MAX_ANSWERS
 from papers.clml.fits import ClmlFits
 from papers.clml.table_rows import TableComputations
 from papers.harness.feature_view import view_features
@@ -95,8 +95,9 @@ def _table(
         f"LFW, LBP; {len(named)} draws of `disjoint-*`: pairs are labelled in the training half of the people, none of "
         f"whom is named; the queries and the gallery are other people. LDML, d = {DIM}, from pairs alone "
         f"(and what follows from them), in percent. The model of one row suggests the pairs of the next, as the "
-        f"service does: those of which it is least sure, by what a fit without a fifth of the people makes of these "
-        f"and by how many of its questions were about the same person so far. {SAME_COLUMN}: how many of the pairs."
+        f"service did until November 2026: those of which it is least sure, by what a fit without a fifth of the "
+        f"people makes of these and by how many of its questions were about the same person so far. {SAME_COLUMN}: "
+        f"how many of the pairs."
     )
     alt = "mAP on people without labels against the number of labelled pairs, one line for each way of choosing them"
     plot = Plot(

@@ -9,13 +9,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from app.learning.training_request import TrainingRequest
-from ml.active_learning import MAX_ANSWERS, MAX_SUGGESTIONS, SAMPLE_FACES, LabelledDistances, choose_pairs
+from ml.active_learning import MAX_SUGGESTIONS
 from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
 from ml.embedder_training.training_set import IMPLIED_PAIR_WEIGHT
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.errors import TooFewPairs
 from ml.sampling.implied import derive_implied_pairs
 from ml.types import Ids, Rows
+from papers.beyond.uncertain_pairs import MAX_ANSWERS, SAMPLE_FACES, LabelledDistances, choose_uncertain_pairs
 
 MAX_ATTEMPTS = 50
 HELD_OUT = float(TrainingRequest.model_fields["holdout"].default)
@@ -126,7 +127,7 @@ def _draw(labels: Labels, wanted: int, pairs: Callable[[int], Ids]) -> None:
 
 
 def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
-    """Label the pairs that the service would suggest: the most uncertain of a random sample, request by request."""
+    """Label the most uncertain pairs of a random sample, request by request: the service's earlier rule."""
     embedded = model.embed(labels.rows)
     calibration = labels.calibration(fit) if len(labels.pairs) else None
     wanted = len(labels.pairs) + count
@@ -137,7 +138,7 @@ def suggested(labels: Labels, model: Embedder, fit: Fit, count: int) -> None:
         heeded = labels.rng.permutation(len(labels.pairs))[:MAX_ANSWERS]
         answers = LabelledDistances(model.metric.pair_distances(embedded, labels.pairs[heeded]), labels.same[heeded])
         unknown = np.full(len(some), -1, np.int64)
-        pairs, _ = choose_pairs(embedded[some], unknown, model.metric, calibration, answers, labelled, limit)
+        pairs, _ = choose_uncertain_pairs(embedded[some], unknown, model.metric, calibration, answers, labelled, limit)
         if not len(pairs):
             return
         labels.add(some[pairs], limit)

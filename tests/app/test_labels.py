@@ -9,8 +9,8 @@ from sqlalchemy import select
 from app.db.session import reading
 from app.db.tables import Face
 from app.galleries.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
-from app.labels import label_suggestions
-from ml.active_learning import LabelledDistances, choose_pairs
+from app.labels import label_suggestions, question_faces
+from ml.active_learning import PairAnswers, choose_pairs
 from tests.gallery import enrol
 from tests.service import Service
 
@@ -140,7 +140,7 @@ def test_labels_can_be_listed_by_face_and_in_pages(service: Service, faces: list
     assert service.client.get("/v1/labels?by=%00").status_code == 422
 
 
-def test_the_most_uncertain_pairs_are_suggested_once(service: Service, faces: list[Face]) -> None:
+def test_suggested_pairs_are_not_suggested_again_once_they_are_labelled(service: Service, faces: list[Face]) -> None:
     enrol(service.resources, "c", range(20, 30), shots=2, named=False)
     body = {"collection": "c", "limit": 8}
     pairs = service.client.post("/v1/labels:suggest", json=body).json()["pairs"]
@@ -166,17 +166,29 @@ def test_suggestions_use_labels_of_faces_outside_the_sample(service: Service, mo
     service.client.post("/v1/labels", json={"labels": labels})
     service.client.post("/v1/labels", json={"labels": [pair(faces[4], faces[5]) | {"by": "mallory"}]})
     service.client.delete("/v1/labels", params={"by": "mallory"})
-    labelled, original = list[LabelledDistances](), choose_pairs
+    received, original = list[PairAnswers](), choose_pairs
 
     def record(*arguments: Any) -> Any:
-        labelled.append(arguments[4])
+        received.append(arguments[3])
         return original(*arguments)
 
-    monkeypatch.setattr(label_suggestions, "SAMPLE_FACES", 2)
+    monkeypatch.setattr(question_faces, "SAMPLE_FACES", 2)
     monkeypatch.setattr(label_suggestions, "choose_pairs", record)
     assert service.client.post("/v1/labels:suggest", json={"collection": "far"}).status_code == 200
-    assert sorted(labelled[0].same.tolist()) == [False, False, True]
-    assert (labelled[0].distances > 0).all()
+    assert sorted(received[0].same.tolist()) == [False, False, True]
+
+
+def test_pairs_that_follow_from_labels_are_not_suggested(service: Service) -> None:
+    faces = enrol(service.resources, "small", [60], shots=4, named=False)
+    labels = [pair(a, b, by=by) for a, b in itertools.pairwise(faces) for by in ("ana", "ben")]
+    service.client.post("/v1/labels", json={"labels": labels})
+    assert service.client.post("/v1/labels:suggest", json={"collection": "small"}).json()["pairs"] == []
+    service.client.delete("/v1/labels", params={"by": "ana"})
+    service.client.post("/v1/labels", json={"labels": [pair(faces[0], faces[1], same=False, by="ana")]})
+    [left] = service.client.post("/v1/labels:suggest", json={"collection": "small", "limit": 1}).json()["pairs"]
+    ends = {left["face_a"], left["face_b"]}
+    assert faces[0].face_id in ends, "a tie decides nothing"
+    assert 0 < left["same_probability"] < 1
 
 
 @pytest.mark.parametrize("count", [0, 1])

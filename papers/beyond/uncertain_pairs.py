@@ -1,7 +1,7 @@
-"""Choose the pairs of faces to ask people about: those of which a model is least sure, spread over faces and people.
+"""Choose the pairs of which a model is least sure: the rule by which the service suggested pairs until November 2026.
 
-Uncertainty sampling (Settles, "Active Learning Literature Survey", 2009, section 3.1) among near neighbours, since two
-random faces are almost never of one person.
+Kept to compare `ml.active_learning` with. Uncertainty sampling (Settles, "Active Learning Literature Survey", 2009,
+section 3.1) among near neighbours, since two random faces are almost never of one person.
 """
 
 from collections import Counter
@@ -24,8 +24,6 @@ EXPECTED_SAME_SHARE = 0.1
 """Assumed share of neighbouring pairs that show one person, before any pair is labelled."""
 MAX_ANSWERS = 2000
 """Labels that the rule reads, drawn at random: the latest alone would only reflect the latest suggestions."""
-MAX_SUGGESTIONS = 200
-"""Pairs that one request may ask for."""
 SAMPLE_FACES = 3000
 """Faces among which one request looks for pairs; all distances between them are computed."""
 
@@ -37,7 +35,7 @@ class LabelledDistances(NamedTuple):
     same: NDArray[np.bool_]
 
 
-def choose_pairs(
+def choose_uncertain_pairs(
     rows: Rows,
     subjects: Ids,
     metric: Distance,

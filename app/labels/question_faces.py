@@ -1,0 +1,88 @@
+"""Read the faces and answers from which questions are chosen: a random sample of a gallery, and faces with labels."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from app.db.tables import Embedding, Face, Subject
+from app.galleries.label_consensus import LabelConsensus
+from app.labels.collection_consensus import read_collection_consensus
+from app.serving import index_builder
+from app.storage.embedding_codec import decode_embeddings
+from ml.active_learning import PairAnswers
+from ml.model import Model
+from ml.types import Ids, Rows
+
+SAMPLE_FACES = 4000
+"""Random faces among which one request looks for questions; all distances between them are computed."""
+MAX_LABELLED_PAIRS = 1000
+"""Labelled pairs, drawn at random, whose faces are added to the sample."""
+SAMPLE_BYTES = 64 << 20
+
+
+class QuestionFaces(NamedTuple):
+    """N gallery faces in the order of their pks, and the answered pairs among them.
+
+    pks: (N,); subjects: (N,), -1 for a face without a subject; rows: (N, d) embeddings
+    label_count: decided pairs of the whole collection
+    """
+
+    pks: Ids
+    face_ids: list[str]
+    subjects: Ids
+    subject_ids: list[str | None]
+    rows: Rows
+    answers: PairAnswers
+    label_count: int
+
+
+def read_question_faces(session: Session, champion: Model, collection: str, task: str) -> QuestionFaces:
+    """Read at most SAMPLE_FACES random faces and the faces of MAX_LABELLED_PAIRS random labelled pairs.
+
+    If their embeddings would take more than SAMPLE_BYTES, fewer of both.
+    """
+    row_bytes = 4 * index_builder.find_embedding_size(champion, task)
+    max_faces = SAMPLE_BYTES // row_bytes
+    consensus = read_collection_consensus(session, [collection], task)
+    max_pairs = min(MAX_LABELLED_PAIRS, max_faces // 4)
+    some = np.random.default_rng().permutation(len(consensus))[:max_pairs]
+    labelled = np.unique(consensus.pairs[some]).tolist()
+    count = min(SAMPLE_FACES, max_faces // 2)
+    faces = session.execute(_select_faces(champion, collection, task, labelled, count)).all()
+    pks = np.array([face[0] for face in faces], np.int64)
+    return QuestionFaces(
+        pks,
+        [face[1] for face in faces],
+        np.array([-1 if face[2] is None else face[2] for face in faces], np.int64),
+        [face[3] for face in faces],
+        decode_embeddings([face[4] for face in faces], row_bytes // 4),
+        _locate_answers(pks, consensus),
+        len(consensus),
+    )
+
+
+def _select_faces(
+    champion: Model, collection: str, task: str, labelled: Sequence[int], count: int
+) -> Select[int, str, int | None, str | None, bytes]:
+    """Select the gallery faces with these pks and `count` random ones."""
+    of_champion = (Embedding.model_id == champion.id, Embedding.task == task)
+    in_gallery = (Face.collection_id == collection, Face.role == "gallery")
+    random = select(Face.pk).join(Embedding, Embedding.face_pk == Face.pk).where(*in_gallery, *of_champion)
+    random = random.order_by(func.random()).limit(count)
+    stored = select(Face.pk, Face.face_id, Face.subject_pk, Subject.id, Embedding.vector).join(
+        Embedding, Embedding.face_pk == Face.pk
+    )
+    stored = stored.outerjoin(Subject, Subject.pk == Face.subject_pk).where(*in_gallery, *of_champion)
+    return stored.where(or_(Face.pk.in_(random), Face.pk.in_(labelled))).order_by(Face.pk)
+
+
+def _locate_answers(pks: Ids, consensus: LabelConsensus) -> PairAnswers:
+    """Return the decided pairs whose faces are both among these, as positions in them. pks: (N,), rising"""
+    if not len(consensus) or not len(pks):
+        return PairAnswers.empty()
+    at = np.minimum(np.searchsorted(pks, consensus.pairs), len(pks) - 1)
+    is_here = (pks[at] == consensus.pairs).all(axis=1)
+    return PairAnswers(at[is_here], consensus.same[is_here])

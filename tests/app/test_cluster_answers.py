@@ -1,0 +1,99 @@
+"""Questions about groups of faces over HTTP, and the pair labels that their answers become."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from app.db.tables import Face
+from tests.gallery import enrol
+from tests.service import Service
+
+
+@pytest.fixture
+def faces(service: Service) -> list[Face]:
+    return enrol(service.resources, "c", range(70, 74), shots=4, strength=0.3, named=False)
+
+
+def answer(service: Service, members: list[Face], outliers: list[Face], **more: Any) -> Any:
+    body = {"members": [f.face_id for f in members], "outliers": [f.face_id for f in outliers], **more}
+    return service.client.post("/v1/labels:answer-cluster", json=body)
+
+
+def suggest_clusters(service: Service, **more: Any) -> list[dict[str, Any]]:
+    response = service.client.post("/v1/labels:suggest", json={"collection": "c", "kind": "clusters", **more})
+    assert response.status_code == 200, response.text
+    assert response.json()["pairs"] == []
+    clusters: list[dict[str, Any]] = response.json()["clusters"]
+    return clusters
+
+
+def test_suggested_clusters_have_three_faces_or_more_and_no_face_twice(service: Service, faces: list[Face]) -> None:
+    clusters = suggest_clusters(service)
+    shown = [face["face_id"] for cluster in clusters for face in cluster["faces"]]
+    assert clusters
+    assert len(set(shown)) == len(shown)
+    assert set(shown) <= {face.face_id for face in faces}
+    assert all(len(cluster["faces"]) >= 3 and 0 <= cluster["same_probability"] <= 1 for cluster in clusters)
+    assert len(suggest_clusters(service, limit=1)) == 1
+
+
+def test_an_answer_becomes_pair_labels_and_its_cluster_is_not_asked_again(service: Service, faces: list[Face]) -> None:
+    by_id = {face.face_id: face for face in faces}
+    cluster = [by_id[face["face_id"]] for face in suggest_clusters(service)[0]["faces"]]
+    result = answer(service, cluster[:-1], cluster[-1:], by="ana", note="twelve looks").json()
+    members = len(cluster) - 1
+    assert result == {"accepted": members * (members - 1) // 2 + members, "contradictions": []}
+    labels = service.client.get("/v1/labels", params={"by": "ana"}).json()["labels"]
+    outlier = cluster[-1].face_id
+    assert all(label["same"] != (outlier in (label["face_a"], label["face_b"])) for label in labels)
+    assert {label["note"] for label in labels} == {"twelve looks"}
+    asked = {face.face_id for face in cluster}
+    for other in suggest_clusters(service):
+        ids = {face["face_id"] for face in other["faces"]}
+        assert not (outlier in ids and ids & (asked - {outlier}))
+    assert service.client.delete("/v1/labels", params={"by": "ana"}).json() == {"withdrawn": result["accepted"]}
+
+
+def test_an_answer_that_contradicts_itself_is_refused_and_stores_nothing(service: Service, faces: list[Face]) -> None:
+    a, b, c, d = faces[:4]
+    for members, outliers, code in (
+        ([a, b, c], [c], "ContradictoryAnswer"),
+        ([a, b, a], [], "InvalidParameter"),
+        ([a, b], [d, d], "InvalidParameter"),
+        ([a], [], "InvalidParameter"),
+    ):
+        refused = answer(service, members, outliers)
+        assert (refused.status_code, refused.json()["code"]) == (422, code)
+    gone = {"members": [a.face_id, b.face_id, "gone"]}
+    refused = service.client.post("/v1/labels:answer-cluster", json=gone)
+    assert (refused.status_code, refused.json()["code"]) == (422, "ResourceNotFound")
+    assert answer(service, [a, b], [], task="age").json()["code"] == "TaskDisabled"
+    assert service.client.get("/v1/labels").json()["labels"] == []
+
+
+def test_contradictions_of_other_labels_and_what_follows_are_listed(service: Service, faces: list[Face]) -> None:
+    a, b, c, d = faces[:4]
+    chain = [
+        {"face_a": x.face_id, "face_b": y.face_id, "same": True, "by": "ana"} for x, y in itertools.pairwise([a, b, c])
+    ]
+    different = {"face_a": c.face_id, "face_b": d.face_id, "same": False, "by": "ana"}
+    service.client.post("/v1/labels", json={"labels": [*chain, different]})
+    result = answer(service, [a, d], [b], by="ben").json()
+    listed = {(frozenset((p["face_a"], p["face_b"])), p["same"]) for p in result["contradictions"]}
+    assert result["accepted"] == 3
+    assert listed == {(frozenset((a.face_id, d.face_id)), True), (frozenset((a.face_id, b.face_id)), False)}
+
+
+def test_a_labeller_who_changes_their_mind_does_not_contradict_themselves(service: Service, faces: list[Face]) -> None:
+    a, b = faces[:2]
+    assert answer(service, [a, b], [], by="ana").json()["contradictions"] == []
+    assert answer(service, [a], [b], by="ana").json() == {"accepted": 1, "contradictions": []}
+    assert len(answer(service, [a, b], [], by="ben").json()["contradictions"]) == 1
+
+
+def test_an_answer_needs_a_key_for_its_collections(service: Service, faces: list[Face]) -> None:
+    body = {"members": [face.face_id for face in faces[:3]]}
+    headers = service.key("operator", "other")
+    assert service.client.post("/v1/labels:answer-cluster", json=body, headers=headers).status_code == 403
+    assert service.client.post("/v1/labels:answer-cluster", json=body, headers=service.key("reader")).status_code == 403
