@@ -113,7 +113,7 @@ def _describe_clusters(session: Session, clusters: Sequence[FaceCluster]) -> lis
     pks = [cluster.pk for cluster in clusters]
     members = select(ClusteredFace.cluster_pk, func.count()).join(Face, Face.pk == ClusteredFace.face_pk)
     members = members.where(ClusteredFace.cluster_pk.in_(pks), _IS_NAMELESS).group_by(ClusteredFace.cluster_pk)
-    counts = {pk: count for pk, count in session.execute(members)}
+    counts = dict(session.execute(members).all())
     samples: dict[int, list[str]] = {}
     for pk, face_id in session.execute(_select_samples(pks)):
         samples.setdefault(pk, []).append(face_id)

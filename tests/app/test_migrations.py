@@ -111,5 +111,5 @@ def test_clusters_of_faces_go_with_their_collection_and_without_their_subject(ol
         connection.execute(text("delete from collections"))
         for table in ("face_clusters", "people_searches"):
             assert connection.execute(text(f"select count(*) from {table}")).scalar() == 0
-    command.downgrade(make_config(old), "0004")
+    command.downgrade(make_config(old), "0005")
     assert "face_clusters" not in inspect(open_engine(old)).get_table_names()
