@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from app.access.middleware import AuthMiddleware
 from app.access.routes import router as access
+from app.clusters.routes import router as clusters
 from app.collections.routes import router as collections
 from app.config import Settings
 from app.console.routes import files
@@ -51,6 +52,7 @@ ROUTERS = (
     collections,
     subjects,
     faces,
+    clusters,
     search,
     labels,
     tasks,

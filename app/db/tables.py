@@ -179,6 +179,47 @@ class Label(Base):
     created_at: Mapped[float] = mapped_column(default=now)
 
 
+class FaceCluster(Base):
+    """Faces without a name that seem to show one person, offered to be named.
+
+    state: open, or dismissed, which is not offered again
+    probability: the least probability at which two parts of it were joined, 0..1
+    suggested_subject_pk: the person with a name who seems to be the same
+    edited_at: when somebody merged or dismissed it; a later search for people then leaves its faces together
+    """
+
+    __tablename__ = "face_clusters"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+    pk: Mapped[int] = mapped_column(BigId, primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), index=True)
+    state: Mapped[str] = mapped_column(String(16), default="open")
+    probability: Mapped[float]
+    suggested_subject_pk: Mapped[int | None] = mapped_column(ForeignKey("subjects.pk", ondelete="SET NULL"), index=True)
+    edited_at: Mapped[float | None]
+    created_at: Mapped[float] = mapped_column(default=now)
+
+
+class ClusteredFace(Base):
+    """A face of a cluster. A face lies in at most one; once it has a name, it no longer counts."""
+
+    __tablename__ = "clustered_faces"
+    face_pk: Mapped[int] = mapped_column(
+        BigId, ForeignKey("faces.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    cluster_pk: Mapped[int] = mapped_column(ForeignKey("face_clusters.pk", ondelete="CASCADE"), index=True)
+
+
+class PeopleSearch(Base):
+    """The last search for people among the faces of a collection. change: the last change of the collection it saw"""
+
+    __tablename__ = "people_searches"
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True)
+    model_id: Mapped[str] = mapped_column(String(64))
+    min_probability: Mapped[float]
+    change: Mapped[int] = mapped_column(BigInteger)
+    finished_at: Mapped[float] = mapped_column(default=now)
+
+
 class Training(Base):
     """A training: its request, learning curve, report and candidate model.
 

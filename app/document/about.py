@@ -19,6 +19,7 @@ TAG_DESCRIPTIONS = {
     "collections": "Sets of enrolled faces that are searched as one.",
     "subjects": "The people in a collection.",
     "faces": "Enrolled faces, from single photos or from archives.",
+    "clusters": "Faces without a name, grouped by person, to be named, merged or dismissed.",
     "search": "Search 1:N by photo, by enrolled face and by vector, and verify 1:1.",
     "labels": "Statements of people that two faces are the same or not.",
     "tasks": "The criteria of likeness, such as identity or age.",

@@ -113,14 +113,14 @@ def change_face(session: Session, collection: str, face_id: str, patch: FacePatc
     gallery = pointers.lock_collection(session, collection)
     face = get_face(session, collection, face_id)
     given = patch.model_fields_set
+    gallery.change += 1
     if "subject" in given:
         subject = subjects.get_or_create_subject(session, gallery, patch.subject) if patch.subject else None
-        face.subject_pk = subject.pk if subject else None
+        subjects.name_faces(session, gallery, subject, Face.pk == face.pk)
     for name in given & {"role", "external_image_id"}:
         setattr(face, name, getattr(patch, name))
     if "metadata" in given:
         face.attributes = patch.metadata
-    gallery.change += 1
     face.change = gallery.change
     session.flush()
     return describe_faces(session, [face])[0]

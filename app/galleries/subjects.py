@@ -1,8 +1,8 @@
-"""Look up and create subjects, and erase faces: shared by the API slices faces and subjects."""
+"""Look up and create subjects, and name and erase faces: shared by the API slices."""
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
@@ -46,6 +46,18 @@ def get_or_create_subject(session: Session, collection: Collection, subject_id: 
         session.add(subject)
         session.flush()
     return subject
+
+
+def name_faces(
+    session: Session, collection: Collection, subject: Subject | None, *conditions: ColumnElement[bool]
+) -> int:
+    """Give the faces of a locked collection that meet these conditions to a subject, or to nobody. Returns how many.
+
+    The caller raises the collection's change before.
+    """
+    faces = update(Face).where(Face.collection_id == collection.id, *conditions)
+    named = faces.values(subject_pk=subject.pk if subject else None, change=collection.change)
+    return len(session.scalars(named.returning(Face.pk)).all())
 
 
 def erase_faces(session: Session, collection: Collection, *conditions: ColumnElement[bool]) -> Receipt:

@@ -102,6 +102,19 @@ class Compare(Message):
     models: tuple[str, str]
 
 
+class DiscoverPeople(Message):
+    """Group the faces of a collection that have no name into clusters of one person."""
+
+    kind: ClassVar[str] = "discover-people"
+    queue: ClassVar[QueueName] = "training"
+    collection: str
+    min_probability: float
+
+    @property
+    def lock(self) -> str | None:
+        return f"discover-people:{self.collection}"
+
+
 class Erase(Message):
     """Delete the files of a collection, subject or face whose rows were deleted."""
 
@@ -118,5 +131,8 @@ class Sweep(Message):
 
 
 MESSAGES: dict[str, type[Message]] = {
-    m.kind: m for m in (ImportArchive, IngestBatch, FitFirst, Train, Publish, Evaluate, Compare, Erase, Sweep)
-}
+    m.kind: m
+    for m in (
+        ImportArchive, IngestBatch, FitFirst, Train, Publish, Evaluate, Compare, DiscoverPeople, Erase, Sweep,
+    )
+}  # fmt: skip

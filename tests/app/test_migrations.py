@@ -87,3 +87,29 @@ def test_a_downgrade_brings_the_first_version_back(old: str) -> None:
         assert connection.execute(text("select generation_id from embeddings")).scalar() == "m"
         assert connection.execute(text("select count(*) from generations")).scalar() == 2
         assert connection.execute(text("select lane from jobs order by id")).scalars().all() == ["work", "train"]
+
+
+def test_clusters_of_faces_go_with_their_collection_and_without_their_subject(old: str) -> None:
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("pragma foreign_keys = on"))
+        for row in (
+            "insert into subjects (pk, collection_id, id, metadata, created_at) values (3, 'c', 'ada', '{}', 1)",
+            "insert into face_clusters (pk, collection_id, state, probability, suggested_subject_pk, created_at)"
+            " values (9, 'c', 'open', 0.99, 3, 1)",
+            "insert into clustered_faces (face_pk, cluster_pk) values (5, 9)",
+            "insert into people_searches (collection_id, model_id, min_probability, change, finished_at)"
+            " values ('c', 'm', 0.9, 7, 1)",
+            "delete from subjects",
+        ):
+            connection.execute(text(row))
+        clusters = "select pk, suggested_subject_pk, edited_at from face_clusters"
+        assert connection.execute(text(clusters)).all() == [(9, None, None)]
+        connection.execute(text("delete from faces"))
+        assert connection.execute(text("select count(*) from clustered_faces")).scalar() == 0
+        connection.execute(text("delete from collections"))
+        for table in ("face_clusters", "people_searches"):
+            assert connection.execute(text(f"select count(*) from {table}")).scalar() == 0
+    command.downgrade(make_config(old), "0005")
+    assert "face_clusters" not in inspect(open_engine(old)).get_table_names()

@@ -51,7 +51,7 @@ MAX_ROUTE_LINES = 15
 WORKER_FLOORS = [
     {"context", "schedule"},
     {"description", "progress"},
-    {"training", "importing", "cleanup"},
+    {"training", "importing", "cleanup", "discovery"},
     {"publishing", "evaluating"},
     {"handlers"},
     {"main"},

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.queue.messages import (
     Compare,
+    DiscoverPeople,
     Erase,
     Evaluate,
     FitFirst,
@@ -17,6 +18,7 @@ from app.queue.messages import (
 )
 from workers.context import JobContext
 from workers.handlers.compare import compare_models
+from workers.handlers.discover_people import discover_people_in_collection
 from workers.handlers.erase import erase_files
 from workers.handlers.evaluate import run_evaluation
 from workers.handlers.fit_first import fit_first_model
@@ -37,6 +39,7 @@ HANDLERS: dict[type[Message], Handler] = {
     Publish: publish_model,
     Evaluate: run_evaluation,
     Compare: compare_models,
+    DiscoverPeople: discover_people_in_collection,
     Erase: erase_files,
     Sweep: sweep_all,
 }

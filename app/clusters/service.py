@@ -1,0 +1,144 @@
+"""Start a search for people, and list, name, merge and dismiss the clusters that it found."""
+
+from collections.abc import Sequence
+
+from fastapi import Response
+from sqlalchemy import ColumnElement, Select, delete, exists, func, select, update
+from sqlalchemy.orm import Session
+
+from app.clusters.schemas import (
+    ClusterFacesOut,
+    ClusterOut,
+    ClustersOut,
+    ClusterState,
+    DiscoverIn,
+    NamedOut,
+)
+from app.db.lookups import get_collection
+from app.db.tables import BUILT_IN_TASK, ClusteredFace, Face, FaceCluster, Subject, now
+from app.deps.job_response import JobOut, point_to_job
+from app.deps.paging import read_page
+from app.deps.shared_schemas import SubjectRef
+from app.errors import Invalid, NotFound
+from app.galleries import subjects
+from app.publishing import pointers
+from app.queue.jobs import enqueue
+from app.queue.messages import DiscoverPeople
+
+MAX_SAMPLE_FACES = 6
+
+
+def start_discovery(session: Session, collection: str, body: DiscoverIn, response: Response) -> JobOut:
+    """Enqueue the search for people. Raises NotFound."""
+    get_collection(session, collection)
+    pointers.get_deployment(session, collection, BUILT_IN_TASK)
+    job = enqueue(session, DiscoverPeople(collection=collection, min_probability=body.min_probability))
+    point_to_job(response, job)
+    return JobOut.of(job)
+
+
+def list_clusters(session: Session, collection: str, state: ClusterState, limit: int, token: str | None) -> ClustersOut:
+    """List the clusters that have a face without a name, one page of them. Raises NotFound, Invalid."""
+    get_collection(session, collection)
+    where = (FaceCluster.collection_id == collection, FaceCluster.state == state, _has_faces())
+    rows, next_token = read_page(session, FaceCluster, FaceCluster.pk, limit, token, *where)
+    return ClustersOut(clusters=_describe_clusters(session, rows), next_token=next_token)
+
+
+def list_faces(session: Session, collection: str, cluster_id: int, limit: int, token: str | None) -> ClusterFacesOut:
+    """Describe a cluster, and list one page of its faces. Raises NotFound, Invalid."""
+    cluster = _get_cluster(session, collection, cluster_id)
+    members = select(ClusteredFace.face_pk).where(ClusteredFace.cluster_pk == cluster.pk)
+    faces, next_token = read_page(session, Face, Face.pk, limit, token, Face.pk.in_(members), _IS_NAMELESS)
+    [described] = _describe_clusters(session, [cluster])
+    return ClusterFacesOut(cluster=described, faces=[face.face_id for face in faces], next_token=next_token)
+
+
+def name_cluster(session: Session, collection: str, cluster_id: int, subject_id: str) -> NamedOut:
+    """Give the faces of a cluster to a subject, which is created if it is new, and delete the cluster.
+
+    Raises NotFound.
+    """
+    locked = pointers.lock_collection(session, collection)
+    cluster = _get_cluster(session, collection, cluster_id)
+    subject = subjects.get_or_create_subject(session, locked, subject_id)
+    locked.change += 1
+    members = select(ClusteredFace.face_pk).where(ClusteredFace.cluster_pk == cluster.pk)
+    named = subjects.name_faces(session, locked, subject, Face.pk.in_(members), _IS_NAMELESS)
+    session.delete(cluster)
+    session.flush()
+    return NamedOut(subject=subject.id, faces=named)
+
+
+def merge_cluster(session: Session, collection: str, cluster_id: int, into: int) -> ClusterOut:
+    """Move the faces of a cluster to another one, and delete it. Raises NotFound, or Invalid if both are the same."""
+    pointers.lock_collection(session, collection)
+    merged, kept = _get_cluster(session, collection, cluster_id), _get_cluster(session, collection, into)
+    if merged.pk == kept.pk:
+        raise Invalid("a cluster cannot be merged into itself")
+    members = update(ClusteredFace).where(ClusteredFace.cluster_pk == merged.pk)
+    session.execute(members.values(cluster_pk=kept.pk))
+    session.execute(delete(FaceCluster).where(FaceCluster.pk == merged.pk))
+    kept.edited_at = now()
+    kept.suggested_subject_pk = kept.suggested_subject_pk or merged.suggested_subject_pk
+    session.flush()
+    return _describe_clusters(session, [kept])[0]
+
+
+def dismiss_cluster(session: Session, collection: str, cluster_id: int) -> ClusterOut:
+    """Mark a cluster so that it is not offered again. Raises NotFound."""
+    pointers.lock_collection(session, collection)
+    cluster = _get_cluster(session, collection, cluster_id)
+    cluster.state, cluster.edited_at = "dismissed", now()
+    session.flush()
+    return _describe_clusters(session, [cluster])[0]
+
+
+_IS_NAMELESS: ColumnElement[bool] = Face.subject_pk.is_(None)
+
+
+def _has_faces() -> ColumnElement[bool]:
+    member = exists().where(ClusteredFace.cluster_pk == FaceCluster.pk, Face.pk == ClusteredFace.face_pk, _IS_NAMELESS)
+    return member.correlate(FaceCluster)
+
+
+def _get_cluster(session: Session, collection: str, cluster_id: int) -> FaceCluster:
+    cluster = session.get(FaceCluster, cluster_id)
+    if cluster is None or cluster.collection_id != get_collection(session, collection).id:
+        raise NotFound(f"no cluster {cluster_id} in collection {collection!r}")
+    return cluster
+
+
+def _describe_clusters(session: Session, clusters: Sequence[FaceCluster]) -> list[ClusterOut]:
+    pks = [cluster.pk for cluster in clusters]
+    members = select(ClusteredFace.cluster_pk, func.count()).join(Face, Face.pk == ClusteredFace.face_pk)
+    members = members.where(ClusteredFace.cluster_pk.in_(pks), _IS_NAMELESS).group_by(ClusteredFace.cluster_pk)
+    counts = dict(session.execute(members).all())
+    samples: dict[int, list[str]] = {}
+    for pk, face_id in session.execute(_select_samples(pks)):
+        samples.setdefault(pk, []).append(face_id)
+    suggested = {cluster.suggested_subject_pk for cluster in clusters} - {None}
+    people = {s.pk: s for s in session.scalars(select(Subject).where(Subject.pk.in_(suggested)))}
+    return [_describe(cluster, counts.get(cluster.pk, 0), samples.get(cluster.pk, []), people) for cluster in clusters]
+
+
+def _select_samples(pks: Sequence[int]) -> Select[int, str]:
+    rank = func.row_number().over(partition_by=ClusteredFace.cluster_pk, order_by=Face.pk).label("rank")
+    faces = select(ClusteredFace.cluster_pk, Face.face_id, Face.pk, rank)
+    faces = faces.join(Face, Face.pk == ClusteredFace.face_pk).where(ClusteredFace.cluster_pk.in_(pks), _IS_NAMELESS)
+    ranked = faces.subquery()
+    first = select(ranked.c.cluster_pk, ranked.c.face_id).where(ranked.c.rank <= MAX_SAMPLE_FACES)
+    return first.order_by(ranked.c.cluster_pk, ranked.c.pk)
+
+
+def _describe(cluster: FaceCluster, face_count: int, sample_faces: list[str], people: dict[int, Subject]) -> ClusterOut:
+    subject = people.get(cluster.suggested_subject_pk or 0)
+    return ClusterOut(
+        id=cluster.pk,
+        state="dismissed" if cluster.state == "dismissed" else "open",
+        face_count=face_count,
+        sample_faces=sample_faces,
+        probability=cluster.probability,
+        suggested_subject=subject and SubjectRef(id=subject.id, external_id=subject.external_id),
+        created_at=cluster.created_at,
+    )

@@ -1,0 +1,134 @@
+"""Merge clusters along the links of a graph, the most probable first, by average linkage.
+
+Two clusters that are each other's most probable partner are merged, until no pair is probable enough. For average
+linkage this gives the clusters of the agglomerative algorithm (Murtagh 1983, reciprocal nearest neighbours), and each
+round handles all such pairs at once. A single near pair cannot join two people, because all pairs of the two clusters
+count.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.calibration import Calibration
+from ml.people_discovery.linkage import ClusterMeans
+from ml.types import Ids
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class MergeRule:
+    """How probable it must be that two clusters show one person.
+
+    The logit of that probability is the calibration's at the mean distance of the clusters, corrected by how near their
+    own strangers lie (see `stranger_levels`). The limit falls as the clusters grow, because a mean over many pairs
+    tells more than a single pair.
+
+    typical_level: the level of a typical face; face_logit: the limit for two single faces; group_logit: for two large
+    clusters, at most `face_logit`
+    """
+
+    calibration: Calibration
+    typical_level: float
+    face_logit: float
+    group_logit: float
+
+    def logits(self, clusters: ClusterMeans, pairs: Ids) -> Floats:
+        """Return the logit of the probability that each of (P, 2) pairs of clusters shows one person: (P,)."""
+        levels = (clusters.levels[pairs[:, 0]] + clusters.levels[pairs[:, 1]]) / 2
+        distances = clusters.distances(pairs) - (levels - self.typical_level)
+        logits: Floats = self.calibration.intercept - self.calibration.slope * distances
+        return logits
+
+    def limits(self, clusters: ClusterMeans, pairs: Ids) -> Floats:
+        """Return the smallest logit at which each of (P, 2) pairs of clusters is merged: (P,)."""
+        single = (1 / clusters.counts[pairs[:, 0]] + 1 / clusters.counts[pairs[:, 1]]) / 2
+        limits: Floats = self.group_logit + (self.face_logit - self.group_logit) * single
+        return limits
+
+
+class MergedClusters(NamedTuple):
+    """owner: (C,) the new cluster of each; a merged cluster has the smallest number of its parts
+    weakest_logits: (C,) the smallest logit at which parts of a cluster were merged, +inf where nothing was merged
+    """
+
+    owner: Ids
+    weakest_logits: Floats
+
+
+def merge_clusters(
+    clusters: ClusterMeans,
+    links: Ids,
+    rule: MergeRule,
+    *,
+    cannot_link: Ids,
+    is_named: Flags,
+    check: Callable[[], None] = lambda: None,
+) -> MergedClusters:
+    """Merge linked clusters while the rule lets any be merged. Changes `clusters`.
+
+    links: (L, 2) pairs of cluster numbers that may be merged; cannot_link: (P, 2) pairs that never lie in one cluster
+    is_named: (C,) which clusters are people with a name, of whom no two are merged
+    check: called before each round; it may raise an exception to stop
+    """
+    owner, weakest, is_named = np.arange(len(is_named)), np.full(len(is_named), np.inf), is_named.copy()
+    links = _normalise(links, len(owner))
+    logits = rule.logits(clusters, links)
+    while True:
+        check()
+        kept = (logits >= rule.group_logit) & ~is_named[links].all(axis=1)
+        kept &= ~_is_forbidden(links, cannot_link, len(owner))
+        links, logits = links[kept], logits[kept]
+        near = np.flatnonzero(logits >= rule.limits(clusters, links))
+        if not len(near):
+            return MergedClusters(owner, weakest)
+        near = near[_find_reciprocal(links[near], logits[near])]
+        merged = links[near]
+        clusters.merge(merged)
+        first, second = merged.T
+        weakest[first] = np.minimum(np.minimum(weakest[first], weakest[second]), logits[near])
+        is_named[first] |= is_named[second]
+        target = np.arange(len(owner))
+        target[second] = first
+        owner, cannot_link = target[owner], target[cannot_link]
+        has_changed = np.zeros(len(owner), np.bool_)
+        has_changed[merged] = True
+        touched = has_changed[links].any(axis=1)
+        changed = _normalise(target[links[touched]], len(owner))
+        links = np.concatenate([links[~touched], changed])
+        logits = np.concatenate([logits[~touched], rule.logits(clusters, changed)])
+
+
+def _find_reciprocal(links: Ids, logits: Floats) -> Flags:
+    """Return which of (L, 2) links join two clusters that are each other's best partner, ties by cluster numbers."""
+    order = np.lexsort((links[:, 1], links[:, 0], -logits))
+    ends = links[order].ravel()
+    numbers, first = np.unique(ends, return_index=True)
+    best = np.full(int(numbers[-1]) + 1, -1, np.int64)
+    best[numbers] = order[first // 2]
+    numbered = np.arange(len(links))
+    reciprocal: Flags = (best[links[:, 0]] == numbered) & (best[links[:, 1]] == numbered)
+    return reciprocal
+
+
+def _normalise(links: Ids, count: int) -> Ids:
+    """Return the different links between different clusters, the smaller number first. count: number of clusters"""
+    keys = np.unique(_key(links[links[:, 0] != links[:, 1]], count))
+    return np.stack([keys // count, keys % count], axis=1)
+
+
+def _is_forbidden(links: Ids, cannot_link: Ids, count: int) -> Flags:
+    if not len(cannot_link):
+        return np.zeros(len(links), np.bool_)
+    return np.isin(_key(links, count), _key(cannot_link, count))
+
+
+def _key(pairs: Ids, count: int) -> Ids:
+    """Number each of (P, 2) pairs, whatever its order: (P,)."""
+    keys: Ids = pairs.min(axis=1) * count + pairs.max(axis=1)
+    return keys

@@ -1,0 +1,198 @@
+"""People among faces without a name: found by a job, then named, merged and dismissed over HTTP."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, select
+
+from app.db.session import reading, writing
+from app.db.tables import ClusteredFace, Deployment, Face, FaceCluster, PeopleSearch, Subject
+from tests.rows import Gallery, make_model, people
+from tests.service import Service
+
+BASE = "/v1/collections/staff/clusters"
+CENTRES = 12
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def make_gallery(service: Service, *, calibrated: bool = True) -> Gallery:
+    gallery = Gallery(service.resources).make(make_model("m"))
+    if calibrated:
+        rows, who = people(40, 6)
+        distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
+        same = np.equal.outer(who, who)
+        upper = np.triu(np.ones_like(same), 1).astype(bool)
+        gallery.calibrate("m", distances[same & upper], distances[~same & upper])
+    return gallery
+
+
+def faces_of(seed: int, photos: int, first: int = 0, last: int = CENTRES) -> np.ndarray:
+    """Photos of the people `first` to `last` - 1, in the order of the people. Each seed gives other photos."""
+    centres = people(CENTRES, 1, seed=77, spread=0.0)[0][first:last].repeat(photos, axis=0)
+    return (centres + 0.2 * np.random.default_rng(seed).standard_normal(centres.shape)).astype(np.float32)
+
+
+def discover(service: Service, **body: Any) -> dict[str, Any]:
+    job = service.wait(service.client.post(f"{BASE}:discover", json=body or None))
+    assert job["state"] == "succeeded", job["problem"]
+    return dict(job["result"])
+
+
+def list_clusters(service: Service, **query: Any) -> list[dict[str, Any]]:
+    answer = service.client.get(BASE, params=query)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["clusters"])
+
+
+def faces_in(service: Service, cluster: dict[str, Any]) -> set[str]:
+    return set(service.client.get(f"{BASE}/{cluster['id']}", params={"limit": 1000}).json()["faces"])
+
+
+def test_faces_without_a_name_are_grouped_by_person(service: Service) -> None:
+    gallery = make_gallery(service)
+    faces = gallery.add({"m": faces_of(0, 8, 0, 5)}, [None] * 40)
+    gallery.add({"m": faces_of(1, 1, 5, 9)}, [None] * 4)
+    gallery.add({"m": faces_of(2, 3, 0, 5)}, [None] * 15, role="distractor")
+    result = discover(service)
+    assert result == {"faces": 44, "new_faces": 44, "clusters": 5, "with_suggested_subject": 0}
+    clusters = list_clusters(service)
+    assert {frozenset(faces_in(service, c)) for c in clusters} == {frozenset(faces[i : i + 8]) for i in range(0, 40, 8)}
+    for cluster in clusters:
+        assert (cluster["face_count"], cluster["state"], cluster["suggested_subject"]) == (8, "open", None)
+        assert cluster["sample_faces"] == [f for f in faces if f in faces_in(service, cluster)][:6]
+    assert [c["probability"] for c in clusters] == sorted((c["probability"] for c in clusters), reverse=True)
+    page = service.client.get(BASE, params={"limit": 2}).json()
+    rest = service.client.get(BASE, params={"next_token": page["next_token"]}).json()["clusters"]
+    assert [*page["clusters"], *rest] == clusters
+
+
+def test_a_cluster_can_be_named(service: Service) -> None:
+    gallery = make_gallery(service)
+    gallery.add({"m": faces_of(0, 4, 0, 2)}, [None] * 8)
+    discover(service)
+    first, second = list_clusters(service)
+    faces = faces_in(service, first)
+    named = service.client.post(f"{BASE}/{first['id']}:name", json={"subject": "ada"})
+    assert (named.status_code, named.json()) == (200, {"subject": "ada", "faces": 4})
+    assert [c["id"] for c in list_clusters(service)] == [second["id"]]
+    listed = service.client.get("/v1/collections/staff/faces", params={"subject": "ada"}).json()["faces"]
+    assert {face["face_id"] for face in listed} == faces
+    service.wait_for_indexes()
+    query = f"/v1/collections/staff/faces/{min(faces)}/search"
+    answer = service.client.post(query, params={"limit": 1}).json()
+    assert answer["faces"][0]["matches"][0]["subject"]["id"] == "ada"
+    assert service.client.get(f"{BASE}/{first['id']}").status_code == 404
+
+
+@on_sqlite
+def test_new_faces_join_clusters_and_open_others(service: Service) -> None:
+    gallery = make_gallery(service)
+    gallery.add({"m": faces_of(0, 4, 0, 3)}, [None] * 12)
+    discover(service)
+    before = list_clusters(service)
+    gallery.add({"m": faces_of(1, 2, 2, 5)}, [None] * 6)
+    assert discover(service)["new_faces"] == 6
+    after = {cluster["id"]: cluster["face_count"] for cluster in list_clusters(service)}
+    assert {c["id"] for c in before} <= after.keys()
+    assert sorted(after.values()) == [2, 2, 4, 4, 6]
+    assert discover(service)["new_faces"] == 0
+    assert {cluster["id"]: cluster["face_count"] for cluster in list_clusters(service)} == after
+
+
+@on_sqlite
+def test_merged_and_dismissed_clusters_stay_so(service: Service) -> None:
+    gallery = make_gallery(service)
+    gallery.add({"m": faces_of(0, 3, 0, 4)}, [None] * 12)
+    discover(service)
+    first, second, third, _ = list_clusters(service)
+    merged = service.client.post(f"{BASE}/{first['id']}:merge", json={"into": second["id"]}).json()
+    assert (merged["id"], merged["face_count"]) == (second["id"], 6)
+    dismissed = service.client.post(f"{BASE}/{third['id']}:dismiss").json()
+    assert dismissed["state"] == "dismissed"
+    gallery.add({"m": faces_of(1, 1, 0, 4)}, [None] * 4)
+    for min_probability in (0.986, 0.97):  # the second one searches anew
+        discover(service, min_probability=min_probability)
+        assert sorted(c["face_count"] for c in list_clusters(service)) == [4, 6]  # nobody is like two merged people
+        [hidden] = list_clusters(service, state="dismissed")
+        assert (hidden["id"], hidden["face_count"]) == (third["id"], 4)
+        assert second["id"] in {c["id"] for c in list_clusters(service)}
+
+
+@on_sqlite
+def test_labels_are_heeded(service: Service) -> None:
+    gallery = make_gallery(service)
+    faces = gallery.add({"m": faces_of(0, 4, 0, 3)}, [None] * 12)
+    labels = [
+        {"face_a": faces[0], "face_b": faces[1], "same": False},
+        {"face_a": faces[4], "face_b": faces[8], "same": True},
+    ]
+    service.client.post("/v1/labels", json={"labels": labels}).raise_for_status()
+    discover(service)
+    clusters = [faces_in(service, cluster) for cluster in list_clusters(service)]
+    assert not any({faces[0], faces[1]} <= cluster for cluster in clusters)
+    assert any({faces[4], faces[8]} <= cluster for cluster in clusters)
+
+
+@on_sqlite
+def test_a_named_person_is_suggested_for_their_other_faces(service: Service) -> None:
+    gallery = make_gallery(service)
+    named = ["ada"] * 3 + [None] + ["bob"] * 3 + [None]
+    faces = gallery.add({"m": faces_of(0, 4, 0, 2)}, named)
+    result = discover(service)
+    assert (result["faces"], result["clusters"], result["with_suggested_subject"]) == (2, 2, 2)
+    suggestions = {c["suggested_subject"]["id"]: c["sample_faces"] for c in list_clusters(service)}
+    assert suggestions == {"ada": [faces[3]], "bob": [faces[7]]}
+    service.client.patch(f"/v1/collections/staff/faces/{faces[3]}", json={"subject": "ada"}).raise_for_status()
+    assert [c["suggested_subject"]["id"] for c in list_clusters(service)] == ["bob"]
+    service.client.delete("/v1/collections/staff/subjects/bob").raise_for_status()
+    assert [c["suggested_subject"] for c in list_clusters(service)] == [None]
+
+
+@on_sqlite
+def test_a_search_that_was_interrupted_starts_anew(service: Service) -> None:
+    gallery = make_gallery(service)
+    gallery.add({"m": faces_of(0, 3, 0, 4)}, [None] * 12)
+    discover(service)
+    with writing(service.resources.database) as session:
+        session.execute(delete(PeopleSearch))
+        session.execute(delete(ClusteredFace).where(ClusteredFace.face_pk.in_(gallery.pks[:5])))
+    assert discover(service)["new_faces"] == 12
+    assert sorted(c["face_count"] for c in list_clusters(service)) == [3, 3, 3, 3]
+    with reading(service.resources.database) as session:
+        assert len(session.scalars(select(FaceCluster)).all()) == 4
+
+
+@on_sqlite
+def test_deleted_faces_and_collections_leave_nothing_behind(service: Service) -> None:
+    gallery = make_gallery(service)
+    faces = gallery.add({"m": faces_of(0, 2, 0, 2)}, [None] * 4)
+    discover(service)
+    for face in faces[:2]:
+        service.client.delete(f"/v1/collections/staff/faces/{face}").raise_for_status()
+    assert len(list_clusters(service)) == 1
+    service.client.delete("/v1/collections/staff").raise_for_status()
+    with reading(service.resources.database) as session:
+        for row in (FaceCluster, ClusteredFace, PeopleSearch, Subject, Face, Deployment):
+            assert session.scalars(select(row)).first() is None
+
+
+@on_sqlite
+def test_wrong_requests_are_refused(service: Service) -> None:
+    gallery = make_gallery(service, calibrated=False)
+    gallery.add({"m": faces_of(0, 3, 0, 2)}, [None] * 6)
+    job = service.wait(service.client.post(f"{BASE}:discover"))
+    assert (job["state"], job["problem"]["code"]) == ("failed", "NotCalibrated")
+    for body in ({"min_probability": 1.0}, {"min_probability": 0.4}, {"probability": 0.9}):
+        assert service.client.post(f"{BASE}:discover", json=body).status_code == 422
+    assert service.client.post("/v1/collections/nobody/clusters:discover").status_code == 404
+    assert service.client.get("/v1/collections/nobody/clusters").status_code == 404
+    for verb, body in (("name", {"subject": "x"}), ("merge", {"into": 8}), ("dismiss", None)):
+        assert service.client.post(f"{BASE}/7:{verb}", json=body).status_code == 404
+    with writing(service.resources.database) as session:
+        session.add(FaceCluster(pk=7, collection_id="staff", probability=0.9))
+    assert service.client.post(f"{BASE}/7:merge", json={"into": 7}).status_code == 422
+    assert list_clusters(service) == [], "it has no faces"
+    reader = service.key("reader")
+    assert service.client.post(f"{BASE}:discover", headers=reader).status_code == 403
+    assert service.client.get(BASE, headers=reader).status_code == 200

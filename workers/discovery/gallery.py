@@ -1,0 +1,130 @@
+"""Read what a search for people starts from: the faces, their index, earlier clusters, and the settled labels."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.lookups import get_collection
+from app.db.session import snapshot
+from app.db.tables import BUILT_IN_TASK, ClusteredFace, Face, FaceCluster, PeopleSearch
+from app.errors import Conflict
+from app.galleries import label_consensus
+from app.publishing.pointers import get_deployment
+from app.serving import index_builder
+from app.serving.index_builder import IndexKey
+from ml.calibration import Calibration
+from ml.indexes.base import Index
+from ml.model import Model
+from ml.people_discovery.constraints import PairConstraints
+from ml.people_discovery.discovery import KnownPeople
+from ml.types import Ids
+from workers.context import JobContext
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterGallery:
+    """The gallery faces of a collection that have an embedding of the champion.
+
+    pks: (N,) rising; subjects: (N,) pk of the person, NOBODY without a name; clusters: (N,) pk of the cluster that the
+        face lies in, NOBODY if in none
+    is_new: (N,) whether the face was enrolled or changed since the last search for people
+    change: the collection's last change
+    """
+
+    collection: str
+    model: Model
+    calibration: Calibration
+    index: Index
+    pks: Ids
+    subjects: Ids
+    clusters: Ids
+    is_new: NDArray[np.bool_]
+    constraints: PairConstraints
+    change: int
+
+    @property
+    def is_named(self) -> NDArray[np.bool_]:
+        """(N,)"""
+        named: NDArray[np.bool_] = self.subjects != NOBODY
+        return named
+
+    @cached_property
+    def known(self) -> KnownPeople:
+        """The named people and the earlier clusters. Every other face starts alone."""
+        kinds = np.where(self.is_named, 0, np.where(self.clusters != NOBODY, 1, 2))
+        numbers = np.choose(kinds, [self.subjects, self.clusters, self.pks])
+        _, start = np.unique(np.stack([kinds, numbers]), axis=1, return_inverse=True)
+        return KnownPeople(start.ravel(), self.is_named, self.constraints)
+
+
+def read_gallery(context: JobContext, collection_id: str, min_probability: float) -> ClusterGallery:
+    """Read the gallery at one moment. Earlier clusters count where the last search had the same model and probability;
+    otherwise only those that somebody edited do, and every face is new.
+
+    Raises NotFound, Conflict (NotCalibrated), ml.Corrupt, ml.Unavailable.
+    """
+    resources = context.resources
+    with snapshot(resources.database) as session:
+        collection = get_collection(session, collection_id)
+        deployment = get_deployment(session, collection_id, BUILT_IN_TASK)
+        model = resources.models.get(deployment.champion)
+        calibration = _find_calibration(model, deployment.measurements)
+        key = IndexKey(collection_id, BUILT_IN_TASK, model.id, collection.created_at)
+        dim = index_builder.find_embedding_size(model, BUILT_IN_TASK)
+        index = index_builder.build_index(session, key, dim, model.metric, resources.settings.index_device)
+        last = session.get(PeopleSearch, collection_id)
+        goes_on = last is not None and (last.model_id, last.min_probability) == (model.id, min_probability)
+        faces = _read_faces(session, collection_id, only_edited=not goes_on)
+        pks, subjects, clusters, changes = faces[:, np.isin(faces[0], index.ids())]
+        return ClusterGallery(
+            collection_id, model, calibration, index, pks, subjects, clusters,
+            changes > (last.change if last is not None and goes_on else NOBODY),
+            _read_constraints(session, collection_id, pks), collection.change,
+        )  # fmt: skip
+
+
+def _find_calibration(model: Model, measurements: dict[str, dict[str, object]]) -> Calibration:
+    """Return the calibration of the model itself, or else that measured in the collection. Raises Conflict."""
+    own = model.calibrations.get(BUILT_IN_TASK)
+    measured = measurements.get(model.id, {}).get("calibration")
+    if own is None and not isinstance(measured, dict):
+        raise Conflict(
+            "the model is not calibrated here yet: name some people with two or more faces first", code="NotCalibrated"
+        )
+    return own if own is not None else Calibration.from_dict(measured)  # type: ignore[arg-type]
+
+
+def _read_faces(session: Session, collection: str, only_edited: bool) -> Ids:
+    """Read (4, n): pk, subject, cluster and last change of the gallery's faces."""
+    chosen = (
+        select(Face.pk, Face.subject_pk, ClusteredFace.cluster_pk, Face.change, FaceCluster.edited_at)
+        .outerjoin(ClusteredFace, ClusteredFace.face_pk == Face.pk)
+        .outerjoin(FaceCluster, FaceCluster.pk == ClusteredFace.cluster_pk)
+        .where(Face.collection_id == collection, Face.role == "gallery")
+        .order_by(Face.pk)
+    )
+    rows = [
+        (
+            pk,
+            NOBODY if subject is None else subject,
+            NOBODY if cluster is None or (only_edited and edited_at is None) else cluster,
+            change,
+        )
+        for pk, subject, cluster, change, edited_at in session.execute(chosen)
+    ]
+    return np.array(rows, np.int64).reshape(-1, 4).T
+
+
+def _read_constraints(session: Session, collection: str, pks: Ids) -> PairConstraints:
+    votes = label_consensus.read_collection_votes(session, collection, BUILT_IN_TASK)
+    settled = label_consensus.decide_consensus(votes)
+    here = np.isin(settled.pairs, pks).all(axis=1)
+    positions, same = np.searchsorted(pks, settled.pairs[here]), settled.same[here]
+    order = np.argsort(-settled.weights[here][same], kind="stable")
+    return PairConstraints(positions[same][order], positions[~same])
