@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Correction:
+class SourceCorrection:
     """Maps a row x of one source to (x - mean) @ spread + reference_mean.
 
     mean: (d,) of the source; spread: (d, d), None for the identity; faces: the number of faces it was learned from
@@ -48,7 +48,7 @@ class SourceCompensation:
     reference: str
     reference_mean: Floats
     has_unit_length: bool
-    corrections: Mapping[str, Correction]
+    corrections: Mapping[str, SourceCorrection]
 
     def apply(self, rows: Rows, sources: Sources) -> Rows:
         """Correct the rows of each source."""
@@ -63,7 +63,7 @@ class SourceCompensation:
         kept = {source: self.corrections[source] for source in sources if source in self.corrections}
         return type(self)(self.reference, self.reference_mean, self.has_unit_length, kept)
 
-    def _correct(self, rows: Rows, correction: Correction) -> Rows:
+    def _correct(self, rows: Rows, correction: SourceCorrection) -> Rows:
         centred = rows.astype(np.float64) - correction.mean
         if correction.spread is not None:
             centred = centred @ correction.spread
@@ -99,7 +99,7 @@ class SourceCompensation:
                 spreads = [arrays[key] if (key := f"spread{n}") in arrays else None for n in range(len(names))]
                 reference_mean, *means = arrays["means"]
                 values = zip(means, spreads, arrays["faces"].tolist(), arrays["shifts"].tolist(), strict=True)
-                corrections = {name: Correction(*value) for name, value in zip(names, values, strict=True)}
+                corrections = {name: SourceCorrection(*value) for name, value in zip(names, values, strict=True)}
                 return cls(reference, reference_mean, bool(arrays["has_unit_length"]), corrections)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise Corrupt(f"the source compensation cannot be read: {error}") from error

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ml.compensation.correction import Correction, Floats, SourceCompensation, Sources
+from ml.compensation.correction import Floats, SourceCompensation, SourceCorrection, Sources
 from ml.types import Rows
 
 MEAN_PRIOR_FACES = 10.0
@@ -52,14 +52,14 @@ class _ReferenceSource:
         has_spread = rows.shape[1] <= MAX_SPREAD_DIM and self.faces > 1
         self.covariance = np.cov(rows.T, bias=True).reshape(rows.shape[1], -1) if has_spread else None
 
-    def correct(self, rows: Floats) -> Correction:
+    def correct(self, rows: Floats) -> SourceCorrection:
         """Learn the correction of another source from its (n, d) rows."""
         faces, mean = len(rows), rows.mean(0)
         weight = faces / (faces + MEAN_PRIOR_FACES)
         difference = mean - self.mean
         by_chance = float(rows.var(0).sum()) / max(1, faces - 1) + self.variance / max(1, self.faces - 1)
         shift = max(0.0, float(difference @ difference) - by_chance) / max(self.variance, np.finfo(np.float64).tiny)
-        return Correction(self.mean + weight * difference, self._align(rows), faces, shift)
+        return SourceCorrection(self.mean + weight * difference, self._align(rows), faces, shift)
 
     def _align(self, rows: Floats) -> Floats | None:
         """Return the (d, d) map from the source's spread to the reference's; None if it is not learned."""

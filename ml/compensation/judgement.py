@@ -26,8 +26,9 @@ Reason = Literal["reference", "helps", "does not help", "large shift", "small sh
 class Decision:
     """Whether the correction of a source is applied, and why.
 
-    faces: of the source; shift: see `Correction`, None without a correction; comparison: mean average precision across
-        sources with the correction minus without, over people named in this source and in others; None: too few people
+    faces: of the source; shift: see `SourceCorrection`, None without a correction
+    comparison: mean average precision across sources with the correction minus without, over people named in this
+        source and in others; None: too few people
     """
 
     is_on: bool
@@ -73,7 +74,7 @@ def _decide(whole: SourceCompensation, source: str, faces: int, folds: "_CrossFi
     if comparison is None:
         is_large = shift >= LARGE_SHIFT
         return Decision(is_large, "large shift" if is_large else "small shift", faces, shift)
-    helps = comparison.difference.low > 0
+    helps = bool(comparison.difference.low > 0)
     return Decision(helps, "helps" if helps else "does not help", faces, shift, comparison)
 
 

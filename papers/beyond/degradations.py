@@ -44,7 +44,9 @@ def darken(crop: Image, rng: np.random.Generator) -> Image:
 def compress(crop: Image, rng: np.random.Generator) -> Image:
     """Return the crop after JPEG compression at JPEG_QUALITY."""
     _, encoded = cv2.imencode(".jpg", crop[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    return np.asarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR)[..., ::-1], np.uint8)
+    decoded = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+    assert decoded is not None, "OpenCV reads what it has encoded"
+    return np.asarray(decoded[..., ::-1], np.uint8)
 
 
 DEGRADATIONS: Mapping[str, Degrade] = {
@@ -69,5 +71,5 @@ def degrade_crops(crops: Crops, condition: str, seed: int = 0) -> Crops:
     degrade = DEGRADATIONS[condition]
     degraded = np.empty_like(crops)
     for i, crop in enumerate(crops):
-        degraded[i] = degrade(crop, np.random.default_rng([seed, zlib.crc32(np.ascontiguousarray(crop))]))
+        degraded[i] = degrade(crop, np.random.default_rng([seed, zlib.crc32(crop.tobytes())]))
     return degraded
