@@ -18,12 +18,13 @@ def import_(
     archive: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="tar or zip of <person>/<photo>")],
     role: Annotated[str, typer.Option(help="gallery or distractor")] = "gallery",
     aligned: Annotated[bool, typer.Option(help="the photos are face crops already")] = False,
+    source: Annotated[str, typer.Option(help="what the photos come from: a camera, a scanner, masked")] = "",
     url: Url = None,
 ) -> None:
     """Upload an archive of photos. Shows the progress and the photos that were refused."""
     with connect(url) as client, archive.open("rb") as body:
         read_answer(client.put(f"/v1/collections/{collection}"))
-        query = {"role": role, "aligned": str(aligned).lower()}
+        query = {"role": role, "aligned": str(aligned).lower()} | ({"source": source} if source else {})
         headers = {"Content-Type": "application/octet-stream"}
         path = f"/v1/collections/{collection}:import"
         job = wait_for_job(
@@ -45,11 +46,12 @@ def search(
     ] = None,
     fmr: Annotated[float | None, typer.Option(help="only matches at this false-match rate of pairs")] = None,
     aligned: Annotated[bool, typer.Option(help="the photo is a face crop already")] = False,
+    source: Annotated[str, typer.Option(help="what the photo comes from: a camera, a scanner, masked")] = "",
     url: Url = None,
 ) -> None:
     """Search a collection for the largest face of a photo."""
     rates = {name: str(rate) for name, rate in (("fpir", fpir), ("fmr", fmr)) if rate is not None}
-    query = {"limit": str(limit), "aligned": str(aligned).lower()} | rates
+    query = {"limit": str(limit), "aligned": str(aligned).lower()} | ({"source": source} if source else {}) | rates
     with connect(url) as client:
         path = f"/v1/collections/{collection}/search"
         body = read_answer(client.post(path, params=query, files={"file": photo.read_bytes()}))

@@ -51,6 +51,11 @@ ExternalImageId = Annotated[
     AfterValidator(_check_text),
     Field(description="the client's name for the photo", examples=["badge-0042.jpg"]),
 ]
+Source = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$"),
+    Field(description="what the photo comes from: a camera, a scanner, `masked`", examples=["gate-2"]),
+]
 Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 
 NO_NUL = r"^[^\x00]*$"  # PostgreSQL cannot store a zero byte

@@ -63,6 +63,7 @@ class Face(Base):
     __table_args__ = (
         UniqueConstraint("collection_id", "image_id", "number"),
         Index("faces_in_order_of_change", "collection_id", "change"),
+        Index("faces_of_a_source", "collection_id", "source"),
         {"sqlite_autoincrement": True},
     )
     pk: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -73,6 +74,7 @@ class Face(Base):
     image_id: Mapped[str] = mapped_column(String(64))  # SHA-256 of the photo
     number: Mapped[int] = mapped_column(default=0)  # of the face in the photo, the largest is 0
     external_image_id: Mapped[str | None] = mapped_column(String(1024))
+    source: Mapped[str | None] = mapped_column(String(64))  # what the photo comes from: a camera, a scanner, "masked"
     bounding_box: Mapped[dict[str, Any]]
     landmarks: Mapped[list[Any]]
     quality: Mapped[dict[str, Any]]
@@ -135,6 +137,25 @@ class Deployment(Base):
     measurements: Mapped[dict[str, Any]] = mapped_column(default=dict)
     history: Mapped[list[Any]] = mapped_column(default=list)  # {"at", "model", "by", "reason", "overridden"}
     updated_at: Mapped[float] = mapped_column(default=now, onupdate=now)
+
+
+class StoredCompensation(Base):
+    """The source compensation of a model in a deployment: see `ml.compensation`.
+
+    version: raised when the corrections change; an index holds the rows as one version corrects them
+    data: the corrections that are on; decisions: source -> why its correction is on or off; faces: source -> the number
+        of its faces when this was measured, "" for faces without a source
+    """
+
+    __tablename__ = "source_compensations"
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True)
+    task: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"), primary_key=True)
+    version: Mapped[int] = mapped_column(default=0)
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+    decisions: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    faces: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    measured_at: Mapped[float] = mapped_column(default=now)
 
 
 class Follower(Base):

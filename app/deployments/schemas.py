@@ -22,6 +22,14 @@ PERSON_THRESHOLD: dict[str, Any] = {
     "named_rightly": 0.88,
 }  # fmt: skip
 POINT = {"m": 8, "recall": 0.992, "fraction": 0.07, "ms": 0.4}
+REFERENCE: dict[str, Any] = {
+    "source": None, "faces": 2150, "compensated": False, "reason": "reference", "shift": None, "people": 0,
+    "gain": None, "low": None, "high": None,
+}  # fmt: skip
+SOURCE: dict[str, Any] = {
+    "source": "gate-2", "faces": 250, "compensated": True, "reason": "helps", "shift": 0.21, "people": 60,
+    "gain": 0.07, "low": 0.05, "high": 0.09,
+}  # fmt: skip
 MOVE: dict[str, Any] = {
     "at": examples.MOMENT, "pointer": "champion", "model": examples.MODEL, "by": "release desk", "reason": "",
     "overridden": False, "verdict": {"passed": True, "reasons": []}, "change": 1042, "version": 3, "job": examples.JOB,
@@ -39,6 +47,7 @@ OUT: dict[str, Any] = {
     "thresholds": [THRESHOLD],
     "cells": 128,
     "curve": [POINT],
+    "sources": [REFERENCE, SOURCE],
     "facts": {examples.MODEL: {"default_fmr": 0.001, "cells": 128, "faces": 2400}},
     "history": [MOVE],
     "updated_at": examples.MOMENT,
@@ -79,6 +88,48 @@ class PersonThresholdOut(BaseModel):
     )
 
 
+class SourceOut(BaseModel):
+    """A source of faces, and whether searches compensate for it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [SOURCE]})
+    source: str | None = Field(description="null: the faces without a source")
+    faces: int = Field(description="the number of its faces now")
+    compensated: bool = Field(description="whether its embeddings are moved to where those of the reference lie")
+    reason: Literal[
+        "reference", "helps", "does not help", "large shift", "small shift", "too few faces", "not measured yet"
+    ] = Field(
+        description="reference: the largest source, to which the others are moved; helps, does not help: measured on "
+        "people who are named in this source and in others; large shift, small shift: too few such people, so that the "
+        "shift decides"
+    )
+    shift: float | None = Field(
+        description="squared distance of its mean from that of the reference, over the spread of the reference; 0.1 or "
+        "more is large"
+    )
+    people: int = Field(description="the number of people that it was judged on; 0: not judged")
+    gain: float | None = Field(description="mean average precision of their searches across sources, with less without")
+    low: float | None = Field(description="low end of the 95 % interval of the gain")
+    high: float | None = Field(description="high end of this interval")
+
+    @classmethod
+    def of(cls, source: str, faces: int, decision: Mapping[str, Any] | None) -> Self:
+        """Describe a source by what was measured of it; None: nothing yet."""
+        decision = decision or {}
+        comparison = decision.get("comparison") or {}
+        gain = comparison.get("difference", {})
+        return cls(
+            source=source or None,
+            faces=faces,
+            compensated=decision.get("is_on", False),
+            reason=decision.get("reason", "not measured yet"),
+            shift=decision.get("shift"),
+            people=comparison.get("groups", 0),
+            gain=gain.get("value"),
+            low=gain.get("low"),
+            high=gain.get("high"),
+        )
+
+
 class DeploymentOut(BaseModel):
     """The models that serve a task in a collection. The version is the ETag."""
 
@@ -95,12 +146,16 @@ class DeploymentOut(BaseModel):
     thresholds: list[ThresholdOut] = Field(description="of the champion, if pairs of this gallery were measured")
     cells: int | None = Field(description="p, the number of cells of the champion's index")
     curve: list[dict[str, float]] = Field(description="of the champion: recall, fraction and milliseconds over m")
+    sources: list[SourceOut] = Field(
+        description="where the faces come from, if any was enrolled with a source, and whether the champion's searches "
+        "compensate for it"
+    )
     facts: dict[str, dict[str, Any]] = Field(description="model id -> what was measured of the model here")
     history: list[dict[str, Any]] = Field(description="every move of a pointer: who, when, why, against which reasons")
     updated_at: float
 
     @classmethod
-    def of(cls, row: Deployment) -> Self:
+    def of(cls, row: Deployment, sources: list[SourceOut]) -> Self:
         measured = row.measurements.get(row.champion, {})
         return cls(
             collection=row.collection_id,
@@ -115,6 +170,7 @@ class DeploymentOut(BaseModel):
             thresholds=list(_iterate_thresholds(measured)),
             cells=measured.get("cells"),
             curve=measured.get("curve", []),
+            sources=sources,
             facts={
                 m: {k: v for k, v in entry.items() if k not in HIDDEN_MEASUREMENTS}
                 for m, entry in row.measurements.items()

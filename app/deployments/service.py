@@ -9,8 +9,16 @@ from sqlalchemy.orm import Session
 
 from app.db.field_types import CollectionName, TaskName
 from app.db.lookups import get_collection
-from app.db.tables import Deployment, Job
-from app.deployments.schemas import ChallengerIn, CompareIn, DeploymentIn, DeploymentOut, PublishIn, RollbackIn
+from app.db.tables import Deployment, Job, StoredCompensation
+from app.deployments.schemas import (
+    ChallengerIn,
+    CompareIn,
+    DeploymentIn,
+    DeploymentOut,
+    PublishIn,
+    RollbackIn,
+    SourceOut,
+)
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict, Invalid
@@ -19,6 +27,7 @@ from app.publishing.pointers import MoveReason
 from app.publishing.requests import PublishRequest
 from app.queue.jobs import enqueue
 from app.queue.messages import Compare, Publish
+from app.serving.compensation import renewal
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ def list_deployments(session: Session, collection: str) -> list[DeploymentOut]:
     """List the deployments of all tasks of a collection. Raises NotFound."""
     get_collection(session, collection)
     rows = select(Deployment).where(Deployment.collection_id == collection).order_by(Deployment.task)
-    return [DeploymentOut.of(d) for d in session.scalars(rows)]
+    return [DeploymentOut.of(d, _describe_sources(session, d)) for d in session.scalars(rows)]
 
 
 def change_deployment(session: Session, path: DeploymentPath, body: DeploymentIn, response: Response) -> DeploymentOut:
@@ -69,7 +78,15 @@ def describe_deployment(session: Session, path: DeploymentPath, response: Respon
     """Describe a deployment, and set its version as the ETag. Raises NotFound."""
     deployment = pointers.get_deployment(session, path.collection, path.task)
     response.headers["ETag"] = f'"{deployment.version}"'
-    return DeploymentOut.of(deployment)
+    return DeploymentOut.of(deployment, _describe_sources(session, deployment))
+
+
+def _describe_sources(session: Session, deployment: Deployment) -> list[SourceOut]:
+    """Describe the sources of the collection's faces; empty if no face has one."""
+    counts = renewal.count_faces(session, deployment.collection_id)
+    stored = session.get(StoredCompensation, (deployment.collection_id, deployment.task, deployment.champion))
+    decisions = stored.decisions if stored else {}
+    return [SourceOut.of(source, faces, decisions.get(source)) for source, (faces, _) in sorted(counts.items())]
 
 
 def publish_model(

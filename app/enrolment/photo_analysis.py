@@ -28,6 +28,7 @@ class EnrolmentRequest:
     role: Role = "gallery"
     external_image_id: str | None = None
     external_id: str | None = None  # of the subject, if it is created
+    source: str | None = None  # of the photo
     metadata: dict[str, Any] = field(default_factory=dict)
     aligned: bool = False
     max_faces: int | None = None

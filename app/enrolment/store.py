@@ -212,6 +212,7 @@ def _make_row(collection_id: str, photo: AnalysedPhoto, number: int, subject: Su
         image_id=photo.image_id,
         number=number,
         external_image_id=photo.request.external_image_id,
+        source=photo.request.source,
         bounding_box=round_box(face.box),
         landmarks=[[round(float(v), 2) for v in point] for point in face.landmarks],
         quality=quality,

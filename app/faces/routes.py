@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.db import examples
-from app.db.field_types import NO_NUL, CollectionName, FaceName, Role
+from app.db.field_types import NO_NUL, CollectionName, FaceName, Role, Source
 from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.job_response import JobOut, point_to_job
 from app.deps.paging import Order
@@ -14,6 +14,7 @@ from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
 from app.enrolment.photo_analysis import EnrolmentRequest
 from app.faces import bodies, service
 from app.faces.schemas import EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
+from app.faces.service import ImportOptions
 from app.faces.streaming import ReceivedDep
 from ml.types import CropKind
 
@@ -26,6 +27,7 @@ OfSubject = Annotated[
     str | None, Query(pattern=NO_NUL, description="only faces of this subject", examples=[examples.SUBJECT])
 ]
 OfRole = Annotated[Role | Literal[""] | None, Query(description="only faces of this role", examples=["distractor"])]
+OfSource = Annotated[Source | Literal[""] | None, Query(description="only faces of this source")]
 MaxFaces = Annotated[
     int | None,
     Query(ge=1, description="the most faces to enrol; by default 1 if a subject is given, else all", examples=[1]),
@@ -56,7 +58,7 @@ def enrol_photo(
     """
     request = EnrolmentRequest(
         subject=body.subject, role=body.role, external_image_id=body.external_image_id, metadata=body.metadata,
-        aligned=body.aligned, max_faces=max_faces, bounding_box=body.box,
+        source=body.source, aligned=body.aligned, max_faces=max_faces, bounding_box=body.box,
     )  # fmt: skip
     enrolled, new = service.enrol_photo(engine, collection, body.image, request)
     response.status_code = 201 if new else 200
@@ -77,6 +79,7 @@ def import_archive(
     response: Response,
     role: Annotated[Role, Query(description="distractor: faces of people who are not of interest")] = "gallery",
     aligned: IsAligned = False,
+    source: Annotated[Source | None, Query(description="of all photos for which a manifest states none")] = None,
 ) -> JobOut:
     """The first folder of a photo's path names its subject, which is created if it is new; a `manifest.csv` or
     `manifest.jsonl` in the archive may name others.
@@ -84,7 +87,7 @@ def import_archive(
     The job has one item for each file, `done` or `failed` with its reasons. It succeeds once the serving index holds
     the faces. An archive with `..`, absolute paths or links, or one that exceeds a limit, is refused as a whole.
     """
-    job = service.accept_import(resources, session, collection, path, role, aligned)
+    job = service.accept_import(resources, session, collection, path, ImportOptions(role, aligned, source))
     point_to_job(response, job)
     return JobOut.of(job)
 
@@ -95,12 +98,13 @@ def list_faces(
     session: ReadDep,
     subject: OfSubject = None,
     role: OfRole = None,
+    source: OfSource = None,
     order: Order = "oldest",
     limit: Limit = 100,
     next_token: NextToken = None,
 ) -> FacesOut:
     """Faces in the order of their enrolment; with `order=newest`, the last enrolled come first."""
-    return service.list_faces(session, collection, service.FaceFilter(subject, role, order), limit, next_token)
+    return service.list_faces(session, collection, service.FaceFilter(subject, role, source, order), limit, next_token)
 
 
 @router.get("/{collection}/faces/{face_id}", summary="Look at a face", openapi_extra=READER)

@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import from_json
 
 from app.db import examples
-from app.db.field_types import ExternalImageId, Metadata, Role, SubjectId
+from app.db.field_types import ExternalImageId, Metadata, Role, Source, SubjectId
 from app.db.tables import Face, Subject
 from app.deps.photos import SMALLEST_IMAGE, PhotoIn
 from app.deps.shared_schemas import BoundingBox, SubjectRef
@@ -24,6 +24,7 @@ EXAMPLE: dict[str, Any] = {
     "quality": {"sharpness": 214.7, "brightness": 121.3, "yaw": 3.1},
     "subject": {"id": examples.SUBJECT, "external_id": examples.EXTERNAL_ID},
     "role": "gallery",
+    "source": "gate-2",
     "metadata": {"age": 36},
     "created_at": examples.MOMENT,
 }
@@ -45,7 +46,12 @@ BOX_SCHEMA: dict[str, Any] = {
     "examples": [examples.BOX],
 }
 PATCH: dict[str, Any] = {"subject": examples.SUBJECT, "metadata": {"age": 36}}
-ENROL: dict[str, Any] = PATCH | {"image": SMALLEST_IMAGE, "role": "gallery", "external_image_id": "badge-0042.jpg"}
+ENROL: dict[str, Any] = PATCH | {
+    "image": SMALLEST_IMAGE,
+    "role": "gallery",
+    "external_image_id": "badge-0042.jpg",
+    "source": "gate-2",
+}
 
 
 class FaceOut(BaseModel):
@@ -61,6 +67,7 @@ class FaceOut(BaseModel):
     quality: dict[str, float]
     subject: SubjectRef | None
     role: Role
+    source: str | None = Field(description="what the photo comes from; null: not stated")
     metadata: dict[str, Any]
     created_at: float
 
@@ -75,6 +82,7 @@ class FaceOut(BaseModel):
             quality=face.quality,
             subject=subject and SubjectRef(id=subject.id, external_id=subject.external_id),
             role=face.role,
+            source=face.source,
             metadata=face.attributes,
             created_at=face.created_at,
         )
@@ -114,6 +122,7 @@ class EnrolIn(PhotoIn):
     subject: SubjectId | None = Field(None, description="the subject of the face; created if it is new")
     role: Role = Field("gallery", description="distractor: a face of somebody who is not of interest")
     external_image_id: ExternalImageId | None = None
+    source: Source | None = None
     metadata: Annotated[Metadata, BeforeValidator(_parse_json)] = Field({}, description="a JSON object")
     aligned: bool = Field(False, description="the photo is one aligned face: skip detection")
     bounding_box: Annotated[BoxIn | None, BeforeValidator(_parse_json), WithJsonSchema(BOX_SCHEMA)] = Field(
@@ -155,6 +164,7 @@ class FacePatch(BaseModel):
     subject: SubjectId | None = Field(None, description="created if it is new; null: the face has no subject")
     role: Role = "gallery"
     external_image_id: ExternalImageId | None = None
+    source: Source | None = None
     metadata: Metadata = Field({}, description="replaces all metadata of the face")
 
 

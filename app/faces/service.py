@@ -63,10 +63,11 @@ def _describe_outcome(outcome: EnrolmentOutcome) -> EnrolledOut:
 
 
 class FaceFilter(NamedTuple):
-    """Which faces to list, and in which order. An empty subject or role does not filter."""
+    """Which faces to list, and in which order. An empty subject, role or source does not filter."""
 
     subject: str | None
     role: str | None
+    source: str | None
     order: Literal["oldest", "newest"] = "oldest"
 
 
@@ -78,6 +79,8 @@ def list_faces(session: Session, collection: str, face_filter: FaceFilter, limit
         where.append(Face.subject_pk == subjects.get_subject(session, collection, face_filter.subject).pk)
     if face_filter.role:
         where.append(Face.role == face_filter.role)
+    if face_filter.source:
+        where.append(Face.source == face_filter.source)
     faces, next_token = read_page(session, Face, Face.pk, limit, token, *where, order=face_filter.order)
     return FacesOut(faces=describe_faces(session, faces), next_token=next_token)
 
@@ -117,7 +120,7 @@ def change_face(session: Session, collection: str, face_id: str, patch: FacePatc
     if "subject" in given:
         subject = subjects.get_or_create_subject(session, gallery, patch.subject) if patch.subject else None
         subjects.name_faces(session, gallery, subject, Face.pk == face.pk)
-    for name in given & {"role", "external_image_id"}:
+    for name in given & {"role", "external_image_id", "source"}:
         setattr(face, name, getattr(patch, name))
     if "metadata" in given:
         face.attributes = patch.metadata
@@ -132,9 +135,15 @@ def delete_face(session: Session, collection: str, face_id: str) -> None:
     subjects.erase_faces(session, gallery, Face.pk == get_face(session, collection, face_id).pk)
 
 
-def accept_import(
-    resources: Resources, session: Session, collection: str, path: Path, role: Role, aligned: bool
-) -> Job:
+class ImportOptions(NamedTuple):
+    """How to enrol the photos of an archive. source: of photos for which the manifest states none"""
+
+    role: Role
+    aligned: bool
+    source: str | None
+
+
+def accept_import(resources: Resources, session: Session, collection: str, path: Path, options: ImportOptions) -> Job:
     """Check an uploaded archive or a folder of the server, and enqueue its import.
 
     Raises Invalid, TooLarge, Forbidden (a folder outside of `import_roots`), NotFound.
@@ -145,7 +154,7 @@ def accept_import(
     check_first_entries(path, ArchiveLimits.of(resources.settings))
     get_collection(session, collection)
     message = ImportArchive(
-        collection=collection, path=str(path.resolve()), role=role, aligned=aligned, remove_after=is_uploaded
+        collection=collection, path=str(path.resolve()), remove_after=is_uploaded, **options._asdict()
     )
     return enqueue(session, message)
 

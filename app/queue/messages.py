@@ -27,6 +27,7 @@ class ImportArchive(Message):
     path: str  # of the archive or folder, on a disk that API and workers share
     role: Literal["gallery", "distractor"] = "gallery"
     aligned: bool = False
+    source: str | None = None
     remove_after: bool = True
 
 

@@ -58,6 +58,11 @@ class Criteria:
         return len(self.tasks) > 1
 
     @property
+    def is_compensated(self) -> bool:
+        """Whether embeddings of one of the tasks are corrected for their source."""
+        return any(c.served.loaded_index.compensation.has_corrections for c in self.tasks)
+
+    @property
     def collection(self) -> str:
         return self.first.deployment.collection
 

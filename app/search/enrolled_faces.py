@@ -91,14 +91,15 @@ def get_face(session: Session, collection: str, face_id: str) -> Face:
 
 
 def read_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -> dict[int, Rows]:
-    """Return pk -> (dim,) stored embedding of the faces that have one for this model and task."""
+    """Return pk -> (dim,) embedding of the faces that have one for this model and task, corrected for its source."""
     key = served.loaded_index.key
-    chosen = select(Embedding.face_pk, Embedding.vector)
+    chosen = select(Embedding.face_pk, Embedding.vector, Face.source).join(Face, Face.pk == Embedding.face_pk)
     chosen = chosen.where(Embedding.model_id == key.model_id, Embedding.task == key.task)
     embeddings: dict[int, Rows] = {}
     for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
         rows = session.execute(chosen.where(Embedding.face_pk.in_(pks[start : start + MAX_ROWS_PER_QUERY]))).all()
         vectors = decode_embeddings([row.vector for row in rows], served.index.dim)
+        vectors = served.correct(vectors, [row.source for row in rows])
         embeddings.update(zip((row.face_pk for row in rows), vectors, strict=True))
     return embeddings
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from sqlalchemy import ColumnElement, Float, Numeric, String, and_, case, cast, func, literal, not_, or_
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db.field_types import NO_NUL, Role, SubjectId
+from app.db.field_types import NO_NUL, Role, Source, SubjectId
 from app.db.tables import Face, Subject
 
 Text = Annotated[str, StringConstraints(pattern=NO_NUL)]
@@ -35,20 +35,21 @@ class Condition(BaseModel):
 class Filter(BaseModel):
     """For example `{"subject": ["ann", "bob"], "metadata": {"site": "east", "age": {"gte": 18}}}`.
 
-    `subject` is one id, several ids, or null for faces without a subject. A plain value of a metadata key means
-    equality.
+    `subject` is one id, several ids, or null for faces without a subject; `source` likewise. A plain value of a
+    metadata key means equality.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     subject: SubjectId | list[SubjectId] | None = None
     role: Role | None = None
+    source: Source | list[Source] | None = None
     metadata: dict[Name, Condition | Plain] = {}
     subject_metadata: dict[Name, Condition | Plain] = {}
 
     @model_validator(mode="after")
     def _check_not_empty(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError("state at least one of subject, role, metadata, subject_metadata")
+            raise ValueError("state at least one of subject, role, source, metadata, subject_metadata")
         return self
 
     def clauses(self, dialect: str) -> list[Clause]:
@@ -59,6 +60,9 @@ class Filter(BaseModel):
             clauses.append(Face.subject_pk.is_(None) if named is None else Subject.id.in_(named))
         if self.role is not None:
             clauses.append(Face.role == self.role)
+        if "source" in self.model_fields_set:
+            sources = [self.source] if isinstance(self.source, str) else self.source
+            clauses.append(Face.source.is_(None) if sources is None else Face.source.in_(sources))
         for column, wanted in ((Face.attributes, self.metadata), (Subject.attributes, self.subject_metadata)):
             for key, condition in wanted.items():
                 value = _SqliteValue(column, key) if dialect == "sqlite" else _PostgresValue(column, key)

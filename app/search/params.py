@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, Json, StringConstraints, model_validator
 
 from app.db import examples
-from app.db.field_types import NO_NUL, CollectionName, TaskName
+from app.db.field_types import NO_NUL, CollectionName, Source, TaskName
 from app.search.filters import Filter
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -107,7 +107,13 @@ class SearchParams(BaseModel):
         return self
 
 
-class PhotoSearchParams(SearchParams):
+class QuerySearchParams(SearchParams):
+    """The parameters of a search for a face that is not enrolled."""
+
+    source: Source | None = Field(None, description="what the query comes from, if faces are enrolled with sources")
+
+
+class PhotoSearchParams(QuerySearchParams):
     """The parameters of a search by photo."""
 
     face_selection: Literal["largest", "all"] = Field("largest", description="which faces of the photo to search with")
@@ -146,6 +152,8 @@ class VerifyParams(BaseModel):
         description="the false-match rate to decide at; without it, the default rate",
         examples=[0.001],
     )
+    source: Source | None = Field(None, description="what the first photo comes from")
+    second_source: Source | None = Field(None, description="what the second photo comes from")
     aligned: bool = Field(False, description="each photo is one aligned face: skip detection")
 
 

@@ -114,6 +114,9 @@ def _add_explanations(
         )
         remaining = max(0, remaining - len(matched))
         for match, result in zip(face["matches"], results, strict=True):
+            if not isinstance(result, str) and criteria.is_compensated:
+                result["rest"] += match["distance"] - result["distance"]
+                result["distance"] = match["distance"]
             match["explanation"] = None if isinstance(result, str) else result
             if isinstance(result, str):
                 match["unexplained"] = result

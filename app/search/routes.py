@@ -12,7 +12,7 @@ from app.deps.problems import declare_problems
 from app.deps.roles import PHOTO, READER
 from app.search import service
 from app.search.context import open_context
-from app.search.params import PhotoSearchParams, SearchParams, VectorIn, VerifyParams
+from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VectorIn, VerifyParams
 from app.search.response import json_response
 from app.search.schemas import SearchOut, VerifyOut
 
@@ -86,7 +86,7 @@ def search_by_face(
     responses=SEARCH_HEADERS,
 )
 def search_by_vector(
-    collection: CollectionId, body: VectorIn, params: Annotated[SearchParams, Query()], engine: EngineDep
+    collection: CollectionId, body: VectorIn, params: Annotated[QuerySearchParams, Query()], engine: EngineDep
 ) -> Response:
     """Returns the enrolled people nearest to a vector in the space of the model's embeddings.
 

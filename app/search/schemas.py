@@ -159,7 +159,8 @@ class ExplanationPart(TypedDict):
 
 class ExplanationOut(TypedDict):
     """distance = the contributions of all parts + rest, in double precision. `rest` belongs to no cell: it is 0 for one
-    linear map, and the effect of different local maps for an embedder with several."""
+    linear map, and the effect of different local maps for an embedder with several. It also holds what the compensation
+    of a source changes."""
 
     distance: float
     parts: list[ExplanationPart]

@@ -16,7 +16,7 @@ from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_p
 from app.search.enrolled_faces import EnrolledFace
 from app.search.explanation import list_crop_kinds, read_crops
 from app.search.matching import find_matches
-from app.search.params import PhotoSearchParams, SearchParams, VerifyParams
+from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VerifyParams
 from app.search.response import Query, build_answer
 from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.serving.deployments import ServedModel
@@ -31,7 +31,8 @@ def search_by_photo(context: SearchContext, collection: str, photo: bytes, param
     with context.use_models(collection, params) as criteria:
         threshold = _choose_threshold(criteria, params)
         faces = context.find_faces(photo, aligned=params.aligned, limit=limit)
-        embedded = [c.served.embed(stack_crops(c.served, faces)) for c in criteria.tasks]
+        sources = [params.source] * len(faces)
+        embedded = [c.served.correct(c.served.embed(stack_crops(c.served, faces)), sources) for c in criteria.tasks]
         hits = find_matches(context.session, criteria, embedded, params, threshold)
         queries = [Query(describe_box(f), {kind: crop[None] for kind, crop in f.crops.items()}) for f in faces]
         return build_answer(context, criteria, params, threshold, hits, queries)
@@ -50,7 +51,9 @@ def search_by_face(context: SearchContext, collection: str, face_id: str, params
         return build_answer(context, criteria, params, threshold, hits, [Query(None, crops or None)])
 
 
-def search_by_vector(context: SearchContext, collection: str, vector: list[float], params: SearchParams) -> SearchOut:
+def search_by_vector(
+    context: SearchContext, collection: str, vector: list[float], params: QuerySearchParams
+) -> SearchOut:
     """Search for a vector of the model's dimension. Raises NotFound, Invalid, Conflict, Busy."""
     if "explanation" in params.include:
         raise Invalid("a vector has no crop to explain; search with a photo or an enrolled face")
@@ -65,7 +68,8 @@ def search_by_vector(context: SearchContext, collection: str, vector: list[float
                 f"{served.model.id} for {served.task}; this one has {len(vector)}",
                 needed=served.index.dim,
             )
-        hits = find_matches(context.session, criteria, [np.array([vector], np.float32)], params, threshold)
+        rows = served.correct(np.array([vector], np.float32), [params.source])
+        hits = find_matches(context.session, criteria, [rows], params, threshold)
         return build_answer(context, criteria, params, threshold, hits, [Query()])
 
 
@@ -81,7 +85,8 @@ def verify_pair(context: SearchContext, caller: Caller, photos: Sequence[bytes],
         check_tasks_enabled(context.session, [served.task])
         threshold = make_pair_threshold(served.scores, params.fmr)
         faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]
-        rows = served.embed(stack_crops(served, faces))
+        sources = [params.source, params.second_source][: len(faces)]
+        rows = served.correct(served.embed(stack_crops(served, faces)), sources)
         pks, others = _read_enrolled(context, served, params) if len(photos) == 1 else ([], rows[1:])
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))

@@ -3,8 +3,9 @@
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from sqlalchemy import select
 
@@ -14,6 +15,7 @@ from app.errors import AppError
 from app.resources import Resources
 from app.serving import gallery_calibration
 from app.serving.background_tasks import BackgroundTasks
+from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment
 from app.serving.index_builder import IndexKey
 from app.serving.index_loader import IndexLoader
@@ -47,6 +49,8 @@ class DeploymentRow:
     champion: str
     challenger: str | None
     previous: str | None
+    compensations: Mapping[str, int] = field(default_factory=dict)
+    """Model id -> version of its source compensation."""
 
     @property
     def key(self) -> DeploymentKey:
@@ -57,7 +61,8 @@ class DeploymentRow:
         return {"champion": self.champion, "challenger": self.challenger, "previous": self.previous}
 
     def index_key(self, model_id: str) -> IndexKey:
-        return IndexKey(self.collection, self.task, model_id, self.collection_created_at)
+        version = self.compensations.get(model_id, 0)
+        return IndexKey(self.collection, self.task, model_id, self.collection_created_at, version)
 
 
 class DeploymentSync:
@@ -73,6 +78,7 @@ class DeploymentSync:
         self.recently_requested, self.snapshots = recently_requested, snapshots
         self.loader = IndexLoader(resources, snapshots)
         self.tasks = BackgroundTasks(lambda: resources.notifier.notify("changes"))
+        self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
         self._constraints_due_at: dict[DeploymentKey, float] = {}  # when labels may be read again, monotonic
         self._calibrated_at_count: dict[IndexKey, int] = {}  # face count when a calibration was last started
@@ -93,8 +99,10 @@ class DeploymentSync:
             self.registry.put(served)
         for index in served.indexes.values():
             self._update_index(index, row.change)
+            self._swap_compensation(index, row)
         if served.champion.key.model_id == row.champion:
             self._preload_models(row)
+            self.compensation.renew_if_due(served.champion)
             self._recalibrate(served.champion, served.scores[row.champion].calibrated_at_count)
             for index in served.indexes.values():
                 may_save = time.monotonic() - index.save_tried_at > MIN_SAVE_INTERVAL_SECONDS
@@ -176,6 +184,18 @@ class DeploymentSync:
                 self.loader.update(rebuilt)
                 self._publish(served, {**served.indexes, index.key.model_id: rebuilt})
 
+    def _swap_compensation(self, index: LoadedIndex, row: DeploymentRow) -> None:
+        """Replace an index by one with the current source compensation once it is loaded."""
+        wanted = row.index_key(index.key.model_id)
+        if index.key == wanted or index.key.model_id not in row.pointers.values():
+            return
+        loaded = self._load(wanted)
+        served = self.registry.get(row.key)
+        if loaded is not None and served is not None:
+            self._publish(served, {**served.indexes, index.key.model_id: loaded})
+            self.snapshots.delete(index.key)
+            log.info("index.compensated collection=%s task=%s version=%d", *row.key, loaded.key.compensation)
+
     def _publish(self, served: ServedDeployment, indexes: Mapping[str, LoadedIndex]) -> None:
         """Serve the deployment with these indexes, scored by its row's calibrations."""
         is_row = (Deployment.collection_id == served.collection, Deployment.task == served.task)
@@ -183,10 +203,21 @@ class DeploymentSync:
             row = session.execute(select(Deployment.measurements, Deployment.default_fpir).where(*is_row)).one_or_none()
         calibrations, fpir = (row.measurements, row.default_fpir) if row else ({}, DEFAULT_FPIR)
         scores = {
-            model_id: Scores.of(calibrations.get(model_id), index.model, served.task, fpir)
+            model_id: self._read_scores(served, index, calibrations.get(model_id), fpir)
             for model_id, index in indexes.items()
         }
         self.registry.put(replace(served, indexes=indexes, scores=scores))
+
+    def _read_scores(
+        self, served: ServedDeployment, index: LoadedIndex, measured: Mapping[str, Any] | None, fpir: float
+    ) -> Scores:
+        """Return the scores of an index. Those of another compensation do not fit; the ones that served so far do."""
+        model_id = index.key.model_id
+        current = self.registry.get((served.collection, served.task))
+        kept = current.scores.get(model_id) if current and current.indexes.get(model_id) is index else None
+        if kept is not None and (measured or {}).get("compensation", 0) != index.key.compensation:
+            return replace(kept, default_fpir=fpir)
+        return Scores.of(measured, index.model, served.task, fpir)
 
     def _preload_models(self, row: DeploymentRow) -> None:
         """Keep the previous model's index loaded for a roll back, and those of models that requests named recently."""

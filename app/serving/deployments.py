@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,10 @@ class ServedModel:
         return self.slots.run_batched(
             (self.loaded_index, k, m), rows, lambda parts: _search_batch(self.loaded_index, parts, k, m)
         )
+
+    def correct(self, rows: Rows, sources: Sequence[str | None]) -> Rows:
+        """Correct (N, dim) rows of faces from these N sources as the rows of the index are corrected."""
+        return self.loaded_index.compensation.correct(rows, sources)
 
     def embed(self, crops: Mapping[CropKind, Crops]) -> Rows:
         """Embed (N, ...) crops of each kind as (N, dim) rows. Raises Busy, WrongShape, NotFinite."""

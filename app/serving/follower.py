@@ -9,11 +9,13 @@ from uuid import uuid4
 
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from app.db.session import snapshot
 from app.db.tables import Collection, Deployment
 from app.errors import Busy
 from app.resources import Resources
+from app.serving.compensation.store import read_versions
 from app.serving.deployment_sync import DeploymentRow, DeploymentSync
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry
 from app.serving.index_snapshots import SnapshotStore
@@ -35,6 +37,16 @@ DEPLOYMENTS_QUERY = select(
     Deployment.challenger,
     Deployment.previous,
 ).join(Collection, Collection.id == Deployment.collection_id)
+
+
+def _read_deployments(session: Session) -> list[DeploymentRow]:
+    versions = read_versions(session)
+    return [
+        DeploymentRow(
+            *row, {model: versions[*row[:2], model] for model in row[-3:] if model and (*row[:2], model) in versions}
+        )
+        for row in session.execute(DEPLOYMENTS_QUERY)
+    ]
 
 
 class IndexFollower:
@@ -71,7 +83,7 @@ class IndexFollower:
     def step(self) -> None:
         """Check every deployment once. Raises OperationalError if the database cannot be reached."""
         with snapshot(self.resources.database) as session:
-            rows = [DeploymentRow(*row) for row in session.execute(DEPLOYMENTS_QUERY)]
+            rows = _read_deployments(session)
         if self.last_step_at < 0:
             used = (row.index_key(model_id) for row in rows for model_id in row.pointers.values() if model_id)
             self.snapshots.delete_all_but(used)

@@ -16,6 +16,7 @@ from app.queue.jobs import LIVE_STATES
 from app.queue.messages import IngestBatch
 from app.resources import Resources
 from app.serving import index_builder
+from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.serving.open_set_measurement import measure_open_set
@@ -69,7 +70,7 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
     enough}], "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance,
     low, high, enough, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
-    "measured_at"}
+    "measured_at", "compensation": version of the source compensation that corrected the embeddings}
 
     The calibration is None if this gallery has too few pairs, or if subjects do not define the task; the model's own
     calibration then applies. Probabilities come from this gallery's pairs. For a model that was trained on these people
@@ -80,11 +81,21 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
         created_at = session.scalar(select(Collection.created_at).where(Collection.id == collection))
         if created_at is None:
             raise NotFound(f"no collection {collection!r}")
-        key = IndexKey(collection, task, model.id, created_at)
-        dim = index_builder.find_embedding_size(model, task)
-        index = index_builder.build_index(session, key, dim, model.metric, resources.settings.index_device)
-        faces = _read_faces(session, collection)
-    return _measure_index(LoadedIndex(key, model, index, 0), faces)
+        compensation = read_compensation(session, collection, task, model.id)
+        key = IndexKey(collection, task, model.id, created_at, compensation.version)
+        return measure_with_compensation(session, resources, model, key, compensation)
+
+
+def measure_with_compensation(
+    session: Session, resources: Resources, model: Model, key: IndexKey, compensation: Compensation
+) -> dict[str, Any]:
+    """Calibrate a model as `measure_gallery` does, with embeddings corrected by this compensation."""
+    dim = index_builder.find_embedding_size(model, key.task)
+    index = index_builder.build_index(
+        session, key, dim, model.metric, resources.settings.index_device, compensation=compensation
+    )
+    faces = _read_faces(session, key.collection)
+    return _measure_index(LoadedIndex(key, model, index, 0, compensation), faces)
 
 
 def renew_calibration(database: Engine, loaded: LoadedIndex) -> bool:
@@ -98,7 +109,8 @@ def renew_calibration(database: Engine, loaded: LoadedIndex) -> bool:
         deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
         if collection is None or collection.created_at != key.collection_created_at or deployment is None:
             return False
-        if deployment.champion != key.model_id:
+        compensation = read_compensation(session, key.collection, key.task, key.model_id)
+        if deployment.champion != key.model_id or compensation.version != key.compensation:
             return False
         deployment.measurements = deployment.measurements | {key.model_id: calibration}
         collection.change += 1  # so that every follower reads the new calibration
@@ -163,6 +175,7 @@ def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
         "curve": [asdict(point) for point in curve],
         "faces": len(ids),
         "measured_at": now(),
+        "compensation": loaded.key.compensation,
     }
 
 

@@ -1,4 +1,7 @@
-"""Build an index from the rows of embeddings, and read later changes, in batches of bounded size."""
+"""Build an index from the rows of embeddings, and read later changes, in batches of bounded size.
+
+The rows of the table are as the model embeds them. An index holds them as its source compensation corrects them.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Embedding, Face, Removal
+from app.serving.compensation.store import NO_COMPENSATION, Compensation
 from app.storage.embedding_codec import decode_embeddings
 from ml import indexes
 from ml.distances import Distance
@@ -27,12 +31,14 @@ class IndexKey:
     """What an index holds: the embeddings of a collection by one model for one task.
 
     collection_created_at tells a collection from an earlier one with the same id.
+    compensation: the version of the source compensation that corrects its rows; 0: none
     """
 
     collection: str
     task: str
     model_id: str
     collection_created_at: float
+    compensation: int = 0
 
     @property
     def row_conditions(self) -> tuple[ColumnElement[bool], ...]:
@@ -64,18 +70,22 @@ def count_rows(session: Session, key: IndexKey) -> tuple[int, int]:
     return session.scalar(faces) or 0, session.scalar(vectors.where(*key.row_conditions)) or 0
 
 
-def read_embeddings(session: Session, key: IndexKey, dim: int, *where: ColumnElement[bool]) -> Iterator[EmbeddingBatch]:
-    """Yield batches of (n,) face pks with their (n, dim) embeddings. where: further conditions"""
-    chosen = select(Embedding.face_pk, Embedding.vector).join(Face, Face.pk == Embedding.face_pk)
+def read_embeddings(
+    session: Session, key: IndexKey, dim: int, compensation: Compensation, *where: ColumnElement[bool]
+) -> Iterator[EmbeddingBatch]:
+    """Yield batches of (n,) face pks with their corrected (n, dim) embeddings. where: further conditions"""
+    chosen = select(Embedding.face_pk, Embedding.vector, Face.source).join(Face, Face.pk == Embedding.face_pk)
     chosen = chosen.where(*key.row_conditions, *where)
     size = max(1, min(4096, BATCH_BYTES // (4 * dim)))
     for rows in session.execute(chosen, execution_options={"yield_per": size}).partitions():
-        yield _decode_batch(rows, dim)
+        yield _decode_batch(rows, dim, compensation)
 
 
-def read_added(session: Session, key: IndexKey, dim: int, since: int) -> Iterator[EmbeddingBatch]:
+def read_added(
+    session: Session, key: IndexKey, dim: int, compensation: Compensation, since: int
+) -> Iterator[EmbeddingBatch]:
     """Yield the embeddings of faces that were enrolled or changed after that change."""
-    return read_embeddings(session, key, dim, Face.change > since)
+    return read_embeddings(session, key, dim, compensation, Face.change > since)
 
 
 def read_removed(session: Session, key: IndexKey, since: int) -> Ids:
@@ -85,7 +95,13 @@ def read_removed(session: Session, key: IndexKey, since: int) -> Ids:
 
 
 def build_index(
-    session: Session, key: IndexKey, dim: int, metric: Distance, device: Device, per_cell: int = MAX_SAMPLES_PER_CELL
+    session: Session,
+    key: IndexKey,
+    dim: int,
+    metric: Distance,
+    device: Device,
+    per_cell: int = MAX_SAMPLES_PER_CELL,
+    compensation: Compensation = NO_COMPENSATION,
 ) -> Index:
     """Build an index of every embedding that the tables hold for this key.
 
@@ -97,9 +113,9 @@ def build_index(
     cells = default_cell_count(len(ids))
     sample_size = per_cell * cells if cells > 1 else 0
     sample = _choose_sample(ids, min(sample_size, max(sample_size, len(ids)) // 2))
-    index = indexes.build(sample, _read_sample(session, key, dim, sample), metric, p=cells, device=device)
+    index = indexes.build(sample, _read_sample(session, key, dim, compensation, sample), metric, p=cells, device=device)
     if len(index) < len(ids):
-        for pks_read, rows in read_embeddings(session, key, dim):
+        for pks_read, rows in read_embeddings(session, key, dim, compensation):
             new = ~_find_in_sample(pks_read, sample)[0]
             index.add(pks_read[new], rows[new])
     index.finish_build()
@@ -113,9 +129,9 @@ def _choose_sample(ids: Ids, size: int) -> Ids:
     return np.sort(np.random.default_rng(0).choice(ids, size, replace=False))
 
 
-def _read_sample(session: Session, key: IndexKey, dim: int, sample: Ids) -> Rows:
+def _read_sample(session: Session, key: IndexKey, dim: int, compensation: Compensation, sample: Ids) -> Rows:
     rows = np.empty((len(sample), dim), np.float32)
-    for pks, batch in read_embeddings(session, key, dim) if len(sample) else ():
+    for pks, batch in read_embeddings(session, key, dim, compensation) if len(sample) else ():
         in_sample, positions = _find_in_sample(pks, sample)
         rows[positions[in_sample]] = batch[in_sample]
     return rows
@@ -129,6 +145,6 @@ def _find_in_sample(pks: Ids, sample: Ids) -> tuple[NDArray[np.bool_], Ids]:
     return sample[positions] == pks, positions
 
 
-def _decode_batch(rows: Sequence[Row[int, bytes]], dim: int) -> EmbeddingBatch:
-    pks, vectors = zip(*rows, strict=True)
-    return np.array(pks, np.int64), decode_embeddings(vectors, dim)
+def _decode_batch(rows: Sequence[Row[int, bytes, str | None]], dim: int, compensation: Compensation) -> EmbeddingBatch:
+    pks, vectors, sources = zip(*rows, strict=True)
+    return np.array(pks, np.int64), compensation.correct(decode_embeddings(vectors, dim), sources)

@@ -2,10 +2,12 @@
 
 import logging
 import time
+from dataclasses import replace
 
 from app.db.session import snapshot
 from app.resources import Resources
 from app.serving import index_builder
+from app.serving.compensation.store import read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.loaded_index import LoadedIndex
@@ -27,21 +29,28 @@ class IndexLoader:
         """
         saved = self.snapshots.load(key, self.resources.settings.index_device)
         if saved is not None:
-            loaded = LoadedIndex(key, self.resources.models.get(key.model_id), *saved)
+            with snapshot(self.resources.database) as session:
+                compensation = read_compensation(session, key.collection, key.task, key.model_id)
+            loaded = LoadedIndex(key, self.resources.models.get(key.model_id), *saved, compensation)
             loaded.saved_change = loaded.state.change
-            if self.update(loaded, compare=True) and not loaded.index.needs_rebuild():
+            is_current = compensation.version == key.compensation and self.update(loaded, compare=True)
+            if is_current and not loaded.index.needs_rebuild():
                 return loaded
             log.warning("index.snapshot_stale collection=%s task=%s", key.collection, key.task)
         return self.build(key)
 
     def build(self, key: IndexKey) -> LoadedIndex:
-        """Build the index from the rows."""
+        """Build the index from the rows, corrected by the current compensation."""
         started = time.monotonic()
         model, device = self.resources.models.get(key.model_id), self.resources.settings.index_device
         with snapshot(self.resources.database) as session:
             change = index_builder.read_change(session, key) or 0
-            index = index_builder.build_index(session, key, self.embedding_size(key), model.metric, device)
-            loaded = LoadedIndex(key, model, index, change)
+            compensation = read_compensation(session, key.collection, key.task, key.model_id)
+            key = replace(key, compensation=compensation.version)
+            index = index_builder.build_index(
+                session, key, self.embedding_size(key), model.metric, device, compensation=compensation
+            )
+            loaded = LoadedIndex(key, model, index, change, compensation)
             loaded.matches_table = index_builder.count_rows(session, key) == (len(index), len(index))
         seconds = time.monotonic() - started
         log.info("index.built collection=%s task=%s vectors=%d s=%.2f", key.collection, key.task, len(index), seconds)
@@ -63,7 +72,8 @@ class IndexLoader:
             if len(removed):
                 self.snapshots.delete(key)
                 loaded.saved_change = None
-            loaded.apply(removed, index_builder.read_added(session, key, loaded.dim, since), change)
+            added = index_builder.read_added(session, key, loaded.dim, loaded.compensation, since)
+            loaded.apply(removed, added, change)
             if compare:
                 faces, embeddings = index_builder.count_rows(session, key)
                 loaded.matches_table = faces == embeddings == loaded.state.vectors

@@ -38,7 +38,7 @@ class SnapshotStore:
         """Write a snapshot completely or not at all. The index must not change meanwhile."""
         name, previous_file = self._name(key), self._recorded_file(key)
         file = self.folder / f"{name}.{secrets.token_hex(8)}.index"
-        record = asdict(key) | {"file": file.name, "change": change, "vectors": len(index)}
+        record = _describe_key(key) | {"file": file.name, "change": change, "vectors": len(index)}
         record["sha256"] = index.save(file)
         with atomic_write(self.folder / f"{name}.json") as written:
             written.write(json.dumps(record | {"mac": self._sign(record)}).encode())
@@ -53,7 +53,7 @@ class SnapshotStore:
         try:
             record: dict[str, Any] = json.loads(path.read_text())
             mac = record.pop("mac")
-            if not hmac.compare_digest(str(mac), self._sign(record)) or record != record | asdict(key):
+            if not hmac.compare_digest(str(mac), self._sign(record)) or record != record | _describe_key(key):
                 raise Corrupt("its record is not signed by this service")
             return indexes.load(self.folder / record["file"], record["sha256"], device=device), record["change"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, Corrupt) as error:
@@ -83,10 +83,15 @@ class SnapshotStore:
 
     @staticmethod
     def _name(key: IndexKey) -> str:
-        return hash_bytes(json.dumps(asdict(key), sort_keys=True).encode())[:32]
+        return hash_bytes(json.dumps(_describe_key(key), sort_keys=True).encode())[:32]
 
     def _sign(self, record: dict[str, Any]) -> str:
         return hmac.new(self._signing_key, json.dumps(record, sort_keys=True).encode(), "sha256").hexdigest()
+
+
+def _describe_key(key: IndexKey) -> dict[str, Any]:
+    """Return the fields of a key. Without a compensation, they are those of earlier versions of the service."""
+    return {name: value for name, value in asdict(key).items() if name != "compensation" or value}
 
 
 def _unlink(paths: Iterable[Path]) -> None:

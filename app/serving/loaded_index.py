@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from readerwriterlock.rwlock import RWLockWrite
 
+from app.serving.compensation.store import NO_COMPENSATION, Compensation
 from app.serving.index_builder import EmbeddingBatch, IndexKey
 from ml.identification.templates import PersonTemplate
 from ml.indexes.base import Index, Neighbours
@@ -27,8 +28,11 @@ class IndexState:
 class LoadedIndex:
     """The index of one model in one collection, with that model."""
 
-    def __init__(self, key: IndexKey, model: Model, index: Index, change: int) -> None:
+    def __init__(
+        self, key: IndexKey, model: Model, index: Index, change: int, compensation: Compensation = NO_COMPENSATION
+    ) -> None:
         self.key, self.model = key, model
+        self.compensation = compensation  # of its rows; queries are corrected likewise
         self.dim, self.built_with = index.dim, len(index)
         self.index = index
         self.lock = RWLockWrite()  # shared by searches; held alone for changes, which searches do not overtake

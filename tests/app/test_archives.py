@@ -227,6 +227,14 @@ def test_a_manifest_assigns_photos_to_subjects() -> None:
     table.close()
 
 
+def test_a_manifest_states_the_source_of_a_photo() -> None:
+    table = ArchiveManifest.read(b"file,subject,source\na.jpg,ada,gate-2\nb.jpg,ada,\n", "manifest.csv")
+    first, second = table.take("a.jpg"), table.take("b.jpg")
+    assert first is not None
+    assert second is not None
+    assert (first.source, first.metadata, second.source) == ("gate-2", {}, None)
+
+
 @pytest.mark.parametrize(
     "lines",
     [

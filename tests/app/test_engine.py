@@ -367,7 +367,7 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
     pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
-    assert kept.keys() == {"cells", "curve", "faces", "measured_at"} | pairs | searches
+    assert kept.keys() == {"cells", "curve", "faces", "measured_at", "compensation"} | pairs | searches
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
     again = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["calibration"]

@@ -297,6 +297,25 @@ def test_faces_can_be_listed_newest_first(staff: httpx.Client) -> None:
     assert staff.get(f"{BASE}/faces?order=prettiest").status_code == 422
 
 
+def test_a_face_has_a_source_by_which_faces_are_listed(staff: httpx.Client) -> None:
+    [masked] = enrol(staff, picture(1), source="masked").json()["face_records"]
+    [other] = enrol(staff, picture(2)).json()["face_records"]
+    assert (masked["source"], other["source"]) == ("masked", None)
+    assert [f["face_id"] for f in staff.get(f"{BASE}/faces?source=masked").json()["faces"]] == [masked["face_id"]]
+    changed = staff.patch(f"{BASE}/faces/{other['face_id']}", json={"source": "gate-2"})
+    assert changed.json()["source"] == "gate-2"
+    taken_back = staff.patch(f"{BASE}/faces/{other['face_id']}", json={"source": None})
+    assert taken_back.json()["source"] is None
+    assert staff.patch(f"{BASE}/faces/{other['face_id']}", json={}).json()["source"] is None
+
+
+@pytest.mark.parametrize("source", ["two words", "a/b", "x" * 65, "\u00e9"])
+def test_a_source_is_a_short_plain_name(staff: httpx.Client, source: str) -> None:
+    answer = enrol(staff, picture(1), source=source)
+    assert answer.status_code == 422
+    assert "source" in answer.text
+
+
 def test_a_page_token_is_valid_only_for_its_own_order(staff: httpx.Client) -> None:
     for seed in range(3):
         enrol(staff, picture(seed))

@@ -61,6 +61,7 @@ def test_an_upgrade_keeps_every_row(old: str) -> None:
         embeddings = connection.execute(text("select model_id, task, face_pk, vector from embeddings")).all()
         assert [(*row[:3], bytes(row[3])) for row in embeddings] == [("m", "identity", 5, b"\0\0\x80?")]
         assert connection.execute(text("select model_id, change from followers")).all() == [("m", 7)]
+        assert connection.execute(text("select source from faces")).scalars().all() == [None]
         queues = connection.execute(text("select id, queue from jobs order by id")).all()
         assert queues == [("j1", "default"), ("j2", "training")]
 
@@ -74,6 +75,23 @@ def test_the_renamed_tables_keep_their_keys_and_indexes(old: str) -> None:
     for table, columns in (("embeddings", {"model_id"}), ("deployments", {"champion", "challenger", "previous"})):
         keys = [key for key in tables.get_foreign_keys(table) if key["referred_table"] == "models"]
         assert {key["constrained_columns"][0] for key in keys} == columns
+
+
+def test_the_sources_and_their_compensation_can_be_stored(old: str) -> None:
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        connection.execute(text("update faces set source = 'gate-2' where pk = 5"))
+        row = text(
+            "insert into source_compensations (collection_id, task, model_id, version, data, decisions, faces,"
+            " measured_at) values ('c', 'identity', 'm', 1, :data, '{}', '{}', 1)"
+        )
+        connection.execute(row, {"data": b"npz"})
+    command.downgrade(make_config(old), "0004")
+    tables = inspect(open_engine(old))
+    assert "source_compensations" not in tables.get_table_names()
+    assert "source" not in {column["name"] for column in tables.get_columns("faces")}
+    with open_engine(old).begin() as connection:
+        assert connection.execute(text("select face_id, change from faces")).all() == [("f", 7)]
 
 
 def test_a_downgrade_brings_the_first_version_back(old: str) -> None:

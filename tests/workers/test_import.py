@@ -146,7 +146,8 @@ def test_a_photo_without_a_face_is_refused(staff: Resources) -> None:
 
 
 def test_a_table_in_the_archive_overrides_the_folders(staff: Resources) -> None:
-    table = "file,subject,external_id,role,age\nx/0.png,ada,nr 7,,36\nx/1.png,,,distractor,\nx/9.png,ada,,,\n"
+    rows = ("x/0.png,ada,nr 7,,gate-2,36", "x/1.png,,,distractor,,", "x/9.png,ada,,,,")
+    table = "\n".join(["file,subject,external_id,role,source,age", *rows, ""])
     files = {"manifest.csv": table.encode(), **{f"x/{n}.png": picture(n) for n in range(3)}}
     job = drain(staff, asked(staff, uploaded(staff, files)))
     assert (job.done, job.failed) == (2, 2)
@@ -159,6 +160,14 @@ def test_a_table_in_the_archive_overrides_the_folders(staff: Resources) -> None:
     assert (ada.id, ada.external_id) == ("ada", "nr 7")
     assert (faces["x/0.png"].subject_pk, faces["x/0.png"].attributes) == (ada.pk, {"age": "36"})
     assert (faces["x/1.png"].subject_pk, faces["x/1.png"].role) == (None, "distractor")
+    assert (faces["x/0.png"].source, faces["x/1.png"].source) == ("gate-2", None)
+
+
+def test_the_photos_of_an_import_have_its_source(staff: Resources) -> None:
+    job = asked(staff, uploaded(staff, {"ada/0.png": picture(0)}), source="scanner-3")
+    assert drain(staff, job).done == 1
+    with reading(staff.database) as session:
+        assert session.scalars(select(Face.source)).all() == ["scanner-3"]
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def _make_request(item: JobItem, message: ImportArchive) -> EnrolmentRequest:
         role=detail.get("role") or message.role,
         external_image_id=detail.get("external_image_id") or item.name,
         external_id=detail.get("external_id"),
+        source=detail.get("source") or message.source,
         metadata=detail.get("metadata", {}),
         aligned=message.aligned,
     )

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.db.field_types import ExternalId, ExternalImageId, Metadata, Role, SubjectId
+from app.db.field_types import ExternalId, ExternalImageId, Metadata, Role, Source, SubjectId
 from app.enrolment.archives.entries import make_refusal
 
 MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
 MAX_MANIFEST_BYTES = 256 * 2**20
-KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "metadata")
+KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "source", "metadata")
 
 
 class ManifestLine(BaseModel):
@@ -26,6 +26,7 @@ class ManifestLine(BaseModel):
     external_id: ExternalId | None = None
     external_image_id: ExternalImageId | None = None
     role: Role | None = None
+    source: Source | None = None
     metadata: Metadata = {}
 
 

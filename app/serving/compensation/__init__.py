@@ -1,0 +1,1 @@
+"""Compensate a deployment for the sources of its faces."""

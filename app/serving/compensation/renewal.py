@@ -1,0 +1,162 @@
+"""Measure the sources of a deployment, beside the serving index, and store the compensation that helps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.db.session import snapshot, writing
+from app.db.tables import Collection, Deployment, Embedding, Face, StoredCompensation, now
+from app.resources import Resources
+from app.serving.compensation.store import Compensation, read_compensation
+from app.serving.gallery_calibration import measure_with_compensation
+from app.serving.index_builder import IndexKey
+from app.serving.loaded_index import LoadedIndex
+from app.storage.embedding_codec import decode_embeddings
+from ml.compensation import MIN_FACES_TO_CORRECT, NO_SOURCE, Decision, JudgedCompensation, Sources, judge_compensation
+from ml.types import Ids, Rows
+
+MIN_CHANGE_RATIO = 0.2
+"""The share by which a source must grow or shrink before it is measured again."""
+MAX_FACES_PER_SOURCE = 5_000
+SAMPLE_BYTES = 64 * 2**20
+FACES_PER_QUERY = 1_000
+
+FaceCounts = dict[str, list[int]]
+"""Source -> the number of its faces, and of those with a subject."""
+
+
+def renew(resources: Resources, loaded: LoadedIndex) -> bool:
+    """Measure the sources again if they have changed. Returns whether something was stored.
+
+    If the corrections change, the gallery is calibrated with the new ones, and both are stored in one transaction. The
+    followers then load an index with these corrections beside the serving one.
+    """
+    key = loaded.key
+    if not has_compensation(loaded):
+        return False
+    with snapshot(resources.database) as session:
+        counts = count_faces(session, key.collection)
+        stored = session.get(StoredCompensation, (key.collection, key.task, key.model_id))
+        if not needs_renewal(counts, stored.faces if stored else {}):
+            return False
+        current = read_compensation(session, key.collection, key.task, key.model_id)
+        faces = _sample_faces(session, key, loaded.dim, list(counts))
+    judged = judge_compensation(faces.rows, faces.sources, faces.people, loaded.model.metric) if counts else None
+    corrections = judged.compensation if judged else None
+    calibration, version = None, current.version
+    if current.has_corrections or (corrections and corrections.corrections):
+        compensation = Compensation(version + 1, corrections)
+        next_key = replace(key, compensation=compensation.version)
+        with snapshot(resources.database) as session:
+            calibration = measure_with_compensation(session, resources, loaded.model, next_key, compensation)
+    with writing(resources.database) as session:
+        return _store(session, key, _Renewal(version, judged, counts, calibration))
+
+
+def has_compensation(loaded: LoadedIndex) -> bool:
+    """Whether sources are compensated for: among people, and where distances are those between two points."""
+    return loaded.key.task == "identity" and loaded.index.metric.is_euclidean
+
+
+def count_faces(session: Session, collection: str) -> FaceCounts:
+    """Count the faces of each source. Empty if no face has a source."""
+    here = Face.collection_id == collection
+    numbers = func.count(), func.count(Face.subject_pk)
+    of_sources = select(Face.source, *numbers).where(here, Face.source.is_not(None)).group_by(Face.source)
+    counts = {str(source): [faces, named] for source, faces, named in session.execute(of_sources)}
+    if not counts:
+        return {}
+    faces, named = session.execute(select(*numbers).where(here, Face.source.is_(None))).one()
+    return ({NO_SOURCE: [faces, named]} if faces else {}) | counts
+
+
+def needs_renewal(counts: FaceCounts, measured: Mapping[str, list[int]]) -> bool:
+    """Whether the faces or the names of a source have changed enough since the last measurement."""
+    if not counts:
+        return any(faces for faces, _ in measured.values())
+    if all(faces < MIN_FACES_TO_CORRECT for source, (faces, _) in counts.items() if source != NO_SOURCE):
+        return False
+    pairs = ((counts.get(source, [0, 0]), measured.get(source, [0, 0])) for source in counts.keys() | measured.keys())
+    return any(
+        abs(now_counted - before) > MIN_CHANGE_RATIO * before
+        for new, old in pairs
+        for now_counted, before in zip(new, old, strict=True)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Renewal:
+    """version: of the compensation that was current; calibration: None if the corrections do not change"""
+
+    version: int
+    judged: JudgedCompensation | None
+    counts: FaceCounts
+    calibration: dict[str, Any] | None
+
+
+def _store(session: Session, key: IndexKey, renewal: _Renewal) -> bool:
+    """Store a renewal. Returns False if the model is no longer the champion, or another process was faster."""
+    collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)
+    deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
+    if collection is None or collection.created_at != key.collection_created_at or deployment is None:
+        return False
+    name = (key.collection, key.task, key.model_id)
+    stored = session.get(StoredCompensation, name, populate_existing=True)
+    if deployment.champion != key.model_id or (stored.version if stored else 0) != renewal.version:
+        return False
+    if stored is None:
+        stored = StoredCompensation(collection_id=name[0], task=name[1], model_id=name[2], version=0, data=b"")
+        session.add(stored)
+    judged = renewal.judged
+    stored.decisions = {source: describe_decision(one) for source, one in judged.decisions.items()} if judged else {}
+    stored.faces, stored.measured_at = renewal.counts, now()
+    if renewal.calibration is not None:
+        stored.version += 1
+        stored.data = judged.compensation.to_bytes() if judged else b""
+        deployment.measurements = deployment.measurements | {key.model_id: renewal.calibration}
+        collection.change += 1  # so that every follower reads it
+    return True
+
+
+def describe_decision(decision: Decision) -> dict[str, Any]:
+    """Return a decision as values for JSON."""
+    return asdict(decision)
+
+
+@dataclass(frozen=True, eq=False)
+class _SampledFaces:
+    """Embeddings as the model makes them. people: (N,) the subject's pk, -1 without one"""
+
+    rows: Rows
+    sources: Sources
+    people: Ids
+
+
+def _sample_faces(session: Session, key: IndexKey, dim: int, sources: Sequence[str]) -> _SampledFaces:
+    """Sample the faces of each source that have an embedding."""
+    limit = min(MAX_FACES_PER_SOURCE, SAMPLE_BYTES // (4 * dim * max(1, len(sources))))
+    samples = [_sample_source(session, key, source, max(MIN_FACES_TO_CORRECT, limit)) for source in sources]
+    vectors = [vector for sample in samples for vector, _ in sample]
+    return _SampledFaces(
+        decode_embeddings(vectors, dim),
+        np.repeat(np.array(sources, np.str_), [len(sample) for sample in samples]),
+        np.array([-1 if pk is None else pk for sample in samples for _, pk in sample], np.int64),
+    )
+
+
+def _sample_source(session: Session, key: IndexKey, source: str, limit: int) -> list[tuple[bytes, int | None]]:
+    """Return the embedding and the subject's pk of at most `limit` faces, the same each time."""
+    of_source = Face.source.is_(None) if source == NO_SOURCE else Face.source == source
+    pks = np.array(session.scalars(select(Face.pk).where(Face.collection_id == key.collection, of_source)).all())
+    chosen = np.sort(np.random.default_rng(0).permutation(pks)[:limit]).tolist()
+    query = select(Embedding.vector, Face.subject_pk).join(Face, Face.pk == Embedding.face_pk)
+    query = query.where(*key.row_conditions).order_by(Face.pk)
+    sample: list[tuple[bytes, int | None]] = []
+    for start in range(0, len(chosen), FACES_PER_QUERY):
+        rows = session.execute(query.where(Face.pk.in_(chosen[start : start + FACES_PER_QUERY])))
+        sample += [(vector, subject) for vector, subject in rows]
+    return sample

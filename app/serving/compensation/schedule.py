@@ -1,0 +1,37 @@
+"""Decide when to measure the sources of a deployment again."""
+
+import time
+from functools import partial
+
+from app.db.session import snapshot
+from app.resources import Resources
+from app.serving import gallery_calibration
+from app.serving.background_tasks import BackgroundTasks
+from app.serving.compensation import renewal
+from app.serving.index_builder import IndexKey
+from app.serving.loaded_index import LoadedIndex
+
+MIN_INTERVAL_SECONDS = 10.0
+"""Between two looks at the sources of a gallery."""
+
+
+class RenewalSchedule:
+    """Starts renewals as background tasks. Only the follower's thread calls it."""
+
+    def __init__(self, resources: Resources, tasks: BackgroundTasks, idle_seconds: float) -> None:
+        self.resources, self.tasks, self.idle_seconds = resources, tasks, idle_seconds
+        self._checked: dict[IndexKey, tuple[float, int]] = {}  # when, by the monotonic clock, and at which change
+
+    def renew_if_due(self, index: LoadedIndex) -> None:
+        """Look at the sources of a champion if its gallery has changed since the last look and is idle."""
+        now = time.monotonic()
+        checked_at, change = self._checked.get(index.key, (float("-inf"), -1))
+        is_due = change != index.state.change and now - checked_at > MIN_INTERVAL_SECONDS
+        is_idle = now - index.last_change_at > self.idle_seconds
+        if not is_due or not is_idle or self.tasks.busy(("compensate", index)):
+            return
+        with snapshot(self.resources.database) as session:
+            is_idle = not gallery_calibration.is_importing(session, index.key.collection)
+        if is_idle:
+            self._checked[index.key] = now, index.state.change
+            self.tasks.start(("compensate", index), partial(renewal.renew, self.resources, index))

@@ -1,0 +1,54 @@
+"""Read the source compensation of a deployment, and correct embeddings by it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.tables import StoredCompensation
+from ml.compensation import NO_SOURCE, SourceCompensation
+from ml.types import Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Compensation:
+    """One version of the source compensation of a model in a deployment. version 0: nothing is corrected"""
+
+    version: int = 0
+    corrections: SourceCompensation | None = None
+
+    @property
+    def has_corrections(self) -> bool:
+        """Whether any source is corrected."""
+        return bool(self.corrections and self.corrections.corrections)
+
+    def corrects(self, *sources: str | None) -> bool:
+        """Whether the embeddings of one of these sources are corrected."""
+        corrections = self.corrections.corrections if self.corrections else {}
+        return any((source or NO_SOURCE) in corrections for source in sources)
+
+    def correct(self, rows: Rows, sources: Sequence[str | None]) -> Rows:
+        """Correct (n, dim) embeddings of faces with these n sources."""
+        if self.corrections is None or not self.corrects(*set(sources)):
+            return rows
+        return self.corrections.apply(rows, np.array([source or NO_SOURCE for source in sources], np.str_))
+
+
+NO_COMPENSATION = Compensation()
+
+
+def read_compensation(session: Session, collection: str, task: str, model_id: str) -> Compensation:
+    """Return the current compensation of a model in a deployment. Raises ml.Corrupt."""
+    stored = session.get(StoredCompensation, (collection, task, model_id), populate_existing=True)
+    if stored is None or not stored.version:
+        return NO_COMPENSATION
+    return Compensation(stored.version, SourceCompensation.from_bytes(stored.data) if stored.data else None)
+
+
+def read_versions(session: Session) -> dict[tuple[str, str, str], int]:
+    """Return (collection, task, model id) -> the version of its compensation, of those that have one."""
+    table = StoredCompensation
+    rows = session.execute(select(table.collection_id, table.task, table.model_id, table.version))
+    return {(collection, task, model_id): version for collection, task, model_id, version in rows if version}

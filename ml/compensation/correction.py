@@ -1,0 +1,105 @@
+"""Move the embeddings of each source to where those of the reference source lie."""
+
+import io
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import Corrupt
+from ml.types import Rows
+
+NO_SOURCE = ""
+"""Stands for faces without a source, which are a source of their own."""
+Sources = NDArray[np.str_]
+"""(N,) the source of each face, NO_SOURCE for faces without one."""
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SourceCorrection:
+    """Maps a row x of one source to (x - mean) @ spread + reference_mean.
+
+    mean: (d,) of the source; spread: (d, d), None for the identity; faces: the number of faces it was learned from
+    shift: the squared distance between the means over the spread of the reference source, 0 if it is all chance
+    """
+
+    mean: Floats
+    spread: Floats | None
+    faces: int
+    shift: float
+
+
+@dataclass(frozen=True, eq=False)
+class SourceCompensation:
+    """The corrections of all sources but the reference, whose rows stay as they are.
+
+    reference: the source whose rows stay as they are
+    has_unit_length: whether rows are scaled to unit length afterwards
+
+    Convention:
+        rows: (N, d) embeddings; sources: (N,). Rows of a source without a correction stay as they are.
+        returns: (N, d) float32
+    """
+
+    reference: str
+    reference_mean: Floats
+    has_unit_length: bool
+    corrections: Mapping[str, SourceCorrection]
+
+    def apply(self, rows: Rows, sources: Sources) -> Rows:
+        """Correct the rows of each source."""
+        corrected = np.array(rows, np.float32)
+        for source in set(np.unique(sources).tolist()) & self.corrections.keys():
+            own = sources == source
+            corrected[own] = self._correct(rows[own], self.corrections[source])
+        return corrected
+
+    def keep(self, sources: Iterable[str]) -> Self:
+        """Return the compensation with the corrections of these sources only."""
+        kept = {source: self.corrections[source] for source in sources if source in self.corrections}
+        return type(self)(self.reference, self.reference_mean, self.has_unit_length, kept)
+
+    def _correct(self, rows: Rows, correction: SourceCorrection) -> Rows:
+        centred = rows.astype(np.float64) - correction.mean
+        if correction.spread is not None:
+            centred = centred @ correction.spread
+        moved = centred + self.reference_mean
+        if self.has_unit_length:
+            moved /= np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return moved.astype(np.float32)
+
+    def to_bytes(self) -> bytes:
+        """Return the compensation as an NPZ file."""
+        names = list(self.corrections)
+        arrays: dict[str, NDArray[np.generic]] = {
+            "names": np.array([self.reference, *names]),
+            "has_unit_length": np.array(self.has_unit_length),
+            "means": np.stack([self.reference_mean, *(self.corrections[name].mean for name in names)]),
+            "faces": np.array([self.corrections[name].faces for name in names], np.int64),
+            "shifts": np.array([self.corrections[name].shift for name in names], np.float64),
+        }
+        for number, name in enumerate(names):
+            spread = self.corrections[name].spread
+            if spread is not None:
+                arrays[f"spread{number}"] = spread
+        file = io.BytesIO()
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote. Raises Corrupt."""
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                reference, *names = arrays["names"].tolist()
+                spreads = [arrays[key] if (key := f"spread{n}") in arrays else None for n in range(len(names))]
+                reference_mean, *means = arrays["means"]
+                values = zip(means, spreads, arrays["faces"].tolist(), arrays["shifts"].tolist(), strict=True)
+                corrections = {name: SourceCorrection(*value) for name, value in zip(names, values, strict=True)}
+                return cls(reference, reference_mean, bool(arrays["has_unit_length"]), corrections)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise Corrupt(f"the source compensation cannot be read: {error}") from error

@@ -1,0 +1,139 @@
+"""Decide for each source whether its correction helps, on people whose faces it was not learned from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.compensation.correction import SourceCompensation, Sources
+from ml.compensation.fit import fit_compensation
+from ml.distances import Distance
+from ml.evaluation.comparisons.paired_tests import Comparison, compare
+from ml.evaluation.retrieval import average_precision, ranks_of
+from ml.types import Ids, Rows
+
+MIN_PEOPLE_TO_JUDGE = 10
+LARGE_SHIFT = 0.1
+"""A shift that differences between populations do not reach, and that masks and coarse cameras exceed."""
+MAX_QUERIES, MAX_GALLERY_FACES = 400, 10_000
+FOLDS = 2
+Reason = Literal["reference", "helps", "does not help", "large shift", "small shift", "too few faces"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether the correction of a source is applied, and why.
+
+    faces: of the source; shift: see `SourceCorrection`, None without a correction
+    comparison: mean average precision across sources with the correction minus without, over people named in this
+        source and in others; None: too few people
+    """
+
+    is_on: bool
+    reason: Reason
+    faces: int
+    shift: float | None = None
+    comparison: Comparison | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedCompensation:
+    """A compensation with the corrections that are on, and the decision for every source."""
+
+    compensation: SourceCompensation
+    decisions: Mapping[str, Decision]
+
+
+def judge_compensation(rows: Rows, sources: Sources, people: Ids, metric: Distance) -> JudgedCompensation:
+    """Learn the compensation of a gallery, and keep the corrections that help.
+
+    rows: (N, d) embeddings; sources: (N,); people: (N,) number of the person, -1 if unknown
+
+    With MIN_PEOPLE_TO_JUDGE people or more who are named in a source and in others, its correction is on if searches
+    across sources become better on people whom it was not learned from (95 % interval of the paired difference above
+    0). With fewer, it is on if the shift is at least LARGE_SHIFT.
+    """
+    whole = fit_compensation(rows, sources)
+    folds = _CrossFit(rows, sources, people, metric, whole.reference)
+    names, counts = np.unique(sources, return_counts=True)
+    decisions = {
+        str(name): _decide(whole, str(name), int(count), folds) for name, count in zip(names, counts, strict=True)
+    }
+    return JudgedCompensation(whole.keep(name for name, one in decisions.items() if one.is_on), decisions)
+
+
+def _decide(whole: SourceCompensation, source: str, faces: int, folds: "_CrossFit") -> Decision:
+    if source == whole.reference:
+        return Decision(False, "reference", faces)
+    if source not in whole.corrections:
+        return Decision(False, "too few faces", faces)
+    shift = whole.corrections[source].shift
+    comparison = folds.compare(source)
+    if comparison is None:
+        is_large = shift >= LARGE_SHIFT
+        return Decision(is_large, "large shift" if is_large else "small shift", faces, shift)
+    helps = bool(comparison.difference.low > 0)
+    return Decision(helps, "helps" if helps else "does not help", faces, shift, comparison)
+
+
+class _CrossFit:
+    """Compensations learned without a part of the people, each to be measured on that part."""
+
+    def __init__(self, rows: Rows, sources: Sources, people: Ids, metric: Distance, reference: str) -> None:
+        self.rows, self.sources, self.people, self.metric = rows, sources, people, metric
+        self.reference = reference
+        self.fold_of_person = np.random.default_rng(0).integers(0, FOLDS, people.max(initial=0) + 1)
+        self._fitted: dict[int, SourceCompensation] = {}
+
+    def compare(self, source: str) -> Comparison | None:
+        """Compare searches across the source's border with and without its correction; None with too few people."""
+        crossing = self._find_crossing_faces(source)
+        if len(np.unique(self.people[crossing])) < MIN_PEOPLE_TO_JUDGE:
+            return None
+        rng = np.random.default_rng(1)
+        queries = np.sort(rng.permutation(crossing)[:MAX_QUERIES])
+        others = rng.permutation(np.setdiff1d(np.arange(len(self.rows)), crossing))
+        gallery = np.sort(np.concatenate([crossing, others[: max(0, MAX_GALLERY_FACES - len(crossing))]]))
+        figures = [self._measure(source, queries, gallery, is_on) for is_on in (True, False)]
+        return compare(figures[0], figures[1], self.people[queries].astype(np.float64))
+
+    def _find_crossing_faces(self, source: str) -> Ids:
+        """Return the faces of people who are named both in this source and in another."""
+        inside = (self.sources == source) & (self.people >= 0)
+        outside = (self.sources != source) & (self.people >= 0)
+        both = np.intersect1d(self.people[inside], self.people[outside])
+        return np.flatnonzero(np.isin(self.people, both))
+
+    def _measure(self, source: str, queries: Ids, gallery: Ids, is_on: bool) -> NDArray[np.float64]:
+        """Return the average precision of each query, for the faces of its person on the other side of the border."""
+        precisions = np.full(len(queries), np.nan)
+        fold_of_query = self.fold_of_person[self.people[queries]]
+        for fold in range(FOLDS):
+            rows = self.rows[gallery]
+            if is_on:
+                rows = self._fit_without(fold).keep([source]).apply(rows, self.sources[gallery])
+            in_fold = fold_of_query == fold
+            distances = self.metric.distances(rows[np.searchsorted(gallery, queries[in_fold])], rows)
+            precisions[in_fold] = [
+                self._average_precision(source, query, gallery, of_query)
+                for query, of_query in zip(queries[in_fold], distances, strict=True)
+            ]
+        return precisions
+
+    def _average_precision(self, source: str, query: int, gallery: Ids, distances: NDArray[np.float32]) -> float:
+        """Search from one side of the border: faces of the query's person on its own side are left out.
+
+        Other faces of that side stay, so that a search finds them if it finds the source rather than the person.
+        """
+        is_same_person = self.people[gallery] == self.people[query]
+        is_same_side = (self.sources[gallery] == source) == (self.sources[query] == source)
+        kept = ~(is_same_person & is_same_side)
+        return average_precision(ranks_of(distances[kept], np.flatnonzero(is_same_person[kept])))
+
+    def _fit_without(self, fold: int) -> SourceCompensation:
+        if fold not in self._fitted:
+            kept = (self.people < 0) | (self.fold_of_person[np.maximum(self.people, 0)] != fold)
+            self._fitted[fold] = fit_compensation(self.rows[kept], self.sources[kept], self.reference)
+        return self._fitted[fold]
