@@ -30,8 +30,9 @@ log = logging.getLogger("likeness.engine")
 MIN_SAVE_INTERVAL_SECONDS = 300.0
 LOAD_RETRY_SECONDS = 60.0
 IDLE_SECONDS = 0.5
+QUICK_READING_SECONDS = 0.2
 CONSTRAINTS_PAUSE_FACTOR = 9.0
-"""After the labels were read, the next reading waits so many times as long as it took."""
+"""If reading the labels took longer than that, the next reading waits so many times as long as it took."""
 MAX_PRELOADED_BYTES = 256 * 2**20
 """How many bytes more than the champion's index a preloaded index may take."""
 
@@ -162,7 +163,8 @@ class DeploymentSync:
         with snapshot(self.resources.database) as session:
             constraints = read_constraints(session, *row.key, row.change)
         seconds = time.monotonic() - started
-        self._constraints_due_at[row.key] = started + (1 + CONSTRAINTS_PAUSE_FACTOR) * seconds
+        if seconds > QUICK_READING_SECONDS:
+            self._constraints_due_at[row.key] = time.monotonic() + CONSTRAINTS_PAUSE_FACTOR * seconds
         return constraints
 
     def _update_index(self, index: LoadedIndex, change: int) -> None:
