@@ -8,7 +8,7 @@ from sqlalchemy import delete, select
 
 from app.db.session import reading, writing
 from app.db.tables import ClusteredFace, Deployment, Face, FaceCluster, PeopleSearch, Subject
-from tests.rows import Gallery, make_model, people
+from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
 
 BASE = "/v1/collections/staff/clusters"
@@ -16,8 +16,8 @@ CENTRES = 12
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def make_gallery(service: Service, *, calibrated: bool = True) -> Gallery:
-    gallery = Gallery(service.resources).make(make_model("m"))
+def make_gallery(service: Service, *, calibrated: bool = True) -> GalleryWriter:
+    gallery = GalleryWriter(service.resources).make(make_model("m"))
     if calibrated:
         rows, who = people(40, 6)
         distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
