@@ -68,7 +68,9 @@ def search(
 
 def train(
     collection: Collection,
-    method: Annotated[str, typer.Option(help="wpca, ldml, clml, cpmtml, ...; cosine learns nothing")] = "ldml",
+    method: Annotated[
+        str, typer.Option(help="auto chooses one; wccn, ldml, clml, cpmtml, ...; cosine learns nothing")
+    ] = "auto",
     descriptor: Annotated[
         str | None, typer.Option(help="a name of `likeness recognisers list`; default: that of the serving model")
     ] = None,
@@ -79,9 +81,11 @@ def train(
     stated = {"descriptor": descriptor, "dim": dim}
     body = {"collection": collection, "method": method} | {k: v for k, v in stated.items() if v is not None}
     with connect(url) as client:
-        console.print_json(
-            json.dumps(wait_for_job(client, client.post("/v1/trainings", json=body), f"train {method}")["result"])
-        )
+        result = wait_for_job(client, client.post("/v1/trainings", json=body), f"train {method}")["result"]
+        console.print_json(json.dumps(result))
+        choice = (result["report"] or {}).get("choice")
+        if choice:
+            console.print(choice["reason"])
 
 
 def publish(

@@ -7,11 +7,15 @@ from app.learning.plan import DescriptorChoice, Source
 
 
 class TrainingRequest(BaseModel):
-    """A training as a client requests it; `plan_checks.make_plan` resolves it into a plan."""
+    """A training as a client requests it; `plan_resolution.make_plan` resolves it into a plan."""
 
     model_config = ConfigDict(extra="forbid")
     collection: CollectionName
-    method: str = Field("ldml", max_length=64, description="the method that learns the metric")
+    method: str = Field(
+        "auto",
+        max_length=64,
+        description="how the metric is learned; auto: chosen by people held out",
+    )
     descriptor: DescriptorChoice | None = Field(None, description="without it, that of the serving model")
     descriptors: list[DescriptorChoice] = Field([], max_length=8, description="several descriptors, concatenated")
     dim: int | None = Field(None, ge=1, le=4096)

@@ -113,7 +113,7 @@ class MethodsOut(BaseModel):
     """The methods and descriptors that trainings and evaluations can name."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"default_method": "ldml", "methods": [METHOD], "descriptors": [DESCRIPTOR]}]}
+        json_schema_extra={"examples": [{"default_method": "auto", "methods": [METHOD], "descriptors": [DESCRIPTOR]}]}
     )
     default_method: str = Field(description="the method of a training that names none")
     methods: list[MethodOut]

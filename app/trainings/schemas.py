@@ -10,6 +10,7 @@ from app.deps.job_response import QUEUED, JobOut, State
 from app.learning.training_request import TrainingRequest
 
 EXAMPLES: list[JsonValue] = [
+    {"collection": examples.COLLECTION},
     {"collection": examples.COLLECTION, "method": "ldml", "descriptor": "lbp", "dim": 32},
     {
         "collection": examples.COLLECTION, "method": "cosim_average",
@@ -47,7 +48,11 @@ OUT: dict[str, Any] = {
 }
 WHOLE: dict[str, Any] = OUT | {
     "curve": [{"phase": "fit", "step": 100, "steps": 400, "loss": 0.31}],
-    "report": {"tasks": {"identity": {"candidate": {"map": 0.71}, "current": {"map": 0.58}}}, "refit": True},
+    "report": {
+        "tasks": {"identity": {"candidate": {"map": 0.71}, "current": {"map": 0.58}}},
+        "refit": True,
+        "choice": None,
+    },
 }
 
 
@@ -85,7 +90,7 @@ class WholeTrainingOut(TrainingOut):
 
     model_config = ConfigDict(json_schema_extra={"examples": [WHOLE]})
     curve: list[dict[str, Any]] = Field(description="points with phase, step, steps and measured values")
-    report: dict[str, Any]
+    report: dict[str, Any] = Field(description="`choice`: what the method auto chose, why, and what it tried")
 
     @classmethod
     def of(cls, training: Training, job: JobOut | None) -> "WholeTrainingOut":

@@ -25,4 +25,7 @@ def fit_embedder(
     embedder = cast(Embedder, registry.build("embedders", method, **{**options, **repeated}))
     if start is not None:
         embedder.start_from(start)
-    return embedder.fit(data, progress=progress)
+    embedder.fit(data, progress=progress)
+    if like is not None:
+        embedder.repeat_choice(like)
+    return embedder

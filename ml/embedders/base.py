@@ -179,6 +179,11 @@ class Embedder(ABC):
             return {}
         return {"steps": self.notes["steps"]} | ({"held_out": 0.0} if "held_out" in known else {})
 
+    def repeat_choice(self, like: "Embedder") -> None:
+        """Record what `like`, which this fit repeats, has chosen by held-out people, if it has chosen anything."""
+        if "choice" in like.notes:
+            self.notes["choice"] = like.notes["choice"]
+
     def fit(self, data: TrainingSet, *, progress: Progress = ignore_progress) -> Self:
         """Fit to a training set and return the embedder itself.
 

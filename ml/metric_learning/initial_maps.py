@@ -33,7 +33,7 @@ def fit_discriminant(x: Tensor, task: TaskData, dim: int, ridge: float, prior: f
     """
     n, r = count_matched_faces(task), x.shape[1]
     x = (x - x.mean(0))[:, : dim + n // FACES_PER_AXIS]
-    deviations = torch.cat([*_deviations_within(x, task), x.new_zeros(1, x.shape[1])])
+    deviations = torch.cat([*deviations_within(x, task), x.new_zeros(1, x.shape[1])])
     within, total = deviations.T @ deviations, x.T @ x / len(x)
     trust = n / (n + prior) if n else 0.0
     within = trust * within + (1 - trust) * (within.trace() / total.trace().clamp_min(1e-12)) * total
@@ -82,11 +82,12 @@ def _largest_eigenpairs(matrix: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return values.flip(0)[:dim], vectors.flip(1)[:, :dim]
 
 
-def _deviations_within(x: Tensor, task: TaskData) -> list[Tensor]:
+def deviations_within(x: Tensor, task: TaskData) -> list[Tensor]:
     """Return rows whose sum of squares is the covariance among faces that are the same.
 
     From values: each face minus the mean of all faces with its value; a person with n photos counts as min(n, 10).
     From labels: half the difference of a pair, which counts as one photo.
+    x: (n, r), one row for each face of the task. Returns two tensors, (a, r) from values and (b, r) from labels.
     """
     order = np.flatnonzero(~np.isnan(task.values))
     order = order[np.argsort(task.values[order], kind="stable")]

@@ -71,7 +71,7 @@ def fit_subspace(
     weights = compute_block_weights(centred, widths)
     if weights is not None:
         centred *= weights
-    axes = _exact_axes(centred, max_axes)
+    axes = fit_exact_axes(centred, max_axes)
     if start is not None:
         inside = start[0] if weights is None else start[0] / weights
         axes = torch.linalg.qr(torch.cat([axes, inside]).T)[0].T
@@ -96,7 +96,17 @@ def fit_direction_subspace(
     return subspace, subspace.project(rows).sub_(origin).div_(length).add_(origin)
 
 
-def _exact_axes(centred: Tensor, max_axes: int) -> Tensor:
+def fit_leading_directions(x: Tensor, count: int, seed: int) -> Tensor:
+    """Return the leading directions of a sample of (n, D) rows about the origin, (r, D), r at most `count`.
+
+    Angles between rows hardly change when they are projected onto these directions.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(x), generator=generator)[: max(SAMPLE_FACES, count * 5 // 4)]
+    return fit_exact_axes(x[chosen.to(x.device)], count).contiguous()
+
+
+def fit_exact_axes(centred: Tensor, max_axes: int) -> Tensor:
     """Return the (r, D) principal axes of (n, D) centred rows, by the smaller of the two Gram matrices."""
     if len(centred) < centred.shape[1]:
         strength, mix = torch.linalg.eigh(centred @ centred.T)

@@ -1,14 +1,21 @@
-"""Whitened principal components of descriptors, the input of CoSiM and Sub-SML."""
+"""Whitening of descriptors: principal components for CoSiM and Sub-SML, and the covariance within people.
+
+Source of the latter: within-class covariance normalisation, Hatch, Kajarekar and Stolcke 2006.
+"""
 
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ml.embedders.base import TaskData
+from ml.metric_learning.initial_maps import deviations_within
 from ml.metric_learning.pairs import PairSet
 from ml.metric_learning.principal_axes import fit_principal_axes
 
 Whitening = Literal["within", "all", "none"]
+MIN_VARIANCE = 1e-6
+"""Smallest variance of an axis, as a share of the mean, so that an axis without variance does not become infinite."""
 
 
 def fit_whitening(
@@ -46,3 +53,27 @@ def _whiten_within(x: Tensor, pairs: PairSet, prior: float) -> Tensor:
     strength, turn = torch.linalg.eigh(within)
     whitening: Tensor = (turn / strength.clamp_min(1e-6 * strength[-1]).sqrt()).T
     return whitening
+
+
+def fit_within_covariance(x: Tensor, task: TaskData) -> Tensor:
+    """Return the covariance among faces of one person, divided by its mean variance per axis: (r, r).
+
+    The identity where nobody has two different faces. x: (n, r), one row for each face of the task
+    """
+    deviations = torch.cat(deviations_within(x, task)).double()
+    covariance = deviations.T @ deviations
+    mean_variance = covariance.trace() / len(covariance)
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=x.device)
+    scaled: Tensor = covariance / mean_variance if float(mean_variance) > 0 else identity
+    return scaled.to(x.dtype)
+
+
+def make_normalising_map(covariance: Tensor, shrinkage: float) -> Tensor:
+    """Return the symmetric (r, r) map A with A C A = I, where C is (1 - shrinkage) covariance + shrinkage I.
+
+    With a shrinkage of 1, A is the identity. covariance: (r, r), with a mean variance of 1
+    """
+    variances, axes = torch.linalg.eigh(covariance.double())
+    shrunken = ((1 - shrinkage) * variances + shrinkage).clamp_min(MIN_VARIANCE)
+    normalising: Tensor = (axes / shrunken.sqrt()) @ axes.T
+    return normalising.to(covariance.dtype)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from tests.gallery import crops
 from tests.service import Service
 
@@ -86,6 +88,44 @@ def test_a_training_gives_a_candidate_that_is_compared_with_the_champion(service
     assert model["training_id"] == training
     assert model["options"]["dim"] == 16
     assert service.wait(waiting)["state"] == "succeeded"
+
+
+def test_without_a_method_a_training_says_what_it_chose_and_why(service: Service) -> None:
+    upload(service, "c", range(24), shots=4)
+    job = service.wait(train(service, options={"methods": ["wccn"]}))
+    assert job["state"] == "succeeded", job["problem"]
+    choice = job["result"]["report"]["choice"]
+    assert choice["candidate"] in {"unchanged", *(candidate["name"] for candidate in choice["candidates"])}
+    assert choice["reason"]
+    training = service.client.get(f"/v1/trainings/{job['result']['training']}").json()
+    assert training["request"]["method"] == "auto"
+    assert training["report"]["choice"] == choice
+    model = service.client.get(f"/v1/models/{job['result']['model']}").json()
+    assert model["manifest"]["notes"]["choice"] == choice, "the fit on everybody repeats the choice"
+
+
+def test_a_training_that_changes_nothing_succeeds_and_passes_the_gate_as_equal(service: Service) -> None:
+    upload(service, "c", range(24), shots=4)
+    job = service.wait(train(service, options={"max_seconds": 0, "base": "l2"}))
+    assert job["state"] == "succeeded", job["problem"]
+    assert not job["result"]["report"]["choice"]["changed"]
+    path = "/v1/collections/c/deployments/identity:publish"
+    published = service.wait(service.client.post(path, json={"model": job["result"]["model"]}))
+    assert published["state"] == "succeeded", published["problem"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_answers_of_one_kind_fail_no_training_without_a_method(service: Service, same: bool) -> None:
+    upload(service, "c", range(14), shots=2)
+    first, second = ([face_ids(service, f"p{n}")[i] for n in range(14)] for i in (0, 1))
+    others = second if same else first[1:] + first[:1]
+    labels = [{"face_a": a, "face_b": b, "same": same} for a, b in zip(first, others, strict=True)]
+    assert service.client.post("/v1/labels", json={"labels": labels}).json()["accepted"] == 14
+    job = service.wait(train(service, sources=[{"from": "labels"}], options={"methods": ["wccn"]}, holdout=0))
+    assert job["state"] == "succeeded", job["problem"]
+    choice = job["result"]["report"]["choice"]
+    assert (choice["people"] > 0) == same
+    assert choice["changed"] or choice["reason"].startswith("kept as it is: ")
 
 
 def test_a_training_with_too_few_labels_fails_and_a_running_one_can_be_cancelled(service: Service) -> None:

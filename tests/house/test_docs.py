@@ -189,7 +189,7 @@ def test_trainings_of_the_research_pages_name_methods_and_options_that_exist(pag
         if "..." in body:
             continue
         training = json.loads(body)
-        embedder = component("embedders", training.get("method", "ldml"))
+        embedder = component("embedders", training.get("method", "auto"))
         known = {option.name for option in list_options(embedder)}
         assert known >= set(training.get("options", {})), body
 

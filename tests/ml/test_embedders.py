@@ -23,9 +23,11 @@ SMALL = {
     "local_steps": 20,
     "depth": 3,
 }
-SMALL |= {"bases": 40, "regions": 4, "depth": 3}
+SMALL |= {"bases": 40, "regions": 4, "depth": 3, "folds": 3, "methods": ("wccn", "wpca")}
 EMBEDDERS = names("embedders")
 LEARNERS = [n for n in EMBEDDERS if build("embedders", n).needs_fit]
+KEEPS_THE_DESCRIPTORS = {"auto"}
+"""Methods that change nothing, instead of failing, where too little is known."""
 FROM_PAIRS = [n for n in LEARNERS if "min_pairs" in {o.name for o in list_options("embedders", n)}]
 
 
@@ -114,7 +116,7 @@ def test_nothing_is_embedded_before_the_fit(name: str, data: TrainingSet) -> Non
         small(name).embed(data.rows)
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", [n for n in LEARNERS if n not in KEEPS_THE_DESCRIPTORS])
 def test_too_few_faces_are_refused_with_the_number_missing(name: str, data: TrainingSet) -> None:
     [task] = data.tasks
     few = replace(task, faces=task.faces[:3], values=task.values[:3], people=task.people[:3])

@@ -25,7 +25,7 @@ SMALL = {
     "depth": 2,
 }
 QUICK = {"batch": 32, "inner": 12, "averaging": 0.9}
-NEVER = ("cosine", "l2", "scml", "subsml", "wpca")
+NEVER = ("cosine", "l2", "low_rank", "scml", "subsml", "wccn", "wpca")
 GO_ON = [n for n in names("embedders") if n not in NEVER]
 HINGED = ("cpmtml", "mtlmca", "pcca", "stml", "utml")
 JOINT = ("cosim_average", "cosim_mass", "sml")

@@ -19,6 +19,7 @@ from ml.metric_learning.holdout import split_training_set
 from ml.metric_learning.initial_maps import fit_discriminant
 from ml.metric_learning.logistic.loss import logistic_loss, spherical_loss
 from ml.metric_learning.logistic.maps import LinearMap
+from ml.metric_learning.logistic.operating_point import OperatingLoss, find_threshold
 from ml.metric_learning.logistic.pair_batches import PairBatch, PairBatches
 from ml.metric_learning.subspace import fit_subspace
 from ml.metric_learning.tensors import squared_distances
@@ -82,6 +83,51 @@ def test_the_gradient_on_the_sphere_is_that_of_autograd(seed: int) -> None:
     assert float((by_z - z.grad).norm() / z.grad.norm()) < 1e-9
     assert float(by_bias) == pytest.approx(float(bias.grad), rel=1e-9)
     assert float((by_z * z).sum(1).detach().abs().max()) < 1e-9, "how long z is changes nothing"
+
+
+def make_random_batch(count: int = 24) -> tuple[torch.Tensor, PairBatch]:
+    rng = np.random.default_rng(0)
+    person = rng.integers(0, 6, count)
+    sign = torch.from_numpy(np.where(person[:, None] == person, 1.0, -1.0))
+    weight = torch.rand(count, count, dtype=torch.float64) * (1 - torch.eye(count, dtype=torch.float64))
+    return torch.from_numpy(rng.normal(size=(count, 4))), PairBatch(np.arange(count), sign, weight + weight.T)
+
+
+@pytest.mark.parametrize("radius", [0.0, 1.7])
+def test_the_gradient_at_the_operating_point_equals_that_of_autograd(radius: float) -> None:
+    z, batch = make_random_batch()
+    bias, point = torch.tensor(2.0, dtype=torch.float64), OperatingLoss(0.7, 1.5)
+    _, with_point, _ = spherical_loss(z, bias, batch, radius, point)
+    _, without, _ = spherical_loss(z, bias, batch, radius)
+    variable = z.clone().requires_grad_()
+    scaled = radius * torch.nn.functional.normalize(variable) if radius else variable
+    distances = (scaled[:, None] - scaled[None]).square().sum(2)
+    known = batch.weight > 0
+    positives, negatives = known & (batch.sign > 0), known & (batch.sign < 0)
+    nearest = torch.where(negatives, distances, torch.inf).min(1).values
+    missed = torch.nn.functional.softplus(10 / 1.5 * (distances - 1.5))[positives].mean()
+    accepted = torch.nn.functional.softplus(10 / 1.5 * (1.5 - nearest)).mean()
+    (0.7 * (missed + accepted) / 2).backward()
+    np.testing.assert_allclose(with_point - without, variable.grad, rtol=1e-8, atol=1e-10)
+
+
+def test_the_threshold_has_the_false_match_rate_of_the_operating_point() -> None:
+    z, batch = make_random_batch(400)
+    distances = (z[:, None] - z[None]).square().sum(2)
+    negatives = distances[(batch.weight > 0) & (batch.sign < 0)]
+    assert abs(float((negatives <= find_threshold(z, batch)).double().mean()) - 1e-3) < 2e-4
+
+
+def test_the_loss_at_the_operating_point_keeps_more_strangers_out() -> None:
+    data, shares = people(), {}
+    for weight in (0.0, 20.0):
+        learned = Ldml.from_options(**SMALL, operating_weight=weight, unit=False).fit(data)
+        z, person = learned.embed(data.rows), data.tasks[0].people
+        distances = ((z[:, None] - z[None]) ** 2).sum(2)
+        same = (person[:, None] == person) & ~np.eye(len(z), dtype=bool)
+        nearest = np.where(person[:, None] == person, np.inf, distances).min(1)
+        shares[weight] = (distances[same] <= np.quantile(nearest, 0.01)).mean()
+    assert shares[20.0] > shares[0.0]
 
 
 @pytest.mark.parametrize("seed", range(3))

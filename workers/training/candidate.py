@@ -33,8 +33,12 @@ def make_candidate(
     calibrations: TaskCalibrations,
     measurement: CandidateMeasurement,
 ) -> Candidate:
-    """Make the models of a candidate. embedder: fitted on everybody; holdout_embedder: without the held-out people."""
+    """Make the models of a candidate, and complete its report.
+
+    embedder: fitted on everybody; holdout_embedder: without the held-out people
+    """
     plan, strangers = prepared.plan, measurement.strangers
+    report = measurement.report | {"choice": embedder.notes.get("choice")}
     model_facts = {
         "made": "trained",
         "collection": plan.collection,
@@ -44,9 +48,9 @@ def make_candidate(
     }
     model = Model(name, plan.recipe, plan.method, embedder, calibrations.by_task, model_facts)
     if holdout_embedder is None:
-        return Candidate(model, None, measurement.report)
+        return Candidate(model, None, report)
     held_out_faces = [face.pk for face in prepared.data.select_faces(prepared.held_out)]
     holdout_facts = {"holdout": plan.holdout, HELD_OUT_FACES: held_out_faces}
     holdout_name = name + HOLDOUT_SUFFIX
     holdout_model = Model(holdout_name, plan.recipe, plan.method, holdout_embedder, calibrations.by_task, holdout_facts)
-    return Candidate(model, holdout_model, measurement.report)
+    return Candidate(model, holdout_model, report)

@@ -18,11 +18,13 @@ from ml.types import Rows
 def export_embeddings(
     dataset: Annotated[str, typer.Argument(help="lfw")],
     data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="folder of the data")],
-    method: Annotated[str, typer.Option(help="an embedder: l2, cosine, wpca, ldml, clml, ...")],
     protocol: Annotated[str, typer.Option(help="a file queries-K.txt or disjoint-K.txt, or view2:F")],
     out: Annotated[
         Path, typer.Option(help="FILE.npz: x (n, d) float32, f (n,) names, metric: l2, ip, or a description")
     ],
+    method: Annotated[
+        str, typer.Option(help="an embedder: auto, which chooses one, l2, cosine, wccn, wpca, ldml, clml, ...")
+    ] = "auto",
     descriptor: Annotated[
         str, typer.Option(help="lbp, sift, fisher, ..., the path of a manifest, or several: lbp+sift")
     ] = "lbp",
@@ -46,6 +48,8 @@ def export_embeddings(
     with open_progress() as progress:
         shown = progress.add_task(f"fit {method} on {len(sides.training):,} faces", total=None)
         embedder.fit(learned, progress=lambda step, steps, _: progress.update(shown, completed=step, total=steps))
+    if "choice" in embedder.notes:
+        console.print(embedder.notes["choice"]["reason"])
     exported = embedder.metric.to_portable(embedder.embed(rows))
     np.savez(out, x=exported.rows, f=np.array(names), metric=np.array(exported.metric), **exported.extra)  # type: ignore[arg-type]
     console.print(f"{out}: {exported.rows.shape[0]:,} x {exported.rows.shape[1]}, {exported.metric}")

@@ -41,8 +41,11 @@ def judge(comparison: ModelComparison) -> GateVerdict:
     A metric counts as worse if the whole interval of its difference lies on the wrong side of 0 and the difference
     exceeds TOLERANCE. It is unclear if it may be worse by more than MAX_HARM. Intervals are taken to reach at least 3/n
     to either side, with n the number of people, because a few people show little even if both models answer alike.
-    Without a baseline, the candidate must only rank better than chance.
+    Without a baseline, the candidate must only rank better than chance. A candidate that compares faces exactly as the
+    baseline does is equal, and passes.
     """
+    if comparison.identical:
+        return GateVerdict()
     if comparison.people < MIN_PEOPLE:
         return GateVerdict(unclear=(f"{comparison.people} people to measure on, {MIN_PEOPLE} needed",))
     reasons = [*_random(comparison), *(text for name in JUDGED_METRICS for text in _shown(comparison, name))]

@@ -58,6 +58,7 @@ def compare_pairs(baseline: Distances | None, candidate: Distances, pairs: Label
         difference,
         people=len(np.unique(pairs.people)),
         pairs=len(pairs.same),
+        identical=baseline is not None and np.array_equal(baseline, candidate),
         labellers=_by_labeller(pairs, right),
     )
 

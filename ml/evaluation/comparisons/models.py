@@ -51,6 +51,7 @@ class ModelComparison:
     people: number of people with a face to be found, or with labelled faces; searches: number of queries
     gallery: number of faces ranked in each search, distractors included; pairs: number of labelled pairs
     chance: 1-call@1 of a random ranking; 0 if nothing was ranked
+    identical: whether both models compare the measured faces alike, to the last bit
     """
 
     baseline: Mapping[str, Interval]
@@ -61,6 +62,7 @@ class ModelComparison:
     gallery: int = 0
     pairs: int = 0
     chance: float = 0.0
+    identical: bool = False
     labellers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """For each labeller: the number of `pairs`, and how many of them `baseline` and `candidate` decided correctly."""
 
@@ -114,7 +116,14 @@ def compare_rankings(
         searches=len(candidate.ranks),
         gallery=candidate.gallery,
         chance=float(np.mean(shares)),
+        identical=baseline is not None and _are_identical(baseline, candidate),
     )
+
+
+def _are_identical(baseline: Ranked, candidate: Ranked) -> bool:
+    """Whether all measured distances are equal. Then the models differ in name only."""
+    measured = ((baseline.mate, candidate.mate), (baseline.stranger, candidate.stranger))
+    return all(np.array_equal(before, after) for before, after in measured)
 
 
 def _figures(ranked: Ranked, searches: SearchDistances | None) -> dict[str, Interval]:

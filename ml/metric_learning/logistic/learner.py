@@ -10,6 +10,7 @@ from ml.metric_learning.fit_data import FitData
 from ml.metric_learning.held_out_score import Score
 from ml.metric_learning.logistic.loss import spherical_loss
 from ml.metric_learning.logistic.maps import LearnableMap
+from ml.metric_learning.logistic.operating_point import OperatingLoss
 from ml.metric_learning.logistic.pair_batches import PairBatches
 from ml.metric_learning.training_loop import TrainingLoop, TrainingOutcome, averaging_pace
 
@@ -22,6 +23,7 @@ class AdamSchedule:
     bias_rate: the same for the bias, which does not fall
     averaging: how slowly the average of the parameters follows them (0: not averaged)
     radius: length that z is scaled to in the loss; 0: not scaled
+    operating: the operating point whose loss is added; None: none
     """
 
     steps: int
@@ -29,6 +31,7 @@ class AdamSchedule:
     bias_rate: float = 0.01
     averaging: float = 0.98
     radius: float = 0.0
+    operating: OperatingLoss | None = None
 
 
 class LogisticLearner:
@@ -58,7 +61,7 @@ class LogisticLearner:
         batch = self.batches.draw(self.coordinates.device, self.coordinates.dtype)
         rows = self.coordinates[torch.from_numpy(batch.faces).to(self.coordinates.device)]
         z = self.model.project(rows, batch.faces)
-        loss, by_z, by_bias = spherical_loss(z, self.bias, batch, schedule.radius)
+        loss, by_z, by_bias = spherical_loss(z, self.bias, batch, schedule.radius, schedule.operating)
         gradients = [*self.model.gradients(rows, batch.faces, by_z), by_bias]
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient

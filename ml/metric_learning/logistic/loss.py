@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from ml.metric_learning.logistic.operating_point import OperatingLoss
 from ml.metric_learning.logistic.pair_batches import PairBatch
 from ml.metric_learning.tensors import median_squared_distance, squared_distances
 
@@ -23,15 +24,28 @@ def logistic_loss(z: Tensor, bias: Tensor, sign: Tensor, weight: Tensor) -> tupl
     return float((weight * softplus(-margin)).sum()), by_z, -pull.sum()
 
 
-def spherical_loss(z: Tensor, bias: Tensor, batch: PairBatch, radius: float) -> tuple[float, Tensor, Tensor]:
-    """Compute `logistic_loss` of z (B, d) scaled to length `radius`, and its gradients by the unscaled z and the bias.
+def batch_loss(
+    z: Tensor, bias: Tensor, batch: PairBatch, operating: OperatingLoss | None
+) -> tuple[float, Tensor, Tensor]:
+    """Compute `logistic_loss` of z (B, d), to which the loss at the operating point is added, with its gradients."""
+    loss, by_z, by_bias = logistic_loss(z, bias, batch.sign, batch.weight)
+    if operating is None:
+        return loss, by_z, by_bias
+    more, more_by_z = operating.measure(z, batch)
+    return loss + more, by_z + more_by_z, by_bias
+
+
+def spherical_loss(
+    z: Tensor, bias: Tensor, batch: PairBatch, radius: float, operating: OperatingLoss | None = None
+) -> tuple[float, Tensor, Tensor]:
+    """Compute `batch_loss` of z (B, d) scaled to length `radius`, and its gradients by the unscaled z and the bias.
 
     If the radius is 0, z is not scaled.
     """
     if not radius:
-        return logistic_loss(z, bias, batch.sign, batch.weight)
+        return batch_loss(z, bias, batch, operating)
     share = radius / z.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    loss, by_z, by_bias = logistic_loss(share * z, bias, batch.sign, batch.weight)
+    loss, by_z, by_bias = batch_loss(share * z, bias, batch, operating)
     outward = (by_z * z).sum(1, keepdim=True) * (share / radius).square() * z
     return loss, share * (by_z - outward), by_bias
 

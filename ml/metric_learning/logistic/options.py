@@ -44,6 +44,12 @@ class MapOptions:
         1e-4, "weight of the pull of the map towards its start, times prior / n for n matched faces", low=0,
         formerly="stay",
     )  # fmt: skip
+    operating_weight: float = option(
+        0.0,
+        "weight of the loss at the operating point, a false-match rate of 0.1 %: pairs of the same rejected there, "
+        "and the nearest face of somebody else in each search; 0: without",
+        low=0,
+    )
     prior: float = option(
         300.0,
         "number of labelled faces that weigh as much as the assumption that a person varies as all faces do",

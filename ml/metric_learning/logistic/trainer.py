@@ -16,7 +16,8 @@ from ml.metric_learning.holdout import scale_proximal_weight, split_training_set
 from ml.metric_learning.initial_maps import fit_discriminant, make_whitening
 from ml.metric_learning.logistic.learner import AdamSchedule, descend
 from ml.metric_learning.logistic.loss import fit_scale
-from ml.metric_learning.logistic.maps import LinearMap
+from ml.metric_learning.logistic.maps import LearnableMap, LinearMap
+from ml.metric_learning.logistic.operating_point import OperatingLoss, find_threshold
 from ml.metric_learning.logistic.options import BatchOptions, MapOptions
 from ml.metric_learning.logistic.pair_batches import PairBatch, PairBatches
 from ml.metric_learning.subspace import StartMap, Subspace, fit_subspace
@@ -93,15 +94,45 @@ class LogisticTrainer:
 
     def fit_linear(self, steps: int, progress: Progress, *, early_stopping: bool = True) -> LinearFit:
         """Fit the first map, from the method's start."""
-        projection, bias = self.rescale(self._initial_map())
+        projection, bias, radius = self.fit_start()
         proximal = scale_proximal_weight(self.options.proximal_weight, self.options.prior, self.data.task)
         model = self.make_map(projection, proximal)
-        schedule = self.make_schedule(steps, self.options.rate)
-        if self.options.spherical:
-            radius, bias = self._fit_radius(projection)
-            schedule = replace(schedule, radius=radius)
-        bias, outcome = descend(self.data, model, self.batches, bias, schedule, progress, early_stopping=early_stopping)
+        bias, outcome = self.fit_map(model, bias, steps, progress, radius=radius, early_stopping=early_stopping)
         return LinearFit(model, bias, outcome)
+
+    def fit_start(self) -> tuple[Tensor, float, float]:
+        """Return the map from which the fit starts, (d, r), at its best scale, with its bias and radius.
+
+        The radius is the length to which z is scaled in the loss, 0 if it is not scaled.
+        """
+        projection, bias = self.rescale(self._initial_map())
+        if not self.options.spherical:
+            return projection, bias, 0.0
+        radius, bias = self._fit_radius(projection)
+        return projection, bias, radius
+
+    def fit_map(
+        self,
+        model: LearnableMap,
+        bias: float,
+        steps: int,
+        progress: Progress,
+        *,
+        radius: float = 0.0,
+        early_stopping: bool = True,
+    ) -> tuple[float, TrainingOutcome]:
+        """Fit the parameters of a map, and return the bias and the outcome. bias, radius: see `fit_start`"""
+        operating = self._make_operating_loss(model, radius) if self.options.operating_weight else None
+        schedule = replace(self.make_schedule(steps, self.options.rate), radius=radius, operating=operating)
+        return descend(self.data, model, self.batches, bias, schedule, progress, early_stopping=early_stopping)
+
+    def _make_operating_loss(self, model: LearnableMap, radius: float) -> OperatingLoss:
+        """Find the distance at which a batch has the false matches of the operating point before the fit."""
+        batch = self.batches.draw(self.data.coordinates.device, self.data.coordinates.dtype)
+        z = model.project(self.data.select(batch.faces), batch.faces)
+        if radius:
+            z = radius * torch.nn.functional.normalize(z)
+        return OperatingLoss(self.options.operating_weight, find_threshold(z, batch))
 
     def make_map(self, projection: Tensor, proximal_weight: float) -> LinearMap:
         """Make a map with this method's regularisers, which are scaled by the variance of the descriptors.

@@ -73,7 +73,17 @@ export async function followTraining(path, id, place, signal) {
   }
   bar.value = bar.max = 1;
   if (!job.result) return;
-  place.append(report(job.result.report), h("p.soft", { id: "candidate" }, "The candidate is ", h("code", {}, job.result.model)));
+  place.append(...choice(job.result.report?.choice), report(job.result.report), h("p.soft", { id: "candidate" }, "The candidate is ", h("code", {}, job.result.model)));
+}
+
+/** What an automatic choice took, why, and what it tried; nothing for methods that choose nothing. */
+function choice(c) {
+  if (!c) return [];
+  const points = (gain) => (gain === null ? "–" : `${gain > 0 ? "+" : ""}${(100 * gain).toFixed(1)}`);
+  const rows = c.candidates.map((t) => h("tr", {}, h("td", {}, t.name), h("td.n", {}, points(t.gain)), h("td.n", {}, points(t.low)), h("td", {}, t.why)));
+  const head = h("tr", {}, h("th", {}, "tried"), h("th.n", {}, "gain in points of mAP"), h("th.n", {}, "at least"), h("th", {}, "verdict"));
+  const tried = rows.length ? [h("details", { id: "tried" }, h("summary", {}, "What was tried"), h("table", {}, head, ...rows))] : [];
+  return [h("p", { id: "choice" }, c.reason), ...tried];
 }
 
 /** Candidate beside what serves now, on the same people whom neither was fitted on. */
