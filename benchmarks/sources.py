@@ -163,7 +163,7 @@ def measure_split(conditions: Conditions, min_photos: int, seed: int) -> dict[st
 def _judge(conditions: Conditions, split: Split) -> bool:
     """Whether the service would compensate, judged on the named people of the learning half."""
     rng = np.random.default_rng(0)
-    clean = rng.permutation(split.learned_clean)[:MAX_JUDGED_FACES]
+    clean = rng.permutation(split.learned_clean)[: min(MAX_JUDGED_FACES, len(split.learned_clean) // 2)]
     degraded = rng.permutation(split.learned_degraded)[: MAX_JUDGED_FACES // 4]
     degraded = degraded[~np.isin(conditions.photos[degraded], clean)]
     people = conditions.people[np.concatenate([clean, conditions.photos[degraded]])]

@@ -217,9 +217,10 @@ class DeploymentSync:
         model_id = index.key.model_id
         current = self.registry.get((served.collection, served.task))
         kept = current.scores.get(model_id) if current and current.indexes.get(model_id) is index else None
-        if kept is not None and (measured or {}).get("compensation", 0) != index.key.compensation:
-            return replace(kept, default_fpir=fpir)
-        return Scores.of(measured, index.model, served.task, fpir)
+        scores = Scores.of(measured, index.model, served.task, fpir)
+        if (measured or {}).get("compensation", 0) == index.key.compensation:
+            return scores
+        return replace(scores, calibrated_at_count=0) if kept is None else replace(kept, default_fpir=fpir)
 
     def _preload_models(self, row: DeploymentRow) -> None:
         """Keep the previous model's index loaded for a roll back, and those of models that requests named recently."""
