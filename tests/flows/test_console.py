@@ -53,6 +53,7 @@ def test_an_operator_uploads_searches_labels_trains_and_publishes(page: Page, tm
 
     page.open("staff/learn")
     before = page.see("#champion").text
+    page.choose("#method", "ldml")
     page.see("#train").click()
     model = page.see("#candidate", "The candidate is").text.split()[-1].rstrip(".")
     assert page.see("#report", "held out")
