@@ -26,6 +26,7 @@ from app.deps.idempotency import IdempotencyMiddleware
 from app.document.api import DocumentedApi
 from app.errors import AppError, Busy, Invalid, NotFound, describe_problem
 from app.evaluations.routes import router as evaluations
+from app.examinations.routes import router as examinations
 from app.faces.routes import router as faces
 from app.health.metrics import Meter, MetricsMiddleware
 from app.health.routes import router as health
@@ -53,6 +54,7 @@ ROUTERS = (
     subjects,
     faces,
     clusters,
+    examinations,
     search,
     labels,
     tasks,

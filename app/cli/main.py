@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "app.cli.service_commands:train",
     "publish": "app.cli.service_commands:publish",
     "compare": "app.cli.compare:compare",
+    "doctor": "app.cli.doctor:doctor",
     "demo": "app.cli.demo:demo",
     "evaluate": "app.cli.datasets.evaluate:evaluate",
     "export-embeddings": "app.cli.datasets.export:export_embeddings",

@@ -20,6 +20,7 @@ TAG_DESCRIPTIONS = {
     "subjects": "The people in a collection.",
     "faces": "Enrolled faces, from single photos or from archives.",
     "clusters": "Faces without a name, grouped by person, to be named, merged or dismissed.",
+    "examinations": "What is wrong in a collection: duplicates, mix-ups, poor faces, and what mending them changes.",
     "search": "Search 1:N by photo, by enrolled face and by vector, and verify 1:1.",
     "labels": "Statements of people that two faces are the same or not.",
     "tasks": "The criteria of likeness, such as identity or age.",

@@ -116,6 +116,14 @@ class DiscoverPeople(Message):
         return f"discover-people:{self.collection}"
 
 
+class ExamineGallery(Message):
+    """Look for faces and people of a collection that make it worse."""
+
+    kind: ClassVar[str] = "examine"
+    queue: ClassVar[QueueName] = "training"
+    collection: str
+
+
 class Erase(Message):
     """Delete the files of a collection, subject or face whose rows were deleted."""
 
@@ -134,6 +142,7 @@ class Sweep(Message):
 MESSAGES: dict[str, type[Message]] = {
     m.kind: m
     for m in (
-        ImportArchive, IngestBatch, FitFirst, Train, Publish, Evaluate, Compare, DiscoverPeople, Erase, Sweep,
+        ImportArchive, IngestBatch, FitFirst, Train, Publish, Evaluate, Compare, DiscoverPeople,
+        ExamineGallery, Erase, Sweep,
     )
 }  # fmt: skip

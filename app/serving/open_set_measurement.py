@@ -106,5 +106,4 @@ def _summarise(source: Any, outcomes: SearchOutcomes, faces: int) -> list[Strang
 
 def _keep_people_with_other_faces(outcomes: SearchOutcomes, people: GalleryPeople) -> SearchOutcomes:
     """Return only the searches for people who have another face in the gallery."""
-    keep = people.face_counts[outcomes.owners] > 1
-    return SearchOutcomes(outcomes.positions[keep], outcomes.owners[keep], outcomes.stranger[keep], outcomes.mate[keep])
+    return outcomes.select(people.face_counts[outcomes.owners] > 1)

@@ -111,12 +111,24 @@ class SearchOutcomes:
     stranger: (S,) person distance of the nearest named person without the probe's own person, +inf if there is none
     mate: (S,) person distance of the probe's own person without the probe itself, +inf if another named person is
         nearer, or if the person has no other face
+    nearest: (S,) owner to whom `stranger` is the distance
     """
 
     positions: Ids
     owners: Ids
     stranger: Floats
     mate: Floats
+    nearest: Ids
+
+    def select(self, chosen: Flags) -> "SearchOutcomes":
+        """Return the chosen (S,) searches."""
+        return SearchOutcomes(
+            self.positions[chosen],
+            self.owners[chosen],
+            self.stranger[chosen],
+            self.mate[chosen],
+            self.nearest[chosen],
+        )
 
 
 def search_gallery(
@@ -131,19 +143,21 @@ def search_gallery(
     check: called before each batch; it may raise an exception to stop the measurement
     """
     stranger, mate = np.full(len(positions), np.inf), np.full(len(positions), np.inf)
+    nearest = np.zeros(len(positions), np.int64)
     templates = _Templates(index, people)
     size = max(8, min(MAX_BATCH_SEARCHES, BATCH_NUMBERS // index.dim))
     for start in range(0, len(positions), size):
         check()
         batch = positions[start : start + size]
         stop = start + len(batch)
-        stranger[start:stop], mate[start:stop] = _search_batch(index, people, templates, batch, rule)
-    return SearchOutcomes(positions, people.owners[positions], stranger, mate)
+        outcomes = _search_batch(index, people, templates, batch, rule)
+        stranger[start:stop], mate[start:stop], nearest[start:stop] = outcomes
+    return SearchOutcomes(positions, people.owners[positions], stranger, mate, nearest)
 
 
 def _search_batch(
     index: SearchableIndex, people: GalleryPeople, templates: "_Templates", faces: Ids, rule: DecisionRule
-) -> tuple[Floats, Floats]:
+) -> tuple[Floats, Floats, Ids]:
     rows, own = index.rows(people.ids[faces]), people.owners[faces]
     k = min(len(people.ids), FACES_PER_SEARCH + int(people.face_counts[own].max()))
     neighbours = index.search(rows, k)
@@ -158,8 +172,8 @@ def _search_batch(
     width = without_person.people.shape[1]
     stranger, nearest = find_nearest_people(without_person, template[:, :width], people.is_rival, rule)
     stranger = np.where(people.is_named[nearest], stranger, np.inf)
-    mate, nearest = find_nearest_people(without_probe, template[:, width:], people.is_rival, rule)
-    return stranger, np.where(nearest == own, mate, np.inf)
+    mate, nearest_with_own = find_nearest_people(without_probe, template[:, width:], people.is_rival, rule)
+    return stranger, np.where(nearest_with_own == own, mate, np.inf), nearest
 
 
 class _Templates:

@@ -21,7 +21,8 @@ MIN_COHORT_FACES = 100
 """With fewer strangers their levels say nothing, and all faces count as typical."""
 NEAREST_SHARES = (0.001, 0.003)
 """The level of a face is its mean distance to the strangers between these shares of the nearest."""
-MIN_NEAREST = 3
+MIN_SKIPPED, MIN_NEAREST = 2, 3
+"""At least so many of the nearest are left out, who may be the same person unnoticed, and so many more are used."""
 DISTANCES_PER_BLOCK = 1 << 22
 
 
@@ -53,7 +54,7 @@ class StrangerLevels:
         """
         if len(cohort) < MIN_COHORT_FACES:
             return cls.unknown(len(rows))
-        first = int(NEAREST_SHARES[0] * len(cohort))
+        first = max(MIN_SKIPPED, int(NEAREST_SHARES[0] * len(cohort)))
         last = max(first + MIN_NEAREST, round(NEAREST_SHARES[1] * len(cohort)))
         size = max(1, DISTANCES_PER_BLOCK // len(cohort))
         levels, strangers = np.empty(len(rows)), rows[cohort]

@@ -16,10 +16,10 @@ CENTRES = 12
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def make_gallery(service: Service, *, calibrated: bool = True) -> GalleryWriter:
-    gallery = GalleryWriter(service.resources).make(make_model("m"))
+def make_gallery(service: Service, *, calibrated: bool = True, dim: int = 8) -> GalleryWriter:
+    gallery = GalleryWriter(service.resources).make(make_model("m", dim))
     if calibrated:
-        rows, who = people(40, 6)
+        rows, who = people(40, 6, dim)
         distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
         same = np.equal.outer(who, who)
         upper = np.triu(np.ones_like(same), 1).astype(bool)

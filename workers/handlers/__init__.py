@@ -8,6 +8,7 @@ from app.queue.messages import (
     DiscoverPeople,
     Erase,
     Evaluate,
+    ExamineGallery,
     FitFirst,
     ImportArchive,
     IngestBatch,
@@ -21,6 +22,7 @@ from workers.handlers.compare import compare_models
 from workers.handlers.discover_people import discover_people_in_collection
 from workers.handlers.erase import erase_files
 from workers.handlers.evaluate import run_evaluation
+from workers.handlers.examine import examine_gallery
 from workers.handlers.fit_first import fit_first_model
 from workers.handlers.importing import import_archive
 from workers.handlers.ingest import ingest_batch
@@ -40,6 +42,7 @@ HANDLERS: dict[type[Message], Handler] = {
     Evaluate: run_evaluation,
     Compare: compare_models,
     DiscoverPeople: discover_people_in_collection,
+    ExamineGallery: examine_gallery,
     Erase: erase_files,
     Sweep: sweep_all,
 }

@@ -1,0 +1,32 @@
+"""Examine a collection for faults."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from app.db.field_types import CollectionName
+from app.deps import ReadDep, WriteDep
+from app.deps.job_response import JobOut
+from app.deps.roles import OPERATOR
+from app.examinations import service
+from app.examinations.schemas import ExaminationOut
+
+router = APIRouter(prefix="/v1/collections", tags=["examinations"])
+
+CollectionId = Annotated[CollectionName, Path(alias="collection")]
+
+
+@router.post("/{collection}:examine", status_code=202, summary="Examine a collection", openapi_extra=OPERATOR)
+def examine(collection: CollectionId, session: WriteDep, response: Response) -> JobOut:
+    """Starts a job that looks for duplicates, wrong names, mixtures, poor faces, and faces that strangers match.
+
+    Its result is the report that `GET /v1/collections/{collection}/findings` returns. It changes nothing. If the model
+    is not calibrated, the job fails with `NotCalibrated`.
+    """
+    return service.start_examination(session, collection, response)
+
+
+@router.get("/{collection}/findings", summary="What the last examination found", openapi_extra=OPERATOR)
+def get_findings(collection: CollectionId, session: ReadDep) -> ExaminationOut:
+    """The report of the last examination. 404 if there is none, or if its job was deleted as too old."""
+    return service.read_report(session, collection)

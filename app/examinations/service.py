@@ -1,0 +1,34 @@
+"""Start an examination of a collection, and read the report of the last one."""
+
+from fastapi import Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.lookups import get_collection
+from app.db.tables import BUILT_IN_TASK, Job
+from app.deps.job_response import JobOut, point_to_job
+from app.errors import NotFound
+from app.examinations.schemas import ExaminationOut
+from app.publishing import pointers
+from app.queue.jobs import enqueue
+from app.queue.messages import ExamineGallery
+
+
+def start_examination(session: Session, collection: str, response: Response) -> JobOut:
+    """Enqueue an examination. Raises NotFound."""
+    get_collection(session, collection)
+    pointers.get_deployment(session, collection, BUILT_IN_TASK)
+    job = enqueue(session, ExamineGallery(collection=collection))
+    point_to_job(response, job)
+    return JobOut.of(job)
+
+
+def read_report(session: Session, collection: str) -> ExaminationOut:
+    """Return the report of the last examination that succeeded. Raises NotFound if there is none."""
+    created_at = get_collection(session, collection).created_at
+    jobs = select(Job).where(Job.kind == ExamineGallery.kind, Job.state == "succeeded", Job.created_at >= created_at)
+    of_collection = Job.body["collection"].as_string() == collection
+    job = session.scalar(jobs.where(of_collection).order_by(Job.finished_at.desc()).limit(1))
+    if job is None:
+        raise NotFound(f"collection {collection!r} was not examined yet, or too long ago")
+    return ExaminationOut.model_validate(job.result)

@@ -1,0 +1,108 @@
+"""The findings of an examination, with advice in words and what following it changes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ml.identification.changed_galleries import StrangerCheck, merge_people, split_person, without_faces
+from ml.identification.searches import GalleryPeople
+from ml.people_discovery.suspects import NamedPeople
+from ml.types import Ids
+
+MIN_STRANGERS_OF_FACE = 3
+MAX_FINDINGS_PER_KIND = 50
+
+Finding = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """What findings are made from.
+
+    named: the faces of named people; people: the same faces, with owners numbered alike
+    check: searches for strangers, None where there are too few people
+    subject_ids: the id of each person; face_ids: the id of each face; poor: positions of faces of poor quality
+    """
+
+    named: NamedPeople
+    people: GalleryPeople
+    check: StrangerCheck | None
+    subject_ids: list[str]
+    face_ids: list[str]
+    poor: Ids
+
+    def find_all(self) -> tuple[list[Finding], dict[str, int]]:
+        """Return the first findings of each kind, and how many there are of each."""
+        kinds = {
+            "wrong_name": list(self._iterate_wrong_names()),
+            "duplicate": list(self._iterate_duplicates()),
+            "mixture": list(self._iterate_mixtures()),
+            "named_for_strangers": list(self._iterate_faces_that_strangers_match()),
+            "poor_face": list(self._iterate_poor_faces()),
+        }
+        return (
+            [finding for findings in kinds.values() for finding in findings[:MAX_FINDINGS_PER_KIND]],
+            {kind: len(findings) for kind, findings in kinds.items()},
+        )
+
+    def _iterate_duplicates(self) -> Iterator[Finding]:
+        for suspect in self.named.find_duplicates():
+            first, second = sorted(suspect.people, key=lambda person: -len(self.people.faces_of(person)))
+            kept, merged = self.subject_ids[first], self.subject_ids[second]
+            after = self._measure(merge_people(self.people, first, second), [first, second])
+            advice = f"If they are one person, merge {merged!r} into {kept!r}."
+            yield _make("duplicate", [kept, merged], [], suspect.probability, after, advice)
+
+    def _iterate_wrong_names(self) -> Iterator[Finding]:
+        for suspect in self.named.find_wrong_faces():
+            present, other = self.subject_ids[suspect.person], self.subject_ids[suspect.other]
+            changed = without_faces(self.people, np.array([suspect.position]))
+            after = self._measure(changed, [suspect.person, suspect.other])
+            advice = f"If the face shows {other!r}, give it that subject; otherwise delete it."
+            faces = [self.face_ids[suspect.position]]
+            yield _make("wrong_name", [present, other], faces, suspect.probability, after, advice)
+
+    def _iterate_mixtures(self) -> Iterator[Finding]:
+        for suspect in self.named.find_mixtures():
+            smaller = [position for group in suspect.groups[1:] for position in group]
+            after = self._measure(split_person(self.people, np.array(smaller)), [suspect.person])
+            advice = "If these faces show somebody else, give them another subject."
+            faces = [self.face_ids[position] for position in smaller]
+            yield _make("mixture", [self.subject_ids[suspect.person]], faces, None, after, advice)
+
+    def _iterate_faces_that_strangers_match(self) -> Iterator[Finding]:
+        if self.check is None:
+            return
+        outcomes = self.check.outcomes.select(self.check.is_named)
+        counts = np.bincount(outcomes.nearest, minlength=len(self.subject_ids))
+        for person in np.argsort(-counts, kind="stable")[: int((counts >= MIN_STRANGERS_OF_FACE).sum())].tolist():
+            faces = self.people.faces_of(person)
+            probes = outcomes.positions[outcomes.nearest == person]
+            rows = self.named.rows
+            nearest = faces[self.named.metric.distances(rows[probes], rows[faces]).argmin(axis=1)]
+            matched = np.bincount(nearest)
+            face = int(matched.argmax())
+            after = self._measure(without_faces(self.people, np.array([face])), [person])
+            advice = f"{counts[person]} strangers were named so, {matched[face]} by this face. A better photo may help."
+            yield _make("named_for_strangers", [self.subject_ids[person]], [self.face_ids[face]], None, after, advice)
+
+    def _iterate_poor_faces(self) -> Iterator[Finding]:
+        for position in self.poor.tolist():
+            person = int(self.people.owners[position])
+            after = self._measure(without_faces(self.people, np.array([position])), [person])
+            advice = "Replace it by a sharper or larger photo."
+            yield _make("poor_face", [self.subject_ids[person]], [self.face_ids[position]], None, after, advice)
+
+    def _measure(self, changed: GalleryPeople, owners: list[int]) -> float | None:
+        return None if self.check is None else self.check.measure_change(changed, np.array(owners))
+
+
+def _make(
+    kind: str, subjects: list[str], faces: list[str], probability: float | None, after: float | None, advice: str
+) -> Finding:
+    return {
+        "kind": kind, "subjects": subjects, "faces": faces, "probability": probability,
+        "strangers_named_after": after, "advice": advice,
+    }  # fmt: skip
