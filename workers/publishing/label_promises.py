@@ -14,6 +14,7 @@ from app.db.tables import Deployment, Embedding, Face
 from app.errors import Conflict
 from app.galleries import label_consensus
 from app.serving import index_builder
+from app.serving.compensation.store import read_compensation
 from app.serving.scores import Scores
 from app.storage.embedding_codec import decode_embeddings
 from ml.model import Model
@@ -60,7 +61,7 @@ def check_labels(
         labelled = np.unique(settled.pairs)
         sampled, impostors = _sample_impostors(session, collection, settled.pairs)
         pks = np.union1d(labelled, sampled)
-        rows = [_read_rows(session, judge.model, task, pks) for judge in (before, after)]
+        rows = [_read_rows(session, collection, task, judge.model, pks) for judge in (before, after)]
     known: Flags = np.all([np.isfinite(r).all(axis=1) for r in rows], axis=0)
     pairs, strangers = np.searchsorted(pks, settled.pairs), np.searchsorted(pks, impostors)
     pairs_known, strangers = known[pairs].all(axis=1), strangers[known[strangers].all(axis=1)]
@@ -124,16 +125,19 @@ def _sample_impostors(session: Session, collection: str, labelled: Ids) -> tuple
     return pks, pairs[~np.isin(pairs @ np.array([span, 1]), labelled @ np.array([span, 1]))]
 
 
-def _read_rows(session: Session, model: Model, task: str, pks: Ids) -> Rows:
-    """Return the (n, dim) embeddings of (n,) rising face pks; NaN where a face has none."""
+def _read_rows(session: Session, collection: str, task: str, model: Model, pks: Ids) -> Rows:
+    """Return the (n, dim) embeddings of (n,) rising face pks, as searches compare them; NaN where a face has none."""
     rows = np.full((len(pks), index_builder.find_embedding_size(model, task)), np.nan, np.float32)
-    chosen = select(Embedding.face_pk, Embedding.vector)
+    compensation = read_compensation(session, collection, task, model.id)
+    chosen = select(Embedding.face_pk, Embedding.vector, Face.source).join(Face, Face.pk == Embedding.face_pk)
     chosen = chosen.where(Embedding.model_id == model.id, Embedding.task == task)
     for start in range(0, len(pks), FACES_PER_QUERY):
         part = session.execute(chosen.where(Embedding.face_pk.in_(pks[start : start + FACES_PER_QUERY].tolist()))).all()
         if part:
-            at = np.searchsorted(pks, [pk for pk, _ in part])
-            rows[at] = decode_embeddings([vector for _, vector in part], rows.shape[1])
+            present, vectors, sources = zip(*part, strict=True)
+            rows[np.searchsorted(pks, present)] = compensation.correct(
+                decode_embeddings(vectors, rows.shape[1]), sources
+            )
     return rows
 
 
