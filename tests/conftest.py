@@ -20,14 +20,23 @@ from app.config import Settings
 from app.db.session import writing
 from app.resources import Resources, open_resources
 from app.storage.model_cache import ensure_lbp_model
-from app.threads import set_threads
+from app.threads import get_threads, set_threads
 from tests.databases import address, execute, migrate, migrated_database
 from tests.service import Service, run_service
 
 WORKER_BYTES = 2 * 2**30
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-set_threads(int(os.environ.get("TEST_THREADS", "1")))
+THREADS = int(os.environ.get("TEST_THREADS", "1"))
+set_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def restore_threads() -> Iterator[None]:
+    """Undo what commands and services in this process set. Small calls with two threads take ten times as long."""
+    yield
+    if get_threads() != THREADS:
+        set_threads(THREADS)
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -30,5 +30,5 @@ def without(
     console.print(f"{job['result']['model']} never saw {', '.join(subjects)}. Publish it, then archive {model}.")
 
 
-app.command("pull")(moved(pull, "detectors pull"))
-app.command("train-cnn")(moved(train_cnn, "recognisers train-cnn"))
+app.command("pull", hidden=True)(moved(pull, "detectors pull"))
+app.command("train-cnn", hidden=True)(moved(train_cnn, "recognisers train-cnn"))

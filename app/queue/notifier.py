@@ -29,7 +29,7 @@ class Notifier:
         if self._client is not None:
             try:
                 self._client.publish(CHANNEL, topic)
-            except redis.RedisError:
+            except (redis.RedisError, OSError, ValueError):  # the last two: the connection is being closed
                 return  # the other processes poll
 
     def wait(self, topic: Topic, seconds: float) -> None:

@@ -42,7 +42,7 @@ class Auto(Embedder):
         90.0, "no candidate is started after this time; 0: nothing is tried, and nothing changes", low=0, unit="seconds"
     )
     methods: tuple[CandidateMethod, ...] = option(METHODS, "methods of the candidates to try")
-    only: str = option("", "fit this candidate without a choice, as a refit does; empty: choose")
+    only: str = option("", "fit this candidate without a choice, as a refit does; empty: choose", server_only=True)
     device: str = option("auto", "auto, cpu or cuda", server_only=True)
 
     def __post_init__(self) -> None:

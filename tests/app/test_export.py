@@ -174,7 +174,7 @@ def export_refused(home: Path, *arguments: str) -> str:
 
 
 def test_an_unknown_name_is_refused_with_the_known_names(home: Path) -> None:
-    assert "there are: clml" in export_refused(home, "--method", "none")
+    assert "there are: auto, clml" in export_refused(home, "--method", "none")
     assert "cslbp" in export_refused(home, "--method", "l2", "--descriptor", "none")
     assert "manifest" in export_refused(home, "--method", "l2", "--descriptor", "onnx")
     assert "no manifest at" in export_refused(home, "--method", "l2", "--descriptor", "none.json")

@@ -109,7 +109,7 @@ def test_an_embedder_is_at_most_one_base_away_from_the_interface(name: str) -> N
 
 def test_the_options_of_clml_are_grouped() -> None:
     groups = {o.name: o.group for o in list_options(Clml)}
-    assert len(groups) == 32
+    assert len(groups) == 33
     assert (groups["k"], groups["axes"], groups["negatives"], groups["soften"]) == ("", "map", "batches", "mixture")
     assert max(list(groups.values()).count(group) for group in set(groups.values())) <= 11
 
