@@ -211,10 +211,10 @@ def _embed(session: Any, pks: list[int], rows: dict[str, Rows]) -> None:
             session.add(Embedding(model_id=model, task="identity", face_pk=pk, vector=row.astype("<f4").tobytes()))
 
 
-def test_two_servers_apply_a_label_within_a_second(staff: Staff) -> None:
+def test_two_servers_apply_a_label_within_seconds(staff: Staff) -> None:
     [stranger] = staff.add([2], None)
     staff.wait()
     started = time.monotonic()
     staff.label(stranger, "ann1", False)
     while not all(effects(staff.search(1.9, client=client)) for client in staff.clients):
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < LIMIT_SECONDS, "it takes less than a second on a quiet machine"
