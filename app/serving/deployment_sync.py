@@ -158,7 +158,7 @@ class DeploymentSync:
         log.info("index.served collection=%s task=%s model=%s", *row.key, row.champion)
 
     def _read_constraints(self, row: DeploymentRow) -> ServedConstraints:
-        """Read the labels of the deployment's task. It takes 5 seconds for a million labels."""
+        """Read the labels of the deployment's task, and note when they may be read again."""
         started = time.monotonic()
         with snapshot(self.resources.database) as session:
             constraints = read_constraints(session, *row.key, row.change)
