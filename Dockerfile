@@ -18,7 +18,7 @@ COPY app app
 COPY workers workers
 COPY papers papers
 COPY migrations migrations
-RUN pip install --no-cache-dir -c constraints.txt ".[$EXTRA]" && pip uninstall -y likeness
+RUN pip install --no-cache-dir -c constraints.txt ".[$EXTRA,oidc]" && pip uninstall -y likeness
 
 FROM python:3.12-slim-bookworm
 WORKDIR /srv/likeness

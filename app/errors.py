@@ -5,9 +5,12 @@ AppError
 ├── Unauthenticated    401
 ├── Forbidden          403
 ├── NotFound           404
+├── RequestTimeout     408         the client sends too slowly
 ├── Conflict           409
 ├── Stale              412         If-Match names another version
 ├── TooLarge           413
+├── TooManyRequests    429         a limit per minute is reached: Retry-After
+├── HeadersTooLarge    431
 └── Busy               503         try again: Retry-After
 
 Errors of `ml` get their status from ML_ERRORS. A test checks that none is missing.
@@ -48,6 +51,10 @@ class NotFound(AppError):
     status, code, title = 404, "ResourceNotFound", "Not found"
 
 
+class RequestTimeout(AppError):
+    status, code, title = 408, "RequestTimeout", "The request did not arrive in time"
+
+
 class Conflict(AppError):
     status, code, title = 409, "ResourceInUse", "The request conflicts with the current state"
 
@@ -58,6 +65,20 @@ class Stale(AppError):
 
 class TooLarge(AppError):
     status, code, title = 413, "RequestTooLarge", "A limit is exceeded"
+
+
+class HeadersTooLarge(AppError):
+    status, code, title = 431, "HeadersTooLarge", "The headers are too large"
+
+
+class TooManyRequests(AppError):
+    """retry_after_seconds: how long to wait, for the header Retry-After"""
+
+    status, code, title, retryable = 429, "TooManyRequests", "Too many requests", True
+
+    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Busy(AppError):

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,25 +13,42 @@ from fastapi.responses import JSONResponse
 from joblib import cpu_count
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
+from app.access.audit_middleware import AuditMiddleware
 from app.access.middleware import AuthMiddleware
+from app.access.rate_limits import REFUSALS, WRONG_KEYS
 from app.access.routes import router as access
+from app.atlases.routes import router as atlases
+from app.audit.routes import router as audit
 from app.clusters.routes import router as clusters
 from app.collections.routes import router as collections
 from app.config import Settings
 from app.console.routes import files
 from app.console.routes import router as console
-from app.db.session import writing
+from app.db.failures import describe_failure
+from app.db.session import is_temporary
 from app.deployments.routes import router as deployments
+from app.deps.admission.gate import AdmissionGate
+from app.deps.admission.middleware import AdmissionMiddleware
+from app.deps.admission.work import REQUESTS, WAIT_SECONDS
+from app.deps.audit import check_audited
 from app.deps.idempotency import IdempotencyMiddleware
+from app.deps.scopes import check_declarations
+from app.deps.server.request_structure import RequestStructureMiddleware
 from app.document.api import DocumentedApi
-from app.errors import AppError, Busy, Invalid, NotFound, describe_problem
+from app.document.methods import find_methods
+from app.erasures.routes import router as erasures
+from app.errors import AppError, Invalid, NotFound, describe_problem
 from app.evaluations.routes import router as evaluations
 from app.examinations.routes import router as examinations
 from app.faces.routes import router as faces
+from app.forecasts.routes import router as forecasts
 from app.health.metrics import Meter, MetricsMiddleware
 from app.health.routes import router as health
 from app.jobs.routes import router as jobs
+from app.kept_snapshots.routes import router as kept_snapshots
+from app.labellers.routes import router as labellers
 from app.labels.routes import router as labels
 from app.methods.routes import router as methods
 from app.models.routes import router as models
@@ -38,10 +56,14 @@ from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
 from app.serving.engine import open_engine
-from app.storage.recognisers.default_recogniser import ensure_built_in
+from app.shadow_comparisons.routes import router as shadow_comparisons
+from app.storage.audit_log.spool import LOST_ENTRIES
+from app.storage.audit_log.writer import open_spool
+from app.storage.recognisers.default_recogniser import store_built_in
 from app.subjects.routes import router as subjects
 from app.tasks.routes import router as tasks
-from app.threads import set_threads
+from app.threads import set_switch_interval, set_threads
+from app.training_policies.routes import router as training_policies
 from app.trainings.routes import router as trainings
 from ml.errors import LikenessError
 
@@ -50,59 +72,108 @@ log = logging.getLogger("likeness.api")
 ROUTERS = (
     health,
     access,
+    audit,
     collections,
     subjects,
     faces,
     clusters,
     examinations,
+    forecasts,
     search,
     labels,
+    labellers,
     tasks,
     methods,
     trainings,
+    training_policies,
     evaluations,
     models,
     recognisers,
     deployments,
+    shadow_comparisons,
+    atlases,
     jobs,
+    erasures,
+    kept_snapshots,
 )
 
 
-def create_app(settings: Settings) -> DocumentedApi:
-    """Create the application. Its resources are opened when it starts and closed when it stops."""
+def create_app(settings: Settings, when_started: Callable[[], object] = lambda: None) -> DocumentedApi:
+    """Create the application. Its resources are opened when it starts and closed when it stops.
+
+    when_started: called once it can answer
+    Raises UndeclaredScope or UndeclaredAudit if a route does not say what it is scoped by or audited as.
+    """
     opened: list[Resources] = []
+    gate = AdmissionGate(settings.concurrent_requests, settings.min_queued_requests, settings.patience_seconds)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         set_threads(max(1, cpu_count() // settings.slots))
+        set_switch_interval()
+        build_routes(app)
         with open_resources(settings) as resources:
-            with writing(resources.database) as session:
-                ensure_built_in(session, resources.models, resources.default_recogniser)
-            with open_engine(resources) as engine:
+            store_built_in(resources.database, resources.models, resources.default_recogniser)
+            with (
+                open_spool(resources.database, resources.audit_chain) as spool,
+                open_engine(resources, lambda: gate.waiting) as engine,
+            ):
                 opened.append(resources)
-                yield {"resources": resources, "engine": engine}
+                when_started()
+                yield {"resources": resources, "engine": engine, "audit_spool": spool}
 
     app = DocumentedApi(ROUTERS, lifespan=lifespan)
+    check_declarations(app.documented)
+    check_audited(app.documented)
     app.include_router(console)
     app.mount("/console", files)
+    app.add_middleware(RequestStructureMiddleware)
     app.add_middleware(IdempotencyMiddleware)
+    app.add_middleware(AdmissionMiddleware, gate=gate)
     app.add_middleware(AuthMiddleware, routes=app.documented, settings=settings, resources=lambda: opened[-1])
-    app.state.meter = Meter()
+    app.add_middleware(AuditMiddleware, settings=settings)
+    app.state.meter = Meter((LOST_ENTRIES, REFUSALS, WRONG_KEYS, REQUESTS, WAIT_SECONDS))
     app.add_middleware(MetricsMiddleware, meter=app.state.meter)
-    for kind in (AppError, LikenessError, OperationalError, RequestValidationError, HTTPException):
+    expected = AppError, LikenessError, OperationalError, OSError, RequestValidationError, HTTPException
+    for kind in (*expected, ClientDisconnect):
         app.add_exception_handler(kind, answer_problem)
     app.add_exception_handler(Exception, answer_failure)
     return app
 
 
+def build_routes(app: FastAPI) -> None:
+    """Build the routes of all routers, as FastAPI would at the first request.
+
+    That takes a quarter of a second of processor time, in which the event loop would answer nobody.
+    """
+    scope = {"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []}
+    for route in app.routes:
+        route.matches(scope)
+
+
 def answer_problem(request: Request, error: Exception) -> JSONResponse:
     """Answer an error as application/problem+json. An unexpected error is logged, and its text is not shown."""
     request_id = getattr(request.state, "request_id", "")
+    if _is_in_path(error) and request.method not in _list_methods(request):
+        error = HTTPException(405)  # `GET .../clusters/12:dismiss` is taken for a cluster whose id is not valid
+    if isinstance(error, OSError):
+        error = request.state.resources.home.explain(error)
     body = describe_problem(_to_app_error(error), request_id)
     if body["status"] == 500:
-        log.error("request.failed request_id=%s path=%s", request_id, request.url.path, exc_info=error)
+        template = getattr(request.scope.get("route"), "path", "")  # the path itself may name a person
+        log.error("request.failed request_id=%s path=%s", request_id, template, exc_info=error)
     headers = {"Retry-After": "1"} if body["retryable"] else {}
+    if body["status"] == 405:
+        headers["Allow"] = ", ".join(_list_methods(request))
     return JSONResponse(body, body["status"], headers, media_type="application/problem+json")
+
+
+def _is_in_path(error: Exception) -> bool:
+    return isinstance(error, RequestValidationError) and bool(error.errors()[0]["loc"][0] == "path")
+
+
+def _list_methods(request: Request) -> list[str]:
+    return sorted(find_methods((*request.app.documented, *console.routes), request.scope))
 
 
 def answer_failure(request: Request, error: Exception) -> JSONResponse:
@@ -117,13 +188,28 @@ def _to_app_error(error: Exception) -> Exception:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         return Invalid(f"{where}: {first['msg']}", errors=_shorten_errors(error.errors()))
-    if isinstance(error, OperationalError):
-        return Busy("the database is busy or cannot be reached; nothing of this request was stored")
+    if isinstance(error, OperationalError) and is_temporary(error):
+        return describe_failure(error)
+    if isinstance(error, ClientDisconnect):
+        return Invalid("the connection was closed before the end of the body", code="InvalidRequest")
     if isinstance(error, HTTPException):
-        app_error = AppError(str(error.detail), code=NotFound.code if error.status_code == 404 else "InvalidRequest")
+        app_error = AppError(
+            _explain_parse_error(error) or str(error.detail),
+            code=NotFound.code if error.status_code == 404 else "InvalidRequest",
+        )
         app_error.status, app_error.title = error.status_code, str(error.detail)
         return app_error
     return error
+
+
+def _explain_parse_error(error: Exception) -> str:
+    """Say why the framework could not parse a body; empty if it could."""
+    cause = error.__cause__
+    if isinstance(cause, UnicodeDecodeError):
+        return f"the body is not UTF-8: byte {cause.start:,} cannot be decoded"
+    if isinstance(cause, ValueError) and "int_max_str_digits" in str(cause):
+        return f"a number in the body has more than {sys.get_int_max_str_digits():,} digits"
+    return ""
 
 
 def _shorten_errors(errors: Any) -> list[dict[str, Any]]:

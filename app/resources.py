@@ -8,16 +8,25 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from app.config import DETECTOR_FOLDER, MODEL_FOLDER, Settings
+from app.allocator import return_large_blocks
+from app.config import AUDIT_FOLDER, DETECTOR_FOLDER, MODEL_FOLDER, SNAPSHOT_FOLDER, Settings
+from app.db.database_file import find_database_path
 from app.db.session import close_database, open_database
 from app.queue.notifier import Notifier
+from app.startup import CannotStart
+from app.storage.audit_log.chain import AuditChain
 from app.storage.blob_store import Blobs
 from app.storage.home_upgrade import upgrade_home
+from app.storage.home_watch import HomeWatch
+from app.storage.installation_key import KEY_FILE, InstallationKey, read_installation_key
 from app.storage.model_cache import ModelStore
+from app.storage.model_signatures import open_model_signer
 from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default
+from ml.images import ImageLimits
 from ml.pipeline import FrontEnd, default_front_end
 
 YUNET_FILE = "face_detection_yunet_2023mar.onnx"
+FOLDERS = ("blobs", MODEL_FOLDER, DETECTOR_FOLDER, "uploads", "indexes", AUDIT_FOLDER, SNAPSHOT_FOLDER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +48,37 @@ class Resources:
         """
         return choose_default(self.settings)
 
+    @cached_property
+    def installation_key(self) -> InstallationKey:
+        """The key that signs receipts."""
+        return read_installation_key(self.settings.home)
+
+    @cached_property
+    def audit_chain(self) -> AuditChain:
+        """The audit log. Entries of requests go through the spool of `app.main`."""
+        return AuditChain(self.settings.home)
+
+    @cached_property
+    def home(self) -> HomeWatch:
+        """What notices that the home is not the one that was opened."""
+        database = find_database_path(self.settings.database)
+        opened = [self.settings.home, *([database] if database is not None else [])]
+        return HomeWatch(opened, [self.settings.home / folder for folder in FOLDERS])
+
+    @property
+    def image_limits(self) -> ImageLimits:
+        """The limits of a photo."""
+        return ImageLimits(self.settings.max_image_bytes, self.settings.max_image_pixels)
+
     @property
     def uploads(self) -> Path:
         """The folder that holds uploaded archives until their import has ended."""
         return self.settings.home / "uploads"
+
+    @property
+    def audit(self) -> Path:
+        """The folder of the audit log's key and of entries that are not in the database yet."""
+        return self.settings.home / AUDIT_FOLDER
 
     @property
     def indexes(self) -> Path:
@@ -51,25 +87,41 @@ class Resources:
 
 
 @contextmanager
-def open_resources(settings: Settings) -> Iterator[Resources]:
+def open_resources(settings: Settings, is_running: bool = False) -> Iterator[Resources]:
     """Open the resources, and close them at the end of the block.
 
     The home of an earlier version is brought to the folder names of this one first.
-    Raises ml.Unavailable if the settings name a detector that is not installed, OSError if a folder cannot be made.
+    is_running: the service runs already, so its home is not made anew if it is gone
+    Raises CannotStart if it is, ml.Unavailable if the settings name a detector that is not installed, OSError if a
+    folder cannot be made.
     """
+    return_large_blocks()
+    if is_running:
+        _check_home_exists(settings)
     upgrade_home(settings.home)
-    for folder in ("blobs", MODEL_FOLDER, DETECTOR_FOLDER, "uploads", "indexes"):
+    for folder in FOLDERS:
         (settings.home / folder).mkdir(parents=True, exist_ok=True)
     database, notifier = open_database(settings.database), Notifier(settings.redis_url)
     try:
-        yield Resources(
+        resources = Resources(
             settings=settings,
             database=database,
             blobs=Blobs(settings.home / "blobs"),
             notifier=notifier,
-            models=ModelStore(settings.model_folder),
+            models=ModelStore(settings.model_folder, open_model_signer(settings.home, settings.model_folder)),
             front_end=default_front_end(settings.detector, settings.detector_folder / YUNET_FILE),
         )
+        resources.home.find_fault()
+        resources.audit_chain.names  # noqa: B018  # the key is read or made now, and never while the service runs
+        resources.installation_key  # noqa: B018
+        yield resources
     finally:
         notifier.close()
         close_database(database)
+
+
+def _check_home_exists(settings: Settings) -> None:
+    paths = (settings.home / KEY_FILE, find_database_path(settings.database))
+    for path in paths:
+        if path is not None and not path.exists():
+            raise CannotStart(f"{path} is missing: the home was moved or deleted while the service ran. Put it back")

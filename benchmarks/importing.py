@@ -27,7 +27,7 @@ import httpx
 import numpy as np
 
 from app.config import Settings
-from app.enrolment.archives import open_archive
+from app.enrolment.archives.formats import open_parser
 from app.storage.recognisers.default_recogniser import choose_default
 from app.threads import set_threads
 from ml import images
@@ -46,7 +46,7 @@ def process_share(share: tuple[list[tuple[Path, Any]], int]) -> int:
     for start in range(0, len(entries), CHUNK_PHOTOS):
         crops = []
         for path, entry in entries[start : start + CHUNK_PHOTOS]:
-            image = images.read(open_archive(path).read(entry, 2**25))
+            image = images.read(open_parser(path).read(entry, 2**25))
             seen = front_end.detector.detect(image)[:1]
             faces = [front_end.align(image, face) for face in seen]
             crops += [face.crops[kind] for face in faces if face is not None]
@@ -56,7 +56,7 @@ def process_share(share: tuple[list[tuple[Path, Any]], int]) -> int:
 
 
 def measure_bare_rate(paths: list[Path], processes: int) -> dict[str, float]:
-    entries = [(path, e) for path in paths for e in open_archive(path).entries() if e.kind == "file"]
+    entries = [(path, e) for path in paths for e in open_parser(path).entries() if e.kind == "file"]
     shares = [(entries[n::processes], n) for n in range(processes)]
     with get_context("spawn").Pool(processes) as pool:
         pool.map(process_share, [([], n) for n in range(processes)])  # load the models before the measurement

@@ -4,8 +4,9 @@
 
 All photos are clean. Two sources divide the people by the sign of a principal component of their mean embeddings, which
 is as different as two populations can be, or at random. The photos of a fifth of the people are spread over both at
-random; they search for their photos in the other source. It shows the shift, which must stay below the one from which
-the service compensates without being able to judge, and mAP without and with the correction.
+random; they search for their photos in the other source. It shows the shift, mAP without and with the correction, and
+how much of the difference a degradation explains. The shift and this share must stay below those from which the service
+compensates without being able to judge.
 """
 
 import argparse
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.degraded_pool import DegradedPool
 from benchmarks.sources import MIN_PHOTOS
-from ml.compensation import fit_compensation
+from ml.compensation import Sources, fit_compensation
+from ml.compensation.degradations import DEGRADATIONS
+from ml.compensation.simulation import TRIAL_FACES, choose_degradation
 from ml.distances import EUCLIDEAN
 from ml.evaluation.protocols import number_people
 from ml.evaluation.retrieval import average_precision, ranks_of
@@ -47,8 +51,19 @@ def search_across(rows: Rows, people: Ids, site: Ids, queries: Ids) -> float:
     return 100 * float(np.mean(precisions))
 
 
-def measure(rows: Rows, people: Ids, min_photos: int, component: int) -> tuple[float, float, float]:
-    """Return the shift, and the mAP without and with the correction."""
+def explain_by_degradation(rows: Rows, sources: Sources, pool: DegradedPool) -> tuple[str, float]:
+    """Return the degradation that resembles the difference between both sources most, and the share it explains."""
+    reference = pool.photos[sources[pool.photos] == NAMES[0]]
+    trial = np.sort(np.random.default_rng(0).permutation(reference)[:TRIAL_FACES])
+    changes = {name: (pool.describe(name, trial) - rows[trial]).mean(0, dtype=np.float64) for name in DEGRADATIONS}
+    means = [rows[sources == name].mean(0, dtype=np.float64) for name in NAMES]
+    return choose_degradation(means[1] - means[0], changes)
+
+
+def measure(
+    rows: Rows, people: Ids, min_photos: int, component: int, pool: DegradedPool
+) -> tuple[float, float, float, str, float]:
+    """Return the shift, the mAP without and with the correction, and what `explain_by_degradation` returns."""
     rng = np.random.default_rng(component)
     side = divide_people(rows, people, component, rng)
     is_shared = rng.random(len(side)) < SHARED_PEOPLE
@@ -58,7 +73,8 @@ def measure(rows: Rows, people: Ids, min_photos: int, component: int) -> tuple[f
     searching = np.flatnonzero(is_shared & (np.bincount(people) >= min_photos))
     queries = np.array([rng.choice(np.flatnonzero(people == person)) for person in searching])
     figures = [search_across(one, people, site, queries) for one in (rows, compensation.apply(rows, sources))]
-    return compensation.corrections[NAMES[1]].shift, figures[0], figures[1]
+    explained = explain_by_degradation(rows, sources, pool)
+    return compensation.corrections[NAMES[1]].shift, figures[0], figures[1], *explained
 
 
 def main() -> None:
@@ -71,10 +87,13 @@ def main() -> None:
     photos = Photos(args.data, args.cache)
     for photo_set in args.set or MIN_PHOTOS:
         rows, people = photos.feature(photo_set, args.recogniser), number_people(photos.names(photo_set))
+        pool = DegradedPool.open(photos, photo_set, args.recogniser)
         for component in range(COMPONENTS + 1):
-            shift, before, after = measure(rows, people, MIN_PHOTOS[photo_set], component)
+            figures = measure(rows, people, MIN_PHOTOS[photo_set], component, pool)
+            shift, before, after, degradation, explained = figures
             way = f"component {component}" if component else "at random"
-            print(f"{photo_set} {way}: shift {shift:.3f}, mAP {before:.1f} -> {after:.1f}", flush=True)
+            likeness = f"{degradation} explains {explained:.2f}"
+            print(f"{photo_set} {way}: shift {shift:.3f}, mAP {before:.1f} -> {after:.1f}, {likeness}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Write files and folders whole or not at all, and hash them."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 
@@ -53,3 +54,11 @@ def hash_file(path: Path) -> str:
     """The SHA-256 of a file's bytes, 64 hexadecimal digits. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Return the value that a stored JSON text holds. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

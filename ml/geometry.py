@@ -61,6 +61,15 @@ def warp(image: NDArray[np.uint8], matrix: Matrix, size: tuple[int, int]) -> NDA
     return np.asarray(cv2.warpAffine(image, matrix, size, borderMode=cv2.BORDER_REPLICATE), np.uint8)
 
 
+def rescale(image: NDArray[np.uint8], scale: float, interpolation: int) -> NDArray[np.uint8]:
+    """Enlarge or reduce a picture, (H, W) or (H, W, 3), by a factor. A side that would vanish keeps one pixel."""
+    height, width = (round(scale * side) for side in image.shape[:2])
+    if width and height:
+        return np.asarray(cv2.resize(image, None, fx=scale, fy=scale, interpolation=interpolation), np.uint8)
+    size = max(1, width), max(1, height)
+    return np.asarray(cv2.resize(image, size, interpolation=interpolation), np.uint8)
+
+
 def grey(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Convert (H, W, 3) RGB to (H, W) grey: 0.299 R + 0.587 G + 0.114 B."""
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)

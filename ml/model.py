@@ -1,8 +1,9 @@
 """A model: recipe, embedder and calibration in one immutable folder with one id."""
 
+import hmac
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +18,13 @@ from ml.descriptors.base import Descriptor
 from ml.distances import Distance
 from ml.embedders.base import Embedder
 from ml.errors import Corrupt
-from ml.files import hash_bytes, hash_file, move_folder
+from ml.files import atomic_write, hash_bytes, hash_file, move_folder, parse_json
 from ml.types import CropKind, Crops, Rows, Spec
 
-MANIFEST = "manifest.json"
+MANIFEST, SIGNATURE = "manifest.json", "signature"
+
+Sign = Callable[[bytes], str]
+"""Returns the signature of the bytes of a manifest."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Model:
     """How faces are described, embedded and scored, for one task or several.
 
     provenance: what the model was made from: the training, its labels and data, and when. The manifest's `facts`.
+    index: the index that searches its embeddings; None: the one that suits the collection
     """
 
     id: str
@@ -79,6 +84,7 @@ class Model:
     embedder: Embedder
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    index: Spec | None = None
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -103,7 +109,8 @@ class Model:
 
     def manifest(self) -> dict[str, Any]:
         """Return the content of the manifest, as values for JSON."""
-        return {
+        chosen = {} if self.index is None else {"index": asdict(self.index)}
+        return chosen | {
             "id": self.id,
             "descriptors": [asdict(s) for s in self.recipe.descriptors],
             "embedder": {"name": self.embedder_name, "options": self.embedder.options()},
@@ -115,8 +122,11 @@ class Model:
         }
 
 
-def save_model(model: Model, folder: Path) -> Path:
-    """Write the model to `folder/<id>` completely or not at all, and return the path. An existing one is kept."""
+def save_model(model: Model, folder: Path, sign: Sign | None = None) -> Path:
+    """Write the model to `folder/<id>` completely or not at all, and return the path. An existing one is kept.
+
+    sign: signs the manifest, which has the hashes of all files
+    """
     final = folder / model.id
     if final.exists():
         return final
@@ -125,6 +135,8 @@ def save_model(model: Model, folder: Path) -> Path:
     manifest = model.manifest()
     manifest["files"] = {p.name: hash_file(p) for p in sorted(part.iterdir())}
     (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    if sign is not None:
+        sign_model(part, sign)
     try:
         move_folder(part, final)
     except OSError:  # another process wrote it first
@@ -132,15 +144,35 @@ def save_model(model: Model, folder: Path) -> Path:
     return final
 
 
-def load_model(folder: Path) -> Model:
-    """Load what `save_model` wrote. Raises Corrupt if a file is missing or differs from the hash in the manifest."""
+def sign_model(folder: Path, sign: Sign) -> None:
+    """Sign the manifest of a saved model, in place of an earlier signature. Raises OSError."""
+    with atomic_write(folder / SIGNATURE) as file:
+        file.write(sign((folder / MANIFEST).read_bytes()).encode())
+
+
+def read_manifest(folder: Path, sign: Sign | None = None) -> dict[str, Any]:
+    """Return the manifest of a saved model, whose files all have the hashes that it states.
+
+    sign: returns the signature that the manifest must have; None: any, or none
+    Raises Corrupt if a file is missing or altered, or the signature is another one.
+    """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        content = (folder / MANIFEST).read_bytes()
+        manifest: dict[str, Any] = parse_json(content)
         wrong = [name for name, digest in manifest["files"].items() if hash_file(folder / name) != digest]
-    except (OSError, ValueError, KeyError) as error:
+        signature = (folder / SIGNATURE).read_text() if sign is not None and (folder / SIGNATURE).exists() else ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"the model {folder.name} cannot be read: {error}") from error
     if wrong:
         raise Corrupt(f"the model {folder.name} was altered: {', '.join(wrong)}")
+    if sign is not None and not hmac.compare_digest(signature.encode(), sign(content).encode()):
+        raise Corrupt(f"the manifest of the model {folder.name} is not signed by this installation")
+    return manifest
+
+
+def load_model(folder: Path, sign: Sign | None = None) -> Model:
+    """Load what `save_model` wrote. Raises the errors of `read_manifest`."""
+    manifest = read_manifest(folder, sign)
     return Model(
         id=manifest["id"],
         recipe=Recipe(tuple(Spec(**d) for d in manifest["descriptors"])),
@@ -148,4 +180,5 @@ def load_model(folder: Path) -> Model:
         embedder=registry.component("embedders", manifest["embedder"]["name"]).load(folder),
         calibrations={t: Calibration.from_dict(c) for t, c in manifest["calibrations"].items()},
         provenance=manifest["facts"],
+        index=Spec(**manifest["index"]) if "index" in manifest else None,
     )

@@ -42,8 +42,12 @@ def build(kind: str, name: str, **options: Any) -> Any:
 
 
 def list_options(kind: str, name: str) -> tuple[Option, ...]:
-    """Return the options of a component with their types, defaults, ranges, units and help. Raises UnknownComponent."""
-    return component_options.list_options(component(kind, name))
+    """Return the options of a component with their types, defaults, ranges, units and help.
+
+    A component that is no dataclass may name one with its options as `option_class`. Raises UnknownComponent.
+    """
+    described = component(kind, name)
+    return component_options.list_options(getattr(described, "option_class", described))
 
 
 def summarise(kind: str, name: str) -> str:

@@ -1,5 +1,6 @@
 """Fixtures that start real databases, a real Redis and a real service, each on an address of its own."""
 
+import gc
 import os
 import shutil
 import socket
@@ -8,6 +9,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,7 +27,11 @@ from tests.databases import address, execute, migrate, migrated_database
 from tests.service import Service, run_service
 
 WORKER_BYTES = 2 * 2**30
+GARBAGE_OBJECTS = 20_000
+"""How many new objects are collected at a time. With Python's own 700, a tenth of the time went into that."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+gc.disable()  # until the tests are collected: what modules define stays
 
 THREADS = int(os.environ.get("TEST_THREADS", "1"))
 set_threads(THREADS)
@@ -56,6 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for number, item in enumerate(killing):
         others.insert(min(number * share, len(others)), item)
     items[:] = others
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but not among the modules and the tests, and not after every 700 objects."""
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -119,22 +132,48 @@ def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Like `resources`, but shared by the tests of a module. Each test uses a collection of its own and removes it."""
     url = next(database := _database(request))
     redis_address = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
+    with _open_lasting(tmp_path_factory.mktemp("home"), database_url=url, redis_url=redis_address) as opened:
+        yield opened
+    next(database, None)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def lasting_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Like `service`, but shared by the tests of a module, each of which uses a collection of its own.
+
+    To delete a collection and to wait for its erasure takes longer than to start a service.
+    """
+    url = next(database := _database(request))
+    redis_address = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
     home = tmp_path_factory.mktemp("home")
-    settings = Settings(
-        home=home,
-        database_url=url,
-        redis_url=redis_address,
-        poll_seconds=0.05,
-        lease_seconds=3,
-        workers=1,
-        default_recogniser="lbp",
-    )
+    with run_service(_make_settings(home, database_url=url, redis_url=redis_address)) as started:
+        yield started
+    next(database, None)
+
+
+@pytest.fixture(scope="module")
+def lasting_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resources]:
+    """Like `lasting`, on SQLite alone: for tests of rules that no database decides."""
+    with _open_lasting(tmp_path_factory.mktemp("home")) as opened:
+        yield opened
+
+
+@contextmanager
+def _open_lasting(home: Path, **addresses: str) -> Iterator[Resources]:
+    settings = _make_settings(home, **addresses)
     migrate(settings)
     with open_resources(settings) as opened:
         with writing(opened.database) as session:
             ensure_lbp_model(session, opened.models)
         yield opened
-    next(database, None)
+
+
+def _make_settings(home: Path, **addresses: str) -> Settings:
+    """Return settings with short leases and with LBP as the recogniser.
+
+    LBP needs no weights, so that no test depends on what is installed.
+    """
+    return Settings(home=home, poll_seconds=0.05, lease_seconds=3, workers=1, default_recogniser="lbp", **addresses)  # type: ignore[arg-type]
 
 
 def _database(request: pytest.FixtureRequest, template: str = "") -> Iterator[str]:
@@ -151,20 +190,9 @@ def _database(request: pytest.FixtureRequest, template: str = "") -> Iterator[st
 
 @pytest.fixture
 def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Settings:
-    """Settings with short leases, with Redis if the database is PostgreSQL, and with LBP as the recogniser.
-
-    LBP needs no weights, so that no test depends on what is installed.
-    """
+    """Settings as of `_make_settings`, with Redis if the database is PostgreSQL."""
     redis_address = request.getfixturevalue("redis_url") if database_url and shutil.which("redis-server") else ""
-    return Settings(
-        home=tmp_path / "home",
-        database_url=database_url,
-        redis_url=redis_address,
-        poll_seconds=0.05,
-        lease_seconds=3,
-        workers=1,
-        default_recogniser="lbp",
-    )
+    return _make_settings(tmp_path / "home", database_url=database_url, redis_url=redis_address)
 
 
 @pytest.fixture
@@ -183,6 +211,15 @@ def service(settings: Settings) -> Iterator[Service]:
     """The whole service on a free port: API, workers, and the client of an administrator."""
     with run_service(settings) as started:
         yield started
+
+
+@pytest.fixture
+def small_vocabularies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit vocabularies of Fisher vectors with four Gaussians instead of 128, which takes a fiftieth of the time."""
+    from ml.clustering.gaussian_mixture import fit_mixture  # imports torch
+    from ml.descriptors.common import vocabulary_fit
+
+    monkeypatch.setattr(vocabulary_fit, "fit_mixture", lambda z, k, seed: fit_mixture(z, 4, seed))
 
 
 def free_port() -> int:

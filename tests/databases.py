@@ -3,15 +3,18 @@
 import shutil
 import sqlite3
 import tempfile
+import time
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import text
+from sqlalchemy import Engine, delete, text
 
 from app.config import Settings
 from app.db.migrate import upgrade_database
-from app.db.session import open_database
+from app.db.session import open_database, writing
+from app.db.tables import Collection
+from app.errors import Busy
 
 
 def migrate(settings: Settings) -> None:
@@ -58,3 +61,21 @@ def execute(server: str, statement: str) -> None:
     with database.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text(statement))
     database.dispose()
+
+
+def delete_collections(database: Engine, seconds: float = 60) -> None:
+    """Delete all collections with their rows, while a service that follows them may run.
+
+    On PostgreSQL, a follower that writes its change at the same moment is a deadlock, which one of both loses.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            with writing(database) as session:
+                session.execute(delete(Collection))
+        except Busy:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+        else:
+            return

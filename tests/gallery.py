@@ -20,6 +20,8 @@ from ml.types import CropKind
 from workers.context import JobContext
 from workers.description import describe_faces
 
+_VECTORS: dict[tuple[int, int, float], bytes] = {}
+"""Embeddings under the built-in model by person, photo and strength: 40 kB each, made once in a process."""
 NOWHERE = {"x": 0.0, "y": 0.0, "width": 0.0, "height": 0.0}
 
 
@@ -73,7 +75,7 @@ def enrol(
             face.attributes = dict((metadata or {}).get(who, {}))
         session.add_all(faces)
         session.flush()
-        _embed(resources, session, faces)
+        _embed(resources, session, faces, [(who, shot, strength) for who, shot in photos])
     return faces
 
 
@@ -94,13 +96,16 @@ def _subject(session: Session, name: str, subject_id: str) -> Subject:
     return subject
 
 
-def _embed(resources: Resources, session: Session, faces: list[Face]) -> None:
-    first = resources.models.get(LBP_MODEL)
-    rows = describe_faces(JobContext("none", "test", resources), first.recipe, faces)
-    vectors = first.embed(rows).astype("<f4")
+def _embed(resources: Resources, session: Session, faces: list[Face], photos: list[tuple[int, int, float]]) -> None:
+    new = {photo: face for photo, face in zip(photos, faces, strict=True) if photo not in _VECTORS}
+    if new:
+        first = resources.models.get(LBP_MODEL)
+        rows = describe_faces(JobContext("none", "test", resources), first.recipe, list(new.values()))
+        vectors = np.ascontiguousarray(first.embed(rows).astype("<f4"))
+        _VECTORS.update({photo: vector.tobytes() for photo, vector in zip(new, vectors, strict=True)})
     session.add_all(
-        Embedding(model_id=LBP_MODEL, task="identity", face_pk=face.pk, vector=np.ascontiguousarray(row).tobytes())
-        for face, row in zip(faces, vectors, strict=True)
+        Embedding(model_id=LBP_MODEL, task="identity", face_pk=face.pk, vector=_VECTORS[photo])
+        for photo, face in zip(photos, faces, strict=True)
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from sqlalchemy import select
 
@@ -16,11 +17,33 @@ from app.access import keys
 from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Collection, Follower
-from app.main import create_app
+from app.deps.server.configuration import configure_server
+from app.queue.notifier import Notifier, Topic
 from app.resources import Resources, open_resources
 from tests.databases import migrate
-from tests.openapi_checker import OpenApiChecker
+from tests.openapi_checker import OpenApiChecker, create_app_with_built_routes
 from workers.main import Worker
+
+POLL_SECONDS = 0.2
+"""To poll four times as often takes a twentieth of a core for each service."""
+
+
+class LinkedNotifier(Notifier):
+    """Notifies the others of its group too, as Redis does between processes."""
+
+    def __init__(self, group: list[Notifier]) -> None:
+        super().__init__()
+        self.group = group
+        group.append(self)
+
+    def notify(self, topic: Topic) -> None:
+        for notifier in tuple(self.group):
+            notifier._deliver(topic)
+
+    def close(self) -> None:
+        super().close()
+        if self in self.group:
+            self.group.remove(self)
 
 
 @dataclass
@@ -48,10 +71,11 @@ class Service:
         raise AssertionError(f"the job did not end within {seconds} s: {job}")
 
     def wait_for_indexes(self, seconds: float = 30) -> None:
-        """Wait until searches see every change of every collection, which takes about half a second."""
+        """Wait until searches see every change of every collection."""
         behind = select(Collection.id).join(Follower, Follower.collection_id == Collection.id)
         behind = behind.where(Follower.change < Collection.change)
         until = time.monotonic() + seconds
+        self.resources.notifier.notify("changes")  # a test may have written rows by itself
         while time.monotonic() < until:
             with reading(self.resources.database) as session:
                 if not session.scalars(behind).all():
@@ -62,10 +86,11 @@ class Service:
 
 @contextmanager
 def run_service(settings: Settings) -> Iterator[Service]:
-    """Run the API and one worker for each queue as threads of this process."""
+    """Run the API and one worker for each queue as threads of this process. Each is notified by the other."""
+    settings = settings.model_copy(update={"poll_seconds": max(settings.poll_seconds, POLL_SECONDS)})
     settings.home.mkdir(parents=True, exist_ok=True)
     migrate(settings)
-    with open_resources(settings) as resources, serve_api(settings) as url:
+    with link_notifiers(settings), open_resources(settings) as resources, serve_api(settings) as url:
         workers = [Worker(resources, queue) for queue in ("default", "training")]
         threads = [threading.Thread(target=w.run, daemon=True) for w in workers]
         for thread in threads:
@@ -84,13 +109,22 @@ def run_service(settings: Settings) -> Iterator[Service]:
 
 
 @contextmanager
+def link_notifiers(settings: Settings) -> Iterator[None]:
+    """Notify what is opened meanwhile of jobs, changes and keys, unless Redis does."""
+    group: list[Notifier] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if not settings.redis_url:
+            patch.setattr("app.resources.Notifier", lambda url: Notifier(url) if url else LinkedNotifier(group))
+        yield
+
+
+@contextmanager
 def serve_api(settings: Settings) -> Iterator[str]:
     """Run the API on a free port and yield its URL. Fails if an answer was not as the OpenAPI document says."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        checker = OpenApiChecker(create_app(settings))
-        config = uvicorn.Config(checker, log_level="warning", timeout_graceful_shutdown=2)
-        server = uvicorn.Server(config)
+        checker = OpenApiChecker(create_app_with_built_routes(settings))
+        server = uvicorn.Server(configure_server(checker, settings))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         while not server.started and thread.is_alive():

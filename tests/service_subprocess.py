@@ -15,9 +15,16 @@ import httpx
 import numpy as np
 import psutil
 
+from app.access import keys
+from app.config import Settings
+from app.db.session import close_database, open_database, writing
+from tests.databases import migrate
+
 LIKENESS_COMMAND = [sys.executable, "-m", "app.cli"]
 ROOT = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.1
+ORPHAN_SECONDS = 90
+"""A worker notices that its server is gone once its modules are loaded, which takes half a minute among many tests."""
 SHOWN_LOG_CHARACTERS = 3000
 
 
@@ -36,20 +43,25 @@ class ServiceSubprocess:
             "LIKENESS_WORKERS": "1",
             "LIKENESS_WPCA_AFTER_FACES": "0",
             "LIKENESS_DEFAULT_RECOGNISER": "lbp",
+            "LOKY_MAX_CPU_COUNT": "1",  # the service sees one core, and its trainings use one thread
             "OMP_NUM_THREADS": "1",
         }
         self.env |= {f"LIKENESS_{name.upper()}": value for name, value in settings.items()}
-        created = subprocess.run(
-            [*LIKENESS_COMMAND, "keys", "create", "--new", "--role", "admin"],
-            env=self.env,
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-        )
-        headers = {"x-api-key": created.stdout.decode().strip()}
+        headers = {"x-api-key": self._create_key()}
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30)
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
+
+    def _create_key(self) -> str:
+        """Create an administrator's key, and the database if there is none."""
+        settings = Settings.from_env(self.env)
+        migrate(settings)
+        database = open_database(settings.database)
+        try:
+            with writing(database) as session:
+                return keys.create_key(session, "admin", "test")[1]
+        finally:
+            close_database(database)
 
     def start(self) -> None:
         with (self.home / "log").open("ab") as log:
@@ -88,8 +100,8 @@ class ServiceSubprocess:
     def kill(self, role: str) -> None:
         """Send SIGKILL to the processes of a role.
 
-        The server starts killed workers again by itself. If the server is killed, its workers end, and this method
-        starts the service again.
+        The server starts killed workers again by itself. If the server is killed, its workers end, also those that it
+        had only begun to start, and this method starts the service again.
         """
         assert self.process is not None
         victims, orphans = self.list_processes(role), self.list_processes("all")[1:] if role == "api" else []
@@ -97,7 +109,7 @@ class ServiceSubprocess:
             victim.send_signal(signal.SIGKILL)
         if role in ("api", "all"):
             self.process.wait()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + ORPHAN_SECONDS
             while alive := [orphan for orphan in orphans if _is_alive(orphan)]:
                 assert time.monotonic() < deadline, f"workers outlived their server: {alive}"
                 time.sleep(POLL_SECONDS / 2)

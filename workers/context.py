@@ -1,13 +1,16 @@
 """What a handler gets besides its message: the resources, the progress of its job, and interruption."""
 
 import threading
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from sqlalchemy import update
+from sqlalchemy.orm import Session
 
-from app.db.session import writing
+from app.db.session import check_writes, writing
 from app.db.tables import Job
+from app.queue import jobs
+from app.queue.messages import Message
 from app.resources import Resources
 
 
@@ -31,6 +34,19 @@ class JobContext:
     worker: str
     resources: Resources
     interrupted: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def bind(cls, job: Job, message: Message, worker: str, resources: Resources) -> Self:
+        """Make the context of a job: it writes nothing for a collection that was deleted, whatever has its name now.
+
+        Every transaction of `writing` with these resources raises Interrupted then.
+        """
+
+        def check(session: Session) -> None:
+            if not jobs.is_bound(session, message):
+                raise Interrupted
+
+        return cls(job.id, worker, replace(resources, database=check_writes(resources.database, check)))
 
     def check(self) -> None:
         """Raise Interrupted if the handler must stop. Handlers call it between two steps."""

@@ -4,8 +4,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from sqlalchemy import select, tuple_
 
-from app.storage.stored_faces import StoredFace, describe_stored_faces
+from app.db.session import reading
+from app.db.tables import Face
+from app.errors import Conflict
+from app.serving.limits.photo_failures import PhotoFailed, is_caused_by_photo, report_photo_failure
+from app.storage.stored_faces import (
+    CropsDamaged,
+    DamagedCrop,
+    StoredFace,
+    describe_stored_faces,
+    list_damaged_crops,
+)
 from app.threads import get_threads
 from ml.embedders.base import Progress, ignore_progress
 from ml.model import Recipe
@@ -21,7 +32,8 @@ def describe_faces(
 ) -> Rows:
     """Return (N, recipe.dim) descriptors, in the order of the faces. `progress` is called after each batch.
 
-    Raises NotFound (a crop is missing), ml.Corrupt, Interrupted, and whatever the progress raises.
+    Raises CropsDamaged, which names all of these faces whose crops cannot be read, Conflict (crops over which a
+    descriptor raises an error), Interrupted, and whatever the progress raises.
     """
     rows = np.empty((len(faces), recipe.dim), np.float32)
     done = 0
@@ -39,13 +51,59 @@ def describe_in_batches(
 
     Raises the errors of `describe_faces`.
     """
+    damaged: dict[int, Sequence[DamagedCrop]] = {}
 
-    def describe_batch(start: int) -> Rows:
-        return describe_stored_faces(context.resources.blobs, recipe, faces[start : start + size])
+    def describe_batch(start: int) -> Rows | None:
+        """Return the rows; None once a crop is damaged: from then on, the crops are only checked."""
+        part, blobs = faces[start : start + size], context.resources.blobs
+        if damaged:
+            damaged[start] = list_damaged_crops(blobs, recipe, part)
+            return None
+        try:
+            return describe_stored_faces(blobs, recipe, part)
+        except CropsDamaged:
+            damaged[start] = list_damaged_crops(blobs, recipe, part)
+            return None
+        except Exception as error:
+            if not is_caused_by_photo(error):
+                raise
+            return _describe_separately(context, recipe, part)
 
     starts = range(0, len(faces), size)
     threads = max(1, get_threads())
     with ThreadPoolExecutor(threads, thread_name_prefix="describe") as pool:
         for first in range(0, len(starts), 2 * threads):
             context.check()
-            yield from pool.map(describe_batch, starts[first : first + 2 * threads])
+            for batch in pool.map(describe_batch, starts[first : first + 2 * threads]):
+                if batch is not None:
+                    yield batch
+    if damaged:
+        raise CropsDamaged([crop for start in sorted(damaged) for crop in damaged[start]])
+
+
+def _describe_separately(context: JobContext, recipe: Recipe, faces: Sequence[StoredFace]) -> Rows:
+    """Describe faces one by one, so that the error names those that cause it. Raises Conflict."""
+    rows, failed = [], []
+    for face in faces:
+        context.check()
+        try:
+            with report_photo_failure("embed"):
+                rows.append(describe_stored_faces(context.resources.blobs, recipe, [face]))
+        except PhotoFailed:
+            failed.append(face)
+    if failed:
+        face_ids = _read_face_ids(context, failed)
+        detail = f"faces whose crops raise an error in {', '.join(spec.name for spec in recipe.descriptors)}"
+        raise Conflict(
+            f"{detail}: {', '.join(face_ids)}; delete them or enrol other photos, and start the job again",
+            code="FacesFailed",
+            face_ids=face_ids,
+        )
+    return np.concatenate(rows)
+
+
+def _read_face_ids(context: JobContext, faces: Sequence[StoredFace]) -> list[str]:
+    keys = [(face.collection_id, face.image_id, face.number) for face in faces]
+    with reading(context.resources.database) as session:
+        named = tuple_(Face.collection_id, Face.image_id, Face.number).in_(keys)
+        return list(session.scalars(select(Face.face_id).where(named).order_by(Face.pk)))

@@ -7,16 +7,19 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 
 from sqlalchemy.exc import OperationalError
 
 from app.config import Settings
+from app.db.schema import check_schema, check_tables
 from app.db.session import reading, writing
 from app.db.tables import Job
 from app.errors import Busy, describe_problem
 from app.queue import jobs
+from app.queue.messages import Message
 from app.resources import Resources, open_resources
+from app.startup import exit_with_reason
 from app.threads import set_threads
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import HANDLERS
@@ -37,13 +40,15 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.stopping = threading.Event()
         self.current: JobContext | None = None
+        self._has_put_back = False  # after which a part of an import has its turn, however many imports wait
         self.wake_at = 0.0  # when a job that this worker has put back is due, on the monotonic clock
 
     def run(self) -> None:
-        """Run jobs until `stop`. If the database cannot be reached, try again every second."""
+        """Run jobs until `stop`. If the database cannot be reached, or the home is gone, try again every second."""
         schedule = Schedule(self.resources)
         while not self.stopping.is_set():
             try:
+                self.resources.home.check()
                 if self.queue == "default":
                     schedule.tick()
                 if not self.step():
@@ -59,15 +64,17 @@ class Worker:
             if not jobs.is_any_due(session, self.queue):
                 return False
         with writing(self.resources.database) as session:
-            job = jobs.claim(session, queue=self.queue, worker=self.name, lease=lease)
+            job = jobs.claim(session, queue=self.queue, worker=self.name, lease=lease, parts_first=self._has_put_back)
+        self._has_put_back = False
         if job is None:
             return False
-        self.current = context = JobContext(job.id, self.name, self.resources)
+        message = jobs.read_message(job)
+        self.current = context = JobContext.bind(job, message, self.name, self.resources)
         ended = threading.Event()
         renewer = threading.Thread(target=self._renew_lease, args=(context, ended), name="lease", daemon=True)
         renewer.start()
         try:
-            self._handle(job, context)
+            self._handle(job, message, context)
         finally:
             ended.set()
             renewer.join()
@@ -97,14 +104,15 @@ class Worker:
             except (OperationalError, Busy) as error:
                 log.warning("lease.not_renewed job_id=%s error=%s", context.job_id, error)
 
-    def _handle(self, job: Job, context: JobContext) -> None:
-        message = jobs.read_message(job)
+    def _handle(self, job: Job, message: Message, context: JobContext) -> None:
         level = logging.DEBUG if job.result else logging.INFO  # an import that waits runs five times a second
         log.log(level, "job.started job_id=%s kind=%s try=%d", job.id, job.kind, job.tries)
         try:
+            self._check_bound(message)
             result = HANDLERS[type(message)](message, context)
         except Later as later:
             self._put_back(job.id, delay=later.seconds)
+            self._has_put_back = True
             self.wake_at = time.monotonic() + later.seconds
         except Interrupted:
             self._end_interrupted(job.id)
@@ -112,9 +120,20 @@ class Worker:
             log.warning("job.postponed job_id=%s error=%s", job.id, error)
             self._put_back(job.id, delay=RETRY_SECONDS)
         except Exception as error:
-            self._end_failed(job.id, error)
+            explained = self.resources.home.explain(error) if isinstance(error, OSError) else error
+            if isinstance(explained, Busy):
+                log.warning("job.postponed job_id=%s error=%s", job.id, error)
+                self._put_back(job.id, delay=RETRY_SECONDS)
+            else:
+                self._end_failed(job.id, error)
         else:
             self._end(job.id, "succeeded", result=result or {})
+
+    def _check_bound(self, message: Message) -> None:
+        """Raises Interrupted if a collection that the job works for was deleted."""
+        with reading(self.resources.database) as session:
+            if not jobs.is_bound(session, message):
+                raise Interrupted
 
     def _put_back(self, job_id: str, delay: float = 0.0) -> None:
         with writing(self.resources.database) as session:
@@ -123,7 +142,7 @@ class Worker:
     def _end_interrupted(self, job_id: str) -> None:
         with writing(self.resources.database) as session:
             job = session.get(Job, job_id)
-            if job is not None and job.cancel:
+            if job is not None and (job.cancel or not jobs.is_bound(session, jobs.read_message(job))):
                 jobs.end(session, job_id, "cancelled", worker=self.name)
             else:
                 jobs.put_back(session, job_id, worker=self.name)
@@ -141,35 +160,46 @@ class Worker:
         log.info("job.%s job_id=%s", state, job_id)
 
 
-def watch_parent(parent: int, stop: Callable[[], None]) -> None:
-    """Stop the worker when the process that started it has ended, even if it ended before the worker was up."""
+def end_with_parent(parent: int) -> None:
+    """Send this process SIGTERM when the one that started it has ended, even if it ended before this one was up."""
     while os.getppid() == parent:
         time.sleep(PARENT_POLL_SECONDS)
     log.warning("worker.parent_gone pid=%d", parent)
-    stop()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _check_database(resources: Resources) -> None:
+    """Check that the database is one that this version knows. One that cannot be reached is waited for, by `run`.
+
+    Raises CannotStart, DatabaseError.
+    """
+    try:
+        check_schema(resources.database)
+        check_tables(resources.database)
+    except OperationalError as error:
+        log.warning("database.away error=%s", error)
 
 
 def main() -> None:
-    """`python -m workers.main --queue default` (imports, publishing) or `--queue training` (fits, evaluations)."""
+    """`python -m workers --queue default` (imports, publishing) or `--queue training` (fits, evaluations)."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--queue", choices=("default", "training"), default="default")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--parent", type=int, help="stop when this process, which started the worker, is gone")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    if arguments.parent:
+        threading.Thread(target=end_with_parent, args=(arguments.parent,), name="parent", daemon=True).start()
     if arguments.queue == "training":
         os.nice(TRAINING_NICENESS)
     set_threads(arguments.threads)
-    with open_resources(Settings.from_env(os.environ)) as resources:
+    with ExitStack() as stack:
+        with exit_with_reason():
+            settings = Settings.from_env(os.environ)
+        with exit_with_reason(settings):
+            resources = stack.enter_context(open_resources(settings, is_running=arguments.parent is not None))
+            _check_database(resources)
         worker = Worker(resources, arguments.queue)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, worker.stop)
-        if arguments.parent:
-            watcher = threading.Thread(target=watch_parent, args=(arguments.parent, worker.stop), name="parent")
-            watcher.daemon = True
-            watcher.start()
         worker.run()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,29 @@
-"""Periodic work: free the jobs of dead workers, and enqueue a sweep from time to time."""
+"""Periodic work: free the jobs of dead workers, remove the uploads of ended imports, and enqueue what is due: sweeps,
+updates of atlases, trainings."""
+
+import logging
+import time
+from collections.abc import Iterator
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from app.db.session import writing
-from app.db.tables import Job, now
+from app.db.session import reading, writing
+from app.db.tables import Collection, Job, TrainingPolicy, now
+from app.galleries.atlas_updates import enqueue_updates
+from app.learning.training_policy import LabelCounts, count_labels, judge_policy, start_due_training
 from app.queue import jobs
 from app.queue.messages import Sweep
 from app.resources import Resources
+from workers.cleanup.uploads import remove_ended_uploads
 
 FREE_SECONDS = 2.0
 SWEEP_SECONDS = 600.0
+ATLAS_SECONDS = 30.0
+RECOUNT_PAUSE_FACTOR = 20.0
+"""After counting labels for a policy, the next count waits so many times as long as it took."""
+
+log = logging.getLogger("likeness.schedule")
 
 
 class Schedule:
@@ -17,7 +31,8 @@ class Schedule:
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
-        self.freed_at = 0.0
+        self.freed_at = self.atlases_checked_at = 0.0
+        self.label_counter = LabelCounter()
 
     def tick(self) -> None:
         """Do what is due."""
@@ -29,3 +44,59 @@ class Schedule:
             last = select(Job.created_at).where(Job.kind == Sweep.kind).order_by(Job.id.desc()).limit(1)
             if now() - (session.scalar(last) or 0.0) > SWEEP_SECONDS:
                 jobs.enqueue(session, Sweep())
+            if now() - self.atlases_checked_at > ATLAS_SECONDS:
+                self.atlases_checked_at = now()
+                enqueue_updates(session)
+        self._remove_ended_uploads()
+        self._start_due_trainings()
+
+    def _remove_ended_uploads(self) -> None:
+        try:
+            remove_ended_uploads(self.resources)
+        except OSError as error:
+            log.warning("uploads.not_removed error=%s", error)
+
+    def _start_due_trainings(self) -> None:
+        """Start the trainings that policies demand. Of several workers that see one due, one starts it."""
+        with reading(self.resources.database) as session:
+            due = list(self._iterate_due(session))
+        for key, counts in due:
+            with writing(self.resources.database) as session:
+                training = start_due_training(session, self.resources.settings, key, now(), counts)
+            if training is not None:
+                self.resources.notifier.notify("jobs")
+                log.info("policy.started collection=%s task=%s training=%s", *key, training.id)
+
+    def _iterate_due(self, session: Session) -> Iterator[tuple[tuple[str, str], LabelCounts]]:
+        policies = select(TrainingPolicy).where(TrainingPolicy.trigger != "on_demand")
+        for policy in session.scalars(policies.order_by(TrainingPolicy.collection_id, TrainingPolicy.task)):
+            key = (policy.collection_id, policy.task)
+            counts: list[LabelCounts] = []
+
+            def read_counts(key: tuple[str, str] = key, counts: list[LabelCounts] = counts) -> LabelCounts:
+                counts.append(self.label_counter.count(session, *key))
+                return counts[-1]
+
+            if judge_policy(session, policy, now(), read_counts).state == "due":
+                yield key, counts[-1]
+
+
+class LabelCounter:
+    """Count settled labels, and remember the counts until labels change."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], tuple[int, LabelCounts]] = {}
+        self._due_at: dict[tuple[str, str], float] = {}  # on the monotonic clock
+
+    def count(self, session: Session, collection: str, task: str) -> LabelCounts:
+        """Return the settled pairs. While labels come all the time, a count may be a little old."""
+        key = (collection, task)
+        change = session.scalar(select(Collection.label_change).where(Collection.id == collection)) or 0
+        known = self._counts.get(key)
+        started = time.monotonic()
+        if known is not None and (known[0] == change or started < self._due_at[key]):
+            return known[1]
+        counts = count_labels(session, collection, task)
+        ended = time.monotonic()
+        self._counts[key], self._due_at[key] = (change, counts), ended + RECOUNT_PAUSE_FACTOR * (ended - started)
+        return counts

@@ -1,40 +1,52 @@
-"""Check the key, the role and the length of a request before its body is parsed."""
+"""Check the key, the role, the scope and the length of a request before its body is parsed."""
 
 import asyncio
 import json
 import secrets
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
 
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import keys
+from app.access.key_cache import KeyCache
+from app.access.oidc import TokenVerifier, is_token
+from app.access.rate_limits import RateLimits, find_address
 from app.config import Settings
+from app.db.failures import describe_failure
 from app.db.session import reading
 from app.deps.caller import Caller
-from app.errors import AppError, Busy, Forbidden, TooLarge, Unauthenticated, describe_problem
+from app.deps.scopes import ROW_KINDS, RouteScope, check_binding, check_row
+from app.errors import AppError, Forbidden, TooLarge, Unauthenticated, describe_problem
 from app.resources import Resources
 from app.serving.traffic import RequestTimestamp
 
-KEY_CACHE_SECONDS = 5.0
-MAX_CACHED_KEYS = 10_000
+Result = TypeVar("Result")
+MAX_KEY_CACHE_SECONDS = 1.0
 MULTIPART_OVERHEAD_BYTES = 65_536
-MAX_DISCARDED_BYTES = 2**20
-MAX_DISCARD_SECONDS = 2.0
 
 
 class AuthMiddleware:
-    """Answers 401, 403 and 413 itself. All other requests get `state.caller` and `state.request_id`."""
+    """Answers 401, 403, 413, 429 and, for what belongs to collections that the key is not bound to, 404 itself.
+
+    All other requests get `state.caller`, `state.request_id`, and `state.secret_field` and `state.is_read` (see
+    IdempotencyMiddleware).
+    `state.requirements` and `state.path_params` are for AuditMiddleware.
+    """
 
     def __init__(
         self, app: ASGIApp, routes: Sequence[BaseRoute], settings: Settings, resources: Callable[[], Resources]
     ) -> None:
         self.app, self.routes, self.settings, self.resources = app, routes, settings, resources
-        self._known: dict[str, tuple[float, Caller | None]] = {}
+        self.cache = KeyCache(min(settings.poll_seconds, MAX_KEY_CACHE_SECONDS))
+        self.limits = RateLimits(settings)
+        self.tokens = TokenVerifier(settings) if settings.oidc_issuer else None
+        self._listens_to: Resources | None = None
         self._traffic = RequestTimestamp(settings.home)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,14 +57,22 @@ class AuthMiddleware:
         scope.setdefault("state", {})["request_id"] = request_id
         try:
             requirements, path_params = self._match_route(scope)
+            scope["state"] |= {"requirements": requirements, "path_params": path_params}
             role = requirements.get("x-role")
             if role is not None:
-                scope["state"]["caller"] = await self._authenticate(scope, role, path_params.get("collection"))
+                self.resources().home.check()
+                await self.limits.count_request(find_address(scope))
+                scope["state"]["caller"] = caller = await self._authenticate(scope)
+                await self.limits.count_use(caller.key_id)
+                _check_role(caller, role)
+                await self._check_scope(scope, RouteScope(requirements["x-scope"]), caller, path_params)
+                scope["state"]["secret_field"] = requirements.get("x-secret")
+                scope["state"]["is_read"] = requirements.get("x-read", False)
                 if scope["method"] == "POST":  # a page that polls for progress does not count as traffic
                     self._traffic.stamp()
-            body = LimitedBody(scope, receive, self._max_body_bytes(requirements.get("x-body", "json")))
+            body = LimitedBody(scope, receive, self._max_body_bytes(requirements.get("x-body")))
         except AppError as error:
-            await _send_problem(scope, receive, send, error)
+            await _send_problem(scope, send, error)
             return
         started = False
 
@@ -71,53 +91,87 @@ class AuthMiddleware:
             if started:
                 raise
         if body.error is not None and not started:
-            await _send_problem(scope, receive, send, body.error)
+            await _send_problem(scope, send, body.error)
 
     def _match_route(self, scope: Scope) -> tuple[dict[str, str], dict[str, Any]]:
-        """Return what the route requires (`x-role`, `x-body`), and the parameters of its path."""
+        """Return what the route declares (`x-role`, `x-body`, ...), and the parameters of its path.
+
+        The body of a request that no documented route answers is not read: it gets a 404, a 405 or a page.
+        """
         for route in self.routes:
             match, child = route.matches(scope)
             if match == Match.FULL:
                 return getattr(route, "openapi_extra", None) or {}, child.get("path_params", {})
-        return {}, {}
+        return {"x-body": "unread"}, {}
 
-    def _max_body_bytes(self, kind: str) -> int:
+    def _max_body_bytes(self, kind: str | None) -> int:
+        """Return the limit of a kind of body; one that is not declared is JSON."""
         settings = self.settings
         two_photos_as_base64 = 2 * 4 * (settings.max_image_bytes // 3 + 1)
         photo = two_photos_as_base64 + MULTIPART_OVERHEAD_BYTES
-        return {"photo": photo, "archive": settings.max_import_bytes}.get(kind, settings.max_json_bytes)
+        limits: dict[str | None, int] = {
+            "photo": photo,
+            "archive": settings.max_import_bytes,
+            "unread": sys.maxsize,
+        }
+        return limits.get(kind, settings.max_json_bytes)
 
-    async def _authenticate(self, scope: Scope, role: str, collection: str | None) -> Caller:
+    async def _authenticate(self, scope: Scope) -> Caller:
         scheme, _, bearer = _get_header(scope, b"authorization").partition(" ")
         secret = bearer.strip() if scheme.lower() == "bearer" else _get_header(scope, b"x-api-key")
         if not secret:
             raise Unauthenticated("send a key: Authorization: Bearer KEY, or x-api-key: KEY")
-        caller = await self._find_caller(secret)
+        caller = await self._find_caller(secret, find_address(scope))
         if caller is None:
             raise Unauthenticated("this key is unknown or was revoked")
-        if not caller.may(role):  # type: ignore[arg-type]
-            raise Forbidden(f"this operation needs the role {role}; the key has the role {caller.role}")
-        if collection is not None:
-            caller.check(collection)
         return caller
 
-    async def _find_caller(self, secret: str) -> Caller | None:
-        """Find the holder of a key. A key that is known is looked up again after KEY_CACHE_SECONDS."""
-        digest, time_now = keys.hash_secret(secret), time.monotonic()
-        looked_up_at, caller = self._known.get(digest, (0.0, None))
-        if caller is None or time_now - looked_up_at > KEY_CACHE_SECONDS:
-            caller = await asyncio.to_thread(self._look_up, secret)
-            if len(self._known) > MAX_CACHED_KEYS:
-                self._known.clear()
-            self._known[digest] = time_now, caller
+    async def _check_scope(
+        self, scope: Scope, of_route: RouteScope, caller: Caller, path_params: Mapping[str, Any]
+    ) -> None:
+        """Raises Forbidden or NotFound if the key is bound to collections and the request reaches beyond them."""
+        if not caller.collections:
+            return
+        check_binding(of_route, caller, path_params, parse_qs(scope["query_string"].decode("latin-1")))
+        if of_route in ROW_KINDS:
+            await asyncio.to_thread(
+                self._read, lambda session: check_row(session, of_route, path_params), caller.collections
+            )
+
+    async def _find_caller(self, secret: str, address: str) -> Caller | None:
+        """Find the holder of a key or token. One that is known is looked up again when the cache has dropped it."""
+        self._listen_for_revocations()
+        digest = keys.hash_secret(secret)
+        caller = self.cache.find(digest)
+        if caller is None:
+            await self.limits.check_guesses(address, digest)
+            store = self.cache.prepare_entry(digest)
+            caller = await self._look_up(secret)
+            if caller is None:
+                await self.limits.count_wrong_key(address)
+            else:
+                store(caller)
+                self.limits.note_accepted(digest)
         return caller
 
-    def _look_up(self, secret: str) -> Caller | None:
+    async def _look_up(self, secret: str) -> Caller | None:
+        if self.tokens is not None and is_token(secret):
+            return await self.tokens.find_caller(secret)
+        return await asyncio.to_thread(self._read, lambda session: keys.find_caller(session, secret))
+
+    def _listen_for_revocations(self) -> None:
+        """Have the cache cleared when a key is revoked in this process or, with Redis, in another."""
+        resources = self.resources()
+        if self._listens_to is not resources:
+            self._listens_to = resources
+            resources.notifier.listen("keys", self.cache.clear)
+
+    def _read(self, work: Callable[[Session], Result], collections: Sequence[str] = ()) -> Result:
         try:
-            with reading(self.resources().database) as session:
-                return keys.find_caller(session, secret)
+            with reading(self.resources().database, collections) as session:
+                return work(session)
         except OperationalError as error:
-            raise Busy("the database cannot be reached; try again shortly") from error
+            raise describe_failure(error) from error
 
 
 class LimitedBody:
@@ -145,11 +199,16 @@ class LimitedBody:
         return TooLarge(f"the body may have {self.limit:,} bytes; send less, or raise the limit in the settings")
 
 
+def _check_role(caller: Caller, role: str) -> None:
+    if not caller.may(role):  # type: ignore[arg-type]
+        raise Forbidden(f"this operation needs the role {role}; the key has the role {caller.role}")
+
+
 def _get_header(scope: Scope, name: bytes) -> str:
     return next((v.decode("latin-1") for k, v in scope["headers"] if k == name), "")
 
 
-async def _send_problem(scope: Scope, receive: Receive, send: Send, error: AppError) -> None:
+async def _send_problem(scope: Scope, send: Send, error: AppError) -> None:
     request_id = scope["state"]["request_id"]
     body = json.dumps(describe_problem(error, request_id)).encode()
     headers = [
@@ -159,23 +218,7 @@ async def _send_problem(scope: Scope, receive: Receive, send: Send, error: AppEr
         (b"connection", b"close"),
     ]
     headers += [(b"www-authenticate", b"Bearer")] if error.status == 401 else []
-    headers += [(b"retry-after", b"1")] if error.retryable else []
+    wait_seconds = getattr(error, "retry_after_seconds", 1)
+    headers += [(b"retry-after", str(wait_seconds).encode())] if error.retryable else []
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-    if not _get_header(scope, b"expect"):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(_discard_body(receive), MAX_DISCARD_SECONDS)
-    await send({"type": "http.response.body"})
-
-
-async def _discard_body(receive: Receive) -> None:
-    """Read what the client still sends, up to a limit.
-
-    If a connection is closed while bytes are unread, it is reset, and the client may never see the answer.
-    """
-    remaining_bytes = MAX_DISCARDED_BYTES
-    while remaining_bytes > 0:
-        message = await receive()
-        remaining_bytes -= len(message.get("body", b""))
-        if not message.get("more_body"):
-            return
+    await send({"type": "http.response.body", "body": body})

@@ -13,6 +13,7 @@ KIND_LABELS = {
     "wrong_name": "wrong name?",
     "mixture": "several people?",
     "poor_face": "poor face",
+    "damaged_face": "damaged face",
 }
 
 

@@ -1,12 +1,13 @@
 """The command `likeness`. The module of a subcommand is imported when the subcommand runs."""
 
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
+
+from app.imports import import_uncollected
 
 COMMANDS = {
     "serve": "app.cli.serve:serve",
@@ -18,11 +19,17 @@ COMMANDS = {
     "publish": "app.cli.service_commands:publish",
     "compare": "app.cli.compare:compare",
     "doctor": "app.cli.doctor:doctor",
-    "demo": "app.cli.demo:demo",
+    "atlas": "app.cli.atlas:atlas",
+    "demo": "app.cli.demo:app",
+    "forecast": "app.cli.forecast:forecast",
     "evaluate": "app.cli.datasets.evaluate:evaluate",
     "export-embeddings": "app.cli.datasets.export:export_embeddings",
+    "erase": "app.cli.administration.erase:app",
     "models": "app.cli.models:app",
-    "keys": "app.cli.keys:app",
+    "keys": "app.cli.administration.keys:app",
+    "audit": "app.cli.administration.audit:app",
+    "snapshot": "app.cli.administration.snapshots:snapshot",
+    "restore": "app.cli.administration.snapshots:restore",
     "recognisers": "app.cli.recognisers.commands:app",
     "detectors": "app.cli.detectors:app",
 }
@@ -42,7 +49,7 @@ class LazyCommands(TyperGroup):
         if target is None:
             return None
         module, _, attribute = target.partition(":")
-        return _build_command(cmd_name, getattr(import_module(module), attribute))
+        return _build_command(cmd_name, getattr(import_uncollected(module), attribute))
 
 
 def _build_command(name: str, target: Any) -> Any:

@@ -1,13 +1,17 @@
-"""`likeness models`: refit a model without some people; and two commands under the names that they had before."""
+"""`likeness models`: refit a model without some people, and sign models that were put back; and two older names."""
 
+import os
 from typing import Annotated
 
 import typer
 
 from app.cli.client import connect, console, read_answer, wait_for_job
 from app.cli.detectors import pull
+from app.cli.home import require_database
 from app.cli.recognisers.cnn_training import train_cnn
 from app.cli.recognisers.pinned_files import moved
+from app.config import Settings
+from app.storage.model_signatures import iterate_model_folders, open_model_signer, sign_models
 
 app = typer.Typer(help="Models that were trained.", no_args_is_help=True)
 
@@ -28,6 +32,16 @@ def without(
         body = {"without": subjects} | ({"collection": collection} if collection else {})
         job = wait_for_job(client, client.post(f"/v1/models/{model}:refit", json=body), f"refit {model}")
     console.print(f"{job['result']['model']} never saw {', '.join(subjects)}. Publish it, then archive {model}.")
+
+
+@app.command()
+def sign() -> None:
+    """Sign the models in this service's home whose files are whole, after models were copied there from elsewhere."""
+    settings = Settings.from_env(os.environ)
+    require_database(settings)
+    models = settings.model_folder
+    count = sign_models(iterate_model_folders(models), open_model_signer(settings.home, models))
+    console.print(f"signed {count} models")
 
 
 app.command("pull", hidden=True)(moved(pull, "detectors pull"))

@@ -1,23 +1,33 @@
 """Start the service: the API in this process, and worker processes that it restarts when they die."""
 
+import gc
 import os
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 import uvicorn
 from joblib import cpu_count
-from sqlalchemy import exists, select
 
 from app.access import keys
-from app.cli.home import find_missing_database, require_database
+from app.cli.home import check_photos_have_rows, find_missing_database, require_database
 from app.config import Settings
 from app.db.migrate import upgrade_database
-from app.db.session import open_database, writing
-from app.db.tables import Key
+from app.db.schema import check_tables
+from app.db.session import close_database, open_database, writing
+from app.deps.server.configuration import configure_server
 from app.main import create_app
+from app.resources import Resources, open_resources
+from app.startup import CannotStart, exit_with_reason
+from app.storage.audit_log.chain import AuditChain
+from app.storage.audit_log.drafts import EntryDraft
+from app.storage.audit_log.spool import AuditSpool
+from app.storage.home_watch import HomeWatch
+from app.storage.recognisers.default_recogniser import store_built_in
 
 MAX_STOP_SECONDS = 8
 
@@ -26,14 +36,23 @@ def migrate(
     new: Annotated[bool, typer.Option("--new", help="create the database if there is none yet")] = False,
 ) -> None:
     """Migrate the database to the newest schema. Refuses if the service's home has no database."""
-    settings = Settings.from_env(os.environ)
+    with exit_with_reason():
+        settings = Settings.from_env(os.environ)
     require_database(settings, new)
-    _migrate(settings)
+    with exit_with_reason(settings):
+        if not new:
+            check_photos_have_rows(settings)
+        _migrate(settings)
 
 
 def _migrate(settings: Settings) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
     upgrade_database(settings.database)
+    database = open_database(settings.database)
+    try:
+        check_tables(database)
+    finally:
+        close_database(database)
 
 
 def worker(
@@ -43,8 +62,10 @@ def worker(
     threads: Annotated[int, typer.Option(help="library threads of this process")] = 1,
 ) -> None:
     """Run one worker in the foreground. Refuses if the service's home has no database."""
-    require_database(Settings.from_env(os.environ))
-    os.execv(sys.executable, [sys.executable, "-m", "workers.main", "--queue", queue, "--threads", str(threads)])
+    with exit_with_reason():
+        settings = Settings.from_env(os.environ)
+    require_database(settings)
+    os.execv(sys.executable, [sys.executable, "-m", "workers", "--queue", queue, "--threads", str(threads)])
 
 
 def serve(
@@ -53,57 +74,113 @@ def serve(
     workers: Annotated[bool, typer.Option(help="start the workers too, and restart those that die")] = True,
 ) -> None:
     """Migrate the database, then run the API and its workers until they are stopped (TERM, Ctrl-C)."""
-    settings = Settings.from_env(os.environ)
-    new_database = find_missing_database(settings)
-    _migrate(settings)
-    secret = _create_first_key(settings)
+    with exit_with_reason():
+        settings = Settings.from_env(os.environ)
+    with exit_with_reason(settings), ExitStack() as stack:
+        new_database = find_missing_database(settings)
+        check_photos_have_rows(settings)
+        listener = stack.enter_context(_listen(host, port))
+        _migrate(settings)
+        secret = create_first_key(settings)
+        with open_resources(settings) as resources:
+            _check_start(resources)
+        stack.pop_all()  # keeps the listener open
     if new_database:
         print(f"made a new database: {new_database.resolve()}")
     if secret:
         print(f"admin key (shown once): {secret}")
     print(f"Likeness listens on http://{host}:{port}  (TERM or Ctrl-C stops it)", flush=True)
-    processes = ServiceProcesses(settings) if workers else None
+    processes = ServiceProcesses(settings)
+
+    def finish_start() -> None:
+        gc.freeze()  # modules stay: a collection that looked through them would stop all requests for 0.1 s
+        if workers:
+            processes.start()
+
+    server = uvicorn.Server(configure_server(create_app(settings, finish_start), settings, host=host, port=port))
     try:
-        config = uvicorn.Config(
-            create_app(settings), host=host, port=port, log_level="warning", timeout_graceful_shutdown=3
-        )
-        uvicorn.Server(config).run()
+        server.run(sockets=[listener])
     finally:
-        if processes is not None:
-            processes.stop()
+        processes.stop()
 
 
-def _create_first_key(settings: Settings) -> str | None:
-    """Create an administrator's key and return its secret; None if there is one already."""
-    with writing(open_database(settings.database)) as session:
-        if session.scalar(select(exists().where(Key.role == "admin"))):
-            return None
-        return keys.create_key(session, "admin", "first start")[1]
+def _check_start(resources: Resources) -> None:
+    """Do what the application does when it starts: what cannot be opened or stored ends the process here.
+
+    Raises OSError, Busy, SQLAlchemyError, LikenessError.
+    """
+    store_built_in(resources.database, resources.models, resources.default_recogniser)
+    AuditSpool(resources.audit).close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to this address. Raises CannotStart."""
+    listener = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise CannotStart(
+            f"it cannot listen on {host}, port {port}: {error.strerror}. Stop the process that uses the port, or "
+            "choose another with --port"
+        ) from error
+    return listener
+
+
+def create_first_key(settings: Settings) -> str | None:
+    """Create an admin's key for all collections, and return its secret; None if there is one that never expires."""
+    database = open_database(settings.database)
+    try:
+        with writing(database) as session:
+            if keys.list_lasting_admins(session):
+                return None
+            key, secret = keys.create_key(session, "admin", "first start")
+            entry = EntryDraft.make("key.create", resource=f"key:{key.id}")
+            AuditChain(settings.home).append(session, [entry])
+            return secret
+    finally:
+        close_database(database)
 
 
 class ServiceProcesses:
-    """The worker processes of one server. A process that dies is started again."""
+    """The worker processes of one server, which start after it, since they need the same cores to start.
+
+    A process that dies is started again, unless the home is gone.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        python = [sys.executable, "-m", "workers.main", "--parent", str(os.getpid())]
+        python = [sys.executable, "-m", "workers", "--parent", str(os.getpid())]
         default = ["--queue", "default"]
         training = ["--queue", "training", "--threads", str(cpu_count())]
         self._commands = [python + options for options in [default] * (settings.workers or cpu_count()) + [training]]
-        self._running = [subprocess.Popen(c) for c in self._commands]
+        self._home = HomeWatch([settings.home])
+        self._running: list[subprocess.Popen[bytes]] = []
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="worker-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Start the processes, without waiting for them."""
         self._watcher.start()
 
     def _watch(self) -> None:
+        self._running += [subprocess.Popen(command) for command in self._commands]
         while not self._stopping.wait(0.5):
-            for i, process in enumerate(self._running):
-                if process.poll() is not None:
-                    self._running[i] = subprocess.Popen(self._commands[i])
+            self._restart_dead()
+
+    def _restart_dead(self) -> None:
+        for i, process in enumerate(self._running):
+            if process.poll() is not None and self._home.find_fault() is None:
+                self._running[i] = subprocess.Popen(self._commands[i])
 
     def stop(self) -> None:
         """Stop the processes; those that do not end within MAX_STOP_SECONDS are killed."""
         self._stopping.set()
-        self._watcher.join()
+        if self._watcher.ident is not None:
+            self._watcher.join()
         for process in self._running:
             process.terminate()
         for process in self._running:

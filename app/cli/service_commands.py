@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -10,6 +10,8 @@ from rich.table import Table
 from app.cli.client import connect, console, read_answer, wait_for_job
 
 Url = Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")]
+PART_LABELS = {"common": "common to all tasks", "own": "its own", "both": "both"}
+SHARES = ("distance_share", "variance_share", "separation_share")
 Collection = Annotated[str, typer.Argument(help="id of the collection")]
 
 
@@ -86,6 +88,9 @@ def train(
         choice = (result["report"] or {}).get("choice")
         if choice:
             console.print(choice["reason"])
+    for task, of_task in ((result["report"] or {}).get("tasks") or {}).items():
+        if of_task.get("projections"):
+            console.print(build_projection_table(task, of_task["projections"]))
 
 
 def publish(
@@ -102,3 +107,25 @@ def publish(
         console.print_json(
             json.dumps(wait_for_job(client, client.post(path, json=body), "publish").get("result") or {})
         )
+
+
+def build_projection_table(task: str, projections: dict[str, Any]) -> Table:
+    """Return a table with a row for each part of a task's projection. projections: the entry of the task"""
+    angle = projections["angles"]["to_common"]
+    between = f"; angles {angle['smallest']:.0f} to {angle['largest']:.0f} degrees" if angle else ""
+    table = Table(
+        "%", "mAP", "right first", "distance", "variance", "separation", title=f"projections of {task}{between}"
+    )
+    for name, part in (projections.get("parts") or {}).items():
+        if part is not None:
+            shares = (_format_share(part.get(share)) for share in SHARES)
+            table.add_row(PART_LABELS[name], _format_interval(part["mAP"]), _format_interval(part["1-call@1"]), *shares)
+    return table
+
+
+def _format_share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _format_interval(figure: dict[str, float]) -> str:
+    return f"{100 * figure['value']:.1f} ({100 * figure['low']:.1f} to {100 * figure['high']:.1f})"

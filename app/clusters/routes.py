@@ -16,10 +16,14 @@ from app.clusters.schemas import (
     NamedOut,
 )
 from app.db.field_types import CollectionName
-from app.deps import Limit, NextToken, ReadDep, WriteDep
+from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.audit import audit_as
 from app.deps.job_response import JobOut
+from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR, READER
+from app.deps.scopes import COLLECTION
 
+NAMING_PROBLEMS = declare_problems((409, "EnrolmentNotAllowed"))
 router = APIRouter(prefix="/v1/collections/{collection}/clusters", tags=["clusters"])
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
@@ -27,7 +31,12 @@ ClusterId = Annotated[int, Path(alias="cluster", ge=1, description="a cluster's 
 State = Annotated[ClusterState, Query(description="open: offered to be named; dismissed: not offered again")]
 
 
-@router.post(":discover", status_code=202, summary="Find people among faces without a name", openapi_extra=OPERATOR)
+@router.post(
+    ":discover",
+    status_code=202,
+    summary="Find people among faces without a name",
+    openapi_extra=OPERATOR | COLLECTION | audit_as("cluster.discover"),
+)
 def discover(collection: CollectionId, session: WriteDep, response: Response, body: DiscoverIn | None = None) -> JobOut:
     """Starts a job that groups the gallery's faces without a name into clusters of one person.
 
@@ -38,7 +47,7 @@ def discover(collection: CollectionId, session: WriteDep, response: Response, bo
     return service.start_discovery(session, collection, body or DiscoverIn(), response)
 
 
-@router.get("", summary="List clusters", openapi_extra=READER)
+@router.get("", summary="List clusters", openapi_extra=READER | COLLECTION)
 def list_clusters(
     collection: CollectionId, session: ReadDep, state: State = "open", limit: Limit = 100, next_token: NextToken = None
 ) -> ClustersOut:
@@ -47,7 +56,7 @@ def list_clusters(
     return service.list_clusters(session, collection, state, limit, next_token)
 
 
-@router.get("/{cluster}", summary="Look at a cluster", openapi_extra=READER)
+@router.get("/{cluster}", summary="Look at a cluster", openapi_extra=READER | COLLECTION)
 def get_cluster(
     collection: CollectionId, cluster: ClusterId, session: ReadDep, limit: Limit = 100, next_token: NextToken = None
 ) -> ClusterFacesOut:
@@ -55,19 +64,32 @@ def get_cluster(
     return service.list_faces(session, collection, cluster, limit, next_token)
 
 
-@router.post("/{cluster}:name", summary="Name a cluster", openapi_extra=OPERATOR)
-def name_cluster(collection: CollectionId, cluster: ClusterId, body: NameClusterIn, session: WriteDep) -> NamedOut:
+@router.post(
+    "/{cluster}:name",
+    summary="Name a cluster",
+    openapi_extra=OPERATOR | COLLECTION | NAMING_PROBLEMS | audit_as("cluster.name"),
+)
+def name_cluster(
+    collection: CollectionId, cluster: ClusterId, body: NameClusterIn, session: WriteDep, resources: ResourcesDep
+) -> NamedOut:
     """Gives the faces of the cluster to a subject. Searches name them within a second. The cluster is deleted."""
-    return service.name_cluster(session, collection, cluster, body.subject)
+    needs_consent = resources.settings.require_consent
+    return service.name_cluster(session, collection, cluster, body.subject, needs_consent=needs_consent)
 
 
-@router.post("/{cluster}:merge", summary="Merge a cluster into another", openapi_extra=OPERATOR)
+@router.post(
+    "/{cluster}:merge",
+    summary="Merge a cluster into another",
+    openapi_extra=OPERATOR | COLLECTION | audit_as("cluster.merge"),
+)
 def merge_cluster(collection: CollectionId, cluster: ClusterId, body: MergeClusterIn, session: WriteDep) -> ClusterOut:
     """Moves all faces to the other cluster and deletes this one. Later searches keep the faces together."""
     return service.merge_cluster(session, collection, cluster, body.into)
 
 
-@router.post("/{cluster}:dismiss", summary="Dismiss a cluster", openapi_extra=OPERATOR)
+@router.post(
+    "/{cluster}:dismiss", summary="Dismiss a cluster", openapi_extra=OPERATOR | COLLECTION | audit_as("cluster.dismiss")
+)
 def dismiss_cluster(collection: CollectionId, cluster: ClusterId, session: WriteDep) -> ClusterOut:
     """The cluster is not offered again, also when later searches add new faces to it."""
     return service.dismiss_cluster(session, collection, cluster)

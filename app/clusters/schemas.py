@@ -28,6 +28,7 @@ class DiscoverIn(BaseModel):
         MIN_PROBABILITY,
         ge=0.5,
         lt=1,
+        strict=True,
         description="how probable it must be that two single faces show one person; the limit is lower for groups",
     )
 
@@ -77,4 +78,4 @@ class NamedOut(BaseModel):
 
 class MergeClusterIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"into": 7}]})
-    into: int = Field(ge=1, description="the id of the cluster that is kept")
+    into: int = Field(ge=1, strict=True, description="the id of the cluster that is kept")

@@ -21,6 +21,7 @@ from app.deps.paging import read_page
 from app.deps.shared_schemas import SubjectRef
 from app.errors import Invalid, NotFound
 from app.galleries import subjects
+from app.galleries.retention import check_enrolment, may_be_used
 from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import DiscoverPeople
@@ -54,14 +55,18 @@ def list_faces(session: Session, collection: str, cluster_id: int, limit: int, t
     return ClusterFacesOut(cluster=described, faces=[face.face_id for face in faces], next_token=next_token)
 
 
-def name_cluster(session: Session, collection: str, cluster_id: int, subject_id: str) -> NamedOut:
+def name_cluster(
+    session: Session, collection: str, cluster_id: int, subject_id: str, *, needs_consent: bool
+) -> NamedOut:
     """Give the faces of a cluster to a subject, which is created if it is new, and delete the cluster.
 
-    Raises NotFound.
+    needs_consent: whether the subject needs recorded consent
+    Raises NotFound, Conflict.
     """
     locked = pointers.lock_collection(session, collection)
     cluster = _get_cluster(session, collection, cluster_id)
     subject = subjects.get_or_create_subject(session, locked, subject_id)
+    check_enrolment(subject, needs_consent)
     locked.change += 1
     members = select(ClusteredFace.face_pk).where(ClusteredFace.cluster_pk == cluster.pk)
     named = subjects.name_faces(session, locked, subject, Face.pk.in_(members), _IS_NAMELESS)
@@ -118,7 +123,7 @@ def _describe_clusters(session: Session, clusters: Sequence[FaceCluster]) -> lis
     for pk, face_id in session.execute(_select_samples(pks)):
         samples.setdefault(pk, []).append(face_id)
     suggested = {cluster.suggested_subject_pk for cluster in clusters} - {None}
-    people = {s.pk: s for s in session.scalars(select(Subject).where(Subject.pk.in_(suggested)))}
+    people = {s.pk: s for s in session.scalars(select(Subject).where(Subject.pk.in_(suggested), may_be_used(now())))}
     return [_describe(cluster, counts.get(cluster.pk, 0), samples.get(cluster.pk, []), people) for cluster in clusters]
 
 

@@ -9,8 +9,8 @@ from app.collections.schemas import CollectionIn, CollectionOut
 from app.db.lookups import get_collection
 from app.db.tables import BUILT_IN_TASK, Collection, Deployment, Face, Subject
 from app.errors import Conflict
-from app.queue.jobs import enqueue
-from app.queue.messages import Erase
+from app.galleries.erasures import record_erasure
+from app.queue.jobs import cancel_jobs_of
 from app.resources import Resources
 from app.storage.recognisers.builtin_models import ensure_model
 from app.storage.recognisers.catalogue import find_recogniser
@@ -55,13 +55,17 @@ def _check_served_by(session: Session, collection_id: str, recogniser: str, mode
         )
 
 
-def delete_collection(session: Session, collection_id: str) -> None:
-    """Delete the rows of a collection in this transaction, and enqueue the job that deletes its files.
+def delete_collection(session: Session, collection_id: str) -> str:
+    """Delete the rows of a collection in this transaction, and enqueue the job that erases everything else.
 
-    Raises NotFound.
+    The jobs that work for it are cancelled. Returns the id of the erasure. Raises NotFound.
     """
-    session.delete(get_collection(session, collection_id))
-    enqueue(session, Erase(collection=collection_id, whole=True))
+    collection = get_collection(session, collection_id, lock=True)
+    collection.change += 1
+    cancel_jobs_of(session, collection)
+    erasure, _ = record_erasure(session, collection, "collection", (Face.collection_id == collection_id,))
+    session.delete(collection)
+    return erasure.id
 
 
 def describe_collections(session: Session, collections: Sequence[Collection]) -> list[CollectionOut]:

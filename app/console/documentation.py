@@ -7,8 +7,12 @@ and so the key in it, cannot be read; and it may send no request. It shows the A
 import json
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import fastapi_offline
+from fastapi import FastAPI
+
+from app.console.fixed_pages import FixedPage
 
 SWAGGER = Path(fastapi_offline.__file__).parent / "static"
 """Swagger UI's files as that package ships them; none of its code is used."""
@@ -39,3 +43,23 @@ PAGE = """<!doctype html>
 def render_page(document: dict[str, Any]) -> str:
     """The HTML page with the OpenAPI document in it, as data that cannot end its own element."""
     return PAGE % json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
+
+
+PAGES: WeakKeyDictionary[FastAPI, FixedPage] = WeakKeyDictionary()
+DOCUMENTS: WeakKeyDictionary[FastAPI, FixedPage] = WeakKeyDictionary()
+"""Made at the first request of each: 10 to 30 ms of processor time."""
+
+
+def get_page(app: FastAPI) -> FixedPage:
+    """Return the page /docs."""
+    if app not in PAGES:
+        PAGES[app] = FixedPage.make(render_page(app.openapi()), headers={"Content-Security-Policy": POLICY})
+    return PAGES[app]
+
+
+def get_document(app: FastAPI) -> FixedPage:
+    """Return the OpenAPI document."""
+    if app not in DOCUMENTS:
+        text = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
+        DOCUMENTS[app] = FixedPage.make(text, "application/json")
+    return DOCUMENTS[app]

@@ -3,15 +3,20 @@
 from pathlib import Path
 
 import plotly
-from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from app.console import documentation
+from app.console.fixed_pages import FixedPage
 
 STATIC = Path(__file__).parent / "static"
 CHARTS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-POLICY = "default-src 'self'; img-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
+POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' blob: data:; "
+    "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Scripts come from this server alone, none is in the page. The chart library sets styles of its own."""
 A_DAY = {"Cache-Control": "max-age=86400"}
 
 router = APIRouter(include_in_schema=False)
@@ -19,9 +24,9 @@ files = StaticFiles(directory=STATIC)
 
 
 @router.get("/", summary="The operator's page")
-def page() -> FileResponse:
+def page(request: Request) -> Response:
     """It holds no secret: the key is typed in and kept in the browser's tab."""
-    return FileResponse(STATIC / "index.html", headers={"Content-Security-Policy": POLICY})
+    return FixedPage.read(STATIC / "index.html", {"Content-Security-Policy": POLICY}).answer(request)
 
 
 @router.get("/console/charts.js", summary="The chart library, as its Python package ships it")
@@ -31,10 +36,15 @@ def charts() -> FileResponse:
 
 
 @router.get("/docs", summary="The API, to read")
-def documentation_page(request: Request) -> HTMLResponse:
+def documentation_page(request: Request) -> Response:
     """Swagger UI without a CDN, and without access to the key."""
-    page = documentation.render_page(request.app.openapi())
-    return HTMLResponse(page, headers={"Content-Security-Policy": documentation.POLICY})
+    return documentation.get_page(request.app).answer(request)
+
+
+@router.get("/openapi.json", summary="The API, for programs")
+def openapi_document(request: Request) -> Response:
+    """The OpenAPI document."""
+    return documentation.get_document(request.app).answer(request)
 
 
 @router.get("/docs/swagger-ui-bundle.js", summary="Swagger UI, as its Python package ships it")

@@ -11,6 +11,7 @@ from app.db import examples
 Role = Literal["gallery", "distractor"]
 
 MAX_METADATA_BYTES = 65_536  # bytes of JSON
+MAX_METADATA_KEYS = 1_000
 NUL_PATTERN = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
@@ -56,7 +57,7 @@ Source = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$"),
     Field(description="what the photo comes from: a camera, a scanner, `masked`", examples=["gate-2"]),
 ]
-Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
+Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS), AfterValidator(_check_metadata)]
 
 NO_NUL = r"^[^\x00]*$"  # PostgreSQL cannot store a zero byte
 Word = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=NO_NUL)]

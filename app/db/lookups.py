@@ -1,11 +1,34 @@
-"""Look up rows that must exist."""
+"""Look up rows that must exist. A row that the session may not see is answered like one that does not exist."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, ModelRecord
+from app.db.tables import Base, Collection, Evaluation, Job, KeptSnapshot, Key, ModelRecord, Training
 from app.errors import NotFound
+
+Kind = Literal["job", "training", "evaluation", "model", "key", "snapshot"]
+ROWS: dict[Kind, type[Base]] = {
+    "job": Job,
+    "training": Training,
+    "evaluation": Evaluation,
+    "model": ModelRecord,
+    "key": Key,
+    "snapshot": KeptSnapshot,
+}
+
+
+def make_not_found(kind: str, name: str) -> NotFound:
+    """Return the error for a collection, job, ... that does not exist, or that the caller may not see."""
+    return NotFound(f"no {kind} {name!r}")
+
+
+def get_row(session: Session, kind: Kind, row_id: str) -> Any:
+    """Return the row. Raises NotFound."""
+    row = None if "\0" in row_id else session.get(ROWS[kind], row_id)  # PostgreSQL refuses a zero byte
+    if row is None:
+        raise make_not_found(kind, row_id)
+    return row
 
 
 def get_collection(session: Session, collection_id: str, *, lock: bool = False) -> Collection:
@@ -18,7 +41,7 @@ def get_collection(session: Session, collection_id: str, *, lock: bool = False) 
     else:
         collection = session.get(Collection, collection_id)
     if collection is None:
-        raise NotFound(f"no collection {collection_id!r}")
+        raise make_not_found("collection", collection_id)
     return collection
 
 
@@ -32,5 +55,5 @@ def get_model(session: Session, model_id: str, *, lock: Literal["shared", "exclu
     else:
         model = session.get(ModelRecord, model_id)
     if model is None:
-        raise NotFound(f"no model {model_id!r}")
+        raise make_not_found("model", model_id)
     return model

@@ -1,11 +1,10 @@
 """Migrate the schema of the database with Alembic."""
 
-from pathlib import Path
-
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 
-MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
+from app.db.schema import MIGRATIONS, make_newer_schema_error
 
 
 def make_config(url: str) -> Config:
@@ -17,5 +16,13 @@ def make_config(url: str) -> Config:
 
 
 def upgrade_database(url: str) -> None:
-    """Migrate the database to the newest schema; nothing happens if it has it already."""
-    command.upgrade(make_config(url), "head")
+    """Migrate the database to the newest schema; nothing happens if it has it already.
+
+    Raises CannotStart if a newer version of Likeness made the schema.
+    """
+    try:
+        command.upgrade(make_config(url), "head")
+    except CommandError as error:
+        if "Can't locate revision" not in str(error):
+            raise
+        raise make_newer_schema_error(url) from error

@@ -1,6 +1,7 @@
 """Open the database, SQLite or PostgreSQL, and sessions that read or write."""
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,19 +10,41 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from app.errors import Busy
+from app.db.database_file import find_database_path, watch_database_file
+from app.db.failures import describe_failure, parse_stored_json, report_damage
+from app.db.visibility import RestrictedSession
 
 REQUEST_THREADS = 40
 """The number of threads that Starlette has. With fewer connections, requests would wait for one."""
+FAULTY_STATEMENT_STATES = ("42", "54")
+"""The classes of PostgreSQL's errors that a repetition does not help: wrong statements, and too complex ones."""
+BUSY_TIMEOUT_MS = 10_000
 WRITE_OPTIONS = {"writes": True}
+CHECK_OPTION = "check"
+MISSING_TABLE = "no such table"
 
 
 def open_database(url: str) -> Engine:
-    """Open a database. SQLite runs in WAL mode, waits 10 s for a lock, and syncs the disk at every commit."""
+    """Open a database.
+
+    SQLite runs in WAL mode, waits 10 s for a lock, syncs the disk at every commit, and overwrites what is deleted.
+    Transactions raise Busy once its file is not the one that was opened, or if it is damaged.
+    Errors do not show the values of a statement, which would be names in a log.
+    """
     if not url.startswith("sqlite"):
-        return create_engine(url, pool_size=REQUEST_THREADS, max_overflow=24, pool_pre_ping=True)
-    database = create_engine(url, pool_size=REQUEST_THREADS + 24, connect_args={"check_same_thread": False})
+        return create_engine(url, pool_size=REQUEST_THREADS, max_overflow=24, pool_pre_ping=True, hide_parameters=True)
+    database = create_engine(
+        url,
+        pool_size=REQUEST_THREADS + 24,
+        hide_parameters=True,
+        connect_args={"check_same_thread": False},
+        json_deserializer=parse_stored_json,
+    )
+    event.listen(database, "handle_error", report_damage)
     event.listen(database, "connect", _prepare_sqlite)
+    path = find_database_path(url)
+    if path is not None:
+        watch_database_file(database, path)
     event.listen(database, "begin", _begin_sqlite)
     return database
 
@@ -39,8 +62,17 @@ def _close_returned(connection: Any, record: ConnectionPoolEntry) -> None:
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # keeps the driver from beginning transactions: see _begin_sqlite
-    for pragma in ("busy_timeout=10000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    for pragma in (
+        f"busy_timeout={BUSY_TIMEOUT_MS}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "secure_delete=ON",
+    ):
+        try:
+            connection.execute(f"PRAGMA {pragma}")
+        except UnicodeDecodeError as error:  # in a message about its schema
+            raise sqlite3.DatabaseError("database disk image is malformed") from error
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -48,10 +80,30 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
+def is_temporary(error: OperationalError) -> bool:
+    """Return whether the state of the database caused an error, so that the statement may succeed later.
+
+    A statement that is too complex fails every time. A table that is missing can be restored.
+    """
+    if MISSING_TABLE in str(error.orig):
+        return True
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        return int(code) & 0xFF != sqlite3.SQLITE_ERROR  # the low byte is the primary result code
+    return not (getattr(error.orig, "sqlstate", None) or "").startswith(FAULTY_STATEMENT_STATES)
+
+
+def _open_session(database: Engine, collections: Sequence[str], **options: Any) -> Session:
+    return RestrictedSession(database, collections, **options) if collections else Session(database, **options)
+
+
 @contextmanager
-def reading(database: Engine) -> Iterator[Session]:
-    """Open a session for reading only. On PostgreSQL, each statement sees what is committed by then: see `snapshot`."""
-    with Session(database) as session:
+def reading(database: Engine, collections: Sequence[str] = ()) -> Iterator[Session]:
+    """Open a session for reading only. On PostgreSQL, each statement sees what is committed by then: see `snapshot`.
+
+    collections: whose rows the session sees; empty: all
+    """
+    with _open_session(database, collections) as session:
         yield session  # closing it ends the transaction; the rows that were read stay usable
 
 
@@ -63,18 +115,37 @@ def snapshot(database: Engine) -> Iterator[Session]:
         yield session  # closing it ends the transaction; the rows that were read stay usable
 
 
+def check_writes(database: Engine, check: Callable[[Session], None]) -> Engine:
+    """Return the same database, whose every transaction of `writing` is checked at its start and before its commit.
+
+    check: raises to have the transaction rolled back. What it has read at the start can have changed before the commit
+    on PostgreSQL, and not on SQLite
+    """
+    return database.execution_options(**{CHECK_OPTION: check})
+
+
 @contextmanager
-def writing(database: Engine) -> Iterator[Session]:
+def writing(database: Engine, collections: Sequence[str] = ()) -> Iterator[Session]:
     """Open a session whose changes are committed at the end of the block, or rolled back if the block raises.
 
-    On SQLite, it is the only writer from its first statement on.
-    Raises Busy if the database stays locked or cannot be reached.
+    On SQLite, it is the only writer from its first statement on. collections: whose rows the session sees; empty: all
+    Raises Busy if the database stays locked, or cannot be reached or written, OperationalError if it cannot carry out a
+    statement.
     """
     try:
         with (
-            Session(database.execution_options(**WRITE_OPTIONS), expire_on_commit=False) as session,
+            _open_session(database.execution_options(**WRITE_OPTIONS), collections, expire_on_commit=False) as session,
             session.begin(),
         ):
+            check = database.get_execution_options().get(CHECK_OPTION)
+            if check is None:
+                yield session
+                return
+            check(session)
             yield session
+            session.flush()
+            check(session)
     except OperationalError as error:
-        raise Busy("the database is busy or cannot be reached; nothing of this request was stored") from error
+        if not is_temporary(error):
+            raise
+        raise describe_failure(error) from error

@@ -15,13 +15,15 @@ from app.deployments.schemas import (
     PublishIn,
     RollbackIn,
 )
-from app.deployments.service import DeploymentPath, VersionedPath
-from app.deps import CallerDep, ReadDep, WriteDep
+from app.deps import CallerDep, ReadDep, ResourcesDep, WriteDep
+from app.deps.audit import audit_as
+from app.deps.deployment_path import DeploymentPath, VersionedPath
 from app.deps.headers import describe_headers
 from app.deps.job_response import JobOut
 from app.deps.pointer_session import MoveDep
 from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, READER
+from app.deps.scopes import COLLECTION
 
 router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"])
 PathDep = Annotated[DeploymentPath, Depends()]
@@ -31,63 +33,88 @@ MOVED: dict[int | str, dict[str, Any]] = {
     200: {"model": DeploymentOut, "description": "done", **describe_headers("ETag")},
     202: {"model": JobOut},
 }
-SETS = ((409, "ResourceInUse"), (409, "TaskDisabled"), (422, "UnknownTask"))
-PUBLISHES = {**ADMIN, **declare_problems(*SETS, (422, "ReasonRequired"))}
+SETS = ((409, "ResourceInUse"), (409, "ModelDamaged"), (409, "TaskDisabled"), (422, "UnknownTask"))
+PUBLISHES = {**ADMIN, **COLLECTION, **declare_problems(*SETS, (422, "ReasonRequired"))}
 
 
-@router.get("", summary="List deployments", openapi_extra=READER)
-def list_deployments(collection: Annotated[CollectionName, Path()], session: ReadDep) -> DeploymentsOut:
+@router.get("", summary="List deployments", openapi_extra=READER | COLLECTION)
+def list_deployments(
+    collection: Annotated[CollectionName, Path()], session: ReadDep, resources: ResourcesDep
+) -> DeploymentsOut:
     """The deployments of a collection, one for each task that it can be searched by."""
-    return DeploymentsOut(deployments=service.list_deployments(session, collection))
+    return DeploymentsOut(deployments=service.list_deployments(session, resources.models, collection))
 
 
-@router.get("/{task}", summary="Look at a deployment", openapi_extra=READER, responses=SHOWN)
-def get_deployment(path: PathDep, session: ReadDep, response: Response) -> DeploymentOut:
+@router.get("/{task}", summary="Look at a deployment", openapi_extra=READER | COLLECTION, responses=SHOWN)
+def get_deployment(path: PathDep, session: ReadDep, resources: ResourcesDep, response: Response) -> DeploymentOut:
     """The pointers, what was measured of their models here, and the history of moves. The ETag is for `If-Match`."""
-    return service.describe_deployment(session, path, response)
+    return service.describe_deployment(session, resources.models, path, response)
 
 
-@router.patch("/{task}", summary="Change a deployment", openapi_extra=ADMIN, responses=SHOWN)
-def change_deployment(path: PathDep, body: DeploymentIn, session: WriteDep, response: Response) -> DeploymentOut:
-    """Sets the default rate at which searches may name strangers, which takes effect within a second, or what happens
-    to models that break labels."""
-    return service.change_deployment(session, path, body, response)
+@router.patch(
+    "/{task}",
+    summary="Change a deployment",
+    openapi_extra=ADMIN | COLLECTION | audit_as("deployment.change"),
+    responses=SHOWN,
+)
+def change_deployment(
+    path: PathDep, body: DeploymentIn, session: WriteDep, resources: ResourcesDep, response: Response
+) -> DeploymentOut:
+    """Sets the default rate at which searches may name strangers, which takes effect within a second, what happens to
+    models that break labels, how votes weigh, or the share of searches that the challenger answers too."""
+    return service.change_deployment(session, resources.models, path, body, response)
 
 
 @router.post(
-    "/{task}:publish", summary="Publish a model", openapi_extra=PUBLISHES, response_model=None, responses=MOVED
+    "/{task}:publish",
+    summary="Publish a model",
+    openapi_extra=PUBLISHES | audit_as("model.publish"),
+    response_model=None,
+    responses=MOVED,
 )
 def publish(
-    path: VersionedPathDep, body: PublishIn, session: MoveDep, caller: CallerDep, response: Response
+    path: VersionedPathDep,
+    body: PublishIn,
+    session: MoveDep,
+    resources: ResourcesDep,
+    caller: CallerDep,
+    response: Response,
 ) -> DeploymentOut | JobOut:
     """Embeds all faces beside the live index, asks the gate, and moves the pointers of all tasks of the model.
 
     202 with a job, or 200 if nothing is left to compute. 412 if `If-Match` is out of date; if the pointers move later,
     the job fails with the same code. If the gate refuses, the job's problem is `GateRefused`, with `reasons`.
     """
-    return service.publish_model(session, path, body, caller, response)
+    return service.publish_model(session, resources.models, path, body, caller, response)
 
 
 @router.post(
     "/{task}:rollback",
     summary="Roll back",
-    openapi_extra={**ADMIN, **declare_problems((409, "ResourceInUse"))},
+    openapi_extra={**ADMIN, **COLLECTION, **declare_problems((409, "ResourceInUse"), (409, "ModelDamaged"))}
+    | audit_as("model.roll-back"),
     response_model=None,
     responses=MOVED,
 )
 def roll_back(
-    path: VersionedPathDep, session: MoveDep, caller: CallerDep, response: Response, body: RollbackIn | None = None
+    path: VersionedPathDep,
+    session: MoveDep,
+    resources: ResourcesDep,
+    caller: CallerDep,
+    response: Response,
+    body: RollbackIn | None = None,
 ) -> DeploymentOut | JobOut:
     """The previous model serves again, at once. A second roll back undoes the first. 409 if there is no previous
-    model."""
-    return service.roll_back(session, path, body, caller, response)
+    model, or `ModelDamaged` if its files are damaged."""
+    return service.roll_back(session, resources.models, path, body, caller, response)
 
 
 @router.post(
     "/{task}:compare",
     status_code=202,
     summary="Compare two models",
-    openapi_extra={**ADMIN, **declare_problems((409, "TaskDisabled"), (422, "UnknownTask"))},
+    openapi_extra={**ADMIN, **COLLECTION, **declare_problems((409, "TaskDisabled"), (422, "UnknownTask"))}
+    | audit_as("model.compare"),
 )
 def compare(path: PathDep, body: CompareIn, session: WriteDep, response: Response) -> JobOut:
     """Starts a job that measures both models on this collection's people, preferably on people unknown to both.
@@ -102,12 +129,17 @@ def compare(path: PathDep, body: CompareIn, session: WriteDep, response: Respons
 @router.put(
     "/{task}/challenger",
     summary="Set the challenger",
-    openapi_extra={**ADMIN, **declare_problems(*SETS)},
+    openapi_extra={**ADMIN, **COLLECTION, **declare_problems(*SETS)} | audit_as("deployment.set-challenger"),
     response_model=None,
     responses=MOVED,
 )
 def put_challenger(
-    path: VersionedPathDep, body: ChallengerIn, session: MoveDep, caller: CallerDep, response: Response
+    path: VersionedPathDep,
+    body: ChallengerIn,
+    session: MoveDep,
+    resources: ResourcesDep,
+    caller: CallerDep,
+    response: Response,
 ) -> DeploymentOut | JobOut:
     """Sets the model that can be searched beside the champion; null removes it. 202 if faces must be embedded first."""
-    return service.set_challenger(session, path, body, caller, response)
+    return service.set_challenger(session, resources.models, path, body, caller, response)

@@ -1,6 +1,6 @@
 """Bodies and answers of the routes for deployments."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
@@ -23,12 +23,15 @@ PERSON_THRESHOLD: dict[str, Any] = {
 }  # fmt: skip
 POINT = {"m": 8, "recall": 0.992, "fraction": 0.07, "ms": 0.4}
 REFERENCE: dict[str, Any] = {
-    "source": None, "faces": 2150, "compensated": False, "reason": "reference", "shift": None, "people": 0,
-    "gain": None, "low": None, "high": None,
+    "source": None, "faces": 2150, "compensated": False, "reason": "reference", "degradation": None,
+    "shift": None, "people": 0, "gain": None, "low": None, "high": None,
 }  # fmt: skip
 SOURCE: dict[str, Any] = {
-    "source": "gate-2", "faces": 250, "compensated": True, "reason": "helps", "shift": 0.21, "people": 60,
-    "gain": 0.07, "low": 0.05, "high": 0.09,
+    "source": "gate-2", "faces": 250, "compensated": True, "reason": "helps", "degradation": "15 pixels",
+    "shift": 0.21, "people": 60, "gain": 0.07, "low": 0.05, "high": 0.09,
+}  # fmt: skip
+DAMAGED: dict[str, Any] = {
+    "model": examples.FIRST_MODEL, "pointers": ["previous"], "reason": "the model lbp-l2 was altered: embedder.json",
 }  # fmt: skip
 MOVE: dict[str, Any] = {
     "at": examples.MOMENT, "pointer": "champion", "model": examples.MODEL, "by": "release desk", "reason": "",
@@ -43,11 +46,18 @@ OUT: dict[str, Any] = {
     "version": 3,
     "default_fpir": 0.01,
     "label_policy": "list",
+    "label_weights": "equal",
+    "label_quorum": 1,
+    "shadow_share": 0.0,
     "decisions": [PERSON_THRESHOLD],
     "thresholds": [THRESHOLD],
     "cells": 128,
     "curve": [POINT],
+    "index": "ivf",
+    "candidates": None,
+    "candidate_curve": [],
     "sources": [REFERENCE, SOURCE],
+    "damaged": [],
     "facts": {examples.MODEL: {"default_fmr": 0.001, "cells": 128, "faces": 2400}},
     "history": [MOVE],
     "updated_at": examples.MOMENT,
@@ -96,11 +106,22 @@ class SourceOut(BaseModel):
     faces: int = Field(description="the number of its faces now")
     compensated: bool = Field(description="whether its embeddings are moved to where those of the reference lie")
     reason: Literal[
-        "reference", "helps", "does not help", "large shift", "small shift", "too few faces", "not measured yet"
+        "reference",
+        "helps",
+        "does not help",
+        "simulated",
+        "large shift",
+        "small shift",
+        "too few faces",
+        "not measured yet",
     ] = Field(
         description="reference: the largest source, to which the others are moved; helps, does not help: measured on "
-        "people who are named in this source and in others; large shift, small shift: too few such people, so that the "
-        "shift decides"
+        "people who are named in this source and in others; simulated, large shift, small shift: too few such people, "
+        "so that it counts whether a degradation explains the source, and else its shift"
+    )
+    degradation: str | None = Field(
+        description="the degradation of faces of the reference that simulates the source in its correction; null: the "
+        "correction is learned from the faces of the source alone"
     )
     shift: float | None = Field(
         description="squared distance of its mean from that of the reference, over the spread of the reference; 0.1 or "
@@ -122,12 +143,22 @@ class SourceOut(BaseModel):
             faces=faces,
             compensated=decision.get("is_on", False),
             reason=decision.get("reason", "not measured yet"),
+            degradation=decision.get("degradation"),
             shift=decision.get("shift"),
             people=comparison.get("groups", 0),
             gain=gain.get("value"),
             low=gain.get("low"),
             high=gain.get("high"),
         )
+
+
+class DamagedModelOut(BaseModel):
+    """A model of a deployment whose stored files are damaged."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [DAMAGED]})
+    model: str
+    pointers: list[str] = Field(description="which of champion, challenger and previous name it")
+    reason: str
 
 
 class DeploymentOut(BaseModel):
@@ -142,20 +173,35 @@ class DeploymentOut(BaseModel):
     version: int
     default_fpir: float = Field(description="the rate of strangers named, unless a search states another")
     label_policy: str = Field(description="list or refuse: what happens to a model that breaks labels")
+    label_weights: str = Field(description="equal or agreement: how much the votes of labellers weigh")
+    label_quorum: int = Field(description="how many labellers a majority needs")
+    shadow_share: float = Field(description="the share of searches that the challenger answers too, for comparison")
     decisions: list[PersonThresholdOut] = Field(description="of the champion, for the gallery's size when measured")
     thresholds: list[ThresholdOut] = Field(description="of the champion, if pairs of this gallery were measured")
     cells: int | None = Field(description="p, the number of cells of the champion's index")
     curve: list[dict[str, float]] = Field(description="of the champion: recall, fraction and milliseconds over m")
+    index: str | None = Field(description="the champion's index: flat, ivf, reranked or two_stage")
+    candidates: int | None = Field(
+        description="of an index with two stages: how many faces the second stage ranks, chosen from `candidate_curve`"
+    )
+    candidate_curve: list[dict[str, float]] = Field(
+        description="of an index with two stages: share of the nearest and of the ten nearest that the first stage "
+        "keeps, and milliseconds, over the number of candidates"
+    )
     sources: list[SourceOut] = Field(
         description="where the faces come from, if any was enrolled with a source, and whether the champion's searches "
         "compensate for it"
+    )
+    damaged: list[DamagedModelOut] = Field(
+        description="models that cannot be loaded, because their stored files are damaged; new faces are not embedded "
+        "for them, and pointers cannot be moved to them"
     )
     facts: dict[str, dict[str, Any]] = Field(description="model id -> what was measured of the model here")
     history: list[dict[str, Any]] = Field(description="every move of a pointer: who, when, why, against which reasons")
     updated_at: float
 
     @classmethod
-    def of(cls, row: Deployment, sources: list[SourceOut]) -> Self:
+    def of(cls, row: Deployment, sources: list[SourceOut], damaged: Sequence[DamagedModelOut] = ()) -> Self:
         measured = row.measurements.get(row.champion, {})
         return cls(
             collection=row.collection_id,
@@ -166,11 +212,18 @@ class DeploymentOut(BaseModel):
             version=row.version,
             default_fpir=row.default_fpir,
             label_policy=row.label_policy,
+            label_weights=row.label_weights,
+            label_quorum=row.label_quorum,
+            shadow_share=row.shadow_share,
             decisions=[PersonThresholdOut(**rate) for rate in (measured.get("open_set") or {}).get("rates", ())],
             thresholds=list(_iterate_thresholds(measured)),
             cells=measured.get("cells"),
             curve=measured.get("curve", []),
+            index=measured.get("index"),
+            candidates=measured.get("candidates"),
+            candidate_curve=measured.get("candidate_curve", []),
             sources=sources,
+            damaged=list(damaged),
             facts={
                 m: {k: v for k, v in entry.items() if k not in HIDDEN_MEASUREMENTS}
                 for m, entry in row.measurements.items()
@@ -199,7 +252,9 @@ class PublishIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": PUBLISHED})
     model: ModelName
-    override: bool = Field(False, description="publish against the gate; needs a reason, which is recorded")
+    override: bool = Field(
+        False, strict=True, description="publish against the gate; needs a reason, which is recorded"
+    )
     reason: Note = ""
 
 
@@ -212,20 +267,47 @@ class DeploymentIn(BaseModel):
     """The fields of a deployment that can be changed."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"default_fpir": 0.001}, {"label_policy": "refuse"}]}
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"default_fpir": 0.001},
+                {"label_policy": "refuse"},
+                {"label_weights": "agreement", "label_quorum": 2},
+                {"shadow_share": 0.1},
+            ]
+        },
     )
     default_fpir: float = Field(
-        0.01, ge=1e-6, le=0.5, description="the share of strangers' searches that may name somebody, 0.000001 to 0.5"
+        0.01,
+        ge=1e-6,
+        le=0.5,
+        strict=True,
+        description="the share of strangers' searches that may name somebody, 0.000001 to 0.5",
     )
     label_policy: Literal["list", "refuse"] = Field(
         "list",
         description="what happens to a model that breaks labels: they are listed in the verdict, or it is refused",
     )
 
+    label_weights: Literal["equal", "agreement"] = Field(
+        "equal",
+        description="whether the votes of all labellers weigh 1, or by how well each labeller agrees with the others",
+    )
+    label_quorum: int = Field(
+        1, ge=1, le=100, strict=True, description="how many labellers a majority needs to settle a pair"
+    )
+    shadow_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        strict=True,
+        description="the share of searches that the challenger answers too, for comparison, 0 to 1",
+    )
+
     @model_validator(mode="after")
     def _check_stated(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError("state `default_fpir`, `label_policy` or both")
+            raise ValueError(f"state at least one of: {', '.join(type(self).model_fields)}")
         return self
 
 

@@ -1,18 +1,15 @@
 """Describe and change deployments."""
 
-from dataclasses import dataclass
-from typing import Annotated
-
-from fastapi import Header, Path, Response
+from fastapi import Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.field_types import CollectionName, TaskName
 from app.db.lookups import get_collection
-from app.db.tables import Deployment, Job, StoredCompensation
+from app.db.tables import POINTERS, Deployment, Job, StoredCompensation
 from app.deployments.schemas import (
     ChallengerIn,
     CompareIn,
+    DamagedModelOut,
     DeploymentIn,
     DeploymentOut,
     PublishIn,
@@ -20,6 +17,7 @@ from app.deployments.schemas import (
     SourceOut,
 )
 from app.deps.caller import Caller
+from app.deps.deployment_path import DeploymentPath, VersionedPath
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict, Invalid
 from app.publishing import pointers, requests
@@ -28,57 +26,53 @@ from app.publishing.requests import PublishRequest
 from app.queue.jobs import enqueue
 from app.queue.messages import Compare, Publish
 from app.serving.compensation import renewal
+from app.storage.model_cache import ModelStore
 
 
-@dataclass(frozen=True)
-class DeploymentPath:
-    """The collection and task in the path of a request."""
-
-    collection: Annotated[CollectionName, Path()]
-    task: Annotated[TaskName, Path()]
-
-
-@dataclass(frozen=True)
-class VersionedPath(DeploymentPath):
-    """A path with the version that the caller expects."""
-
-    if_match: Annotated[
-        str | None,
-        Header(description="the ETag that the deployment must still have; without it, any", examples=['"3"']),
-    ] = None
-
-    @property
-    def version(self) -> int | None:
-        """The expected version, None meaning any. Raises Invalid if If-Match is not an ETag of a deployment."""
-        tag = (self.if_match or "*").strip().removeprefix("W/").strip('"')
-        if tag == "*":
-            return None
-        if not tag.isdigit():
-            raise Invalid('If-Match must be the ETag of the deployment, such as "3"')
-        return int(tag)
-
-
-def list_deployments(session: Session, collection: str) -> list[DeploymentOut]:
+def list_deployments(session: Session, models: ModelStore, collection: str) -> list[DeploymentOut]:
     """List the deployments of all tasks of a collection. Raises NotFound."""
     get_collection(session, collection)
     rows = select(Deployment).where(Deployment.collection_id == collection).order_by(Deployment.task)
-    return [DeploymentOut.of(d, _describe_sources(session, d)) for d in session.scalars(rows)]
+    return [_describe(session, models, deployment) for deployment in session.scalars(rows)]
 
 
-def change_deployment(session: Session, path: DeploymentPath, body: DeploymentIn, response: Response) -> DeploymentOut:
-    """Set the fields that the body states. Raises NotFound."""
+def change_deployment(
+    session: Session, models: ModelStore, path: DeploymentPath, body: DeploymentIn, response: Response
+) -> DeploymentOut:
+    """Set the fields that the body states. A change of what settles labels is a change of the collection, so that
+    searches follow it. Raises NotFound."""
+    if body.model_fields_set & {"label_weights", "label_quorum"}:
+        collection = pointers.lock_collection(session, path.collection)
+        collection.change += 1
+        collection.label_change = collection.change
     deployment = pointers.get_deployment(session, path.collection, path.task)
     for name in body.model_fields_set:
         setattr(deployment, name, getattr(body, name))
     session.flush()
-    return describe_deployment(session, path, response)
+    return describe_deployment(session, models, path, response)
 
 
-def describe_deployment(session: Session, path: DeploymentPath, response: Response) -> DeploymentOut:
+def describe_deployment(
+    session: Session, models: ModelStore, path: DeploymentPath, response: Response
+) -> DeploymentOut:
     """Describe a deployment, and set its version as the ETag. Raises NotFound."""
     deployment = pointers.get_deployment(session, path.collection, path.task)
     response.headers["ETag"] = f'"{deployment.version}"'
-    return DeploymentOut.of(deployment, _describe_sources(session, deployment))
+    return _describe(session, models, deployment)
+
+
+def _describe(session: Session, models: ModelStore, deployment: Deployment) -> DeploymentOut:
+    pointers_of: dict[str, list[str]] = {}
+    for pointer in POINTERS:
+        if (model := getattr(deployment, pointer)) is not None:
+            pointers_of.setdefault(model, []).append(pointer)
+    damage = {model: models.find_damage(model) for model in pointers_of}
+    damaged = [
+        DamagedModelOut(model=model, pointers=pointers_of[model], reason=reason)
+        for model, reason in damage.items()
+        if reason is not None
+    ]
+    return DeploymentOut.of(deployment, _describe_sources(session, deployment), damaged)
 
 
 def _describe_sources(session: Session, deployment: Deployment) -> list[SourceOut]:
@@ -90,15 +84,17 @@ def _describe_sources(session: Session, deployment: Deployment) -> list[SourceOu
 
 
 def publish_model(
-    session: Session, path: VersionedPath, body: PublishIn, caller: Caller, response: Response
+    session: Session, models: ModelStore, path: VersionedPath, body: PublishIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
     """Publish a model: 200 if it serves at once, else 202 with a job. Raises like `requests.request_publication`."""
     request = PublishRequest(body.model, (path.task,), body.override, body.reason, caller.signature, path.version)
-    return _answer_with_job(session, path, requests.request_publication(session, path.collection, request), response)
+    return _answer_with_job(
+        session, models, path, requests.request_publication(session, path.collection, request), response
+    )
 
 
 def set_challenger(
-    session: Session, path: VersionedPath, body: ChallengerIn, caller: Caller, response: Response
+    session: Session, models: ModelStore, path: VersionedPath, body: ChallengerIn, caller: Caller, response: Response
 ) -> DeploymentOut | JobOut:
     """Set the challenger, like `publish_model`; a body without a model removes it."""
     if body.model is not None:
@@ -106,20 +102,26 @@ def set_challenger(
             body.model, (path.task,), by=caller.signature, version=path.version, pointer="challenger"
         )
         return _answer_with_job(
-            session, path, requests.request_publication(session, path.collection, request), response
+            session, models, path, requests.request_publication(session, path.collection, request), response
         )
     collection = pointers.lock_collection(session, path.collection)
     pointers.check_version(session, collection.id, path.task, path.version)
     pointers.set_challenger(session, collection, path.task, None, MoveReason(caller.signature))
-    return describe_deployment(session, path, response)
+    return describe_deployment(session, models, path, response)
 
 
 def roll_back(
-    session: Session, path: VersionedPath, body: RollbackIn | None, caller: Caller, response: Response
+    session: Session,
+    models: ModelStore,
+    path: VersionedPath,
+    body: RollbackIn | None,
+    caller: Caller,
+    response: Response,
 ) -> DeploymentOut | JobOut:
     """Roll back at once, since enrolment keeps the previous model's embeddings current.
 
-    If some are missing nevertheless, a job embeds these faces first. Raises NotFound, Conflict, Stale.
+    If some are missing nevertheless, a job embeds these faces first.
+    Raises NotFound, Conflict (also if the previous model is damaged), Stale.
     """
     collection = pointers.lock_collection(session, path.collection)
     pointers.check_version(session, collection.id, path.task, path.version)
@@ -127,11 +129,12 @@ def roll_back(
     previous = pointers.get_deployment(session, collection.id, path.task).previous
     if previous is None or pointers.has_all_embeddings(session, collection.id, previous, [path.task]):
         pointers.roll_back(session, collection, path.task, why)
-        return describe_deployment(session, path, response)
+        return describe_deployment(session, models, path, response)
+    models.check(previous)
     repair = Publish(
         collection=collection.id, tasks=(path.task,), model=previous, override=True, reason=why.reason, by=why.by
     )
-    return _answer_with_job(session, path, enqueue(session, repair), response)
+    return _answer_with_job(session, models, path, enqueue(session, repair), response)
 
 
 def compare_models(session: Session, path: DeploymentPath, body: CompareIn, response: Response) -> JobOut:
@@ -151,10 +154,10 @@ def compare_models(session: Session, path: DeploymentPath, body: CompareIn, resp
 
 
 def _answer_with_job(
-    session: Session, path: DeploymentPath, job: Job | None, response: Response
+    session: Session, models: ModelStore, path: DeploymentPath, job: Job | None, response: Response
 ) -> DeploymentOut | JobOut:
     if job is None:
-        return describe_deployment(session, path, response)
+        return describe_deployment(session, models, path, response)
     response.status_code = 202
     point_to_job(response, job)
     return JobOut.of(job)

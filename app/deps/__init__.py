@@ -11,6 +11,7 @@ from app.db.session import reading, writing
 from app.deps.caller import Caller
 from app.resources import Resources
 from app.serving.engine import Engine
+from app.storage.audit_log.notes import NOTE, AuditNote
 
 
 async def get_resources(request: Request) -> Resources:
@@ -26,19 +27,27 @@ async def get_caller(request: Request) -> Caller:
     return request.state.caller  # type: ignore[no-any-return]
 
 
+async def get_audit_note(request: Request) -> AuditNote:
+    return request.state.audit_note  # type: ignore[no-any-return]
+
+
 ResourcesDep = Annotated[Resources, Depends(get_resources)]
 EngineDep = Annotated[Engine, Depends(get_engine)]
 CallerDep = Annotated[Caller, Depends(get_caller)]
+AuditDep = Annotated[AuditNote, Depends(get_audit_note)]
 
 
-def _open_reading(resources: ResourcesDep) -> Iterator[Session]:
-    with reading(resources.database) as session:
+def _open_reading(resources: ResourcesDep, caller: CallerDep, note: AuditDep) -> Iterator[Session]:
+    """A key that is bound to collections gets a session that sees only their rows."""
+    with reading(resources.database, caller.collections) as session:
+        session.info[NOTE] = note
         yield session
 
 
-def _open_writing(resources: ResourcesDep) -> Iterator[Session]:
+def _open_writing(resources: ResourcesDep, caller: CallerDep, note: AuditDep) -> Iterator[Session]:
     """Commit if the route returns, roll back if it raises; both happen before the answer is sent."""
-    with writing(resources.database) as session:
+    with writing(resources.database, caller.collections) as session:
+        session.info[NOTE] = note
         yield session
     resources.notifier.notify("jobs")
     resources.notifier.notify("changes")

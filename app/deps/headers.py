@@ -11,6 +11,7 @@ HEADERS: dict[str, tuple[str, str | int]] = {
     ),
     "ETag": ("the version of the deployment, for If-Match", '"3"'),
     "Location": ("the path of the job", "/v1/jobs/0006423bd5c1e7a91f2b3c4d5"),
+    "X-Erasure": ("the path of the receipt", "/v1/erasures/0647a1e2b15c93d07f4ea86b"),
     "Retry-After": ("the number of seconds to wait before the next request", 1),
     "WWW-Authenticate": ("how to send a key", "Bearer"),
     "Idempotent-Replayed": ("true: this is the answer of an earlier request with this Idempotency-Key", "true"),

@@ -1,10 +1,21 @@
 """Answer a repeated POST with the same `Idempotency-Key` as the first one was answered, for 24 hours.
 
-Only 2xx answers are stored; a request that failed may be repeated with its key. If the process dies before it answers,
-the key stays reserved for five minutes. An archive that is streamed to disk is compared by its length only.
+A search, or another POST that changes nothing, is carried out anew: its answer would name people who have refused
+consent or were deleted since. A route declares that by `READ` in its `openapi_extra`.
+
+The key is stored as a keyed hash: it may hold a name. Only 2xx answers are stored; a request that failed may be
+repeated with its key. If the process dies before it answers, the key stays reserved for five minutes. An archive that
+is streamed to disk is compared by its length only.
+
+An answer that names somebody who was erased since is erased too, and a repeat is answered 409 `AnswerErased`.
+
+An answer that holds a secret is stored without it, and a repeat is answered 409 `SecretNotStored`: a route declares the
+field of the secret as `x-secret` in its `openapi_extra`.
 """
 
 import hashlib
+import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -15,14 +26,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.session import writing
-from app.db.tables import StoredResponse, now
+from app.db.tables import ERASED_STATUS, RESERVATION_SECONDS, StoredResponse, now
 from app.errors import AppError, Busy, Conflict, Invalid, describe_problem
 from app.resources import Resources
 
-RESERVATION_SECONDS = 300.0
 MAX_KEY_CHARACTERS = 255
 MAX_STORED_BYTES = 2**20
 STREAMED_PATH_SUFFIX = ":import"
+COLLECTION_IN_PATH = re.compile(r"/v1/collections/([A-Za-z0-9_.-]{1,255})(?=[/:]|$)")
 KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation")
 
 
@@ -35,13 +46,21 @@ class IdempotencyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = Headers(scope=scope).get("idempotency-key") if scope["type"] == "http" else None
         caller = scope.get("state", {}).get("caller")
-        if key is None or caller is None or scope["method"] != "POST":
+        if key is None or caller is None or scope["method"] != "POST" or scope["state"].get("is_read"):
             await self.app(scope, receive, send)
             return
         resources: Resources = scope["state"]["resources"]
+        secret_field: str | None = scope["state"].get("secret_field")
         try:
+            name = caller.key_id, _hash_key(resources, caller.key_id, key)
             fingerprint, receive = await _compute_fingerprint(scope, receive)
-            earlier = await run_sync(_reserve_key, resources, (caller.key_id, key), fingerprint)
+            reservation = StoredResponse(
+                key_id=caller.key_id,
+                idempotency_key=name[1],
+                fingerprint=fingerprint,
+                collection=_find_collection(scope["path"]),
+            )
+            earlier = await run_sync(_reserve_key, resources, reservation, secret_field)
         except AppError as error:
             body = describe_problem(error, scope["state"].get("request_id", ""))
             refusal = JSONResponse(body, error.status, media_type="application/problem+json")
@@ -50,7 +69,7 @@ class IdempotencyMiddleware:
         if earlier is not None:
             await earlier(scope, receive, send)
             return
-        recorder = _ResponseRecorder(resources, (caller.key_id, key), send)
+        recorder = _ResponseRecorder(resources, name, secret_field, send)
         try:
             await self.app(scope, receive, recorder.send)
         finally:
@@ -58,10 +77,13 @@ class IdempotencyMiddleware:
 
 
 class _ResponseRecorder:
-    """Stores the answer before its last part is sent, so that a client that received it can receive it again."""
+    """Stores the answer before its last part is sent, so that a client that received it can receive it again.
 
-    def __init__(self, resources: Resources, name: tuple[str, str], send: Send) -> None:
-        self.resources, self.name, self._send = resources, name, send
+    secret_field: the field of the answer that is not stored, or None
+    """
+
+    def __init__(self, resources: Resources, name: tuple[str, str], secret_field: str | None, send: Send) -> None:
+        self.resources, self.name, self.secret_field, self._send = resources, name, secret_field, send
         self.status, self.headers, self.body = 0, Headers(), b""
         self.is_closed = False
 
@@ -80,9 +102,17 @@ class _ResponseRecorder:
             self.is_closed = True
             is_storable = 200 <= self.status < 300 and len(self.body) <= MAX_STORED_BYTES
             headers = {k: v for k, v in self.headers.items() if k in KEPT_HEADERS}
-            values = {"status": self.status, "headers": headers, "body": self.body} if is_storable else None
+            body = _remove_secret(self.body, self.secret_field) if is_storable and self.secret_field else self.body
+            values = {"status": self.status, "headers": headers, "body": body} if is_storable else None
             with suppress(Busy):  # the key stays reserved until RESERVATION_SECONDS have passed
                 await run_sync(_store_response, self.resources, self.name, values)
+
+
+def _hash_key(resources: Resources, caller: str, key: str) -> str:
+    """Return what stands for a caller's Idempotency-Key. Raises Invalid if it is malformed."""
+    if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
+        raise Invalid(f"Idempotency-Key must have 1 to {MAX_KEY_CHARACTERS} printable characters")
+    return resources.installation_key.hash_text("idempotency key", caller, key)
 
 
 async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
@@ -104,21 +134,29 @@ async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Rec
     return digest.hexdigest(), receive_again
 
 
-def _reserve_key(resources: Resources, name: tuple[str, str], fingerprint: str) -> Response | None:
+def _remove_secret(body: bytes, field: str) -> bytes:
+    return json.dumps({name: value for name, value in json.loads(body).items() if name != field}).encode()
+
+
+def _find_collection(path: str) -> str | None:
+    """Return the collection that a path names, if it may be one's name."""
+    named = COLLECTION_IN_PATH.match(path)
+    return named.group(1) if named else None
+
+
+def _reserve_key(resources: Resources, reservation: StoredResponse, secret_field: str | None) -> Response | None:
     """Reserve the key, or return the answer of an earlier request.
 
-    name: the id of the caller's key and the idempotency key
-    Raises Conflict if that request is not answered yet, Invalid if the key is malformed or was sent with another one.
+    Raises Conflict if that request is not answered yet, or its answer held a secret or was erased; Invalid if the key
+    was sent with another one.
     """
-    key_id, key = name
-    if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
-        raise Invalid(f"Idempotency-Key must have 1 to {MAX_KEY_CHARACTERS} printable characters")
+    key, fingerprint = reservation.idempotency_key, reservation.fingerprint
     busy = Conflict("a request with this Idempotency-Key is in progress; try again", code="RequestInProgress")
     try:
         with writing(resources.database) as session:
-            stored = session.get(StoredResponse, name, with_for_update=True)
+            stored = session.get(StoredResponse, (reservation.key_id, key), with_for_update=True)
             if stored is None:  # if two requests come at once, both insert, and one of them fails
-                session.add(StoredResponse(key_id=key_id, idempotency_key=key, fingerprint=fingerprint))
+                session.add(reservation)
                 return None
             if stored.status is None and stored.created_at < now() - RESERVATION_SECONDS:
                 stored.fingerprint, stored.created_at = fingerprint, now()
@@ -129,6 +167,18 @@ def _reserve_key(resources: Resources, name: tuple[str, str], fingerprint: str) 
         raise Invalid("this Idempotency-Key was sent with another request", code="IdempotencyKeyReused")
     if stored.status is None:
         raise busy
+    if stored.status == ERASED_STATUS:
+        raise Conflict(
+            "this request was carried out; its answer named a face or a person erased since, and is not repeated",
+            code="AnswerErased",
+        )
+    if secret_field is not None:
+        raise Conflict(
+            "this request was carried out; its answer held a secret, which is not stored. If you have not received it, "
+            "revoke the key `key_id` and make another one with a new Idempotency-Key",
+            code="SecretNotStored",
+            key_id=json.loads(stored.body)["id"],
+        )
     return Response(stored.body, stored.status, stored.headers | {"Idempotent-Replayed": "true"})
 
 

@@ -21,6 +21,7 @@ QUEUED: dict[str, JsonValue] = {
     "created_at": examples.TIME,
     "started_at": None,
     "finished_at": None,
+    "requested_by": None,
     "result": None,
     "problem": None,
 }
@@ -55,6 +56,7 @@ class JobEntry(BaseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    requested_by: str | None = Field(None, description="policy: a training policy started it; null: a caller did")
     problem: dict[str, Any] | None = Field(description="if it failed: the problem, like the body of an error")
 
     @classmethod
@@ -84,6 +86,7 @@ def _common_fields(job: Job) -> dict[str, Any]:
         "id": job.id,
         "kind": job.kind,
         "collection": job.body.get("collection"),
+        "requested_by": job.body.get("requested_by") or None,
         "state": "running" if job.state == "queued" and job.started_at else job.state,
         "progress": Progress(done=job.done, total=job.total, failed=job.failed),
         "rate": rate and round(rate, 3),

@@ -2,9 +2,11 @@
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
+import string
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, TypeVar
 
+from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -12,9 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
-from app.errors import Invalid
+from app.deps.held_bytes import PHOTO_BYTES, HeldShare
+from app.deps.server.json_limits import check_json
+from app.errors import Busy, Invalid
 
 FILE_PART = "file"
+JSON_PARSERS = CapacityLimiter(2)
+"""Parsing JSON with a photo takes several times its bytes, so that few bodies are parsed at once."""
 IMAGE_FORMATS = "JPEG, PNG, WebP or BMP"
 BINARY = {"type": "string", "contentMediaType": "application/octet-stream", "description": IMAGE_FORMATS}
 BASE64 = {"type": "string", "contentEncoding": "base64", "description": f"{IMAGE_FORMATS}, as base64"}
@@ -25,8 +31,9 @@ def _decode_base64(sent: object) -> object:
     """Raises Invalid."""
     if not isinstance(sent, str):
         return sent
+    compact = "".join(sent.split()) if any(blank in sent for blank in string.whitespace) else sent
     try:
-        return base64.b64decode("".join(sent.split()), validate=True)
+        return base64.b64decode(compact, validate=True)
     except (binascii.Error, ValueError) as error:
         raise Invalid(
             f"the image is not base64: {error}; send the bytes of the file as base64, without `data:` before them",
@@ -52,27 +59,52 @@ class PhotosIn(BaseModel):
 PhotoBody = TypeVar("PhotoBody", bound=BaseModel)
 
 
-def read_photos(shape: type[PhotoBody]) -> Callable[[Request], Awaitable[PhotoBody]]:
+def read_photos(shape: type[PhotoBody]) -> Callable[[Request], AsyncIterator[PhotoBody]]:
     """Return a dependency that reads a body of this shape, whose first field is `image` or `images`.
 
     In a form, this field is the part `file`, which may be repeated. Empty fields of a form are ignored.
     """
 
-    async def read(request: Request) -> PhotoBody:
-        try:
-            if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
-                return await run_sync(_parse_json, shape, await request.body())
-            async with request.form() as form:
-                files = [await part.read() for part in form.getlist(FILE_PART) if isinstance(part, UploadFile)]
-                fields = {name: form[name] for name in shape.model_fields if form.get(name)}
-            return _parse_form(shape, files, fields)
-        except ClientDisconnect as error:
-            raise Invalid("the body ended before it was complete", code="InvalidRequest") from error
+    async def read(request: Request) -> AsyncIterator[PhotoBody]:
+        is_json = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+        with PHOTO_BYTES.open_share() as share:
+            try:
+                body = await (_read_json if is_json else _read_form)(request, shape, share)
+            except ClientDisconnect as error:
+                raise Invalid("the body ended before it was complete", code="InvalidRequest") from error
+            yield body
 
     return read
 
 
-def _parse_json(shape: type[PhotoBody], body: bytes) -> PhotoBody:
+async def _read_json(request: Request, shape: type[PhotoBody], share: HeldShare) -> PhotoBody:
+    """Read a JSON body. If too many bytes are held already, the rest of the body is read and dropped."""
+    data, refusal = bytearray(), None
+    async for chunk in request.stream():
+        try:
+            if refusal is None:
+                share.add(len(chunk))
+                data += chunk
+        except Busy as busy:
+            refusal = busy
+            data.clear()
+    if refusal is not None:
+        raise refusal
+    return await run_sync(_parse_json, shape, data, limiter=JSON_PARSERS)
+
+
+async def _read_form(request: Request, shape: type[PhotoBody], share: HeldShare) -> PhotoBody:
+    """Read a form. Its files are on disk until here, if they are large."""
+    async with request.form() as form:
+        parts = [part for part in form.getlist(FILE_PART) if isinstance(part, UploadFile)]
+        share.add(sum(part.size or 0 for part in parts))
+        files = [await part.read() for part in parts]
+        fields = {name: form[name] for name in shape.model_fields if form.get(name)}
+    return _parse_form(shape, files, fields)
+
+
+def _parse_json(shape: type[PhotoBody], body: bytearray) -> PhotoBody:
+    check_json(body)
     try:
         return shape.model_validate_json(body)
     except ValidationError as error:

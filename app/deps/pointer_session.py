@@ -7,17 +7,27 @@ from fastapi import Depends
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
-from app.deps import EngineDep, ResourcesDep
+from app.db.tables import Deployment
+from app.deps import AuditDep, CallerDep, EngineDep, ResourcesDep
 from app.publishing.pointers import list_moved_deployments
 from app.serving.engine import Engine
+from app.storage.audit_log.notes import NOTE
 
 SWAP_WAIT_SECONDS = 0.7
 
 
-def _open_moving(resources: ResourcesDep, engine: EngineDep) -> Iterator[Session]:
-    """Like WriteDep, and wait for the swap, at most SWAP_WAIT_SECONDS: what takes longer to load is served later."""
-    with writing(resources.database) as session:
+def _open_moving(resources: ResourcesDep, engine: EngineDep, caller: CallerDep, note: AuditDep) -> Iterator[Session]:
+    """Like WriteDep, and wait for the swap, at most SWAP_WAIT_SECONDS: what takes longer to load is served later.
+
+    A pointer cannot be moved to a model whose files are damaged: Conflict (ModelDamaged).
+    """
+    with writing(resources.database, caller.collections) as session:
+        session.info[NOTE] = note
         yield session
+        for key in list_moved_deployments(session):
+            model = session.get_one(Deployment, key).history[-1]["model"]
+            if model is not None:
+                resources.models.check(model)
     resources.notifier.notify("jobs")
     resources.notifier.notify("changes")
     for key, version in list_moved_deployments(session).items():

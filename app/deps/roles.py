@@ -8,5 +8,7 @@ from typing import Any
 READER: dict[str, Any] = {"x-role": "reader"}
 OPERATOR: dict[str, Any] = {"x-role": "operator"}
 ADMIN: dict[str, Any] = {"x-role": "admin"}
+READ: dict[str, Any] = {"x-read": True}
+"""A POST that changes nothing: its answer, which may name people, is not stored for its Idempotency-Key."""
 PHOTO = {"x-body": "photo"}
 ARCHIVE = {"x-body": "archive"}

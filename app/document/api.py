@@ -10,9 +10,12 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
+from starlette.types import ASGIApp
 
 from app.deps import headers
 from app.deps.problems import Problem, Refusal, build_example
+from app.deps.server.security_headers import SecurityHeadersMiddleware
+from app.deps.server.unread_bodies import UnreadBodyMiddleware
 from app.document.about import API_DESCRIPTION, IDEMPOTENCY_KEY, SECURITY_SCHEMES, TAG_DESCRIPTIONS
 from app.document.operations import add_headers, add_problems, derive_problems
 
@@ -29,14 +32,20 @@ class DocumentedApi(FastAPI):
             version="1",
             description=API_DESCRIPTION,
             openapi_tags=tags,
+            openapi_url=None,  # app/console serves the document too, made once
             docs_url=None,  # FastAPI's pages load scripts from a CDN; app/console serves /docs
             redoc_url=None,
+            redirect_slashes=False,  # the redirect would name the host that the client has written
             generate_unique_id_function=lambda route: route.name,
             **options,
         )
         for router in routers:
             self.include_router(router)
         self.documented = [route for router in routers for route in router.routes]
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Put around everything, the handler of unexpected errors included, what holds for every answer."""
+        return SecurityHeadersMiddleware(UnreadBodyMiddleware(super().build_middleware_stack()))
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -53,11 +62,11 @@ def _complete_document(document: dict[str, Any]) -> None:
             problems = derive_problems(path, method, operation)
             all_problems |= problems
             add_problems(operation["responses"], problems)
-            add_headers(method, operation["responses"])
+            role, is_stored = operation.get("x-role"), method == "post" and "x-read" not in operation
+            add_headers(operation["responses"], is_stored=is_stored)
             operation["responses"] = dict(sorted(operation["responses"].items()))
-            role = operation.get("x-role")
             operation["security"] = [{scheme: [role]} for scheme in SECURITY_SCHEMES] if role else []
-            if role and method == "post":
+            if role and is_stored:
                 operation.setdefault("parameters", []).append({"$ref": "#/components/parameters/IdempotencyKey"})
     for name in ("HTTPValidationError", "ValidationError"):
         parts["schemas"].pop(name, None)

@@ -10,10 +10,12 @@ from app.document.about import SUCCESS_DESCRIPTIONS
 PROBLEMS_WITH_KEY: tuple[Refusal, ...] = (
     (401, "AccessDenied"),
     (403, "AccessDenied"),
+    (429, "TooManyRequests"),
     (500, "InternalServerError"),
     (503, "Throttling"),
 )
 PROBLEMS_OF_POST: tuple[Refusal, ...] = (
+    (409, "AnswerErased"),
     (409, "RequestInProgress"),
     (422, "InvalidParameter"),
     (422, "IdempotencyKeyReused"),
@@ -23,16 +25,21 @@ PROBLEMS_WITH_PHOTO: tuple[Refusal, ...] = (
     (422, "InvalidImageFormat"),
     (422, "ImageTooLarge"),
     (422, "InvalidRequest"),
+    (422, "PhotoFailed"),
     (503, "ModelUnavailable"),
 )
 """The recogniser that describes the faces of a photo may be missing or damaged."""
 PROBLEMS_WITH_ARCHIVE: tuple[Refusal, ...] = (
-    (413, "ArchiveTooLarge"),
     (422, "InvalidArchive"),
     (422, "InvalidRequest"),
 )
 
-HEADERS_BY_STATUS = {"202": ("Location", "Retry-After"), "401": ("WWW-Authenticate",), "503": ("Retry-After",)}
+HEADERS_BY_STATUS = {
+    "202": ("Location", "Retry-After"),
+    "401": ("WWW-Authenticate",),
+    "429": ("Retry-After",),
+    "503": ("Retry-After",),
+}
 
 
 def derive_problems(path: str, method: str, operation: dict[str, Any]) -> set[Refusal]:
@@ -41,12 +48,13 @@ def derive_problems(path: str, method: str, operation: dict[str, Any]) -> set[Re
     Removes the declaration `x-problems` from the operation.
     """
     names = {p["name"] for p in operation.get("parameters", ())}
+    is_repeatable = method == "post" and "x-read" not in operation
     keyed, body, kind = "x-role" in operation, "requestBody" in operation, operation.get("x-body")
     creates = method == "put" and path.endswith("}")
     existing = path.rpartition("/{")[0] if creates else path  # what the path names and must exist
     rules: tuple[tuple[bool, Iterable[Refusal]], ...] = (
         (keyed, PROBLEMS_WITH_KEY),
-        (keyed and method == "post", PROBLEMS_OF_POST),
+        (keyed and is_repeatable, PROBLEMS_OF_POST),
         ("{" in existing, [(404, "ResourceNotFound")]),
         (bool(names) or body, [(422, "InvalidParameter")]),
         ("next_token" in names, [(422, "InvalidPaginationToken")]),
@@ -72,10 +80,13 @@ def add_problems(responses: dict[str, Any], pairs: Iterable[Refusal]) -> None:
         content["examples"][code] = {"$ref": f"#/components/examples/{status}.{code}"}
 
 
-def add_headers(method: str, responses: dict[str, Any]) -> None:
-    """Add the headers of every answer and those of its status, and a description if a success has none."""
+def add_headers(responses: dict[str, Any], *, is_stored: bool) -> None:
+    """Add the headers of every answer and those of its status, and a description if a success has none.
+
+    is_stored: whether the answer is stored for the Idempotency-Key of its request
+    """
     for status, response in responses.items():
-        replayed = ["Idempotent-Replayed"] if method == "post" and status < "300" else []
+        replayed = ["Idempotent-Replayed"] if is_stored and status < "300" else []
         names = ["X-Request-Id", *HEADERS_BY_STATUS.get(status, ()), *replayed]
         response["headers"] = headers.describe_headers(*names)["headers"] | response.get("headers", {})
         if response["description"] == "Successful Response":

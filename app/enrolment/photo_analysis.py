@@ -6,6 +6,7 @@ from typing import Any
 
 from app.db.field_types import Role
 from app.resources import Resources
+from app.serving.limits.photo_failures import report_photo_failure
 from app.storage.blob_store import Blobs
 from ml import images
 from ml.types import AlignedFace, Box, Detection, Image
@@ -77,20 +78,23 @@ class AnalysedPhoto:
 
 
 def analyse_photo(resources: Resources, data: bytes, request: EnrolmentRequest) -> AnalysedPhoto:
-    """Decode a photo, and detect, align and judge its faces. Raises ml.Unreadable."""
-    settings = resources.settings
-    image = images.read(data, images.ImageLimits(settings.max_image_bytes, settings.max_image_pixels))
-    image_id = Blobs.digest(data)
+    """Decode a photo, and detect, align and judge its faces. Raises ml.Unreadable, PhotoFailed."""
+    with report_photo_failure("analyse"):
+        image = images.read(data, resources.image_limits)
+        return _analyse_faces(resources, image, AnalysedPhoto(Blobs.digest(data), data, request, {}))
+
+
+def _analyse_faces(resources: Resources, image: Image, photo: AnalysedPhoto) -> AnalysedPhoto:
+    """Return the photo with its faces, and with those that are not enrolled."""
+    request = photo.request
     if request.aligned:
-        return AnalysedPhoto(image_id, data, request, {0: resources.front_end.aligned(image)})
+        return replace(photo, faces={0: resources.front_end.aligned(image)})
     detections = resources.front_end.detector.detect(image)
     if request.bounding_box is not None:
-        return _analyse_face_in_box(
-            resources, image, AnalysedPhoto(image_id, data, request, {}), detections, request.bounding_box
-        )
+        return _analyse_face_in_box(resources, image, photo, detections, request.bounding_box)
     faces: dict[int, AlignedFace] = {}
     refused = [] if detections else [Unindexed(None, ("NO_FACE",))]
-    limit = request.limit_faces(settings.max_faces_per_image)
+    limit = request.limit_faces(resources.settings.max_faces_per_image)
     for number, seen in enumerate(detections[:limit]):
         face = resources.front_end.align(image, seen)
         reasons = ("NO_LANDMARKS",) if face is None else face.quality.reasons
@@ -99,7 +103,7 @@ def analyse_photo(resources: Resources, data: bytes, request: EnrolmentRequest) 
         else:
             refused.append(Unindexed(round_box(seen.box), reasons))
     refused += [Unindexed(round_box(seen.box), ("EXCEEDS_MAX_FACES",)) for seen in detections[limit:]]
-    return AnalysedPhoto(image_id, data, request, faces, tuple(refused))
+    return replace(photo, faces=faces, unindexed=tuple(refused))
 
 
 def _analyse_face_in_box(

@@ -1,5 +1,6 @@
 """Describe and embed the faces of photos, before any row is written."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,10 +12,14 @@ from app.db.lookups import get_collection
 from app.db.session import reading
 from app.db.tables import Deployment
 from app.enrolment.photo_analysis import AnalysedPhoto
+from app.errors import NotFound
 from app.resources import Resources
 from app.storage.stored_faces import make_cache_files
+from ml.errors import Corrupt, Unavailable
 from ml.model import Recipe
 from ml.types import Rows
+
+log = logging.getLogger("likeness.enrolment")
 
 ModelTask = tuple[str, str]
 """A model and a task that it serves in a collection."""
@@ -26,10 +31,12 @@ class PreparedPhotos:
 
     vectors: for each model and task of the collection the (n, dim) embeddings, in the order of photos and faces
     files: names and bytes of cached descriptors, to be stored beside the crops
+    left_out: challengers and previous models that cannot be loaded
     """
 
     vectors: dict[ModelTask, Rows]
     files: Sequence[tuple[str, bytes]] = ()
+    left_out: frozenset[ModelTask] = frozenset()
 
 
 def list_models_to_embed(session: Session, collection_id: str) -> set[ModelTask]:
@@ -38,19 +45,39 @@ def list_models_to_embed(session: Session, collection_id: str) -> set[ModelTask]
     return {(m, d.task) for d in rows for m in (d.champion, d.challenger, d.previous) if m is not None}
 
 
+def list_champions(session: Session, collection_id: str) -> set[ModelTask]:
+    """Return the champions of the collection, each with its task."""
+    rows = session.execute(
+        select(Deployment.champion, Deployment.task).where(Deployment.collection_id == collection_id)
+    )
+    return {(champion, task) for champion, task in rows}
+
+
 def prepare_photos(resources: Resources, collection_id: str, photos: Sequence[AnalysedPhoto]) -> PreparedPhotos:
-    """Embed the faces for every model of the collection. Each descriptor is computed once. Raises NotFound."""
+    """Embed the faces for every model of the collection. Each descriptor is computed once.
+
+    A challenger or previous model that cannot be loaded is left out; rolling back embeds what it then lacks.
+    Raises NotFound, and ml.Corrupt or ml.Unavailable if a champion cannot be loaded.
+    """
     with reading(resources.database) as session:
         get_collection(session, collection_id)
-        models = list_models_to_embed(session, collection_id)
+        models, champions = list_models_to_embed(session, collection_id), list_champions(session, collection_id)
     if not any(photo.faces for photo in photos):
         return PreparedPhotos({})
     descriptions = _Descriptions(photos)
-    vectors = {}
+    vectors, left_out = {}, set()
     for model, task in models:
-        loaded = resources.models.get(model)
+        try:
+            loaded = resources.models.get(model)
+            loaded.recipe.built  # noqa: B018  # loads the networks of its descriptors
+        except (Corrupt, Unavailable, NotFound) as error:
+            if (model, task) in champions:
+                raise
+            left_out.add((model, task))
+            log.warning("model.left_out collection=%s model=%s error=%s", collection_id, model, error)
+            continue
         vectors[model, task] = loaded.embed(descriptions.of(loaded.recipe), task)
-    return PreparedPhotos(vectors, descriptions.files)
+    return PreparedPhotos(vectors, descriptions.files, frozenset(left_out))
 
 
 class _Descriptions:

@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
 from app.enrolment.photo_analysis import AnalysedPhoto, round_box
-from app.enrolment.preparation import PreparedPhotos, list_models_to_embed, prepare_photos
+from app.enrolment.preparation import PreparedPhotos, list_champions, list_models_to_embed, prepare_photos
 from app.errors import Busy
+from app.galleries.retention import find_refusal
 from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst
@@ -31,12 +32,14 @@ class EnrolmentOutcome:
 
     faces: with their subjects; new: whether any of them is new
     conflict: a face of this photo that is enrolled under another subject or role; then no face is enrolled
+    refusal: NO_CONSENT or RETENTION_ENDED if no photo of its subject may be enrolled
     """
 
     photo: AnalysedPhoto
     faces: tuple[tuple[Face, Subject | None], ...] = ()
     new: bool = False
     conflict: Face | None = None
+    refusal: str | None = None
 
 
 class _PointersMovedError(Exception):
@@ -121,6 +124,7 @@ class _EnrolmentTransaction:
     def _check_preparation(self) -> None:
         """Raises _PointersMovedError if a model has no embeddings, or a file is missing."""
         models = list_models_to_embed(self.session, self.collection_id)
+        models -= self.prepared.left_out - list_champions(self.session, self.collection_id)
         if any(photo.faces for photo in self.photos) and not models <= self.prepared.vectors.keys():
             raise _PointersMovedError
         names = (name for photo in self.photos for name in photo.names())
@@ -140,7 +144,9 @@ class _EnrolmentTransaction:
         self.people = {p.id: p for p in people}
 
     def _create_subjects(self) -> None:
-        """Create the subjects of new faces that do not exist yet."""
+        """Create the subjects of new faces that do not exist yet. Where consent is needed, nobody is new."""
+        if self.resources.settings.require_consent:
+            return
         requests = [
             photo.request
             for photo in self.photos
@@ -170,6 +176,9 @@ class _EnrolmentTransaction:
             existing = self.faces.get((photo.image_id, number))
             if existing is not None and not _is_same_enrolment(existing, photo, number, subject_ids):
                 return EnrolmentOutcome(photo, conflict=existing)
+        refusal = self._find_refusal(photo)
+        if refusal is not None:
+            return EnrolmentOutcome(photo, refusal=refusal)
         new = False
         faces = []
         for face_position, number in enumerate(photo.faces, position):
@@ -181,6 +190,13 @@ class _EnrolmentTransaction:
                 self.faces[photo.image_id, number] = self.added[face_position] = face
             faces.append((face, subject))
         return EnrolmentOutcome(photo, tuple(faces), new)
+
+    def _find_refusal(self, photo: AnalysedPhoto) -> str | None:
+        """Return why the person of a new face may not be enrolled; None if nothing speaks against it."""
+        name, number = photo.request.subject, photo.request.number
+        if name is None or number not in photo.faces or (photo.image_id, number) in self.faces:
+            return None
+        return find_refusal(self.people.get(name), self.resources.settings.require_consent)
 
     def _write_rows(self) -> None:
         """Write the new faces and their embeddings."""

@@ -6,8 +6,10 @@ from fastapi import APIRouter, Path, Response
 
 from app.db.field_types import CollectionName
 from app.deps import ReadDep, WriteDep
+from app.deps.audit import audit_as
 from app.deps.job_response import JobOut
 from app.deps.roles import OPERATOR
+from app.deps.scopes import COLLECTION
 from app.examinations import service
 from app.examinations.schemas import ExaminationOut
 
@@ -16,7 +18,12 @@ router = APIRouter(prefix="/v1/collections", tags=["examinations"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 
 
-@router.post("/{collection}:examine", status_code=202, summary="Examine a collection", openapi_extra=OPERATOR)
+@router.post(
+    "/{collection}:examine",
+    status_code=202,
+    summary="Examine a collection",
+    openapi_extra=OPERATOR | COLLECTION | audit_as("collection.examine"),
+)
 def examine(collection: CollectionId, session: WriteDep, response: Response) -> JobOut:
     """Starts a job that looks for duplicates, wrong names, mixtures, poor faces, and faces that strangers match.
 
@@ -26,7 +33,7 @@ def examine(collection: CollectionId, session: WriteDep, response: Response) -> 
     return service.start_examination(session, collection, response)
 
 
-@router.get("/{collection}/findings", summary="What the last examination found", openapi_extra=OPERATOR)
+@router.get("/{collection}/findings", summary="What the last examination found", openapi_extra=OPERATOR | COLLECTION)
 def get_findings(collection: CollectionId, session: ReadDep) -> ExaminationOut:
     """The report of the last examination. 404 if there is none, or if its job was deleted as too old."""
     return service.read_report(session, collection)

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
 
-FindingKind = Literal["named_for_strangers", "duplicate", "wrong_name", "mixture", "poor_face"]
+FindingKind = Literal["named_for_strangers", "duplicate", "wrong_name", "mixture", "poor_face", "damaged_face"]
 FINDING: dict[str, Any] = {
     "kind": "duplicate",
     "subjects": ["ada", "ada-l"],
@@ -24,7 +24,14 @@ REPORT: dict[str, Any] = {
     "fpir": 0.01,
     "strangers_named": 0.0121,
     "unmeasured_reason": None,
-    "counts": {"named_for_strangers": 0, "duplicate": 1, "wrong_name": 0, "mixture": 0, "poor_face": 0},
+    "counts": {
+        "named_for_strangers": 0,
+        "duplicate": 1,
+        "wrong_name": 0,
+        "mixture": 0,
+        "poor_face": 0,
+        "damaged_face": 0,
+    },
     "findings": [FINDING],
     "finished_at": examples.MOMENT,
 }
@@ -37,7 +44,7 @@ class Finding(BaseModel):
     kind: FindingKind = Field(
         description="named_for_strangers: a face that several strangers match; duplicate: two subjects who seem to "
         "be one person; wrong_name: a face that seems to show another subject; mixture: a subject whose faces seem to "
-        "show several people; poor_face: a face of poor quality"
+        "show several people; poor_face: a face of poor quality; damaged_face: a face whose stored crop cannot be read"
     )
     subjects: list[str] = Field(description="the ids of the subjects; for wrong_name first the present one")
     faces: list[str] = Field(description="the ids of the faces that the advice is about")

@@ -5,10 +5,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
-from app.db.tables import BUILT_IN_TASK, Job
+from app.db.tables import BUILT_IN_TASK, Job, Subject, now
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import NotFound
 from app.examinations.schemas import ExaminationOut
+from app.galleries.retention import may_be_used
 from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import ExamineGallery
@@ -24,11 +25,18 @@ def start_examination(session: Session, collection: str, response: Response) -> 
 
 
 def read_report(session: Session, collection: str) -> ExaminationOut:
-    """Return the report of the last examination that succeeded. Raises NotFound if there is none."""
+    """Return the report of the last examination that succeeded. Raises NotFound if there is none.
+
+    Findings about people who were deleted since, or who may not be searched for any more, are left out.
+    """
     created_at = get_collection(session, collection).created_at
     jobs = select(Job).where(Job.kind == ExamineGallery.kind, Job.state == "succeeded", Job.created_at >= created_at)
     of_collection = Job.body["collection"].as_string() == collection
     job = session.scalar(jobs.where(of_collection).order_by(Job.finished_at.desc()).limit(1))
     if job is None:
         raise NotFound(f"collection {collection!r} was not examined yet, or too long ago")
-    return ExaminationOut.model_validate(job.result)
+    report = ExaminationOut.model_validate(job.result)
+    named = {subject for finding in report.findings for subject in finding.subjects}
+    usable = select(Subject.id).where(Subject.collection_id == collection, Subject.id.in_(named), may_be_used(now()))
+    unusable = named - set(session.scalars(usable))
+    return report.model_copy(update={"findings": [f for f in report.findings if not unusable & set(f.subjects)]})

@@ -29,7 +29,8 @@ ENROL_BODY = photos.describe_bodies(EnrolIn, **PATCH, file="badge-0042.jpg")
 ENROLLED_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"model": EnrolledOut, "description": "the photo was enrolled already, or has no face to enrol"}
 }
-ENROL_PROBLEMS = declare_problems((409, "DuplicateWithOtherSubject"))
+NAMING_PROBLEMS = declare_problems((409, "EnrolmentNotAllowed"))
+ENROL_PROBLEMS = declare_problems((409, "DuplicateWithOtherSubject"), (409, "EnrolmentNotAllowed"))
 CROP_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {"schema": {}}}}}
 PHOTO_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {f"image/{kind}": {"schema": {}} for kind in ("jpeg", "png", "webp", "bmp")}}

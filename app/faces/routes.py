@@ -6,11 +6,15 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.db import examples
 from app.db.field_types import NO_NUL, CollectionName, FaceName, Role, Source
-from app.deps import EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps import AuditDep, EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.audit import audit_as
+from app.deps.headers import describe_headers
 from app.deps.job_response import JobOut, point_to_job
 from app.deps.paging import Order
 from app.deps.photos import read_photos
+from app.deps.problems import declare_problems
 from app.deps.roles import ARCHIVE, OPERATOR, PHOTO, READER
+from app.deps.scopes import COLLECTION
 from app.enrolment.photo_analysis import EnrolmentRequest
 from app.faces import bodies, service
 from app.faces.schemas import EnrolIn, EnrolledOut, FaceOut, FacePatch, FacesOut
@@ -32,6 +36,7 @@ MaxFaces = Annotated[
     int | None,
     Query(ge=1, description="the most faces to enrol; by default 1 if a subject is given, else all", examples=[1]),
 ]
+DAMAGED = declare_problems((500, "StoredFileDamaged"))
 Kind = Annotated[CropKind, Query(description="colour: 112 x 112 pixels; grey: 100 x 170")]
 
 
@@ -40,11 +45,13 @@ Kind = Annotated[CropKind, Query(description="colour: 112 x 112 pixels; grey: 10
     status_code=201,
     summary="Enrol a photo",
     responses=bodies.ENROLLED_RESPONSE,
-    openapi_extra={**OPERATOR, **PHOTO, **bodies.ENROL_BODY, **bodies.ENROL_PROBLEMS},
+    openapi_extra={**OPERATOR, **COLLECTION, **PHOTO, **bodies.ENROL_BODY, **bodies.ENROL_PROBLEMS}
+    | audit_as("face.enrol"),
 )
 def enrol_photo(
     collection: CollectionId,
     engine: EngineDep,
+    audit: AuditDep,
     response: Response,
     body: Annotated[EnrolIn, Depends(read_photos(EnrolIn))],
     max_faces: MaxFaces = None,
@@ -61,6 +68,7 @@ def enrol_photo(
         source=body.source, aligned=body.aligned, max_faces=max_faces, bounding_box=body.box,
     )  # fmt: skip
     enrolled, new = service.enrol_photo(engine, collection, body.image, request)
+    audit.resource = service.name_enrolled_face(enrolled)
     response.status_code = 201 if new else 200
     return enrolled
 
@@ -69,11 +77,11 @@ def enrol_photo(
     "/{collection}:import",
     status_code=202,
     summary="Import many photos",
-    openapi_extra={**OPERATOR, **ARCHIVE, **bodies.IMPORT_BODY},
+    openapi_extra={**OPERATOR, **COLLECTION, **ARCHIVE, **bodies.IMPORT_BODY} | audit_as("face.import"),
 )
 def import_archive(
     collection: CollectionId,
-    path: ReceivedDep,
+    received: ReceivedDep,
     resources: ResourcesDep,
     session: WriteDep,
     response: Response,
@@ -87,12 +95,12 @@ def import_archive(
     The job has one item for each file, `done` or `failed` with its reasons. It succeeds once the serving index holds
     the faces. An archive with `..`, absolute paths or links, or one that exceeds a limit, is refused as a whole.
     """
-    job = service.accept_import(resources, session, collection, path, ImportOptions(role, aligned, source))
+    job = service.accept_import(resources, session, collection, received, ImportOptions(role, aligned, source))
     point_to_job(response, job)
     return JobOut.of(job)
 
 
-@router.get("/{collection}/faces", summary="List faces", openapi_extra=READER)
+@router.get("/{collection}/faces", summary="List faces", openapi_extra=READER | COLLECTION)
 def list_faces(
     collection: CollectionId,
     session: ReadDep,
@@ -107,7 +115,7 @@ def list_faces(
     return service.list_faces(session, collection, service.FaceFilter(subject, role, source, order), limit, next_token)
 
 
-@router.get("/{collection}/faces/{face_id}", summary="Look at a face", openapi_extra=READER)
+@router.get("/{collection}/faces/{face_id}", summary="Look at a face", openapi_extra=READER | COLLECTION)
 def get_face(collection: CollectionId, face_id: FaceId, session: ReadDep) -> FaceOut:
     """The face: its photo, its place in the photo, its quality and its subject."""
     return service.describe_faces(session, [service.get_face(session, collection, face_id)])[0]
@@ -117,13 +125,13 @@ def get_face(collection: CollectionId, face_id: FaceId, session: ReadDep) -> Fac
     "/{collection}/faces/{face_id}/crop",
     summary="A face's crop",
     response_class=Response,
-    openapi_extra=READER,
+    openapi_extra=READER | COLLECTION | DAMAGED | audit_as("crop.read"),
     responses=bodies.CROP_RESPONSE,
 )
 def get_crop(
     collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep, kind: Kind = "colour"
 ) -> Response:
-    """The aligned face as PNG: `colour` 112 x 112, `grey` 100 x 170."""
+    """The aligned face as PNG: `colour` 112 x 112, `grey` 100 x 170. 500 `StoredFileDamaged` if the file is damaged."""
     crop = service.read_crop(session, resources.blobs, collection, face_id, kind)
     return Response(crop, media_type="image/png", headers=service.PRIVATE_HEADERS)
 
@@ -132,22 +140,36 @@ def get_crop(
     "/{collection}/faces/{face_id}/image",
     summary="A face's photo",
     response_class=Response,
-    openapi_extra=READER,
+    openapi_extra=READER | COLLECTION | DAMAGED | audit_as("photo.read"),
     responses=bodies.PHOTO_RESPONSE,
 )
 def get_photo(collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep) -> Response:
-    """The photo as it was uploaded."""
+    """The photo as it was uploaded. Its content is checked: 500 `StoredFileDamaged` if it is damaged."""
     photo = service.read_photo(session, resources.blobs, collection, face_id)
     return Response(photo, media_type=service.guess_media_type(photo), headers=service.PRIVATE_HEADERS)
 
 
-@router.patch("/{collection}/faces/{face_id}", summary="Change a face", openapi_extra=OPERATOR)
-def change_face(collection: CollectionId, face_id: FaceId, body: FacePatch, session: WriteDep) -> FaceOut:
+@router.patch(
+    "/{collection}/faces/{face_id}",
+    summary="Change a face",
+    openapi_extra=OPERATOR | COLLECTION | bodies.NAMING_PROBLEMS | audit_as("face.change"),
+)
+def change_face(
+    collection: CollectionId, face_id: FaceId, body: FacePatch, session: WriteDep, resources: ResourcesDep
+) -> FaceOut:
     """Changes the subject, role, external id or metadata. Fields that are left out keep their values."""
-    return service.change_face(session, collection, face_id, body)
+    needs_consent = resources.settings.require_consent
+    return service.change_face(session, collection, face_id, body, needs_consent=needs_consent)
 
 
-@router.delete("/{collection}/faces/{face_id}", status_code=204, summary="Delete a face", openapi_extra=OPERATOR)
-def delete_face(collection: CollectionId, face_id: FaceId, session: WriteDep) -> None:
-    """Deletes the face with its labels, embeddings and index entries. A job deletes its files."""
-    service.delete_face(session, collection, face_id)
+@router.delete(
+    "/{collection}/faces/{face_id}",
+    status_code=204,
+    summary="Delete a face",
+    openapi_extra=OPERATOR | COLLECTION | audit_as("face.delete"),
+    responses={204: describe_headers("X-Erasure")},
+)
+def delete_face(collection: CollectionId, face_id: FaceId, session: WriteDep, response: Response) -> None:
+    """Deletes the face with its labels and embeddings, and removes it from the indexes. A job erases its files and all
+    other traces."""
+    response.headers["X-Erasure"] = f"/v1/erasures/{service.delete_face(session, collection, face_id)}"

@@ -6,9 +6,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import from_json
 
 from app.db import examples
-from app.db.field_types import ExternalImageId, Metadata, Role, Source, SubjectId
+from app.db.field_types import NO_NUL, ExternalImageId, Metadata, Role, Source, SubjectId
 from app.db.tables import Face, Subject
 from app.deps.photos import SMALLEST_IMAGE, PhotoIn
+from app.deps.server.json_limits import check_json
 from app.deps.shared_schemas import BoundingBox, SubjectRef
 from app.enrolment.photo_analysis import Unindexed
 from ml.types import Box
@@ -103,18 +104,21 @@ class UnindexedOut(BaseModel):
 
 
 def _parse_json(value: object) -> object:
-    """Parse a value that a form sends as JSON text."""
-    return from_json(value) if isinstance(value, str) else value
+    """Parse a value that a form sends as JSON text. Raises Invalid."""
+    if not isinstance(value, str):
+        return value
+    check_json(value)
+    return from_json(value)
 
 
 class BoxIn(BaseModel):
     """A rectangle in pixels of the upright photo; x and y are its top-left corner."""
 
     model_config = ConfigDict(extra="forbid")
-    x: Annotated[float, Field(allow_inf_nan=False, ge=-MAX_COORDINATE_PIXELS, le=MAX_COORDINATE_PIXELS)]
-    y: Annotated[float, Field(allow_inf_nan=False, ge=-MAX_COORDINATE_PIXELS, le=MAX_COORDINATE_PIXELS)]
-    width: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_COORDINATE_PIXELS)]
-    height: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_COORDINATE_PIXELS)]
+    x: float = Field(strict=True, allow_inf_nan=False, ge=-MAX_COORDINATE_PIXELS, le=MAX_COORDINATE_PIXELS)
+    y: float = Field(strict=True, allow_inf_nan=False, ge=-MAX_COORDINATE_PIXELS, le=MAX_COORDINATE_PIXELS)
+    width: float = Field(strict=True, allow_inf_nan=False, gt=0, le=MAX_COORDINATE_PIXELS)
+    height: float = Field(strict=True, allow_inf_nan=False, gt=0, le=MAX_COORDINATE_PIXELS)
 
 
 class EnrolIn(PhotoIn):
@@ -172,4 +176,4 @@ class DirectoryIn(BaseModel):
     """A folder on the server. It must be inside a folder that the setting `import_roots` names."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"directory": "/data/staff"}]})
-    directory: str = Field(min_length=1, max_length=4096, description="its path on the server")
+    directory: str = Field(min_length=1, max_length=4096, pattern=NO_NUL, description="its path on the server")

@@ -7,22 +7,25 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from app.db.field_types import Role
-from app.db.lookups import get_collection
+from app.db.lookups import get_collection, make_not_found
 from app.db.session import reading
 from app.db.tables import Face, Job, Subject
 from app.deps.paging import read_page
-from app.enrolment.archives import ArchiveLimits, check_first_entries
+from app.enrolment.archives.formats import recognise_format
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
+from app.faces.streaming import ReceivedImport
 from app.galleries import subjects
+from app.galleries.retention import check_enrolment, refuse_enrolment
 from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive
 from app.resources import Resources
 from app.serving.engine import Engine
+from app.serving.limits.photo_failures import report_photo_failure
 from app.storage.blob_store import Blobs
 from ml.types import CropKind
 
@@ -32,15 +35,22 @@ PRIVATE_HEADERS = {"Cache-Control": "private, max-age=60", "X-Content-Type-Optio
 def enrol_photo(engine: Engine, collection: str, data: bytes, request: EnrolmentRequest) -> tuple[EnrolledOut, bool]:
     """Enrol the faces of one photo. Returns them, and whether any of them is new.
 
-    Raises NotFound, Conflict (enrolled under another subject or role), Busy, ml.Unreadable.
+    Raises NotFound, Conflict (enrolled under another subject or role, or not allowed), Busy, PhotoFailed,
+    ml.Unreadable.
     """
     resources = engine.resources
     check_collection(resources, collection)
-    with engine.slots.reserve():
+    with engine.admit_photo(data):
         photo = analyse_photo(resources, data, request)
-        prepared = prepare_photos(resources, collection, [photo])
+        with report_photo_failure("embed"):
+            prepared = prepare_photos(resources, collection, [photo])
     [outcome] = enrol_photos(resources, collection, [photo], prepared)
     return _describe_outcome(outcome), outcome.new
+
+
+def name_enrolled_face(enrolled: EnrolledOut) -> str | None:
+    """Name the first of the faces for the audit log; None if there is none."""
+    return next((f"face:{record.face_id}" for record in enrolled.face_records), None)
 
 
 def check_collection(resources: Resources, collection: str) -> None:
@@ -50,6 +60,8 @@ def check_collection(resources: Resources, collection: str) -> None:
 
 
 def _describe_outcome(outcome: EnrolmentOutcome) -> EnrolledOut:
+    if outcome.refusal is not None:
+        raise refuse_enrolment(outcome.photo.request.subject or "", outcome.refusal)
     if outcome.conflict is not None:
         raise Conflict(
             "this photo is enrolled under another subject or role; change or delete that face first",
@@ -101,24 +113,31 @@ def get_face(session: Session, collection: str, face_id: str) -> Face:
 
 
 def read_crop(session: Session, blobs: Blobs, collection: str, face_id: str, kind: CropKind) -> bytes:
-    """Return the crop as PNG. Raises NotFound."""
+    """Return the crop as PNG. Raises NotFound, AppError (StoredFileDamaged)."""
     face = get_face(session, collection, face_id)
-    return blobs.get(collection, Blobs.crop(face.image_id, face.number, kind))
+    return blobs.get_crop(collection, face.image_id, face.number, kind)
 
 
 def read_photo(session: Session, blobs: Blobs, collection: str, face_id: str) -> bytes:
-    """Return the photo as it was uploaded. Raises NotFound."""
-    return blobs.get(collection, Blobs.photo(get_face(session, collection, face_id).image_id))
+    """Return the photo as it was uploaded. Raises NotFound, AppError (StoredFileDamaged)."""
+    return blobs.get_photo(collection, get_face(session, collection, face_id).image_id)
 
 
-def change_face(session: Session, collection: str, face_id: str, patch: FacePatch) -> FaceOut:
-    """Change the fields that the patch states. Followers apply the change to their indexes. Raises NotFound."""
+def change_face(session: Session, collection: str, face_id: str, patch: FacePatch, *, needs_consent: bool) -> FaceOut:
+    """Change the fields that the patch states. Followers apply the change to their indexes.
+
+    needs_consent: whether a subject that is given needs recorded consent
+    Raises NotFound, Conflict.
+    """
     gallery = pointers.lock_collection(session, collection)
     face = get_face(session, collection, face_id)
     given = patch.model_fields_set
     gallery.change += 1
+    gallery.label_change = gallery.change
     if "subject" in given:
         subject = subjects.get_or_create_subject(session, gallery, patch.subject) if patch.subject else None
+        if subject is not None:
+            check_enrolment(subject, needs_consent)
         subjects.name_faces(session, gallery, subject, Face.pk == face.pk)
     for name in given & {"role", "external_image_id", "source"}:
         setattr(face, name, getattr(patch, name))
@@ -129,10 +148,13 @@ def change_face(session: Session, collection: str, face_id: str, patch: FacePatc
     return describe_faces(session, [face])[0]
 
 
-def delete_face(session: Session, collection: str, face_id: str) -> None:
-    """Delete the face with its labels and embeddings, and enqueue the job that deletes its files. Raises NotFound."""
+def delete_face(session: Session, collection: str, face_id: str) -> str:
+    """Delete the face with its labels and embeddings, and enqueue the job that erases its other traces.
+
+    Returns the id of the erasure. Raises NotFound.
+    """
     gallery = pointers.lock_collection(session, collection)
-    subjects.erase_faces(session, gallery, Face.pk == get_face(session, collection, face_id).pk)
+    return subjects.erase_faces(session, gallery, Face.pk == get_face(session, collection, face_id).pk).erasure
 
 
 class ImportOptions(NamedTuple):
@@ -143,16 +165,22 @@ class ImportOptions(NamedTuple):
     source: str | None
 
 
-def accept_import(resources: Resources, session: Session, collection: str, path: Path, options: ImportOptions) -> Job:
-    """Check an uploaded archive or a folder of the server, and enqueue its import.
+def accept_import(
+    resources: Resources, session: Session, collection: str, received: ReceivedImport, options: ImportOptions
+) -> Job:
+    """Enqueue the import of an uploaded archive, of which only the first bytes are read, or of a folder of the server.
 
-    Raises Invalid, TooLarge, Forbidden (a folder outside of `import_roots`), NotFound.
+    Raises Invalid, Forbidden (a folder outside of `import_roots`), NotFound, also if the collection was deleted during
+    the upload and another one has its name.
     """
+    path = received.path
     is_uploaded = path.parent == resources.uploads
-    if not is_uploaded:
+    if is_uploaded:
+        recognise_format(path)
+    else:
         path = _resolve_allowed_folder(resources, path)
-    check_first_entries(path, ArchiveLimits.of(resources.settings))
-    get_collection(session, collection)
+    if get_collection(session, collection).created_at != received.collection_created_at:
+        raise make_not_found("collection", collection)
     message = ImportArchive(
         collection=collection, path=str(path.resolve()), remove_after=is_uploaded, **options._asdict()
     )
@@ -162,12 +190,15 @@ def accept_import(resources: Resources, session: Session, collection: str, path:
 def _resolve_allowed_folder(resources: Resources, path: Path) -> Path:
     """Return the folder with all links resolved. Raises Forbidden if it is outside of `import_roots`, Invalid."""
     roots = [root.resolve() for root in resources.settings.import_roots]
-    real = path.resolve()
-    if not any(real.is_relative_to(root) for root in roots):
-        raise Forbidden(f"{path} is not inside any folder that the setting `import_roots` names")
-    if not real.is_dir():
-        raise Invalid(f"{path} is not a folder on the server")
-    return real
+    try:
+        real = path.resolve()
+        if not any(real.is_relative_to(root) for root in roots):
+            raise Forbidden(f"{path} is not inside any folder that the setting `import_roots` names")
+        if real.is_dir():
+            return real
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, links in a circle, odd characters
+        raise Invalid(f"{str(path)!r} is not the path of a folder on the server") from error
+    raise Invalid(f"{path} is not a folder on the server")
 
 
 def guess_media_type(data: bytes) -> str:

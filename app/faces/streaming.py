@@ -3,8 +3,9 @@
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, NamedTuple
 
+from anyio import CancelScope
 from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from app.db.lookups import get_collection
 from app.db.session import reading
 from app.db.tables import new_id
 from app.deps import ResourcesDep
+from app.deps.server.json_limits import check_json
 from app.errors import Invalid, TooLarge
 from app.faces.schemas import DirectoryIn
 from app.resources import Resources
@@ -25,15 +27,28 @@ WRITE_BYTES = 2**20
 MAX_JSON_BYTES = 65_536
 
 
-async def receive_import(request: Request, collection: CollectionName, resources: ResourcesDep) -> AsyncIterator[Path]:
-    """Yield the path of the uploaded archive, which is synced, or of the folder that the body names.
+class ReceivedImport(NamedTuple):
+    """What a request wants to have imported.
+
+    path: of the uploaded archive, which is synced, or of the folder that the body names
+    collection_created_at: of the collection, when the request came
+    """
+
+    path: Path
+    collection_created_at: float
+
+
+async def receive_import(
+    request: Request, collection: CollectionName, resources: ResourcesDep
+) -> AsyncIterator[ReceivedImport]:
+    """Yield what is to be imported.
 
     If the request fails, the upload is deleted. Raises NotFound before the body is read, Invalid, TooLarge.
     """
-    await run_sync(_check_collection, resources, collection)
+    created_at = await run_sync(_read_creation_time, resources, collection)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind == b"application/json":
-        yield await _read_directory(request)
+        yield ReceivedImport(await _read_directory(request), created_at)
         return
     path = resources.uploads / new_id()
     blocks: AsyncIterator[bytes] = request.stream()
@@ -41,18 +56,19 @@ async def receive_import(request: Request, collection: CollectionName, resources
         blocks = _iterate_file_part(blocks, options.get(b"boundary", b""))
     try:
         await _write_upload(path, blocks)
-        yield path
+        yield ReceivedImport(path, created_at)
     except BaseException:
-        path.unlink(missing_ok=True)
+        with CancelScope(shield=True):
+            await run_sync(_remove_upload, path)
         raise
 
 
-ReceivedDep = Annotated[Path, Depends(receive_import, scope="function")]
+ReceivedDep = Annotated[ReceivedImport, Depends(receive_import, scope="function")]
 
 
-def _check_collection(resources: Resources, collection: str) -> None:
+def _read_creation_time(resources: Resources, collection: str) -> float:
     with reading(resources.database) as session:
-        get_collection(session, collection)
+        return get_collection(session, collection).created_at
 
 
 async def _read_directory(request: Request) -> Path:
@@ -61,6 +77,7 @@ async def _read_directory(request: Request) -> Path:
         body += block
         if len(body) > MAX_JSON_BYTES:
             raise TooLarge(f"a JSON body may have {MAX_JSON_BYTES:,} bytes; send an archive as tar or zip")
+    check_json(body)
     try:
         return Path(DirectoryIn.model_validate_json(body).directory)
     except ValidationError as error:
@@ -69,10 +86,14 @@ async def _read_directory(request: Request) -> Path:
 
 
 async def _write_upload(path: Path, blocks: AsyncIterator[bytes]) -> None:
-    """Write the blocks to the file, a megabyte at a time in a thread, so that other requests are not held up."""
+    """Write the blocks to the file, a megabyte at a time.
+
+    Whatever touches the disk runs in a thread: while a worker syncs the file system, even creating or removing a file
+    may take a second, in which the event loop would answer nobody. Raises Invalid, Busy (the disk is full).
+    """
     buffered = bytearray()
     try:
-        with path.open("wb") as file:
+        with await run_sync(path.open, "wb") as file:
             async for block in blocks:
                 buffered += block
                 if len(buffered) >= WRITE_BYTES:
@@ -81,14 +102,18 @@ async def _write_upload(path: Path, blocks: AsyncIterator[bytes]) -> None:
             await run_sync(_write_rest, file, bytes(buffered))
     except OSError as error:
         raise make_disk_error(error) from error
-    if not path.stat().st_size:
-        raise Invalid("the body is empty; send a tar or zip archive", code="InvalidArchive")
 
 
 def _write_rest(file: BinaryIO, rest: bytes) -> None:
     file.write(rest)
+    if not file.tell():
+        raise Invalid("the body is empty; send a tar or zip archive", code="InvalidArchive")
     file.flush()
     os.fsync(file.fileno())
+
+
+def _remove_upload(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 async def _iterate_file_part(blocks: AsyncIterator[bytes], boundary: bytes) -> AsyncIterator[bytes]:

@@ -1,31 +1,41 @@
 """Decide what several labellers agree on: a weighted majority of each labeller's latest label of a pair.
 
 A tie decides nothing, and neither does a majority of fewer labellers than the quorum. All labels stay in the table.
+A deployment states whether all votes weigh the same, or as much as the agreement of labellers shows.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Select, Subquery, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
-from app.db.tables import Face, Label
+from app.db.tables import Deployment, Face, Label
+from ml.labeller_reliability import Votes, estimate_reliability
 from ml.types import Ids, Rows
 
 LABELS_PER_QUERY = 10_000
-
-Votes = Mapping[tuple[int, int], Mapping[str, bool]]
-"""Pair of face pks, the smaller first -> labeller -> whether they are the same."""
+EQUAL, AGREEMENT = "equal", "agreement"
+"""How much votes weigh: all the same, or by the agreement of their labeller with others."""
 
 
 @dataclass(frozen=True)
 class ConsensusRule:
-    """weights: labeller -> weight of their vote, 1 by default; quorum: how many labellers a majority needs"""
+    """How votes decide a pair.
+
+    weights: labeller -> weight of their vote, 1 by default; quorum: how many labellers of some weight a majority needs
+    by_agreement: whether the other labellers' weights are estimated: see `ml.labeller_reliability`
+    """
 
     weights: Mapping[str, float] = field(default_factory=dict)
     quorum: int = 1
+    by_agreement: bool = False
+
+    def weigh(self, votes: Votes) -> Mapping[str, float]:
+        """Return labeller -> weight for the labellers of these votes whose weight is not 1."""
+        return {**estimate_reliability(votes).weight_of, **self.weights} if self.by_agreement else self.weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +43,7 @@ class LabelConsensus:
     """The pairs that are decided.
 
     pairs: (P, 2) face pks, the smaller first, in rising order
-    same: (P,); weights: (P,) in 0..1, the absolute mean of the signed votes
+    same: (P,); weights: (P,) in 0..1, the absolute mean of the signed and weighed votes, at most 1
     unsettled: how many labelled pairs are not decided
     """
 
@@ -68,40 +78,62 @@ def list_standing_labels(session: Session, task: str) -> list[int]:
 
 
 def read_consensus(
-    session: Session, label_pks: Collection[int], rule: ConsensusRule = ConsensusRule()
+    session: Session,
+    label_pks: Collection[int],
+    rule: ConsensusRule = ConsensusRule(),
+    judged_faces: Container[int] | None = None,
 ) -> LabelConsensus:
     """Decide the pairs of these labels, which are all of one task.
 
     A labeller's last label of a pair counts. Labels that were withdrawn or removed since are left out.
+    judged_faces: face pks; only pairs of them count where weights are estimated
     """
-    return decide_consensus(_read_votes(session, label_pks), rule)
+    votes = _read_votes(session, label_pks)
+    if judged_faces is None:
+        return decide_consensus(votes, rule)
+    judged = {pair: of_pair for pair, of_pair in votes.items() if all(pk in judged_faces for pk in pair)}
+    return decide_consensus(votes, ConsensusRule(rule.weigh(judged), rule.quorum))
+
+
+def read_rule(session: Session, collection: str, task: str) -> ConsensusRule:
+    """Return the rule of a deployment. Without a deployment, all votes weigh the same and one is enough."""
+    deployment = session.get(Deployment, (collection, task))
+    if deployment is None:
+        return ConsensusRule()
+    return ConsensusRule(quorum=deployment.label_quorum, by_agreement=deployment.label_weights == AGREEMENT)
+
+
+def decide_collection(session: Session, collection: str, task: str) -> LabelConsensus:
+    """Decide the labelled pairs of a collection's faces by the rule of its deployment."""
+    return decide_consensus(read_collection_votes(session, collection, task), read_rule(session, collection, task))
 
 
 def read_collection_votes(session: Session, collection: str, task: str) -> Votes:
-    """Read the votes on the pairs of a collection's faces that count now. A labeller's last label of a pair counts."""
-    first, second = aliased(Face), aliased(Face)
-    chosen = (
-        select(Label.face_a, Label.face_b, Label.by, Label.same)
-        .join(first, first.pk == Label.face_a)
-        .join(second, second.pk == Label.face_b)
-        .where(Label.task == task, Label.withdrawn_at.is_(None))
-        .where(first.collection_id == collection, second.collection_id == collection)
-        .order_by(Label.pk)
+    """Read the votes on the pairs of a collection's faces that count now. A labeller's last label of a pair counts.
+
+    Each face is looked up by its key. PostgreSQL may join all labels with all faces of the collection while it has no
+    statistics of new tables.
+    """
+    standing = select(Label.face_a, Label.face_b, Label.by, Label.same).where(
+        Label.task == task, Label.withdrawn_at.is_(None)
     )
-    return _collect_votes(session.execute(chosen))
+    for pk in (Label.face_a, Label.face_b):
+        standing = standing.where(select(Face.collection_id).where(Face.pk == pk).scalar_subquery() == collection)
+    return _collect_votes(session.execute(standing.order_by(Label.pk)))
 
 
 def decide_consensus(votes: Votes, rule: ConsensusRule = ConsensusRule()) -> LabelConsensus:
-    """Apply the rule to the votes."""
+    """Apply the rule to the votes. Labellers whose weight is 0 do not count towards the quorum."""
+    weight_of = rule.weigh(votes)
     pairs, same, weights = [], [], []
     for pair in sorted(votes):
-        signed = [(rule.weights.get(by, 1.0) * (1 if is_same else -1), is_same) for by, is_same in votes[pair].items()]
-        vote = sum(weight for weight, _ in signed) / len(signed)
-        backing = sum(1 for _, is_same in signed if is_same == (vote > 0))
+        signed = [weight_of.get(by, 1.0) * (1 if is_same else -1) for by, is_same in votes[pair].items()]
+        vote = sum(signed) / len(signed)
+        backing = sum(1 for weight in signed if weight * vote > 0)
         if vote and backing >= rule.quorum:
             pairs.append(pair)
             same.append(vote > 0)
-            weights.append(abs(vote))
+            weights.append(min(1.0, abs(vote)))
     return LabelConsensus(
         np.array(pairs, np.int64).reshape(-1, 2),
         np.array(same, np.bool_),

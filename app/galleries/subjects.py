@@ -2,25 +2,27 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
-from app.db.tables import Collection, Embedding, Face, Label, Removal, Subject
+from app.db.tables import Collection, Face, Removal, Subject
 from app.errors import NotFound
-from app.queue.jobs import enqueue
-from app.queue.messages import Erase
-
-MAX_IMAGES_PER_JOB = 1_000
+from app.galleries.erasures import record_erasure
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """How many rows were erased. jobs: the ids of the jobs that delete the files."""
+    """How many rows were erased.
+
+    erasure: the id of the erasure, empty if there was nothing to erase; jobs: the ids of the jobs that complete it
+    """
 
     faces: int
     labels: int
     embeddings: int
+    coordinates: int
+    erasure: str
     jobs: tuple[str, ...]
 
 
@@ -56,28 +58,44 @@ def name_faces(
     The caller raises the collection's change before.
     """
     faces = update(Face).where(Face.collection_id == collection.id, *conditions)
+    collection.label_change = collection.change
     named = faces.values(subject_pk=subject.pk if subject else None, change=collection.change)
     return len(session.scalars(named.returning(Face.pk)).all())
+
+
+def erase_subject(session: Session, collection: Collection, subject: Subject) -> Receipt:
+    """Erase a subject of a locked collection with all its faces."""
+    receipt = _erase(session, collection, "subject", (Face.subject_pk == subject.pk,), subject)
+    session.delete(subject)
+    session.flush()
+    return receipt
 
 
 def erase_faces(session: Session, collection: Collection, *conditions: ColumnElement[bool]) -> Receipt:
     """Erase the faces of a locked collection that meet these conditions.
 
-    Rows, labels and embeddings are deleted in this transaction, index entries by the followers, files by jobs.
+    Rows, labels, embeddings and coordinates are deleted in this transaction, index entries by the followers, and all
+    other traces by a job.
     """
+    return _erase(session, collection, "face", conditions)
+
+
+def _erase(
+    session: Session,
+    collection: Collection,
+    target: str,
+    conditions: tuple[ColumnElement[bool], ...],
+    subject: Subject | None = None,
+) -> Receipt:
     chosen = (Face.collection_id == collection.id, *conditions)
-    faces = session.execute(select(Face.pk, Face.image_id).where(*chosen)).all()
-    if not faces:
-        return Receipt(0, 0, 0, ())
-    pks = select(Face.pk).where(*chosen)
-    labels = select(func.count()).where(or_(Label.face_a.in_(pks), Label.face_b.in_(pks)))
-    embeddings = select(func.count()).where(Embedding.face_pk.in_(pks))
-    counts = session.scalar(labels) or 0, session.scalar(embeddings) or 0
+    pks = session.scalars(select(Face.pk).where(*chosen)).all()
+    if not pks and subject is None:
+        return Receipt(0, 0, 0, 0, "", ())
     collection.change += 1
-    removals = [{"collection_id": collection.id, "face_pk": pk, "change": collection.change} for pk, _ in faces]
-    session.execute(insert(Removal), removals)
-    session.execute(delete(Face).where(*chosen))
-    images = sorted({image for _, image in faces})
-    parts = [tuple(images[i : i + MAX_IMAGES_PER_JOB]) for i in range(0, len(images), MAX_IMAGES_PER_JOB)]
-    jobs = [enqueue(session, Erase(collection=collection.id, images=part)).id for part in parts]
-    return Receipt(len(faces), *counts, tuple(jobs))
+    collection.label_change = collection.change
+    erasure, job = record_erasure(session, collection, target, chosen, subject)
+    if pks:
+        removals = [{"collection_id": collection.id, "face_pk": pk, "change": collection.change} for pk in pks]
+        session.execute(insert(Removal), removals)
+        session.execute(delete(Face).where(*chosen))
+    return Receipt(**erasure.contents["removed"], erasure=erasure.id, jobs=(job,))

@@ -11,18 +11,22 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.db.tables import Collection, Face, Follower, Job, now
+from app.db.tables import POINTERS, Collection, Deployment, Face, Follower, Job, now
 from app.deps.caller import Caller
+from app.galleries.damaged_faces import count_damaged_faces
+from app.queue.messages import ImportArchive
 from app.serving.engine import Engine
+from app.serving.limits.photo_failures import PHOTO_FAILURES
 from app.serving.reporter import ALIVE_SECONDS
+from app.storage.blob_store import DAMAGED_FILES
 
 LATENCY_BUCKETS_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Meter:
-    """The request counts and latencies of one API process."""
+    """The request counts and latencies of one API process, and other metrics of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Iterable[Counter | Histogram] = ()) -> None:
         self.registry = CollectorRegistry()
         kinds = ("method", "route")
         self.seconds = Histogram(
@@ -33,6 +37,8 @@ class Meter:
             buckets=LATENCY_BUCKETS_SECONDS,
         )
         self.requests = Counter("likeness_requests", "Answered requests", (*kinds, "status"), registry=self.registry)
+        for metric in (PHOTO_FAILURES, DAMAGED_FILES, *metrics):
+            self.registry.register(metric)
 
 
 class MetricsMiddleware:
@@ -70,6 +76,12 @@ class RequestCounts(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield one family of gauges after the other."""
         yield self._gauge("faces", "Enrolled faces", ("collection", "role"), self._count_faces())
+        damaged = [row for row in count_damaged_faces(self.session).items() if self._may_see(row[0])]
+        yield self._gauge("damaged_faces", "Faces whose stored crops cannot be read", ("collection",), damaged)
+        pointers = ("collection", "task", "pointer")
+        yield self._gauge(
+            "damaged_models", "Pointers to models whose stored files are damaged", pointers, self._list_damaged()
+        )
         yield self._gauge(
             "follower_lag", "Changes that a process lags behind", ("process", "collection", "task"), self._read_lag()
         )
@@ -82,14 +94,32 @@ class RequestCounts(Collector):
         yield self._gauge(
             "index_vectors", "Embeddings in the indexes of this process", ("collection", "task", "model"), visible
         )
-        yield self._gauge("requests_waiting", "Requests that wait for a slot", (), [(self.engine.slots.waiting,)])
+        yield self._gauge("requests_waiting", "Requests that wait for a slot", (), [(self.engine.count_waiting(),)])
         if not self.caller.collections:
             jobs = select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state)
             yield self._gauge("jobs", "Jobs by kind and state", ("kind", "state"), self.session.execute(jobs).all())
+            failures = select(func.sum(Job.result["photo_failures"].as_integer())).where(Job.kind == ImportArchive.kind)
+            yield self._gauge(
+                "import_photo_failures",
+                "Photos of imports over which a worker raised an error",
+                (),
+                [(self.session.scalar(failures) or 0,)],
+            )
 
     def _count_faces(self) -> list[tuple[object, ...]]:
         counts = select(Face.collection_id, Face.role, func.count()).group_by(Face.collection_id, Face.role)
         return [tuple(row) for row in self.session.execute(counts) if self._may_see(row[0])]
+
+    def _list_damaged(self) -> list[tuple[object, ...]]:
+        """List the pointers to damaged models, each with the value 1."""
+        models = self.engine.resources.models
+        rows = select(Deployment.collection_id, Deployment.task, *(getattr(Deployment, name) for name in POINTERS))
+        return [
+            (collection, task, pointer, 1)
+            for collection, task, *named in self.session.execute(rows)
+            for pointer, model in zip(POINTERS, named, strict=True)
+            if model is not None and self._may_see(collection) and models.find_damage(model) is not None
+        ]
 
     def _read_lag(self) -> list[tuple[object, ...]]:
         behind = Collection.change - Follower.change

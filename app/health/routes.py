@@ -9,8 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.deps import CallerDep, EngineDep, ReadDep
+from app.deps.admission.work import NOT_QUEUED
 from app.deps.problems import declare_problems
 from app.deps.roles import READER
+from app.deps.scopes import NOTHING, ROWS
 from app.health import service
 from app.health.metrics import format_metrics
 from app.health.schemas import AliveOut, InfoOut, ReadyOut
@@ -29,9 +31,9 @@ FIGURES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/livez", summary="Is the process alive?")
-def livez() -> AliveOut:
-    """200 if the process answers at all."""
+@router.get("/livez", summary="Is the process alive?", openapi_extra=NOTHING)
+async def livez() -> AliveOut:
+    """200 if the process answers at all. The event loop answers it, and it waits for no request thread."""
     return AliveOut()
 
 
@@ -39,11 +41,12 @@ def livez() -> AliveOut:
     "/readyz",
     summary="Can it serve?",
     responses=NOT_READY,
-    openapi_extra=declare_problems((500, "InternalServerError"), (503, "Throttling")),
+    openapi_extra=NOTHING | declare_problems((500, "InternalServerError"), (503, "Throttling")),
 )
 def readyz(engine: EngineDep, response: Response) -> ReadyOut:
     """200 if the database answers and the index of every deployment agrees with the tables: the numbers of ids, vectors
-    and rows are equal. Else 503, with the reasons."""
+    and rows are equal. Else 503, with the reasons, which count deployments and name none; `GET /info` names those that
+    are loaded."""
     reasons = service.list_unready_reasons(engine)
     response.status_code = 503 if reasons else 200
     response.headers.update({"Retry-After": "1"} if reasons else {})
@@ -51,7 +54,11 @@ def readyz(engine: EngineDep, response: Response) -> ReadyOut:
 
 
 @router.get(
-    "/metrics", summary="Metrics for Prometheus", openapi_extra=READER, response_class=Response, responses=FIGURES
+    "/metrics",
+    summary="Metrics for Prometheus",
+    openapi_extra=READER | ROWS | NOT_QUEUED,
+    response_class=Response,
+    responses=FIGURES,
 )
 def metrics(request: Request, engine: EngineDep, session: ReadDep, caller: CallerDep) -> Response:
     """Requests and their latency by route, faces, jobs by state, the lag of followers, and the sizes of indexes."""
@@ -59,7 +66,7 @@ def metrics(request: Request, engine: EngineDep, session: ReadDep, caller: Calle
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.get("/info", summary="Versions and what is loaded", openapi_extra=READER)
+@router.get("/info", summary="Versions and what is loaded", openapi_extra=READER | ROWS)
 def info(engine: EngineDep, caller: CallerDep) -> InfoOut:
     """Versions, important settings and loaded deployments of this process."""
     return service.describe_process(engine, caller)

@@ -35,7 +35,7 @@ INFO: dict[str, Any] = {
     "process": "host-1-4711",
     "deployments": [LOADED],
 }
-NOT_LOADED_REASON = "collection 'staff', task 'identity': not loaded yet"
+NOT_LOADED_REASON = "deployments: 2, not loaded yet"
 
 
 class AliveOut(BaseModel):

@@ -2,6 +2,7 @@
 
 import platform
 import time
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 
 import faiss
@@ -16,48 +17,57 @@ from app.serving.engine import Engine
 from app.serving.loaded_index import IndexState, LoadedIndex
 
 MAX_SILENCE_SECONDS = 30.0
+CHAMPION_DAMAGED = (
+    "the stored files of the champion are damaged: restore them from a backup, or publish another model; the log and "
+    "the deployment name it"
+)
 
 
 def list_unready_reasons(engine: Engine) -> list[str]:
     """List the reasons why this process cannot serve everything yet; the list is empty if it can.
 
-    For each deployment, faces, embeddings and the ids of the index are counted in one snapshot. An index that matched
-    its table before and is a few changes behind is ready. Raises OperationalError if the database cannot be reached.
+    They count deployments and name none, since anybody may ask. For each deployment, faces, embeddings and the ids of
+    the index are counted in one snapshot. An index that matched its table before and is a few changes behind is ready.
+    Raises OperationalError or Busy if the database cannot be reached.
     """
+    fault = engine.resources.home.find_fault() or engine.resources.home.find_write_fault()
+    if fault is not None:
+        return [fault]
     served = {(s.collection, s.task): (s.champion, s.champion.state) for s in engine.list_deployments()}
-    reasons = []
-    rows = select(Deployment.collection_id, Deployment.task, Collection.change)
+    reasons = list[str]()
+    rows = select(Deployment.collection_id, Deployment.task, Deployment.champion, Collection.change)
     with snapshot(engine.resources.database) as session:
-        for collection, task, change in session.execute(
+        for collection, task, champion, change in session.execute(
             rows.join(Collection, Collection.id == Deployment.collection_id)
         ).all():
-            where = f"collection {collection!r}, task {task!r}"
             entry = served.get((collection, task))
-            if entry is None:
-                reasons.append(f"{where}: not loaded yet")
+            if engine.resources.models.find_damage(champion) is not None:
+                reasons.append(CHAMPION_DAMAGED)
+            elif entry is None:
+                reasons.append("not loaded yet")
             elif entry[1].change != change:
-                reasons += _report_lag(engine, where, entry[0], change - entry[1].change)
+                reasons += _report_lag(engine, entry[0], change - entry[1].change)
             else:
-                reasons += _compare_counts(where, *entry, index_builder.count_rows(session, entry[0].key))
-    return reasons
+                reasons += _compare_counts(*entry, index_builder.count_rows(session, entry[0].key))
+    return [f"deployments: {count}, {reason}" for reason, count in Counter(reasons).items()]
 
 
-def _report_lag(engine: Engine, where: str, index: LoadedIndex, changes: int) -> list[str]:
+def _report_lag(engine: Engine, index: LoadedIndex, changes: int) -> list[str]:
     if not index.matches_table:
-        return [f"{where}: {changes} changes behind, and not yet compared with its table"]
+        return [f"{changes} changes behind, and not yet compared with its table"]
     silence_seconds = time.monotonic() - engine.follower.last_step_at
     if silence_seconds <= MAX_SILENCE_SECONDS:
         return []
-    return [f"{where}: {changes} changes behind for {silence_seconds:.0f} s"]
+    return [f"{changes} changes behind for {silence_seconds:.0f} s"]
 
 
-def _compare_counts(where: str, index: LoadedIndex, state: IndexState, counts: tuple[int, int]) -> list[str]:
+def _compare_counts(index: LoadedIndex, state: IndexState, counts: tuple[int, int]) -> list[str]:
     rows, vectors = counts
     if rows == vectors == state.vectors:
         index.matches_table = True
         return []
     index.comparison_due = True
-    return [f"{where}: {rows} rows, {vectors} vectors, {state.vectors} ids"]
+    return [f"{rows} rows, {vectors} vectors, {state.vectors} ids"]
 
 
 def describe_process(engine: Engine, caller: Caller) -> InfoOut:

@@ -11,11 +11,13 @@ from app.db import examples
 from app.db.field_types import Word
 from app.db.tables import JobItem
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.audit import audit_as
 from app.deps.job_response import RUNNING, JobEntry, JobOut
 from app.deps.job_response import State as JobState
 from app.deps.paging import Order, read_page
 from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR, READER
+from app.deps.scopes import JOB, ROWS
 from app.jobs import events, service
 from app.jobs.schemas import ItemOut, ItemsOut, JobsOut
 
@@ -31,33 +33,45 @@ OfKind = Annotated[
 InState = Annotated[
     Sequence[JobState], Query(description="only jobs in this state; may be repeated", examples=[["queued", "running"]])
 ]
+JOB_EVENT: dict[str, Any] = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/JobOut"},
+        }
+    },
+}
+"""One event: before version 3.2, OpenAPI has no schema for a whole stream."""
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "an event at each change",
-        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": f"data: {json.dumps(RUNNING)}\n\n"}},
+        "content": {"text/event-stream": {"schema": JOB_EVENT, "example": {"data": json.dumps(RUNNING)}}},
     }
 }
 
 
-@router.get("", summary="List jobs", openapi_extra=READER)
+@router.get("", summary="List jobs", openapi_extra=READER | ROWS)
 def list_jobs(
-    session: ReadDep, caller: CallerDep, collection: OfCollection = None, kind: OfKind = None, state: InState = (),
+    session: ReadDep, collection: OfCollection = None, kind: OfKind = None, state: InState = (),
     order: Order = "newest", limit: Limit = 100, next_token: NextToken = None,
 ) -> JobsOut:  # fmt: skip
     """Jobs without their results, the newest first; `GET /v1/jobs/{id}` returns the result. The parts of an import are
     not listed. A key that is bound to collections sees only their jobs."""
     job_filter = service.JobFilter(collection, kind, tuple(state), order)
-    rows, token = service.list_jobs(session, caller, job_filter, limit, next_token)
+    rows, token = service.list_jobs(session, job_filter, limit, next_token)
     return JobsOut(jobs=[JobEntry.of(r) for r in rows], next_token=token)
 
 
-@router.get("/{job_id}", summary="Look at a job", openapi_extra=READER)
+@router.get("/{job_id}", summary="Look at a job", openapi_extra=READER | JOB)
 def get_job(job_id: JobId, session: ReadDep) -> JobOut:
     """The state, progress, rate and remaining time of a job and, at the end, its result or problem."""
     return JobOut.of(service.get_job(session, job_id))
 
 
-@router.get("/{job_id}/items", summary="The items of a job", openapi_extra=READER)
+@router.get("/{job_id}/items", summary="The items of a job", openapi_extra=READER | JOB)
 def list_items(
     job_id: JobId, session: ReadDep, limit: Limit = 100, next_token: NextToken = None, state: State = None
 ) -> ItemsOut:
@@ -71,18 +85,22 @@ def list_items(
 @router.get(
     "/{job_id}/events",
     summary="Watch a job",
-    openapi_extra=READER,
+    openapi_extra=READER | JOB,
     response_class=EventSourceResponse,
     responses=EVENTS,
 )
-def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep) -> EventSourceResponse:
-    """Server-sent events: `data: {job}` at each change, until the job has ended. Comments keep an idle stream open."""
+def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> EventSourceResponse:
+    """Server-sent events: `data: {job}` at each change, until the job has ended, or the key is revoked, or
+    the secret that was sent is no longer accepted. Comments keep an idle stream open."""
     service.get_job(session, job_id)
-    return EventSourceResponse(events.stream_job(resources, job_id), sep="\n")
+    watch = events.Watch(job_id, caller.digest, caller.valid_until)
+    return EventSourceResponse(events.stream_job(resources, watch), sep="\n")
 
 
 @router.post(
-    "/{job_id}:cancel", summary="Cancel a job", openapi_extra={**OPERATOR, **declare_problems((409, "ResourceInUse"))}
+    "/{job_id}:cancel",
+    summary="Cancel a job",
+    openapi_extra={**OPERATOR, **JOB, **declare_problems((409, "ResourceInUse"))} | audit_as("job.cancel"),
 )
 def cancel_job(job_id: JobId, session: WriteDep) -> JobOut:
     """A queued job ends at once, a running one at its next step. What it has done so far is kept."""

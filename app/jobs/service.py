@@ -6,12 +6,13 @@ from typing import Literal, NamedTuple
 from sqlalchemy import ColumnElement, and_, or_
 from sqlalchemy.orm import Session, defer
 
+from app.db import lookups
 from app.db.tables import Job
-from app.deps.caller import Caller
 from app.deps.job_response import State
 from app.deps.paging import read_page
-from app.errors import Conflict, NotFound
+from app.errors import Conflict
 from app.queue import jobs
+from app.storage.audit_log.notes import note_audited
 
 
 class JobFilter(NamedTuple):
@@ -24,24 +25,18 @@ class JobFilter(NamedTuple):
 
 
 def list_jobs(
-    session: Session, caller: Caller, job_filter: JobFilter, limit: int, next_token: str | None
+    session: Session, job_filter: JobFilter, limit: int, next_token: str | None
 ) -> tuple[list[Job], str | None]:
-    """List one page of the jobs that are not parts of others, without their results. Raises Invalid.
-
-    A key that is bound to collections sees only theirs.
-    """
-    where = [Job.parent_id.is_(None), *_iterate_conditions(caller, job_filter)]
+    """List one page of the jobs that are not parts of others, without their results. Raises Invalid."""
+    where = [Job.parent_id.is_(None), *_iterate_conditions(job_filter)]
     return read_page(
         session, Job, Job.id, limit, next_token, *where, order=job_filter.order, options=[defer(Job.result)]
     )
 
 
-def _iterate_conditions(caller: Caller, job_filter: JobFilter) -> Iterator[ColumnElement[bool]]:
-    collection = Job.body["collection"].as_string()
-    if caller.collections:
-        yield collection.in_(caller.collections)
+def _iterate_conditions(job_filter: JobFilter) -> Iterator[ColumnElement[bool]]:
     if job_filter.collection:
-        yield collection == job_filter.collection
+        yield Job.body["collection"].as_string() == job_filter.collection
     if job_filter.kind:
         yield Job.kind == job_filter.kind
     if job_filter.states:
@@ -60,15 +55,14 @@ def _is_in(state: State) -> ColumnElement[bool]:
 
 def get_job(session: Session, job_id: str) -> Job:
     """Return the job. Raises NotFound."""
-    job = session.get(Job, job_id)
-    if job is None:
-        raise NotFound(f"no job {job_id}")
+    job: Job = lookups.get_row(session, "job", job_id)
     return job
 
 
 def cancel_job(session: Session, job_id: str) -> Job:
     """Cancel a job. Raises NotFound, or Conflict if it has ended already."""
     job = get_job(session, job_id)
+    note_audited(session, [job.body.get("collection")])
     if job.state not in jobs.LIVE_STATES:
         raise Conflict(f"the job has {job.state}; only a queued or running one can be cancelled")
     jobs.cancel(session, job)

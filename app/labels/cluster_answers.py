@@ -21,7 +21,7 @@ from ml.types import Ids
 def add_cluster_answer(session: Session, caller: Caller, answer: ClusterAnswerIn) -> ClusterAnswerOut:
     """Store "same" for each pair of members, and "not the same" for each member and outlier.
 
-    Raises Invalid if the answer contradicts itself or any of its labels is refused, Forbidden.
+    Raises Invalid if the answer contradicts itself or any of its labels is refused.
     """
     _check_lists(answer.members, answer.outliers)
     labels = list(_iterate_labels(answer))

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.tables import Face, Label
-from app.galleries.label_consensus import LabelConsensus, decide_consensus
+from app.galleries.label_consensus import ConsensusRule, LabelConsensus, decide_consensus, read_rule
 
 MAX_LABELS = 50_000
 """Newest labels that are read."""
@@ -18,7 +18,10 @@ Replaced = tuple[str, Collection[tuple[int, int]]]
 def read_collection_consensus(
     session: Session, collections: Collection[str], task: str, replaced_by: Replaced | None = None
 ) -> LabelConsensus:
-    """Decide the pairs of gallery faces of these collections, without the labels that are about to be replaced."""
+    """Decide the pairs of gallery faces of these collections, without the labels that are about to be replaced.
+
+    The rule is that of their deployments; of several, the one that demands most.
+    """
     first, second = aliased(Face), aliased(Face)
     query = select(Label.face_a, Label.face_b, Label.by, Label.same).where(
         Label.task == task, Label.withdrawn_at.is_(None)
@@ -33,4 +36,8 @@ def read_collection_consensus(
         labeller, pairs = replaced_by
         for pair in pairs:
             votes.get(pair, {}).pop(labeller, None)
-    return decide_consensus({pair: of_pair for pair, of_pair in votes.items() if of_pair})
+    rules = [read_rule(session, collection, task) for collection in collections]
+    strictest = ConsensusRule(
+        quorum=max((rule.quorum for rule in rules), default=1), by_agreement=any(rule.by_agreement for rule in rules)
+    )
+    return decide_consensus({pair: of_pair for pair, of_pair in votes.items() if of_pair}, strictest)

@@ -10,6 +10,7 @@ from app.labels.question_faces import QuestionFaces, read_question_faces
 from app.labels.schemas import OutlookOut, SuggestedPair, SuggestIn, SuggestionsOut
 from app.publishing.pointers import get_deployment
 from app.resources import Resources
+from app.storage.audit_log.notes import note_audited
 from ml.active_learning import ClusterQuestion, PairSuggestions, choose_clusters, choose_pairs
 from ml.active_learning.expected_gain import LabelOutlook
 from ml.calibration import Calibration
@@ -23,6 +24,7 @@ def suggest_labels(session: Session, resources: Resources, request: SuggestIn) -
 
     Raises NotFound if the collection has no model for the task.
     """
+    note_audited(session, [request.collection])
     champion = resources.models.get(get_deployment(session, request.collection, request.task).champion)
     faces = read_question_faces(session, champion, request.collection, request.task)
     outlook = read_outlook(session, request.collection, request.task, faces.label_count)

@@ -7,8 +7,9 @@ import numpy as np
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Embedding, Face, Subject
+from app.db.tables import Embedding, Face, Subject, now
 from app.galleries.label_consensus import LabelConsensus
+from app.galleries.retention import may_be_used
 from app.labels.collection_consensus import read_collection_consensus
 from app.serving import index_builder
 from app.storage.embedding_codec import decode_embeddings
@@ -67,10 +68,11 @@ def read_question_faces(session: Session, champion: Model, collection: str, task
 def _select_faces(
     champion: Model, collection: str, task: str, labelled: Sequence[int], count: int
 ) -> Select[int, str, int | None, str | None, bytes]:
-    """Select the gallery faces with these pks and `count` random ones."""
+    """Select the gallery faces with these pks and `count` random ones, of all that may be used."""
     of_champion = (Embedding.model_id == champion.id, Embedding.task == task)
-    in_gallery = (Face.collection_id == collection, Face.role == "gallery")
-    random = select(Face.pk).join(Embedding, Embedding.face_pk == Face.pk).where(*in_gallery, *of_champion)
+    in_gallery = (Face.collection_id == collection, Face.role == "gallery", may_be_used(now()))
+    random = select(Face.pk).join(Embedding, Embedding.face_pk == Face.pk)
+    random = random.outerjoin(Subject, Subject.pk == Face.subject_pk).where(*in_gallery, *of_champion)
     random = random.order_by(func.random()).limit(count)
     stored = select(Face.pk, Face.face_id, Face.subject_pk, Subject.id, Embedding.vector).join(
         Embedding, Embedding.face_pk == Face.pk

@@ -7,11 +7,23 @@ from fastapi import APIRouter, Query, Request
 from app.db import examples
 from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.audit import audit_as
 from app.deps.problems import declare_problems
-from app.deps.roles import OPERATOR
-from app.labels import bulk_labels, cluster_answers, label_suggestions, service
+from app.deps.roles import OPERATOR, READ
+from app.deps.scopes import ROWS
+from app.deps.server.request_structure import LINES, allow_values
+from app.labels import bulk_labels, cluster_answers, label_suggestions, service, withdrawal
 from app.labels.cluster_schemas import ClusterAnswerIn, ClusterAnswerOut
-from app.labels.schemas import AddedOut, LabelsIn, LabelsOut, SuggestIn, SuggestionsOut, WithdrawnOut
+from app.labels.schemas import (
+    MAX_LABELS,
+    AddedOut,
+    LabelIn,
+    LabelsIn,
+    LabelsOut,
+    SuggestIn,
+    SuggestionsOut,
+    WithdrawnOut,
+)
 
 router = APIRouter(prefix="/v1/labels", tags=["labels"])
 CSV = f"face_a,face_b,same,by\n{examples.FACE},{examples.OTHER_FACE},true,{examples.LABELLER}\n"
@@ -23,10 +35,13 @@ FORM = {
 }
 ADDS = {
     **OPERATOR,
+    **ROWS,
     **declare_problems((422, "SameFace"), (422, "ResourceNotFound"), (422, "UnknownTask"), (422, "TaskDisabled")),
 }
+VALUES_PER_LABEL = 2 + len(LabelIn.model_fields)
 BULK = {
     **ADDS,
+    **LINES,
     "requestBody": {
         "required": True,
         "content": {
@@ -38,6 +53,7 @@ BULK = {
 }
 ANSWERS = {
     **OPERATOR,
+    **ROWS,
     **declare_problems(
         (422, "ContradictoryAnswer"), (422, "ResourceNotFound"), (422, "UnknownTask"), (422, "TaskDisabled")
     ),
@@ -46,42 +62,58 @@ Task = Annotated[Word | None, Query(description="only labels for this task", exa
 By = Annotated[Word | None, Query(description="only labels that this labeller gave", examples=[examples.LABELLER])]
 OfFace = Annotated[Word | None, Query(description="only labels of this face", examples=[examples.FACE])]
 Labeller = Annotated[Word, Query(description="the labeller whose labels are withdrawn", examples=[examples.LABELLER])]
-SUGGESTS = {**OPERATOR, **declare_problems((404, "ResourceNotFound"), (409, "NotInstalled"), (503, "ModelUnavailable"))}
+SUGGESTS = {
+    **OPERATOR,
+    **READ,
+    **ROWS,
+    **declare_problems((404, "ResourceNotFound"), (409, "NotInstalled"), (503, "ModelUnavailable")),
+}
 Contradicting = Annotated[bool, Query(description="only pairs on which the latest labels of labellers disagree")]
 
 
-@router.post("", summary="Label pairs of faces", openapi_extra=ADDS)
+@router.post(
+    "",
+    summary="Label pairs of faces",
+    openapi_extra=ADDS | allow_values(VALUES_PER_LABEL * MAX_LABELS) | audit_as("label.add"),
+)
 def add_labels(body: LabelsIn, session: WriteDep, caller: CallerDep) -> AddedOut:
     """Adds labels. A later label by the same person supersedes their earlier one. Among several people, the majority
     counts; a tie decides nothing. Labels that are not valid are listed in `refused`; 422 if none is valid."""
-    return service.add_labels(session, caller, list(enumerate(body.labels)))
+    return service.add_labels(session, caller, list(enumerate(body.iterate_labels())))
 
 
-@router.post(":import", summary="Label pairs in bulk", openapi_extra=BULK)
+@router.post(":import", summary="Label pairs in bulk", openapi_extra=BULK | audit_as("label.import"))
 def import_labels(request: Request, session: WriteDep, caller: CallerDep) -> AddedOut:
     """CSV with a header, or one JSON object per line, as the body or as a file of a form. `index` is the number of the
-    record, from 0."""
+    record, from 0. At most 100,000 records."""
     return service.add_labels(session, caller, *bulk_labels.parse_labels(bulk_labels.read_body(request)))
 
 
-@router.get("", summary="List labels", openapi_extra=OPERATOR)
+@router.get("", summary="List labels", openapi_extra=OPERATOR | ROWS)
 def list_labels(
-    session: ReadDep, caller: CallerDep, task: Task = None, by: By = None, face: OfFace = None,
+    session: ReadDep, task: Task = None, by: By = None, face: OfFace = None,
     contradicting: Contradicting = False, limit: Limit = 100, next_token: NextToken = None,
 ) -> LabelsOut:  # fmt: skip
     """All labels in the order in which they were given, also superseded and withdrawn ones."""
     label_filter = service.LabelFilter(task, by, face, contradicting)
-    labels, token = service.list_labels(session, caller, label_filter, limit, next_token)
+    labels, token = service.list_labels(session, label_filter, limit, next_token)
     return LabelsOut(labels=labels, next_token=token)
 
 
-@router.delete("", summary="Take back all labels of one labeller", openapi_extra=OPERATOR)
-def withdraw_labels(session: WriteDep, caller: CallerDep, by: Labeller) -> WithdrawnOut:
-    """The labels are kept, with `withdrawn_at`, but no training that starts from now on uses them."""
-    return WithdrawnOut(withdrawn=service.withdraw_labels(session, caller, by))
+@router.delete(
+    "", summary="Take back all labels of one labeller", openapi_extra=OPERATOR | ROWS | audit_as("label.withdraw")
+)
+def withdraw_labels(session: WriteDep, by: Labeller) -> WithdrawnOut:
+    """The labels are kept, with `withdrawn_at`, but neither searches nor later trainings use them. `pairs` lists those
+    of one collection that are decided otherwise from now on."""
+    return withdrawal.withdraw_labels(session, by)
 
 
-@router.post(":answer-cluster", summary="Say which faces of a group are one person", openapi_extra=ANSWERS)
+@router.post(
+    ":answer-cluster",
+    summary="Say which faces of a group are one person",
+    openapi_extra=ANSWERS | audit_as("label.answer"),
+)
 def answer_cluster(body: ClusterAnswerIn, session: WriteDep, caller: CallerDep) -> ClusterAnswerOut:
     """Stores the pair labels that the answer means: each two members are the same, and no outlier is the same as a
     member. An answer that contradicts itself is refused. Where it differs from earlier labels of others, or from what
@@ -89,10 +121,13 @@ def answer_cluster(body: ClusterAnswerIn, session: WriteDep, caller: CallerDep) 
     return cluster_answers.add_cluster_answer(session, caller, body)
 
 
-@router.post(":suggest", summary="Which pairs or groups of faces to label next", openapi_extra=SUGGESTS)
-def suggest_labels(body: SuggestIn, session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> SuggestionsOut:
+@router.post(
+    ":suggest",
+    summary="Which pairs or groups of faces to label next",
+    openapi_extra=SUGGESTS | audit_as("label.suggest"),
+)
+def suggest_labels(body: SuggestIn, session: ReadDep, resources: ResourcesDep) -> SuggestionsOut:
     """The pairs from which the next training is expected to learn most, most valuable first. No face occurs more than
     twice. Pairs that are labelled, or follow from labels, are left out. They come from a random sample of the gallery,
     so a second request returns others. With `kind=clusters`, groups of 3 to 12 faces that may be one person."""
-    caller.check(body.collection)
     return label_suggestions.suggest_labels(session, resources, body)

@@ -1,14 +1,18 @@
 """Bodies and answers of the routes for labels."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from app.db import examples
 from app.db.field_types import CollectionName, Note, TaskName, Word
+from app.errors import Invalid
 from app.labels.cluster_schemas import SuggestedCluster
 from ml.active_learning import MAX_SUGGESTIONS
 
+MAX_LABELS = 100_000
+MAX_LISTED_REFUSALS = 1_000
 FACES: dict[str, Any] = {"face_a": examples.FACE, "face_b": examples.OTHER_FACE}
 IN: dict[str, Any] = FACES | {"same": True}
 OUT: dict[str, Any] = IN | {
@@ -32,6 +36,7 @@ PAIR: dict[str, Any] = FACES | {
     "same_probability": 0.62,
     "expected_gain": 0.006,
 }
+CHANGED: dict[str, Any] = FACES | {"task": "identity", "before": True, "after": None}
 OUTLOOK: dict[str, Any] = {"labels": 240, "next_labels": 50, "expected": 0.21, "at_most": 0.64, "enough": False}
 SUGGESTIONS: dict[str, Any] = {"model": examples.MODEL, "pairs": [PAIR], "clusters": [], "outlook": OUTLOOK}
 
@@ -43,14 +48,24 @@ class LabelIn(BaseModel):
     face_a: Word
     face_b: Word = Field(description="may be in another collection than face_a")
     task: TaskName = "identity"
-    same: bool
+    same: bool = Field(strict=True)
     by: Word | None = Field(None, description="the labeller; without it, the name or the id of the key")
     note: Note = ""
 
 
 class LabelsIn(BaseModel):
+    """Labels, which are validated one by one when they are used: to validate all at once takes too long."""
+
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"labels": [IN]}]})
-    labels: list[LabelIn] = Field(min_length=1, max_length=100_000)
+    labels: list[SkipValidation[LabelIn]] = Field(min_length=1, max_length=MAX_LABELS)
+
+    def iterate_labels(self) -> Iterator[LabelIn]:
+        """Validate the labels. Raises Invalid for the first that is not valid."""
+        for index, label in enumerate(self.labels):
+            try:
+                yield LabelIn.model_validate(label)
+            except ValidationError as error:
+                raise Invalid(describe_first_error(error, f"body.labels.{index}")) from error
 
 
 class Refused(BaseModel):
@@ -62,10 +77,20 @@ class Refused(BaseModel):
     detail: str
 
 
+def describe_first_error(error: ValidationError, where: str = "") -> str:
+    """Describe what is wrong with a label. where: the path of the label in the body"""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = ".".join(str(part) for part in (where, *first["loc"]) if part != "")
+    return f"{path or 'line'}: {first['msg']}"
+
+
 class AddedOut(BaseModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"accepted": 1, "refused": [REFUSED]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"accepted": 1, "refused": [REFUSED], "refused_count": 1}]}
+    )
     accepted: int
-    refused: list[Refused]
+    refused: list[Refused] = Field(description=f"the first {MAX_LISTED_REFUSALS:,} at most, by `index`")
+    refused_count: int = Field(description="how many were refused in all")
 
 
 class LabelOut(BaseModel):
@@ -89,9 +114,22 @@ class LabelsOut(BaseModel):
     next_token: str | None = None
 
 
+class ChangedPair(BaseModel):
+    """A pair that is decided otherwise than before; null: not decided."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [CHANGED]})
+    task: str
+    face_a: str
+    face_b: str
+    before: bool | None = Field(description="whether they were the same")
+    after: bool | None = Field(description="whether they are the same")
+
+
 class WithdrawnOut(BaseModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"withdrawn": 17}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"withdrawn": 17, "changed": 1, "pairs": [CHANGED]}]})
     withdrawn: int = Field(description="the number of labels that no longer count")
+    changed: int = Field(description="the number of pairs within one collection that are decided otherwise")
+    pairs: list[ChangedPair] = Field(description="those pairs, at most 1,000")
 
 
 class SuggestIn(BaseModel):
@@ -103,7 +141,7 @@ class SuggestIn(BaseModel):
     kind: Literal["pairs", "clusters"] = Field(
         "pairs", description="questions about two faces, or about groups of faces"
     )
-    limit: int = Field(20, ge=1, le=MAX_SUGGESTIONS)
+    limit: int = Field(20, ge=1, le=MAX_SUGGESTIONS, strict=True)
 
 
 class SuggestedPair(BaseModel):

@@ -1,17 +1,18 @@
-"""Add, list and withdraw labels. A label is never edited."""
+"""Add and list labels. A label is never edited."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, insert, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Face, Label, Task, now
+from app.db.tables import Collection, Face, Label, Task
 from app.deps.caller import Caller
 from app.deps.paging import read_page
-from app.errors import Invalid
 from app.galleries import label_consensus
-from app.labels.schemas import AddedOut, LabelIn, LabelOut, Refused
+from app.labels.refusals import Refusals
+from app.labels.schemas import AddedOut, LabelIn, LabelOut
+from app.storage.audit_log.notes import note_audited
 
 ROWS_PER_STATEMENT = 10_000
 
@@ -22,33 +23,33 @@ class LabelledFace(NamedTuple):
 
 
 def add_labels(
-    session: Session, caller: Caller, labels: Sequence[tuple[int, LabelIn]], wrong: Sequence[Refused] = ()
+    session: Session, caller: Caller, labels: Sequence[tuple[int, LabelIn]], wrong: Refusals | None = None
 ) -> AddedOut:
     """Store the valid labels and refuse the others one by one.
 
     labels: each with the number of its record; wrong: the records that could not be parsed
 
-    Raises Forbidden if the key does not cover the collections of both faces, Invalid if no label is valid.
+    Raises Invalid if no label is valid.
     """
     face_ids = sorted({f for _, label in labels for f in (label.face_a, label.face_b)})
     collections = {face.collection for face in _read_faces(session, face_ids).values()}
-    for collection in collections:
-        caller.check(collection)
     change_collections(session, collections)
     faces = _read_faces(session, face_ids)
     tasks = dict(session.execute(select(Task.name, Task.enabled)).all())
-    refused, rows = list(wrong), []
+    refused, rows = Refusals(), []
     for index, label in labels:
         problem = _find_problem(label, faces, tasks)
         if problem:
-            refused.append(Refused(index=index, code=problem[0], detail=problem[1]))
+            refused.add(index, *problem)
         else:
             rows.append(_make_row(label, faces, caller))
+    if wrong is not None:
+        refused.merge(wrong)
     if not rows:
-        raise _make_refusal(refused)
+        raise refused.make_error()
     for start in range(0, len(rows), ROWS_PER_STATEMENT):
         session.execute(insert(Label), rows[start : start + ROWS_PER_STATEMENT])
-    return AddedOut(accepted=len(rows), refused=sorted(refused, key=lambda r: r.index))
+    return AddedOut(accepted=len(rows), refused=refused.listed, refused_count=refused.count)
 
 
 def _read_faces(session: Session, face_ids: Sequence[str]) -> dict[str, LabelledFace]:
@@ -66,8 +67,13 @@ def change_collections(session: Session, collections: Iterable[str]) -> None:
     The collections are locked until the transaction ends, in the order of their ids: none of their faces is removed
     before its label is stored.
     """
-    for collection in sorted(collections):
-        session.execute(update(Collection).where(Collection.id == collection).values(change=Collection.change + 1))
+    collections = sorted(collections)
+    note_audited(session, collections)
+    raised = Collection.change + 1
+    for collection in collections:
+        session.execute(
+            update(Collection).where(Collection.id == collection).values(change=raised, label_change=raised)
+        )
 
 
 def _find_problem(label: LabelIn, faces: dict[str, LabelledFace], tasks: dict[str, bool]) -> tuple[str, str] | None:
@@ -91,12 +97,6 @@ def _make_row(label: LabelIn, faces: dict[str, LabelledFace], caller: Caller) ->
     }  # fmt: skip
 
 
-def _make_refusal(refused: Sequence[Refused]) -> Invalid:
-    first = refused[0] if refused else Refused(index=0, code="InvalidParameter", detail="the body contains no label")
-    detail = first.detail if len(refused) < 2 else f"none of the {len(refused)} labels is valid; {first.detail}"
-    return Invalid(detail, code=first.code, accepted=0, refused=[r.model_dump() for r in refused[:1000]])
-
-
 class LabelFilter(NamedTuple):
     """Which labels to list."""
 
@@ -107,10 +107,10 @@ class LabelFilter(NamedTuple):
 
 
 def list_labels(
-    session: Session, caller: Caller, label_filter: LabelFilter, limit: int, next_token: str | None
+    session: Session, label_filter: LabelFilter, limit: int, next_token: str | None
 ) -> tuple[list[LabelOut], str | None]:
-    """List labels in the order in which they were given; a key that is bound to collections sees only theirs."""
-    where = [*_iterate_conditions(label_filter), *_iterate_collection_conditions(caller)]
+    """List labels in the order in which they were given. Raises Invalid for a wrong token."""
+    where = _iterate_conditions(label_filter)
     rows, token = read_page(session, Label, Label.pk, limit, next_token, *where)
     ids = {pk for row in rows for pk in (row.face_a, row.face_b)}
     names = dict(session.execute(select(Face.pk, Face.face_id).where(Face.pk.in_(ids))).all())
@@ -130,12 +130,6 @@ def _iterate_conditions(label_filter: LabelFilter) -> Iterable[ColumnElement[boo
         yield tuple_(Label.task, Label.face_a, Label.face_b).in_(label_consensus.select_contradicted_pairs())
 
 
-def _iterate_collection_conditions(caller: Caller) -> Iterable[ColumnElement[bool]]:
-    if caller.collections:
-        faces = select(Face.pk).where(Face.collection_id.in_(caller.collections))
-        yield and_(Label.face_a.in_(faces), Label.face_b.in_(faces))
-
-
 def _make_answer(row: Label, names: dict[int, str]) -> LabelOut:
     return LabelOut(
         id=row.pk,
@@ -148,13 +142,3 @@ def _make_answer(row: Label, names: dict[int, str]) -> LabelOut:
         created_at=row.created_at,
         withdrawn_at=row.withdrawn_at,
     )
-
-
-def withdraw_labels(session: Session, caller: Caller, by: str) -> int:
-    """Withdraw all labels of a labeller: they stay stored but no longer count. Returns their number."""
-    own = (Label.by == by, Label.withdrawn_at.is_(None), *_iterate_collection_conditions(caller))
-    ends = (select(face).where(*own) for face in (Label.face_a, Label.face_b))
-    chosen = select(Face.collection_id).where(or_(*(Face.pk.in_(faces) for faces in ends))).distinct()
-    change_collections(session, session.scalars(chosen).all())
-    labels = update(Label).where(*own)
-    return len(session.scalars(labels.values(withdrawn_at=now()).returning(Label.pk)).all())

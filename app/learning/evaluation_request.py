@@ -32,9 +32,9 @@ class TrainingSpec(BaseModel):
     method: str = Field(max_length=64)
     descriptor: DescriptorChoice | None = Field(None, description="a name, or a name with options, as for a training")
     descriptors: list[DescriptorChoice] = Field([], max_length=8)
-    dim: int | None = Field(None, ge=1, le=4096)
+    dim: int | None = Field(None, ge=1, le=4096, strict=True)
     options: Metadata = {}
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=2**31, strict=True)
     sources: list[Source] = Field([], max_length=64, description="empty: subjects and labels")
 
 
@@ -46,8 +46,8 @@ class EvaluationRequest(BaseModel):
     task: TaskName = "identity"
     protocol: Literal["retrieval", "disjoint", "holdout", "openset", "verification", "labels"] = "retrieval"
     files: list[ProtocolFile] = Field([], max_length=20)
-    draws: int = Field(1, ge=1, le=100, description="without files: the number of random draws")
-    seed: int = Field(0, ge=0, lt=2**31, description="the seed of the first draw; each next draw adds 1")
+    draws: int = Field(1, ge=1, le=100, strict=True, description="without files: the number of random draws")
+    seed: int = Field(0, ge=0, lt=2**31, strict=True, description="the seed of the first draw; each next draw adds 1")
     model: Note | None = Field(
         None, max_length=64, description="the id of a model, or champion (the default), challenger, previous"
     )
@@ -61,7 +61,11 @@ class EvaluationRequest(BaseModel):
     )
     by: By = Field("subjects", description="faces are the same by subjects, or by metadata.<key>")
     tolerance: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="metadata values that differ by at most this count as the same"
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        strict=True,
+        description="metadata values that differ by at most this count as the same",
     )
 
     def training_request(self) -> TrainingRequest:

@@ -1,15 +1,16 @@
 """The plan of a training: a request with everything resolved, stored with the training and read by the worker."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db.field_types import CollectionName, Metadata, TaskName, Word
-from app.galleries.label_consensus import ConsensusRule
+from app.galleries.label_consensus import AGREEMENT, EQUAL, ConsensusRule
 from ml import registry
 from ml.model import Recipe
 from ml.types import Spec
 
+MAX_WEIGHED_LABELLERS = 1_000
 SOURCE_PATTERN = r"^(labels|subjects|metadata\.[^\x00]{1,255})$"
 
 
@@ -21,13 +22,25 @@ class Source(BaseModel):
     collection: CollectionName | None = Field(None, description="without it, the collection of the training")
     origin: str = Field(alias="from", pattern=SOURCE_PATTERN, description="labels, subjects, or metadata.<key>")
     tolerance: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="numbers that differ by at most this are the same"
+        None, ge=0, allow_inf_nan=False, strict=True, description="numbers that differ by at most this are the same"
     )
     max_pairs: int | None = Field(
-        None, ge=2, le=1_000_000, description="the number of pairs to sample, half of them the same"
+        None, ge=2, le=1_000_000, strict=True, description="the number of pairs to sample, half of them the same"
     )
-    labellers: dict[Word, float] = Field({}, description="labels: weight of each labeller's vote, by default 1")
-    quorum: int = Field(1, ge=1, description="labels: how many labellers a majority needs")
+    labellers: dict[Word, Annotated[float, Field(strict=True, allow_inf_nan=False)]] = Field(
+        {}, max_length=MAX_WEIGHED_LABELLERS, description="labels: weight of the votes of single labellers"
+    )
+    weights: Literal["equal", "agreement"] = Field(
+        "equal",
+        description="labels: whether other votes weigh 1, or by how well their labeller agrees with others; without "
+        "it, as the deployment states",
+    )
+    quorum: int = Field(
+        1,
+        ge=1,
+        strict=True,
+        description="labels: how many labellers a majority needs; without it, as the deployment states",
+    )
 
     @property
     def metadata(self) -> str | None:
@@ -35,7 +48,12 @@ class Source(BaseModel):
 
     @property
     def rule(self) -> ConsensusRule:
-        return ConsensusRule(self.labellers, self.quorum)
+        return ConsensusRule(self.labellers, self.quorum, self.weights == AGREEMENT)
+
+    def with_rule(self, rule: ConsensusRule) -> "Source":
+        """Return the source with this rule where it states none itself."""
+        default = {"weights": AGREEMENT if rule.by_agreement else EQUAL, "quorum": rule.quorum}
+        return self.model_copy(update={name: v for name, v in default.items() if name not in self.model_fields_set})
 
 
 class ComponentChoice(BaseModel):
@@ -60,6 +78,7 @@ class Plan(BaseModel):
 
     options: every option of the method, including `dim` and `seed` if it has them
     start_from: the model that the fit continues from
+    index: the index that searches the embeddings, with all its options; None: the one that suits the collection
     """
 
     collection: str
@@ -69,6 +88,7 @@ class Plan(BaseModel):
     sources: tuple[Source, ...]
     holdout: float
     start_from: str | None = None
+    index: ComponentChoice | None = None
 
     @property
     def recipe(self) -> Recipe:

@@ -10,9 +10,10 @@ from app.config import Settings
 from app.db.lookups import get_collection
 from app.db.tables import Face, Task
 from app.errors import Invalid
+from app.galleries.label_consensus import read_rule
 from app.learning.component_options import check_options, make_options_model
 from app.learning.descriptor_choice import choose_descriptors
-from app.learning.plan import Plan, Source
+from app.learning.plan import ComponentChoice, Plan, Source
 from app.learning.training_request import TrainingRequest
 from app.learning.warm_start import continue_from_model
 from ml import registry
@@ -26,7 +27,10 @@ def make_plan(session: Session, settings: Settings, request: TrainingRequest) ->
 
     The API checks whether the caller may use the plan's collections.
     """
-    sources = request.sources or [Source(origin="subjects"), Source(origin="labels")]
+    sources = [
+        source.with_rule(read_rule(session, source.collection or request.collection, source.task))
+        for source in request.sources or [Source(origin="subjects"), Source(origin="labels")]
+    ]
     plan = Plan(
         collection=request.collection,
         method=request.method,
@@ -34,6 +38,7 @@ def make_plan(session: Session, settings: Settings, request: TrainingRequest) ->
         options=_resolve_options(request),
         sources=tuple(sources),
         holdout=request.holdout,
+        index=_resolve_index(request),
     )
     if request.start_from is not None:
         plan = continue_from_model(session, plan, request)
@@ -56,6 +61,20 @@ def _resolve_options(request: TrainingRequest) -> dict[str, Any]:
         raise Invalid(f"the method {request.method} has no dim: its embeddings are as wide as the descriptors")
     given = {"seed": request.seed} | ({} if request.dim is None else {"dim": request.dim}) | request.options
     return check_options("embedders", request.method, given)
+
+
+def _resolve_index(request: TrainingRequest) -> ComponentChoice | None:
+    """Complete the options of the index. Raises Invalid with the list of what exists."""
+    if request.index is None:
+        return None
+    names = [name for name in registry.names("indexes") if hasattr(registry.component("indexes", name), "option_class")]
+    if request.index.name not in names:
+        raise Invalid(
+            f"no index that a model can choose is named {request.index.name!r}; there are: {', '.join(names)}",
+            code="UnknownComponent",
+        )
+    options = check_options("indexes", request.index.name, request.index.options)
+    return ComponentChoice(name=request.index.name, options=options)
 
 
 def _check_tasks(session: Session, tasks: Iterable[str]) -> None:

@@ -1,23 +1,36 @@
 """Refit a model without some of the people it learned from, on the data that its training read."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_model
-from app.db.tables import Collection, Face, Subject, Training
+from app.db.tables import Collection, Erasure, Face, Subject, Training
+from app.db.visibility import ALL_ROWS
 from app.errors import Conflict, Invalid
+from app.galleries.erasure_receipts import hash_subject
 from app.learning.plan import Plan
+from app.storage.installation_key import InstallationKey
 
 WITHOUT = "without"
-"""The part of a training's snapshot that names the people who are left out: {collection: [subject id]}."""
+"""The part of a training's snapshot that says who is left out: {collection: [keyed hash of a subject's id]}.
+
+Refits of earlier versions hold the ids themselves.
+"""
+WITHOUT_PKS = "without_pks"
+"""The same people by the keys of their rows, {collection: [pk]}. Those who are erased already have none."""
 REFIT_OF = "refit_of"
 
 
-def make_refit(session: Session, model: str, collection: str | None, subjects: Sequence[str]) -> Training:
+def make_refit(
+    session: Session, key: InstallationKey, model: str, collection: str | None, subjects: Sequence[str]
+) -> Training:
     """Store a training that repeats the model's own, with the same data but for these subjects of a collection.
+
+    The training and its model do not name the subjects: they may be erased later.
 
     collection: by default the one that the training belongs to. The subjects may be erased already.
     Raises NotFound; Conflict (CannotForget) where the model was not trained here, or where something that it builds on
@@ -26,7 +39,7 @@ def make_refit(session: Session, model: str, collection: str | None, subjects: S
     row = get_model(session, model)
     training = session.get(Training, row.training_id) if row.training_id else None
     if training is None or not training.snapshot:
-        raise Conflict(f"model {model} was not made by a training of this service", code="CannotForget")
+        raise Conflict(f"there is no training of model {model} here", code="CannotForget")
     plan = Plan.model_validate(training.request)
     if plan.start_from is not None:
         raise Conflict(
@@ -44,26 +57,69 @@ def make_refit(session: Session, model: str, collection: str | None, subjects: S
     left_out = collection or plan.collection
     if left_out not in training.snapshot["changes"]:
         raise Invalid(f"model {model} has not learned from collection {left_out!r}")
-    without = {name: list(ids) for name, ids in training.snapshot.get(WITHOUT, {}).items()}
-    without[left_out] = sorted({*without.get(left_out, ()), *subjects})
-    refit = Training(request=training.request, snapshot={**training.snapshot, WITHOUT: without, REFIT_OF: model})
+    stored = select(Subject.pk).where(Subject.collection_id == left_out, Subject.id.in_(subjects))
+    people = {
+        WITHOUT: [hash_subject(key, left_out, subject) for subject in subjects],
+        WITHOUT_PKS: session.scalars(stored).all(),
+    }
+    snapshot = {**training.snapshot, REFIT_OF: model}
+    for part, values in people.items():
+        earlier = snapshot.get(part, {})
+        snapshot[part] = {**earlier, left_out: sorted({*earlier.get(left_out, ()), *values})}
+    refit = Training(request=training.request, snapshot=snapshot)
     session.add(refit)
     session.flush()
     return refit
 
 
 def list_models_that_learned(session: Session, collection: Collection, subject: Subject) -> list[str]:
-    """List the models whose training has read a face of this subject of the collection, by id."""
+    """List the models whose training has read a face of this subject of the collection, by id.
+
+    Those of other collections are listed too, whoever the session belongs to: they have learned from this one.
+    """
     first = session.scalar(select(func.min(Face.change)).where(Face.subject_pk == subject.pk))
     if first is None:
         return []
-    trainings = session.execute(select(Training.model, Training.snapshot).where(Training.model.is_not(None)))
-    return sorted(model for model, snapshot in trainings if model and _has_read(snapshot, collection, subject, first))
+    read = ReadFaces(collection.id, collection.created_at, first, (subject.id,), subject.pk)
+    return _list_models(session, read)
 
 
-def _has_read(snapshot: Mapping[str, Any], collection: Collection, subject: Subject, change: int) -> bool:
-    created_at = snapshot.get("collections_created_at", {}).get(collection.id)
-    was_left_out = subject.id in snapshot.get(WITHOUT, {}).get(collection.id, ())
-    if was_left_out or created_at not in (None, collection.created_at):
-        return False
-    return bool(snapshot.get("changes", {}).get(collection.id, -1) >= change)
+def list_models_that_read(session: Session, key: InstallationKey, erasure: Erasure) -> list[str]:
+    """List the models whose training has read a face that is erased, by id. The erasure has its targets yet."""
+    subject, subject_pk = erasure.targets["subject"], erasure.targets["subject_pk"]
+    names = () if subject is None else (subject, hash_subject(key, erasure.collection_id, subject))
+    versions = (erasure.collection_id, erasure.collection_created_at, erasure.first_change)
+    return _list_models(session, ReadFaces(*versions, names, subject_pk, erasure.change))
+
+
+@dataclass(frozen=True)
+class ReadFaces:
+    """Faces of a collection that a training may have read.
+
+    first_change: the first change of any of them; change: the one that removed them, None if they are there
+    names, subject_pk: by which a refit may have left out their subject: its id and the keyed hash of it
+    """
+
+    collection: str
+    collection_created_at: float
+    first_change: int
+    names: tuple[str, ...]
+    subject_pk: int | None
+    change: int | None = None
+
+    def is_in(self, snapshot: Mapping[str, Any]) -> bool:
+        """Whether a training with this snapshot has read any of the faces."""
+        created_at = snapshot.get("collections_created_at", {}).get(self.collection)
+        was_left_out = not set(self.names).isdisjoint(snapshot.get(WITHOUT, {}).get(self.collection, ()))
+        was_left_out |= self.subject_pk in snapshot.get(WITHOUT_PKS, {}).get(self.collection, ())
+        if was_left_out or created_at not in (None, self.collection_created_at):
+            return False
+        change = snapshot.get("changes", {}).get(self.collection, -1)
+        return bool(change >= self.first_change and (self.change is None or change < self.change))
+
+
+def _list_models(session: Session, faces: ReadFaces) -> list[str]:
+    trainings = session.execute(
+        select(Training.model, Training.snapshot).where(Training.model.is_not(None)).execution_options(**ALL_ROWS)
+    )
+    return sorted(model for model, snapshot in trainings if model and faces.is_in(snapshot))

@@ -3,14 +3,13 @@
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db.field_types import CollectionName, Metadata
-from app.learning.plan import DescriptorChoice, Source
+from app.learning.plan import ComponentChoice, DescriptorChoice, Source
 
 
-class TrainingRequest(BaseModel):
-    """A training as a client requests it; `plan_resolution.make_plan` resolves it into a plan."""
+class TrainingFields(BaseModel):
+    """How to train, whatever the collection."""
 
     model_config = ConfigDict(extra="forbid")
-    collection: CollectionName
     method: str = Field(
         "auto",
         max_length=64,
@@ -18,13 +17,27 @@ class TrainingRequest(BaseModel):
     )
     descriptor: DescriptorChoice | None = Field(None, description="without it, that of the serving model")
     descriptors: list[DescriptorChoice] = Field([], max_length=8, description="several descriptors, concatenated")
-    dim: int | None = Field(None, ge=1, le=4096)
+    dim: int | None = Field(None, ge=1, le=4096, strict=True)
     options: Metadata = Field({}, description="options of the method; the answer to a wrong one lists them")
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=2**31, strict=True)
     sources: list[Source] = Field([], max_length=64, description="empty: identity from subjects and labels")
     start_from: str | None = Field(
         None,
         max_length=255,
         description="continue from a model, by id, or from the `serving` one, with its descriptors and dim",
     )
-    holdout: float = Field(0.2, ge=0, le=0.8, description="share of people held out for the report; 0: no report")
+    index: ComponentChoice | None = Field(
+        None,
+        description="the index that searches the model's embeddings, such as two_stage; without it, the one that suits "
+        "the size of the collection",
+        examples=[{"name": "two_stage", "options": {"rows": "file"}}],
+    )
+    holdout: float = Field(
+        0.2, ge=0, le=0.8, strict=True, description="share of people held out for the report; 0: no report"
+    )
+
+
+class TrainingRequest(TrainingFields):
+    """A training as a client requests it; `plan_resolution.make_plan` resolves it into a plan."""
+
+    collection: CollectionName

@@ -1,14 +1,15 @@
 """Bodies and answers of the routes for models."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, FailFast, Field, JsonValue
 
 from app.db import examples
 from app.db.field_types import CollectionName, Note, SubjectId, TaskName
 from app.db.tables import ModelRecord
 from app.deps.job_response import QUEUED, JobOut
 
+MAX_PUBLISHED_TASKS = 64  # a training learns no more
 DEPLOYED_AT: dict[str, Any] = {"collection": examples.COLLECTION, "task": "identity", "pointer": "champion"}
 OUT: dict[str, Any] = {
     "id": examples.MODEL,
@@ -35,7 +36,9 @@ class RefitIn(BaseModel):
     """The people whom a model shall never have seen."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"without": [examples.SUBJECT]}]})
-    without: list[SubjectId] = Field(min_length=1, max_length=10_000, description="ids of subjects, erased or not")
+    without: Annotated[list[SubjectId], FailFast()] = Field(
+        min_length=1, max_length=10_000, description="ids of subjects, erased or not"
+    )
     collection: CollectionName | None = Field(None, description="their collection; by default that of the training")
 
 
@@ -102,8 +105,10 @@ class PublishAtIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"collection": examples.COLLECTION}]})
     collection: CollectionName
-    tasks: list[TaskName] = []
-    override: bool = Field(False, description="publish against the gate; needs a reason, which is recorded")
+    tasks: list[TaskName] = Field([], max_length=MAX_PUBLISHED_TASKS)
+    override: bool = Field(
+        False, strict=True, description="publish against the gate; needs a reason, which is recorded"
+    )
     reason: Note = ""
 
 

@@ -1,6 +1,7 @@
 """Describe, archive and publish models."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastapi import Response
 from sqlalchemy import or_, select
@@ -8,38 +9,64 @@ from sqlalchemy.orm import Session
 
 from app.db.lookups import get_model
 from app.db.tables import POINTERS, Deployment, ModelRecord, now
+from app.db.visibility import ALL_ROWS
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
-from app.errors import Conflict
+from app.errors import Conflict, Forbidden
 from app.learning.plan import Plan
-from app.learning.refit import make_refit
+from app.learning.refit import WITHOUT, WITHOUT_PKS, make_refit
 from app.models.schemas import DeployedAt, ModelInFull, ModelOut, PublishAtIn, PublishedOut, RefitIn, RefitStarted
 from app.publishing import requests
 from app.publishing.requests import PublishRequest
 from app.queue.jobs import enqueue
 from app.queue.messages import Train
+from app.storage.audit_log.notes import note_audited
+from app.storage.installation_key import InstallationKey
 from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 
+NAMING_COLLECTIONS = ("changes", "collections_created_at", WITHOUT, WITHOUT_PKS)
+"""Parts of a model's provenance that are objects by collection."""
 
-def describe_models(session: Session, rows: Sequence[ModelRecord], caller: Caller) -> list[ModelOut]:
-    """Describe models, each with the deployments that name it, in collections that the caller may see."""
-    deployed = _find_deployments(session, [r.id for r in rows], caller)
+
+def describe_models(session: Session, rows: Sequence[ModelRecord]) -> list[ModelOut]:
+    """Describe models, each with the deployments that name it."""
+    deployed = _find_deployments(session, [r.id for r in rows])
     return [ModelOut.of(r, deployed[r.id]) for r in rows]
 
 
 def describe_model(session: Session, model: str, caller: Caller) -> ModelInFull:
-    """Describe a model in full. Raises NotFound."""
+    """Describe a model in full; a bound key does not see which others it has learned from. Raises NotFound."""
     row = get_model(session, model)
-    return ModelInFull.of(row, _find_deployments(session, [model], caller)[model])
+    described = ModelInFull.of(row, _find_deployments(session, [model])[model])
+    if caller.collections:
+        described.manifest = described.manifest | {"facts": _hide_others(described.manifest["facts"], caller)}
+    return described
+
+
+def _hide_others(provenance: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+    """Return the provenance of a model without the collections that the key is not bound to."""
+    own = set(caller.collections)
+    by_collection = {name: provenance[name] for name in NAMING_COLLECTIONS if name in provenance}
+    return {
+        **provenance,
+        **{name: {c: v for c, v in values.items() if c in own} for name, values in by_collection.items()},
+    }
 
 
 def archive_model(session: Session, model: str, caller: Caller) -> ModelInFull:
-    """Archive a model. Raises NotFound, or Conflict if it is built in or a pointer names it."""
+    """Archive a model.
+
+    Raises NotFound; Conflict if it is built in or a pointer names it; Forbidden if other collections share it with
+    those that the key is bound to.
+    """
     row = get_model(session, model, lock="exclusive")
     if model in BUILT_IN_MODELS:
         raise Conflict(f"{model} is built in: new collections start with it, and it cannot be archived")
     is_named = or_(*(getattr(Deployment, pointer) == model for pointer in POINTERS))
-    named = session.scalars(select(Deployment).where(is_named)).all()
+    named = session.scalars(select(Deployment).where(is_named).execution_options(**ALL_ROWS)).all()
+    note_audited(session, _list_users(row, named))
+    if caller.collections:
+        _check_not_shared(row, named, caller)
     if named:
         where = ", ".join(sorted({f"{d.collection_id}/{d.task}" for d in named}))
         raise Conflict(f"model {model} is named by the deployment of {where}; publish another there first")
@@ -47,13 +74,26 @@ def archive_model(session: Session, model: str, caller: Caller) -> ModelInFull:
     return ModelInFull.of(row, [])
 
 
-def refit_model(session: Session, model: str, body: RefitIn, caller: Caller, response: Response) -> RefitStarted:
-    """Start a training that repeats the model's own without some people. Raises like `make_refit`, and Forbidden."""
-    training = make_refit(session, model, body.collection, body.without)
+def _check_not_shared(row: ModelRecord, named: Sequence[Deployment], caller: Caller) -> None:
+    """Raises Forbidden if the model is of the installation, or other collections have trained or deployed it."""
+    learned_from = row.manifest["facts"].get("changes", ())
+    if not learned_from or _list_users(row, named) - set(caller.collections):
+        raise Forbidden(
+            f"model {row.id} is not only of this key's collections; a key that is bound to none archives it"
+        )
+
+
+def _list_users(row: ModelRecord, named: Sequence[Deployment]) -> set[str]:
+    """List the collections that have trained or deployed the model."""
+    return {*row.manifest["facts"].get("changes", ()), *(deployment.collection_id for deployment in named)}
+
+
+def refit_model(session: Session, key: InstallationKey, model: str, body: RefitIn, response: Response) -> RefitStarted:
+    """Start a training that repeats the model's own without some people. Raises like `make_refit`."""
+    training = make_refit(session, key, model, body.collection, body.without)
     plan = Plan.model_validate(training.request)
-    for collection in plan.collections:
-        caller.check(collection)
-    job = enqueue(session, Train(training=training.id, collection=plan.collection))
+    note_audited(session, plan.collections, f"training:{training.id}")
+    job = enqueue(session, Train(training=training.id, collection=plan.collection), reads=plan.collections)
     training.job_id = job.id
     response.status_code = 202
     point_to_job(response, job)
@@ -64,24 +104,23 @@ def publish_model(
     session: Session, model: str, body: PublishAtIn, caller: Caller, response: Response
 ) -> PublishedOut | JobOut:
     """Publish a model: 202 with the job, or 200 if it serves already. Raises like `requests.request_publication`."""
-    caller.check(body.collection)
     get_model(session, model)
+    note_audited(session, [body.collection])
     request = PublishRequest(model, tuple(body.tasks), body.override, body.reason, by=caller.signature)
     job = requests.request_publication(session, body.collection, request)
     if job is None:
-        tasks = [p.task for p in _find_deployments(session, [model], caller)[model] if p.pointer == "champion"]
+        tasks = [p.task for p in _find_deployments(session, [model])[model] if p.pointer == "champion"]
         return PublishedOut(model=model, collection=body.collection, tasks=tasks)
     response.status_code = 202
     point_to_job(response, job)
     return JobOut.of(job)
 
 
-def _find_deployments(session: Session, models: Sequence[str], caller: Caller) -> dict[str, list[DeployedAt]]:
+def _find_deployments(session: Session, models: Sequence[str]) -> dict[str, list[DeployedAt]]:
     deployed: dict[str, list[DeployedAt]] = {m: [] for m in models}
     for pointer in POINTERS:
         name = getattr(Deployment, pointer)
         rows = select(name, Deployment.collection_id, Deployment.task).where(name.in_(models))
         for model, collection, task in session.execute(rows.order_by(Deployment.collection_id, Deployment.task)):
-            if not caller.collections or collection in caller.collections:
-                deployed[model].append(DeployedAt(collection=collection, task=task, pointer=pointer))
+            deployed[model].append(DeployedAt(collection=collection, task=task, pointer=pointer))
     return deployed

@@ -5,12 +5,24 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Select, exists, or_, select
+from sqlalchemy import Select, delete, exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection, get_model
-from app.db.tables import BUILT_IN_TASK, POINTERS, Collection, Deployment, Embedding, Face, ModelRecord, Task, now
+from app.db.tables import (
+    BUILT_IN_TASK,
+    POINTERS,
+    Collection,
+    Deployment,
+    Embedding,
+    Face,
+    ModelRecord,
+    ShadowTotals,
+    Task,
+    now,
+)
 from app.errors import Conflict, Invalid, NotFound, Stale
+from app.galleries.damaged_faces import is_intact
 from app.storage.model_cache import LBP_MODEL
 
 MAX_HISTORY_ENTRIES = 200
@@ -78,14 +90,17 @@ def filter_enabled_tasks(session: Session, tasks: Iterable[str]) -> tuple[str, .
 
 
 def select_faces_without_embedding(collection_id: str, model: str, tasks: Sequence[str]) -> Select[Face]:
-    """Select the faces that lack an embedding by this model for one of these tasks, in the order of their pks."""
+    """Select the faces that lack an embedding by this model for one of these tasks, in the order of their pks.
+
+    Faces whose crops are damaged cannot be embedded, and are left out.
+    """
     embedded = (
         exists().where(Embedding.face_pk == Face.pk, Embedding.model_id == model, Embedding.task == task)
         for task in tasks
     )
     return (
         select(Face)
-        .where(Face.collection_id == collection_id, or_(*(~is_embedded for is_embedded in embedded)))
+        .where(Face.collection_id == collection_id, or_(*(~is_embedded for is_embedded in embedded)), is_intact())
         .order_by(Face.pk)
     )
 
@@ -183,7 +198,20 @@ def _record_move(
         "job": why.job,
     }
     deployment.history = [*deployment.history, entry][-MAX_HISTORY_ENTRIES:]
+    _drop_shadow_totals(session, deployment)
     return deployment
+
+
+def _drop_shadow_totals(session: Session, deployment: Deployment) -> None:
+    """Delete the comparisons of other models than the champion and challenger that the deployment has now."""
+    is_other = or_(
+        ShadowTotals.champion != deployment.champion, ShadowTotals.challenger != (deployment.challenger or "")
+    )
+    session.execute(
+        delete(ShadowTotals).where(
+            ShadowTotals.collection_id == deployment.collection_id, ShadowTotals.task == deployment.task, is_other
+        )
+    )
 
 
 def list_moved_deployments(session: Session) -> Mapping[tuple[str, str], int]:

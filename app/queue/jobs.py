@@ -1,13 +1,18 @@
 """The table of jobs as a queue: enqueue a job, claim it with a lease, renew the lease, put it back, end it."""
 
-from sqlalchemy import bindparam, exists, or_, select, update
+from collections.abc import Sequence
+
+from sqlalchemy import and_, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from app.db.tables import Job, now
-from app.queue.messages import MESSAGES, Message
+from app.db.tables import Collection, Job, now
+from app.db.visibility import ALL_ROWS
+from app.queue.messages import MESSAGES, Message, RestoreSnapshot
 
 LIVE_STATES = ("queued", "running")
 MAX_TRIES = 5
+NEVER = 0.0
+"""When a collection was created that does not exist: a job that is bound to it never runs."""
 DUE_QUERY = (
     select(Job.id)
     .where(Job.state == "queued", Job.queue == bindparam("queue"), Job.not_before <= bindparam("now"))
@@ -15,11 +20,21 @@ DUE_QUERY = (
 )
 
 
-def enqueue(session: Session, message: Message, *, parent: str | None = None, delay: float = 0.0) -> Job:
-    """Add a job in the caller's transaction: both are committed, or neither is. Notify the workers after it."""
+def enqueue(
+    session: Session, message: Message, *, parent: str | None = None, delay: float = 0.0, reads: Sequence[str] = ()
+) -> Job:
+    """Add a job in the caller's transaction: both are committed, or neither is. Notify the workers after it.
+
+    It is bound to the collections that it names or reads as they are now, and ends when one of them is deleted; a part
+    is bound like its parent. reads: collections that the message does not name
+    """
+    if parent is None:
+        bound_to = _read_creation_times(session, [*message.collections, *reads])
+    else:
+        bound_to = session.get_one(Job, parent).body.get("bound_to", {})
     job = Job(
         kind=message.kind,
-        body=message.model_dump(mode="json"),
+        body=message.model_copy(update={"bound_to": bound_to}).model_dump(mode="json"),
         queue=message.queue,
         lock=message.lock,
         parent_id=parent,
@@ -35,24 +50,40 @@ def read_message(job: Job) -> Message:
     return MESSAGES[job.kind].model_validate(job.body)
 
 
+def _read_creation_times(session: Session, collections: Sequence[str]) -> dict[str, float]:
+    """Return collection -> when it was created, NEVER for one that does not exist."""
+    if not collections:
+        return {}
+    chosen = select(Collection.id, Collection.created_at).where(Collection.id.in_(collections))
+    created_at = dict(session.execute(chosen, execution_options=ALL_ROWS).all())
+    return {name: created_at.get(name, NEVER) for name in dict.fromkeys(collections)}
+
+
+def is_bound(session: Session, message: Message) -> bool:
+    """Whether the collections that a job works for still exist. A later collection of the same name is another one."""
+    return _read_creation_times(session, list(message.bound_to)) == message.bound_to
+
+
 def is_any_due(session: Session, queue: str) -> bool:
     """Whether a job of the queue may be due. It takes a tenth of the time of `claim`, and no lock."""
     return session.execute(DUE_QUERY, {"queue": queue, "now": now()}).first() is not None
 
 
-def claim(session: Session, *, queue: str, worker: str, lease: float) -> Job | None:
+def claim(session: Session, *, queue: str, worker: str, lease: float, parts_first: bool = False) -> Job | None:
     """Claim the oldest job of the queue that may run now, for `lease` seconds. Returns None if there is none.
 
+    New jobs come first; then jobs that were put back, by the time at which they are due; and parts of imports last,
+    since they wait by the dozen. parts_first: a part comes before jobs that were put back
     Two workers never claim the same job.
     """
+    is_new, is_part = and_(Job.parent_id.is_(None), Job.not_before == 0.0), Job.parent_id.is_not(None)
     earlier = aliased(Job)
     is_blocked = exists().where(earlier.lock == Job.lock, earlier.id < Job.id, earlier.state.in_(LIVE_STATES))
     candidate = (
         select(Job.id)
         .where(Job.state == "queued", Job.queue == queue, Job.not_before <= now())
         .where(or_(Job.lock.is_(None), ~is_blocked))
-        # parts of imports come last, since they wait by the dozen; then jobs that were put back
-        .order_by(Job.parent_id.is_not(None), Job.not_before > 0, Job.id)
+        .order_by(~is_new, ~is_part if parts_first else is_part, Job.not_before, Job.id)
         .limit(1)
         .with_for_update(skip_locked=True, of=Job)
     )
@@ -104,6 +135,16 @@ def free_abandoned(session: Session) -> int:
     session.execute(hopeless.values(state="failed", problem=problem, lease_until=None, finished_at=now()))
     freed = session.scalars(abandoned.values(state="queued", worker=None, lease_until=None).returning(Job.id))
     return len(freed.all())
+
+
+def cancel_jobs_of(session: Session, collection: Collection) -> None:
+    """Cancel the live jobs that work for a collection or restore it, in the transaction that deletes it."""
+    live = select(Job).where(Job.state.in_(LIVE_STATES), Job.parent_id.is_(None)).order_by(Job.id)
+    for job in session.scalars(live, execution_options=ALL_ROWS):
+        message = read_message(job)
+        is_restoring = isinstance(message, RestoreSnapshot) and message.collection == collection.id
+        if is_restoring or message.bound_to.get(collection.id) == collection.created_at:
+            cancel(session, job)
 
 
 def cancel(session: Session, job: Job) -> None:

@@ -6,12 +6,25 @@ from pydantic import BaseModel
 
 QueueName = Literal["default", "training"]
 
+POLICY = "policy"
+"""Who asks for what a training policy starts."""
+
 
 class Message(BaseModel, frozen=True, extra="forbid"):
-    """The parameters of a job."""
+    """The parameters of a job.
+
+    bound_to: collection -> when it was created, of those that the job works for; see `jobs.is_bound`. `enqueue` sets it
+    """
 
     kind: ClassVar[str]
     queue: ClassVar[QueueName] = "default"
+    bound_to: dict[str, float] = {}
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """The collections named here that the job works for."""
+        named = getattr(self, "collection", None)
+        return () if named is None else (named,)
 
     @property
     def lock(self) -> str | None:
@@ -55,12 +68,13 @@ class FitFirst(Message):
 
 
 class Train(Message):
-    """Fit, calibrate and measure a candidate model."""
+    """Fit, calibrate and measure a candidate model. requested_by: POLICY, or empty if a caller asked for it"""
 
     kind: ClassVar[str] = "train"
     queue: ClassVar[QueueName] = "training"
     training: str
     collection: str
+    requested_by: str = ""
 
     @property
     def lock(self) -> str | None:
@@ -124,17 +138,86 @@ class ExamineGallery(Message):
     collection: str
 
 
+class DrawAtlas(Message):
+    """Draw the map of a deployment's faces, or bring it up to date."""
+
+    kind: ClassVar[str] = "draw-atlas"
+    queue: ClassVar[QueueName] = "training"
+    collection: str
+    task: str
+    method: Literal["pca", "tsne"]
+    seed: int = 0
+    only_update: bool = False  # keep the map, and place new faces on it, as long as it suits model and gallery
+
+    @property
+    def lock(self) -> str | None:
+        return f"draw-atlas:{self.collection}:{self.task}"
+
+
+class ForecastGrowth(Message):
+    """Predict how many strangers a collection names, and how many people it finds, as it grows."""
+
+    kind: ClassVar[str] = "forecast"
+    queue: ClassVar[QueueName] = "training"
+    collection: str
+    fpir: float | None = None
+
+
 class Erase(Message):
-    """Delete the files of a collection, subject or face whose rows were deleted."""
+    """Delete the files of a collection, subject or face whose rows were deleted, and complete the receipt.
+
+    erasure: the id of the row that says what is erased; empty: only the files of these images are
+    """
 
     kind: ClassVar[str] = "erase"
     collection: str
     whole: bool = False
     images: tuple[str, ...] = ()
+    erasure: str = ""
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        return ()  # it works on what is deleted already
+
+
+class TakeSnapshot(Message):
+    """Write a snapshot into the home. collection: the only one to copy; None: the whole service"""
+
+    kind: ClassVar[str] = "snapshot"
+    snapshot: str
+    collection: str | None = None
+
+    @property
+    def lock(self) -> str | None:
+        return "snapshot"
+
+
+class RestoreSnapshot(Message):
+    """Restore a collection of a snapshot in the home under a free name.
+
+    source: its id in the snapshot; collection: its id from now on; new_face_ids: whether its faces get other ids
+    """
+
+    kind: ClassVar[str] = "restore"
+    snapshot: str
+    source: str
+    collection: str
+    new_face_ids: bool = True
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        return ()  # it makes the collection
+
+    @property
+    def lock(self) -> str | None:
+        return f"restore:{self.collection}"
 
 
 class Sweep(Message):
-    """Delete orphaned files older than an hour, dead followers, embeddings of unreferenced models, and old answers."""
+    """Delete orphaned files older than an hour, dead followers, embeddings of unreferenced models, and old answers.
+
+    Faces whose damaged crops can be read again are used again.
+    """
 
     kind: ClassVar[str] = "sweep"
 
@@ -143,6 +226,6 @@ MESSAGES: dict[str, type[Message]] = {
     m.kind: m
     for m in (
         ImportArchive, IngestBatch, FitFirst, Train, Publish, Evaluate, Compare, DiscoverPeople,
-        ExamineGallery, Erase, Sweep,
+        ExamineGallery, DrawAtlas, ForecastGrowth, Erase, TakeSnapshot, RestoreSnapshot, Sweep,
     )
 }  # fmt: skip

@@ -1,14 +1,16 @@
-"""Notify waiting threads and processes of new jobs and changes.
+"""Notify waiting threads and processes of new jobs, changes and revoked keys.
 
 Redis only saves the wait: without it, every process polls the database twice a second.
 """
 
 import threading
-from typing import Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, get_args
 
-import redis
+if TYPE_CHECKING:
+    from redis import Redis
 
-Topic = Literal["jobs", "changes"]
+Topic = Literal["jobs", "changes", "keys"]
 CHANNEL = "likeness"
 
 
@@ -16,20 +18,27 @@ class Notifier:
     """Wakes those who wait for a topic, in this process and, through Redis, in the others."""
 
     def __init__(self, url: str = "") -> None:
-        self._client = redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=1) if url else None
-        self._rung: dict[str, threading.Event] = {"jobs": threading.Event(), "changes": threading.Event()}
+        self._client = _connect(url) if url else None
+        self._rung: dict[str, threading.Event] = {topic: threading.Event() for topic in get_args(Topic)}
+        self._listeners: list[tuple[Topic, Callable[[], None]]] = []
         self._closed = threading.Event()
         self._listener = threading.Thread(target=self._listen, name="notifier", daemon=True)
         if self._client is not None:
             self._listener.start()
 
+    def listen(self, topic: Topic, callback: Callable[[], None]) -> None:
+        """Have a short function called at each notification of this topic, in the thread that receives it."""
+        self._listeners.append((topic, callback))
+
     def notify(self, topic: Topic) -> None:
         """Wake those who wait for this topic. Call it after the commit."""
-        self._rung[topic].set()
+        self._deliver(topic)
         if self._client is not None:
+            from redis import RedisError  # only where Redis is used
+
             try:
                 self._client.publish(CHANNEL, topic)
-            except (redis.RedisError, OSError, ValueError):  # the last two: the connection is being closed
+            except (RedisError, OSError, ValueError):  # the last two: the connection is being closed
                 return  # the other processes poll
 
     def wait(self, topic: Topic, seconds: float) -> None:
@@ -45,7 +54,17 @@ class Notifier:
             self._listener.join(timeout=3)
             self._client.close()
 
+    def _deliver(self, topic: str) -> None:
+        if topic not in self._rung:
+            return  # of a newer version
+        self._rung[topic].set()
+        for heard, callback in self._listeners:
+            if heard == topic:
+                callback()
+
     def _listen(self) -> None:
+        from redis import RedisError  # only where Redis is used
+
         assert self._client is not None
         while not self._closed.is_set():
             try:
@@ -54,6 +73,13 @@ class Notifier:
                     while not self._closed.is_set():
                         message = channel.get_message(timeout=0.5)
                         if message is not None:
-                            self._rung[message["data"].decode()].set()
-            except (redis.RedisError, OSError, ValueError):  # the last two: its socket was closed meanwhile
+                            self._deliver(message["data"].decode())
+            except (RedisError, OSError, ValueError):  # the last two: its socket was closed meanwhile
                 self._closed.wait(1)
+
+
+def _connect(url: str) -> "Redis":
+    """Return a client of Redis. A process without Redis does not import the library: that takes a tenth of a second."""
+    from redis import Redis
+
+    return Redis.from_url(url, socket_timeout=2, socket_connect_timeout=1)

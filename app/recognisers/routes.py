@@ -6,10 +6,12 @@ from fastapi import APIRouter, Path, Response
 
 from app.db.field_types import CollectionName
 from app.deps import CallerDep, ReadDep, ResourcesDep
+from app.deps.audit import audit_as
 from app.deps.job_response import JobOut
 from app.deps.pointer_session import MoveDep
 from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, READER
+from app.deps.scopes import COLLECTION, ROWS
 from app.recognisers import service
 from app.recognisers.schemas import RecognisersOut, UsedRecogniserOut, UseRecogniserIn
 
@@ -21,6 +23,7 @@ USED: dict[int | str, dict[str, Any]] = {
 }
 USES = {
     **ADMIN,
+    **COLLECTION,
     **declare_problems(
         (409, "NotInstalled"),
         (409, "CropMissing"),
@@ -32,16 +35,16 @@ USES = {
 }
 
 
-@router.get("/recognisers", summary="List recognisers", openapi_extra=READER)
-def list_recognisers(session: ReadDep, resources: ResourcesDep, caller: CallerDep) -> RecognisersOut:
+@router.get("/recognisers", summary="List recognisers", openapi_extra=READER | ROWS)
+def list_recognisers(session: ReadDep, resources: ResourcesDep) -> RecognisersOut:
     """The recognisers that Likeness knows, installed or not, and those that the operator registered."""
-    return service.list_recognisers_in_use(session, resources, caller)
+    return service.list_recognisers_in_use(session, resources)
 
 
 @router.post(
     "/collections/{collection}:use-recogniser",
     summary="Use a recogniser",
-    openapi_extra=USES,
+    openapi_extra=USES | audit_as("recogniser.use"),
     response_model=None,
     responses=USED,
 )

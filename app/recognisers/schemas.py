@@ -90,7 +90,9 @@ class UseRecogniserIn(BaseModel):
         },
     )
     recogniser: Word = Field(description="a name that `GET /v1/recognisers` lists as installed")
-    override: bool = Field(False, description="publish against the gate; needs a reason, which is recorded")
+    override: bool = Field(
+        False, strict=True, description="publish against the gate; needs a reason, which is recorded"
+    )
     reason: Note = ""
 
 

@@ -23,22 +23,21 @@ from ml import registry
 MAX_CHECKED_FACES = 1000
 
 
-def list_recognisers_in_use(session: Session, resources: Resources, caller: Caller) -> RecognisersOut:
-    """List all recognisers, each with the collections that it serves, of those that the caller may see."""
+def list_recognisers_in_use(session: Session, resources: Resources) -> RecognisersOut:
+    """List all recognisers, each with the collections that it serves."""
     known = list_recognisers(resources.settings)
-    serves = _find_collections_served(session, known, caller)
+    serves = _find_collections_served(session, known)
     return RecognisersOut(recognisers=[RecogniserOut.of(entry, serves[entry.name]) for entry in known])
 
 
-def _find_collections_served(session: Session, known: list[Recogniser], caller: Caller) -> dict[str | None, list[str]]:
+def _find_collections_served(session: Session, known: list[Recogniser]) -> dict[str | None, list[str]]:
     champions = select(Deployment.collection_id, Deployment.champion).where(Deployment.task == BUILT_IN_TASK)
     rows = session.execute(champions.order_by(Deployment.collection_id)).all()
     models = select(ModelRecord).where(ModelRecord.id.in_({row.champion for row in rows}))
     names = {m.id: name_recogniser(m.manifest["descriptors"], known) for m in session.scalars(models)}
     serves: dict[str | None, list[str]] = defaultdict(list)
     for collection, champion in rows:
-        if not caller.collections or collection in caller.collections:
-            serves[names[champion]].append(collection)
+        serves[names[champion]].append(collection)
     return serves
 
 

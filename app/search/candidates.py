@@ -10,7 +10,7 @@ from app.search.corrections import Corrections, add_joined_faces, find_correctio
 from app.search.criteria import Criteria, MixedNeighbours, search_mix
 from app.search.enrolled_faces import EnrolledFace, filter_faces, read_faces
 from app.search.params import SearchParams
-from app.serving.deployments import ServedModel
+from app.serving.deployments import SearchEffort, ServedModel
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.indexes import choose_operating_point
 from ml.indexes.base import Neighbours
@@ -70,7 +70,7 @@ def find_candidates(
     queries: each task's (Q, dim) rows; excluded: the pk of the query face, which is left out, if it is enrolled
     """
     allowed = filter_faces(session, criteria.collection, params.filter)
-    cell_counts = [_choose_cell_count(c.served, params) for c in criteria.tasks]
+    efforts = [_choose_effort(c.served, params) for c in criteria.tasks]
     total = max(len(c.served.index) for c in criteria.tasks) if allowed is None else len(allowed)
     max_k = min(total, MAX_MIXED_CANDIDATES if criteria.is_mix else MAX_CANDIDATES)
     faces_per_match = FACES_PER_PERSON if params.group_by == "subject" or criteria.is_mix else 1
@@ -78,9 +78,9 @@ def find_candidates(
     while True:
         neighbours: Neighbours
         if criteria.is_mix:
-            neighbours = search_mix(session, criteria, queries, k, cell_counts, allowed)
+            neighbours = search_mix(session, criteria, queries, k, efforts, allowed)
         else:
-            neighbours = criteria.first.search(queries[0], k, cell_counts[0], allowed)
+            neighbours = criteria.first.search(queries[0], k, efforts[0], allowed)
             if excluded is not None and allowed is None:
                 neighbours = add_joined_faces(criteria.first, queries[0], neighbours, excluded)
         candidates = _group_neighbours(session, criteria, queries, neighbours, params, excluded)
@@ -89,16 +89,19 @@ def find_candidates(
         k = min(max_k, 4 * k)
 
 
-def _choose_cell_count(served: ServedModel, params: SearchParams) -> int | None:
-    """Return the number of cells to probe: as requested, or from the measured curve. None means the index's default."""
+def _choose_effort(served: ServedModel, params: SearchParams) -> SearchEffort:
+    """Choose the cells to probe and the candidates: as requested, from the measured curve, or as the index does."""
+    scores = served.scores
     if params.target_recall is None and params.max_latency_ms is None:
-        return params.m
-    if not served.scores.curve:
-        return served.index.cells if params.target_recall is not None else None
+        is_exact = params.m is not None and params.m >= served.index.cells
+        measured = None if is_exact or served.index.default_candidates is None else scores.candidates
+        return SearchEffort(params.m, params.candidates or measured)
+    if not scores.curve:
+        return SearchEffort(served.index.cells if params.target_recall is not None else None)
     point = choose_operating_point(
-        served.scores.curve, target_recall=params.target_recall, max_latency_ms=params.max_latency_ms
+        scores.curve, target_recall=params.target_recall, max_latency_ms=params.max_latency_ms
     )
-    return point.m
+    return SearchEffort(point.m, point.candidates)
 
 
 def _group_neighbours(

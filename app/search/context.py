@@ -1,8 +1,8 @@
 """The context of a search: the engine, a database session, and the faces of a photo."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -16,15 +16,21 @@ from app.serving.deployments import ServedModel
 from app.serving.engine import Engine
 from app.storage.blob_store import Blobs
 from ml import images
-from ml.types import AlignedFace, CropKind, Crops
+from ml.types import AlignedFace, CropKind, Crops, Rows
 
 
 @dataclass(frozen=True, eq=False)
 class SearchContext:
-    """The engine and the session of one request."""
+    """The engine and the session of one request. after_answer: what is done once the answer has been sent"""
 
     engine: Engine
     session: Session
+    after_answer: list[Callable[[], None]] = field(default_factory=list)
+
+    def finish(self) -> None:
+        """Do what waits for the answer."""
+        for work in self.after_answer:
+            work()
 
     @property
     def blobs(self) -> Blobs:
@@ -43,10 +49,13 @@ class SearchContext:
             yield Criteria.of({served[task]: share for task, share in params.shares.items()})
 
     def find_faces(self, photo: bytes, *, aligned: bool, limit: int) -> list[AlignedFace]:
-        """Return the `limit` largest faces of a photo. Raises ml.Unreadable, Invalid if there is no face, Busy."""
-        settings, front_end = self.engine.resources.settings, self.engine.resources.front_end
-        with self.engine.slots.reserve():
-            image = images.read(photo, images.ImageLimits(settings.max_image_bytes, settings.max_image_pixels))
+        """Return the `limit` largest faces of a photo.
+
+        Raises ml.Unreadable, Invalid if there is no face, PhotoFailed, Busy.
+        """
+        resources, front_end = self.engine.resources, self.engine.resources.front_end
+        with self.engine.admit_photo(photo):
+            image = images.read(photo, resources.image_limits)
             if aligned:
                 return [front_end.aligned(image)]
             detected = (front_end.align(image, detection) for detection in front_end.detector.detect(image))
@@ -57,15 +66,23 @@ class SearchContext:
 
 
 @contextmanager
-def open_context(engine: Engine) -> Iterator[SearchContext]:
-    """Open the context of a request. Its transaction begins with the first statement, after the heavy work."""
-    with reading(engine.resources.database) as session:
+def open_context(engine: Engine, collections: Sequence[str] = ()) -> Iterator[SearchContext]:
+    """Open the context of a request. Its transaction begins with the first statement, after the heavy work.
+
+    collections: whose rows its session sees; empty: all, for a search of a collection that the key covers
+    """
+    with reading(engine.resources.database, collections) as session:
         yield SearchContext(engine, session)
 
 
 def stack_crops(served: ServedModel, faces: Sequence[AlignedFace]) -> dict[CropKind, Crops]:
     """Return the (n, ...) crops of each kind that the model's recipe needs."""
     return {kind: np.stack([f.crops[kind] for f in faces]) for kind in served.model.recipe.crops}
+
+
+def embed_faces(served: ServedModel, faces: Sequence[AlignedFace], sources: Sequence[str | None]) -> Rows:
+    """Return the (n, dim) embeddings of the faces of a photo, corrected for their sources. Raises Busy, PhotoFailed."""
+    return served.correct(served.embed(stack_crops(served, faces)), sources)
 
 
 def describe_box(face: AlignedFace) -> BoundingBox:

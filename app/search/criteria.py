@@ -13,7 +13,9 @@ from app.db.tables import BUILT_IN_TASK
 from app.errors import Conflict
 from app.publishing.pointers import filter_enabled_tasks
 from app.search import enrolled_faces
-from app.serving.deployments import ServedModel
+from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_person_threshold
+from app.search.params import SearchParams
+from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.scores import Scores
 from ml.distances import EUCLIDEAN
 from ml.indexes.base import Neighbours
@@ -63,6 +65,14 @@ class Criteria:
         return any(c.served.loaded_index.compensation.has_corrections for c in self.tasks)
 
     @property
+    def shadow_share(self) -> float:
+        """The share of such searches that the challenger answers too: those in one task, by its champion."""
+        pointers = self.first.deployment.pointers
+        if self.is_mix or pointers["challenger"] is None or pointers["champion"] != self.first.model.id:
+            return 0.0
+        return self.first.deployment.shadow_share
+
+    @property
     def collection(self) -> str:
         return self.first.deployment.collection
 
@@ -105,21 +115,33 @@ def check_tasks_enabled(session: Session, tasks: Sequence[str]) -> None:
         raise Conflict(f"the task {', '.join(disabled)} is off; an administrator can switch it on", code="TaskDisabled")
 
 
+def choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThreshold:
+    """Return the threshold that was requested, by default that of the false positive identification rate.
+
+    Raises Conflict if one was requested and nothing is calibrated.
+    """
+    if criteria.is_mix:
+        return AcceptanceThreshold(None)
+    if params.fmr is not None or params.threshold is not None:
+        return make_pair_threshold(criteria.scores, params.fmr, params.threshold)
+    return make_person_threshold(criteria.scores, params.fpir, len(criteria.first.index))
+
+
 def search_mix(
     session: Session,
     criteria: Criteria,
     queries: Sequence[Rows],
     k: int,
-    cell_counts: Sequence[int | None],
+    efforts: Sequence[SearchEffort],
     allowed: Ids | None,
 ) -> MixedNeighbours:
     """Search by several tasks, over the union of the k nearest faces of each.
 
-    queries: each task's (Q, dim) rows; cell_counts: cells to probe in each task's index; allowed: face pks, None all
+    queries: each task's (Q, dim) rows; efforts: of the search in each task's index; allowed: face pks, None all
     Raises Busy, WrongShape, NotFinite.
     """
-    searches = zip(criteria.tasks, queries, cell_counts, strict=True)
-    lists = [c.served.search(rows, k, m, allowed) for c, rows, m in searches]
+    searches = zip(criteria.tasks, queries, efforts, strict=True)
+    lists = [c.served.search(rows, k, effort, allowed) for c, rows, effort in searches]
     unions = [_rank_union(session, criteria, lists, queries, q) for q in range(len(queries[0]))]
     width = max((len(ids) for ids, _, _ in unions), default=0)
     ids = np.full((len(unions), width), -1, np.int64)

@@ -8,8 +8,9 @@ import numpy as np
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Embedding, Face, Subject
+from app.db.tables import Collection, Embedding, Face, Subject, now
 from app.errors import Busy, NotFound
+from app.galleries.retention import may_be_used
 from app.search.filters import Filter
 from app.serving.deployments import ServedModel
 from app.serving.loaded_index import LoadedIndex
@@ -34,7 +35,7 @@ FACES_QUERY = (
         SUBJECTS.external_id,
     )
     .select_from(Face.__table__.outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk))
-    .where(FACES.pk.in_(bindparam("pks", expanding=True)))
+    .where(FACES.pk.in_(bindparam("pks", expanding=True)), may_be_used(bindparam("now")))
 )
 
 
@@ -62,13 +63,14 @@ class EnrolledFace(NamedTuple):
 
 
 def read_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
-    """Return pk -> face of those that are still enrolled.
+    """Return pk -> face of those that are still enrolled and may be found: see `may_be_used`.
 
     The pks come from the index of one collection. A filter by the collection would make SQLite scan all of it.
     """
     faces: dict[int, EnrolledFace] = {}
     for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
-        rows = session.connection().execute(FACES_QUERY, {"pks": pks[start : start + MAX_ROWS_PER_QUERY]})
+        values = {"pks": pks[start : start + MAX_ROWS_PER_QUERY], "now": now()}
+        rows = session.connection().execute(FACES_QUERY, values)
         faces.update((row[0], EnrolledFace._make(row)) for row in rows)
     return faces
 
@@ -88,6 +90,18 @@ def get_face(session: Session, collection: str, face_id: str) -> Face:
     if face is None:
         raise NotFound(f"no face {face_id!r} in collection {collection!r}")
     return face
+
+
+def get_usable_face(session: Session, collection: str, face_id: str) -> EnrolledFace:
+    """Return the face. Raises NotFound, also if its person may not be searched for any more."""
+    face = get_face(session, collection, face_id)
+    enrolled = read_faces(session, [face.pk]).get(face.pk)
+    if enrolled is None:
+        raise NotFound(
+            f"face {face_id!r} in collection {collection!r} is not used any more: its person has refused consent, or "
+            "is not retained"
+        )
+    return enrolled
 
 
 def read_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -> dict[int, Rows]:
@@ -122,11 +136,12 @@ def read_templates(
     """
     index, constraints = served.loaded_index, served.deployment.constraints
     cached = index.person_templates
-    missing = [person for person in people if person not in cached or excluded is not None]
+    may_cache = excluded is None and not constraints.left_out  # those who are left out may be joined in the cached ones
+    missing = [person for person in people if person not in cached or not may_cache]
     templates = {person: cached[person] for person in people if person not in missing}
     if not missing:
         return templates
-    may_cache = excluded is None and _is_at_the_change_of(session, served)
+    may_cache = may_cache and _is_at_the_change_of(session, served)
     owners = {owner: person for person in missing for owner in constraints.members.get(person, (person,))}
     faces: dict[int, list[int]] = {}
     for owner, pk in _read_faces_of(session, list(owners)):

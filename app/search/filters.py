@@ -1,5 +1,6 @@
 """Filter the faces that may match by subject, role and metadata, as SQL for SQLite and PostgreSQL."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Self
 
@@ -9,13 +10,24 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db.field_types import NO_NUL, Role, Source, SubjectId
 from app.db.tables import Face, Subject
+from app.deps.server.json_limits import JsonLimits, check_json
 
 Text = Annotated[str, StringConstraints(pattern=NO_NUL)]
 Plain = Text | bool | Annotated[float, Field(allow_inf_nan=False)] | None
 Ordered = Annotated[float, Field(allow_inf_nan=False)] | Text
 Name = Annotated[str, StringConstraints(pattern=r'^[^"\\\x00-\x1f]{1,255}$')]
 Clause = ColumnElement[bool]
+MAX_CONDITIONS = 32
+MAX_FILTER_VALUES = 1_000
+FILTER_LIMITS = JsonLimits(keys=MAX_CONDITIONS + 8, values=2 * MAX_FILTER_VALUES, depth=8)
 OPERATORS = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
+
+
+def check_filter_size(value: Any) -> Any:
+    """Check the structure of a filter before it is parsed. Raises Invalid."""
+    if isinstance(value, str):
+        check_json(value, FILTER_LIMITS, "filter")
+    return value
 
 
 class Condition(BaseModel):
@@ -24,25 +36,29 @@ class Condition(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     eq: Plain = None
     ne: Plain = None
-    any_of: list[Plain] | None = Field(None, alias="in", max_length=1000)
+    any_of: list[Plain] | None = Field(None, alias="in", max_length=MAX_FILTER_VALUES)
     gt: Ordered | None = None
     gte: Ordered | None = None
     lt: Ordered | None = None
     lte: Ordered | None = None
     exists: bool | None = None
 
+    @property
+    def value_count(self) -> int:
+        return len(self.any_of or ()) + len(self.model_fields_set - {"any_of"})
+
 
 class Filter(BaseModel):
     """For example `{"subject": ["ann", "bob"], "metadata": {"site": "east", "age": {"gte": 18}}}`.
 
     `subject` is one id, several ids, or null for faces without a subject; `source` likewise. A plain value of a
-    metadata key means equality.
+    metadata key means equality. At most 32 conditions on metadata, with 1,000 values in all.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    subject: SubjectId | list[SubjectId] | None = None
+    subject: SubjectId | Annotated[list[SubjectId], Field(max_length=MAX_FILTER_VALUES)] | None = None
     role: Role | None = None
-    source: Source | list[Source] | None = None
+    source: Source | Annotated[list[Source], Field(max_length=MAX_FILTER_VALUES)] | None = None
     metadata: dict[Name, Condition | Plain] = {}
     subject_metadata: dict[Name, Condition | Plain] = {}
 
@@ -50,6 +66,18 @@ class Filter(BaseModel):
     def _check_not_empty(self) -> Self:
         if not self.model_fields_set:
             raise ValueError("state at least one of subject, role, source, metadata, subject_metadata")
+        return self
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        wanted = [*self.metadata.values(), *self.subject_metadata.values()]
+        conditions = sum(len(w.model_fields_set) if isinstance(w, Condition) else 1 for w in wanted)
+        if conditions > MAX_CONDITIONS:
+            raise ValueError(f"has {conditions:,} conditions on metadata; at most {MAX_CONDITIONS} are allowed")
+        lists = [named for named in (self.subject, self.source) if isinstance(named, list)]
+        values = sum(map(len, lists)) + sum(w.value_count if isinstance(w, Condition) else 1 for w in wanted)
+        if values > MAX_FILTER_VALUES:
+            raise ValueError(f"has {values:,} values; at most {MAX_FILTER_VALUES:,} are allowed")
         return self
 
     def clauses(self, dialect: str) -> list[Clause]:
@@ -92,6 +120,18 @@ class _JsonValue:
             return self.is_bool(value)
         return self.compared("__eq__", value)
 
+    def is_among(self, values: Sequence[Plain]) -> Clause:
+        """Return one comparison for all texts and one for all numbers: a chain of `or` is too deep for SQLite."""
+        texts = [v for v in values if isinstance(v, str)]
+        numbers = [self.constant(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        others = {v for v in values if v is None or isinstance(v, bool)}
+        return or_(
+            literal(False),
+            *([and_(self.kind.in_(self.texts), self.text.in_(texts))] if texts else []),
+            *([and_(self.kind.in_(self.numbers), self.number.in_(numbers))] if numbers else []),
+            *(self.equals(other) for other in others),
+        )
+
     def compared(self, operator: str, value: float | str) -> Clause:
         if isinstance(value, str):
             return and_(self.kind.in_(self.texts), getattr(self.text, operator)(value))
@@ -132,7 +172,7 @@ def _build_clauses(value: _JsonValue, wanted: Condition | Plain) -> list[Clause]
     if "ne" in given:
         clauses.append(not_(func.coalesce(value.equals(wanted.ne), literal(False))))
     if wanted.any_of is not None:
-        clauses.append(or_(literal(False), *(value.equals(v) for v in wanted.any_of)))
+        clauses.append(value.is_among(wanted.any_of))
     if wanted.exists is not None:
         clauses.append(value.kind.is_not(None) if wanted.exists else value.kind.is_(None))
     for name, operator in OPERATORS.items():

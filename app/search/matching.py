@@ -37,12 +37,14 @@ class SearchHits:
     """The result of a search.
 
     matches, decisions, corrections: of each query
+    nearest: of each query, the nearest people, whether or not they pass
     faces: pk -> face, of all that the index returned and that are still enrolled
     fraction: distances computed over faces in the index; cells_probed: in each task's index
     is_complete: searching further would have changed nothing
     """
 
     matches: list[list[Match]]
+    nearest: list[list[PersonMatch]]
     decisions: list[FaceDecision]
     corrections: list[list[Correction]]
     faces: dict[int, EnrolledFace]
@@ -87,6 +89,7 @@ def find_matches(
     neighbours = candidates.neighbours
     return SearchHits(
         matches=[matches[: params.limit] for matches in shown],
+        nearest=nearest,
         decisions=decisions,
         corrections=corrections,
         faces=candidates.faces,

@@ -2,20 +2,22 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Json, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Json, StringConstraints, model_validator
 
 from app.db import examples
 from app.db.field_types import NO_NUL, CollectionName, Source, TaskName
-from app.search.filters import Filter
+from app.search.filters import Filter, check_filter_size
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 MAX_MATCHES = 4096
+MAX_RANKED_CANDIDATES = 65_536
 MAX_MATCHES_WITH_CROPS = 100
 MAX_EXPLAINED_MATCHES, MAX_EXPLAINED_PER_PHOTO = 20, 100  # of one face; of all faces of a photo
 MAX_VECTOR_VALUE = 1e15
 _WEIGHTED_TASK = r"[a-z][a-z0-9_-]{0,63}(:[0-9]{1,6}(\.[0-9]{1,6})?)?"
 Tasks = Annotated[str, StringConstraints(pattern=rf"^{_WEIGHTED_TASK}(,{_WEIGHTED_TASK})*$", max_length=1024)]
 MAX_TASKS = 8
+VectorValue = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MAX_VECTOR_VALUE, le=MAX_VECTOR_VALUE)]
 ModelOrPointer = Annotated[
     str | None,
     Field(
@@ -55,13 +57,22 @@ class SearchParams(BaseModel):
     m: int | None = Field(
         None, ge=1, description="the number of cells to probe; with all cells, the search is exact", examples=[8]
     )
+    candidates: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_RANKED_CANDIDATES,
+        description="of an index with two stages: how many faces the second stage ranks, at least twice the matches",
+        examples=[100],
+    )
     target_recall: Finite | None = Field(
         None, gt=0, le=1, description="choose the smallest m with this recall on the measured curve", examples=[0.99]
     )
     max_latency_ms: Finite | None = Field(
         None, gt=0, description="choose the largest m within this latency on the measured curve", examples=[5]
     )
-    filter: Json[Filter] | None = Field(None, description=Filter.__doc__, examples=[FILTER])
+    filter: Annotated[Json[Filter] | None, BeforeValidator(check_filter_size)] = Field(
+        None, description=Filter.__doc__, examples=[FILTER]
+    )
     group_by: Literal["subject", "face"] = Field(
         "subject", description="subject: each person once, by the nearest face; face: every face separately"
     )
@@ -98,8 +109,9 @@ class SearchParams(BaseModel):
             raise ValueError("give one of fpir, fmr and threshold, not several")
         if self.threshold is not None and self.threshold < 1:
             raise ValueError("threshold is a similarity from 0 to 100; below 1, everybody would pass")
-        if self.m is not None and (self.target_recall is not None or self.max_latency_ms is not None):
-            raise ValueError("give m, or target_recall and max_latency_ms to choose it, not both")
+        is_chosen_by_curve = self.target_recall is not None or self.max_latency_ms is not None
+        if is_chosen_by_curve and (self.m is not None or self.candidates is not None):
+            raise ValueError("give m and candidates, or target_recall and max_latency_ms to choose them, not both")
         if "explanation" in self.include and self.limit > MAX_EXPLAINED_MATCHES:
             raise ValueError(f"explanations come with at most {MAX_EXPLAINED_MATCHES} matches; lower the limit")
         if self.include and self.limit > MAX_MATCHES_WITH_CROPS:
@@ -161,6 +173,6 @@ class VectorIn(BaseModel):
     """A vector to search with."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"vector": [0.12, -0.4, 0.03]}]})
-    vector: list[Annotated[float, Field(allow_inf_nan=False, ge=-MAX_VECTOR_VALUE, le=MAX_VECTOR_VALUE)]] = Field(
+    vector: Annotated[list[VectorValue], FailFast()] = Field(
         min_length=1, max_length=65_536, description="a vector in the space of the model's embeddings"
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import Response
 from pydantic_core import to_json
+from starlette.background import BackgroundTask
 
 from app.db.lookups import get_collection
 from app.deps.shared_schemas import BoundingBox
@@ -29,10 +30,11 @@ class Query:
     crops: Mapping[CropKind, Crops] | None = None
 
 
-def json_response(answer: SearchOut | VerifyOut) -> Response:
+def json_response(context: SearchContext, answer: SearchOut | VerifyOut) -> Response:
     """Serialise an answer without FastAPI's validation, since it may have thousands of matches."""
+    background = BackgroundTask(context.finish) if context.after_answer else None
     headers = {"X-Model": answer["model"], "X-Index-Generation": answer["index_generation"]}
-    return Response(to_json(answer), media_type="application/json", headers=headers)
+    return Response(to_json(answer), media_type="application/json", headers=headers, background=background)
 
 
 def build_answer(

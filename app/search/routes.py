@@ -6,10 +6,13 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.db.field_types import CollectionName, FaceName
 from app.deps import CallerDep, EngineDep
+from app.deps.admission.work import SEARCHES
+from app.deps.audit import audit_as
 from app.deps.headers import describe_headers
 from app.deps.photos import PhotoIn, PhotosIn, describe_bodies, read_photos
 from app.deps.problems import declare_problems
-from app.deps.roles import PHOTO, READER
+from app.deps.roles import PHOTO, READ, READER
+from app.deps.scopes import COLLECTION
 from app.search import service
 from app.search.context import open_context
 from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VectorIn, VerifyParams
@@ -27,13 +30,17 @@ SEARCH_PROBLEMS = (
 )  # fmt: skip
 BY_PHOTO = {
     **READER,
+    **READ,
+    **COLLECTION,
     **PHOTO,
     **describe_bodies(PhotoIn, file="visitor.jpg"),
     **declare_problems(*SEARCH_PROBLEMS, (422, "NoFace")),
 }
-BY_FACE = {**READER, **declare_problems(*SEARCH_PROBLEMS)}
+BY_FACE = {**READER, **READ, **COLLECTION, **SEARCHES, **declare_problems(*SEARCH_PROBLEMS)}
 BY_PAIR = {
     **READER,
+    **READ,
+    **COLLECTION,
     **PHOTO,
     **describe_bodies(PhotosIn, file=["one.jpg", "other.jpg"]),
     **declare_problems(*SEARCH_PROBLEMS, (422, "NoFace")),
@@ -45,7 +52,7 @@ SEARCH_HEADERS: dict[int | str, dict[str, Any]] = {200: describe_headers("X-Mode
     "/collections/{collection}/search",
     summary="Search with a photo",
     response_model=SearchOut,
-    openapi_extra=BY_PHOTO,
+    openapi_extra=BY_PHOTO | audit_as("search.photo"),
     responses=SEARCH_HEADERS,
 )
 def search_by_photo(
@@ -60,14 +67,14 @@ def search_by_photo(
     422 `NoFace`.
     """
     with open_context(engine) as context:
-        return json_response(service.search_by_photo(context, collection, body.image, params))
+        return json_response(context, service.search_by_photo(context, collection, body.image, params))
 
 
 @router.post(
     "/collections/{collection}/faces/{face_id}/search",
     summary="Search with an enrolled face",
     response_model=SearchOut,
-    openapi_extra=BY_FACE,
+    openapi_extra=BY_FACE | audit_as("search.face"),
     responses=SEARCH_HEADERS,
 )
 def search_by_face(
@@ -75,14 +82,14 @@ def search_by_face(
 ) -> Response:
     """Returns the people nearest to an enrolled face. The face itself is left out."""
     with open_context(engine) as context:
-        return json_response(service.search_by_face(context, collection, face_id, params))
+        return json_response(context, service.search_by_face(context, collection, face_id, params))
 
 
 @router.post(
     "/collections/{collection}/search:by-embedding",
     summary="Search with a vector",
     response_model=SearchOut,
-    openapi_extra=BY_FACE,
+    openapi_extra=BY_FACE | audit_as("search.vector"),
     responses=SEARCH_HEADERS,
 )
 def search_by_vector(
@@ -93,14 +100,14 @@ def search_by_vector(
     A vector of another length is answered with 422 and the number of values that are needed.
     """
     with open_context(engine) as context:
-        return json_response(service.search_by_vector(context, collection, body.vector, params))
+        return json_response(context, service.search_by_vector(context, collection, body.vector, params))
 
 
 @router.post(
     "/verify",
     summary="Are these one person?",
     response_model=VerifyOut,
-    openapi_extra=BY_PAIR,
+    openapi_extra=BY_PAIR | audit_as("face.verify"),
     responses=SEARCH_HEADERS,
 )
 def verify_pair(
@@ -109,5 +116,5 @@ def verify_pair(
     """Compares the largest faces of two photos (`file` twice, or `images` in JSON), or the largest face of one photo
     with an enrolled face or with the nearest face of a subject. `passes` is decided at `fmr` or at the collection's
     default false-match rate."""
-    with open_context(engine) as context:
-        return json_response(service.verify_pair(context, caller, body.images, params))
+    with open_context(engine, caller.collections) as context:
+        return json_response(context, service.verify_pair(context, body.images, params))

@@ -1,40 +1,47 @@
 """Search by photo, by enrolled face or by vector, and verify a pair. A request uses one model for each task."""
 
+import random
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from sqlalchemy import select
 
-from app.db.tables import Collection, Face, Subject
-from app.deps.caller import Caller
+from app.db.tables import Collection, Face, Subject, now
 from app.errors import Invalid, NotFound
+from app.galleries.retention import may_be_used
 from app.search import enrolled_faces
-from app.search.context import SearchContext, describe_box, stack_crops
+from app.search.context import SearchContext, describe_box, embed_faces
 from app.search.corrections import describe_correction, find_corrections
-from app.search.criteria import Criteria, check_tasks_enabled
-from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_person_threshold, score_faces
+from app.search.criteria import Criteria, check_tasks_enabled, choose_threshold
+from app.search.decision import make_pair_threshold, score_faces
 from app.search.enrolled_faces import EnrolledFace
 from app.search.explanation import list_crop_kinds, read_crops
-from app.search.matching import find_matches
+from app.search.matching import SearchHits, find_matches
 from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VerifyParams
 from app.search.response import Query, build_answer
 from app.search.schemas import Correction, SearchOut, VerifyOut
+from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
-from ml.types import Rows
+from ml.types import AlignedFace, Rows
 
 MAX_COMPARED_FACES = 1000
 
 
 def search_by_photo(context: SearchContext, collection: str, photo: bytes, params: PhotoSearchParams) -> SearchOut:
-    """Search for the largest face of a photo, or for all. Raises NotFound, Invalid, Conflict, Busy, ml.Unreadable."""
+    """Search for the largest face of a photo, or for all.
+
+    Raises NotFound, Invalid, PhotoFailed, Conflict, Busy, ml.Unreadable.
+    """
     limit = 1 if params.face_selection == "largest" else context.engine.resources.settings.max_faces_per_image
     with context.use_models(collection, params) as criteria:
-        threshold = _choose_threshold(criteria, params)
+        threshold = choose_threshold(criteria, params)
         faces = context.find_faces(photo, aligned=params.aligned, limit=limit)
         sources = [params.source] * len(faces)
-        embedded = [c.served.correct(c.served.embed(stack_crops(c.served, faces)), sources) for c in criteria.tasks]
+        embedded = [embed_faces(c.served, faces, sources) for c in criteria.tasks]
         hits = find_matches(context.session, criteria, embedded, params, threshold)
         queries = [Query(describe_box(f), {kind: crop[None] for kind, crop in f.crops.items()}) for f in faces]
+        _plan_comparison(context, criteria, params, hits, faces=faces)
         return build_answer(context, criteria, params, threshold, hits, queries)
 
 
@@ -42,12 +49,14 @@ def search_by_face(context: SearchContext, collection: str, face_id: str, params
     """Search for an enrolled face, which is left out of its matches. Raises NotFound, Conflict, Busy."""
     session = context.session
     with context.use_models(collection, params) as criteria:
-        threshold = _choose_threshold(criteria, params)
-        pk = enrolled_faces.get_face(session, collection, face_id).pk
+        threshold = choose_threshold(criteria, params)
+        face = enrolled_faces.get_usable_face(session, collection, face_id)
+        pk = face.pk
         embedded = [enrolled_faces.get_embeddings(session, c.served, [pk]) for c in criteria.tasks]
         hits = find_matches(session, criteria, embedded, params, threshold, excluded=pk)
         kinds = list_crop_kinds(criteria) if params.include else ()
-        crops = read_crops(context.blobs, collection, enrolled_faces.read_faces(session, [pk])[pk], kinds)
+        _plan_comparison(context, criteria, params, hits, query_face=pk)
+        crops = read_crops(context.blobs, collection, face, kinds)
         return build_answer(context, criteria, params, threshold, hits, [Query(None, crops or None)])
 
 
@@ -61,7 +70,7 @@ def search_by_vector(
         raise Invalid("a vector belongs to one task; to search by several tasks, use a photo or an enrolled face")
     with context.use_models(collection, params) as criteria:
         served = criteria.first
-        threshold = _choose_threshold(criteria, params)
+        threshold = choose_threshold(criteria, params)
         if len(vector) != served.index.dim:
             raise Invalid(
                 f"the vector must have {served.index.dim} numbers, like the embeddings of model "
@@ -70,23 +79,24 @@ def search_by_vector(
             )
         rows = served.correct(np.array([vector], np.float32), [params.source])
         hits = find_matches(context.session, criteria, [rows], params, threshold)
+        _plan_comparison(context, criteria, params, hits)
         return build_answer(context, criteria, params, threshold, hits, [Query()])
 
 
-def verify_pair(context: SearchContext, caller: Caller, photos: Sequence[bytes], params: VerifyParams) -> VerifyOut:
+def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyParams) -> VerifyOut:
     """Compare two photos, or one photo with an enrolled face or subject.
 
-    Raises Invalid, NotFound, Forbidden, Busy, ml.Unreadable.
+    Raises Invalid, PhotoFailed, NotFound, Busy, ml.Unreadable.
     """
     if len(photos) + (params.face_id is not None) + (params.subject is not None) != 2:
         raise Invalid("send two photos as `file`, or one photo and a face_id or a subject")
-    collection = _choose_collection(context, caller, params)
+    collection = _choose_collection(context, params)
     with context.engine.use(collection, params.task, params.model) as served:
         check_tasks_enabled(context.session, [served.task])
         threshold = make_pair_threshold(served.scores, params.fmr)
         faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]
         sources = [params.source, params.second_source][: len(faces)]
-        rows = served.correct(served.embed(stack_crops(served, faces)), sources)
+        rows = embed_faces(served, faces, sources)
         pks, others = _read_enrolled(context, served, params) if len(photos) == 1 else ([], rows[1:])
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))
@@ -109,27 +119,25 @@ def verify_pair(context: SearchContext, caller: Caller, photos: Sequence[bytes],
         )
 
 
-def _choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThreshold:
-    """Return the threshold that was requested, by default that of the false positive identification rate.
+def _plan_comparison(
+    context: SearchContext,
+    criteria: Criteria,
+    params: SearchParams,
+    hits: SearchHits,
+    faces: Sequence[AlignedFace] = (),
+    query_face: int | None = None,
+) -> None:
+    """Have the challenger answer the search too, once it has been answered, if it is drawn."""
+    if random.random() < criteria.shadow_share:
+        compare = partial(queue_comparison, context.engine, criteria, params, hits, faces, query_face)
+        context.after_answer.append(compare)
 
-    Raises Conflict if one was requested and nothing is calibrated.
-    """
-    if criteria.is_mix:
-        return AcceptanceThreshold(None)
-    if params.fmr is not None or params.threshold is not None:
-        return make_pair_threshold(criteria.scores, params.fmr, params.threshold)
-    return make_person_threshold(criteria.scores, params.fpir, len(criteria.first.index))
 
-
-def _choose_collection(context: SearchContext, caller: Caller, params: VerifyParams) -> str:
-    """Return the collection that was named, or the only one that the caller may use. Raises Invalid, Forbidden."""
+def _choose_collection(context: SearchContext, params: VerifyParams) -> str:
+    """Return the collection that was named, or the only one that the caller may use. Raises Invalid."""
     if params.collection is not None:
-        caller.check(params.collection)
         return params.collection
-    chosen = select(Collection.id).limit(2)
-    if caller.collections:
-        chosen = chosen.where(Collection.id.in_(caller.collections))
-    collections = context.session.scalars(chosen).all()
+    collections = context.session.scalars(select(Collection.id).limit(2)).all()
     if len(collections) != 1:
         raise Invalid("name the collection whose model and thresholds to use: ?collection=")
     return collections[0]
@@ -146,12 +154,13 @@ def _list_corrections(served: ServedModel, query: Rows, face: EnrolledFace) -> l
 def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyParams) -> tuple[list[int], Rows]:
     """Return the pks and (n, dim) embeddings of the face or of the subject's faces. Raises NotFound, Busy."""
     collection = served.deployment.collection
-    chosen = select(Face.pk).where(Face.collection_id == collection)
+    chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk)
+    chosen = chosen.where(Face.collection_id == collection, may_be_used(now()))
     chosen = chosen.order_by(Face.pk).limit(MAX_COMPARED_FACES)
     if params.face_id is not None:
         chosen = chosen.where(Face.face_id == params.face_id)
     else:
-        chosen = chosen.join(Subject, Subject.pk == Face.subject_pk).where(Subject.id == params.subject)
+        chosen = chosen.where(Subject.id == params.subject)
     pks = list(context.session.scalars(chosen))
     if not pks:
         missing = (

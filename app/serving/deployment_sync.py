@@ -30,9 +30,6 @@ log = logging.getLogger("likeness.engine")
 MIN_SAVE_INTERVAL_SECONDS = 300.0
 LOAD_RETRY_SECONDS = 60.0
 IDLE_SECONDS = 0.5
-QUICK_READING_SECONDS = 0.2
-CONSTRAINTS_PAUSE_FACTOR = 9.0
-"""If reading the labels took longer than that, the next reading waits so many times as long as it took."""
 MAX_PRELOADED_BYTES = 256 * 2**20
 """How many bytes more than the champion's index a preloaded index may take."""
 
@@ -45,11 +42,13 @@ class DeploymentRow:
     task: str
     collection_created_at: float
     change: int
+    label_change: int
     version: int
     updated_at: float
     champion: str
     challenger: str | None
     previous: str | None
+    shadow_share: float = 0.0
     compensations: Mapping[str, int] = field(default_factory=dict)
     """Model id -> version of its source compensation."""
 
@@ -95,8 +94,8 @@ class DeploymentSync:
         served = self.registry.get(row.key)
         if served is None:
             return
-        if served.constraints.change != row.change and time.monotonic() >= self._constraints_due_at.get(row.key, 0.0):
-            served = replace(served, constraints=self._read_constraints(row))
+        if served.constraints.change != row.change:
+            served = replace(served, constraints=self._update_constraints(served.constraints, row))
             self.registry.put(served)
         for index in served.indexes.values():
             self._update_index(index, row.change)
@@ -150,21 +149,34 @@ class DeploymentSync:
                 return
             indexes[row.champion] = loaded
         kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
-        constraints = served.constraints if served else self._read_constraints(row)
+        constraints = served.constraints if served else self._update_constraints(ServedConstraints(), row)
         served = ServedDeployment(
-            *row.key, row.collection_created_at, row.version, row.pointers, {}, {}, row.updated_at, constraints
+            *row.key,
+            row.collection_created_at,
+            row.version,
+            row.pointers,
+            {},
+            {},
+            row.updated_at,
+            constraints,
+            row.shadow_share,
         )
         self._publish(served, kept)
         log.info("index.served collection=%s task=%s model=%s", *row.key, row.champion)
 
-    def _read_constraints(self, row: DeploymentRow) -> ServedConstraints:
-        """Read the labels of the deployment's task, and note when they may be read again."""
+    def _update_constraints(self, constraints: ServedConstraints, row: DeploymentRow) -> ServedConstraints:
+        """Read the labels of the deployment's task if they have changed.
+
+        The next reading waits as long as this one took, so that frequent labels leave half of the time for searches.
+        """
+        if row.label_change <= constraints.change:
+            return replace(constraints, change=row.change)
+        if time.monotonic() < self._constraints_due_at.get(row.key, 0.0):
+            return constraints
         started = time.monotonic()
         with snapshot(self.resources.database) as session:
             constraints = read_constraints(session, *row.key, row.change)
-        seconds = time.monotonic() - started
-        if seconds > QUICK_READING_SECONDS:
-            self._constraints_due_at[row.key] = time.monotonic() + CONSTRAINTS_PAUSE_FACTOR * seconds
+        self._constraints_due_at[row.key] = 2 * time.monotonic() - started
         return constraints
 
     def _update_index(self, index: LoadedIndex, change: int) -> None:
@@ -244,6 +256,8 @@ class DeploymentSync:
         champion = served.champion
         needed_bytes = 4 * champion.state.vectors * self.loader.embedding_size(key)
         is_rollback = key.model_id == row.previous and needed_bytes <= champion.bytes + MAX_PRELOADED_BYTES
+        if key.model_id == row.challenger and row.shadow_share > 0:
+            return True
         return is_rollback or self.recently_requested.contains(row.key, key.model_id)
 
     def _recalibrate(self, index: LoadedIndex, calibrated_at_count: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from app.serving.batching import Slots
 from app.serving.label_constraints import ServedConstraints
+from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from ml.indexes.base import Index, Neighbours
@@ -25,6 +26,7 @@ class ServedDeployment:
     pointers: champion, challenger, previous -> model id; indexes, scores: model id -> its loaded index, its scores
     updated_at: when the row of the deployment was last changed
     constraints: what the settled labels mean for its searches
+    shadow_share: the share of searches that the challenger answers too, 0 to 1
     """
 
     collection: str
@@ -36,6 +38,7 @@ class ServedDeployment:
     scores: Mapping[str, Scores]
     updated_at: float
     constraints: ServedConstraints
+    shadow_share: float = 0.0
 
     @property
     def champion(self) -> LoadedIndex:
@@ -44,6 +47,17 @@ class ServedDeployment:
     def find_index(self, model: str | None) -> LoadedIndex | None:
         """Return the index of a model, by pointer or id; None if it is not loaded."""
         return self.indexes.get(str(self.pointers.get(model or "champion", model)))
+
+
+@dataclass(frozen=True)
+class SearchEffort:
+    """How many cells a search probes, and how many candidates a second stage ranks; None: the index's defaults."""
+
+    m: int | None = None
+    candidates: int | None = None
+
+
+DEFAULT_EFFORT = SearchEffort()
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +95,15 @@ class ServedModel:
         """The calibrated scores of this model in this collection."""
         return self.deployment.scores[self.model.id]
 
-    def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
+    def search(
+        self, rows: Rows, k: int, effort: SearchEffort = DEFAULT_EFFORT, allowed: Ids | None = None
+    ) -> Neighbours:
         """Find the k nearest faces of each of (Q, dim) rows; see `Index.search`. Raises Busy, WrongShape, NotFinite."""
         if allowed is not None:
             with self.slots.reserve():
-                return self.loaded_index.search(rows, k, m, allowed)
+                return self.loaded_index.search(rows, k, effort.m, allowed, effort.candidates)
         return self.slots.run_batched(
-            (self.loaded_index, k, m), rows, lambda parts: _search_batch(self.loaded_index, parts, k, m)
+            (self.loaded_index, k, effort), rows, lambda parts: _search_batch(self.loaded_index, parts, k, effort)
         )
 
     def correct(self, rows: Rows, sources: Sequence[str | None]) -> Rows:
@@ -95,14 +111,16 @@ class ServedModel:
         return self.loaded_index.compensation.correct(rows, sources)
 
     def embed(self, crops: Mapping[CropKind, Crops]) -> Rows:
-        """Embed (N, ...) crops of each kind as (N, dim) rows. Raises Busy, WrongShape, NotFinite."""
+        """Embed (N, ...) crops of each kind as (N, dim) rows. Raises Busy, PhotoFailed."""
         key = (self.model.id, self.task)
-        return self.slots.run_batched(key, crops, lambda parts: _embed_batch(self.model, self.task, parts))
+        with report_photo_failure("embed"):
+            return self.slots.run_batched(key, crops, lambda parts: _embed_batch(self.model, self.task, parts))
 
 
-def _search_batch(index: LoadedIndex, parts: list[Rows], k: int, m: int | None) -> list[Neighbours]:
+def _search_batch(index: LoadedIndex, parts: list[Rows], k: int, effort: SearchEffort) -> list[Neighbours]:
     """Search the rows of several requests at once, and return the result of each."""
-    result = index.search(parts[0] if len(parts) == 1 else np.concatenate(parts), k, m)
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    result = index.search(rows, k, effort.m, candidates=effort.candidates)
     if len(parts) == 1:
         return [result]
     ends = np.cumsum([len(p) for p in parts])[:-1]

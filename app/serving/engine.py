@@ -1,8 +1,9 @@
 """The search engine of an API process: the models it serves and the limit on concurrent work."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from app.db.lookups import get_collection
 from app.db.session import reading
@@ -12,6 +13,11 @@ from app.resources import Resources
 from app.serving.batching import Slots
 from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, ServedModel
 from app.serving.follower import IndexFollower
+from app.serving.label_constraints import leave_out_refused
+from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, PhotoAdmission
+from app.serving.limits.photo_failures import report_photo_failure
+from app.serving.shadow.comparison_queue import ComparisonQueue
+from ml import images
 
 log = logging.getLogger("likeness.engine")
 
@@ -19,18 +25,29 @@ MAX_LOAD_WAIT_SECONDS = 2.0
 
 
 class Engine:
-    """The models that this process serves. Requests read them; only the follower changes them."""
+    """The models that this process serves. Requests read them; only the follower changes them.
 
-    def __init__(self, resources: Resources) -> None:
-        self.resources = resources
-        self.slots = Slots(resources.settings.slots, resources.settings.patience_seconds)
+    count_queued: returns how many requests wait to be admitted, before they come here
+    """
+
+    def __init__(self, resources: Resources, count_queued: Callable[[], int] = lambda: 0) -> None:
+        self.resources, self._count_queued = resources, count_queued
+        settings = resources.settings
+        self.slots = Slots(settings.slots, settings.patience_seconds)
+        self.large_photos = PhotoAdmission(max(settings.max_image_pixels, LARGE_PHOTO_PIXELS * settings.slots))
         self.registry, self.recently_requested = Registry(), RecentlyRequested()
+        self.comparisons = ComparisonQueue(resources.database, self.count_waiting)
         self.follower = IndexFollower(resources, self.registry, self.recently_requested)
+
+    def count_waiting(self) -> int:
+        """Return how many requests wait for a slot, of the process or for inference."""
+        return self._count_queued() + self.slots.waiting
 
     @contextmanager
     def use(self, collection: str, task: str = "identity", model: str | None = None) -> Iterator[ServedModel]:
         """Use one model for the whole request, whatever is published meanwhile.
 
+        Labels of people who may not be searched for, as of now, have no part in it.
         model: champion (default), challenger, previous, or the id of one of these
         Raises NotFound, or Busy if its index is not loaded yet.
         """
@@ -44,7 +61,17 @@ class Engine:
             raise Busy(f"the index of collection {collection!r} for {model or 'its champion'} is being loaded")
         if model is not None:
             self.recently_requested.record(key, serving.model.id)
-        yield serving
+        yield self._leave_out_refused(serving)
+
+    @contextmanager
+    def admit_photo(self, data: bytes) -> Iterator[None]:
+        """Hold a slot for the analysis of a photo, once the photo's header is checked and its pixels have room.
+
+        Raises ml.Unreadable, Busy, and PhotoFailed in place of an error that the photo may have caused.
+        """
+        pixels = images.count_pixels(data, self.resources.image_limits)
+        with self.large_photos.reserve(pixels), self.slots.reserve(), report_photo_failure("analyse"):
+            yield
 
     def list_deployments(self) -> tuple[ServedDeployment, ...]:
         """Every deployment that this process serves."""
@@ -56,6 +83,16 @@ class Engine:
         if served is None or index is None:
             return None
         return ServedModel(served, index, self.slots, min(index.state.change, served.constraints.change))
+
+    def _leave_out_refused(self, serving: ServedModel) -> ServedModel:
+        deployment = serving.deployment
+        if not deployment.constraints.settled.labels:
+            return serving
+        with reading(self.resources.database) as session:
+            constraints = leave_out_refused(session, deployment.collection, deployment.constraints)
+        if constraints is deployment.constraints:
+            return serving
+        return replace(serving, deployment=replace(deployment, constraints=constraints))
 
     def _resolve_model(self, collection: str, task: str, model: str | None) -> str:
         """Return the id of the model by the tables. Raises NotFound."""
@@ -73,11 +110,13 @@ class Engine:
 
 
 @contextmanager
-def open_engine(resources: Resources) -> Iterator[Engine]:
-    """Start the follower, and stop it when the block ends."""
-    engine = Engine(resources)
+def open_engine(resources: Resources, count_queued: Callable[[], int] = lambda: 0) -> Iterator[Engine]:
+    """Start the follower and the queue of comparisons, and stop them when the block ends. count_queued: as `Engine`"""
+    engine = Engine(resources, count_queued)
     engine.follower.start()
+    engine.comparisons.start()
     try:
         yield engine
     finally:
+        engine.comparisons.stop()
         engine.follower.stop()

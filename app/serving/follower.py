@@ -5,6 +5,9 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import select
@@ -31,22 +34,26 @@ DEPLOYMENTS_QUERY = select(
     Deployment.task,
     Collection.created_at,
     Collection.change,
+    Collection.label_change,
     Deployment.version,
     Deployment.updated_at,
     Deployment.champion,
     Deployment.challenger,
     Deployment.previous,
+    Deployment.shadow_share,
 ).join(Collection, Collection.id == Deployment.collection_id)
 
 
 def _read_deployments(session: Session) -> list[DeploymentRow]:
     versions = read_versions(session)
-    return [
-        DeploymentRow(
-            *row, {model: versions[*row[:2], model] for model in row[-3:] if model and (*row[:2], model) in versions}
-        )
-        for row in session.execute(DEPLOYMENTS_QUERY)
-    ]
+    return [_describe(row, versions) for row in session.execute(DEPLOYMENTS_QUERY)]
+
+
+def _describe(row: Any, versions: Mapping[tuple[str, str, str], int]) -> DeploymentRow:
+    models = {model for model in (row.champion, row.challenger, row.previous) if model}
+    of_models = {model: (row.collection_id, row.task, model) for model in models}
+    compensations = {model: versions[key] for model, key in of_models.items() if key in versions}
+    return replace(DeploymentRow(*row), compensations=compensations)
 
 
 class IndexFollower:
@@ -99,7 +106,7 @@ class IndexFollower:
         """Synchronise one deployment. Its failure does not stop the others."""
         try:
             self.sync.synchronise(row)
-        except OperationalError:
+        except (OperationalError, Busy):
             raise
         except Exception as error:
             self._not_before[row.key] = time.monotonic() + RETRY_SECONDS

@@ -21,13 +21,14 @@ from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.serving.open_set_measurement import measure_open_set
 from app.serving.scores import DEFAULT_FMR
+from ml import registry
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance
 from ml.errors import TooFewPairs
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople
-from ml.indexes import measure_curve
+from ml.indexes import choose_candidates, measure_candidate_curve, measure_curve
 from ml.indexes.base import Index
 from ml.model import Model
 from ml.types import Ids, Rows
@@ -37,6 +38,8 @@ MIN_FACES_TO_CALIBRATE = 100
 RECALIBRATION_CHANGE_RATIO = 0.1
 SAMPLE_BYTES = 32 * 2**20
 MAX_SAMPLED_PEOPLE, MAX_PHOTOS_PER_PERSON = 2000, 4
+MAX_CANDIDATE_SHARE = 0.1
+"""Of the faces: a second stage that ranks more of them saves little."""
 FALSE_MATCH_RATES = (0.1, 0.01, 0.001, 0.0001)
 MAX_QUERIES, MAX_COMPARED_NUMBERS = (
     100,
@@ -70,7 +73,10 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
     enough}], "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance,
     low, high, enough, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
-    "measured_at", "compensation": version of the source compensation that corrected the embeddings}
+    "index": its name, "measured_at", "compensation": version of the source compensation that corrected the embeddings}
+
+    For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
+    [{candidates, recall_at_1, recall, ms}].
 
     The calibration is None if this gallery has too few pairs, or if subjects do not define the task; the model's own
     calibration then applies. Probabilities come from this gallery's pairs. For a model that was trained on these people
@@ -92,9 +98,16 @@ def measure_with_compensation(
     """Calibrate a model as `measure_gallery` does, with embeddings corrected by this compensation."""
     dim = index_builder.find_embedding_size(model, key.task)
     index = index_builder.build_index(
-        session, key, dim, model.metric, resources.settings.index_device, compensation=compensation
+        session,
+        key,
+        dim,
+        model.metric,
+        resources.settings.index_device,
+        compensation=compensation,
+        chosen=index_builder.choose_index(model),
+        folder=resources.indexes,
     )
-    faces = _read_faces(session, key.collection)
+    faces = read_faces(session, key.collection)
     return _measure_index(LoadedIndex(key, model, index, 0, compensation), faces)
 
 
@@ -102,7 +115,7 @@ def renew_calibration(database: Engine, loaded: LoadedIndex) -> bool:
     """Calibrate a champion on its live index and store the result. Returns False if it is no longer the champion."""
     key = loaded.key
     with snapshot(database) as session:
-        faces = _read_faces(session, key.collection)
+        faces = read_faces(session, key.collection)
     calibration = _measure_index(loaded, faces)
     with writing(database) as session:
         collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)
@@ -139,7 +152,8 @@ class GalleryFaces:
         return people
 
 
-def _read_faces(session: Session, collection: str) -> GalleryFaces:
+def read_faces(session: Session, collection: str) -> GalleryFaces:
+    """Read the faces of a collection, of all roles."""
     chosen = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == collection).order_by(Face.pk)
     rows = session.execute(chosen).all()
     ids = np.array([r.pk for r in rows], np.int64)
@@ -157,8 +171,7 @@ def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
         genuine = np.array(list(_sample_faces_of_people(people, rng)), np.int64)[:sample_size]
         rows, genuine_rows = index.rows(ids[sample]), index.rows(ids[genuine])
     queries = max(10, min(MAX_QUERIES, MAX_COMPARED_NUMBERS // max(1, len(ids) * index.dim)))
-    searchable = cast(Index, loaded)  # searched like an index, but each search shares the lock
-    curve = measure_curve(searchable, rows[rng.permutation(len(rows))[:queries]]) if len(rows) else ()
+    speed = _measure_speed(loaded, rows[rng.permutation(len(rows))[:queries]])
     calibration = _fit_calibration(rows, people[sample], genuine_rows, people[genuine], index.metric)
     if loaded.key.task != "identity":
         calibration = None
@@ -172,10 +185,26 @@ def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
         else [],
         "open_set": _measure_strangers(loaded, faces) if loaded.key.task == "identity" else None,
         "cells": index.cells,
-        "curve": [asdict(point) for point in curve],
+        "index": registry.name_of(type(index)),
+        **speed,
         "faces": len(ids),
         "measured_at": now(),
         "compensation": loaded.key.compensation,
+    }
+
+
+def _measure_speed(loaded: LoadedIndex, queries: Rows) -> dict[str, Any]:
+    """Measure recall against latency, and choose how many candidates a second stage ranks, with (Q, dim) queries."""
+    index = cast(Index, loaded)  # searched like an index, but each search shares the lock
+    candidate_curve = measure_candidate_curve(index, queries, int(MAX_CANDIDATE_SHARE * loaded.state.vectors))
+    if not candidate_curve:
+        return {"curve": [point.to_dict() for point in measure_curve(index, queries)] if len(queries) else []}
+    target = loaded.model.index.options.get("target_recall", 1.0) if loaded.model.index else 1.0
+    candidates = choose_candidates(candidate_curve, float(str(target))).candidates
+    return {
+        "curve": [point.to_dict() for point in measure_curve(index, queries, candidates=candidates)],
+        "candidates": candidates,
+        "candidate_curve": [asdict(point) for point in candidate_curve],
     }
 
 
@@ -191,7 +220,7 @@ def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, An
 
 def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration | None:
     """Return the searches of people held out of a training on this collection; None if there was no such training."""
-    if not _is_trained_here(model, key):
+    if not is_trained_here(model, key):
         return None
     kept = model.provenance.get("open_set", {}).get(key.task)
     return OpenSetCalibration.from_dict(kept) if kept else OpenSetCalibration(DecisionRule())
@@ -199,11 +228,11 @@ def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration |
 
 def _read_held_out_calibration(model: Model, key: IndexKey) -> Calibration | None:
     """Return the calibration that a training on this collection measured on held-out people; None for other models."""
-    unseen = _is_trained_here(model, key) and key.task in model.provenance.get("by_held_out", ())
+    unseen = is_trained_here(model, key) and key.task in model.provenance.get("by_held_out", ())
     return model.calibrations[key.task] if unseen else None
 
 
-def _is_trained_here(model: Model, key: IndexKey) -> bool:
+def is_trained_here(model: Model, key: IndexKey) -> bool:
     """Whether a training fitted the model to people of this collection."""
     return "training" in model.provenance and key.collection in model.provenance["changes"]
 

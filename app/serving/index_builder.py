@@ -3,8 +3,10 @@
 The rows of the table are as the model embeds them. An index holds them as its source compensation corrects them.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Embedding, Face, Removal
+from app.galleries.damaged_faces import count_without_embedding
 from app.serving.compensation.store import NO_COMPENSATION, Compensation
 from app.storage.embedding_codec import decode_embeddings
 from ml import indexes
@@ -19,7 +22,9 @@ from ml.distances import Distance
 from ml.indexes import MAX_SAMPLES_PER_CELL, Device, default_cell_count
 from ml.indexes.base import Index
 from ml.model import Model
-from ml.types import Ids, Rows
+from ml.types import Ids, Rows, Spec
+
+log = logging.getLogger("likeness.engine")
 
 BATCH_BYTES = 8 * 2**20
 
@@ -55,6 +60,14 @@ def find_embedding_size(model: Model, task: str) -> int:
     return int(model.embed(np.zeros((1, model.recipe.dim), np.float32), task).shape[1])
 
 
+def choose_index(model: Model) -> Spec | None:
+    """Return the index that a model names; None if it names none, or one that cannot search by its metric."""
+    if model.index is not None and model.metric.faiss_metric is None:
+        log.warning("index.unsuitable model=%s index=%s metric=%s", model.id, model.index.name, model.metric.label)
+        return None
+    return model.index
+
+
 def read_change(session: Session, key: IndexKey) -> int | None:
     """Return the number of the collection's last change; None if the collection was deleted."""
     last = select(Collection.change).where(
@@ -64,10 +77,14 @@ def read_change(session: Session, key: IndexKey) -> int | None:
 
 
 def count_rows(session: Session, key: IndexKey) -> tuple[int, int]:
-    """Return the number of faces in the collection, and of those that have an embedding for this index."""
+    """Return the number of faces in the collection, and of those that have an embedding for this index.
+
+    Damaged faces without an embedding are not counted.
+    """
+    damaged = count_without_embedding(session, key.collection, key.model_id, key.task)
     faces = select(func.count()).select_from(Face).where(Face.collection_id == key.collection)
     vectors = select(func.count()).select_from(Embedding).join(Face, Face.pk == Embedding.face_pk)
-    return session.scalar(faces) or 0, session.scalar(vectors.where(*key.row_conditions)) or 0
+    return (session.scalar(faces) or 0) - damaged, session.scalar(vectors.where(*key.row_conditions)) or 0
 
 
 def read_embeddings(
@@ -102,18 +119,23 @@ def build_index(
     device: Device,
     per_cell: int = MAX_SAMPLES_PER_CELL,
     compensation: Compensation = NO_COMPENSATION,
+    chosen: Spec | None = None,
+    folder: Path | None = None,
 ) -> Index:
     """Build an index of every embedding that the tables hold for this key.
 
     The rows are streamed: besides the index, memory holds one batch and the sample that k-means trains on, which is
     at most half of a large gallery.
+    chosen: the index that the model names, see `choose_index`; folder: where it may keep a file
     """
     pks = select(Embedding.face_pk).join(Face, Face.pk == Embedding.face_pk).where(*key.row_conditions)
     ids = np.sort(np.array(session.scalars(pks).all(), np.int64))
     cells = default_cell_count(len(ids))
     sample_size = per_cell * cells if cells > 1 else 0
     sample = _choose_sample(ids, min(sample_size, max(sample_size, len(ids)) // 2))
-    index = indexes.build(sample, _read_sample(session, key, dim, compensation, sample), metric, p=cells, device=device)
+    rows = _read_sample(session, key, dim, compensation, sample)
+    name, further = (chosen.name, chosen.options) if chosen else (None, {})
+    index = indexes.build(sample, rows, metric, name=name, p=cells, device=device, folder=folder, further=further)
     if len(index) < len(ids):
         for pks_read, rows in read_embeddings(session, key, dim, compensation):
             new = ~_find_in_sample(pks_read, sample)[0]

@@ -48,7 +48,14 @@ class IndexLoader:
             compensation = read_compensation(session, key.collection, key.task, key.model_id)
             key = replace(key, compensation=compensation.version)
             index = index_builder.build_index(
-                session, key, self.embedding_size(key), model.metric, device, compensation=compensation
+                session,
+                key,
+                self.embedding_size(key),
+                model.metric,
+                device,
+                compensation=compensation,
+                chosen=index_builder.choose_index(model),
+                folder=self.resources.indexes,
             )
             loaded = LoadedIndex(key, model, index, change, compensation)
             loaded.matches_table = index_builder.count_rows(session, key) == (len(index), len(index))

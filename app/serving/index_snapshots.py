@@ -6,7 +6,6 @@ A file of an index is parsed only if the record beside it, which has its hash, i
 import hmac
 import json
 import logging
-import os
 import secrets
 import time
 from collections.abc import Iterable
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from app.serving.index_builder import IndexKey
+from app.storage.installation_key import read_secret
 from ml import indexes
 from ml.errors import Corrupt
-from ml.files import atomic_write, hash_bytes
+from ml.files import atomic_write, hash_bytes, parse_json
 from ml.indexes import Device
 from ml.indexes.base import Index
 
@@ -32,7 +32,7 @@ class SnapshotStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._signing_key = _read_signing_key(folder / "key")
+        self._signing_key = read_secret(folder / "key")
 
     def save(self, key: IndexKey, index: Index, change: int) -> None:
         """Write a snapshot completely or not at all. The index must not change meanwhile."""
@@ -51,7 +51,7 @@ class SnapshotStore:
         if not path.exists():
             return None
         try:
-            record: dict[str, Any] = json.loads(path.read_text())
+            record: dict[str, Any] = parse_json(path.read_text())
             mac = record.pop("mac")
             if not hmac.compare_digest(str(mac), self._sign(record)) or record != record | _describe_key(key):
                 raise Corrupt("its record is not signed by this service")
@@ -73,10 +73,30 @@ class SnapshotStore:
         oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
         _unlink(path for path in self.folder.iterdir() if path not in kept and path.stat().st_mtime < oldest_kept)
 
+    def delete_erased(self, collection: str, collection_created_at: float, change: int) -> int:
+        """Delete the snapshots of a collection from before a change, and old files that no record names.
+
+        Returns how many snapshots were deleted.
+        """
+        named, deleted = set[str](), 0
+        for path in self.folder.glob("*.json"):
+            record = _read_record(path)
+            is_of_collection = record.get("collection") == collection
+            is_same = record.get("collection_created_at") == collection_created_at
+            if is_of_collection and (not is_same or record.get("change", 0) < change):
+                _unlink(self.folder.glob(f"{path.stem}.*"))
+                deleted += 1
+            else:
+                named.add(str(record.get("file")))
+        oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
+        files = (path for path in self.folder.glob("*.index") if path.name not in named)
+        _unlink(path for path in files if path.stat().st_mtime < oldest_kept)
+        return deleted
+
     def _recorded_file(self, key: IndexKey) -> Path | None:
         """The index file that the record of a key names, whether the record is valid or not."""
         try:
-            name = json.loads((self.folder / f"{self._name(key)}.json").read_text())["file"]
+            name = parse_json((self.folder / f"{self._name(key)}.json").read_text())["file"]
             return self.folder / Path(name).name
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -94,25 +114,15 @@ def _describe_key(key: IndexKey) -> dict[str, Any]:
     return {name: value for name, value in asdict(key).items() if name != "compensation" or value}
 
 
+def _read_record(path: Path) -> dict[str, Any]:
+    """Return the record in a file, whether it is valid or not; an empty one if it cannot be read."""
+    try:
+        record = parse_json(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
 def _unlink(paths: Iterable[Path]) -> None:
     for path in list(paths):
         path.unlink(missing_ok=True)
-
-
-def _read_signing_key(path: Path) -> bytes:
-    """Return the key of this folder. The first process that needs it makes it; only the service's user can read it."""
-    if not path.exists():
-        part = path.with_name(f"key.{secrets.token_hex(8)}")
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(handle, secrets.token_bytes(32))
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        try:
-            os.link(part, path)
-        except FileExistsError:
-            log.info("index.key_was_there")
-        finally:
-            part.unlink()
-    return path.read_bytes()

@@ -54,10 +54,16 @@ class LoadedIndex:
     def cells(self) -> int:
         return self.index.cells
 
-    def search(self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
+    @property
+    def default_candidates(self) -> int | None:
+        return self.index.default_candidates
+
+    def search(
+        self, rows: Rows, k: int, m: int | None = None, allowed: Ids | None = None, candidates: int | None = None
+    ) -> Neighbours:
         """Search the index; see `Index.search`. Any number of threads may search at once."""
         with self.lock.gen_rlock():
-            return self.index.search(rows, k, m=m, allowed=allowed)
+            return self.index.search(rows, k, m=m, allowed=allowed, candidates=candidates)
 
     def apply(self, removed: Ids, added: Iterable[EmbeddingBatch], change: int) -> None:
         """Apply all changes up to `change`. A search waits for one batch at most."""

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterable
 
-from sqlalchemy import Engine, delete, select, update
+from sqlalchemy import Engine, delete, exists, select, update
+from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.db.tables import Collection, Follower, now
@@ -59,3 +60,13 @@ class Reporter:
 def _describe_state(served: ServedDeployment) -> ReportedState:
     champion = served.champion
     return champion.key.model_id, champion.state.change, champion.state.vectors
+
+
+def have_followers_caught_up(session: Session, collection: str, change: int) -> bool:
+    """Whether the index of every process that serves the collection holds this change."""
+    behind = exists().where(
+        Follower.collection_id == collection,
+        Follower.seen_at > now() - ALIVE_SECONDS,
+        Follower.change < change,
+    )
+    return not session.scalar(select(behind))

@@ -31,6 +31,7 @@ class Scores:
     calibrated_at_count: the number of faces in the gallery when it was calibrated; 0 if it was not, or if an older
         version did it, which stored no confidence intervals
     curve: recall and latency by rising m; empty if it was not measured
+    candidates: how many faces a second stage ranks; None: the index has one stage, or none was measured
     open_set: how strangers score against this gallery; None: only pairs were measured
     reference: the model's own calibration, from other people; None if it has none
     """
@@ -43,6 +44,7 @@ class Scores:
     default_fpir: float = DEFAULT_FPIR
     open_set: OpenSetCalibration | None = None
     reference: Calibration | None = None
+    candidates: int | None = None
 
     @classmethod
     def of(
@@ -64,6 +66,7 @@ class Scores:
             default_fpir=default_fpir,
             open_set=_read_open_set(stored.get("open_set")),
             reference=model.calibrations.get(task),
+            candidates=stored.get("candidates"),
         )
 
     def similarity(self, distances: Distances) -> Floats | None:

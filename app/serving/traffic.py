@@ -1,10 +1,13 @@
 """Record when the API was last used, so that a training knows when it may use all cores."""
 
+import logging
 import time
 from pathlib import Path
 
 TIMESTAMP_FILE = "last-request"
 MIN_STAMP_INTERVAL_SECONDS = 1.0
+
+log = logging.getLogger("likeness.api")
 
 
 class RequestTimestamp:
@@ -15,10 +18,13 @@ class RequestTimestamp:
         self._stamped = 0.0
 
     def stamp(self) -> None:
-        """Record a request."""
+        """Record a request. Where the home cannot be written, searches go on, and trainings take all cores."""
         if time.monotonic() - self._stamped > MIN_STAMP_INTERVAL_SECONDS:
             self._stamped = time.monotonic()
-            self._file.touch()
+            try:
+                self._file.touch()
+            except OSError as error:
+                log.warning("last_request.not_stamped error=%s", error)
 
     def idle_seconds(self) -> float:
         """Return the seconds since the last request; infinity if there was none."""

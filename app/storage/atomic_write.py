@@ -13,7 +13,8 @@ SYNCFS = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.platf
 
 
 def atomic_write_all(root: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    """Write several new files below `root`. All are written before any is synced. Missing folders are created.
+    """Write several new files below `root`. All are written before any is synced. Missing folders are created, but
+    `root` is not.
 
     Raises OSError; the files that are not yet renamed are then removed.
     """
@@ -22,7 +23,7 @@ def atomic_write_all(root: Path, files: Iterable[tuple[str, bytes]]) -> None:
     try:
         for path, data in files:
             folders.add(os.path.dirname(path))
-            parts[_write_part(path, data)] = path
+            parts[_write_part(root, path, data)] = path
         sync_paths(root, parts)
         while parts:
             os.rename(*parts.popitem())
@@ -41,13 +42,14 @@ def sync_paths(root: Path, paths: Collection[str]) -> None:
         _with_handle(path, os.fsync)
 
 
-def _write_part(path: str, data: bytes) -> str:
+def _write_part(root: Path, path: str, data: bytes) -> str:
     """Write a temporary file in the folder of `path`, whose name starts with a dot."""
     folder = os.path.dirname(path)
     part = f"{folder}/.{uuid4().hex}"
     try:
         file = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     except FileNotFoundError:
+        os.stat(root)  # a home that was moved away is not made anew
         os.makedirs(folder, exist_ok=True)
         file = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:

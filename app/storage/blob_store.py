@@ -1,20 +1,35 @@
 """Photos, crops and cached descriptors as files, in a folder for each collection."""
 
 import errno
+import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
-from app.errors import Busy, NotFound
+from prometheus_client import Counter
+
+from app.errors import AppError, Busy, NotFound
 from app.storage.atomic_write import atomic_write_all
+from ml.errors import Corrupt
 from ml.files import hash_bytes
+from ml.images import check_png
 from ml.types import CropKind
 
-PREFIX, TRASH = "c-", "trash-"
+PREFIX, TRASH, DAMAGED_SUFFIX = "c-", "trash-", ".damaged"
+DAMAGED_CODE = "StoredFileDamaged"
+DAMAGED_FILES = Counter(
+    "likeness_damaged_files",
+    "Requests for a photo or crop that this process refused because the stored file is damaged",
+    ("kind",),
+    registry=None,
+)
+
+log = logging.getLogger("likeness.storage")
 
 
 class Blobs:
@@ -47,13 +62,21 @@ class Blobs:
     def put(self, collection: str, files: Iterable[tuple[str, bytes]]) -> None:
         """Write these files and return once they are on disk. An existing file keeps its bytes, and its age becomes 0.
 
-        Raises Busy if the disk is full.
+        A photo of another size than its bytes here is damaged, and is written again.
+        Raises Busy if the disk is full or read-only.
         """
-        paths = ((self._absolute(collection, name), data) for name, data in files)
+        missing = (
+            (self._absolute(collection, name), data) for name, data in files if not self._touch(collection, name, data)
+        )
         try:
-            atomic_write_all(self.root, ((path, data) for path, data in paths if not _touch(path)))
+            atomic_write_all(self.root, missing)
         except OSError as error:
             raise make_disk_error(error) from error
+
+    def quarantine(self, collection: str, name: str) -> None:
+        """Rename a damaged file, so that it can be written again. It is removed with the face that it belongs to."""
+        with suppress(FileNotFoundError):
+            self._path(collection, name).rename(self._absolute(collection, f"{name}{DAMAGED_SUFFIX}"))
 
     def has(self, collection: str, names: Iterable[str]) -> bool:
         """Whether all of these files exist."""
@@ -65,6 +88,26 @@ class Blobs:
             return self._path(collection, name).read_bytes()
         except FileNotFoundError as error:
             raise NotFound(f"the file {name} of collection {collection} does not exist") from error
+
+    def get_photo(self, collection: str, image_id: str) -> bytes:
+        """Return the bytes of a photo, which have the hash that is its id.
+
+        Raises NotFound, AppError (StoredFileDamaged), which is counted.
+        """
+        data = self.get(collection, self.photo(image_id))
+        if self.digest(data) != image_id:
+            raise report_damaged_file("photo", self._absolute(collection, self.photo(image_id)))
+        return data
+
+    def get_crop(self, collection: str, image_id: str, number: int, kind: CropKind) -> bytes:
+        """Return a crop as PNG, whose check sums are right. Raises NotFound, AppError (StoredFileDamaged)."""
+        data = self.get(collection, self.crop(image_id, number, kind))
+        try:
+            check_png(data)
+        except Corrupt as error:
+            path = self._absolute(collection, self.crop(image_id, number, kind))
+            raise report_damaged_file("crop", path) from error
+        return data
 
     def remove(self, collection: str, names: Iterable[str]) -> int:
         """Remove these files; returns how many of them existed."""
@@ -100,6 +143,15 @@ class Blobs:
         except FileNotFoundError:
             return 0.0
 
+    def measure(self, names: Mapping[str, Iterable[str]]) -> int:
+        """Return the size of these files in bytes. names: collection -> names; what does not exist counts nothing"""
+        size = 0
+        for collection, own in names.items():
+            for name in own:
+                with suppress(FileNotFoundError):
+                    size += os.stat(self._absolute(collection, name)).st_size
+        return size
+
     def set_aside(self, collection: str) -> None:
         """Move all files of a collection to the trash at once; `empty_trash` removes them."""
         with suppress(FileNotFoundError):
@@ -120,6 +172,15 @@ class Blobs:
         for folder, _, files in os.walk(top):
             yield from (str(Path(folder, name).relative_to(top)) for name in files)
 
+    def _touch(self, collection: str, name: str, data: bytes) -> bool:
+        """Set the age of a file to 0. Returns False if it does not exist, or is a photo that is cut short."""
+        path = self._absolute(collection, name)
+        try:
+            os.utime(path)
+            return not name.startswith("photos/") or os.stat(path).st_size == len(data)
+        except FileNotFoundError:
+            return False
+
     def _path(self, collection: str, name: str) -> Path:
         return Path(self._absolute(collection, name))
 
@@ -128,16 +189,21 @@ class Blobs:
         return f"{self.root}/{PREFIX}{collection}/{name}"
 
 
+def report_damaged_file(kind: Literal["photo", "crop"], path: str) -> AppError:
+    """Count and log a damaged file, and return the error to raise."""
+    DAMAGED_FILES.labels(kind).inc()
+    log.error("file.damaged kind=%s path=%s", kind, path)
+    return AppError(
+        f"the stored {kind} is damaged: its content is not what was written. An operator can restore it from a backup",
+        code=DAMAGED_CODE,
+    )
+
+
 def make_disk_error(error: OSError) -> Exception:
-    """Return the error to raise for a failed write: Busy if the disk is full, otherwise the error itself."""
+    """Return the error to raise for a failed write: Busy if the disk is full or read-only, otherwise the same error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Busy("the disk is full; nothing of this request was stored")
+    if error.errno == errno.EROFS:
+        log.error("disk.read_only error=%s", error)
+        return Busy("the disk is read-only; nothing of this request was stored")
     return error
-
-
-def _touch(path: str) -> bool:
-    try:
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True

@@ -3,17 +3,28 @@
 Expensive descriptors are cached in half precision beside the crops: see docs/decisions/0005.
 """
 
+import errno
+import sys
+import zlib
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.errors import NotFound
-from app.storage.blob_store import Blobs
+from app.errors import AppError, NotFound
+from app.storage.blob_store import DAMAGED_CODE, Blobs
+from ml.aligners.similarity import CROP_SIZES_PIXELS
 from ml.descriptors.base import Descriptor
+from ml.errors import Corrupt
 from ml.images import decode_png
 from ml.model import Recipe
 from ml.types import CropKind, Crops, Rows
+
+DISK_ERRORS = (errno.EIO, errno.EUCLEAN, errno.EBADMSG) if sys.platform == "linux" else (errno.EIO,)
+"""What the system answers where a disk or file system cannot give a file's bytes any more."""
+CHECKSUM_BYTES = 4
+"""A CRC-32, little-endian, at the end of a file of the cache."""
 
 
 class StoredFace(Protocol):
@@ -27,16 +38,75 @@ class StoredFace(Protocol):
     def number(self) -> int: ...
 
 
+class DamagedCrop(NamedTuple):
+    """A face with a crop that cannot be read. file: the name of the crop; reason: what is wrong with it"""
+
+    face: StoredFace
+    file: str
+    reason: str
+
+
+class CropsDamaged(AppError):
+    """Stored crops are damaged or missing. A face without a crop may also have been erased meanwhile."""
+
+    def __init__(self, crops: Sequence[DamagedCrop]) -> None:
+        first = crops[0]
+        super().__init__(
+            f"{len(crops)} stored crops cannot be read; the first is {first.file} of collection "
+            f"{first.face.collection_id}: {first.reason}",
+            code=DAMAGED_CODE,
+        )
+        self.crops = tuple(crops)
+
+
 def read_crops(blobs: Blobs, faces: Sequence[StoredFace], kind: CropKind) -> Crops:
-    """Return the (N, height, width[, 3]) crops of one kind, in the order of the faces. Raises NotFound, ml.Corrupt."""
-    files = ((face.collection_id, Blobs.crop(face.image_id, face.number, kind)) for face in faces)
-    return np.stack([decode_png(blobs.get(collection, name)) for collection, name in files])
+    """Return the (N, height, width[, 3]) crops of one kind, in the order of the faces.
+
+    Raises CropsDamaged, which names every one of these faces whose crop cannot be read.
+    """
+    crops, damaged = [], []
+    for face in faces:
+        file = Blobs.crop(face.image_id, face.number, kind)
+        try:
+            crops.append(_read_crop(blobs, face.collection_id, file, kind))
+        except NotFound:
+            damaged.append(DamagedCrop(face, file, "it is missing"))
+        except (Corrupt, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in DISK_ERRORS:
+                raise
+            damaged.append(DamagedCrop(face, file, str(error)))
+    if damaged:
+        raise CropsDamaged(damaged)
+    return np.stack(crops)
+
+
+def _read_crop(blobs: Blobs, collection: str, file: str, kind: CropKind) -> NDArray[np.uint8]:
+    crop = decode_png(blobs.get(collection, file))
+    width, height = CROP_SIZES_PIXELS[kind]
+    if crop.shape[:2] != (height, width):
+        raise Corrupt(f"a stored crop has {crop.shape[1]} x {crop.shape[0]} pixels, not {width} x {height}")
+    return crop
+
+
+def list_damaged_crops(blobs: Blobs, recipe: Recipe, faces: Sequence[StoredFace]) -> list[DamagedCrop]:
+    """List the faces that cannot be described because a crop cannot be read. Nothing is described."""
+    damaged: dict[tuple[str, str], DamagedCrop] = {}
+    for descriptor, key in zip(recipe.built, recipe.keys, strict=True):
+        needed = faces
+        if descriptor.is_costly:
+            needed = [face for face in faces if _read_cached(blobs, face, key, descriptor.dim) is None]
+        try:
+            if needed:
+                read_crops(blobs, needed, descriptor.crop)
+        except CropsDamaged as error:
+            damaged |= {(crop.face.collection_id, crop.file): crop for crop in error.crops}
+    return list(damaged.values())
 
 
 def describe_stored_faces(blobs: Blobs, recipe: Recipe, faces: Sequence[StoredFace]) -> Rows:
     """Return (N, recipe.dim) descriptors: expensive ones through the cache, the others from the crops.
 
-    Raises NotFound (a crop is missing), ml.Corrupt.
+    Raises CropsDamaged.
     """
     columns = []
     for descriptor, key in zip(recipe.built, recipe.keys, strict=True):
@@ -55,7 +125,13 @@ def make_cache_files(key: str, faces: Iterable[tuple[str, int]], rows: Rows) -> 
     key: of the descriptor; faces: the photo of each, and its number there; rows: (N, dim)
     """
     halves = np.ascontiguousarray(rows, "<f2")
-    return [(Blobs.described(*face, key), half.tobytes()) for face, half in zip(faces, halves, strict=True)]
+    return [
+        (Blobs.described(*face, key), _add_checksum(half.tobytes())) for face, half in zip(faces, halves, strict=True)
+    ]
+
+
+def _add_checksum(data: bytes) -> bytes:
+    return data + zlib.crc32(data).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def _describe_through_cache(blobs: Blobs, descriptor: Descriptor, key: str, faces: Sequence[StoredFace]) -> Rows:
@@ -80,13 +156,19 @@ def _describe_through_cache(blobs: Blobs, descriptor: Descriptor, key: str, face
 
 
 def _read_cached(blobs: Blobs, face: StoredFace, key: str, dim: int) -> Rows | None:
-    """Return (dim,), or None where the cache has no such file. A file of another size is removed."""
+    """Return (dim,), or None where the cache has no such file. A damaged file is removed.
+
+    A file of an earlier version has no checksum; its size is checked, and that its values are finite.
+    """
     name = Blobs.described(face.image_id, face.number, key)
     try:
         data = blobs.get(face.collection_id, name)
     except NotFound:
         return None
-    if len(data) != 2 * dim:
-        blobs.remove(face.collection_id, [name])
-        return None
-    return np.frombuffer(data, "<f2").astype(np.float32)
+    values, has_checksum = data[: 2 * dim], len(data) == 2 * dim + CHECKSUM_BYTES
+    row = np.frombuffer(values, "<f2").astype(np.float32) if len(values) == 2 * dim else np.empty(0, np.float32)
+    is_whole = data == _add_checksum(values) if has_checksum else len(data) == 2 * dim
+    if is_whole and np.isfinite(row).all():
+        return row
+    blobs.remove(face.collection_id, [name])
+    return None

@@ -1,9 +1,9 @@
 """Bodies and answers of the routes for subjects."""
 
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.db import examples
 from app.db.field_types import ExternalId, Metadata, SubjectId
@@ -21,9 +21,18 @@ ERASED: dict[str, Any] = {
     "faces": 3,
     "labels": 2,
     "embeddings": 6,
+    "coordinates": 3,
     "jobs": [f"/v1/jobs/{examples.JOB}"],
     "models": [examples.MODEL],
+    "erasure": f"/v1/erasures/{examples.ERASURE}",
 }
+
+
+def _check_is_date(value: Any) -> Any:
+    """Refuse numbers, which would be taken for seconds since 1970; the document says `date-time`."""
+    if isinstance(value, str) and not value.replace(".", "").lstrip("+-").isdigit():
+        return value
+    raise ValueError("must be a date with a time and a zone, such as 2030-01-01T00:00:00Z")
 
 
 class SubjectIn(BaseModel):
@@ -32,8 +41,10 @@ class SubjectIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
     external_id: ExternalId | None = None
     metadata: Metadata = Field({}, description="replaces all metadata of the subject")
-    consent: bool | None = Field(None, description="whether the person has consented; null: unknown")
-    retain_until: AwareDatetime | None = Field(None, description="null: no time limit")
+    consent: bool | None = Field(None, strict=True, description="whether the person has consented; null: unknown")
+    retain_until: Annotated[AwareDatetime, BeforeValidator(_check_is_date)] | None = Field(
+        None, description="null: no time limit"
+    )
 
 
 class SubjectOut(BaseModel):
@@ -75,13 +86,15 @@ class MergeIn(BaseModel):
 
 
 class ErasedOut(BaseModel):
-    """How much was deleted. `jobs` are those that delete the photos and crops; `models` have learned from the faces,
-    and `POST /v1/models/{model}:refit` makes each of them anew without the subject."""
+    """How much was deleted. `jobs` are those that erase the rest; `models` have learned from the faces, and
+    `POST /v1/models/{model}:refit` makes each of them anew without the subject."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ERASED]})
     subject: str
     faces: int
     labels: int
     embeddings: int
+    coordinates: int = Field(description="places on the atlases of the collection")
     jobs: list[str]
     models: list[str]
+    erasure: str = Field(description="the path of the receipt, which becomes final when nothing is left")

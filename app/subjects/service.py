@@ -6,10 +6,11 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
-from app.db.tables import Face, Subject
+from app.db.tables import Collection, Face, Subject
 from app.deps.paging import read_page
 from app.errors import Invalid
 from app.galleries import subjects
+from app.galleries.retention import check_enrolment, find_end_of_use
 from app.learning.refit import list_models_that_learned
 from app.publishing import pointers
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
@@ -20,23 +21,27 @@ def put_subject(session: Session, collection: str, subject_id: str, body: Subjec
     locked = pointers.lock_collection(session, collection)
     new = subjects.find_subject(session, collection, subject_id) is None
     subject = subjects.get_or_create_subject(session, locked, subject_id)
-    return _apply_changes(session, subject, body), new
+    return _apply_changes(session, locked, subject, body), new
 
 
 def change_subject(session: Session, collection: str, subject_id: str, body: SubjectIn) -> SubjectOut:
     """Change the fields that the body states. Raises NotFound."""
-    pointers.lock_collection(session, collection)
-    return _apply_changes(session, subjects.get_subject(session, collection, subject_id), body)
+    locked = pointers.lock_collection(session, collection)
+    return _apply_changes(session, locked, subjects.get_subject(session, collection, subject_id), body)
 
 
-def _apply_changes(session: Session, subject: Subject, body: SubjectIn) -> SubjectOut:
+def _apply_changes(session: Session, locked: Collection, subject: Subject, body: SubjectIn) -> SubjectOut:
     given = body.model_fields_set
+    before = (subject.external_id, find_end_of_use(subject.consent, subject.retain_until))
     for name in given & {"external_id", "consent"}:
         setattr(subject, name, getattr(body, name))
     if "metadata" in given:
         subject.attributes = body.metadata
     if "retain_until" in given:
         subject.retain_until = body.retain_until.timestamp() if body.retain_until else None
+    if before != (subject.external_id, find_end_of_use(subject.consent, subject.retain_until)):
+        locked.change += 1  # so that every follower reads what the labels of the subject's faces mean
+        locked.label_change = locked.change
     session.flush()
     return describe_subjects(session, [subject])[0]
 
@@ -56,17 +61,21 @@ def describe_subjects(session: Session, subjects: Sequence[Subject]) -> list[Sub
     return [SubjectOut.of(s, counts.get(s.pk, 0)) for s in subjects]
 
 
-def merge_subjects(session: Session, collection: str, subject_id: str, into: str) -> SubjectOut:
+def merge_subjects(session: Session, collection: str, subject_id: str, into: str, *, needs_consent: bool) -> SubjectOut:
     """Move a subject's faces and metadata to the subject `into`, and delete it.
 
-    Raises NotFound, or Invalid if both are the same.
+    needs_consent: whether the kept subject needs recorded consent
+    Raises NotFound, Invalid if both are the same, or Conflict if the faces of either may not be used any more.
     """
     locked = pointers.lock_collection(session, collection)
     merged = subjects.get_subject(session, collection, subject_id)
     kept = subjects.get_subject(session, collection, into)
     if merged.pk == kept.pk:
         raise Invalid("a subject cannot be merged into itself")
+    check_enrolment(kept, needs_consent)
+    check_enrolment(merged, needs_consent=False)  # a refusal is not undone by another name
     locked.change += 1
+    locked.label_change = locked.change
     faces = update(Face).where(Face.subject_pk == merged.pk)
     session.execute(faces.values(subject_pk=kept.pk, change=locked.change))
     kept.attributes = merged.attributes | kept.attributes
@@ -80,14 +89,14 @@ def delete_subject(session: Session, collection: str, subject_id: str) -> Erased
     locked = pointers.lock_collection(session, collection)
     subject = subjects.get_subject(session, collection, subject_id)
     models = list_models_that_learned(session, locked, subject)
-    receipt = subjects.erase_faces(session, locked, Face.subject_pk == subject.pk)
-    session.delete(subject)
-    session.flush()
+    receipt = subjects.erase_subject(session, locked, subject)
     return ErasedOut(
         subject=subject_id,
         faces=receipt.faces,
         labels=receipt.labels,
         embeddings=receipt.embeddings,
+        coordinates=receipt.coordinates,
         jobs=[f"/v1/jobs/{job}" for job in receipt.jobs],
         models=models,
+        erasure=f"/v1/erasures/{receipt.erasure}",
     )

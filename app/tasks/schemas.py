@@ -18,7 +18,9 @@ OUT: dict[str, Any] = {
 class TaskIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"enabled": True}]})
     description: Note | None = Field(None, description='what "the same" means')
-    enabled: bool | None = Field(None, description="whether it can be used for labels, trainings and searches")
+    enabled: bool | None = Field(
+        None, strict=True, description="whether it can be used for labels, trainings and searches"
+    )
 
 
 class TaskOut(BaseModel):

@@ -6,11 +6,13 @@ from fastapi import APIRouter, Path, Query, Response
 
 from app.db import examples
 from app.db.field_types import Word
-from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps.audit import audit_as
 from app.deps.job_response import point_to_job
 from app.deps.paging import Order
 from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, OPERATOR
+from app.deps.scopes import ROWS, TRAINING
 from app.trainings import service
 from app.trainings.schemas import TrainingIn, TrainingsOut, TrainingStarted, WholeTrainingOut
 
@@ -29,32 +31,34 @@ STARTS = declare_problems(
 )
 
 
-@router.post("", status_code=202, summary="Learn a metric", openapi_extra={**ADMIN, **STARTS})
-def start_training(
-    body: TrainingIn, session: WriteDep, resources: ResourcesDep, caller: CallerDep, response: Response
-) -> TrainingStarted:
+@router.post(
+    "",
+    status_code=202,
+    summary="Learn a metric",
+    openapi_extra={**ADMIN, **ROWS, **STARTS} | audit_as("training.start"),
+)
+def start_training(body: TrainingIn, session: WriteDep, resources: ResourcesDep, response: Response) -> TrainingStarted:
     """Starts a job that learns from the current data, measures the result on held-out people, and learns once more from
     everybody. Its candidate serves only after it is published. To cancel a training, cancel its job."""
-    job, started = service.start_training(session, resources.settings, caller, body)
+    job, started = service.start_training(session, resources.settings, body)
     point_to_job(response, job)
     return started
 
 
-@router.get("", summary="List trainings", openapi_extra=OPERATOR)
+@router.get("", summary="List trainings", openapi_extra=OPERATOR | ROWS)
 def list_trainings(
     session: ReadDep,
-    caller: CallerDep,
     collection: OfCollection = None,
     order: Order = "oldest",
     limit: Limit = 100,
     next_token: NextToken = None,
 ) -> TrainingsOut:
     """Trainings without their curves and reports, the oldest first unless `order` is `newest`."""
-    trainings, token = service.list_trainings(session, caller, collection, limit, next_token, order)
+    trainings, token = service.list_trainings(session, collection, limit, next_token, order)
     return TrainingsOut(trainings=trainings, next_token=token)
 
 
-@router.get("/{training_id}", summary="Look at a training", openapi_extra=OPERATOR)
-def get_training(training_id: TrainingId, session: ReadDep, caller: CallerDep) -> WholeTrainingOut:
+@router.get("/{training_id}", summary="Look at a training", openapi_extra=OPERATOR | TRAINING)
+def get_training(training_id: TrainingId, session: ReadDep) -> WholeTrainingOut:
     """The training with its learning curve so far and, at the end, its report and its candidate."""
-    return service.get_training(session, caller, training_id)
+    return service.get_training(session, training_id)

@@ -90,7 +90,10 @@ class WholeTrainingOut(TrainingOut):
 
     model_config = ConfigDict(json_schema_extra={"examples": [WHOLE]})
     curve: list[dict[str, Any]] = Field(description="points with phase, step, steps and measured values")
-    report: dict[str, Any] = Field(description="`choice`: what the method auto chose, why, and what it tried")
+    report: dict[str, Any] = Field(
+        description="`choice`: what the method auto chose, why, and what it tried; `tasks.*.projections`: of methods "
+        "that learn several tasks, what the common and the own projection of a task do"
+    )
 
     @classmethod
     def of(cls, training: Training, job: JobOut | None) -> "WholeTrainingOut":

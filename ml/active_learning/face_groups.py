@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ml.types import Ids
 
@@ -50,8 +49,8 @@ class FaceGroups:
             alike = (subjects[order[1:]] == subjects[order[:-1]]) & (subjects[order[1:]] >= 0)
             first = np.concatenate([first, order[:-1][alike]])
             second = np.concatenate([second, order[1:][alike]])
-        graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(count, count))
-        numbers = connected_components(graph, directed=False)[1].astype(np.int64)
+        graph = scipy.sparse.coo_array((np.ones(len(first), np.int8), (first, second)), shape=(count, count))
+        numbers = scipy.sparse.csgraph.connected_components(graph, directed=False)[1].astype(np.int64)
         different = np.unique(_make_keys(numbers, answers.pairs[~answers.same]))
         return cls(numbers, np.bincount(numbers)[numbers].astype(np.int64), different)
 

@@ -5,17 +5,26 @@ the person. The mean and the spread of each source are learned from unlabelled f
 """
 
 from ml.compensation.correction import NO_SOURCE, SourceCompensation, SourceCorrection, Sources
-from ml.compensation.fit import MIN_FACES_TO_CORRECT, fit_compensation
+from ml.compensation.degradations import degrade_crops
+from ml.compensation.fit import MAX_SPREAD_DIM, MIN_FACES_TO_CORRECT, find_reference, fit_compensation, has_unit_length
 from ml.compensation.judgement import Decision, JudgedCompensation, judge_compensation
+from ml.compensation.simulation import Describe, SimulatedFaces, simulate_sources
 
 __all__ = [
+    "MAX_SPREAD_DIM",
     "MIN_FACES_TO_CORRECT",
     "NO_SOURCE",
     "Decision",
+    "Describe",
     "JudgedCompensation",
+    "SimulatedFaces",
     "SourceCompensation",
     "SourceCorrection",
     "Sources",
+    "degrade_crops",
+    "find_reference",
     "fit_compensation",
+    "has_unit_length",
     "judge_compensation",
+    "simulate_sources",
 ]

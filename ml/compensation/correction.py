@@ -4,7 +4,7 @@ import io
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +21,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class SourceCorrection:
-    """Maps a row x of one source to (x - mean) @ spread + reference_mean.
+    """Maps a row x of one source to (x - mean) @ spread + the mean of the reference source.
 
     mean: (d,) of the source; spread: (d, d), None for the identity; faces: the number of faces it was learned from
     shift: the squared distance between the means over the spread of the reference source, 0 if it is all chance
+    degradation: what simulates the source, a name of `DEGRADATIONS`; None: learned from the source's faces alone
     """
 
     mean: Floats
     spread: Floats | None
     faces: int
     shift: float
+    degradation: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,7 @@ class SourceCompensation:
             "means": np.stack([self.reference_mean, *(self.corrections[name].mean for name in names)]),
             "faces": np.array([self.corrections[name].faces for name in names], np.int64),
             "shifts": np.array([self.corrections[name].shift for name in names], np.float64),
+            "degradations": np.array([self.corrections[name].degradation or "" for name in names], np.str_),
         }
         for number, name in enumerate(names):
             spread = self.corrections[name].spread
@@ -92,14 +95,26 @@ class SourceCompensation:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote. Raises Corrupt."""
+        """Read what `to_bytes` wrote, in this version or before sources were simulated. Raises Corrupt."""
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                reference, *names = arrays["names"].tolist()
-                spreads = [arrays[key] if (key := f"spread{n}") in arrays else None for n in range(len(names))]
-                reference_mean, *means = arrays["means"]
-                values = zip(means, spreads, arrays["faces"].tolist(), arrays["shifts"].tolist(), strict=True)
-                corrections = {name: SourceCorrection(*value) for name, value in zip(names, values, strict=True)}
-                return cls(reference, reference_mean, bool(arrays["has_unit_length"]), corrections)
+            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                return cls._from_arrays(dict(file))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise Corrupt(f"the source compensation cannot be read: {error}") from error
+
+    @classmethod
+    def _from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        reference, *names = arrays["names"].tolist()
+        reference_mean, *means = arrays["means"]
+        degradations = arrays["degradations"].tolist() if "degradations" in arrays else [""] * len(names)
+        corrections = {
+            name: SourceCorrection(
+                means[number],
+                arrays.get(f"spread{number}"),
+                int(arrays["faces"][number]),
+                float(arrays["shifts"][number]),
+                degradations[number] or None,
+            )
+            for number, name in enumerate(names)
+        }
+        return cls(reference, reference_mean, bool(arrays["has_unit_length"]), corrections)

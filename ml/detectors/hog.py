@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.detectors.base import Detector
-from ml.geometry import grey
+from ml.geometry import grey, rescale
 from ml.types import Box, Detection, Image
 
 
@@ -57,7 +57,7 @@ class Hog(Detector):
         )
         if scale != 1:
             how = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-            photo = np.asarray(cv2.resize(photo, None, fx=scale, fy=scale, interpolation=how), np.uint8)
+            photo = rescale(photo, scale, how)
         with self._borrow_detector() as hog:
             boxes, scores, _ = hog.run(photo, 0, threshold)
         return [Detection(_to_photo(box, scale, border), score) for box, score in zip(boxes, scores, strict=True)]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ml.detectors.base import Detector
 from ml.errors import Unavailable
+from ml.geometry import rescale
 from ml.types import Box, Detection, Image
 
 MIN_SIDE_PIXELS = 64
@@ -46,9 +47,9 @@ class Yunet(Detector):
 
     def _detect(self, image: Image) -> list[Detection]:
         scale = min(1.0, self.max_side / max(image.shape))
-        bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+        bgr = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2BGR), np.uint8)
         if scale < 1:
-            bgr = cv2.resize(bgr, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+            bgr = rescale(bgr, scale, cv2.INTER_AREA)
         below, beside = (max(0, MIN_SIDE_PIXELS - side) for side in bgr.shape[:2])
         bgr = np.pad(bgr, ((0, below), (0, beside), (0, 0)), mode="edge")
         with self._lock:  # type: ignore[attr-defined]

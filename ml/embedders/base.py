@@ -14,6 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from ml.distances import EUCLIDEAN, Distance
 from ml.errors import CannotGoOn, Corrupt, NotFinite, NotFitted, WrongShape
+from ml.files import parse_json
+from ml.metric_learning.hinge.projection_parts import ProjectionParts
 from ml.options import flatten_options, from_options, list_options, option, use_current_names
 from ml.types import Ids, Rows
 
@@ -229,6 +231,13 @@ class Embedder(ABC):
         """
         return None
 
+    def split_projection(self, task: str) -> ProjectionParts | None:
+        """Split the projection of a task into what all tasks share and what is its own.
+
+        Returns None if the method does not learn a projection for each task. Raises NotFitted.
+        """
+        return None
+
     def save(self, folder: Path) -> None:
         """Write `embedder.json` and `embedder.safetensors` to a folder. They contain numbers and names, but no code."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -240,7 +249,7 @@ class Embedder(ABC):
     def load(cls, folder: Path) -> Self:
         """Load what `save` wrote. Raises Corrupt."""
         try:
-            state = json.loads((folder / "embedder.json").read_text())
+            state = parse_json((folder / "embedder.json").read_text())
             loaded = cls.from_options(**state["options"])
             loaded.learned = load_file(folder / "embedder.safetensors")
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:

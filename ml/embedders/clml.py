@@ -13,11 +13,11 @@ from torch import Tensor
 from ml.clustering.gaussian_mixture import Mixture, fit_mixture
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet, offset_progress
 from ml.errors import TooFewPairs
-from ml.metric_learning.linear_embedding import get_width, norms
+from ml.metric_learning.linear_embedding import get_width, norms, require_linear_map
 from ml.metric_learning.logistic.learner import descend
 from ml.metric_learning.logistic.maps import LocalMaps, iterate_members
 from ml.metric_learning.logistic.options import BatchOptions, GateOptions, LocalMapOptions, MapOptions
-from ml.metric_learning.logistic.trainer import LogisticTrainer, require_linear_map
+from ml.metric_learning.logistic.trainer import LogisticTrainer
 from ml.metric_learning.subspace import Subspace
 from ml.metric_learning.tensors import as_arrays, as_tensor
 from ml.options import option, option_group

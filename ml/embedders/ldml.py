@@ -7,9 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
-from ml.metric_learning.linear_embedding import embed_linear, get_width, make_linear_maps
+from ml.metric_learning.linear_embedding import (
+    embed_linear,
+    get_linear_map,
+    get_width,
+    make_linear_maps,
+    require_linear_map,
+)
 from ml.metric_learning.logistic.options import BatchOptions, MapOptions
-from ml.metric_learning.logistic.trainer import LogisticTrainer, export_linear, get_linear_map, require_linear_map
 from ml.options import option, option_group
 from ml.types import Rows
 
@@ -50,6 +55,8 @@ class Ldml(Embedder):
         return get_linear_map(self, self.learned)
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        from ml.metric_learning.logistic.trainer import LogisticTrainer, export_linear  # torch: only where it is fitted
+
         trainer = LogisticTrainer(self, data)
         fitted = trainer.fit_linear(self.steps, progress)
         self.tasks = (trainer.data.task.task,)

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from ml.embedders.base import Embedder, Maps, Progress, TrainingSet
 from ml.embedders.ldml import Ldml
 from ml.metric_learning.holdout import require_task, scale_proximal_weight
-from ml.metric_learning.linear_embedding import embed_linear, get_width, make_linear_maps
-from ml.metric_learning.logistic.low_rank_map import LowRankMap, find_start_directions
+from ml.metric_learning.linear_embedding import embed_linear, get_linear_map, get_width, make_linear_maps
 from ml.metric_learning.logistic.options import BatchOptions, MapOptions
-from ml.metric_learning.logistic.trainer import LogisticTrainer, get_linear_map
-from ml.metric_learning.tensors import as_arrays
 from ml.options import option, option_group
 from ml.types import Rows
 
@@ -46,6 +43,11 @@ class LowRank(Embedder):
         return get_linear_map(self, self.learned)
 
     def _fit(self, data: TrainingSet, progress: Progress) -> None:
+        # torch: only where it is fitted
+        from ml.metric_learning.logistic.low_rank_map import LowRankMap, find_start_directions
+        from ml.metric_learning.logistic.trainer import LogisticTrainer
+        from ml.metric_learning.tensors import as_arrays
+
         trainer = LogisticTrainer(self._describe_start(data), data)
         task, subspace = trainer.data.task, trainer.data.subspace
         self.tasks = (task.task,)

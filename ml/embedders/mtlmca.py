@@ -9,8 +9,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from ml.errors import NotFitted
 from ml.metric_learning.fit_data import FitData
 from ml.metric_learning.hinge.embedder import HingeEmbedder
+from ml.metric_learning.hinge.projection_parts import ProjectionParts
 from ml.metric_learning.hinge.projections import Projections, Rates
 from ml.metric_learning.hinge.turned_projections import TurnedProjections
 from ml.metric_learning.pairs import PairSet, scale_to_distance
@@ -54,6 +56,15 @@ class Mtlmca(HingeEmbedder):
         turns = [(stack.double() @ inverse).T.to(stack) for stack in stacks[1:]]
         eye = torch.eye(self.dim, dtype=stacks[0].dtype, device=stacks[0].device)
         return TurnedProjections(stacks[0], [eye, *turns], bias)
+
+    def split_projection(self, task: str) -> ProjectionParts | None:
+        """Return L_0, and L_t = R_t^T L_0, which has the same row space unless R_t is singular. Raises NotFitted."""
+        if not self.learned:
+            raise NotFitted(type(self).__name__)
+        projections = self._restore_learned()
+        assert projections.common is not None, "R_t turns L_0"
+        own = projections.stack(self.tasks.index(task))
+        return ProjectionParts(projections.common.numpy(), own.numpy(), is_sum=False)
 
     def _make_rates(self, eta: float) -> Rates:
         # R_t multiplies z, whose median |z_i - z_j|^2 is `distance`, as L_0 does x, in whose units eta is

@@ -42,13 +42,13 @@ class Wpca(Embedder):
         if data.rows.shape[1] < self.dim:
             raise WrongShape("rows", f"(N, {self.dim} or more)", data.rows.shape)
         # imported here, because torch takes two seconds to load and embedding does not need it
-        from ml.metric_learning.principal_axes import fit_principal_axes
+        from ml.metric_learning.principal_axes import fit_principal_axes, whiten_axes
         from ml.metric_learning.tensors import as_tensor, select_device
 
         rows = as_tensor(data.rows, select_device(self.device))
         axes, deviations, mean = fit_principal_axes(rows, self.dim, self.seed, self.sample, widths=data.widths)
         if self.whiten:
-            axes = axes / (deviations + self.floor * deviations[0]).clamp_min(1e-6 * float(deviations[0]))[:, None]
+            axes = whiten_axes(axes, deviations, self.floor)
         self.learned = {"projection": axes.cpu().numpy(), "offset": (axes @ mean).cpu().numpy()}
         self.notes = {"steps": 1, "variance": [float(s) ** 2 for s in deviations]}
         progress(1, 1, {})

@@ -144,7 +144,7 @@ def search_gallery(
     """
     stranger, mate = np.full(len(positions), np.inf), np.full(len(positions), np.inf)
     nearest = np.zeros(len(positions), np.int64)
-    templates = _Templates(index, people)
+    templates = TemplateCache(index, people)
     size = max(8, min(MAX_BATCH_SEARCHES, BATCH_NUMBERS // index.dim))
     for start in range(0, len(positions), size):
         check()
@@ -156,7 +156,7 @@ def search_gallery(
 
 
 def _search_batch(
-    index: SearchableIndex, people: GalleryPeople, templates: "_Templates", faces: Ids, rule: DecisionRule
+    index: SearchableIndex, people: GalleryPeople, templates: "TemplateCache", faces: Ids, rule: DecisionRule
 ) -> tuple[Floats, Floats, Ids]:
     rows, own = index.rows(people.ids[faces]), people.owners[faces]
     k = min(len(people.ids), FACES_PER_SEARCH + int(people.face_counts[own].max()))
@@ -176,7 +176,7 @@ def _search_batch(
     return stranger, np.where(nearest_with_own == own, mate, np.inf), nearest
 
 
-class _Templates:
+class TemplateCache:
     """The templates of people, loaded on demand."""
 
     def __init__(self, index: SearchableIndex, people: GalleryPeople) -> None:

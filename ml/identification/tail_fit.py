@@ -14,11 +14,14 @@ Floats = NDArray[np.float64]
 LOW_SHARE, HIGH_SHARE = 0.03, 0.2
 MIN_POINTS = 15
 RESAMPLES = 200
-STANDARD_ERRORS = float(scipy.special.ndtri((1 + CONFIDENCE) / 2))
-"""How far an interval reaches to either side."""
 EXTRAPOLATION_ERROR = 0.12
 """Additional standard error of the logarithm of a rate, for each factor of e below LOW_SHARE. Real tails are not quite
 exponential: at a requested rate of 1 %, they named 0.65 to 0.95 % of strangers (docs/results/openset.md)."""
+
+
+def half_width(error: float) -> float:
+    """Return how far the interval of a value with this standard error reaches to either side."""
+    return float(scipy.special.ndtri((1 + CONFIDENCE) / 2)) * error
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class TailFit:
         a, both, b = self.covariance
         misfit = EXTRAPOLATION_ERROR * max(0.0, float(np.log(LOW_SHARE)) - log)
         error = float(np.sqrt(max(0.0, gradient @ np.array([[a, both], [both, b]]) @ gradient) + misfit**2))
-        return float(np.exp(log - STANDARD_ERRORS * error)), float(min(1.0, np.exp(log + STANDARD_ERRORS * error)))
+        half = half_width(error)
+        return float(np.exp(log - half)), float(min(1.0, np.exp(log + half)))
 
 
 def _fit(ordered: Floats, weights: Floats) -> tuple[float, float] | None:

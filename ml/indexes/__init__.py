@@ -3,17 +3,27 @@
 from ml.indexes.base import Device, IndexOptions
 from ml.indexes.common.cells import MAX_FLAT_FACES, MAX_SAMPLES_PER_CELL, default_cell_count
 from ml.indexes.common.factory import build, load
-from ml.indexes.common.tuning import OperatingPoint, choose_operating_point, measure_curve
+from ml.indexes.common.tuning import (
+    CandidatePoint,
+    OperatingPoint,
+    choose_candidates,
+    choose_operating_point,
+    measure_candidate_curve,
+    measure_curve,
+)
 
 __all__ = [
     "MAX_FLAT_FACES",
     "MAX_SAMPLES_PER_CELL",
+    "CandidatePoint",
     "Device",
     "IndexOptions",
     "OperatingPoint",
     "build",
+    "choose_candidates",
     "choose_operating_point",
     "default_cell_count",
     "load",
+    "measure_candidate_curve",
     "measure_curve",
 ]

@@ -1,7 +1,8 @@
 """The contract of an index, and what the indexes of this package share."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, Self, runtime_checkable
 
@@ -36,14 +37,16 @@ class Neighbours:
 class IndexOptions:
     """How an index is built.
 
-    Searches may run at the same time as one another, but not while it is changed: the one that writes holds the
-    lock that searches share (`app/serving`).
+    p: number of cells; None: as suits the rows that it is trained on; m: cells that a search probes by default
+    folder: where an index may keep a file of its own; further: options that only this index has, by name
     """
 
     p: int | None = None
     m: int | None = None
     device: Device = "auto"
     seed: int = 0
+    folder: Path | None = None
+    further: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -87,6 +90,10 @@ class Index(Protocol):
     def default_m(self) -> int:
         """The number of cells to probe if a search states none."""
 
+    @property
+    def default_candidates(self) -> int | None:
+        """How many faces the second stage ranks if a search states none; None: the index has one stage."""
+
     def __len__(self) -> int: ...
 
     def ids(self) -> Ids:
@@ -101,10 +108,15 @@ class Index(Protocol):
     def remove(self, ids: Ids) -> None:
         """Remove these (n,) ids; ids that are not present are ignored."""
 
-    def search(self, queries: Rows, k: int, *, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
+    def search(
+        self, queries: Rows, k: int, *, m: int | None = None, allowed: Ids | None = None, candidates: int | None = None
+    ) -> Neighbours:
         """Find the k nearest faces of each of (Q, dim) queries in the m nearest cells (m = p: exhaustive).
 
-        allowed: (n,) ids to search among; None: all. Raises WrongShape, NotFinite.
+        allowed: (n,) ids to search among; None: all
+        candidates: how many faces the second stage of an index with two stages ranks; None: its default, or all faces
+            if m = p. An index with one stage ignores it.
+        Raises WrongShape, NotFinite.
         """
 
     def needs_rebuild(self) -> bool:
@@ -143,6 +155,11 @@ class LocalIndex(ABC):
     def default_m(self) -> int:
         """The number of cells to probe if a search states none."""
 
+    @property
+    def default_candidates(self) -> int | None:
+        """See `Index.default_candidates`."""
+        return None
+
     @abstractmethod
     def remove(self, ids: Ids) -> None:
         """Remove these (n,) ids; ids that are not present are ignored."""
@@ -170,16 +187,23 @@ class LocalIndex(ABC):
             self.remove(ids)
             self._add(ids.astype(np.int64), np.ascontiguousarray(rows, np.float32))
 
-    def search(self, queries: Rows, k: int, *, m: int | None = None, allowed: Ids | None = None) -> Neighbours:
+    def search(
+        self, queries: Rows, k: int, *, m: int | None = None, allowed: Ids | None = None, candidates: int | None = None
+    ) -> Neighbours:
         """Find the k nearest faces of each of (Q, dim) queries in the m nearest cells (m = p: exhaustive).
 
-        allowed: (n,) ids to search among; None: all. Raises WrongShape, NotFinite.
+        allowed: (n,) ids to search among; None: all. `candidates` has no effect. Raises WrongShape, NotFinite.
         """
+        queries, m = self._prepare_search(queries, k, m)
+        return self._search(queries, k, m, allowed)
+
+    def _prepare_search(self, queries: Rows, k: int, m: int | None) -> tuple[Rows, int]:
+        """Check the queries, and return them as stored rows are compared with them, with the cells to probe."""
         self._check(queries)
         if k < 1:
             raise WrongShape("k", "1 or more", k)
         m = max(1, min(self.default_m if m is None else m, self.cells))
-        return self._search(np.ascontiguousarray(self.metric.transform_queries(queries), np.float32), k, m, allowed)
+        return np.ascontiguousarray(self.metric.transform_queries(queries), np.float32), m
 
     def _header(self, state: dict[str, Any]) -> dict[str, Any]:
         """The header of a snapshot. state: what a subclass needs besides its vectors."""

@@ -7,14 +7,11 @@ import numpy as np
 from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions
-from ml.indexes.common.cells import default_cell_count, fit_centroids, imbalance
+from ml.indexes.common.cells import default_cell_count, fit_centroids, has_outgrown, imbalance
 from ml.indexes.common.gpu_copy import GpuCopy, use_gpu
 from ml.indexes.common.inverted_lists import InvertedListIndex, Scan, empty_lists
 from ml.types import Ids, Rows
 
-MAX_GROWTH = 2.0
-MAX_IMBALANCE_GROWTH = 2.0
-"""An index is worth rebuilding when its size, or the imbalance of its cells, exceeds that at training so many times."""
 MAX_IMBALANCE_SAMPLES = 100_000
 
 
@@ -51,7 +48,7 @@ class IvfIndex(InvertedListIndex):
     @classmethod
     def create(cls, dim: int, metric: Distance, options: IndexOptions) -> Self:
         """Create an empty index. Raises WrongShape, Unavailable."""
-        return cls(dim, metric, **vars(options))
+        return cls(dim, metric, p=options.p, m=options.m, device=options.device, seed=options.seed)
 
     @property
     def default_m(self) -> int:
@@ -77,8 +74,7 @@ class IvfIndex(InvertedListIndex):
         """Whether there are more than twice the faces of the training, or the cells are twice as unbalanced."""
         if self._lists is None or not len(self):
             return False
-        outgrown = len(self) > MAX_GROWTH * self.trained_on
-        return outgrown or imbalance(self.sizes) > MAX_IMBALANCE_GROWTH * self.trained_imbalance
+        return has_outgrown(self.sizes, self.trained_on, self.trained_imbalance)
 
     def finish_build(self) -> None:
         """Take the present size as the size the cells were made for."""

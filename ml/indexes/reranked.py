@@ -58,7 +58,7 @@ class RerankedIndex(LocalIndex):
     @classmethod
     def create(cls, dim: int, metric: Distance, options: IndexOptions) -> Self:
         """Create an empty index. Raises WrongShape unless the blocks of the metric sum to `dim`; Unavailable."""
-        return cls(dim, metric, **vars(options))
+        return cls(dim, metric, p=options.p, m=options.m, device=options.device, seed=options.seed)
 
     @classmethod
     def restore(cls, header: dict[str, Any], body: BinaryIO, device: Device) -> Self:
@@ -104,7 +104,7 @@ class RerankedIndex(LocalIndex):
 
     def save(self, path: Path) -> str:
         """Write a snapshot of the whole rows and return its SHA-256 in hex."""
-        options = {name: value for name, value in vars(self._options).items() if name != "device"}
+        options = {name: getattr(self._options, name) for name in ("p", "m", "seed")}
         header = self._header({"options": options, "whole": self._whole.state()})
         return write_snapshot(path, header | {"trained": self._whole.is_trained}, self._whole.write_body)
 

@@ -23,7 +23,12 @@ class Landmarker(ABC):
     def _locate(self, image: Image, detection: Detection) -> Points | None: ...
 
     def locate(self, image: Image, detection: Detection) -> Points | None:
-        """Find the (5, 2) landmarks of a face in an (H, W, 3) photo; None if there is no face. Raises NotFinite."""
+        """Find the (5, 2) landmarks of a face in an (H, W, 3) photo; None if there is no face. Raises NotFinite.
+
+        A box without an extent holds no face.
+        """
+        if min(detection.box.width, detection.box.height) <= 0:
+            return None
         points = self._locate(image, detection)
         if points is not None and not np.isfinite(points).all():
             raise NotFinite("a landmark")

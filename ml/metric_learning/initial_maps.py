@@ -19,15 +19,18 @@ MAX_FACES_PER_PERSON = 10
 
 
 def make_whitening(x: Tensor, dim: int) -> Tensor:
-    """Fit WPCA within a subspace: (dim, r). x: (N, r), centred, its columns principal components."""
-    return torch.eye(dim, x.shape[1], device=x.device, dtype=x.dtype) / x.std(0)[:dim, None].clamp_min(1e-6)
+    """Fit WPCA within a subspace: (dim, r); rows beyond r are zero.
+
+    x: (N, r), centred, its columns principal components
+    """
+    return torch.eye(dim, x.shape[1], device=x.device, dtype=x.dtype) / x.std(0).clamp_min(1e-6)
 
 
 def fit_discriminant(x: Tensor, task: TaskData, dim: int, ridge: float, prior: float = 0.0) -> Tensor:
     """Fit Fisher's discriminant axes, each weighted by its information, sqrt((total - within) / total): (dim, r).
 
     With few labels the result approaches WPCA: n matched faces weigh n : prior against the assumption that a person
-    varies as all faces do, and only the leading dim + n / 4 principal axes are used.
+    varies as all faces do, and only the leading dim + n / 4 principal axes are used. Rows beyond r are zero.
     x: (N, r), one row for each face of the task, its columns principal components
     ridge: share of the total variance within people that is added to each axis
     """
@@ -43,7 +46,7 @@ def fit_discriminant(x: Tensor, task: TaskData, dim: int, ridge: float, prior: f
     ratio, axes = _largest_eigenpairs(torch.linalg.solve_triangular(root, half.T, upper=False), dim)
     weight = ((ratio - 1) / ratio).clamp_min(1e-2).sqrt()
     best: Tensor = torch.linalg.solve_triangular(root.T, axes * weight, upper=True).T
-    return pad(best, (0, r - best.shape[1]))
+    return pad(best, (0, r - best.shape[1], 0, dim - len(best)))
 
 
 def fit_regional_discriminants(

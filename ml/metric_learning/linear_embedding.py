@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.embedders.base import Maps
+from ml.embedders.base import Embedder, Maps
+from ml.errors import CannotGoOn, NotFitted
 from ml.types import Rows
 
 Learned = Mapping[str, NDArray[Any]]
@@ -45,3 +46,21 @@ def norms(z: Rows) -> Rows:
     """Return the (N,) norms of (N, d) rows; never 0."""
     lengths: Rows = np.maximum(np.linalg.norm(z, axis=1), np.finfo(np.float32).tiny).astype(np.float32)
     return lengths
+
+
+def require_linear_map(owner: Embedder, model: Embedder) -> tuple[Rows, Rows]:
+    """Return the model's projection (d, D) and offset (d,).
+
+    Raises CannotGoOn if it is not one linear map of the row, NotFitted.
+    """
+    linear = model.linear_map()
+    if linear is None:
+        raise CannotGoOn(f"{type(owner).__name__} can start from one linear map, which {type(model).__name__} is not")
+    return linear
+
+
+def get_linear_map(embedder: Embedder, learned: Learned) -> tuple[Rows, Rows]:
+    """Return the projection (d, D) and offset (d,) that an embedder has learned. Raises NotFitted."""
+    if not learned:
+        raise NotFitted(type(embedder).__name__)
+    return learned["projection"], learned["offset"]

@@ -4,6 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+MIN_DEVIATION = 1e-5
+"""Smallest standard deviation of an axis, as a share of the largest, that is more than float32 rounding."""
+
 
 def compute_block_weights(centred: Tensor, widths: tuple[int, ...]) -> Tensor | None:
     """Compute the (D,) factors that give all descriptors of a row the same variance; None for a single descriptor.
@@ -46,6 +49,16 @@ def fit_principal_axes(
     axes = _fix_signs((basis @ turn.T).T[:dim])
     axes = axes if weights is None else axes * weights
     return axes, deviations[:dim] / max(1, len(centred) - 1) ** 0.5, mean
+
+
+def whiten_axes(axes: Tensor, deviations: Tensor, floor: float = 0.0) -> Tensor:
+    """Divide each of the (r, D) axes by its (r,) standard deviation. An axis along which rows do not vary becomes 0.
+
+    floor: added to each deviation, as a share of the largest
+    """
+    largest = deviations[0]
+    varies = deviations > MIN_DEVIATION * largest
+    return axes * torch.where(varies, 1 / (deviations + floor * largest), 0.0)[:, None]
 
 
 def _fix_signs(axes: Tensor) -> Tensor:

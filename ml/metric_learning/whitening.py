@@ -11,7 +11,7 @@ from torch import Tensor
 from ml.embedders.base import TaskData
 from ml.metric_learning.initial_maps import deviations_within
 from ml.metric_learning.pairs import PairSet
-from ml.metric_learning.principal_axes import fit_principal_axes
+from ml.metric_learning.principal_axes import fit_principal_axes, whiten_axes
 
 Whitening = Literal["within", "all", "none"]
 MIN_VARIANCE = 1e-6
@@ -35,7 +35,7 @@ def fit_whitening(
     if kind == "within":
         axes = _whiten_within((rows - mean) @ axes.T, pairs, prior) @ axes
     elif kind == "all":
-        axes = axes / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
+        axes = whiten_axes(axes, deviations)
         axes = axes / ((paired - mean) @ axes.T).std(0).clamp_min(1e-6)[:, None]
     offset = axes @ (torch.zeros_like(mean) if kind == "none" else paired.mean(0))
     scale = torch.addmm(-offset, paired, axes.T).square().mean().sqrt().clamp_min(1e-12)

@@ -9,6 +9,11 @@ import pytest
 from tests.service import Service
 
 
+@pytest.fixture
+def service(lasting_service: Service) -> Service:
+    return lasting_service
+
+
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer nonsense"}, {"x-api-key": "nonsense"}])
 def test_a_request_without_a_valid_key_gets_a_401_problem(service: Service, headers: dict[str, str]) -> None:
     answer = httpx.get(f"{service.url}/v1/collections", headers=headers)

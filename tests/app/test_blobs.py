@@ -4,11 +4,13 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from app.errors import Busy
+from app.errors import AppError, Busy
 from app.storage.atomic_write import MAX_SINGLE_SYNCS
-from app.storage.blob_store import Blobs
+from app.storage.blob_store import DAMAGED_FILES, Blobs
+from ml.images import encode_png
 
 
 @pytest.fixture
@@ -27,12 +29,39 @@ def test_a_stored_file_can_be_read_back(blobs: Blobs, files: int) -> None:
 
 
 def test_storing_an_existing_name_keeps_the_bytes_and_resets_the_age(blobs: Blobs, tmp_path: Path) -> None:
-    blobs.put("..", [("photos/ab/abc", b"first")])
-    os.utime(tmp_path / "c-../photos/ab/abc", (0, 0))
-    assert blobs.age("..", "photos/ab/abc") > 1e6
-    blobs.put("..", [("photos/ab/abc", b"second")])
-    assert blobs.get("..", "photos/ab/abc") == b"first"
-    assert blobs.age("..", "photos/ab/abc") < 60
+    blobs.put("..", [("crops/ab/abc-0.grey.png", b"first")])
+    os.utime(tmp_path / "c-../crops/ab/abc-0.grey.png", (0, 0))
+    assert blobs.age("..", "crops/ab/abc-0.grey.png") > 1e6
+    blobs.put("..", [("crops/ab/abc-0.grey.png", b"second")])
+    assert blobs.get("..", "crops/ab/abc-0.grey.png") == b"first"
+    assert blobs.age("..", "crops/ab/abc-0.grey.png") < 60
+
+
+def test_a_photo_that_is_cut_short_is_written_again(blobs: Blobs, tmp_path: Path) -> None:
+    blobs.put("staff", [("photos/ab/abc", b"whole")])
+    (tmp_path / "c-staff/photos/ab/abc").write_bytes(b"who")
+    blobs.put("staff", [("photos/ab/abc", b"whole")])
+    assert blobs.get("staff", "photos/ab/abc") == b"whole"
+
+
+def test_photos_and_crops_are_checked_when_they_are_read(blobs: Blobs, tmp_path: Path) -> None:
+    photo, crop = b"any bytes", encode_png(np.zeros((4, 4), np.uint8))
+    image = Blobs.digest(photo)
+    blobs.put("staff", [(Blobs.photo(image), photo), (Blobs.crop(image, 0, "grey"), crop)])
+    assert (blobs.get_photo("staff", image), blobs.get_crop("staff", image, 0, "grey")) == (photo, crop)
+    before = count_damaged("photo"), count_damaged("crop")
+    for name, data in ((Blobs.photo(image), photo), (Blobs.crop(image, 0, "grey"), crop)):
+        (tmp_path / "c-staff" / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(AppError, match="the stored photo is damaged") as refused:
+        blobs.get_photo("staff", image)
+    assert refused.value.code == "StoredFileDamaged"
+    with pytest.raises(AppError, match="the stored crop is damaged"):
+        blobs.get_crop("staff", image, 0, "grey")
+    assert (count_damaged("photo"), count_damaged("crop")) == (before[0] + 1, before[1] + 1)
+
+
+def count_damaged(kind: str) -> float:
+    return float(DAMAGED_FILES.labels(kind)._value.get())
 
 
 def test_short_writes_are_continued_until_the_file_is_complete(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:

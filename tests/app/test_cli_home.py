@@ -9,8 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from app.cli.home import find_missing_database
+from app.cli.main import app
 from app.config import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,9 +26,13 @@ def likeness(folder: Path, *arguments: str, **settings: str) -> subprocess.Compl
 
 
 @pytest.mark.parametrize("command", [["keys", "create"], ["migrate"], ["worker"]], ids=" ".join)
-def test_a_command_in_the_wrong_folder_creates_nothing(tmp_path: Path, command: list[str]) -> None:
-    refused = likeness(tmp_path, *command)
-    assert refused.returncode == 2
+def test_a_command_in_the_wrong_folder_creates_nothing(
+    tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("LIKENESS_")}
+    refused = CliRunner().invoke(app, command, env=unset | {"NO_COLOR": "1", "COLUMNS": "200"})
+    assert refused.exit_code == 2
     text = re.sub(r"[\s│]+", "", refused.stderr)
     assert str(tmp_path / ".likeness" / "likeness.sqlite") in text
     assert "LIKENESS_HOME" in text

@@ -1,28 +1,37 @@
 """A new collection is served by dlib's recogniser where it is installed, else by LBP, with a note."""
 
 import logging
+import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from sqlalchemy import select
 
 from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Deployment, ModelRecord
-from app.resources import Resources
+from app.resources import Resources, open_resources
 from app.storage.model_cache import LBP_MODEL
 from app.storage.recognisers.builtin_models import DLIB_MODEL
-from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default, ensure_built_in
+from app.storage.recognisers.default_recogniser import (
+    DefaultRecogniser,
+    choose_default,
+    ensure_built_in,
+    store_built_in,
+)
 from ml import images
 from ml.descriptors import dlib_resnet
 from ml.descriptors.dlib_resnet import REQUIREMENT, find_weights
 from ml.errors import Corrupt, Unavailable
 from ml.reference_calibrations import load_reference_calibration
 from ml.synthetic_faces import draw, person
+from tests.databases import migrate
 from tests.ml.tiny_onnx import tiny_onnx
 from tests.service import run_service
 
@@ -216,3 +225,20 @@ def wait_until_ready(client: httpx.Client) -> None:
     while client.get("/readyz").status_code != 200:
         assert time.monotonic() < until, client.get("/readyz").text
         time.sleep(0.05)
+
+
+def test_processes_that_start_at_once_on_a_new_database_store_the_models_once(settings: Settings) -> None:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    migrate(settings)
+    with open_resources(settings) as resources:
+        started = threading.Barrier(4)
+
+        def start(_: int) -> None:
+            started.wait(10)
+            store_built_in(resources.database, resources.models, resources.default_recogniser)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(start, range(4)))
+        with reading(resources.database) as session:
+            stored = list(session.scalars(select(ModelRecord.id)))
+    assert len(stored) == len(set(stored)) >= 1

@@ -130,7 +130,7 @@ def test_only_administrators_can_publish(service: Service) -> None:
         service.client.put(f"{BASE}/challenger", json={"model": "m1"}, headers=operator),
     ):
         assert answer.status_code == 403
-    assert service.client.get(BASE, headers=service.key("reader", "other")).status_code == 403
+    assert service.client.get(BASE, headers=service.key("reader", "other")).status_code == 404
 
 
 @on_sqlite

@@ -46,6 +46,27 @@ def test_the_page_contains_the_document_and_runs_in_a_sandbox_without_the_key(se
     assert "connect-src" not in policy
 
 
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])
+def test_a_page_that_the_client_has_is_not_sent_again(service: Service, path: str) -> None:
+    first = service.client.get(path)
+    again = service.client.get(path, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert service.client.get(path, headers={"If-None-Match": '"other"'}).content == first.content
+    assert service.client.get(path, headers={"Range": "bytes=9-1"}).status_code == 200
+
+
+def test_pages_are_rendered_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = [service.client.get(path).content for path in ("/docs", "/openapi.json")]
+    monkeypatch.delattr(documentation, "render_page")
+    monkeypatch.delattr(documentation, "json")
+    assert [service.client.get(path).content for path in ("/docs", "/openapi.json")] == first
+
+
+def test_no_redirect_names_the_host_that_a_client_wrote(service: Service) -> None:
+    answer = service.client.get("/v1/collections/", headers={"Host": "evil.example"})
+    assert (answer.status_code, answer.headers.get("location")) == (404, None)
+
+
 def test_text_in_the_document_cannot_close_its_script_element() -> None:
     page = documentation.render_page({"description": "</script><script>alert(1)</script>"})
     assert "</script><script>alert" not in page

@@ -21,6 +21,7 @@ from app.resources import Resources
 from app.search.enrolled_faces import read_templates
 from app.serving import gallery_calibration, index_builder
 from app.serving.batching import MAX_WAITING_REQUESTS, Slots
+from app.serving.deployments import SearchEffort
 from app.serving.engine import Engine, open_engine
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
@@ -34,6 +35,7 @@ from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.ivf import IvfIndex
 from ml.model import Model
 from ml.types import Ids
+from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people
 
 MODEL, OTHER = make_model("m-one"), make_model("m-two", dim=12, seed=1)
@@ -43,8 +45,7 @@ MODEL, OTHER = make_model("m-one"), make_model("m-two", dim=12, seed=1)
 def resources(lasting: Resources) -> Iterator[Resources]:
     """Resources whose tables are emptied after each test, since one engine after the other follows them."""
     yield lasting
-    with writing(lasting.database) as session:
-        session.execute(delete(Collection))
+    delete_collections(lasting.database)
     for file in lasting.indexes.iterdir():
         file.unlink()
 
@@ -76,6 +77,12 @@ def indexed_faces(engine: Engine, collection: str = "staff", model: str | None =
         return set(serving.index.ids().tolist())
 
 
+def served_change(engine: Engine) -> int:
+    """Return the change that searches know: it follows the rows of the index, which may be seen before it."""
+    with engine.use("staff") as serving:
+        return serving.change
+
+
 def test_it_follows_what_is_added_and_removed(gallery: GalleryWriter, engine: Engine) -> None:
     until(lambda: indexed_faces(engine) == set(gallery.pks))
     rows, subjects = people(5, 1, seed=7)
@@ -94,7 +101,7 @@ def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: Gal
         subject = older.scalar(select(Subject.pk).where(Subject.id == "p000"))
         assert subject is not None
         gallery.add({MODEL.id: people(1, 1, seed=7)[0]}, ["p000"])
-        until(lambda: indexed_faces(engine) == set(gallery.pks))
+        until(lambda: served_change(engine) == 2)
         with engine.use("staff") as serving:
             assert read_templates(older, serving, [2 * subject], None)[2 * subject].count == 3
     with reading(gallery.resources.database) as session, engine.use("staff") as serving:
@@ -331,7 +338,7 @@ def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: GalleryWrit
     until(lambda: isinstance(engine.registry.all()[0].champion.index, IvfIndex), seconds=30)
     with engine.use("staff") as serving:
         assert len(serving.index) == 10_160
-        matches = serving.search(rows[:20], 1, m=serving.index.cells)
+        matches = serving.search(rows[:20], 1, SearchEffort(m=serving.index.cells))
         assert matches.ids[:, 0].tolist() == gallery.pks[60:80]
         assert not serving.loaded_index.has_outgrown_cells()
 
@@ -367,7 +374,7 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
     pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
-    assert kept.keys() == {"cells", "curve", "faces", "measured_at", "compensation"} | pairs | searches
+    assert kept.keys() == {"cells", "curve", "faces", "measured_at", "compensation", "index"} | pairs | searches
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
     again = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["calibration"]

@@ -7,19 +7,22 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image as Pillow
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import Embedding, Face
 from ml.synthetic_faces import draw, person
 from tests.service import Service
 
-BASE = "/v1/collections/staff"
+NAME = "staff"
+BASE = f"/v1/collections/{NAME}"
+"""The fixture `service` gives each test a collection of its own."""
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (100, 170)) -> bytes:
@@ -36,8 +39,17 @@ def encoded(image: Pillow.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 
 @pytest.fixture
+def service(lasting_service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
+    """The service of the module, for a collection of this test alone."""
+    name = f"staff-{uuid4().hex[:8]}"
+    monkeypatch.setattr(f"{__name__}.NAME", name)
+    monkeypatch.setattr(f"{__name__}.BASE", f"/v1/collections/{name}")
+    return lasting_service
+
+
+@pytest.fixture
 def staff(service: Service) -> httpx.Client:
-    """A client of a service that has the collection `staff`."""
+    """A client of a service that has the collection of this test, which is empty."""
     service.client.put(BASE).raise_for_status()
     return service.client
 
@@ -84,9 +96,10 @@ def test_every_face_has_an_embedding_for_the_champion(service: Service, staff: h
     for seed in range(3):
         enrol(staff, picture(seed)).raise_for_status()
     with reading(service.resources.database) as session:
-        assert session.scalar(select(func.count()).select_from(Embedding)) == 3
-        vector = session.scalars(select(Embedding.vector)).first()
-        assert vector is not None
+        here = select(Embedding.vector).join(Face, Face.pk == Embedding.face_pk).where(Face.collection_id == NAME)
+        vectors = session.scalars(here).all()
+        assert len(vectors) == 3
+        vector = vectors[0]
         assert len(vector) == 4 * 9860
         assert np.isfinite(np.frombuffer(vector, "<f4")).all()
 
@@ -119,6 +132,20 @@ def test_the_largest_of_several_faces_is_assigned_to_the_subject(staff: httpx.Cl
     assert both.status_code == 201
     assert [f["subject"] and f["subject"]["id"] for f in both.json()["face_records"]] == ["ada", None]
     assert staff.get(BASE).json()["face_count"] == 2
+
+
+def test_a_damaged_photo_and_a_damaged_crop_are_not_served(service: Service) -> None:
+    service.client.put(BASE).raise_for_status()
+    enrolled = enrol(service.client, picture(0)).json()
+    face = f"{BASE}/faces/{enrolled['face_records'][0]['face_id']}"
+    for path in [p for p in service.resources.blobs.root.glob(f"*{NAME}/**/*") if p.is_file()]:
+        path.write_bytes(path.read_bytes()[:-30])
+    for part in ("image", "crop"):
+        answer = service.client.get(f"{face}/{part}")
+        assert (answer.status_code, answer.json()["code"]) == (500, "StoredFileDamaged")
+    assert 'likeness_damaged_files_total{kind="photo"}' in service.client.get("/metrics").text
+    assert enrol(service.client, picture(0)).status_code == 200
+    assert service.client.get(f"{face}/image").status_code == 200, "the photo was written again"
 
 
 def test_a_photo_without_a_face_is_refused(staff: httpx.Client) -> None:
@@ -247,8 +274,8 @@ def test_the_key_is_checked_before_the_body_is_read(service: Service, staff: htt
         stranger.headers.update(service.key("reader"))
         assert enrol(stranger, picture()).status_code == 403
         stranger.headers.update(service.key("operator", "other"))
-        assert enrol(stranger, picture()).status_code == 403
-        stranger.headers.update(service.key("operator", "staff"))
+        assert enrol(stranger, picture()).status_code == 404
+        stranger.headers.update(service.key("operator", NAME))
         assert enrol(stranger, picture()).status_code == 201
 
 
@@ -333,18 +360,18 @@ def test_a_face_can_be_changed(service: Service, staff: httpx.Client) -> None:
     assert staff.patch(path, json={"subject": None, "metadata": {}}).json()["subject"] is None
     assert staff.patch(path, json={"colour": "red"}).status_code == 422
     with reading(service.resources.database) as session:
-        assert session.scalars(select(Face.change)).all() == [3]
+        assert session.scalars(select(Face.change).where(Face.collection_id == NAME)).all() == [3]
 
 
 def test_a_deleted_face_loses_its_files_and_can_be_enrolled_again(service: Service, staff: httpx.Client) -> None:
     [face] = enrol(staff, picture(), subject="ada").json()["face_records"]
     blobs = service.resources.blobs
-    assert len(list(blobs.names("staff"))) == 3
+    assert len(list(blobs.names(NAME))) == 3
     assert staff.delete(f"{BASE}/faces/{face['face_id']}").status_code == 204
     assert staff.delete(f"{BASE}/faces/{face['face_id']}").status_code == 404
-    wait_until(lambda: not list(blobs.names("staff")))
+    wait_until(lambda: not list(blobs.names(NAME)))
     assert enrol(staff, picture(), subject="ada").status_code == 201
-    assert len(list(blobs.names("staff"))) == 3
+    assert len(list(blobs.names(NAME))) == 3
 
 
 def wait_until(true: Any, seconds: float = 10) -> None:

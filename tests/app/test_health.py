@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator
 
+import anyio
+import anyio.to_thread
 import httpx
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from app.access import keys
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Embedding
+from app.main import create_app
 from app.resources import Resources
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import serve_api
@@ -59,6 +62,33 @@ def test_the_service_is_ready_only_when_every_face_has_an_embedding_and_an_index
     assert "20 rows, 19 vectors" in str(ready(api, 503)["reasons"])
     gallery.remove(gallery.pks[:1])
     assert ready(api)["reasons"] == []
+
+
+def test_the_process_is_alive_while_all_request_threads_are_busy(settings: Settings) -> None:
+    async def ask() -> int:
+        app = httpx.ASGITransport(create_app(settings))
+        threads = anyio.to_thread.current_default_thread_limiter()
+        threads.total_tokens = 1
+        async with threads, httpx.AsyncClient(transport=app, base_url="http://likeness") as client:
+            with anyio.fail_after(10):
+                return (await client.get("/livez")).status_code
+
+    assert anyio.run(ask) == 200
+
+
+def test_no_route_is_built_by_a_request(
+    settings: Settings, gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask() -> list[int]:
+        app, built = create_app(settings), []
+        async with app.router.lifespan_context(app):
+            monkeypatch.setattr("fastapi.routing.get_dependant", lambda **_: built.append(1))
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://likeness") as client:
+                answers = [await client.get(path) for path in ("/livez", "/v1/none", "/docs")]
+        assert not built
+        return [answer.status_code for answer in answers]
+
+    assert anyio.run(ask) == [200, 404, 200]
 
 
 def test_the_service_stays_ready_while_faces_are_enrolled(api: httpx.Client, gallery: GalleryWriter) -> None:

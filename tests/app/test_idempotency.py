@@ -1,5 +1,6 @@
 """A request that is sent again with its idempotency key is not carried out again."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -42,6 +43,16 @@ def test_an_idempotency_key_belongs_to_one_request_and_one_caller(service: Servi
     assert imported(staff, "x" * 256).status_code == 422
     with httpx.Client(base_url=service.url, headers=service.key("operator")) as colleague:
         assert "Idempotent-Replayed" not in imported(colleague, "a").headers
+
+
+def test_what_a_key_says_is_not_stored(service: Service, staff: httpx.Client) -> None:
+    imported(staff, "import-of-Ludovica-Erasmus").raise_for_status()
+    assert imported(staff, "import-of-Ludovica-Erasmus").headers["Idempotent-Replayed"] == "true"
+    with reading(service.resources.database) as session:
+        stored = session.scalars(select(StoredResponse)).one()
+    assert re.fullmatch(r"[0-9a-f]{32}", stored.idempotency_key)
+    settings = service.resources.settings
+    assert not any(b"Ludovica" in path.read_bytes() for path in settings.home.rglob("*") if path.is_file())
 
 
 def test_a_corrected_request_can_be_sent_under_the_key_of_a_refused_one(staff: httpx.Client) -> None:

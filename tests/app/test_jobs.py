@@ -132,6 +132,52 @@ def test_an_event_stream_ends_when_its_job_is_removed(service: Service, jobs: li
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_event_stream_ends_when_its_key_is_revoked(service: Service, jobs: list[str]) -> None:
+    made = service.client.post("/v1/keys", json={"role": "reader"}).json()
+    path = f"/v1/jobs/{jobs[3]}/events"
+    with (
+        httpx.Client(base_url=service.url, headers={"x-api-key": made["key"]}, timeout=10) as guest,
+        guest.stream("GET", path) as answer,
+        service.client.stream("GET", path) as other,
+    ):
+        states, states_of_other = _states(answer.iter_lines()), _states(other.iter_lines())
+        assert (next(states), next(states_of_other)) == ("queued", "queued")
+        assert service.client.delete(f"/v1/keys/{made['id']}").status_code == 204
+        assert list(states) == []
+        with writing(service.resources.database) as session:
+            _end(session.get_one(Job, jobs[3]), "succeeded")
+        assert list(states_of_other) == ["succeeded"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_event_stream_ends_when_its_key_expires(service: Service, jobs: list[str]) -> None:
+    made = service.client.post("/v1/keys", json={"role": "reader", "expires_at": time.time() + 3}).json()
+    with (
+        httpx.Client(base_url=service.url, headers={"x-api-key": made["key"]}, timeout=20) as guest,
+        guest.stream("GET", f"/v1/jobs/{jobs[3]}/events") as answer,
+    ):
+        assert list(_states(answer.iter_lines())) == ["queued"]
+        assert time.time() > made["expires_at"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("overlap_seconds", [0, 1])
+def test_an_event_stream_ends_when_its_secret_is_replaced(
+    service: Service, jobs: list[str], overlap_seconds: int
+) -> None:
+    made = service.client.post("/v1/keys", json={"role": "reader"}).json()
+    with (
+        httpx.Client(base_url=service.url, headers={"x-api-key": made["key"]}, timeout=20) as guest,
+        guest.stream("GET", f"/v1/jobs/{jobs[3]}/events") as answer,
+    ):
+        states = _states(answer.iter_lines())
+        assert next(states) == "queued"
+        rotate = f"/v1/keys/{made['id']}:rotate"
+        service.client.post(rotate, json={"overlap_seconds": overlap_seconds}).raise_for_status()
+        assert list(states) == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_event_stream_is_kept_alive_while_nothing_changes(
     service: Service, jobs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +198,7 @@ def test_a_job_is_polled_no_longer_than_somebody_watches_it(service: Service, jo
         states = _states(answer.iter_lines())  # the stream closes with its iterator
         assert next(states) == "queued"
         [poller] = set(events.POLLERS.values()) - pollers_before
-        assert poller.watchers == {jobs[3]: 1}
+        assert [(watch.job_id, count) for watch, count in poller.watchers.items()] == [(jobs[3], 1)]
     assert poller.task is not None
     until = time.monotonic() + 10
     while not poller.task.done() and time.monotonic() < until:

@@ -8,12 +8,14 @@ from uuid import uuid4
 import httpx
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from app.access import keys
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Embedding, Face
+from app.db.tables import Collection, Deployment, Embedding, Face, Subject
 from app.resources import Resources
+from app.serving.label_constraints import ServedConstraints, leave_out_refused, read_constraints
 from ml.types import Rows
 from tests.rows import GalleryWriter, make_model
 from tests.service import serve_api
@@ -57,7 +59,7 @@ class Staff:
     def label(self, first: str, second: str, same: bool, by: str = "eve") -> None:
         pair = {"face_a": self.ids.get(first, first), "face_b": self.ids.get(second, second), "same": same, "by": by}
         answer = self.clients[0].post("/v1/labels", json={"labels": [pair]})
-        assert answer.json() == {"accepted": 1, "refused": []}
+        assert answer.json() == {"accepted": 1, "refused": [], "refused_count": 0}
 
     def wait(self) -> None:
         """Wait until both servers know the last change."""
@@ -100,6 +102,10 @@ def subjects(answer: dict[str, Any]) -> list[str | None]:
 
 def face_ids(answer: dict[str, Any]) -> list[str]:
     return [match["face_id"] for match in answer["faces"][0]["matches"]]
+
+
+def nearest(answer: dict[str, Any]) -> dict[str, Any]:
+    return dict(answer["faces"][0]["matches"][0])
 
 
 def effects(answer: dict[str, Any]) -> list[tuple[str, str | None]]:
@@ -151,6 +157,49 @@ def test_faces_that_are_the_same_are_one_person(staff: Staff) -> None:
     assert [m["passes"] for m in answer["faces"][0]["matches"]] == [None, True], "Ben is nearer, Ann is confirmed"
 
 
+@pytest.mark.parametrize("patch", [{"consent": False}, {"retain_until": "2020-01-01T00:00:00Z"}], ids=list)
+def test_somebody_who_refused_has_no_part_in_what_labels_mean(staff: Staff, patch: dict[str, Any]) -> None:
+    """From the answer to the change on, before any server has read the labels again, and after that."""
+    other, stranger = staff.add([30, 8], None, None)
+    staff.label(other, "ann0", True)
+    staff.label(stranger, "ann1", False)
+    staff.wait()
+    assert staff.search_face(other)["faces"][0]["subject"]["id"] == "ann"
+    subject = f"/v1/collections/{staff.name}/subjects/ann"
+    assert staff.clients[0].patch(subject, json=patch).status_code == 200
+    for is_known in (False, True):
+        if is_known:
+            staff.wait()
+        answers = [staff.search(29, client=client) for client in staff.clients]
+        answers += [staff.search_face(other), staff.search_face(stranger, limit=3)]
+        assert [subjects(answer) for answer in answers] == [[None, "ben", None]] * 2 + [["ben", None]] * 2, is_known
+        assert not any(effects(answer) for answer in answers)
+        assert not any(text in str(answers) for text in ("'ann'", staff.ids["ann0"], staff.ids["ann1"]))
+    assert staff.clients[0].patch(subject, json=dict.fromkeys(patch)).status_code == 200
+    assert staff.search_face(other)["faces"][0]["subject"]["id"] == "ann", "also from the answer on"
+
+
+def test_labels_of_somebody_have_no_effect_from_the_end_of_retention_on(
+    staff: Staff, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No change of the collection tells that the time has passed."""
+    [other] = staff.add([30], None)
+    staff.label(other, "ann0", True)
+    ends = time.time() + 3_000
+    with writing(staff.resources.database) as session:
+        session.execute(update(Subject).where(Subject.id == "ann").values(retain_until=ends))
+    with reading(staff.resources.database) as session:
+        row = session.get_one(Collection, staff.name)
+        served = read_constraints(session, staff.name, "identity", row.change)
+        assert leave_out_refused(session, staff.name, served) is served
+        assert len(served.constraints.joined) == 2
+        monkeypatch.setattr("app.serving.label_constraints.now", lambda: ends)
+        ended = leave_out_refused(session, staff.name, served)
+        nameless = {pk: face for pk, face in served.faces.items() if face.subject is None}
+        assert (len(ended.constraints.joined), ended.subjects, ended.faces) == (0, {}, nameless)
+        assert leave_out_refused(session, staff.name, served) is ended, "it is derived once"
+
+
 def test_a_label_of_the_same_person_brings_faces_that_the_search_did_not_reach(staff: Staff) -> None:
     [far, *_] = staff.add([1000, *np.linspace(12, 13, 80)], *[None] * 81)
     staff.label("ann0", far, True)
@@ -167,7 +216,7 @@ def test_withdrawn_labels_have_no_effect(staff: Staff) -> None:
     staff.label(stranger, "ann1", False, by=staff.name)
     staff.wait()
     assert "ann" not in subjects(staff.search_face(stranger))
-    assert staff.clients[0].delete("/v1/labels", params={"by": staff.name}).json() == {"withdrawn": 1}
+    assert staff.clients[0].delete("/v1/labels", params={"by": staff.name}).json()["withdrawn"] == 1
     staff.wait()
     assert subjects(staff.search_face(stranger))[0] == "ann"
 
@@ -208,6 +257,46 @@ def _embed(session: Any, pks: list[int], rows: dict[str, Rows]) -> None:
     for model, vectors in rows.items():
         for pk, row in zip(pks, vectors, strict=True):
             session.add(Embedding(model_id=model, task="identity", face_pk=pk, vector=row.astype("<f4").tobytes()))
+
+
+def test_constraints_follow_the_people_of_labelled_faces(staff: Staff) -> None:
+    """Labels are only read again after a change that concerns them: here each kind of change but labels."""
+    [first, second] = staff.add([30, 40], None, None)
+    staff.label(first, "ann0", True)
+    staff.label(second, "ben0", True)
+    staff.wait()
+    collection = f"/v1/collections/{staff.name}"
+
+    def change(answer: httpx.Response) -> None:
+        assert answer.status_code in (200, 204), answer.text
+        staff.wait()
+
+    change(staff.clients[0].patch(f"{collection}/subjects/ann", json={"external_id": "renamed"}))
+    assert nearest(staff.search(30, group_by="face"))["subject"]["external_id"] == "renamed"
+    change(staff.clients[0].patch(f"{collection}/faces/{staff.ids['ann0']}", json={"subject": "cem"}))
+    assert nearest(staff.search(30, group_by="face"))["subject"]["id"] == "cem"
+    change(staff.clients[0].patch(f"{collection}/faces/{staff.ids['ann0']}", json={"role": "distractor"}))
+    assert nearest(staff.search(30, group_by="face"))["subject"] is None, "a distractor gives its name to nobody"
+    change(staff.clients[0].delete(f"{collection}/faces/{staff.ids['ben0']}"))
+    assert nearest(staff.search(40, group_by="face"))["subject"] is None
+
+
+def test_new_faces_alone_do_not_read_the_labels_again(staff: Staff, monkeypatch: pytest.MonkeyPatch) -> None:
+    staff.label("ben0", "ann1", False)
+    staff.wait()
+    read: list[str] = []
+
+    def note(session: Session, collection: str, *rest: Any) -> ServedConstraints:
+        read.append(collection)
+        return read_constraints(session, collection, *rest)
+
+    monkeypatch.setattr("app.serving.deployment_sync.read_constraints", note)
+    staff.add([2], None)
+    staff.wait()
+    assert staff.name not in read
+    staff.label("ben1", "ann1", False)
+    staff.wait()
+    assert read.count(staff.name) == len(staff.clients)
 
 
 def test_two_servers_apply_a_label_within_seconds(staff: Staff) -> None:

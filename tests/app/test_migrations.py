@@ -56,6 +56,7 @@ def test_an_upgrade_keeps_every_row(old: str) -> None:
         assert fpir == pytest.approx(0.01)
         assert label_policy == "list"
         assert measurements in ('{"m": {"cells": 4}}', {"m": {"cells": 4}})
+        assert connection.execute(text("select change, label_change from collections")).all() == [(7, 0)]
         models = connection.execute(text("select id, training_id from models order by id")).all()
         assert models == [("m", "t"), ("n", None)]
         embeddings = connection.execute(text("select model_id, task, face_pk, vector from embeddings")).all()
@@ -131,3 +132,152 @@ def test_clusters_of_faces_go_with_their_collection_and_without_their_subject(ol
             assert connection.execute(text(f"select count(*) from {table}")).scalar() == 0
     command.downgrade(make_config(old), "0005")
     assert "face_clusters" not in inspect(open_engine(old)).get_table_names()
+
+
+def test_coordinates_go_with_their_face_and_atlases_with_their_collection(old: str) -> None:
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("pragma foreign_keys = on"))
+        atlas = text(
+            "insert into atlases (pk, collection_id, task, model_id, version, compensation, method, seed, projection,"
+            " measurements, fitted_faces, change, created_at) values"
+            " (4, 'c', 'identity', 'm', 3, 0, 'pca', 0, :data, '{}', 1, 7, 1)"
+        )
+        connection.execute(atlas, {"data": b"projection"})
+        placed = "insert into face_coordinates (atlas_pk, face_pk, x, y, display_rank) values (4, 5, 0.5, -1.5, 9)"
+        connection.execute(text(placed))
+        count = text("select count(*) from face_coordinates")
+        connection.execute(text("delete from faces"))
+        assert connection.execute(count).scalar() == 0
+        assert connection.execute(text("select pk, finished_at from atlases")).all() == [(4, None)]
+        connection.execute(text("delete from embeddings"))
+        connection.execute(text("delete from collections"))
+        assert connection.execute(text("select count(*) from atlases")).scalar() == 0
+    command.downgrade(make_config(old), "0007")
+    assert not {"atlases", "face_coordinates"} & set(inspect(open_engine(old)).get_table_names())
+
+
+def test_the_rule_for_labels_and_a_training_policy_can_be_stored(old: str) -> None:
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        rule = "select label_weights, label_quorum from deployments"
+        assert connection.execute(text(rule)).all() == [("equal", 1)]
+        row = text(
+            "insert into training_policies (collection_id, task, version, trigger, hours, labels, publish, request,"
+            " last_labels, since, updated_at) values ('c', 'identity', 1, 'labels', 24, 50, 'never', '{}', 0, 1, 1)"
+        )
+        connection.execute(row)
+        assert connection.execute(text("select labels, max_trainings from training_policies")).all() == [(50, None)]
+    command.downgrade(make_config(old), "0008")
+    tables = inspect(open_engine(old))
+    assert "training_policies" not in tables.get_table_names()
+    assert not {"label_weights", "label_quorum"} & {column["name"] for column in tables.get_columns("deployments")}
+
+
+def test_the_mark_of_a_damaged_face_goes_with_the_face(old: str) -> None:
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("pragma foreign_keys = on"))
+        row = "insert into damaged_faces (face_pk, collection_id, file, reason, found_at) values (5, 'c', 'f', 'r', 1)"
+        connection.execute(text(row))
+        connection.execute(text("delete from faces"))
+        assert connection.execute(text("select count(*) from damaged_faces")).scalar() == 0
+    command.downgrade(make_config(old), "0012")
+    assert "damaged_faces" not in inspect(open_engine(old)).get_table_names()
+
+
+def test_the_totals_of_a_shadow_go_with_their_collection(old: str) -> None:
+    upgrade_database(old)
+    counts = (
+        "compared, same_first, decided, same_decision, named_by_both, named_differently, named_by_champion_only,"
+        " named_by_challenger_only, overlap, overlap_squares, probabilities, probability_difference,"
+        " probability_difference_squares, labels, broken_labels, mended_labels, vectors, not_ready, failed, dropped"
+    )
+    numbers = ", ".join("2" for _ in counts.split(","))
+    with open_engine(old).begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("pragma foreign_keys = on"))
+        assert connection.execute(text("select shadow_share from deployments")).scalar() == 0
+        columns = f"collection_id, task, champion, challenger, {counts}, since, updated_at"
+        row = f"insert into shadow_totals ({columns}) values ('c', 'identity', 'm', 'n', {numbers}, 1, 1)"
+        connection.execute(text(row))
+        connection.execute(text("delete from faces"))
+        connection.execute(text("delete from collections"))
+        assert connection.execute(text("select count(*) from shadow_totals")).scalar() == 0
+    command.downgrade(make_config(old), "0010")
+    tables = inspect(open_engine(old))
+    assert "shadow_totals" not in tables.get_table_names()
+    assert "shadow_share" not in {column["name"] for column in tables.get_columns("deployments")}
+
+
+def test_the_secrets_of_keys_are_removed_from_stored_answers(old: str) -> None:
+    command.upgrade(make_config(old), "0011")
+    bodies = {"a": b'{"id": "k1", "key": "lk_secret"}', "b": b'{"id": "f", "key": "value"}', "c": b"\xff\xfe", "d": b""}
+    answer = text(
+        "insert into answers (key_id, idempotency_key, fingerprint, status, headers, body, created_at)"
+        " values ('k0', :name, 'f', 201, '{}', :body, 1)"
+    )
+    with open_engine(old).begin() as connection:
+        for name, body in bodies.items():
+            connection.execute(answer, {"name": name, "body": body})
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        stored = {
+            name: bytes(body) for name, body in connection.execute(text("select idempotency_key, body from answers"))
+        }
+    assert stored == bodies | {"a": b'{"id": "k1"}'}
+
+
+def test_an_erasure_outlives_its_collection_and_stored_answers_are_kept(old: str) -> None:
+    command.upgrade(make_config(old), "0012")
+    with open_engine(old).begin() as connection:
+        answer = (
+            "insert into answers (key_id, idempotency_key, fingerprint, status, headers, body, created_at)"
+            " values ('k0', 'a', 'f', 201, '{}', :body, 1)"
+        )
+        connection.execute(text(answer), {"body": b"{}"})
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("pragma foreign_keys = on"))
+        assert connection.execute(text("select idempotency_key, collection from answers")).all() == [("a", None)]
+        row = (
+            "insert into erasures (id, collection_id, collection_created_at, target, state, change, first_change,"
+            " targets, contents, fingerprints, signature, requested_at)"
+            " values ('e', 'c', 1, 'collection', 'pending', 8, 7, '{}', '{}', '[]', '', 2)"
+        )
+        connection.execute(text(row))
+        connection.execute(text("delete from faces"))
+        connection.execute(text("delete from collections"))
+        assert connection.execute(text("select id, finished_at from erasures")).all() == [("e", None)]
+    command.downgrade(make_config(old), "0012")
+    tables = inspect(open_engine(old))
+    assert "erasures" not in tables.get_table_names()
+    assert "collection" not in {column["name"] for column in tables.get_columns("answers")}
+
+
+def test_keys_keep_working_and_the_audit_log_can_be_stored(old: str) -> None:
+    command.upgrade(make_config(old), "0012")
+    key = "insert into keys (id, name, digest, role, collections, created_at) values ('k', 'n', 'd', 'admin', '[]', 1)"
+    with open_engine(old).begin() as connection:
+        connection.execute(text(key))
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        columns = "select id, digest, revoked_at, expires_at, previous_digest, previous_until from keys"
+        assert connection.execute(text(columns)).all() == [("k", "d", None, None, None, None)]
+        entry = "insert into audit_entries (number, id, at, action, mac) values (:number, :id, 1.25, 'key.create', 'm')"
+        connection.execute(text(entry), [{"number": 2**40, "id": "a"}, {"number": 2, "id": "b"}])
+        head = (
+            "insert into audit_heads (id, number, mac, cut_number, cut_mac, signature) values (1, 2, 'm', 0, '', 's')"
+        )
+        connection.execute(text(head))
+        connection.execute(text("delete from collections"))
+        assert connection.execute(text("select count(*) from audit_entries")).scalar() == 2
+    command.downgrade(make_config(old), "0012")
+    tables = inspect(open_engine(old))
+    assert not {"audit_entries", "audit_heads"} & set(tables.get_table_names())
+    assert "expires_at" not in {column["name"] for column in tables.get_columns("keys")}
+    with open_engine(old).begin() as connection:
+        assert connection.execute(text("select digest, role from keys")).all() == [("d", "admin")]

@@ -17,6 +17,7 @@ from app.db.tables import Embedding, Face, Task
 from app.resources import Resources
 from app.search import enrolled_faces
 from app.search.criteria import Criteria, Criterion, search_mix
+from app.serving.deployments import SearchEffort
 from app.storage.blob_store import Blobs
 from ml import images, indexes
 from ml.calibration import Calibration
@@ -247,7 +248,7 @@ def test_faces_within_the_bound_are_the_nearest_ones(k: int, monkeypatch: pytest
     def served(rows: Rows) -> Any:
         index = indexes.build(ids, rows, p=16)
         return SimpleNamespace(
-            index=index, rows=rows, search=lambda q, k, m, allowed: index.search(q, k, m=m, allowed=allowed)
+            index=index, rows=rows, search=lambda q, k, effort, allowed: index.search(q, k, m=effort.m, allowed=allowed)
         )
 
     monkeypatch.setattr(enrolled_faces, "read_embeddings", lambda _, model, pks: {pk: model.rows[pk] for pk in pks})
@@ -255,7 +256,7 @@ def test_faces_within_the_bound_are_the_nearest_ones(k: int, monkeypatch: pytest
         tuple(Criterion(served(rows), share, 2.0) for rows, share in zip(sides, (0.6, 0.4), strict=True))
     )
     queries = [rows[:20] for rows in sides]
-    mixed = search_mix(None, criteria, queries, k, [16, 16], None)  # type: ignore[arg-type]
+    mixed = search_mix(None, criteria, queries, k, [SearchEffort(16)] * 2, None)  # type: ignore[arg-type]
     whole = sum(share / 2 * EUCLIDEAN.distances(rows[:20], rows) for rows, share in zip(sides, (0.6, 0.4), strict=True))
     for q in range(20):
         is_certain = mixed.distances[q] < mixed.bound[q]

@@ -173,6 +173,8 @@ UNTAKEN: list[dict[str, Any]] = [
     {"fmr": 0.1, "threshold": 50},
     {"m": 0},
     {"m": 3, "target_recall": 0.9},
+    {"candidates": 0},
+    {"candidates": 100, "max_latency_ms": 5},
     {"max_latency_ms": -1},
     {"filter": "{"},
     {"filter": "[]"},
@@ -365,7 +367,9 @@ def add_label(resources: Resources, gallery: GalleryWriter, first: int, second: 
     with writing(resources.database) as session:
         face_a, face_b = sorted((first, second))
         session.add(Label(task="identity", face_a=face_a, face_b=face_b, same=same, by="test"))
-        session.get_one(Collection, gallery.collection).change += 1
+        collection = session.get_one(Collection, gallery.collection)
+        collection.change += 1
+        collection.label_change = collection.change
     resources.notifier.notify("changes")
 
 
@@ -678,4 +682,4 @@ def test_a_key_for_another_collection_cannot_verify(api: Api, faces: GalleryWrit
         bound = {"Authorization": f"Bearer {keys.create_key(session, 'reader', 'bound', ('other',))[1]}"}
     two = [("file", photo(0, 0)), ("file", photo(0, 1))]
     params = {"collection": api.staff}
-    assert api.post("/v1/verify", files=two, params=params, headers=bound).status_code == 403
+    assert api.post("/v1/verify", files=two, params=params, headers=bound).status_code == 404

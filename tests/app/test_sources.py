@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import update
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Face, StoredCompensation
@@ -14,6 +14,7 @@ from app.serving.compensation.renewal import count_faces, needs_renewal
 from app.serving.engine import Engine, open_engine
 from app.serving.loaded_index import LoadedIndex
 from ml.types import Rows
+from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
 
@@ -26,9 +27,9 @@ MASKED = np.full(DIM, 3.0, np.float32)
 @pytest.fixture
 def resources(lasting: Resources, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resources]:
     monkeypatch.setattr("app.serving.compensation.schedule.MIN_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("app.serving.compensation.schedule.REST_RATIO", 0.0)
     yield lasting
-    with writing(lasting.database) as session:
-        session.execute(delete(Collection))
+    delete_collections(lasting.database)
     for file in lasting.indexes.iterdir():
         file.unlink()
 
@@ -155,6 +156,28 @@ def test_a_source_that_is_taken_back_leaves_no_correction(gallery: GalleryWriter
         assert np.array_equal(serving_index(engine).index.rows(np.array(masked)), rows[::3] + MASKED)
 
 
+def test_sources_that_an_earlier_version_measured_are_measured_again(gallery: GalleryWriter, rows: Rows) -> None:
+    """It knew no degradations."""
+    add_masked(gallery, rows[::3], names_of_people())
+
+    def is_measured() -> bool:
+        record = read_record(gallery)
+        return record is not None and "degradation" in record.decisions["masked"]
+
+    with open_engine(gallery.resources):
+        until(is_measured)
+    with writing(gallery.resources.database) as session:
+        record = session.get_one(StoredCompensation, ("staff", "identity", MODEL.id))
+        fields = {"is_on", "reason", "faces", "shift", "comparison"}
+        record.decisions = {
+            source: {name: value for name, value in decision.items() if name in fields}
+            for source, decision in record.decisions.items()
+        }
+    assert not is_measured()
+    with open_engine(gallery.resources):
+        until(is_measured)
+
+
 def test_a_source_that_does_not_differ_is_left_alone(gallery: GalleryWriter, rows: Rows) -> None:
     gallery.add({MODEL.id: rows[::3]}, [None] * 40)
     set_source(gallery, gallery.pks[len(rows) :], "door")
@@ -190,6 +213,7 @@ def test_faces_without_a_source_are_counted_only_beside_others(gallery: GalleryW
 def test_sources_over_http(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches state their source, and the deployment says which sources there are and why they are compensated for."""
     monkeypatch.setattr("app.serving.compensation.schedule.MIN_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("app.serving.compensation.schedule.REST_RATIO", 0.0)
     rows, names = people(40, 3, DIM)
     gallery = GalleryWriter(service.resources).make(MODEL)
     gallery.add({MODEL.id: rows}, names)

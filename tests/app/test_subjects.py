@@ -38,6 +38,8 @@ def test_a_subject_can_be_created_and_changed(staff: httpx.Client) -> None:
     assert staff.patch(path, json={"name": "x"}).status_code == 422
     assert staff.patch(path, json={"external_id": "a\0b"}).status_code == 422
     assert staff.patch(path, json={"retain_until": "2030-01-01T00:00:00"}).status_code == 422
+    for number in (0, 1_900_000_000, "1900000000", "-1.5"):
+        assert staff.patch(path, json={"retain_until": number}).status_code == 422, "it is no date"
     assert staff.put(f"{BASE}/subjects/{'x' * 256}").status_code == 422
     assert staff.put("/v1/collections/none/subjects/ada").status_code == 404
 
@@ -76,7 +78,7 @@ def test_a_deleted_subject_leaves_nothing_but_a_receipt(service: Service, staff:
     assert [f["subject"]["id"] for f in staff.get(f"{BASE}/faces").json()["faces"]] == ["bob"]
     [job] = receipt["jobs"]
     wait_until(lambda: staff.get(job).json()["state"] == "succeeded")
-    assert staff.get(job).json()["result"] == {"files": 6}
+    assert staff.get(job).json()["result"] == {"erasure": receipt["erasure"].removeprefix("/v1/erasures/"), "files": 6}
     assert len(list(service.resources.blobs.names("staff"))) == 3
     with reading(service.resources.database) as session:
         assert len(session.scalars(select(Removal)).all()) == 2

@@ -1,128 +1,128 @@
-"""Kill processes at random moments of imports, trainings and publications; afterwards nothing is lost or repeated."""
+"""Kill processes at random moments of every kind of work; afterwards nothing is lost, repeated, stuck or left."""
 
-import io
 import logging
 import os
 import random
 import time
-import zipfile
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-import httpx
 import pytest
 
-from ml import images
-from ml.synthetic_faces import draw, person
+from app.config import Settings
+from app.db.session import close_database, open_database, snapshot
+from app.storage.audit_log.chain import AuditChain
+from app.storage.audit_log.verification import verify_chain
+from tests.chaos.command_work import start_restore, start_rotation, start_snapshot
+from tests.chaos.gallery_work import (
+    check_labels,
+    start_erasing_face,
+    start_erasing_subject,
+    start_ingest,
+    start_labelling,
+    start_parsing,
+)
+from tests.chaos.model_work import (
+    start_atlas,
+    start_discovery,
+    start_evaluation,
+    start_publication,
+    start_training,
+)
+from tests.chaos.test_switching import SWITCHING_TRIALS
+from tests.chaos.workload import COLLECTION, Work, Workload
 from tests.service_subprocess import ServiceSubprocess, check_consistency
 
-TRIALS = int(os.environ.get("CHAOS_TRIALS", "30"))
+TRIALS = int(os.environ.get("CHAOS_TRIALS", "30")) - SWITCHING_TRIALS
+"""CHAOS_TRIALS are all trials of this folder."""
 SERVICES = int(os.environ.get("CHAOS_SERVICES", "2"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
-COLLECTION = "chaos"
-PHOTOS_PER_PERSON = 5
+KINDS: dict[str, Callable[[Workload], Work]] = {
+    "ingest": start_ingest,
+    "parse": start_parsing,
+    "erase-face": start_erasing_face,
+    "erase-subject": start_erasing_subject,
+    "label": start_labelling,
+    "train": start_training,
+    "publish": start_publication,
+    "evaluate": start_evaluation,
+    "atlas": start_atlas,
+    "discover": start_discovery,
+    "snapshot": start_snapshot,
+    "restore": start_restore,
+    "rotate": start_rotation,
+}
+CHOSEN_KINDS = os.environ.get("CHAOS_KINDS", "").split() or list(KINDS)
+FIRST_PEOPLE = 24
+DELAYS_SECONDS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+END_SECONDS = 120.0
 log = logging.getLogger("chaos")
 
-CheckJob = Callable[[dict[str, Any]], None]
-
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60 + 60 * TRIALS)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120 + 60 * TRIALS)]
 
 
-def send_until_accepted(send: Callable[[], httpx.Response]) -> str:
-    """Send a request again while it is cut off or answered 503. Returns the job's path, empty for an answer at once."""
-    for _ in range(200):
-        try:
-            answer = send()
-            if answer.status_code != 503:
-                assert answer.status_code in (200, 202), answer.text
-                return answer.headers.get("Location", "")
-        except httpx.TransportError:
-            time.sleep(0.05)
-        time.sleep(0.1)
-    raise AssertionError("the request was never accepted")
-
-
-class Workload:
-    """Work to start before a process is killed. Each method returns the job's path and a check of the ended job."""
-
-    def __init__(self, service: ServiceSubprocess, rng: random.Random) -> None:
-        self.service, self.rng = service, rng
-        self.people = 0
-        self.models: list[str] = []
-
-    def ingest(self) -> tuple[str, CheckJob]:
-        packed, count = io.BytesIO(), self.rng.randint(4, 12)
-        with zipfile.ZipFile(packed, "w") as archive:
-            for i in range(self.people, self.people + count):
-                for photo in range(PHOTOS_PER_PERSON):
-                    archive.writestr(f"p{i}/{photo}.png", images.encode_png(draw(person(i), photo)))
-        self.people += count
-        before = self.count_faces()
-
-        def send() -> httpx.Response:
-            path = f"/v1/collections/{COLLECTION}:import"
-            return self.service.client.post(path, params={"aligned": "true"}, content=packed.getvalue())
-
-        def check(job: dict[str, Any]) -> None:
-            assert job["state"] == "succeeded", job
-            assert (job["progress"]["done"], job["progress"]["failed"]) == (count * PHOTOS_PER_PERSON, 0)
-            assert self.count_faces() == before + count * PHOTOS_PER_PERSON
-
-        return send_until_accepted(send), check
-
-    def train(self) -> tuple[str, CheckJob]:
-        method = self.rng.choice(["wpca", "ldml"])
-        options = {"steps": 150} if method == "ldml" else {}
-        body = {"collection": COLLECTION, "method": method, "descriptor": "lbp", "dim": 8, "options": options}
-        path = send_until_accepted(lambda: self.service.client.post("/v1/trainings", json=body))
-
-        def check(job: dict[str, Any]) -> None:
-            assert job["state"] == "succeeded", job
-            self.models.append(job["result"]["model"])
-            training = job["result"]["training"]
-            models = self.service.query("select count(*) from models where training_id = ?", training)
-            assert models == [(1,)], "one training, one model"
-
-        return path, check
-
-    def publish(self) -> tuple[str, CheckJob]:
-        url = f"/v1/collections/{COLLECTION}/deployments/identity:publish"
-        [(champion,)] = self.service.query("select champion from deployments")
-        model = self.rng.choice([m for m in (*self.models, "lbp-l2") if m != champion])
-        body = {"model": model, "override": True, "reason": "chaos"}
-        path = send_until_accepted(lambda: self.service.client.post(url, json=body))
-
-        def check(job: dict[str, Any]) -> None:
-            assert job["state"] == "succeeded", job
-            assert self.service.client.get(url.removesuffix(":publish")).json()["champion"] == model
-
-        return path, check
-
-    def count_faces(self) -> int:
-        return int(self.service.query("select count(*) from faces")[0][0])
+def deal_kinds(trials: int, rng: random.Random) -> Iterator[str]:
+    """Yield a kind for each trial: every kind once before any comes again, each time in another order."""
+    kinds: list[str] = []
+    for _ in range(trials):
+        kinds = kinds or rng.sample(CHOSEN_KINDS, len(CHOSEN_KINDS))
+        yield kinds.pop()
 
 
 @pytest.mark.parametrize("number", range(SERVICES))
 def test_accepted_work_is_neither_lost_nor_repeated_when_processes_are_killed(
-    service: ServiceSubprocess, number: int
+    service: ServiceSubprocess, number: int, tmp_path: Path
 ) -> None:
     """The trials are divided among several services. number: which of them this one is."""
-    rng = random.Random(SEED + number)
-    workload = Workload(service, rng)
-    path, check = workload.ingest()
-    check(service.wait_for_job(path))
-    path, check = workload.train()
-    check(service.wait_for_job(path))
-    for trial in range(number, TRIALS, SERVICES):
-        kind = rng.choice(["ingest", "train", "publish", "publish"])
-        victim = rng.choice(
-            ["default", "training", "api", "all"] if kind == "train" else ["default", "default", "api", "all"]
-        )
-        log.info("trial %d: %s, kill %s", trial, kind, victim)
-        path, check = getattr(workload, kind)()
-        time.sleep(rng.choice([0.0, 0.05, 0.2, 0.5, 1.0, 2.0]) * rng.random())
-        service.kill(victim)
-        check(service.wait_for_job(path))
-        check_consistency(service, COLLECTION)
-    unfinished = service.query("select kind, state from jobs where state in ('queued', 'running') and kind != 'sweep'")
-    assert not unfinished
+    workload = Workload(service, random.Random(SEED + number), tmp_path)
+    workload.finish(start_ingest(workload, FIRST_PEOPLE))
+    workload.finish(start_training(workload, "wpca"))
+    for trial, kind in enumerate(deal_kinds(TRIALS, random.Random(SEED))):
+        if trial % SERVICES == number:
+            run_trial(workload, trial, kind)
+    check_end(workload)
+
+
+def run_trial(workload: Workload, trial: int, kind: str) -> None:
+    """Start work, kill something a moment later, and check everything."""
+    started = time.monotonic()
+    work = KINDS[kind](workload)
+    victim = workload.rng.choice(work.victims)
+    if victim != "parser":
+        time.sleep(workload.rng.choice(DELAYS_SECONDS) * workload.rng.random())
+    is_killed = workload.kill(work, victim)
+    log.info("trial %d: %s, %s %s", trial, kind, victim, "killed" if is_killed else "had ended")
+    workload.finish(work)
+    check_consistency(workload.service, COLLECTION)
+    check_audit_log(workload)
+    log.info("trial %d: %.1f s", trial, time.monotonic() - started)
+
+
+def check_audit_log(workload: Workload) -> None:
+    """Check that the chain of the audit log holds."""
+    settings = Settings.from_env(workload.service.env)
+    database = open_database(settings.database)
+    try:
+        with snapshot(database) as session:
+            assert verify_chain(session, AuditChain(settings.home)).faults == []
+    finally:
+        close_database(database)
+
+
+def check_end(workload: Workload) -> None:
+    """Check what no later work may change: labels, erasures, jobs, and that each accepted request is in the log."""
+    check_labels(workload)
+    assert workload.count("select count(*) from erasures where state = 'final'") == workload.erased
+    unfinished = "select kind, state from jobs where state in ('queued', 'running') and kind != 'sweep'"
+    until = time.monotonic() + END_SECONDS
+    while workload.service.query(unfinished) or list_missing_entries(workload):
+        assert time.monotonic() < until, (workload.service.query(unfinished), list_missing_entries(workload))
+        time.sleep(0.2)
+    check_audit_log(workload)
+
+
+def list_missing_entries(workload: Workload) -> list[str]:
+    """List the actions of which the audit log has fewer entries than were accepted, or more than were sent."""
+    entries = dict(workload.service.query("select action, count(*) from audit_entries where status < 300 group by 1"))
+    actions = sorted(workload.sent)
+    return [a for a in actions if not workload.accepted[a] <= entries.get(a, 0) <= workload.sent[a]]

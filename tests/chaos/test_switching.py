@@ -1,9 +1,7 @@
 """Kill processes while a collection is switched to another recogniser and back, and photos are imported meanwhile."""
 
-import io
 import os
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,8 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.chaos.test_chaos import send_until_accepted
+from tests.chaos.gallery_work import pack_photos
+from tests.chaos.workload import read_job_path, send_until_accepted
 from tests.ml.learned_onnx import learned_onnx
 from tests.service_subprocess import ServiceSubprocess, check_consistency
 
@@ -20,31 +19,33 @@ COLLECTION = "switching"
 DEPLOYMENT = f"/v1/collections/{COLLECTION}/deployments/identity"
 PEOPLE, PHOTOS_PER_PERSON = 20, 4
 DELAYS_SECONDS = (0.0, 0.05, 0.15, 0.4)
+VICTIMS = ("default", "all")
+SWITCHING_TRIALS = len(VICTIMS) * len(DELAYS_SECONDS)
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 
 def start_import(service: ServiceSubprocess, first_person: int, people: int) -> str:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for i in range(first_person, first_person + people):
-            for photo in range(PHOTOS_PER_PERSON):
-                archive.writestr(f"p{i}/{photo}.png", images.encode_png(draw(person(i), photo)))
-    path, content = f"/v1/collections/{COLLECTION}:import", packed.getvalue()
-    return send_until_accepted(lambda: service.client.post(path, params={"aligned": "true"}, content=content))
+    people_range = range(first_person, first_person + people)
+    photos = {
+        f"p{i}/{n}.png": images.encode_png(draw(person(i), n)) for i in people_range for n in range(PHOTOS_PER_PERSON)
+    }
+    path, content = f"/v1/collections/{COLLECTION}:import", pack_photos(photos)
+    answer = send_until_accepted(lambda: service.client.post(path, params={"aligned": "true"}, content=content))
+    return read_job_path(answer)
 
 
 def start_switch(service: ServiceSubprocess, recogniser: str) -> str:
     body = {"recogniser": recogniser, "override": True, "reason": "chaos"}
     path = f"/v1/collections/{COLLECTION}:use-recogniser"
-    return send_until_accepted(lambda: service.client.post(path, json=body))
+    return read_job_path(send_until_accepted(lambda: service.client.post(path, json=body)))
 
 
 def read_champion(service: ServiceSubprocess) -> str:
     return str(service.client.get(DEPLOYMENT).json()["champion"])
 
 
-@pytest.mark.parametrize("victim", ["default", "all"])
+@pytest.mark.parametrize("victim", VICTIMS)
 def test_a_recogniser_switch_completes_and_can_be_rolled_back_when_processes_are_killed(
     service: ServiceSubprocess, victim: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -33,7 +34,10 @@ def open_browser(folder: Path, *flags: str) -> Iterator[webdriver.Chrome]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for flag in (*FLAGS, *flags, f"--user-data-dir={folder / 'chromium'}"):
         options.add_argument(flag)
-    started = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    try:
+        started = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    except WebDriverException:  # on a busy machine Chromium may not be there in the driver's time
+        started = webdriver.Chrome(options, webdriver.ChromeService(driver))
     try:
         yield started
     finally:

@@ -104,17 +104,52 @@ def count_forbidden_matches(service: ServiceSubprocess, faces: Faces) -> int:
     return count
 
 
-def test_a_model_trained_on_labels_finds_unlabelled_people_more_often(service: ServiceSubprocess) -> None:
-    faces = import_people(service)
-    names = sorted(faces)
-    others = {name: faces[name] for name in names[LABELLED_PEOPLE:]}
-    labelled = {name: faces[name] for name in names[:LABELLED_PEOPLE]}
-    before = search_each(service, others)
+def correct_by_labels(service: ServiceSubprocess, labelled: Faces) -> None:
+    """Label pairs of which no two match afterwards, and wait until no search returns one."""
     assert count_forbidden_matches(service, labelled) == LABELLED_PEOPLE
     send_labels(service, labelled)
     sent_at = time.monotonic()
     while count_forbidden_matches(service, labelled):
         assert time.monotonic() - sent_at < 10, "it takes a second on a quiet machine"
+
+
+def check_restart(service: ServiceSubprocess, faces: Faces, labelled: Faces, others: Faces) -> None:
+    """Neither a second import nor a kill of all processes changes the faces, the answers or the labels' effect."""
+    answers = search_each(service, others)
+    assert import_people(service) == faces
+    assert count_forbidden_matches(service, labelled) == 0
+    counts = service.client.get(COLLECTION).json()
+    service.kill("all")
+    assert service.client.get(COLLECTION).json() == counts
+    assert search_each(service, others) == answers
+    assert count_forbidden_matches(service, labelled) == 0
+
+
+def divide(faces: Faces) -> tuple[Faces, Faces]:
+    """The people to label, and the others."""
+    names = sorted(faces)
+    labelled, others = names[:LABELLED_PEOPLE], names[LABELLED_PEOPLE:]
+    return {name: faces[name] for name in labelled}, {name: faces[name] for name in others}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_labels_on_postgresql_correct_the_next_answers_for_good(service: ServiceSubprocess) -> None:
+    """On SQLite, the test of a training does the same and more."""
+    faces = import_people(service)
+    labelled, others = divide(faces)
+    with ContinuousSearch(service.client, images.encode_png(draw(person(1), 99))) as searches:
+        correct_by_labels(service, labelled)
+    assert searches.models
+    assert not searches.failures
+    check_restart(service, faces, labelled, others)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_model_trained_on_labels_finds_unlabelled_people_more_often(service: ServiceSubprocess) -> None:
+    faces = import_people(service)
+    labelled, others = divide(faces)
+    before = search_each(service, others)
+    correct_by_labels(service, labelled)
     with ContinuousSearch(service.client, images.encode_png(draw(person(1), 99))) as searches:
         source = {"task": "identity", "collection": "c", "from": "labels"}
         body = {"collection": "c", "method": "ldml", "sources": [source]}
@@ -133,10 +168,4 @@ def test_a_model_trained_on_labels_finds_unlabelled_people_more_often(service: S
     assert not searches.failures
     assert call_at(10, after, list(others)) >= call_at(10, before, list(others))
     assert call_at(1, after, list(others)) > call_at(1, before, list(others))
-    assert import_people(service) == faces
-    assert count_forbidden_matches(service, labelled) == 0
-    counts = service.client.get(COLLECTION).json()
-    service.kill("all")
-    assert service.client.get(COLLECTION).json() == counts
-    assert search_each(service, others) == after
-    assert count_forbidden_matches(service, labelled) == 0
+    check_restart(service, faces, labelled, others)

@@ -14,6 +14,7 @@ from tests.flows.test_training import STRONG, train, upload
 from tests.gallery import crops
 from tests.ml.tiny_onnx import tiny_onnx
 from tests.service import Service, run_service
+from workers.training.vocabularies import RELEARN_FACTOR
 
 PEOPLE, SHOTS, DIM = 12, 3, 8
 
@@ -80,12 +81,13 @@ def train_and_check_explanation(service: Service, names: list[str], **fields: An
     return str(model["id"])
 
 
+@pytest.mark.usefixtures("small_vocabularies")
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_trainings_share_a_vocabulary_until_the_gallery_has_grown_much(service: Service) -> None:
-    upload(service, "c", range(6), 2)
+    upload(service, "c", range(5), 2)
     fields: dict[str, Any] = {"method": "wpca", "dim": 2, "descriptor": "fisher", "holdout": 0}
     first = wait_for_model(service, train(service, **fields))["descriptors"]
     assert wait_for_model(service, train(service, **fields))["descriptors"] == first
-    upload(service, "c", range(10, 34), 2)
+    upload(service, "c", range(10, 10 + 5 * (RELEARN_FACTOR - 1)), 2)
     after = wait_for_model(service, train(service, **fields))["descriptors"]
     assert after[0]["options"]["pin"] != first[0]["options"]["pin"]

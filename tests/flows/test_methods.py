@@ -3,19 +3,22 @@
 import io
 import json
 import tarfile
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from app.config import Settings
 from ml import registry
 from tests.flows.model_steps import publish_model, search_and_roll_back, wait_for_model
 from tests.flows.test_training import train, upload
 from tests.gallery import crops
-from tests.service import Service
+from tests.service import Service, run_service
 
 PEOPLE, SHOTS = 16, 3
 AGES = 40
 QUICK: dict[str, dict[str, Any]] = {
+    "auto": {"options": {"folds": 2, "methods": ["wccn", "ldml"]}},
     "wpca": {"dim": 8},
     "ldml": {"dim": 8, "options": {"steps": 40}},
     "clml": {"dim": 8, "options": {"steps": 20, "first_steps": 20, "k": 2}},
@@ -38,7 +41,16 @@ SEVERAL_TASKS = ("cpmtml", "utml", "mtlmca")
 IDENTITY = {"task": "identity", "from": "subjects"}
 AGE = {"task": "age", "collection": "aged", "from": "metadata.age", "tolerance": 3}
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with named faces in `c` and faces with ages in `aged`, for all methods."""
+    settings = Settings(home=tmp_path_factory.mktemp("home"), poll_seconds=0.05, workers=1, default_recogniser="lbp")
+    with run_service(settings) as started:
+        upload(started, "c", range(PEOPLE), SHOTS)
+        upload_with_ages(started)
+        assert started.client.put("/v1/tasks/age", json={"enabled": True}).status_code in (200, 201)
+        yield started
 
 
 def upload_with_ages(service: Service) -> None:
@@ -65,11 +77,8 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def test_a_model_of_each_method_can_be_trained_published_searched_and_rolled_back(
     service: Service, method: str
 ) -> None:
-    upload(service, "c", range(PEOPLE), SHOTS)
     fields, tasks = QUICK.get(method, {}), ["identity"]
     if method in SEVERAL_TASKS:
-        upload_with_ages(service)
-        assert service.client.put("/v1/tasks/age", json={"enabled": True}).status_code in (200, 201)
         fields, tasks = fields | {"sources": [IDENTITY, AGE]}, ["identity", "age"]
     model = wait_for_model(service, train(service, method=method, holdout=0.25, **fields))
     assert (model["method"], model["tasks"]) == (method, tasks)
@@ -80,7 +89,6 @@ def test_a_model_of_each_method_can_be_trained_published_searched_and_rolled_bac
 
 @pytest.mark.parametrize("method", ["cosim_mass", "cosim_average", "subsml"])
 def test_a_model_that_fuses_two_descriptors_can_be_published_and_searched(service: Service, method: str) -> None:
-    upload(service, "c", range(PEOPLE), SHOTS)
     fields = QUICK[method] | {"descriptors": ["lbp", "sift"]}
     model = wait_for_model(service, train(service, method=method, holdout=0.25, **fields))
     assert [d["name"] for d in model["descriptors"]] == ["lbp", "sift"]

@@ -13,11 +13,13 @@ import httpx
 import pytest
 
 from app.config import Settings
+from tests.app.test_archives import pax_header
 from tests.service import Service, run_service
 from tests.workers.test_import import PEOPLE, picture
 
 BASE = "/v1/collections/staff"
 FILES = dict(list(PEOPLE.items())[:6])
+JSON_TYPE = {"Content-Type": "application/json"}
 
 
 def tar(files: dict[str, bytes], mode: str = "w") -> bytes:
@@ -103,18 +105,36 @@ def test_the_items_of_an_import_list_the_refused_files(staff: Service) -> None:
     }
 
 
-def test_a_hostile_or_broken_upload_is_refused_and_nothing_is_stored(staff: Service, tmp_path: Path) -> None:
+def test_what_an_archive_holds_is_judged_by_the_job_not_by_the_request(staff: Service) -> None:
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/bomb.png", bytes(30 * 2**20))
+    digits = pax_header(b"1" * 900_000) + tar(FILES)
+    refused = [
+        ("InvalidArchive", 422, "leads out of the archive by '..'", tar({**FILES, "../evil.png": b"x"})),
+        ("InvalidArchive", 422, "has an absolute path", zipped({**FILES, "/etc/evil.png": b"x"})),
+        ("InvalidArchive", 422, "it is cut short", tar(FILES)[:30_000]),
+        ("InvalidArchive", 422, "the header at byte 0 has 900,000 bytes", digits),
+        ("ArchiveTooLarge", 413, "200 times its packed size", bomb.getvalue()),
+    ]
+    for code, status, phrase, content in refused:
+        began = time.monotonic()
+        answer = send_import(staff, content=content)
+        assert (answer.status_code, time.monotonic() - began < 5) == (202, True), answer.text
+        job = staff.wait(answer)
+        problem = job["problem"]
+        assert (job["state"], problem["code"], problem["status"]) == ("failed", code, status)
+        assert phrase in problem["detail"]
+    assert not list(staff.resources.uploads.iterdir())
+    assert staff.client.get(BASE).json()["face_count"] == 0
+
+
+def test_a_hostile_or_broken_upload_is_refused_and_nothing_is_stored(staff: Service, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
+    (tmp_path / "circle").symlink_to("circle")
     refused: list[tuple[int, str, dict[str, object]]] = [
-        (422, "InvalidArchive", {"content": tar({**FILES, "../evil.png": b"x"})}),
-        (422, "InvalidArchive", {"content": zipped({**FILES, "/etc/evil.png": b"x"})}),
-        (422, "InvalidArchive", {"content": tar(FILES)[:30_000]}),
         (422, "InvalidArchive", {"content": b"no archive at all"}),
         (422, "InvalidArchive", {"content": b""}),
-        (413, "ArchiveTooLarge", {"content": bomb.getvalue()}),
         (422, "InvalidParameter", {"files": {"photos": tar(FILES)}}),
         (422, "InvalidParameter", {"files": [("file", tar(FILES)), ("file", tar(FILES))]}),
         (422, "InvalidRequest", form(tar(FILES), end=b"")),
@@ -122,8 +142,12 @@ def test_a_hostile_or_broken_upload_is_refused_and_nothing_is_stored(staff: Serv
         (422, "InvalidRequest", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data; boundary=x"}}),
         (422, "InvalidRequest", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}),
         (422, "InvalidParameter", {"json": {"directory": ""}}),
-        (422, "InvalidParameter", {"content": b"{", "headers": {"Content-Type": "application/json"}}),
+        (422, "InvalidParameter", {"content": b"{", "headers": JSON_TYPE}),
         (422, "InvalidParameter", {"json": {"directory": str(tmp_path / "none")}}),
+        (422, "InvalidParameter", {"json": {"directory": f"{tmp_path}/a\0b"}}),
+        (422, "InvalidParameter", {"json": {"directory": f"{tmp_path}/{'x' * 300}"}}),
+        (422, "InvalidParameter", {"json": {"directory": str(tmp_path / "circle" / "x")}}),
+        (422, "InvalidParameter", {"content": b'{"directory": "/\\ud800"}', "headers": JSON_TYPE}),
         (403, "AccessDenied", {"json": {"directory": "/etc"}}),
         (403, "AccessDenied", {"json": {"directory": str(tmp_path / "link")}}),
         (403, "AccessDenied", {"json": {"directory": str(tmp_path / ".." / "..")}}),
@@ -149,7 +173,7 @@ def test_an_import_is_refused_before_its_body_is_sent(staff: Service) -> None:
         lines += [f"{name}: {value}" for name, value in key.items()]
         assert f" {status} " in read_status_line(staff.url, "\r\n".join([*lines, "", ""]))
     bound = staff.key("operator", "other")
-    assert staff.client.post(f"{BASE}:import", content=tar(FILES), headers=bound).status_code == 403
+    assert staff.client.post(f"{BASE}:import", content=tar(FILES), headers=bound).status_code == 404
 
 
 def read_status_line(url: str, head: str) -> str:
@@ -160,7 +184,9 @@ def read_status_line(url: str, head: str) -> str:
         return wire.recv(4096).splitlines()[0].decode()
 
 
-def test_an_interrupted_upload_leaves_no_file(staff: Service) -> None:
+def test_an_interrupted_upload_leaves_no_file_and_is_no_failure_of_the_service(
+    staff: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     address = httpx.URL(staff.url)
     key = staff.key("operator")["Authorization"]
     with socket.create_connection((address.host, address.port or 80), timeout=10) as wire:
@@ -168,6 +194,15 @@ def test_an_interrupted_upload_leaves_no_file(staff: Service) -> None:
         wire.sendall("\r\n".join(head).encode() + bytes(3_000_000))
         wait_until(lambda: bool(list(staff.resources.uploads.iterdir())))
     wait_until(lambda: not list(staff.resources.uploads.iterdir()))
+    wait_until(lambda: 'status="422"' in read_import_requests(staff))
+    assert 'status="500"' not in read_import_requests(staff)
+    assert "request.failed" not in caplog.text
+
+
+def read_import_requests(service: Service) -> str:
+    """The metrics that count requests for imports."""
+    lines = service.client.get("/metrics").text.splitlines()
+    return "\n".join(line for line in lines if line.startswith("likeness_requests_total") and ":import" in line)
 
 
 def test_two_simultaneous_imports_succeed_while_faces_are_listed(staff: Service) -> None:

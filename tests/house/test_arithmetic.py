@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import arithmetic
-from tests.arithmetic import ARITHMETICS, AVX2, AVX512, NUMERICAL, ROOT, Arithmetic, choose, main, runnable
+from tests.arithmetic import ARITHMETICS, AVX2, AVX512, NUMERICAL, ROOT, TWO_THREADS, Arithmetic, choose, main, runnable
 
 WITHOUT_AVX512 = AVX2 | {"sse4_2"}
 SHOWS_KERNELS = """
@@ -94,7 +94,14 @@ def test_the_listed_numerical_tests_exist() -> None:
     assert [path for path in NUMERICAL if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("one", runnable(arithmetic.processor_flags()), ids=lambda one: one.name)
+def names_kernels(one: Arithmetic) -> bool:
+    """Whether this arithmetic chooses kernels, and not only a number of threads."""
+    return any(variable not in TWO_THREADS for variable in one.variables)
+
+
+@pytest.mark.parametrize(
+    "one", [*filter(names_kernels, runnable(arithmetic.processor_flags()))], ids=lambda one: one.name
+)
 def test_the_libraries_use_the_kernels_that_are_named(one: Arithmetic) -> None:
     environment = {**os.environ, **one.environment()}
     command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", SHOWS_KERNELS]

@@ -18,7 +18,7 @@ from app.errors import ML_ERRORS
 from app.resources import Resources
 from ml.options import list_options
 from ml.registry import component
-from tests import settings_page
+from tests import access_page, settings_page
 from tests.openapi_checker import openapi_document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,6 +140,10 @@ def test_commands_that_a_page_names_exist(page: Path) -> None:
 def test_the_page_of_settings_is_up_to_date() -> None:
     assert settings_page.PAGE.read_text() == settings_page.page(), "run python -m tests.settings_page"
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_the_page_of_access_is_up_to_date() -> None:
+    assert access_page.PAGE.read_text() == access_page.page(), "run python -m tests.access_page"
 
 
 def raised_codes() -> set[str]:

@@ -36,7 +36,7 @@ def answer_questions(rows: Rows, owners: Ids, requests: int, limit: int) -> Pair
 @pytest.mark.parametrize("spread", [0.1, 0.3, 1.0])
 def test_both_kinds_of_answers_come_within_thirty_questions_on_strong_and_weak_descriptors(spread: float) -> None:
     for seed in range(10):
-        rows, owners = draw_people(150, 4, spread, seed)
+        rows, owners = draw_people(60, 4, spread, seed)
         answers = answer_questions(rows, owners, 3, 10)
         assert len(answers) == 30
         assert 0 < answers.same.sum() < 30

@@ -151,7 +151,7 @@ def test_a_candidate_that_does_not_exist_is_refused_with_the_list_of_those_that_
 
 def test_it_embeds_as_the_chosen_method_fitted_to_the_same_data() -> None:
     data = people()
-    chosen = auto(methods=("ldml",)).fit(data)
+    chosen = auto(methods=("ldml",), folds=2).fit(data)
     assert chosen.notes["choice"]["candidate"] == "ldml"
     expected = Ldml(dim=30).fit(data)
     np.testing.assert_array_equal(chosen.embed(data.rows), expected.embed(data.rows))

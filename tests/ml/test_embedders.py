@@ -105,6 +105,19 @@ def test_a_wrong_width_is_refused(name: str, data: TrainingSet, fitted: dict[str
 
 
 @pytest.mark.parametrize("name", LEARNERS)
+def test_rows_that_vary_in_fewer_directions_than_an_embedding_has_numbers(name: str, data: TrainingSet) -> None:
+    """They can be learned from, or are refused with what is missing."""
+    axes = np.linalg.qr(np.random.default_rng(0).standard_normal((data.rows.shape[1], SMALL["dim"] - 1)))[0]
+    flat = replace(data, rows=(data.rows @ axes @ axes.T).astype(np.float32))
+    try:
+        embedded = small(name).fit(flat).embed(flat.rows)
+    except TooFewPairs:
+        return
+    assert np.isfinite(embedded).all()
+    assert embedded.std() > 0
+
+
+@pytest.mark.parametrize("name", LEARNERS)
 def test_a_task_that_was_not_learned_is_refused(name: str, data: TrainingSet, fitted: dict[str, Embedder]) -> None:
     with pytest.raises(WrongShape, match="identity"):
         fitted[name].embed(data.rows, "age")

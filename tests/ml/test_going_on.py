@@ -23,6 +23,8 @@ SMALL = {
     "auxiliary_pairs": 2000,
     "local_steps": 20,
     "depth": 2,
+    "folds": 2,
+    "methods": ("wccn", "wpca", "ldml"),
 }
 QUICK = {"batch": 32, "inner": 12, "averaging": 0.9}
 NEVER = ("cosine", "l2", "low_rank", "scml", "subsml", "wccn", "wpca")

@@ -2,16 +2,21 @@
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image as Pillow
+from PIL import ImageOps
 
+from ml import images
 from ml.errors import Corrupt, Unreadable
-from ml.images import ImageLimits, decode_png, encode_png, read
+from ml.images import ImageLimits, check_png, decode_png, encode_png, read
 from ml.synthetic_faces import draw, person
 
 RAMP = np.add.outer(np.arange(40) * 3, np.arange(60) * 2).astype(np.uint8)
@@ -51,6 +56,70 @@ def test_each_mode_of_jpeg_is_read(mode: str) -> None:
     image = read(packed(Pillow.fromarray(COLOUR).convert(mode), "JPEG", quality=95))
     wanted = COLOUR if mode != "L" else np.asarray(Pillow.fromarray(COLOUR).convert("L"))[:, :, None]
     assert np.abs(image.astype(int) - wanted).mean() < 4
+
+
+def read_at_once(data: bytes) -> NDArray[np.uint8]:
+    """Decode a picture by Pillow alone: turn all of it, lay it on white, convert it to RGB."""
+    with Pillow.open(io.BytesIO(data)) as picture:
+        upright = ImageOps.exif_transpose(picture)
+        if upright.mode.startswith("I"):
+            return np.repeat((np.asarray(upright, np.int64) >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
+        if upright.mode in ("LA", "RGBA") or "transparency" in upright.info:
+            white = Pillow.new("RGBA", upright.size, "white")
+            upright = Pillow.alpha_composite(white, upright.convert("RGBA"))
+        return np.asarray(upright.convert("RGB"))
+
+
+MODES = {
+    "PNG": ("RGB", "RGBA", "L", "LA", "P", "1", "I;16"),
+    "JPEG": ("RGB", "L", "CMYK"),
+    "WEBP": ("RGB", "RGBA"),
+    "BMP": ("RGB", "L", "P", "1"),
+}
+
+
+@pytest.mark.parametrize("turn", [1, 6, 7])
+@pytest.mark.parametrize("band", [images.BAND_PIXELS, 2_000])
+@pytest.mark.parametrize("kind", MODES)
+def test_decoding_in_bands_changes_no_pixel(kind: str, band: int, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "BAND_PIXELS", band)
+    face, rng, exif = draw(person(0), 0, 150)[:, :101], np.random.default_rng(0), Pillow.Exif()
+    exif[0x0112] = turn
+    for mode in MODES[kind]:
+        grey = face[:, :, 0].astype(np.uint16) * 257
+        picture = Pillow.fromarray(grey) if mode == "I;16" else Pillow.fromarray(face).convert(mode)
+        if mode in ("RGBA", "LA"):
+            picture.putalpha(Pillow.fromarray(rng.integers(0, 256, face.shape[:2], np.uint8)))
+        for quality in (60, 95) if kind in ("JPEG", "WEBP") else (None,):
+            options = {} if kind == "BMP" else {"exif": exif.tobytes()}
+            data = packed(picture, kind, **options, **({"quality": quality} if quality else {}))
+            assert (read(data) == read_at_once(data)).all(), (mode, quality)
+
+
+MEASURE_MEMORY = """
+import sys, pathlib
+from ml import images
+images.read(pathlib.Path(sys.argv[2]).read_bytes())
+data = pathlib.Path(sys.argv[1]).read_bytes()
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+read_kilobytes = lambda name: int(pathlib.Path("/proc/self/status").read_text().split(name)[1].split()[0])
+before = read_kilobytes("VmRSS:")
+image = images.read(data)
+print((read_kilobytes("VmHWM:") - before) * 1024 / (image.size / 3))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("kind", "mode"), [
+    ("JPEG", "RGB"), ("JPEG", "CMYK"), ("PNG", "RGBA"), ("PNG", "I;16"), ("WEBP", "RGB"), ("WEBP", "RGBA"),
+])  # fmt: skip
+def test_decoding_takes_at_most_nine_bytes_per_pixel(kind: str, mode: str, tmp_path: Path) -> None:
+    for name, side in (("large", 5_000), ("small", 100)):
+        options = {"lossless": True, "method": 0} if kind == "WEBP" else {}
+        (tmp_path / name).write_bytes(packed(Pillow.new(mode, (side, side)), kind, **options))
+    command = [sys.executable, "-c", MEASURE_MEMORY, str(tmp_path / "large"), str(tmp_path / "small")]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert float(result.stdout) < 9
 
 
 def test_transparent_pixels_lie_on_white() -> None:
@@ -188,3 +257,19 @@ def test_an_animation_that_says_it_is_large_is_refused_before_its_canvas_is_made
     with pytest.raises(Unreadable, match="50,000,000") as refused:
         read(bytes(data))
     assert refused.value.code == "ImageTooLarge"
+
+
+@pytest.mark.parametrize("colour", [(), (3,)])
+def test_every_wrong_bit_and_every_cut_of_a_stored_crop_is_noticed(colour: tuple[int, ...]) -> None:
+    crop = np.random.default_rng(0).integers(0, 256, (12, 8, *colour), np.uint8)
+    data = encode_png(crop)
+    check_png(data)
+    for at in range(len(data)):
+        altered = bytearray(data)
+        altered[at] ^= 1 << at % 8
+        with pytest.raises(Corrupt):
+            decode_png(bytes(altered))
+        with pytest.raises(Corrupt):
+            decode_png(data[:at])
+    with pytest.raises(Corrupt, match="goes on"):
+        decode_png(data + b"x")

@@ -28,7 +28,7 @@ def small(name: str, **options: Any) -> SiameseEmbedder:
 def test_the_fit_distinguishes_new_people_better_than_its_start(name: str, start: str) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     whole = {"start": start, "held_out": 0.0, "proximal_weight": 0.0}
-    begin, learned = (small(name, **whole, steps=s).fit(known).embed(new.rows) for s in (0, 300))
+    begin, learned = (small(name, **whole, steps=s).fit(known).embed(new.rows) for s in (0, 150))
     alike = [nearest_is_alike(z, new.tasks[0].people) for z in (begin, learned)]
     assert alike[1] > alike[0] + (-0.04 if start == "best" else 0.1)
     assert alike[1] > nearest_is_alike(Wpca(dim=6).fit(known).embed(new.rows), new.tasks[0].people) + 0.1
@@ -38,9 +38,10 @@ def test_the_fit_distinguishes_new_people_better_than_its_start(name: str, start
 def test_the_gradients_of_the_quotients_own_metrics_teach_too(gradient: str) -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     whole = {"start": "pca", "held_out": 0.0, "proximal_weight": 0.0, "gradient": gradient}
-    begin, learned = (small("qconv", **whole, steps=s).fit(known).embed(new.rows) for s in (0, 300))
-    alike = [nearest_is_alike(z, new.tasks[0].people) for z in (begin, learned)]
-    assert alike[1] > alike[0] + 0.1
+    begin, learned = (small("qconv", **whole, steps=s).fit(known).embed(new.rows) for s in (0, 150))
+    untrained = Wpca(dim=6).fit(known).embed(new.rows)
+    alike = [nearest_is_alike(z, new.tasks[0].people) for z in (begin, learned, untrained)]
+    assert alike[1] > max(alike[0], alike[2]) + 0.1
 
 
 @BOTH
@@ -125,7 +126,7 @@ def test_labels_of_held_out_people_do_not_reach_the_fit(name: str) -> None:
 def test_thirty_explicit_labels_override_what_the_values_say(name: str, same: bool) -> None:
     data = people(seed=5)
     otherwise, pairs = contradicted(data, same)
-    whole = {"held_out": 0.0, "steps": 200, "proximal_weight": 0.0, "start": "lda", "corrections": 0.5}
+    whole = {"held_out": 0.0, "steps": 100, "proximal_weight": 0.0, "start": "lda", "corrections": 0.5}
     before, after = (relative(small(name, **whole).fit(d).embed(data.rows), pairs) for d in (data, otherwise))
     assert after < before - 0.1 if same else after > before + 0.1
 
@@ -134,7 +135,7 @@ def test_thirty_explicit_labels_override_what_the_values_say(name: str, same: bo
 def test_explicit_labels_alone_are_enough(name: str) -> None:
     known, new = people(120, seed=7), people(60, seed=8)
     data, whole = labels_alone(known), {"start": "pca", "held_out": 0.0, "proximal_weight": 0.0, "rate": 0.3}
-    begin, learned = (small(name, **whole, steps=steps).fit(data) for steps in (0, 300))
+    begin, learned = (small(name, **whole, steps=steps).fit(data) for steps in (0, 150))
     best, untrained = small(name).fit(data), Wpca(dim=6).fit(known)
     alike = [nearest_is_alike(e.embed(new.rows), new.tasks[0].people) for e in (begin, learned, best, untrained)]
     assert alike[1] > alike[0] + 0.04
@@ -179,12 +180,12 @@ def test_the_maps_are_what_embed_applied(name: str) -> None:
         np.testing.assert_allclose(z, made.embed(data.rows), atol=1e-5)
 
 
-def test_the_two_gradients_and_the_two_retractions_all_learn() -> None:
+def test_the_cayley_retraction_learns_too() -> None:
     known, new = people(80, seed=1), people(60, seed=2)
     untrained = nearest_is_alike(Wpca(dim=6).fit(known).embed(new.rows), new.tasks[0].people)
-    for name, options in (("qconv", {"gradient": "metric"}), ("stiefel", {"retraction": "cayley"})):
-        learned = small(name, start="pca", held_out=0.0, proximal_weight=0.0, steps=300, **options).fit(known)
-        assert nearest_is_alike(learned.embed(new.rows), new.tasks[0].people) > untrained + 0.1
+    whole = {"start": "pca", "held_out": 0.0, "proximal_weight": 0.0, "retraction": "cayley"}
+    learned = small("stiefel", **whole, steps=150).fit(known)
+    assert nearest_is_alike(learned.embed(new.rows), new.tasks[0].people) > untrained + 0.1
 
 
 @pytest.mark.cuda

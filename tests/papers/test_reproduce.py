@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,12 @@ def test_a_result_may_add_further_computations(tmp_path: Path) -> None:
     assert len(done) == 2
     runner.compute_missing([chapter], store)
     assert len(done) == 2
+
+
+def test_the_speed_of_the_machine_is_measured_in_seconds(measure_machine: Callable[[], float]) -> None:
+    started = time.monotonic()
+    seconds = measure_machine()
+    assert 0 < seconds <= (time.monotonic() - started) / 3, "the best of three"
 
 
 def test_a_computation_claimed_by_another_process_is_not_repeated(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import delete, func, select
@@ -17,6 +18,7 @@ from app.publishing import pointers
 from app.queue import jobs
 from app.queue.messages import Erase, FitFirst, ImportArchive, Sweep
 from app.resources import Resources
+from app.storage.audit_log.drafts import EntryDraft
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml.embedders.l2 import L2
@@ -162,6 +164,15 @@ def test_a_sweep_removes_expired_rows_and_keeps_current_ones(staff: Resources) -
         assert session.scalars(select(Follower.process)).all() == ["alive"]
         assert session.scalars(select(StoredResponse.idempotency_key)).all() == ["b"]
         assert session.scalars(select(Job.id)).all() == [kept]
+
+
+def test_a_sweep_removes_old_entries_of_the_audit_log(staff: Resources) -> None:
+    drafts = [EntryDraft.make("face.delete")._replace(at=at) for at in (1.0, 2.0, now())]
+    with writing(staff.database) as session:
+        staff.audit_chain.append(session, drafts)
+    unlimited = replace(staff, settings=staff.settings.model_copy(update={"audit_days": 0}))
+    assert sweep.sweep_all(Sweep(), context(unlimited))["audit"] == 0
+    assert [sweep.sweep_all(Sweep(), context(staff))["audit"] for _ in range(2)] == [2, 0]
 
 
 def test_a_sweep_keeps_the_archives_of_running_imports(staff: Resources) -> None:

@@ -12,7 +12,7 @@ from app.learning.plan import ComponentChoice, Plan, Source
 from app.resources import Resources
 from app.storage.model_cache import HOLDOUT_SUFFIX, LBP_MODEL
 from ml.embedders.cosine import Cosine
-from ml.model import Model, Recipe, save_model
+from ml.model import Model, Recipe
 from tests.gallery import enrol
 from tests.rows import make_model
 from workers.training import training_data
@@ -51,7 +51,7 @@ def learn(
     if holdout:
         pks = [face.pk for face, out in zip(data.faces, held, strict=True) if out]
         left_out = {"holdout": holdout} | ({HELD_OUT_FACES: pks} if listed else {})
-        save_model(replace(make_model(name + HOLDOUT_SUFFIX), provenance=left_out), resources.models.folder)
+        resources.models.save(replace(make_model(name + HOLDOUT_SUFFIX), provenance=left_out))
     with writing(resources.database) as session:
         resources.models.keep(session, model)
     return model

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.errors import NotFound
 from app.resources import Resources
 from app.serving.traffic import RequestTimestamp
 from app.storage.blob_store import Blobs
+from app.storage.stored_faces import CropsDamaged
 from app.threads import get_threads, set_threads
 from ml.images import decode_png
 from ml.model import Recipe
@@ -44,7 +44,7 @@ def test_a_missing_crop_and_a_cancel_are_reported(resources: Resources) -> None:
     faces = enrol(resources, "c", range(3), shots=1)
     context = JobContext("j", "w", resources)
     resources.blobs.remove("c", [Blobs.crop(faces[1].image_id, 0, "grey")])
-    with pytest.raises(NotFound):
+    with pytest.raises(CropsDamaged, match="it is missing"):
         describe_faces(context, Recipe(), faces)
     context.interrupted.set()
     with pytest.raises(Interrupted):
@@ -93,16 +93,42 @@ def test_an_expensive_descriptor_is_cached_and_removed_with_its_face(resources: 
     assert all(Blobs.parse_name(name) == (faces[0].image_id, 0) for name in there if name.startswith("crops"))
 
 
-@pytest.mark.parametrize("size", [0, 1, 9, 11, 20])
+@pytest.mark.parametrize("size", [0, 1, 9, 11, 13, 15, 20])
 def test_a_cached_file_of_the_wrong_size_is_computed_again(resources: Resources, tmp_path: Path, size: int) -> None:
     faces = enrol(resources, "c", range(3), shots=1)
     recipe, context = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))}),)), JobContext("j", "w", resources)
     first = describe_faces(context, recipe, faces)
     broken = resources.blobs.root / "c-c" / Blobs.described(faces[1].image_id, 0, recipe.keys[0])
-    assert broken.stat().st_size == 10
+    assert broken.stat().st_size == 14
     broken.write_bytes(bytes(size))
     np.testing.assert_array_equal(describe_faces(context, recipe, faces), first)
-    assert broken.stat().st_size == 10
+    assert broken.stat().st_size == 14
+
+
+@pytest.mark.parametrize("at", [0, 9, 13])
+def test_a_cached_file_with_a_wrong_bit_is_computed_again(resources: Resources, tmp_path: Path, at: int) -> None:
+    faces = enrol(resources, "c", range(3), shots=1)
+    recipe, context = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))}),)), JobContext("j", "w", resources)
+    first = describe_faces(context, recipe, faces)
+    file = resources.blobs.root / "c-c" / Blobs.described(faces[1].image_id, 0, recipe.keys[0])
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    np.testing.assert_array_equal(describe_faces(context, recipe, faces), first)
+    assert file.read_bytes() != bytes(data)
+
+
+@pytest.mark.parametrize("values", [b"", b"\x00\x7e\x00\x00"])
+def test_a_cached_file_of_an_earlier_version_is_used_if_its_values_are_finite(
+    resources: Resources, tmp_path: Path, values: bytes
+) -> None:
+    faces = enrol(resources, "c", range(2), shots=1)
+    recipe, context = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))}),)), JobContext("j", "w", resources)
+    first = describe_faces(context, recipe, faces)
+    file = resources.blobs.root / "c-c" / Blobs.described(faces[1].image_id, 0, recipe.keys[0])
+    file.write_bytes(values + file.read_bytes()[len(values) : 10])
+    np.testing.assert_array_equal(describe_faces(context, recipe, faces), first)
+    assert file.stat().st_size == (14 if values else 10)
 
 
 def test_a_changed_model_file_is_described_anew_under_the_same_name(resources: Resources, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from workers.description import describe_faces
 from workers.handlers import HANDLERS, importing, ingest, sweep
 from workers.importing import archive_listing, batch_enrolment, batches
 from workers.main import Worker
+from workers.schedule import Schedule
 
 
 def picture(seed: int) -> bytes:
@@ -284,7 +285,18 @@ def test_a_part_that_keeps_failing_is_refused_and_the_import_ends(staff: Resourc
         assert part is not None
         jobs.end(session, part.id, "failed", problem={"code": "InternalServerError"})
     done = drain(staff, job)
-    assert (done.state, done.done, done.failed) == ("succeeded", 8, 32)
+    assert (done.state, done.done, done.failed) == ("failed", 8, 32)
+    assert done.problem is not None
+    assert done.problem["code"] == "PartFailed"
+
+
+def test_parts_have_their_turn_however_many_imports_wait(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking after all imports that wait takes longer than they wait, so that one of them is always due."""
+    monkeypatch.setattr(importing, "POLL_SECONDS", 0.0)
+    path = uploaded(staff, dict(list(PEOPLE.items())[:4]))
+    imports = [asked(staff, path, remove_after=False) for _ in range(3)]
+    assert [drain(staff, job).state for job in imports] == ["succeeded"] * 3
+    assert count(staff, Face) == 4
 
 
 def test_a_cancelled_import_stops(staff: Resources) -> None:
@@ -299,6 +311,45 @@ def test_a_cancelled_import_stops(staff: Resources) -> None:
     with reading(staff.database) as session:
         assert session.get_one(Job, job).state == "cancelled"
         assert 0 < session.get_one(Job, job).done == count(staff, Face) < 40
+
+
+def test_the_archive_of_a_cancelled_import_is_deleted_once_its_parts_have_ended(staff: Resources) -> None:
+    path = uploaded(staff, PEOPLE)
+    others = [staff.uploads / name for name in ("not-asked-for-yet", "live", "archive.0123.part")]
+    for other in others:
+        other.write_bytes(b"x")
+    job, live = asked(staff, path), asked(staff, others[1])
+    with writing(staff.database) as session:
+        part = jobs.enqueue(session, IngestBatch(job=job, first=0, last=9), parent=job)
+        part.state = "running"
+        jobs.cancel(session, session.get_one(Job, job))
+        session.flush()
+        assert (session.get_one(Job, job).state, session.get_one(Job, live).state) == ("cancelled", "queued")
+    Schedule(staff).tick()
+    assert path.exists()
+    with writing(staff.database) as session:
+        jobs.end(session, part.id, "cancelled")
+    Schedule(staff).tick()
+    assert set(staff.uploads.iterdir()) == set(others[:2])
+
+
+def test_the_archive_of_an_import_whose_workers_died_is_deleted(staff: Resources) -> None:
+    path = uploaded(staff, PEOPLE)
+    job = asked(staff, path)
+    with writing(staff.database) as session:
+        session.execute(update(Job).where(Job.id == job).values(state="running", tries=jobs.MAX_TRIES, lease_until=1.0))
+    Schedule(staff).tick()
+    with reading(staff.database) as session:
+        assert (session.get_one(Job, job).problem or {})["code"] == "WorkerLost"
+    assert not path.exists()
+
+
+def test_a_worker_goes_on_if_an_upload_cannot_be_deleted(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(resources: Resources) -> int:
+        raise PermissionError("not permitted")
+
+    monkeypatch.setattr("workers.schedule.remove_ended_uploads", fail)
+    Schedule(staff).tick()
 
 
 def test_an_import_ends_when_all_indexes_hold_its_faces(staff: Resources) -> None:
@@ -326,7 +377,8 @@ def test_imports_request_the_first_model_once(staff: Resources) -> None:
     drain(staff, asked(staff, uploaded(staff, {f"q/{n}.png": picture(100 + n) for n in range(40)})))
     with reading(staff.database) as session:
         [job] = session.scalars(select(Job).where(Job.kind == FitFirst.kind))
-    assert job.body == {"collection": "staff"}
+        created_at = session.get_one(Collection, "staff").created_at
+    assert job.body == {"collection": "staff", "bound_to": {"staff": created_at}}
 
 
 def test_a_model_deployed_between_description_and_storage_is_embedded_too(staff: Resources) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import select, update
 
 from app.db.session import writing
-from app.db.tables import Collection, Deployment, Label
+from app.db.tables import Collection, Deployment, Face, Label, Subject
 from app.errors import Conflict
 from app.queue.jobs import enqueue
 from app.queue.messages import Publish
@@ -76,6 +77,16 @@ def test_pairs_that_pass_against_a_label_are_broken(resources: Resources) -> Non
     [broken] = checked["broken"]
     assert {broken["face_a"], broken["face_b"]} == {gallery.face_ids[FIRST], gallery.face_ids[SECOND]}
     assert broken["same"] is False
+
+
+def test_pairs_of_somebody_who_has_refused_consent_are_left_out(resources: Resources) -> None:
+    gallery = LabelledGallery(resources, move(ROWS, FIRST, ROWS[SECOND] + np.float32(0.001)))
+    gallery.label([(FIRST, SECOND, False), (SECOND, SECOND + 1, True)])
+    with writing(resources.database) as session:
+        pk = select(Face.subject_pk).where(Face.pk == gallery.gallery.pks[FIRST]).scalar_subquery()
+        session.execute(update(Subject).where(Subject.pk == pk).values(consent=False))
+    checked = gallery.check()
+    assert (checked["pairs"], checked["broken"]) == ({"same": 1, "different": 0}, [])
 
 
 def test_pairs_that_no_longer_pass_are_broken_only_if_they_passed(resources: Resources) -> None:

@@ -11,14 +11,16 @@ from sqlalchemy import select
 
 from app.config import Settings
 from app.db.session import writing
-from app.db.tables import Collection, Face, Label, Subject, Training
+from app.db.tables import Collection, Erasure, Face, Label, Subject, Training
 from app.errors import Conflict, Invalid
+from app.galleries.erasure_receipts import hash_subject
 from app.galleries.subjects import erase_faces
 from app.learning.plan import ComponentChoice
-from app.learning.refit import list_models_that_learned, make_refit
+from app.learning.refit import list_models_that_learned, list_models_that_read, make_refit
 from app.queue.jobs import enqueue
 from app.queue.messages import Train
 from app.resources import Resources, open_resources
+from app.storage.installation_key import InstallationKey
 from app.storage.model_cache import HOLDOUT_SUFFIX, ensure_lbp_model
 from ml.files import hash_file
 from tests.databases import migrate
@@ -27,6 +29,7 @@ from tests.workers.test_train import LDML, begin
 from workers.handlers.train import train_model
 
 PEOPLE = range(16)
+KEY = InstallationKey(bytes(32))
 TRIALS = int(os.environ.get("REFIT_TRIALS", "3"))
 CHOICES: tuple[dict[str, Any], ...] = (
     {"method": "ldml", "options": LDML},
@@ -70,7 +73,7 @@ def train(resources: Resources, **options: Any) -> str:
 
 def refit(resources: Resources, model: str, subjects: list[str]) -> str:
     with writing(resources.database) as session:
-        training = make_refit(session, model, None, subjects)
+        training = make_refit(session, KEY, model, None, subjects)
         message = Train(training=training.id, collection="c")
         job = enqueue(session, message)
         job.state, job.worker = "running", "test"
@@ -126,7 +129,7 @@ def test_a_model_knows_whom_it_never_saw(resources: Resources) -> None:
     once = refit(resources, model, ["p3"])
     twice = refit(resources, once, ["p4"])
     provenance = resources.models.get(twice).provenance
-    assert provenance["without"] == {"c": ["p3", "p4"]}
+    assert provenance["without"] == {"c": sorted(hash_subject(KEY, "c", subject) for subject in ("p3", "p4"))}
     assert provenance["refit_of"] == once
     assert erase(resources, "p3") == [model], "the refits have not read these faces"
 
@@ -135,16 +138,32 @@ def test_what_cannot_be_forgotten_exactly_is_refused(resources: Resources) -> No
     fill(resources, PEOPLE)
     model = train(resources, **CHOICES[1])
     with writing(resources.database) as session:
-        with pytest.raises(Conflict, match="not made by a training"):
-            make_refit(session, "lbp-l2", None, ["p3"])
+        with pytest.raises(Conflict, match="no training of model"):
+            make_refit(session, KEY, "lbp-l2", None, ["p3"])
         with pytest.raises(Invalid, match="has not learned from"):
-            make_refit(session, model, "d", ["p3"])
+            make_refit(session, KEY, model, "d", ["p3"])
         training = session.scalars(select(Training).where(Training.model == model)).one()
         request = training.request
         training.request = request | {"start_from": "m-other"}
         with pytest.raises(Conflict, match="continues m-other"):
-            make_refit(session, model, None, ["p3"])
+            make_refit(session, KEY, model, None, ["p3"])
         fisher = ComponentChoice(name="fisher").model_dump()
         training.request = request | {"descriptors": [fisher]}
         with pytest.raises(Conflict, match="vocabulary of fisher"):
-            make_refit(session, model, None, ["p3"])
+            make_refit(session, KEY, model, None, ["p3"])
+
+
+def test_a_refit_made_after_the_deletion_is_not_among_the_models_that_learned(resources: Resources) -> None:
+    read = {"changes": {"c": 5}, "collections_created_at": {"c": 1.0}}
+    left_out = {**read, "without": {"c": [hash_subject(KEY, "c", "p3")]}, "without_pks": {"c": []}}
+    targets = {"subject": "p3", "subject_pk": 3}
+    erasure = Erasure(
+        collection_id="c", collection_created_at=1.0, target="subject", first_change=2, change=6, targets=targets
+    )
+    with writing(resources.database) as session:
+        session.add_all(
+            Training(request={}, snapshot=snapshot, model=model)
+            for model, snapshot in (("learned", read), ("refit", left_out), ("later", {**read, "changes": {"c": 6}}))
+        )
+        session.flush()
+        assert list_models_that_read(session, KEY, erasure) == ["learned"]

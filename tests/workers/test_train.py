@@ -10,13 +10,13 @@ from sqlalchemy import func, select
 
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Face, Job, Label, ModelRecord, Training
-from app.errors import NotFound
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import cancel, enqueue
 from app.queue.messages import Train
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import HOLDOUT_SUFFIX
+from app.storage.stored_faces import CropsDamaged
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.evaluation.comparisons.models import ModelComparison
 from ml.evaluation.records import EvaluationReport
@@ -230,6 +230,10 @@ def test_one_model_can_be_trained_on_several_tasks_and_collections(resources: Re
     assert tasks["identity"]["current"] is not None
     assert tasks["age"]["candidate"]["task"] == "age"
     assert tasks["age"]["current"] is None, "nothing serves it yet"
+    parts = tasks["identity"]["projections"]["parts"]
+    assert [parts[name]["numbers"] for name in ("common", "own", "both")] == [4, 4, 8]
+    assert parts["both"]["mAP"]["value"] == tasks["identity"]["candidate"]["mean_average_precision"]["value"]
+    assert 0 <= tasks["age"]["projections"]["angles"]["to_tasks"]["identity"]["smallest"] <= 90
     assert {p["phase"] for p in of(resources, message).curve} == {"fit", "refit"}
 
 
@@ -240,14 +244,18 @@ def test_a_face_erased_during_the_training_is_left_out(resources: Resources) -> 
         training = session.get_one(Training, message.training)
         training_data.record_snapshot(session, training, Plan.model_validate(training.request))
     resources.blobs.remove("c", [Blobs.crop(faces[0].image_id, 0, "grey")])
-    with pytest.raises(NotFound):
+    with pytest.raises(CropsDamaged):
         train.train_model(message, context(resources, job))
     with writing(resources.database) as session:
         session.delete(session.get_one(Face, faces[0].pk))
     assert train.train_model(message, context(resources, job))["report"]["faces"] == 35
 
 
-@pytest.mark.parametrize("method", ["ldml", "stml", "qconv", "cosim_mass"])
+@pytest.mark.parametrize(
+    ("database_url", "method"),
+    [("postgresql", "ldml"), *(("sqlite", method) for method in FAMILIES)],
+    indirect=["database_url"],
+)
 def test_a_training_starts_from_a_model_and_from_its_holdout_model(resources: Resources, method: str) -> None:
     enrol(resources, "c", range(24), shots=4)
     options = FAMILIES[method]
@@ -264,7 +272,11 @@ def test_a_training_starts_from_a_model_and_from_its_holdout_model(resources: Re
         np.testing.assert_allclose(distances[1], distances[0], atol=4e-3)
 
 
-@pytest.mark.parametrize("method", ["ldml", "stml", "qconv", "cosim_mass"])
+@pytest.mark.parametrize(
+    ("database_url", "method"),
+    [("postgresql", "ldml"), *(("sqlite", method) for method in FAMILIES)],
+    indirect=["database_url"],
+)
 def test_a_method_refuses_a_model_it_cannot_start_from(resources: Resources, method: str) -> None:
     enrol(resources, "c", range(12), shots=3)
     job, message = begin(resources, method=method, options=FAMILIES[method], start_from="lbp-l2")

@@ -39,6 +39,18 @@ def remove_collection_files(resources: Resources, collection: str) -> bool:
     return True
 
 
+def remove_late_files(context: JobContext, collection: str) -> None:
+    """Remove the files that jobs of a deleted collection have written after its deletion. Raises Interrupted.
+
+    A collection of that name keeps those that its rows name, and a photo that is being enrolled is written again.
+    """
+    if remove_collection_files(context.resources, collection):
+        return
+    for names in iterate_steps(context.resources.blobs.names(collection)):
+        context.check()
+        remove_unnamed(context.resources, collection, names)
+
+
 def remove_photo_files(context: JobContext, collection: str, images: Sequence[str]) -> int:
     """Remove the files of these photos that no row names, and return their number. Raises Interrupted."""
     blobs, removed = context.resources.blobs, 0
@@ -46,7 +58,7 @@ def remove_photo_files(context: JobContext, collection: str, images: Sequence[st
         context.check()
         step = images[start : start + PHOTOS_PER_STEP]
         names = [name for image in step for name in blobs.files_of(collection, image)]
-        removed += _remove_unnamed(context.resources, collection, names)
+        removed += remove_unnamed(context.resources, collection, names)
     return removed
 
 
@@ -63,11 +75,11 @@ def remove_orphans(context: JobContext, collection: str) -> int:
             named = _list_named(session, collection, {image for image, _ in owners.values()})
         unnamed = [name for name, owner in owners.items() if owner not in named]
         orphans = [name for name in unnamed if blobs.age(collection, name) > ORPHAN_SECONDS]
-        removed += _remove_unnamed(context.resources, collection, orphans) if orphans else 0
+        removed += remove_unnamed(context.resources, collection, orphans) if orphans else 0
     return removed
 
 
-def _remove_unnamed(resources: Resources, collection: str, names: Sequence[str]) -> int:
+def remove_unnamed(resources: Resources, collection: str, names: Sequence[str]) -> int:
     """Remove those of these files that no row of the collection names, and return their number."""
     owners = {name: Blobs.parse_name(name) for name in names}
     with writing(resources.database) as session:

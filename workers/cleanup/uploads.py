@@ -1,9 +1,12 @@
 """Remove uploaded archives that no import uses."""
 
+import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy.orm import aliased
 
 from app.db.session import reading
 from app.db.tables import Job
@@ -12,14 +15,53 @@ from app.queue.messages import ImportArchive
 from app.resources import Resources
 from workers.cleanup.steps import ORPHAN_SECONDS
 
+PART = aliased(Job)
+IS_LIVE = Job.state.in_(LIVE_STATES) | exists().where(PART.parent_id == Job.id, PART.state.in_(LIVE_STATES))
+"""An import and its parts read the archive, and a part may end after the import was cancelled."""
+
 
 def remove_old_uploads(resources: Resources) -> int:
     """Remove the archives that no live import reads and that are old enough, and return their number."""
+    used = _list_uploads(resources, IS_LIVE)
+    unused = (path for path in resources.uploads.iterdir() if _get_upload_name(path) not in used)
+    return _remove(path for path in unused if time.time() - _get_modified_at(path) > ORPHAN_SECONDS)
+
+
+def remove_ended_uploads(resources: Resources) -> int:
+    """Remove the archives whose imports have ended, and return their number.
+
+    An import that succeeds or fails removes its archive itself. One that is cancelled, or whose workers died, does not.
+    """
+    paths = list(resources.uploads.iterdir())
+    if not paths:
+        return 0
+    since = min(map(_get_modified_at, paths)) - ORPHAN_SECONDS  # clocks of hosts may differ
+    ended = _list_uploads(resources, ~IS_LIVE, Job.finished_at > since)
+    return _remove(path for path in paths if _get_upload_name(path) in ended)
+
+
+def _list_uploads(resources: Resources, *where: ColumnElement[bool]) -> set[str]:
+    """List the names of the archives of these imports."""
     with reading(resources.database) as session:
-        live = session.scalars(select(Job.body).where(Job.kind == ImportArchive.kind, Job.state.in_(LIVE_STATES)))
-        used = {Path(body["path"]).name for body in live}
-    unused = (path for path in resources.uploads.iterdir() if path.name.removesuffix(".part") not in used)
-    old = [path for path in unused if time.time() - path.stat().st_mtime > ORPHAN_SECONDS]
-    for path in old:
+        paths = session.scalars(select(Job.body["path"].as_string()).where(Job.kind == ImportArchive.kind, *where))
+        return {Path(path).name for path in paths}
+
+
+def _get_upload_name(path: Path) -> str:
+    """Return the name of the upload that this file is, or that is unpacked to it."""
+    return path.name.partition(".")[0]
+
+
+def _get_modified_at(path: Path) -> float:
+    """Return when the file was last changed; infinity if it has been removed meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
+
+
+def _remove(paths: Iterable[Path]) -> int:
+    chosen = list(paths)
+    for path in chosen:
         path.unlink(missing_ok=True)
-    return len(old)
+    return len(chosen)

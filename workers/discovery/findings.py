@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from app.db.session import reading
+from app.galleries.damaged_faces import list_damaged_faces
+from app.resources import Resources
 from ml.identification.changed_galleries import StrangerCheck, merge_people, split_person, without_faces
 from ml.identification.searches import GalleryPeople
 from ml.people_discovery.suspects import NamedPeople
@@ -13,6 +16,11 @@ from ml.types import Ids
 
 MIN_STRANGERS_OF_FACE = 3
 MAX_FINDINGS_PER_KIND = 50
+
+DAMAGE_ADVICE = (
+    "Trainings, evaluations and new models leave this face out, because its stored crop is damaged or missing. Restore "
+    "the file from a backup, or enrol the same photo again."
+)
 
 Finding = dict[str, Any]
 
@@ -97,6 +105,14 @@ class Examination:
 
     def _measure(self, changed: GalleryPeople, owners: list[int]) -> float | None:
         return None if self.check is None else self.check.measure_change(changed, np.array(owners))
+
+
+def list_damage(resources: Resources, collection: str) -> tuple[list[Finding], int]:
+    """Return a finding for each of the first faces whose stored crops are damaged, and how many there are."""
+    with reading(resources.database) as session:
+        count, face_ids = list_damaged_faces(session, [collection])
+    findings = [_make("damaged_face", [], [face_id], None, None, DAMAGE_ADVICE) for face_id in face_ids]
+    return findings[:MAX_FINDINGS_PER_KIND], count
 
 
 def _make(

@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
 from app.db.session import snapshot
-from app.db.tables import BUILT_IN_TASK, ClusteredFace, Face, FaceCluster, PeopleSearch
+from app.db.tables import BUILT_IN_TASK, ClusteredFace, Face, FaceCluster, PeopleSearch, Subject, now
 from app.errors import Conflict
 from app.galleries import label_consensus
+from app.galleries.retention import may_be_used
 from app.publishing.pointers import get_deployment
 from app.serving import index_builder
 from app.serving.index_builder import IndexKey
@@ -29,7 +30,7 @@ NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class ClusterGallery:
-    """The gallery faces of a collection that have an embedding of the champion.
+    """The gallery faces of a collection that have an embedding of the champion and may be used: see `may_be_used`.
 
     pks: (N,) rising; subjects: (N,) pk of the person, NOBODY without a name; clusters: (N,) pk of the cluster that the
         face lies in, NOBODY if in none
@@ -101,12 +102,13 @@ def _find_calibration(model: Model, measurements: dict[str, dict[str, object]]) 
 
 
 def _read_faces(session: Session, collection: str, only_edited: bool) -> Ids:
-    """Read (4, n): pk, subject, cluster and last change of the gallery's faces."""
+    """Read (4, n): pk, subject, cluster and last change of the gallery's faces that may be used."""
     chosen = (
         select(Face.pk, Face.subject_pk, ClusteredFace.cluster_pk, Face.change, FaceCluster.edited_at)
         .outerjoin(ClusteredFace, ClusteredFace.face_pk == Face.pk)
         .outerjoin(FaceCluster, FaceCluster.pk == ClusteredFace.cluster_pk)
-        .where(Face.collection_id == collection, Face.role == "gallery")
+        .outerjoin(Subject, Subject.pk == Face.subject_pk)
+        .where(Face.collection_id == collection, Face.role == "gallery", may_be_used(now()))
         .order_by(Face.pk)
     )
     rows = [
@@ -122,8 +124,7 @@ def _read_faces(session: Session, collection: str, only_edited: bool) -> Ids:
 
 
 def _read_constraints(session: Session, collection: str, pks: Ids) -> PairConstraints:
-    votes = label_consensus.read_collection_votes(session, collection, BUILT_IN_TASK)
-    settled = label_consensus.decide_consensus(votes)
+    settled = label_consensus.decide_collection(session, collection, BUILT_IN_TASK)
     here = np.isin(settled.pairs, pks).all(axis=1)
     positions, same = np.searchsorted(pks, settled.pairs[here]), settled.same[here]
     order = np.argsort(-settled.weights[here][same], kind="stable")

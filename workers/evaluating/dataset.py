@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Face, Subject
+from app.db.tables import Face, Subject, now
 from app.errors import Invalid
+from app.galleries.damaged_faces import is_intact
+from app.galleries.erasures import ERASED
+from app.galleries.retention import may_be_used
 from app.learning.evaluation_request import EvaluationRequest, ProtocolFile
 from ml.errors import Corrupt, WrongShape
 from ml.evaluation import protocols
@@ -63,7 +66,10 @@ class EvaluationSet:
 
 
 def read_evaluation_set(session: Session, request: EvaluationRequest) -> EvaluationSet:
-    """Read all faces, or with protocol files the largest face of each photo. Raises Invalid where there is none."""
+    """Read all faces that may be used, or with protocol files the largest face of each photo.
+
+    Raises Invalid where there is none.
+    """
     key = request.by.removeprefix("metadata.") if request.by != "subjects" else None
     gallery = list(_iterate_faces(session, request.collection, "gallery", key))
     if request.files:
@@ -77,7 +83,15 @@ def read_evaluation_set(session: Session, request: EvaluationRequest) -> Evaluat
 
 
 def make_protocols(request: EvaluationRequest, evaluation_set: EvaluationSet) -> list[Protocol]:
-    """Make one protocol for each file or draw. Raises Invalid where a protocol names no face of the collection."""
+    """Make one protocol for each file or draw.
+
+    Raises Invalid where a protocol names no face of the collection, or has been erased.
+    """
+    if any(file.text == ERASED for file in request.files):
+        raise Invalid(
+            "a protocol file names somebody who was erased since; send a new evaluation without them",
+            code="NothingToEvaluate",
+        )
     try:
         if request.protocol == "verification":
             return _read_folds(request.files[0], [e.photo for e in evaluation_set.gallery], evaluation_set.people)
@@ -140,7 +154,8 @@ def _iterate_faces(session: Session, collection: str, role: str, key: str | None
         Face.pk, Face.collection_id, Face.image_id, Face.number, Face.external_image_id, Face.subject_pk,
         Face.attributes, Subject.attributes,
     ).outerjoin(Subject, Subject.pk == Face.subject_pk)  # fmt: skip
-    here = chosen.where(Face.collection_id == collection, Face.role == role).order_by(Face.pk)
+    here = chosen.where(Face.collection_id == collection, Face.role == role, may_be_used(now()), is_intact())
+    here = here.order_by(Face.pk)
     for pk, own, image, number, photo, subject, *metadata in session.execute(here):
         name = "/".join((photo or f"{image}-{number}").split("/")[-2:])
         value = {**(metadata[1] or {}), **(metadata[0] or {})}.get(key) if key else None

@@ -1,14 +1,14 @@
 """Measure how well a model agrees with labels: are faces labelled the same nearer than others?"""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Face
+from app.db.tables import DamagedFace, Face
 from app.errors import Invalid
 from app.galleries import label_consensus
 from app.galleries.label_consensus import LabelConsensus
@@ -24,18 +24,23 @@ SAME_PROBABILITY = 0.5
 
 
 def read_collection_consensus(session: Session, collection: str, task: str) -> LabelConsensus:
-    """Return the consensus on pairs within the collection. Raises Invalid if one of the two kinds is missing."""
-    consensus = label_consensus.read_consensus(session, label_consensus.list_standing_labels(session, task))
-    pks = set(session.scalars(select(Face.pk).where(Face.collection_id == collection)))
-    here = np.array([int(a) in pks and int(b) in pks for a, b in consensus.pairs], np.bool_)
-    kept = LabelConsensus(consensus.pairs[here], consensus.same[here], consensus.weights[here], consensus.unsettled)
-    if not kept.same.any() or kept.same.all():
-        same = int(kept.same.sum())
+    """Return the consensus on pairs within the collection, without damaged faces.
+
+    Raises Invalid if one of the two kinds is missing.
+    """
+    consensus = label_consensus.decide_collection(session, collection, task)
+    damaged = list(session.scalars(select(DamagedFace.face_pk).where(DamagedFace.collection_id == collection)))
+    kept = ~np.isin(consensus.pairs, damaged).any(axis=1)
+    consensus = replace(
+        consensus, pairs=consensus.pairs[kept], same=consensus.same[kept], weights=consensus.weights[kept]
+    )
+    if not consensus.same.any() or consensus.same.all():
+        same = int(consensus.same.sum())
         raise Invalid(
-            f"{same} pairs of {collection!r} are labelled the same and {len(kept) - same} not; both are needed",
+            f"{same} pairs of {collection!r} are labelled the same and {len(consensus) - same} not; both are needed",
             code="TooFewLabels",
         )
-    return kept
+    return consensus
 
 
 def list_faces(session: Session, consensus: LabelConsensus) -> list[Face]:

@@ -1,15 +1,64 @@
-"""Erase the files of removed faces, or of a whole collection. Their rows are removed before the job is written."""
+"""Erase what the deletion of a face, a subject or a collection has left. Their rows are gone already."""
 
 from typing import Any
 
+from sqlalchemy import func, select
+
+from app.db.session import reading
+from app.db.tables import Erasure, now
+from app.galleries.erasures import FINAL, PENDING
 from app.queue.messages import Erase
-from workers.cleanup.stored_files import remove_collection_files, remove_photo_files
-from workers.context import JobContext
+from workers.cleanup.stored_files import remove_collection_files, remove_late_files, remove_photo_files
+from workers.context import JobContext, Later
+from workers.erasing.completion import complete_erasures
+from workers.erasing.erased_files import remove_erased_files
+
+FIRST_DELAY_SECONDS = 0.5
+"""Erasures that come within this time are completed together."""
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 300.0
+RETRY_SHARE = 0.25
+"""An erasure that waits for a long job is looked at again after this share of the time that it has waited."""
 
 
 def erase_files(message: Erase, context: JobContext) -> dict[str, Any]:
-    """Remove the files that no row names any more: {"files"}. A second run finds nothing. Raises Interrupted."""
+    """Remove the files, then all other traces: {"files", "erasure"}. A second run finds nothing.
+
+    Raises Later until the receipt of the erasure is final, Interrupted.
+    """
+    if message.erasure:
+        return {"erasure": message.erasure, "files": _erase(message.erasure, context)}
     if message.whole and not remove_collection_files(context.resources, message.collection):
         return {"files": "those that the collection of the same name does not need"}
     removed = remove_photo_files(context, message.collection, message.images)
     return {"files": "all" if message.whole else removed}
+
+
+def _erase(erasure_id: str, context: JobContext) -> int:
+    """Erase the files at the first run, and everything else at the next. Returns the number of files."""
+    erasure = _read(context, erasure_id)
+    if erasure is None:
+        return 0
+    if erasure.state == PENDING and "removed_files" not in erasure.targets:
+        remove_erased_files(context, erasure)
+        raise Later(FIRST_DELAY_SECONDS)
+    if erasure.state != FINAL and _is_oldest(context, erasure_id):
+        complete_erasures(context)
+        erasure = _read(context, erasure_id)
+    if erasure is None or erasure.state != FINAL:
+        waited = now() - erasure.requested_at if erasure else 0.0
+        raise Later(min(MAX_RETRY_SECONDS, max(MIN_RETRY_SECONDS, RETRY_SHARE * waited)))
+    if erasure.target == "collection":
+        remove_late_files(context, erasure.collection_id)
+    removed = erasure.contents["removed"]
+    return int(removed["photos"] + removed["crops"] + removed["descriptors"])
+
+
+def _is_oldest(context: JobContext, erasure_id: str) -> bool:
+    """Whether no earlier erasure is waiting: the job of the first completes all that wait."""
+    with reading(context.resources.database) as session:
+        return session.scalar(select(func.min(Erasure.id)).where(Erasure.state != FINAL)) == erasure_id
+
+
+def _read(context: JobContext, erasure_id: str) -> Erasure | None:
+    with reading(context.resources.database) as session:
+        return session.get(Erasure, erasure_id)

@@ -18,7 +18,7 @@ from ml.people_discovery.suspects import NamedPeople
 from ml.quality import QualityThresholds
 from ml.types import Ids
 from workers.context import JobContext
-from workers.discovery.findings import Examination, Finding
+from workers.discovery.findings import Examination, Finding, list_damage
 from workers.discovery.gallery import ClusterGallery, read_gallery
 from workers.progress import PROGRESS_STEPS, report_progress, to_json_values
 
@@ -50,6 +50,8 @@ def examine_gallery(message: ExamineGallery, context: JobContext) -> dict[str, A
             rows = gallery.index.rows(pks)
             suspects = NamedPeople(rows, people.owners, links, gallery.model.metric, gallery.calibration)
             findings, counts = Examination(suspects, people, check, subject_ids, face_ids, poor).find_all()
+        damaged, damaged_count = list_damage(context.resources, message.collection)
+        findings, counts = [*damaged, *findings], counts | {"damaged_face": damaged_count}
         reporter.phase("done", PROGRESS_STEPS, PROGRESS_STEPS)(1, 1, {})
     return to_json_values({  # type: ignore[no-any-return]
         "collection": message.collection,
@@ -66,7 +68,7 @@ def examine_gallery(message: ExamineGallery, context: JobContext) -> dict[str, A
     })  # fmt: skip
 
 
-_KINDS = ("wrong_name", "duplicate", "mixture", "named_for_strangers", "poor_face")
+_KINDS = ("damaged_face", "wrong_name", "duplicate", "mixture", "named_for_strangers", "poor_face")
 
 
 def _check_strangers(

@@ -15,7 +15,6 @@ from app.storage.model_cache import LBP_MODEL
 from ml.evaluation.comparisons.gate_rule import judge
 from ml.evaluation.comparisons.models import ModelComparison
 from ml.files import hash_bytes
-from ml.model import save_model
 from workers.context import JobContext
 from workers.progress import report_progress, to_json_values
 from workers.training.candidate import Candidate
@@ -69,7 +68,7 @@ def _keep(
     """Save the model and its holdout model, and enqueue the publication."""
     model = replace(candidate.model, provenance={**candidate.model.provenance, **versions})
     if candidate.holdout_model is not None:
-        save_model(candidate.holdout_model, resources.models.folder)
+        resources.models.save(candidate.holdout_model)
     with writing(resources.database) as session:
         resources.models.keep(session, model, report=report)
         session.flush()

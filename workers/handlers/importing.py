@@ -3,14 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from app.db.session import writing
+from sqlalchemy.exc import OperationalError
+
+from app.db.session import reading, writing
 from app.db.tables import Collection, Job, now
-from app.errors import AppError, NotFound
+from app.errors import Busy, NotFound
 from app.queue.messages import ImportArchive
+from app.serving.reporter import have_followers_caught_up
 from workers.context import Interrupted, JobContext, Later
 from workers.importing.archive_listing import has_listing, list_archive
-from workers.importing.batches import enqueue_batches, fail_remaining_items
-from workers.importing.completion import are_models_current, have_followers_caught_up, summarise_import
+from workers.importing.batches import close_items, enqueue_batches
+from workers.importing.completion import are_models_current, summarise_import
 
 POLL_SECONDS = 0.2
 
@@ -18,22 +21,28 @@ POLL_SECONDS = 0.2
 def import_archive(message: ImportArchive, context: JobContext) -> dict[str, Any]:
     """Continue an import where an earlier run stopped: {"enrolled", "refused", "seconds", "change"}.
 
-    Raises Later until the import has ended, Interrupted, and Invalid, TooLarge or NotFound, which remove the archive.
+    Raises Later until the import has ended, Interrupted, and Busy or OperationalError if it may succeed later. Any
+    other error ends the import, and removes the archive.
     """
     try:
         if not has_listing(context):
             list_archive(Path(message.path), context)
         change = _advance(message, context)
-        if change is None or not have_followers_caught_up(context, message.collection, change):
+        if change is None or not _is_served(message, context, change):
             context.resources.notifier.notify("jobs")
             raise Later(POLL_SECONDS)
         result = summarise_import(context, change)
-    except AppError as error:
-        if not error.retryable:
+    except Exception as error:
+        if not isinstance(error, (Later, Interrupted, Busy, OperationalError)):
             _remove_archive(message)
         raise
     _remove_archive(message)
     return result
+
+
+def _is_served(message: ImportArchive, context: JobContext, change: int) -> bool:
+    with reading(context.resources.database) as session:
+        return have_followers_caught_up(session, message.collection, change)
 
 
 def _advance(message: ImportArchive, context: JobContext) -> int | None:
@@ -51,14 +60,14 @@ def _advance(message: ImportArchive, context: JobContext) -> int | None:
             raise NotFound(f"the collection {message.collection!r} was deleted")
         job.tries = 1  # the import makes progress: an earlier death of a worker no longer counts
         has_batches = enqueue_batches(session, job)
-        if has_batches or "change" in (job.result or {}):
-            return (job.result or {}).get("change")
-        if job.result is None:
-            fail_remaining_items(session, job.id)
-            job.result = {"closed_at": now()}
-        if not are_models_current(session, collection.id, job.result["closed_at"]):
+        state = job.result or {}
+        if has_batches or "change" in state:
+            return state.get("change")
+        if "closed_at" not in state:
+            job.result = state = {"closed_at": now(), "photo_failures": close_items(session, job.id)}
+        if not are_models_current(session, collection.id, state["closed_at"]):
             return None
-        job.result = {"change": collection.change}
+        job.result = {"change": collection.change, "photo_failures": state.get("photo_failures", 0)}
         return collection.change
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import Job, JobItem
-from app.enrolment.archives import open_archive
+from app.enrolment.archives.photo_files import open_photo_files
 from app.queue.jobs import LIVE_STATES, read_message
 from app.queue.messages import ImportArchive, IngestBatch
 from workers.context import JobContext
@@ -26,5 +26,5 @@ def ingest_batch(message: IngestBatch, context: JobContext) -> None:
         queued = select(JobItem).where(*in_batch, JobItem.state == "queued").order_by(JobItem.number)
         items = list(session.scalars(queued))
     if items:
-        archive = open_archive(Path(import_message.path))
-        BatchEnrolment(context, message.job, import_message, archive, is_careful=worker_died).enrol(items)
+        files = open_photo_files(Path(import_message.path), context.resources.settings, context.check)
+        BatchEnrolment(context, message.job, import_message, files, is_careful=worker_died).enrol(items)

@@ -7,21 +7,38 @@ from sqlalchemy import select
 from app.db.session import reading
 from app.db.tables import Collection
 from app.queue.messages import Sweep
+from workers.cleanup.audit import cut_audit_log
+from workers.cleanup.expired_subjects import erase_expired_subjects
+from workers.cleanup.snapshots import remove_unfinished_snapshots
 from workers.cleanup.stale_rows import remove_old_rows, remove_unused_embeddings
 from workers.cleanup.stored_files import remove_collection_files, remove_orphans
 from workers.cleanup.uploads import remove_old_uploads
 from workers.context import JobContext
+from workers.erasing.resumption import delete_late_snapshots, resume_erasures
+from workers.publishing.repaired_faces import take_back_repaired_faces
 
 
 def sweep_all(message: Sweep, context: JobContext) -> dict[str, Any]:
-    """Return how much was removed: {"rows", "uploads", "files", "embeddings"}. Raises Interrupted.
+    """Return how much was removed: {"subjects", "rows", "audit", "uploads", "files", "embeddings"}, and how many
+    damaged faces could be read again: "repaired". Raises Interrupted.
 
     Two workers may sweep at once: each removal checks for itself whether it is still due.
     """
     resources = context.resources
     with reading(resources.database) as session:
         collections = set(session.scalars(select(Collection.id)))
-    result = {"rows": remove_old_rows(resources), "uploads": remove_old_uploads(resources), "files": 0, "embeddings": 0}
+    result = {
+        "subjects": erase_expired_subjects(context),
+        "rows": remove_old_rows(resources),
+        "audit": cut_audit_log(resources),
+        "uploads": remove_old_uploads(resources),
+        "files": 0,
+        "embeddings": 0,
+        "repaired": 0,
+    }
+    resume_erasures(resources)
+    delete_late_snapshots(resources)
+    remove_unfinished_snapshots(resources)
     resources.blobs.empty_trash()
     for collection in sorted({*collections, *resources.blobs.collections()}):
         context.check()
@@ -30,4 +47,5 @@ def sweep_all(message: Sweep, context: JobContext) -> dict[str, Any]:
             continue
         result["files"] += remove_orphans(context, collection)
         result["embeddings"] += remove_unused_embeddings(context, collection)
+        result["repaired"] += take_back_repaired_faces(context, collection)
     return result

@@ -9,21 +9,21 @@ from app.db.session import writing
 from app.db.tables import Job, ModelRecord, Training
 from app.errors import NotFound
 from app.learning.plan import Plan
-from app.queue.messages import Train
+from app.learning.policy_publication import publish_if_better
+from app.queue.messages import POLICY, Train
 from app.resources import Resources
 from app.storage.model_cache import HOLDOUT_SUFFIX
-from ml.model import save_model
-from workers.context import Interrupted, JobContext, Later
+from workers.context import Interrupted, JobContext
 from workers.progress import report_progress, to_json_values
 from workers.training.candidate import Candidate
-from workers.training.training_data import TrainingData, read_training_data, record_snapshot
+from workers.training.training_data import read_training_data, record_snapshot
 from workers.training.training_run import train_candidate
 
 
 def train_model(message: Train, context: JobContext) -> dict[str, Any]:
     """Return {"model", "training", "report"}. A second run ends with the same model.
 
-    Raises TooFewPairs (with how many are missing), Interrupted, Later.
+    Raises TooFewPairs (with how many are missing), CropsDamaged, Interrupted.
     """
     with writing(context.resources.database) as session:
         training = session.get(Training, message.training)
@@ -33,20 +33,13 @@ def train_model(message: Train, context: JobContext) -> dict[str, Any]:
             return _make_result(training.model, training.id, training.report)
         plan = Plan.model_validate(training.request)
         snapshot = record_snapshot(session, training, plan)
-    data = _read_data(context, plan, snapshot)
+    with at_one_moment(context.resources.database) as session:
+        data = read_training_data(session, plan, snapshot)
     name = f"m-{training.id}"
     _remove_unfinished(context.resources, name)
     with report_progress(context, training.id) as reporter:
-        try:
-            candidate = train_candidate(context, plan, data, name, reporter)
-        except NotFound as error:
-            raise _explain_missing_crop(data, _read_data(context, plan, snapshot)) from error
+        candidate = train_candidate(context, plan, data, name, reporter)
     return _keep(context, training.id, snapshot, candidate)
-
-
-def _read_data(context: JobContext, plan: Plan, snapshot: dict[str, Any]) -> TrainingData:
-    with at_one_moment(context.resources.database) as session:
-        return read_training_data(session, plan, snapshot)
 
 
 def _remove_unfinished(resources: Resources, name: str) -> None:
@@ -57,12 +50,6 @@ def _remove_unfinished(resources: Resources, name: str) -> None:
                 shutil.rmtree(resources.models.folder / folder, ignore_errors=True)
 
 
-def _explain_missing_crop(before: TrainingData, now: TrainingData) -> Exception:
-    """Return Later if faces were erased meanwhile, to train without them; NotFound if the store has lost a crop."""
-    erased = {f.pk for f in (*before.faces, *before.distractors)} - {f.pk for f in (*now.faces, *now.distractors)}
-    return Later(0.1) if erased else NotFound("the crop of an enrolled face is missing from the store")
-
-
 def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
     """Save the holdout model, the model and then the rows, which make the model exist.
 
@@ -71,7 +58,7 @@ def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candi
     resources, report = context.resources, to_json_values(candidate.report)
     model = replace(candidate.model, provenance={**candidate.model.provenance, "training": training_id, **snapshot})
     if candidate.holdout_model is not None:
-        save_model(candidate.holdout_model, resources.models.folder)
+        resources.models.save(candidate.holdout_model)
     with writing(resources.database) as session:
         job = session.get(Job, context.job_id, with_for_update=True)
         if job is None or job.worker != context.worker:
@@ -80,6 +67,8 @@ def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candi
         session.flush()
         training = session.get_one(Training, training_id)
         training.model, training.report = model.id, report
+        if job.body.get("requested_by") == POLICY:
+            publish_if_better(session, training)
     return _make_result(model.id, training_id, report)
 
 

@@ -3,6 +3,7 @@
 The whole archive is read through before the first item is kept, so that nothing is imported from a hostile one.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -15,12 +16,13 @@ from sqlalchemy import delete, insert, update
 from app.db.field_types import SubjectId
 from app.db.session import reading, writing
 from app.db.tables import Job, JobItem
-from app.enrolment.archives import Archive, ArchiveLimits, Entry, filter_entries, is_gzip, open_archive, unpack_gzip
-from app.enrolment.archives.entries import make_refusal
-from app.enrolment.archives.manifest import MANIFEST_NAMES, MAX_MANIFEST_BYTES, ArchiveManifest
-from app.errors import Invalid
-from ml.errors import Unreadable
+from app.enrolment.archives.entries import Entry, make_refusal
+from app.enrolment.archives.manifest import MANIFEST_NAMES, ArchiveManifest
+from app.enrolment.archives.parser_client import ParserCrashed
+from app.enrolment.archives.photo_files import PhotoFiles, open_photo_files
 from workers.context import JobContext
+
+log = logging.getLogger("likeness.worker")
 
 MAX_REMEMBERED_ENTRIES = 20_000
 """Entries of an archive that are remembered from the first pass; a longer archive is read a second time."""
@@ -40,8 +42,17 @@ def has_listing(context: JobContext) -> bool:
 def list_archive(path: Path, context: JobContext) -> None:
     """Store one item for each file. The total, stored last, marks the listing as complete.
 
-    Raises Invalid, TooLarge, Interrupted.
+    If the parser of the archive crashes, which a signal from outside may have caused, it gets a second chance.
+    Raises Invalid, TooLarge, NotFound, Busy (the disk is full), Interrupted.
     """
+    try:
+        _store_items(path, context)
+    except ParserCrashed as error:
+        log.warning("import.listed_again job_id=%s error=%s", context.job_id, error)
+        _store_items(path, context)
+
+
+def _store_items(path: Path, context: JobContext) -> None:
     database, job = context.resources.database, context.job_id
     with writing(database) as session:
         session.execute(delete(JobItem).where(JobItem.job_id == job))
@@ -53,19 +64,16 @@ def list_archive(path: Path, context: JobContext) -> None:
             session.execute(insert(JobItem), rows)
         count += len(rows)
     if not count:
-        raise Invalid("the archive is refused: it holds no file", code="InvalidArchive")
+        raise make_refusal("it holds no file")
     with writing(database) as session:
         session.execute(update(Job).where(Job.id == job).values(total=count, tries=1))
 
 
 def iterate_items(path: Path, context: JobContext) -> Iterator[ItemFields]:
     """Yield {"name", "detail"} of each file, in a fixed order. Raises Invalid, TooLarge before the first."""
-    limits = ArchiveLimits.of(context.resources.settings)
-    if is_gzip(path):
-        unpack_gzip(path, limits)
-    archive = open_archive(path)
+    files = open_photo_files(path, context.resources.settings, context.check)
     manifest, first_entries, count = None, [], 0
-    for count, entry in enumerate(filter_entries(archive.entries(), limits), 1):
+    for count, entry in enumerate(files.list_files(), 1):
         if count % ENTRIES_PER_CHECK == 1:
             context.check()
         if entry.name in MANIFEST_NAMES:
@@ -73,8 +81,8 @@ def iterate_items(path: Path, context: JobContext) -> Iterator[ItemFields]:
         if count <= MAX_REMEMBERED_ENTRIES:
             first_entries.append(entry)
     is_remembered = count <= MAX_REMEMBERED_ENTRIES
-    entries = iter(first_entries) if is_remembered else filter_entries(archive.entries(), limits)
-    return map(_read_folder, entries) if manifest is None else _read_manifest(archive, manifest, entries)
+    entries = iter(first_entries) if is_remembered else files.list_files()
+    return map(_read_folder, entries) if manifest is None else _read_manifest(files, manifest, entries)
 
 
 def _read_folder(entry: Entry) -> ItemFields:
@@ -87,13 +95,10 @@ def _read_folder(entry: Entry) -> ItemFields:
         return _make_item(entry, refused="INVALID_SUBJECT")
 
 
-def _read_manifest(archive: Archive, manifest_entry: Entry, entries: Iterator[Entry]) -> Iterator[ItemFields]:
+def _read_manifest(files: PhotoFiles, manifest_entry: Entry, entries: Iterator[Entry]) -> Iterator[ItemFields]:
     """Yield what the manifest says of each file. Files that only one of the two has are refused."""
-    try:
-        data = archive.read(manifest_entry, MAX_MANIFEST_BYTES)
-    except Unreadable as error:
-        raise make_refusal(f"{manifest_entry.name}: {error}") from error
-    with closing(ArchiveManifest.read(data, manifest_entry.name)) as manifest:
+    rows = files.iterate_manifest_rows(manifest_entry)
+    with closing(ArchiveManifest.load(rows, manifest_entry.name)) as manifest:
         for entry in entries:
             if entry.name == manifest_entry.name:
                 continue

@@ -8,10 +8,13 @@ from sqlalchemy.orm import Session
 from app.db.tables import Job, JobItem
 from app.queue import jobs
 from app.queue.messages import IngestBatch
+from app.serving.limits.photo_failures import PHOTO_FAILED
 
 MIN_BATCH_PHOTOS, MAX_BATCH_PHOTOS = 32, 256
 REMAINING_SHARE = 8
 """A batch is this fraction of the photos that remain, so that all workers finish at about the same time."""
+PART_FAILED = "PART_FAILED"
+"""The reason of the items that a batch left queued when it failed."""
 MAX_LIVE_BATCHES = 12
 """Batches that wait or run at a time, so that other jobs get their turn."""
 
@@ -34,13 +37,23 @@ def enqueue_batches(session: Session, job: Job) -> bool:
     return live > 0
 
 
-def fail_remaining_items(session: Session, job: str) -> None:
-    """Refuse the items that their batches have left queued, and store the final counts of the import."""
+def close_items(session: Session, job: str) -> int:
+    """Refuse the items that their batches have left queued, and store the final counts of the import.
+
+    Returns the number of photos that an error kept from being enrolled.
+    """
     left = update(JobItem).where(JobItem.job_id == job, JobItem.state == "queued")
-    session.execute(left.values(state="failed", detail={"reasons": ["PART_FAILED"]}))
+    session.execute(left.values(state="failed", detail={"reasons": [PART_FAILED]}))
     counts = dict(session.execute(_count_states(job)).all())
     done, failed = counts.get("done", 0), counts.get("failed", 0)
     session.execute(update(Job).where(Job.id == job).values(done=done, failed=failed))
+    return sum(count_reason(session, job, reason) for reason in (PHOTO_FAILED, PART_FAILED))
+
+
+def count_reason(session: Session, job: str, reason: str) -> int:
+    """Return how many items of an import were refused for this reason alone."""
+    refused = (JobItem.job_id == job, JobItem.state == "failed", JobItem.detail["reasons"][0].as_string() == reason)
+    return session.scalar(select(func.count()).where(*refused)) or 0
 
 
 def _find_batch_end(first: int, total: int) -> int:

@@ -2,20 +2,21 @@
 
 from typing import Any
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading
 from app.db.tables import Deployment, Face, Follower, Job, now
+from app.errors import Conflict
 from app.queue import jobs
 from app.queue.messages import FitFirst, Publish
 from app.serving import gallery_calibration
+from app.serving.reporter import ALIVE_SECONDS
 from workers.context import JobContext
+from workers.importing.batches import PART_FAILED, count_reason
 
 MAX_SETTLING_SECONDS = 60.0
 """How long an import waits for the service to train and measure by itself."""
-FOLLOWER_ALIVE_SECONDS = 15.0
-"""A follower that was seen within this time is alive."""
 
 
 def are_models_current(session: Session, collection: str, closed_at: float) -> bool:
@@ -23,7 +24,7 @@ def are_models_current(session: Session, collection: str, closed_at: float) -> b
 
     True too where no process serves the collection, or the import was closed too long ago to wait any longer.
     """
-    followers = Follower.seen_at > now() - FOLLOWER_ALIVE_SECONDS, Follower.collection_id == collection
+    followers = Follower.seen_at > now() - ALIVE_SECONDS, Follower.collection_id == collection
     if now() - closed_at > MAX_SETTLING_SECONDS:
         return True
     if session.scalar(select(Follower.process).where(*followers).limit(1)) is None:
@@ -37,20 +38,14 @@ def are_models_current(session: Session, collection: str, closed_at: float) -> b
     return not any(gallery_calibration.needs_recalibration(faces, count, is_idle=True) for count in measured_on)
 
 
-def have_followers_caught_up(context: JobContext, collection: str, change: int) -> bool:
-    """Whether the index of every process that serves the collection holds this change."""
-    behind = exists().where(
-        Follower.collection_id == collection,
-        Follower.seen_at > now() - FOLLOWER_ALIVE_SECONDS,
-        Follower.change < change,
-    )
-    with reading(context.resources.database) as session:
-        return not session.scalar(select(behind))
-
-
 def summarise_import(context: JobContext, change: int) -> dict[str, Any]:
-    """Return the result of the import's job."""
+    """Return the result of the import's job. Raises Conflict if a batch failed, whose photos were not enrolled."""
     with reading(context.resources.database) as session:
         job = session.get_one(Job, context.job_id)
+        lost = count_reason(session, job.id, PART_FAILED)
+        if lost:
+            detail = f"a part of the import failed, and {lost:,} of its photos were not enrolled; the log says why"
+            raise Conflict(detail, code="PartFailed", enrolled=job.done, refused=job.failed)
         seconds = round(now() - (job.started_at or now()), 3)
-        return {"enrolled": job.done, "refused": job.failed, "seconds": seconds, "change": change}
+        summary = {"enrolled": job.done, "refused": job.failed, "seconds": seconds, "change": change}
+        return summary | {"photo_failures": (job.result or {}).get("photo_failures", 0)}

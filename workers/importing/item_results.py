@@ -57,6 +57,8 @@ def _make_result(item: AnalysedItem, outcome: EnrolmentOutcome | None) -> dict[s
         return {"state": "failed", "detail": {"reasons": list(item.reasons)}}
     if outcome.conflict is not None:
         return {"state": "failed", "detail": {"reasons": ["DUPLICATE"], "face_ids": [outcome.conflict.face_id]}}
+    if outcome.refusal is not None:
+        return {"state": "failed", "detail": {"reasons": [outcome.refusal]}}
     reasons = sorted({reason for unindexed in outcome.photo.unindexed for reason in unindexed.reasons})
     detail = {"face_ids": [face.face_id for face, _ in outcome.faces], "reasons": reasons}
     return {"state": "done" if outcome.faces else "failed", "detail": detail}

@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading
 from app.db.tables import Embedding
-from app.errors import NotFound
 from app.serving import index_builder
 from app.storage.embedding_codec import decode_embeddings
 from ml.model import Model
@@ -20,10 +19,6 @@ from workers.training.training_data import FaceRecord
 FACES_PER_CHUNK = 512
 
 
-class CropMissing(NotFound):
-    """The store has no crop of a face: the face was erased meanwhile, or the store is broken."""
-
-
 RecipeKeys = tuple[str, ...]
 StoredEmbeddings = dict[int, bytes]
 """Face pk -> its embedding, as stored in the database."""
@@ -32,7 +27,7 @@ StoredEmbeddings = dict[int, bytes]
 def embed_faces(context: JobContext, models: Sequence[Model], task: str, faces: Sequence[FaceRecord]) -> list[Rows]:
     """Return (N, d) embeddings for each model: from the database where it has them, else from the crops.
 
-    Reports the job's progress. Raises CropMissing, Interrupted.
+    Reports the job's progress. Raises CropsDamaged, Interrupted.
     """
     rows = [np.empty((len(faces), index_builder.find_embedding_size(m, task)), np.float32) for m in models]
     for start in range(0, len(faces), FACES_PER_CHUNK):
@@ -78,9 +73,6 @@ def _describe_missing(
         key = model.recipe.keys
         if key not in result:
             order = sorted(missing[key])
-            try:
-                rows = describe_faces(context, model.recipe, [faces[i] for i in order])
-            except NotFound as error:
-                raise CropMissing(error.detail) from error
+            rows = describe_faces(context, model.recipe, [faces[i] for i in order])
             result[key] = rows, {i: row for row, i in enumerate(order)}
     return result

@@ -1,7 +1,7 @@
 """The labels that a candidate would break: pairs "not the same" that pass under it, and pairs "same" that it loses."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot
-from app.db.tables import Deployment, Embedding, Face
+from app.db.tables import Deployment, Embedding, Face, Subject, now
 from app.errors import Conflict
 from app.galleries import label_consensus
+from app.galleries.label_consensus import LabelConsensus
+from app.galleries.retention import may_be_used
 from app.serving import index_builder
 from app.serving.compensation.store import read_compensation
 from app.serving.scores import Scores
@@ -50,7 +52,7 @@ def check_labels(
     """
     with snapshot(context.resources.database) as session:
         deployment = session.get(Deployment, (collection, task))
-        settled = label_consensus.decide_consensus(label_consensus.read_collection_votes(session, collection, task))
+        settled = _leave_out_refused(session, label_consensus.decide_collection(session, collection, task))
         if deployment is None or not len(settled):
             return None
         champion = context.resources.models.get(deployment.champion)
@@ -82,6 +84,16 @@ def check_labels(
                 "fell": int(fell.sum()),
             },
         }
+
+
+def _leave_out_refused(session: Session, settled: LabelConsensus) -> LabelConsensus:
+    """Leave out the pairs with a face that may not be used."""
+    pks, usable = np.unique(settled.pairs).tolist(), set[int]()
+    chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(may_be_used(now()))
+    for start in range(0, len(pks), FACES_PER_QUERY):
+        usable.update(session.scalars(chosen.where(Face.pk.in_(pks[start : start + FACES_PER_QUERY]))))
+    kept = np.isin(settled.pairs, list(usable)).all(axis=1)
+    return replace(settled, pairs=settled.pairs[kept], same=settled.same[kept], weights=settled.weights[kept])
 
 
 def refuse_broken_labels(checked: Mapping[str, Mapping[str, Any]]) -> None:

@@ -10,6 +10,7 @@ from app.db.lookups import get_collection
 from app.db.session import snapshot as at_one_moment
 from app.db.tables import Training
 from app.galleries import label_consensus
+from app.galleries.label_consensus import ConsensusRule
 from app.learning.plan import Plan, Source
 from ml.embedder_training.examples import TaskExamples
 from ml.model import Model
@@ -71,7 +72,8 @@ def read_measurable_faces(context: JobContext, collection: str, task: str, model
     with at_one_moment(context.resources.database) as session:
         get_collection(session, collection)
         exposures = tuple(trace_exposure(session, model_store, model, [collection]) for model in models)
-        plan = _make_plan(collection, task, [model_store.get(m) for m in reversed(models)])
+        rule = label_consensus.read_rule(session, collection, task)
+        plan = _make_plan(collection, task, rule, [model_store.get(m) for m in reversed(models)])
         snapshot = training_data.record_snapshot(session, Training(snapshot={}), plan)
         data = training_data.read_training_data(session, plan, snapshot)
         seen = tuple(find_learned_faces(session, exposure, data) for exposure in exposures)
@@ -83,13 +85,13 @@ def read_measurable_faces(context: JobContext, collection: str, task: str, model
     return MeasurableFaces(data, examples, _find_known(examples, data.people), seen, exposures, labellers)
 
 
-def _make_plan(collection: str, task: str, models: Sequence[Model]) -> Plan:
+def _make_plan(collection: str, task: str, rule: ConsensusRule, models: Sequence[Model]) -> Plan:
     """Plan to read what the collection says of a task.
 
     For identity these are subjects and labels; for another task labels, and the metadata field that one of the models
     has learned it from.
     """
-    origins = [Source(task=task, origin="labels")]
+    origins = [Source(task=task, origin="labels").with_rule(rule)]
     if task == "identity":
         origins.insert(0, Source(task=task, origin="subjects"))
     for model in models if task != "identity" else ():

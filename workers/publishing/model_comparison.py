@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from app.db.tables import now
 from app.serving import index_builder
+from app.storage.stored_faces import CropsDamaged
 from ml.evaluation.comparisons.decisions import SearchDistances
 from ml.evaluation.comparisons.gate_rule import MIN_PEOPLE
 from ml.evaluation.comparisons.labelled_pairs import LabelledPairs, compare_pairs
@@ -16,7 +18,8 @@ from ml.evaluation.retrieval import Ranked
 from ml.model import Model
 from ml.types import Ids, Rows
 from workers.context import JobContext
-from workers.publishing.joint_embedding import CropMissing, embed_faces
+from workers.damaged_faces import mark_or_raise
+from workers.publishing.joint_embedding import embed_faces
 from workers.publishing.measurable_faces import Mask, MeasurableFaces, read_measurable_faces
 from workers.training.training_data import FaceRecord
 
@@ -49,11 +52,13 @@ def measure_models(
 
     allow_seen: measure on everybody where too few people are new to both models; the evidence then has
         `unseen_by_both` False
-    Raises NotFound (the collection, a model, a crop), ml.Corrupt, ml.Unavailable, Interrupted.
+    Raises NotFound (the collection, a model), CropsDamaged, ml.Corrupt, ml.Unavailable, Interrupted.
     """
+    started_at = now()
     try:
         return _measure(context, collection, task, models, allow_seen)
-    except CropMissing:  # a face was erased meanwhile: measure again, without it
+    except CropsDamaged as damage:  # or faces were erased meanwhile: measure again, without them
+        mark_or_raise(context.resources, damage, started_at)
         return _measure(context, collection, task, models, allow_seen)
 
 

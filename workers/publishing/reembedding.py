@@ -8,13 +8,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
-from app.db.tables import Embedding, Face
-from app.errors import NotFound
+from app.db.tables import Embedding, Face, now
 from app.publishing.pointers import select_faces_without_embedding
 from app.storage.embedding_codec import encode_embeddings
+from app.storage.stored_faces import CropsDamaged
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
+from workers.damaged_faces import mark_or_raise
 from workers.description import describe_faces
 
 FACES_PER_BATCH = 512
@@ -24,11 +25,11 @@ INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql
 def reembed_collection(context: JobContext, collection: str, model: Model, tasks: Sequence[str]) -> None:
     """Embed the faces that have no embedding by this model yet. Each batch is stored by itself, so that a run can stop.
 
-    Raises NotFound, Interrupted.
+    Faces whose crops are damaged get none. Raises AppError (TooManyDamaged), Interrupted.
     """
-    total, done = _count_faces(context, collection), 0
-    after, missed = 0, -1
+    total, done, after = _count_faces(context, collection), 0, 0
     while True:
+        read_at = now()
         with reading(context.resources.database) as session:
             wanted = (
                 select_faces_without_embedding(collection, model.id, tasks)
@@ -41,10 +42,8 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
             return
         try:
             vectors = embed_batch(context, model, tasks, faces)
-        except NotFound:
-            if missed == after:
-                raise
-            missed = after  # a face was erased meanwhile: try the batch again, without it
+        except CropsDamaged as damage:  # or faces were erased meanwhile: embed the others
+            mark_or_raise(context.resources, damage, read_at)
             continue
         with writing(context.resources.database) as session:
             store_embeddings(session, model.id, vectors, [f.pk for f in faces])
@@ -53,7 +52,7 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
 
 
 def embed_batch(context: JobContext, model: Model, tasks: Sequence[str], faces: Sequence[Face]) -> dict[str, Rows]:
-    """Return (N, d) embeddings of these faces for each task. Raises NotFound (a crop is missing), Interrupted."""
+    """Return (N, d) embeddings of these faces for each task. Raises CropsDamaged, Interrupted."""
     rows = describe_faces(context, model.recipe, faces)
     return {task: model.embed(rows, task) for task in tasks}
 

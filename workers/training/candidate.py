@@ -7,6 +7,7 @@ from app.storage.model_cache import HOLDOUT_SUFFIX
 from ml.embedder_training.calibrations import TaskCalibrations
 from ml.embedders.base import Embedder
 from ml.model import Model
+from ml.types import Spec
 from workers.training.exposure import HELD_OUT_FACES
 from workers.training.measurement import CandidateMeasurement
 from workers.training.prepared_data import PreparedData
@@ -46,7 +47,8 @@ def make_candidate(
         "by_held_out": list(calibrations.by_held_out),
         "open_set": {"identity": strangers.to_dict()} if strangers else {},
     }
-    model = Model(name, plan.recipe, plan.method, embedder, calibrations.by_task, model_facts)
+    index = Spec(plan.index.name, dict(plan.index.options)) if plan.index else None
+    model = Model(name, plan.recipe, plan.method, embedder, calibrations.by_task, model_facts, index)
     if holdout_embedder is None:
         return Candidate(model, None, report)
     held_out_faces = [face.pk for face in prepared.data.select_faces(prepared.held_out)]

@@ -27,7 +27,7 @@ def embed_holdout_faces(
 ) -> list[dict[str, HoldoutEmbeddings]]:
     """Return the embeddings under each model, for each of its tasks. The faces are described once for each recipe.
 
-    Raises NotFound (a crop is missing), ml.Corrupt, Interrupted.
+    Raises CropsDamaged, ml.Corrupt, Interrupted.
     """
     data, embedded = prepared.data, dict[int, dict[str, HoldoutEmbeddings]]()
     labelled = [examples.pairs.ravel() for examples in data.tasks]

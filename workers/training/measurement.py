@@ -5,6 +5,7 @@ from typing import Any
 
 from ml.embedder_training.calibrations import TaskCalibrations, calibrate_tasks
 from ml.embedder_training.held_out_strangers import measure_held_out_strangers
+from ml.embedder_training.projection_shares import measure_projections
 from ml.embedder_training.task_measurement import measure_task
 from ml.embedders.base import Embedder
 from ml.identification.open_set import OpenSetCalibration
@@ -31,7 +32,7 @@ class CandidateMeasurement:
 def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Embedder | None) -> CandidateMeasurement:
     """Measure an embedder that was fitted without the held-out people; None: there is none, and nothing is measured.
 
-    Raises NotFound, ml.Corrupt, Interrupted.
+    Raises NotFound, CropsDamaged, ml.Corrupt, Interrupted.
     """
     if embedder is None:
         return CandidateMeasurement(make_unmeasured_report(prepared))
@@ -42,7 +43,8 @@ def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Emb
     candidate = ModelUnderTest(prepared.plan.recipe, embedder, tuple(tasks))
     models = [candidate, *(current.under_test for current in current_models)]
     measurements = []
-    for embeddings in embed_holdout_faces(context, prepared, models):
+    embedded = embed_holdout_faces(context, prepared, models)
+    for embeddings in embedded:
         context.check()
         measurements.append({t: measure_task(tasks[t], people, held_out, e, name) for t, e in embeddings.items()})
     measured, *of_current = measurements
@@ -55,5 +57,6 @@ def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Emb
         for current, by_task in zip(current_models, of_current, strict=True)
         for task, measurement in by_task.items()
     }
-    report = make_report(prepared, measured, served) | {"notes": embedder.notes}
+    projections = measure_projections(embedder, embedded[0], tasks, people, held_out)
+    report = make_report(prepared, measured, served, projections) | {"notes": embedder.notes}
     return CandidateMeasurement(report, calibrations, strangers)

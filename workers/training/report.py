@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,20 @@ class CurrentMeasurement:
 
 
 def make_report(
-    prepared: PreparedData, measured: Mapping[str, TaskMeasurement], current: Mapping[str, CurrentMeasurement]
+    prepared: PreparedData,
+    measured: Mapping[str, TaskMeasurement],
+    current: Mapping[str, CurrentMeasurement],
+    projections: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the report of a training: each task under `tasks`, and the figures of the main task on top.
 
     measured, current: task -> what the candidate and the serving model reach
+    projections: task -> what its common and its own projection do, of methods that learn several tasks
     """
-    tasks = {t: _make_task_report(prepared, measurement, current.get(t)) for t, measurement in measured.items()}
+    tasks = {
+        task: _make_task_report(prepared, measurement, current.get(task)) | {"projections": projections.get(task)}
+        for task, measurement in measured.items()
+    }
     main = tasks.get(prepared.plan.tasks[0], {})
     figures = {key: main.get(key) for key in ("candidate", "current", "current_model")}
     held_out_people = len(np.unique(prepared.data.people[prepared.held_out]))

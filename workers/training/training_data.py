@@ -1,6 +1,6 @@
 """Read the data of a training from the database, as it was at one moment: faces, values, labels and people."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Face, Subject, Training
+from app.db.tables import Collection, Face, Subject, Training, now
 from app.galleries import label_consensus
+from app.galleries.damaged_faces import is_intact
 from app.galleries.label_consensus import LabelConsensus
+from app.galleries.retention import may_be_used
 from app.learning.plan import Plan, Source
-from app.learning.refit import WITHOUT
+from app.learning.refit import WITHOUT, WITHOUT_PKS
 from ml.embedder_training.examples import TaskExamples
 from ml.files import hash_bytes
 from ml.types import Ids
@@ -75,7 +77,7 @@ def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[st
     """Return what identifies the data of a training. Stored with the training: a second run reads the same.
 
     {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, "labels": {task: [pk]}}, for a
-    refit also WITHOUT: {collection: [subject id]}
+    refit also WITHOUT and WITHOUT_PKS
     """
     if not training.snapshot:
         chosen = select(Collection).where(Collection.id.in_(plan.collections))
@@ -102,7 +104,8 @@ def list_collection_versions(collections: Iterable[Collection]) -> dict[str, dic
 def read_training_data(
     session: Session, plan: Plan, snapshot: dict[str, Any], limit: int | None = None
 ) -> TrainingData:
-    """Read the faces of a snapshot, less those removed since; of each collection at most `limit`.
+    """Read the faces of a snapshot, less those removed since and those with damaged crops; at most `limit` of each
+    collection.
 
     Of a collection that was deleted and created again since, all faces have been removed.
     """
@@ -124,9 +127,12 @@ def _iterate_faces(session: Session, snapshot: dict[str, Any], role: str, limit:
             select(Face, Subject).outerjoin(Subject, Subject.pk == Face.subject_pk).execution_options(yield_per=2000)
         )
         here = chosen.where(Face.collection_id == collection, Face.change <= change, Face.role == role)
-        left_out = snapshot.get(WITHOUT, {}).get(collection, ())
-        if left_out:
-            here = here.where(or_(Subject.id.is_(None), Subject.id.not_in(left_out)))
+        here = here.where(may_be_used(now()), is_intact())
+        names = snapshot.get(WITHOUT, {}).get(collection, ())  # hashes, or names of a refit of an earlier version
+        pks = snapshot.get(WITHOUT_PKS, {}).get(collection, ())
+        if names:
+            is_kept = Subject.id.not_in(names) & Subject.pk.not_in(pks)
+            here = here.where(or_(Subject.id.is_(None), is_kept))
         for face, subject in session.execute(here.order_by(Face.pk).limit(limit)):
             yield FaceRecord(
                 face.pk,
@@ -151,7 +157,7 @@ def _read_task(
     sources = [s for s in plan.sources if s.task == task]
     derived = [s for s in sources if s.origin != "labels"]
     values = _read_values(faces, derived, plan) if derived else np.full(len(faces), np.nan)
-    consensus = _read_consensus(session, sources, snapshot["labels"].get(task, []))
+    consensus = _read_consensus(session, sources, snapshot["labels"].get(task, []), index_of)
     labelled_in = {plan.collection_of(s) for s in sources if s.origin == "labels"}
     ends = [(index_of.get(int(a), -1), index_of.get(int(b), -1)) for a, b in consensus.pairs]
     kept = np.array([_belongs(faces, a, b, labelled_in) for a, b in ends], np.bool_)
@@ -178,12 +184,17 @@ def _read_task(
     )
 
 
-def _read_consensus(session: Session, sources: Sequence[Source], label_pks: Sequence[int]) -> LabelConsensus:
-    """Decide the pairs of these labels by the rule of the source of labels; none without such a source."""
+def _read_consensus(
+    session: Session, sources: Sequence[Source], label_pks: Sequence[int], faces: Container[int]
+) -> LabelConsensus:
+    """Decide the pairs of these labels by the rule of the source of labels; none without such a source.
+
+    faces: pks of the faces of the training. What labels say of other faces does not change the weights of labellers.
+    """
     source = next((s for s in sources if s.origin == "labels"), None)
     if source is None:
         return label_consensus.decide_consensus({})
-    return label_consensus.read_consensus(session, label_pks, source.rule)
+    return label_consensus.read_consensus(session, label_pks, source.rule, faces)
 
 
 def _belongs(faces: Sequence[FaceRecord], a: int, b: int, collections: set[str]) -> bool:

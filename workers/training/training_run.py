@@ -19,7 +19,7 @@ def train_candidate(
 ) -> Candidate:
     """Hold people out, describe the faces, fit, measure on the held-out people, and fit again on everybody.
 
-    Raises TooFewPairs, NotFound (a crop, or the model to start from, is missing), Interrupted.
+    Raises TooFewPairs, NotFound (the model to start from is missing), CropsDamaged, Interrupted.
     """
     held_out = choose_held_out_faces(data, plan.holdout)
     learned_faces = data.select_faces(~held_out)

@@ -23,7 +23,7 @@ def learn_vocabularies(context: JobContext, plan: Plan, faces: Sequence[StoredFa
     """Return the plan with a vocabulary for each descriptor that needs one.
 
     This is the kept vocabulary, or one that is learned from some of these faces and then kept.
-    Raises NotFound, TooFewPairs, and whatever the progress raises.
+    Raises CropsDamaged, TooFewPairs, and whatever the progress raises.
     """
     descriptors = []
     for number, choice in enumerate(plan.descriptors, 1):

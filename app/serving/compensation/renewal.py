@@ -1,29 +1,27 @@
 """Measure the sources of a deployment, beside the serving index, and store the compensation that helps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
+from filelock import FileLock
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot, writing
-from app.db.tables import Collection, Deployment, Embedding, Face, StoredCompensation, now
+from app.db.tables import Collection, Deployment, Face, StoredCompensation, now
 from app.resources import Resources
+from app.serving.compensation.sampled_faces import SampledFaces, sample_faces
+from app.serving.compensation.simulation import simulate_faces
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.gallery_calibration import measure_with_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
-from app.storage.embedding_codec import decode_embeddings
-from ml.compensation import MIN_FACES_TO_CORRECT, NO_SOURCE, Decision, JudgedCompensation, Sources, judge_compensation
-from ml.types import Ids, Rows
+from ml.compensation import MIN_FACES_TO_CORRECT, NO_SOURCE, Decision, JudgedCompensation, judge_compensation
 
 MIN_CHANGE_RATIO = 0.2
 """The share by which a source must grow or shrink before it is measured again."""
-MAX_FACES_PER_SOURCE = 5_000
-SAMPLE_BYTES = 64 * 2**20
-FACES_PER_QUERY = 1_000
+LOCK_FILE = "sources.lock"
 
 FaceCounts = dict[str, list[int]]
 """Source -> the number of its faces, and of those with a subject."""
@@ -33,19 +31,35 @@ def renew(resources: Resources, loaded: LoadedIndex) -> bool:
     """Measure the sources again if they have changed. Returns whether something was stored.
 
     If the corrections change, the gallery is calibrated with the new ones, and both are stored in one transaction. The
-    followers then load an index with these corrections beside the serving one.
+    followers then load an index with these corrections beside the serving one. One process of a home measures at a
+    time: a process that waited for another finds the sources measured.
     """
-    key = loaded.key
-    if not has_compensation(loaded):
+    if not has_compensation(loaded) or _read_due_counts(resources, loaded.key) is None:
         return False
+    with FileLock(resources.settings.home / LOCK_FILE):
+        counts = _read_due_counts(resources, loaded.key)
+        return counts is not None and _measure(resources, loaded, counts)
+
+
+def _read_due_counts(resources: Resources, key: IndexKey) -> FaceCounts | None:
+    """Count the faces of each source; None if they need not be measured again.
+
+    What an earlier version measured, which did not simulate sources, is measured again.
+    """
     with snapshot(resources.database) as session:
         counts = count_faces(session, key.collection)
         stored = session.get(StoredCompensation, (key.collection, key.task, key.model_id))
-        if not needs_renewal(counts, stored.faces if stored else {}):
-            return False
+        is_current = stored is not None and all("degradation" in decision for decision in stored.decisions.values())
+        return counts if needs_renewal(counts, stored.faces if stored and is_current else {}) else None
+
+
+def _measure(resources: Resources, loaded: LoadedIndex, counts: FaceCounts) -> bool:
+    """Measure the sources, and store the corrections that help. Returns whether they were stored."""
+    key = loaded.key
+    with snapshot(resources.database) as session:
         current = read_compensation(session, key.collection, key.task, key.model_id)
-        faces = _sample_faces(session, key, loaded.dim, list(counts))
-    judged = judge_compensation(faces.rows, faces.sources, faces.people, loaded.model.metric) if counts else None
+        faces = sample_faces(session, key, loaded.dim, list(counts))
+    judged = _judge(resources, loaded, faces) if counts else None
     corrections = judged.compensation if judged else None
     calibration, version = None, current.version
     if current.has_corrections or (corrections and corrections.corrections):
@@ -55,6 +69,11 @@ def renew(resources: Resources, loaded: LoadedIndex) -> bool:
             calibration = measure_with_compensation(session, resources, loaded.model, next_key, compensation)
     with writing(resources.database) as session:
         return _store(session, key, _Renewal(version, judged, counts, calibration))
+
+
+def _judge(resources: Resources, loaded: LoadedIndex, faces: SampledFaces) -> JudgedCompensation:
+    simulations = simulate_faces(resources, loaded.model, faces)
+    return judge_compensation(faces.rows, faces.sources, faces.people, loaded.model.metric, simulations)
 
 
 def has_compensation(loaded: LoadedIndex) -> bool:
@@ -125,38 +144,3 @@ def _store(session: Session, key: IndexKey, renewal: _Renewal) -> bool:
 def describe_decision(decision: Decision) -> dict[str, Any]:
     """Return a decision as values for JSON."""
     return asdict(decision)
-
-
-@dataclass(frozen=True, eq=False)
-class _SampledFaces:
-    """Embeddings as the model makes them. people: (N,) the subject's pk, -1 without one"""
-
-    rows: Rows
-    sources: Sources
-    people: Ids
-
-
-def _sample_faces(session: Session, key: IndexKey, dim: int, sources: Sequence[str]) -> _SampledFaces:
-    """Sample the faces of each source that have an embedding."""
-    limit = min(MAX_FACES_PER_SOURCE, SAMPLE_BYTES // (4 * dim * max(1, len(sources))))
-    samples = [_sample_source(session, key, source, max(MIN_FACES_TO_CORRECT, limit)) for source in sources]
-    vectors = [vector for sample in samples for vector, _ in sample]
-    return _SampledFaces(
-        decode_embeddings(vectors, dim),
-        np.repeat(np.array(sources, np.str_), [len(sample) for sample in samples]),
-        np.array([-1 if pk is None else pk for sample in samples for _, pk in sample], np.int64),
-    )
-
-
-def _sample_source(session: Session, key: IndexKey, source: str, limit: int) -> list[tuple[bytes, int | None]]:
-    """Return the embedding and the subject's pk of at most `limit` faces, the same each time."""
-    of_source = Face.source.is_(None) if source == NO_SOURCE else Face.source == source
-    pks = np.array(session.scalars(select(Face.pk).where(Face.collection_id == key.collection, of_source)).all())
-    chosen = np.sort(np.random.default_rng(0).permutation(pks)[:limit]).tolist()
-    query = select(Embedding.vector, Face.subject_pk).join(Face, Face.pk == Embedding.face_pk)
-    query = query.where(*key.row_conditions).order_by(Face.pk)
-    sample: list[tuple[bytes, int | None]] = []
-    for start in range(0, len(chosen), FACES_PER_QUERY):
-        rows = session.execute(query.where(Face.pk.in_(chosen[start : start + FACES_PER_QUERY])))
-        sample += [(vector, subject) for vector, subject in rows]
-    return sample

@@ -47,7 +47,7 @@ def ensure_model(session: Session, models: ModelStore, recogniser: Recogniser) -
     """
     model = build_model(recogniser)
     row = session.get(ModelRecord, model.id, with_for_update=True, populate_existing=True)
-    if row is not None and (models.folder / model.id).is_dir():
+    if row is not None and models.find_damage(model.id) is None:
         row.archived_at = None
         return model.id
     try:

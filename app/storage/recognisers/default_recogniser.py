@@ -5,9 +5,12 @@ import shlex
 import sys
 from dataclasses import dataclass
 
+from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.config import AUTO, DLIB_RESNET, LBP, Settings
+from app.db.session import writing
 from app.db.tables import ModelRecord
 from app.storage.model_cache import LBP_MODEL, ModelStore, ensure_lbp_model, make_lbp_model
 from app.storage.recognisers.builtin_models import DLIB_MODEL, build_model
@@ -83,5 +86,15 @@ def ensure_built_in(session: Session, models: ModelStore, default: DefaultRecogn
     if default.notice:
         log.warning("recogniser.missing %s", default.notice)
     model = default.model
-    if session.get(ModelRecord, model.id) is None or not (models.folder / model.id).is_dir():
+    if session.get(ModelRecord, model.id) is None or models.find_damage(model.id) is not None:
         models.keep(session, model)
+
+
+def store_built_in(database: Engine, models: ModelStore, default: DefaultRecogniser) -> None:
+    """Keep the built-in models in a transaction of their own. Several processes may start at once."""
+    try:
+        with writing(database) as session:
+            ensure_built_in(session, models, default)
+    except IntegrityError:  # another process has stored them meanwhile
+        with writing(database) as session:
+            ensure_built_in(session, models, default)

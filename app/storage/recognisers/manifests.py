@@ -18,7 +18,7 @@ from app.config import Settings
 from app.errors import Conflict, Invalid
 from ml import registry
 from ml.descriptors.common.file_backed import find_descriptor
-from ml.files import hash_file, move_folder
+from ml.files import hash_file, move_folder, parse_json
 from ml.model import Recipe
 from ml.types import Spec
 
@@ -58,7 +58,7 @@ def list_registered(settings: Settings) -> dict[str, Registered]:
 
 def _read_card(path: Path) -> dict[str, Any]:
     try:
-        card = json.loads(path.read_bytes())
+        card = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}  # the manifest alone is enough to run it
     return card if isinstance(card, dict) else {}

@@ -1,6 +1,5 @@
 """Find the descriptors that run a model file of the operator; their classes declare its manifest."""
 
-import json
 from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from ml import registry
 from ml.descriptors.common.manifest import DescriptorManifest
 from ml.errors import Corrupt, Unavailable
+from ml.files import parse_json
 
 
 @lru_cache(maxsize=1)
@@ -25,7 +25,7 @@ def find_descriptor(manifest: Path) -> str:
     if not manifest.is_file():
         raise Unavailable(f"no manifest at {manifest}; docs/use/recognisers.md describes how to write one")
     try:
-        present = json.loads(manifest.read_bytes()).keys()
+        present = parse_json(manifest.read_bytes()).keys()
     except (OSError, ValueError, AttributeError) as error:
         raise Corrupt(f"{manifest.name} is not a manifest: {error}") from error
     types = manifest_types()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from ml.errors import Corrupt, Unavailable
-from ml.files import hash_file
+from ml.files import hash_file, parse_json
 
 Colour = Literal["rgb", "bgr"]
 Layout = Literal["nchw", "nhwc"]
@@ -37,7 +37,7 @@ class DescriptorManifest:
         if not path.is_file():
             raise Unavailable(f"no {cls.kind} manifest at {path}; {cls.page} describes how to write one")
         try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
+            content: dict[str, Any] = parse_json(path.read_bytes())
             unknown = content.keys() - {field.name for field in fields(cls)}
             if unknown:
                 raise ValueError(f"unknown: {', '.join(sorted(unknown))}")

@@ -101,7 +101,7 @@ def _needed(difference: Difference, allowed: float, people: int) -> str:
     if room <= 0:
         return ""
     wide = people * ((difference.value - difference.low) / room) ** 2
-    return f"; about {math.ceil(max(wide, RULE_OF_THREE / room, people + 1))} people would do, if they go on like this"
+    return f"; about {math.ceil(max(wide, RULE_OF_THREE / room))} people would do, if they go on like this"
 
 
 def _points(share: float) -> str:

@@ -10,6 +10,10 @@ from ml.types import Rows
 MAX_FLAT_FACES = 10_000
 """Up to this size a search is exhaustive: 0.15 ms on one core at 128 numbers a face, less than a request's overhead."""
 
+MAX_GROWTH = 2.0
+MAX_IMBALANCE_GROWTH = 2.0
+"""An index is worth rebuilding when its size, or the imbalance of its cells, exceeds that at training so many times."""
+
 MAX_SAMPLES_PER_CELL, KMEANS_ROUNDS = 512, 25
 """Rows per cell that k-means reads, and its iterations. With 8 of 1,024 cells probed among a million synthetic faces,
 the recall of the ten nearest is 85.7 and 85.6 % (two seeds, 3,000 queries); with 256 and 15 it is 85.4 and 84.8 %;
@@ -46,3 +50,8 @@ def fit_centroids(rows: Rows, p: int, metric: Distance, seed: int) -> Rows:
 def imbalance(sizes: NDArray[np.int64]) -> float:
     """Return p * sum(s^2) / (sum s)^2 for (p,) cell sizes s: 1 if all are equal; a search costs that much more."""
     return float(len(sizes) * (sizes.astype(np.float64) ** 2).sum() / max(1, sizes.sum()) ** 2)
+
+
+def has_outgrown(sizes: NDArray[np.int64], trained_on: int, trained_imbalance: float) -> bool:
+    """Whether cells of these (p,) sizes hold more than twice the faces they were made for, or are twice as uneven."""
+    return sizes.sum() > MAX_GROWTH * trained_on or imbalance(sizes) > MAX_IMBALANCE_GROWTH * trained_imbalance

@@ -1,6 +1,8 @@
 """Build the index that suits a collection, and load one from its snapshot."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ml import registry
 from ml.distances import EUCLIDEAN, Distance
@@ -21,18 +23,20 @@ def build(
     m: int | None = None,
     device: Device = "auto",
     seed: int = 0,
+    folder: Path | None = None,
+    further: Mapping[str, Any] | None = None,
 ) -> Index:
     """Build an index of (N, d) rows under (N,) ids.
 
     name: a component of `ml/indexes`; None: the one that suits the number of cells and the metric
-    p: number of cells; None: `default_cell_count` of N, which is 1 for a small collection. For m, device and seed see
+    p: number of cells; None: `default_cell_count` of N, which is 1 for a small collection. For the others see
         `IndexOptions`.
     Raises WrongShape if no index can search by this metric.
     """
     cells = p or default_cell_count(len(rows))
     several = cells > 1 and len(rows) > 0
     component = registry.component("indexes", name or _choose_name(cells if several else 1, metric))
-    options = IndexOptions(p=cells if several else 1, m=m, device=device, seed=seed)
+    options = IndexOptions(cells if several else 1, m, device, seed, folder, further or {})
     index: Index = component.create(rows.shape[1], metric, options)
     index.add(ids, rows)
     return index

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ml.errors import Corrupt, LikenessError
-from ml.files import atomic_write
+from ml.files import atomic_write, parse_json
 
 Writer = Callable[[bytes], None]
 
@@ -38,7 +38,7 @@ def open_snapshot(path: Path, digest: str) -> Iterator[tuple[dict[str, Any], Bin
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise Corrupt(f"the index in {path.name} is not what was saved; build it again from the rows")
             file.seek(0)
-            yield json.loads(file.readline()), file
+            yield parse_json(file.readline()), file
     except LikenessError:
         raise
     except (OSError, ValueError, RuntimeError) as error:

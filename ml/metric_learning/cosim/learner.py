@@ -11,6 +11,7 @@ from ml.embedders.base import Progress
 from ml.metric_learning.cosim.branches import Branches, compute_log_odds, draw_dropout_mask
 from ml.metric_learning.held_out_score import compute_auc
 from ml.metric_learning.pairs import PairCycle, PairSet
+from ml.metric_learning.tensors import FusedAdam
 from ml.metric_learning.training_loop import TrainingLoop, TrainingOutcome
 
 EVALUATIONS = 30
@@ -59,11 +60,11 @@ class BranchLearner:
         self.flat = x.reshape(len(x), -1, x.shape[3])
         self.start = model.weights.clone() if schedule.proximal_weight else None
         self.best = [p.clone() for p in model.parameters]
-        self.adam = torch.optim.Adam(model.parameters, lr=schedule.rate, eps=1e-8, fused=True)
+        self.adam = FusedAdam(model.parameters)
 
     def step(self, step: int) -> Tensor:
         """Learn from one batch. See `BatchLearner.step`; the loss is (fits,) or ()."""
-        self.adam.param_groups[0]["lr"] = self.schedule.rate / (1 + self.schedule.decay * (step - 1))
+        rate = self.schedule.rate / (1 + self.schedule.decay * (step - 1))
         batch = [pairs.select(cycle.draw()) for pairs, cycle in zip(self.pair_sets, self.cycles, strict=True)]
         pairs, sign, weight = (torch.stack([getattr(b, name) for b in batch]) for name in ("pairs", "sign", "weight"))
         x = self._select(pairs, self.offset)
@@ -73,9 +74,7 @@ class BranchLearner:
         loss, gradients = self.model.gradients(x, sign, mean, self.shares)
         if self.start is not None:
             gradients[0] += 2 * self.schedule.proximal_weight * (self.model.weights - self.start)
-        for parameter, gradient in zip(self.model.parameters, gradients, strict=True):
-            parameter.grad = gradient
-        self.adam.step()
+        self.adam.step(gradients, [rate] * len(gradients))
         return loss
 
     def keep(self, improved: Tensor) -> None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, offset_progress, require_fitted
-from ml.errors import CannotGoOn, TooFewPairs, WrongShape
+from ml.errors import CannotGoOn, NotFitted, TooFewPairs, WrongShape
 from ml.metric_learning.fit_data import FitData, FitOptions
 from ml.metric_learning.hinge.learner import HingeLearner, HingeSchedule, descend_safely
+from ml.metric_learning.hinge.projection_parts import ProjectionParts
 from ml.metric_learning.hinge.projections import Projections, Rates
 from ml.metric_learning.holdout import (
     count_pairs,
@@ -23,7 +24,7 @@ from ml.metric_learning.holdout import (
 )
 from ml.metric_learning.linear_embedding import project
 from ml.metric_learning.pairs import PairSet, draw_pair_set, median_pair_distance, scale_to_distance
-from ml.metric_learning.principal_axes import fit_principal_axes
+from ml.metric_learning.principal_axes import fit_principal_axes, whiten_axes
 from ml.metric_learning.subspace import Subspace
 from ml.metric_learning.tensors import as_tensor, select_device
 from ml.options import option, option_group
@@ -189,9 +190,7 @@ class HingeEmbedder(Embedder):
         if rows.shape[1] < axes:
             raise WrongShape("rows", f"(N, {axes} or more)", tuple(rows.shape))
         components, deviations, _ = fit_principal_axes(rows, axes, self.seed)
-        if not self.whiten:
-            return components
-        return components / deviations.clamp_min(1e-6 * float(deviations[0]))[:, None]
+        return whiten_axes(components, deviations) if self.whiten else components
 
     def _make_rates(self, eta: float) -> Rates:
         """Make the rates. eta: in the units of the descriptor"""
@@ -201,6 +200,20 @@ class HingeEmbedder(Embedder):
         """Return the projection and the offset of a task."""
         number = self.tasks.index(task)
         return self.learned["projections"][number], self.learned["offsets"][number]
+
+    def split_projection(self, task: str) -> ProjectionParts | None:
+        """Split the projection of a task into what all tasks share and what is its own. Raises NotFitted."""
+        if not self.learned:
+            raise NotFitted(type(self).__name__)
+        projections = self._restore_learned()
+        own = projections.own[self.tasks.index(task)].numpy()
+        common = own[:0] if projections.common is None else projections.common.numpy()
+        return ProjectionParts(common, own)
+
+    def _restore_learned(self) -> Projections:
+        """Restore the projections of all tasks."""
+        stacks = [torch.from_numpy(np.array(self._get_map(task)[0])) for task in self.tasks]
+        return self._restore(stacks, self.learned["bias"].tolist())
 
     def _embed(self, rows: Rows, task: str) -> Rows:
         return project(rows, *self._get_map(task))

@@ -63,7 +63,12 @@ class HingeLearner:
         return loss
 
     def keep(self, improved: Tensor) -> None:
-        """Keep the parameters of these (fits,) as the best so far. See `BatchLearner.keep`."""
+        """Keep the parameters of these (fits,) as the best so far. See `BatchLearner.keep`.
+
+        Raises FloatingPointError if they are not finite: the last step may diverge without any later loss to show it.
+        """
+        if not self.averaged.is_finite:
+            raise FloatingPointError("a projection is not finite")
         self.best = self.averaged.clone()
 
 

@@ -57,6 +57,11 @@ class Projections:
         self.bias = [a + pace * (b - a) for a, b in zip(self.bias, other.bias, strict=True)]
 
     @property
+    def is_finite(self) -> bool:
+        """Whether no number is infinite or NaN."""
+        return all(bool(torch.isfinite(p).all()) for p in self._tensors)
+
+    @property
     def _tensors(self) -> list[Tensor]:
         return self.own if self.common is None else [self.common, *self.own]
 

@@ -12,10 +12,10 @@ from ml.clustering.kmeans import k_means, nearest
 from ml.embedders.base import Embedder, Maps, Progress, TaskData, TrainingSet, offset_progress
 from ml.errors import TooFewPairs
 from ml.metric_learning.holdout import count_pairs, scale_proximal_weight, select_faces
-from ml.metric_learning.linear_embedding import get_width, norms, project
+from ml.metric_learning.linear_embedding import get_linear_map, get_width, norms, project, require_linear_map
 from ml.metric_learning.logistic.learner import descend
 from ml.metric_learning.logistic.options import BatchOptions, MapOptions
-from ml.metric_learning.logistic.trainer import LogisticTrainer, export_linear, get_linear_map, require_linear_map
+from ml.metric_learning.logistic.trainer import LogisticTrainer, export_linear
 from ml.metric_learning.tensors import as_arrays, as_tensor
 from ml.options import option, option_group
 from ml.types import Ids, Rows

@@ -12,6 +12,7 @@ from ml.metric_learning.logistic.loss import spherical_loss
 from ml.metric_learning.logistic.maps import LearnableMap
 from ml.metric_learning.logistic.operating_point import OperatingLoss
 from ml.metric_learning.logistic.pair_batches import PairBatches
+from ml.metric_learning.tensors import FusedAdam
 from ml.metric_learning.training_loop import TrainingLoop, TrainingOutcome, averaging_pace
 
 
@@ -44,9 +45,7 @@ class LogisticLearner:
         self.bias = torch.tensor(bias, dtype=coordinates.dtype, device=coordinates.device)
         self.averaged = [p.clone() for p in self._parameters]
         self.best = self.averaged
-        rates = [schedule.rate * size for size in model.sizes] + [schedule.bias_rate]
-        groups = [{"params": [p], "lr": rate} for p, rate in zip(self._parameters, rates, strict=True)]
-        self.adam = torch.optim.Adam(groups, fused=True)
+        self.adam = FusedAdam(self._parameters)
 
     @property
     def _parameters(self) -> list[Tensor]:
@@ -56,16 +55,13 @@ class LogisticLearner:
         """Learn from one batch. See `BatchLearner.step`; the loss is () or (fits,)."""
         schedule = self.schedule
         left = min(1.0, 2 * (1 - (step - 1) / schedule.steps))
-        for group, size in zip(self.adam.param_groups, self.model.sizes, strict=False):
-            group["lr"] = schedule.rate * size * left
+        rates = [*(schedule.rate * size * left for size in self.model.sizes), schedule.bias_rate]
         batch = self.batches.draw(self.coordinates.device, self.coordinates.dtype)
         rows = self.coordinates[torch.from_numpy(batch.faces).to(self.coordinates.device)]
         z = self.model.project(rows, batch.faces)
         loss, by_z, by_bias = spherical_loss(z, self.bias, batch, schedule.radius, schedule.operating)
         gradients = [*self.model.gradients(rows, batch.faces, by_z), by_bias]
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        self.adam.step()
+        self.adam.step(gradients, rates)
         torch._foreach_lerp_(self.averaged, self._parameters, averaging_pace(step, schedule.averaging))
         return loss
 

@@ -1,6 +1,5 @@
 """Fits linear maps by LDML's loss: the subspace, the start, the scale and the descent."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -9,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ml.embedders.base import Embedder, Progress, TaskData, TrainingSet
-from ml.errors import CannotGoOn, NotFitted, TooFewPairs, WrongShape
+from ml.embedders.base import Progress, TaskData, TrainingSet
+from ml.errors import NotFitted, TooFewPairs, WrongShape
 from ml.metric_learning.fit_data import FitData
 from ml.metric_learning.holdout import scale_proximal_weight, split_training_set
 from ml.metric_learning.initial_maps import fit_discriminant, make_whitening
@@ -26,7 +25,6 @@ from ml.metric_learning.training_loop import TrainingOutcome
 from ml.sampling.balanced import Balanced
 from ml.sampling.base import Sampler
 from ml.sampling.uniform import Uniform
-from ml.types import Rows
 
 
 class LogisticMethod(Protocol):
@@ -178,21 +176,3 @@ def export_linear(fitted: LinearFit, subspace: Subspace) -> dict[str, NDArray[An
     projection = subspace.lift(fitted.map.projection)
     kept = {"projection": projection, "offset": projection @ subspace.mean}
     return as_arrays(kept) | {"bias": np.array(fitted.bias, np.float32)}
-
-
-def require_linear_map(owner: Embedder, model: Embedder) -> tuple[Rows, Rows]:
-    """Return the model's projection (d, D) and offset (d,).
-
-    Raises CannotGoOn if it is not one linear map of the row, NotFitted.
-    """
-    linear = model.linear_map()
-    if linear is None:
-        raise CannotGoOn(f"{type(owner).__name__} can start from one linear map, which {type(model).__name__} is not")
-    return linear
-
-
-def get_linear_map(embedder: Embedder, learned: Mapping[str, NDArray[Any]]) -> tuple[Rows, Rows]:
-    """Return the projection (d, D) and offset (d,) that an embedder has learned. Raises NotFitted."""
-    if not learned:
-        raise NotFitted(type(embedder).__name__)
-    return learned["projection"], learned["offset"]

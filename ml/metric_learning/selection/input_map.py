@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from ml.embedders.base import TrainingSet
 from ml.metric_learning.holdout import require_task
 from ml.metric_learning.linear_embedding import project
-from ml.metric_learning.subspace import fit_subspace
-from ml.metric_learning.tensors import as_tensor, select_device
 from ml.types import Rows
 
 MAX_INPUT_AXES = 1000
@@ -50,6 +48,9 @@ def fit_input_map(data: TrainingSet, seed: int, device: str) -> InputMap | None:
     task = require_task(data)
     if data.rows.shape[1] <= MAX_INPUT_AXES or not len(task.faces):
         return None
+    from ml.metric_learning.subspace import fit_subspace  # torch: only where it is fitted
+    from ml.metric_learning.tensors import as_tensor, select_device
+
     rows = as_tensor(data.rows, select_device(device))
     subspace = fit_subspace(rows, task.faces, MAX_INPUT_AXES, seed, widths=data.widths)
     if subspace.axes is None:

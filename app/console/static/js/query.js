@@ -84,13 +84,13 @@ export class FaceQuery {
   }
 
   async picture() {
-    const src = await picture(`${this.base}/faces/${this.faceId}/crop?kind=colour`);
+    const src = await picture(`${this.base}/faces/${encodeURIComponent(this.faceId)}/crop?kind=colour`);
     this.frame = h("div.photo", {}, h("img", { alt: "the query face", src }));
     return this.frame;
   }
 
   async search(parameters, signal) {
-    return (await call("POST", `${this.base}/faces/${this.faceId}/search`, { query: parameters, signal })).json();
+    return (await call("POST", `${this.base}/faces/${encodeURIComponent(this.faceId)}/search`, { query: parameters, signal })).json();
   }
 
   drawn() {

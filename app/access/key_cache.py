@@ -1,0 +1,42 @@
+"""Remember the holders of keys for a moment, so that not every request reads the database."""
+
+import time
+from collections.abc import Callable
+
+from app.db.tables import now
+from app.deps.caller import Caller
+
+MAX_CACHED_KEYS = 10_000
+
+
+class KeyCache:
+    """Callers by the hash of their key, for `seconds`. Safe to use from several threads.
+
+    A caller that was looked up before a revocation is never stored after it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._callers: dict[str, tuple[float, Caller]] = {}
+
+    def find(self, digest: str) -> Caller | None:
+        """Return the caller, or None if it must be looked up."""
+        looked_up_at, caller = self._callers.get(digest, (float("-inf"), None))
+        if caller is None or time.monotonic() - looked_up_at > self.seconds:
+            return None
+        return caller if caller.valid_until is None or now() < caller.valid_until else None
+
+    def prepare_entry(self, digest: str) -> Callable[[Caller], None]:
+        """Return the function that stores a caller. Call this before the lookup: `clear` makes it store nothing."""
+        callers, began = self._callers, time.monotonic()
+
+        def store(caller: Caller) -> None:
+            if len(callers) >= MAX_CACHED_KEYS:
+                callers.clear()
+            callers[digest] = began, caller
+
+        return store
+
+    def clear(self) -> None:
+        """Forget every caller, also those that are being looked up."""
+        self._callers = {}

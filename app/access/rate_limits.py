@@ -1,0 +1,149 @@
+"""Limit the requests of a key and of an address, and the wrong keys of an address, per minute.
+
+With Redis, all processes count together; without it, or while it is away, each counts for itself.
+"""
+
+import asyncio
+import logging
+import math
+import time
+
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage, RedisStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+from prometheus_client import Counter
+from starlette.types import Scope
+
+from app.config import Settings
+from app.deps.server.connections import group_address
+from app.errors import TooManyRequests
+
+KEY_PREFIX = "likeness"
+REDIS_TIMEOUT_SECONDS = 0.5
+REDIS_RETRY_SECONDS = 5.0
+ACCEPTED_SECONDS = 600.0
+MAX_ACCEPTED_SECRETS = 10_000
+REFUSALS = Counter(
+    "likeness_rate_limited", "Requests that this process refused with 429, by limit", ("limit",), registry=None
+)
+WRONG_KEYS = Counter("likeness_wrong_keys", "Requests to this process with an unknown or revoked key", registry=None)
+
+log = logging.getLogger("likeness.access")
+
+
+class RateLimits:
+    """The limits of the settings; 0 switches one off. Its methods raise TooManyRequests."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.per_key = settings.max_key_requests_per_minute
+        self.per_address = settings.max_address_requests_per_minute
+        self.wrong_keys = settings.max_wrong_keys_per_minute
+        self._counts = _Counts(settings.redis_url)
+        self._accepted: dict[str, float] = {}
+
+    async def count_request(self, address: str) -> None:
+        """Count a request of an address."""
+        if self.per_address:
+            await self._count("address", self.per_address, address)
+
+    async def count_use(self, key_id: str) -> None:
+        """Count a request with a key."""
+        if self.per_key:
+            await self._count("key", self.per_key, key_id)
+
+    async def check_guesses(self, address: str, digest: str) -> None:
+        """Refuse an address that has sent too many wrong keys, unless this secret was accepted a short while ago.
+
+        Clients behind the same address go on, and a guess costs no lookup.
+        """
+        if not self.wrong_keys or time.monotonic() - self._accepted.get(digest, -math.inf) < ACCEPTED_SECONDS:
+            return
+        wait = await self._counts.find_wait(self.wrong_keys, "wrong-keys", address)
+        if wait is not None:
+            raise _make_refusal("wrong-keys", "this address has sent too many wrong keys", wait)
+
+    def note_accepted(self, digest: str) -> None:
+        """Remember that a secret was right."""
+        if len(self._accepted) >= MAX_ACCEPTED_SECRETS:
+            self._accepted.clear()
+        self._accepted[digest] = time.monotonic()
+
+    async def count_wrong_key(self, address: str) -> None:
+        """Count and log a wrong key."""
+        WRONG_KEYS.inc()
+        log.warning("access.wrong_key address=%s", address)
+        if self.wrong_keys:
+            await self._counts.hit(self.wrong_keys, "wrong-keys", address)
+
+    async def _count(self, limit: str, amount: int, name: str) -> None:
+        if not await self._counts.hit(amount, limit, name):
+            wait = await self._counts.find_wait(amount, limit, name)
+            raise _make_refusal(limit, f"this {limit} may send {amount:,} requests a minute", wait or 1)
+
+
+class _Counts:
+    """Counts per minute, in Redis or in this process."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._memory = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._redis: SlidingWindowCounterRateLimiter | None = None
+        self._redis_errors: tuple[type[Exception], ...] = (OSError,)
+        if redis_url:
+            from redis import RedisError  # only where Redis is used
+
+            self._redis_errors = (OSError, RedisError)
+            storage = RedisStorage(
+                redis_url,
+                key_prefix=KEY_PREFIX,
+                socket_timeout=REDIS_TIMEOUT_SECONDS,
+                socket_connect_timeout=REDIS_TIMEOUT_SECONDS,
+            )
+            self._redis = SlidingWindowCounterRateLimiter(storage)
+        self._redis_away_until = -math.inf
+
+    async def hit(self, amount: int, *name: str) -> bool:
+        """Count one; False if the amount is reached already."""
+        item = RateLimitItemPerMinute(amount)
+        if self._uses_redis():
+            try:
+                return await asyncio.to_thread(self._require_redis().hit, item, *name)
+            except self._redis_errors as error:
+                self._leave_redis(error)
+        return self._memory.hit(item, *name)
+
+    async def find_wait(self, amount: int, *name: str) -> int | None:
+        """Return the seconds to wait if the amount is reached, otherwise None."""
+        item = RateLimitItemPerMinute(amount)
+        if self._uses_redis():
+            try:
+                return await asyncio.to_thread(_find_wait, self._require_redis(), item, *name)
+            except self._redis_errors as error:
+                self._leave_redis(error)
+        return _find_wait(self._memory, item, *name)
+
+    def _uses_redis(self) -> bool:
+        return self._redis is not None and time.monotonic() >= self._redis_away_until
+
+    def _require_redis(self) -> SlidingWindowCounterRateLimiter:
+        assert self._redis is not None
+        return self._redis
+
+    def _leave_redis(self, error: Exception) -> None:
+        log.warning("access.limits_without_redis error=%s", error)
+        self._redis_away_until = time.monotonic() + REDIS_RETRY_SECONDS
+
+
+def _find_wait(limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, *name: str) -> int | None:
+    stats = limiter.get_window_stats(item, *name)
+    return None if stats.remaining else max(1, math.ceil(stats.reset_time - time.time()))
+
+
+def _make_refusal(limit: str, reason: str, wait_seconds: int) -> TooManyRequests:
+    REFUSALS.labels(limit).inc()
+    return TooManyRequests(f"{reason}; try again in {wait_seconds} s", retry_after_seconds=wait_seconds)
+
+
+def find_address(scope: Scope) -> str:
+    """Return what the client is counted by: its IPv4 address or IPv6 network."""
+    client = scope.get("client")
+    return group_address(str(client[0])) if client else ""

@@ -1,0 +1,42 @@
+"""Have the C library give the memory of large photos back to the system.
+
+The GNU C library maps large blocks separately, so that a freed block returns to the system. But each freed block raises
+the threshold of "large", to 32 MB at most; from then on the blocks of photos come from heaps, one for each thread,
+which keep them. Setting the threshold turns that growth off. See mallopt(3) and malloc_trim(3).
+"""
+
+import ctypes
+import logging
+from typing import Any
+
+log = logging.getLogger("likeness.memory")
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+LARGE_BLOCK_BYTES = 15 * 2**20
+"""Blocks from this size on return to the system; they include those of 16 MiB in which Pillow holds large photos."""
+MAX_FREE_HEAP_BYTES = 64 * 2**20
+"""A heap gives back what is free at its end beyond this. With less, a detector claims its memory anew each time."""
+
+
+def return_large_blocks() -> bool:
+    """Set both thresholds for this process. Returns False where the C library has no such settings."""
+    mallopt = _find_function("mallopt")
+    if mallopt is None:
+        return False
+    return bool(mallopt(MMAP_THRESHOLD, LARGE_BLOCK_BYTES) and mallopt(TRIM_THRESHOLD, MAX_FREE_HEAP_BYTES))
+
+
+def trim_heaps() -> None:
+    """Return the free memory of all heaps to the system, where the C library can."""
+    malloc_trim = _find_function("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _find_function(name: str) -> Any:
+    """Return a function of the C library; None if it has none of this name."""
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError) as error:
+        log.info("memory.not_tuned error=%s", error)
+        return None

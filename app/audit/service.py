@@ -1,0 +1,50 @@
+"""List entries of the audit log."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from sqlalchemy import ColumnElement
+from sqlalchemy.orm import Session
+
+from app.db.tables import AuditEntry
+from app.deps.paging import read_page
+from app.errors import Invalid
+from app.storage.audit_log.drafts import ResourceNames
+
+
+class AuditFilter(NamedTuple):
+    """Which entries to list. since: seconds since 1970"""
+
+    collection: str | None
+    subject: str | None
+    action: str | None
+    key_id: str | None
+    since: float | None
+
+
+def list_entries(
+    session: Session,
+    names: ResourceNames,
+    audit_filter: AuditFilter,
+    limit: int,
+    next_token: str | None,
+    order: Literal["oldest", "newest"],
+) -> tuple[list[AuditEntry], str | None]:
+    """List one page of entries. Raises Invalid for a wrong token, or a subject without a collection."""
+    where = list(_iterate_conditions(audit_filter, names))
+    return read_page(session, AuditEntry, AuditEntry.number, limit, next_token, *where, order=order)
+
+
+def _iterate_conditions(audit_filter: AuditFilter, names: ResourceNames) -> Iterator[ColumnElement[bool]]:
+    if audit_filter.collection:
+        yield AuditEntry.collection_id == audit_filter.collection
+    if audit_filter.subject:
+        if not audit_filter.collection:
+            raise Invalid("a subject belongs to a collection: send `collection` too")
+        yield AuditEntry.resource == names.name_subject(audit_filter.collection, audit_filter.subject)
+    if audit_filter.action:
+        yield AuditEntry.action == audit_filter.action
+    if audit_filter.key_id:
+        yield AuditEntry.key_id == audit_filter.key_id
+    if audit_filter.since is not None:
+        yield AuditEntry.at >= audit_filter.since

@@ -1,0 +1,1 @@
+"""Commands that work on the home and the database of a service, whether it runs or not."""

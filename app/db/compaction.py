@@ -1,0 +1,62 @@
+"""Give back the pages of deleted rows, so that the files of a database hold nothing of them."""
+
+from sqlalchemy import Engine, text
+
+from app.db.session import BUSY_TIMEOUT_MS
+
+CHECKPOINT_TIMEOUT_MS = 300
+"""How long a checkpoint waits for readers. Writers wait with it."""
+TABLES_WITH_FACES = (
+    "faces", "subjects", "labels", "embeddings", "face_coordinates", "clustered_faces", "face_clusters", "answers",
+    "jobs", "job_items", "trainings", "evaluations", "deployments", "erasures",
+)  # fmt: skip
+
+
+def compact_deleted(database: Engine) -> bool:
+    """Remove what deleted rows have left in the database. Returns False if a reader prevents it: try again.
+
+    SQLite overwrites deleted rows at once (`secure_delete`), and the write-ahead log, which holds earlier pages, is
+    emptied here. PostgreSQL marks the space as free; its bytes stay until they are overwritten.
+    """
+    if database.dialect.name == "sqlite":
+        return _truncate_log(database)
+    tables = ", ".join(TABLES_WITH_FACES)
+    _run_alone(database, f"VACUUM (TRUNCATE FALSE) {tables}")  # truncation would lock out readers
+    return True
+
+
+def rewrite_database(database: Engine) -> bool:
+    """Write every table anew, without free space. The database is locked meanwhile. Returns as `compact_deleted`."""
+    if database.dialect.name == "sqlite":
+        _run_alone(database, "VACUUM")
+        return _truncate_log(database)
+    _run_alone(database, "VACUUM FULL")
+    return True
+
+
+def _truncate_log(database: Engine) -> bool:
+    """Move the write-ahead log into the database and cut it to zero bytes. Returns False if it is in use."""
+    connection = database.raw_connection()
+    try:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={CHECKPOINT_TIMEOUT_MS}")
+        try:
+            is_busy, *_ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        return not is_busy
+    finally:
+        connection.close()
+
+
+def _run_alone(database: Engine, statement: str) -> None:
+    """Run a statement outside of a transaction, as VACUUM demands."""
+    if database.dialect.name == "sqlite":
+        connection = database.raw_connection()
+        try:
+            connection.cursor().execute(statement)
+        finally:
+            connection.close()
+        return
+    with database.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
+        opened.execute(text(statement))

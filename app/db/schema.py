@@ -1,0 +1,65 @@
+"""Find out which schema a database has, without Alembic, which takes long to import."""
+
+from pathlib import Path
+
+from sqlalchemy import Engine, inspect, text
+
+from app.db.session import close_database, open_database
+from app.db.tables import Base
+from app.startup import CannotStart
+
+MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
+
+
+def read_schema_revision(database: Engine) -> str | None:
+    """Return the revision of the schema; None if the database has no tables. Raises OperationalError, DatabaseError."""
+    if not inspect(database).has_table("alembic_version"):
+        return None
+    with database.connect() as connection:
+        return connection.execute(text("select version_num from alembic_version")).scalar()
+
+
+def list_known_revisions() -> set[str]:
+    """Return the revisions that this version can migrate from, and its own."""
+    return {path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*.py")}
+
+
+def check_schema(database: Engine) -> None:
+    """Check that no newer version of Likeness made the schema. Raises CannotStart, OperationalError, DatabaseError."""
+    revision = read_schema_revision(database)
+    if revision is not None and revision not in list_known_revisions():
+        raise _describe_newer_schema(revision)
+
+
+def check_tables(database: Engine) -> None:
+    """Check that a database with the newest schema has all its tables and columns.
+
+    Raises CannotStart, OperationalError, DatabaseError.
+    """
+    if read_schema_revision(database) != max(list_known_revisions()):
+        return
+    stored = {
+        table: {column["name"] for column in columns}
+        for (_, table), columns in inspect(database).get_multi_columns().items()
+    }
+    for name, table in Base.metadata.tables.items():
+        columns = {column.name for column in table.columns} - stored.get(name, set())
+        if columns:
+            lost = f"the table {name}" if name not in stored else f"the column {min(columns)} of the table {name}"
+            raise CannotStart(f"the database lacks {lost}: it is damaged. Restore it from a backup")
+
+
+def make_newer_schema_error(url: str) -> CannotStart:
+    """Return the error for a database whose schema this version does not know."""
+    database = open_database(url)
+    try:
+        return _describe_newer_schema(str(read_schema_revision(database)))
+    finally:
+        close_database(database)
+
+
+def _describe_newer_schema(revision: str) -> CannotStart:
+    return CannotStart(
+        f"the database has the schema {revision}, which a newer version of Likeness made and this one does not know. "
+        "Start the newer version, or restore the backup that was made before the upgrade"
+    )

@@ -1,0 +1,1 @@
+"""Admit as many requests as the machine can answer in time, and refuse the others early."""

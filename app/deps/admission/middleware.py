@@ -1,0 +1,95 @@
+"""Give each request a slot when its body has arrived, and take it back when its answer begins."""
+
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.deps.admission.gate import AdmissionGate, Ticket
+from app.deps.admission.work import Work, classify_work
+from app.errors import Busy, describe_problem
+
+MAX_UNCHECKED_BYTES = 65_536
+"""A body of at most so many bytes is read before its request is refused, so that the connection can stay open."""
+
+
+class AdmissionMiddleware:
+    """Runs after AuthMiddleware, which states the requirements of the route, and before the body is read.
+
+    A client that sends its body or reads its answer slowly holds no slot meanwhile.
+    """
+
+    def __init__(self, app: ASGIApp, gate: AdmissionGate) -> None:
+        self.app, self.gate = app, gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = _find_work(scope)
+        if work is None:
+            await self.app(scope, receive, send)
+            return
+        request = _AdmittedRequest(self.gate, work, receive, send)
+        try:
+            if not _has_body(scope):
+                await request.enter()
+            elif _is_long(scope):
+                self.gate.check(work)
+            await self.app(scope, request.receive, request.send)
+        except Busy as refusal:
+            request.refusal = refusal
+        finally:
+            request.leave()
+        if request.refusal is not None and not request.is_answered:
+            body = describe_problem(request.refusal, scope["state"].get("request_id", ""))
+            answer = JSONResponse(body, body["status"], {"Retry-After": "1"}, media_type="application/problem+json")
+            await answer(scope, receive, send)
+
+
+class _AdmittedRequest:
+    """The messages of one request. refusal: why it was refused; whatever the route made of it is not sent"""
+
+    def __init__(self, gate: AdmissionGate, work: Work, receive: Receive, send: Send) -> None:
+        self.gate, self.work, self._receive, self._send = gate, work, receive, send
+        self.ticket: Ticket | None = None
+        self.refusal: Busy | None = None
+        self.is_answered = False
+
+    async def enter(self) -> None:
+        """Wait for a slot. Raises Busy."""
+        self.ticket = await self.gate.enter(self.work)
+
+    def leave(self) -> None:
+        if self.ticket is not None:
+            self.gate.leave(self.ticket)
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        is_whole = message["type"] == "http.request" and not message.get("more_body", False)
+        if is_whole and self.ticket is None and not self.is_answered:
+            try:
+                await self.enter()
+            except Busy as refusal:
+                self.refusal = refusal
+                raise
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self.refusal is not None and not self.is_answered:
+            return
+        self.is_answered = True
+        self.leave()
+        await self._send(message)
+
+
+def _find_work(scope: Scope) -> Work | None:
+    if scope["type"] != "http":
+        return None
+    return classify_work(scope["method"], scope["state"].get("requirements", {}))
+
+
+def _has_body(scope: Scope) -> bool:
+    headers = Headers(scope=scope)
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+def _is_long(scope: Scope) -> bool:
+    declared = Headers(scope=scope).get("content-length", "")
+    return not declared.isdigit() or int(declared) > MAX_UNCHECKED_BYTES

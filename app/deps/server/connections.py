@@ -1,0 +1,87 @@
+"""Count the open connections of a server, in all and by address, and look at each once a second."""
+
+import asyncio
+from collections import Counter
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Protocol
+
+SWEEP_SECONDS = 1.0
+REFUSED_SHARE = 4
+"""One refused connection for so many accepted ones may stay open until its client has read why."""
+IPV6_SITE_BITS = 64
+
+
+class Connection(Protocol):
+    """A connection as the register sees it."""
+
+    def check_progress(self, now: float) -> None:
+        """Close the connection if its client is too slow. now: as the event loop's clock has it"""
+
+
+class ConnectionRegister:
+    """The open connections of one server.
+
+    max_connections: in all
+    max_per_address: of one client address; an IPv6 client is counted by its /64 network, which is one site
+    """
+
+    def __init__(self, max_connections: int, max_per_address: int) -> None:
+        self.max_connections, self.max_per_address = max_connections, max_per_address
+        self.open: dict[Connection, str] = {}
+        self.counts: Counter[str] = Counter()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    def add(self, connection: Connection, host: str) -> str:
+        """Add a connection. Returns why it must be refused, or an empty text. host: the address of its client"""
+        address = group_address(host)
+        self.open[connection] = address
+        self.counts[address] += 1
+        if self._sweep_timer is None:
+            self._schedule_sweep()
+        if self.counts[address] > self.max_per_address:
+            return f"{self.max_per_address:,} connections are open from this address"
+        if len(self.open) > self.max_connections:
+            return f"the service has {self.max_connections:,} connections open"
+        return ""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many connections are open that refused ones must close at once."""
+        return len(self.open) > self.max_connections + self.max_connections // REFUSED_SHARE
+
+    def remove(self, connection: Connection) -> None:
+        """Remove a connection. One that is not there is ignored."""
+        address = self.open.pop(connection, None)
+        if address is not None:
+            self.counts[address] -= 1
+            if not self.counts[address]:
+                del self.counts[address]
+
+    def _schedule_sweep(self) -> None:
+        self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Look at all connections. One timer for all costs a request nothing; its own would be set and cancelled."""
+        self._sweep_timer = None
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.open):
+            connection.check_progress(now)
+        if self.open:
+            self._schedule_sweep()
+
+
+def parse_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address of a client; None for any other text, as a proxy may pass on what a client has written."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def group_address(host: str) -> str:
+    """Return what a client is counted by: its IPv4 address or IPv6 network; empty, for all together, if it has none."""
+    address = parse_address(host)
+    if isinstance(address, IPv6Address):
+        return str(ip_network((int(address), IPV6_SITE_BITS), strict=False))
+    return str(address or "")

@@ -1,0 +1,197 @@
+"""HTTP/1.1 with limits: uvicorn's protocol over httptools, which by itself bounds neither headers nor time.
+
+The register looks at every connection once a second, so a limit of time is kept to a second.
+"""
+
+from enum import Enum, auto
+from typing import Any, NoReturn
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from app.deps.server.connections import ConnectionRegister
+from app.deps.server.progress import Stall
+from app.deps.server.refusals import render_refusal
+from app.errors import AppError, Busy, HeadersTooLarge, Invalid, RequestTimeout
+
+MAX_HEADER_BYTES = 65_536
+"""Of the request line and the headers of one request together; the trailers of a chunked body count too."""
+MAX_HEADERS = 100
+MAX_HEADER_SECONDS = 10.0
+MAX_PIPELINED_REQUESTS = 32
+MAX_REFUSED_SECONDS = 2.0
+MAX_REFUSED_BYTES = 2**20
+"""A refused client may send this much for so long before the connection is reset, so that it can read why."""
+
+
+class Phase(Enum):
+    """What the connection waits for."""
+
+    REQUEST = auto()
+    HEADERS = auto()
+    BODY = auto()
+    ANSWER = auto()
+
+
+class LimitError(Exception):
+    """A request exceeds a limit; nothing of it is parsed any further."""
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """One connection. register: all connections of the server"""
+
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None, *,
+        register: ConnectionRegister,
+    ) -> None:  # fmt: skip
+        super().__init__(config, server_state, app_state, _loop)
+        self.register = register
+        self.phase, self.phase_began_at = Phase.REQUEST, 0.0
+        self.header_bytes = 0  # that were parsed
+        self.unparsed_bytes = 0  # received since the request began or since the last part of its body
+        self.received_bytes = 0
+        self.excess: AppError | None = None
+        self.refused_at: float | None = None
+        self.refused_bytes = 0
+        self.body_stall, self.answer_stall = Stall(), Stall()
+        self.running: RequestResponseCycle | None = None  # the request that is answered; `cycle` is the one parsed last
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._enter(Phase.REQUEST)
+        self.answer_stall.restart(0, self.phase_began_at)
+        if reason := self.register.add(self, self.client[0] if self.client else ""):
+            if self.register.is_crowded:
+                self.transport.abort()
+            else:
+                self._refuse(Busy(f"{reason}; try again shortly"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.register.remove(self)
+        self.pipeline.clear()
+        if self.running is not None:  # uvicorn tells only the request that came last, of those sent ahead
+            self.running.disconnected = True
+            self.running.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def data_received(self, data: bytes) -> None:
+        if self.refused_at is not None:
+            self.refused_bytes += len(data)
+            if self.refused_bytes > MAX_REFUSED_BYTES:
+                self.transport.abort()
+            return
+        self.received_bytes += len(data)
+        self.unparsed_bytes += len(data)
+        super().data_received(data)
+        if self.unparsed_bytes > MAX_HEADER_BYTES and self.refused_at is None:
+            self._refuse(_describe_long_headers())
+
+    def on_message_begin(self) -> None:
+        self._enter(Phase.HEADERS)
+        self.header_bytes = self.unparsed_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_header_bytes(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_header_bytes(len(name) + len(value) + len(b": \r\n"))
+        if len(self.headers) >= MAX_HEADERS:
+            self._stop_parsing(HeadersTooLarge(f"a request may have {MAX_HEADERS} headers"))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._enter(Phase.BODY)
+        self.body_stall.restart(self.received_bytes, self.phase_began_at)
+        super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED_REQUESTS:
+            self._stop_parsing(_describe_malformed("too many requests were sent before an answer was read"))
+
+    def on_body(self, body: bytes) -> None:
+        self.unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.unparsed_bytes = 0
+        self._enter(Phase.ANSWER)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if self.phase is Phase.ANSWER and not self.pipeline:
+            self._enter(Phase.REQUEST)
+        super().on_response_complete()
+
+    def resume_writing(self) -> None:
+        self.answer_stall.restart(-self.transport.get_write_buffer_size(), self.loop.time())
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that cannot be parsed or exceeds a limit. uvicorn calls this."""
+        self._refuse(self.excess or _describe_malformed("this is not a valid HTTP/1.1 request"))
+
+    def check_progress(self, now: float) -> None:
+        """Close the connection if its client sends or reads too slowly, or sends no request."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if not unsent_bytes:
+            self.answer_stall.restart(0, now)
+        elif self.answer_stall.is_over(-unsent_bytes, now):
+            self.transport.abort()
+            return
+        waited_seconds = now - self.phase_began_at
+        if self.refused_at is not None:
+            if now - self.refused_at > MAX_REFUSED_SECONDS:
+                self.transport.abort()
+        elif self.flow.read_paused or self.transport.is_closing():
+            self.body_stall.restart(self.received_bytes, now)
+        elif self.phase is Phase.BODY and self.body_stall.is_over(self.received_bytes, now):
+            self._refuse(RequestTimeout("the body of the request arrives too slowly"))
+        elif self.phase is Phase.HEADERS and waited_seconds > MAX_HEADER_SECONDS:
+            self._refuse(RequestTimeout(f"the headers were not complete within {MAX_HEADER_SECONDS:.0f} seconds"))
+        elif self.phase is Phase.REQUEST and waited_seconds > MAX_HEADER_SECONDS:
+            self.transport.close()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase, self.phase_began_at = phase, self.loop.time()
+
+    def _count_header_bytes(self, count: int) -> None:
+        self.header_bytes += count
+        if self.header_bytes > MAX_HEADER_BYTES:
+            self._stop_parsing(_describe_long_headers())
+
+    def _stop_parsing(self, error: AppError) -> NoReturn:
+        """The parser turns what its callbacks raise into its own error, for which uvicorn calls send_400_response."""
+        self.excess = error
+        raise LimitError
+
+    def _refuse(self, error: AppError) -> None:
+        """Answer with a problem and close the connection, or only close it if another answer has begun."""
+        self.refused_at = self.loop.time()
+        self._unset_keepalive_if_required()
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if is_answering:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.pipeline or (is_answering and self.cycle.response_started):
+            self.pipeline.clear()
+            self.transport.abort()
+            return
+        self.transport.write(render_refusal(error, self.server_state.default_headers))
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+
+def _describe_long_headers() -> HeadersTooLarge:
+    return HeadersTooLarge(f"the request line and the headers may have {MAX_HEADER_BYTES:,} bytes")
+
+
+def _describe_malformed(detail: str) -> Invalid:
+    error = Invalid(detail, code="InvalidRequest")
+    error.status = 400
+    return error

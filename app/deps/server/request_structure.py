@@ -1,0 +1,88 @@
+"""Refuse requests with too many parameters, and JSON bodies that are too deep or have too many keys or values.
+
+This happens before the framework parses them: it makes an error of each part that it does not know.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.deps.server.json_limits import DEFAULT_LIMITS, JsonLimits, check_json, is_surely_within
+from app.errors import Invalid, describe_problem
+
+MAX_QUERY_PARAMETERS = 100
+CHECKS = CapacityLimiter(1)
+"""A check holds Python's lock, so that several at once would not be faster."""
+LINES = {"x-body": "lines"}
+"""The entry of a route's `openapi_extra` for a body of lines, each of which the route checks itself."""
+
+
+def allow_values(count: int) -> dict[str, Any]:
+    """Return the entry of a route's `openapi_extra` that lets its JSON bodies have this many values."""
+    return {"x-max-json-values": count}
+
+
+class RequestStructureMiddleware:
+    """Runs after AuthMiddleware, which states the requirements of the route, next to the routes themselves."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        requirements = scope.get("state", {}).get("requirements", {})
+        if scope["type"] != "http" or "x-role" not in requirements:
+            await self.app(scope, receive, send)
+            return
+        try:
+            _check_query(scope)
+            if _takes_json(scope, requirements):
+                receive = await self._check_body(receive, requirements)
+        except Invalid as error:
+            problem = describe_problem(error, scope["state"].get("request_id", ""))
+            refusal = JSONResponse(problem, error.status, media_type="application/problem+json")
+            await refusal(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    async def _check_body(self, receive: Receive, requirements: Mapping[str, Any]) -> Receive:
+        """Return a `receive` that yields the body again. Raises Invalid."""
+        messages = await _receive_body(receive)
+        limits = JsonLimits(values=requirements.get("x-max-json-values", DEFAULT_LIMITS.values))
+        body = messages[0]["body"]
+        if not is_surely_within(body, limits):
+            await run_sync(check_json, body, limits, limiter=CHECKS)
+
+        async def receive_again() -> Message:
+            return messages.pop(0) if messages else await receive()
+
+        return receive_again
+
+
+def _check_query(scope: Scope) -> None:
+    """Raises Invalid."""
+    count = scope["query_string"].count(b"&") + 1
+    if count > MAX_QUERY_PARAMETERS:
+        raise Invalid(f"the query has {count:,} parameters; at most {MAX_QUERY_PARAMETERS} are allowed")
+
+
+def _takes_json(scope: Scope, requirements: Mapping[str, Any]) -> bool:
+    """Return whether the framework would parse the body as JSON. Routes of photos and archives parse it themselves."""
+    kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+    return "x-body" not in requirements and kind.endswith("json")
+
+
+async def _receive_body(receive: Receive) -> list[Message]:
+    """Return the whole body as one message, and the disconnection if that came first."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return [{"type": "http.request", "body": bytes(body), "more_body": True}, message]
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return [{"type": "http.request", "body": bytes(body), "more_body": False}]

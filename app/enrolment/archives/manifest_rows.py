@@ -1,0 +1,146 @@
+"""Parse the rows of a manifest, CSV or JSON lines. What the rows may say is checked by `manifest.py`."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from app.enrolment.archives.entries import Archive, Entry, make_refusal
+from app.errors import TooLarge
+from ml.errors import Unreadable
+
+MAX_MANIFEST_BYTES = 256 * 2**20
+MAX_ROW_CHARACTERS = 2**20
+MAX_COLUMNS = 1_000
+MAX_JSON_DEPTH = 64
+KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "source", "metadata")
+
+
+def read_manifest_rows(archive: Archive, entry: Entry, max_rows: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the manifest in this entry.
+
+    Raises Invalid if it is too long, damaged, or has a bad row; TooLarge if it has more than `max_rows`.
+    """
+    if entry.size > MAX_MANIFEST_BYTES:
+        raise make_refusal(f"{entry.name} has {entry.size:,} bytes; the limit is {MAX_MANIFEST_BYTES:,}")
+    try:
+        with io.BufferedReader(_BlockReader(archive.iterate_blocks(entry))) as file:
+            for count, row in enumerate(parse_rows(file, entry.name), 1):
+                if count > max_rows:
+                    raise TooLarge(f"{entry.name} has more than {max_rows:,} rows", code="ArchiveTooLarge")
+                yield row
+    except Unreadable as error:
+        raise make_refusal(f"{entry.name}: {error}") from error
+
+
+class _BlockReader(io.RawIOBase):
+    """Presents blocks of bytes as a file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._blocks, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def parse_rows(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a manifest, which is CSV or JSON lines by its name, in bounded memory.
+
+    Raises Invalid with the number of a row that cannot be parsed.
+    """
+    text = io.TextIOWrapper(file, "utf-8-sig", newline="" if name.endswith(".csv") else None)
+    rows = _parse_csv(text) if name.endswith(".csv") else _parse_json_lines(text)
+    number = 0
+    try:
+        for row in rows:
+            yield _fold_metadata(row)
+            number += 1
+    except (ValueError, csv.Error) as error:
+        raise make_refusal(f"line {number + 1} of {name}: {error}") from error
+
+
+def _parse_csv(text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:
+    lines = _RowLines(text)
+    rows = csv.DictReader(lines)
+    if len(rows.fieldnames or ()) > MAX_COLUMNS:
+        raise ValueError(f"it has more than {MAX_COLUMNS:,} columns")
+    lines.start_row()
+    for row in rows:
+        if row.pop(None, None):
+            raise ValueError("it has more columns than the first line")
+        yield {k: v for k, v in row.items() if v}
+        lines.start_row()
+
+
+def _parse_json_lines(text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:
+    lines = _RowLines(text)
+    for row_text in lines:
+        lines.start_row()
+        if row_text.strip():
+            row = _parse_json(row_text)
+            if not isinstance(row, dict):
+                raise ValueError("it is not a JSON object")
+            yield row
+
+
+class _RowLines:
+    """Iterates over the lines of a text. Raises ValueError if the lines of one row have too many characters."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text, self._characters = text, 0
+
+    def start_row(self) -> None:
+        """The next line begins a row."""
+        self._characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        row_text = self._text.readline(MAX_ROW_CHARACTERS + 1)
+        self._characters += len(row_text)
+        if self._characters > MAX_ROW_CHARACTERS:
+            raise ValueError(f"it has more than {MAX_ROW_CHARACTERS:,} characters")
+        if not row_text:
+            raise StopIteration
+        return row_text
+
+
+def _parse_json(text: str) -> Any:
+    """Parse JSON of at most MAX_JSON_DEPTH levels. Raises ValueError."""
+    problem = f"it is nested more than {MAX_JSON_DEPTH} levels deep"
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(problem) from error
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        level = [child for parent in level for child in _list_children(parent)]
+        if not level:
+            return value
+    raise ValueError(problem)
+
+
+def _list_children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _fold_metadata(row: dict[str, Any]) -> dict[str, Any]:
+    """Move columns other than the known ones into the metadata."""
+    stated = row.get("metadata", {})
+    metadata = _parse_json(stated) if isinstance(stated, str) else stated
+    if not isinstance(metadata, dict):
+        raise ValueError("metadata is not a JSON object")
+    others = {k: v for k, v in row.items() if k not in KNOWN_COLUMNS}
+    return {k: v for k, v in row.items() if k in KNOWN_COLUMNS} | {"metadata": others | metadata}

@@ -1,0 +1,123 @@
+"""How stored texts may name what is erased, and what replaces the names."""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from app.db.tables import Erasure
+from app.galleries.erasures import ERASED
+from app.storage.text_encodings import list_text_encodings
+
+UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+WORD = re.compile(r"[^\W_]+")
+MIN_LETTERS, MIN_DIGITS = 3, 5
+MIN_SURNAME = 4
+"""Characters of a subject's id, and of one of its words, that is looked for in texts; shorter ones mean much else."""
+PERSON_FIELDS = frozenset({"subject", "subjects", "subject_id", "external_id", "external_image_id"})
+"""Fields whose strings are each the name of one person or photo."""
+NAME_FIELDS = PERSON_FIELDS | {"name", "file"}
+"""Fields of a report whose strings are names."""
+TEXT_FIELDS = frozenset({"name", "file", "reason", "detail", "problem", "path", "missing_queries"})
+"""Fields whose strings a person's name may be a part of, as it may of every text with a space in it."""
+
+
+@dataclass(frozen=True)
+class ErasedNames:
+    """How answers, items and reports may name what one erasure removes.
+
+    faces: ids; subject: the subject's id; names: other texts by which faces and subject are called
+    """
+
+    erasure_id: str
+    collection: str
+    is_whole: bool
+    requested_at: float
+    faces: frozenset[str]
+    subject: str | None
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, erasure: Erasure) -> "ErasedNames":
+        """Read the targets of an erasure."""
+        targets = erasure.targets
+        return cls(
+            erasure.id,
+            erasure.collection_id,
+            erasure.target == "collection",
+            erasure.requested_at,
+            frozenset(targets["faces"]),
+            targets["subject"],
+            frozenset(targets["names"]),
+        )
+
+    def has_subject(self, text: str) -> bool:
+        """Whether the subject's id is a word, or some words, of a text, in any encoding. Short ids never are."""
+        if self.subject is None or not _is_distinctive(self.subject):
+            return False
+        return has_form(text, self.subject) or has_words(text, self.subject)
+
+    def shares_word(self, name: str) -> bool:
+        """Whether the name of a file has the subject's id, or only a word of it: a surname."""
+        if self.subject is None:
+            return False
+        words = {word for word in WORD.findall(_fold(self.subject)) if len(word) >= MIN_SURNAME and not word.isdigit()}
+        return self.has_subject(name) or not words.isdisjoint(WORD.findall(_fold(name)))
+
+    def is_in_folder(self, path: str) -> bool:
+        """Whether the subject's id is a folder of a path."""
+        return self.subject is not None and self.subject in path.split("/")[:-1]
+
+
+def _is_distinctive(subject: str) -> bool:
+    """Whether a word is likely to be the subject if it looks like it: two letters or four digits are not."""
+    return len(subject) >= (MIN_DIGITS if subject.isdigit() else MIN_LETTERS)
+
+
+def has_words(text: str, name: str) -> bool:
+    """Whether a text has the words of a name in a row, whatever signs part them: Ada_Example-01, ada.example"""
+    words, folded = WORD.findall(_fold(name)), _fold(text)
+    if not words or not all(word in folded for word in words):  # faster by far
+        return False
+    return f" {' '.join(words)} " in f" {' '.join(WORD.findall(folded))} "
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def has_form(text: str, name: str) -> bool:
+    """Whether a text has a name in any encoding between signs, or after an escaped one such as `\\n` or `%2F`."""
+    forms, pattern = _list_forms(name)
+    return any(form in text for form in forms) and pattern.search(text) is not None
+
+
+@lru_cache(64)
+def _list_forms(name: str) -> tuple[list[str], re.Pattern[str]]:
+    """Return the encodings of a name, and what matches them between signs."""
+    forms = sorted((form.decode(errors="replace") for form in list_text_encodings(name)), key=len, reverse=True)
+    start = r"(?:(?<![^\W_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2}))"
+    return forms, re.compile(rf"{start}(?:{'|'.join(map(re.escape, forms))})(?![^\W_])")
+
+
+def scrub(value: Any, erased: ErasedNames, field: str = "") -> Any:
+    """Return a JSON value in which each string that names an erased face or person is replaced. field: its name"""
+    if isinstance(value, str):
+        return ERASED if _names_erased(value, erased, field) else value
+    if isinstance(value, dict):
+        return {name: scrub(member, erased, name) for name, member in value.items()}
+    if isinstance(value, list):
+        return [scrub(item, erased, field) for item in value]
+    return value
+
+
+def _names_erased(text: str, erased: ErasedNames, field: str) -> bool:
+    if field in NAME_FIELDS and text in erased.names:
+        return True
+    if erased.subject is not None and repr(erased.subject) in text:
+        return True
+    is_text = field in TEXT_FIELDS or (" " in text and field not in PERSON_FIELDS)
+    if is_text and (erased.has_subject(text) or erased.is_in_folder(text)):
+        return True
+    return any(match.decode() in erased.faces for match in UUID.findall(text.encode()))

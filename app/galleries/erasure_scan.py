@@ -1,0 +1,175 @@
+"""Search every store of an installation for erased bytes: the files of the home, and the tables of the database.
+
+The files of SQLite are searched as they are, with free pages and write-ahead log. Compressed bytes are not recognised.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, MetaData, Row, Table, select
+
+from app.db.session import reading
+from app.db.tables import Face
+from app.storage.blob_store import Blobs
+from app.storage.fingerprints import MAX_BYTES, FingerprintFinder
+
+BLOCK_BYTES = 4 * 2**20
+ROWS_PER_BLOCK = 1_000
+TABLES_OF_PEOPLE = frozenset({"subjects", "faces", "labels"})
+"""A text that is found in their rows belongs to somebody who is stored now."""
+
+Report = Callable[[int], None]
+"""Is called with the number of bytes that were searched since the last call."""
+
+
+@dataclass(frozen=True)
+class ErasedBytes:
+    """What to search for. finder: of fingerprints; texts: the name under which it is reported -> its encodings"""
+
+    finder: FingerprintFinder
+    texts: dict[str, set[bytes]] = field(default_factory=dict)
+
+    def find(self, block: bytes) -> Iterator[tuple[str, str]]:
+        """Yield (kind, identity) of everything in a block."""
+        for fingerprint in self.finder.find(block):
+            yield fingerprint.kind, fingerprint.mac
+        for name, encodings in self.texts.items():
+            yield from (("text", name) for data in encodings for _ in range(block.count(data)))
+
+    @property
+    def overlap(self) -> int:
+        """How many bytes of a block are searched again with the next one."""
+        return max([MAX_BYTES, *(len(data) for encodings in self.texts.values() for data in encodings)]) - 1
+
+
+@dataclass
+class ScanResult:
+    """hits: (store, kind) -> how often
+
+    in_use: identities of texts that belong to somebody who is stored now; copies: those of photos, crops, descriptors
+    and vectors of faces that are stored now, since the same photo was enrolled for them
+    """
+
+    hits: Counter[tuple[str, str]] = field(default_factory=Counter)
+    in_use: set[str] = field(default_factory=set)
+    copies: set[str] = field(default_factory=set)
+    searched_bytes: int = 0
+
+
+def scan_stores(database: Engine, home: Path, erased: ErasedBytes, report: Report = lambda count: None) -> ScanResult:
+    """Search all tables and all files of the home: the stored people first, then their photos, then everything else.
+
+    A text that a stored person has too cannot be told from the erased one: it is not reported, but counted as in use.
+    Bytes of a photo that is stored for another face are counted as copies. Raises OSError.
+    """
+    return _Scan(database, home, erased, report).run()
+
+
+class _Scan:
+    """One search. copied_faces: pks of stored faces in whose files something erased was found"""
+
+    def __init__(self, database: Engine, home: Path, erased: ErasedBytes, report: Report) -> None:
+        self.database, self.home, self.erased, self.report = database, home, erased, report
+        self.result = ScanResult()
+        self.copied_faces: set[int] = set()
+
+    def run(self) -> ScanResult:
+        tables = MetaData()
+        tables.reflect(self.database)
+        in_order = sorted(tables.tables.values(), key=lambda table: table.name)
+        files = sorted(path for path in self.home.rglob("*") if path.is_file())
+        photos = [path for path in files if self._get_blob(path) is not None]
+        self._search_tables(table for table in in_order if table.name in TABLES_OF_PEOPLE)
+        self._search_files(photos)
+        self._search_tables(table for table in in_order if table.name not in TABLES_OF_PEOPLE)
+        self._search_files(path for path in files if self._get_blob(path) is None)
+        return self.result
+
+    def _get_blob(self, path: Path) -> tuple[str, str] | None:
+        """Return the collection and the name of a photo, crop or descriptor."""
+        parts = path.relative_to(self.home).parts
+        if len(parts) < 3 or parts[0] != "blobs" or not parts[1].startswith("c-"):
+            return None
+        return parts[1].removeprefix("c-"), "/".join(parts[2:])
+
+    def _search_tables(self, tables: Iterable[Table]) -> None:
+        for table in tables:
+            for rows in _read_rows(self.database, table):
+                if table.name == "embeddings" and self.copied_faces:
+                    copied = [row.vector for row in rows if row.face_pk in self.copied_faces]
+                    self.result.copies.update(mac for vector in copied for _, mac in self.erased.find(vector))
+                block = b"\n".join(data for row in rows for value in row for data in _encode(value))
+                for kind, identity in self._find(block):
+                    if kind == "text" and table.name in TABLES_OF_PEOPLE:
+                        self.result.in_use.add(identity)
+                    elif identity not in self.result.in_use | self.result.copies:
+                        self.result.hits[f"table {table.name}", kind] += 1
+
+    def _search_files(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            store, blob = str(path.relative_to(self.home)), self._get_blob(path)
+            faces: set[int] | None = None
+            for block in read_blocks(path, self.erased.overlap):
+                for kind, identity in self._find(block):
+                    if blob is not None and kind != "text":
+                        faces = _find_faces(self.database, *blob) if faces is None else faces
+                        self._note_copy(store, kind, identity, faces)
+                    elif identity not in self.result.in_use | self.result.copies:
+                        self.result.hits[store, kind] += 1
+
+    def _note_copy(self, store: str, kind: str, identity: str, faces: set[int]) -> None:
+        """Note what was found in a file of these faces; a file of none should not be there."""
+        if faces:
+            self.copied_faces |= faces
+            self.result.copies.add(identity)
+        else:
+            self.result.hits[store, kind] += 1
+
+    def _find(self, block: bytes) -> Iterator[tuple[str, str]]:
+        yield from self.erased.find(block)
+        self.result.searched_bytes += len(block)
+        self.report(len(block))
+
+
+def _find_faces(database: Engine, collection: str, name: str) -> set[int]:
+    """Return the pks of the stored faces whose photo, crop or descriptor a file is."""
+    try:
+        image, number = Blobs.parse_name(name)
+    except ValueError:  # not a file of ours
+        return set()
+    chosen = select(Face.pk).where(Face.collection_id == collection, Face.image_id == image)
+    with reading(database) as session:
+        return set(session.scalars(chosen if number is None else chosen.where(Face.number == number)))
+
+
+def read_blocks(path: Path, overlap: int) -> Iterator[bytes]:
+    """Yield a file in blocks that overlap. A file that vanishes meanwhile ends."""
+    try:
+        with path.open("rb") as file:
+            tail = b""
+            while data := file.read(BLOCK_BYTES):
+                yield tail + data
+                tail = data[-overlap:]
+    except FileNotFoundError:
+        return
+
+
+def _read_rows(database: Engine, table: Table) -> Iterator[Sequence[Row[Any]]]:
+    """Yield the rows of a table in steps."""
+    with database.connect() as connection:
+        yield from connection.execution_options(yield_per=ROWS_PER_BLOCK).execute(select(table)).partitions()
+
+
+def _encode(value: Any) -> list[bytes]:
+    """Return the bytes of a value as they may be stored; none for numbers."""
+    if isinstance(value, str):
+        return [value.encode()]
+    if isinstance(value, (bytes, memoryview)):
+        return [bytes(value)]
+    if isinstance(value, (dict, list)):
+        return [json.dumps(value).encode(), json.dumps(value, ensure_ascii=False).encode()]
+    return []

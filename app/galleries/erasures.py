@@ -1,0 +1,121 @@
+"""Write down what a deletion erases, in the transaction that deletes the rows. A job then erases everything else."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from app.db.tables import Collection, Embedding, Erasure, Face, FaceCoordinates, Label, Subject
+from app.db.visibility import ALL_ROWS
+from app.queue.jobs import enqueue
+from app.queue.messages import Erase
+
+MAX_FINGERPRINTED_FACES = 1_000
+"""Faces of one erasure whose bytes a scan can recognise later."""
+VECTOR_BYTES = 64
+"""Of each embedding, its first bytes are kept until they are fingerprinted."""
+ERASED = "(erased)"
+"""Replaces what is erased in a text that stays."""
+PENDING, SCRUBBED, FINAL = "pending", "scrubbed", "final"
+"""The states of an erasure, in their order."""
+
+
+def record_erasure(
+    session: Session,
+    collection: Collection,
+    target: str,
+    chosen: tuple[ColumnElement[bool], ...],
+    subject: Subject | None = None,
+) -> tuple[Erasure, str]:
+    """Write down the faces of a locked collection that meet these conditions, before they are deleted.
+
+    target: face, subject or collection; subject: the one that is deleted with them
+    The collection's change must be raised already. Returns the row, and the id of the job that completes the erasure.
+    """
+    faces = session.scalars(_select_fingerprinted(chosen)).all()
+    people = [subject] if subject else _read_subjects(session, faces) if target == "collection" else []
+    first_change = session.scalar(select(func.min(Face.change)).where(*chosen))
+    erasure = Erasure(
+        collection_id=collection.id,
+        collection_created_at=collection.created_at,
+        target=target,
+        change=collection.change,
+        first_change=collection.change if first_change is None else first_change,
+        targets=_list_ids(session, target, chosen)
+        | {
+            "files": [[face.image_id, face.number] for face in faces],
+            "subject": subject.id if subject else None,
+            "subject_pk": subject.pk if subject else None,
+            "names": sorted(set(_iterate_names(faces, people))),
+            "texts": sorted(set(_iterate_texts(session, faces, people))),
+            "vectors": _read_vector_starts(session, faces),
+        },
+        contents={"removed": _count_rows(session, chosen)},
+    )
+    session.add(erasure)
+    session.flush()
+    message = Erase(collection=collection.id, whole=target == "collection", erasure=erasure.id)
+    return erasure, enqueue(session, message).id
+
+
+def _select_fingerprinted(chosen: tuple[ColumnElement[bool], ...]) -> Select[Face]:
+    return select(Face).where(*chosen).order_by(Face.pk).limit(MAX_FINGERPRINTED_FACES)
+
+
+def _list_ids(session: Session, target: str, chosen: tuple[ColumnElement[bool], ...]) -> dict[str, list[str]]:
+    """List the ids of faces and photos; those of a whole collection are too many, and are not needed."""
+    if target == "collection":
+        return {"faces": [], "images": []}
+    rows = session.execute(select(Face.face_id, Face.image_id).where(*chosen).order_by(Face.pk)).all()
+    return {"faces": [row.face_id for row in rows], "images": sorted({row.image_id for row in rows})}
+
+
+def _count_rows(session: Session, chosen: tuple[ColumnElement[bool], ...]) -> dict[str, int]:
+    pks = select(Face.pk).where(*chosen)
+    counts = {
+        "faces": select(func.count()).select_from(Face).where(*chosen),
+        "labels": select(func.count()).where(or_(Label.face_a.in_(pks), Label.face_b.in_(pks))),
+        "embeddings": select(func.count()).where(Embedding.face_pk.in_(pks)),
+        "coordinates": select(func.count()).where(FaceCoordinates.face_pk.in_(pks)),
+    }
+    return {name: session.scalar(count, execution_options=ALL_ROWS) or 0 for name, count in counts.items()}
+
+
+def _read_subjects(session: Session, faces: Any) -> list[Subject]:
+    pks = {face.subject_pk for face in faces} - {None}
+    return list(session.scalars(select(Subject).where(Subject.pk.in_(pks))))
+
+
+def _iterate_names(faces: Any, people: list[Subject]) -> Iterator[str]:
+    """Yield the texts by which the faces and people are called."""
+    named = [person.id for person in people] + [person.external_id for person in people]
+    yield from filter(None, [*named, *(face.external_image_id for face in faces)])
+
+
+def _iterate_texts(session: Session, faces: Any, people: list[Subject]) -> Iterator[str]:
+    """Yield every text that a client has stored with the faces and people, the notes of their labels included."""
+    yield from _iterate_names(faces, people)
+    for row in (*faces, *people):
+        yield from iterate_strings(row.attributes)
+    pks = [face.pk for face in faces]
+    notes = select(Label.note).where(or_(Label.face_a.in_(pks), Label.face_b.in_(pks)), Label.note != "")
+    yield from session.scalars(notes.execution_options(**ALL_ROWS))
+
+
+def iterate_strings(value: Any) -> Iterator[str]:
+    """Yield every string in a JSON value, the names of fields left out."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for member in value.values():
+            yield from iterate_strings(member)
+    elif isinstance(value, list):
+        for item in value:
+            yield from iterate_strings(item)
+
+
+def _read_vector_starts(session: Session, faces: Any) -> list[str]:
+    vectors = select(Embedding.vector).where(Embedding.face_pk.in_([face.pk for face in faces]))
+    return [base64.b64encode(vector[:VECTOR_BYTES]).decode() for vector in session.scalars(vectors)]

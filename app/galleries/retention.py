@@ -1,0 +1,65 @@
+"""Whose faces may be used: nobody's whose retention has ended, or who has refused consent."""
+
+import math
+
+from sqlalchemy import BindParameter, ColumnElement, or_
+
+from app.db.tables import Subject, now
+from app.errors import Conflict
+
+NO_CONSENT, RETENTION_ENDED = "NO_CONSENT", "RETENTION_ENDED"
+"""Why a photo of a person is not enrolled."""
+
+SUBJECTS = Subject.__table__.c
+
+
+def may_be_used(at: float | BindParameter[float]) -> ColumnElement[bool]:
+    """Return the condition that a face may be found and learned from, for a query with an outer join of subjects.
+
+    A face without a name has no subject, and is used. at: seconds since 1970
+    """
+    is_retained = or_(SUBJECTS.retain_until.is_(None), SUBJECTS.retain_until > at)
+    return is_retained & or_(SUBJECTS.consent.is_(None), SUBJECTS.consent)
+
+
+def find_end_of_use(consent: bool | None, retain_until: float | None) -> float:
+    """Return when `may_be_used` ends for the faces of a subject: seconds since 1970, inf for never."""
+    if consent is False:
+        return -math.inf
+    return math.inf if retain_until is None else retain_until
+
+
+def has_expired(at: float) -> ColumnElement[bool]:
+    """Return the condition that a subject is to be erased."""
+    return Subject.retain_until <= at
+
+
+def find_refusal(subject: Subject | None, needs_consent: bool) -> str | None:
+    """Return why no photo of the subject may be enrolled: NO_CONSENT, RETENTION_ENDED or None.
+
+    subject: None if it is new; needs_consent: whether consent must have been recorded, and not just not be refused
+    """
+    consent = None if subject is None else subject.consent
+    if consent is False or (needs_consent and not consent):
+        return NO_CONSENT
+    is_over = subject is not None and subject.retain_until is not None and subject.retain_until <= now()
+    return RETENTION_ENDED if is_over else None
+
+
+def refuse_enrolment(subject: str, reason: str) -> Conflict:
+    """Return the error that answers a request to give a face to a subject that may not be enrolled."""
+    why = (
+        "consent is refused or was never recorded" if reason == NO_CONSENT else "the time until `retain_until` is over"
+    )
+    return Conflict(
+        f"no face may be given to subject {subject!r}: {why}; change the subject first, if that is right",
+        code="EnrolmentNotAllowed",
+        reason=reason,
+    )
+
+
+def check_enrolment(subject: Subject, needs_consent: bool) -> None:
+    """Check that a face may be given to the subject. Raises Conflict. needs_consent: see `find_refusal`"""
+    reason = find_refusal(subject, needs_consent)
+    if reason is not None:
+        raise refuse_enrolment(subject.id, reason)

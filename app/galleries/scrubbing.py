@@ -1,0 +1,193 @@
+"""Remove what answers, job items and reports say of erased faces and people."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from sqlalchemy import Engine, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.db.session import reading, writing
+from app.db.tables import (
+    ERASED_STATUS,
+    Deployment,
+    Evaluation,
+    Face,
+    Job,
+    JobItem,
+    StoredResponse,
+    Training,
+)
+from app.galleries.erased_names import TEXT_FIELDS, UUID, ErasedNames, scrub
+from app.galleries.erasures import ERASED
+from app.galleries.protocol_files import scrub_ended_evaluations
+from app.queue.jobs import LIVE_STATES
+from app.queue.messages import Erase, Sweep
+
+ROWS_PER_STEP = 500
+Check = Callable[[], None]
+"""Is called between two steps, and raises an error if the work must stop."""
+BETWEEN_STRINGS = "\n0x0\n"
+"""A word that no name has, so that none is found across two strings."""
+JSON_STRING = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+
+
+def scrub_answers(database: Engine, erased: Sequence[ErasedNames], check: Check) -> dict[str, int]:
+    """Erase the stored answers that name a face or a person, and return erasure id -> their number."""
+    counts = {one.erasure_id: 0 for one in erased}
+    last: tuple[str, str] = ("", "")
+    while rows := _read_answers(database, last):
+        check()
+        last = rows[-1].key_id, rows[-1].idempotency_key
+        with writing(database) as session:
+            for row in rows:
+                owner = next((one for one in erased if _is_answer_about(session, row, one)), None)
+                if owner is not None:
+                    _erase_answer(session, row)
+                    counts[owner.erasure_id] += 1
+    return counts
+
+
+def _read_answers(database: Engine, after: tuple[str, str]) -> list[StoredResponse]:
+    key, name = after
+    is_later = (StoredResponse.key_id > key) | (
+        (StoredResponse.key_id == key) & (StoredResponse.idempotency_key > name)
+    )
+    stored = select(StoredResponse).where(
+        is_later, StoredResponse.status.is_not(None), StoredResponse.status != ERASED_STATUS
+    )
+    in_order = stored.order_by(StoredResponse.key_id, StoredResponse.idempotency_key)
+    with reading(database) as session:
+        return list(session.scalars(in_order.limit(ROWS_PER_STEP)))
+
+
+def _is_answer_about(session: Session, row: StoredResponse, erased: ErasedNames) -> bool:
+    if erased.is_whole and row.created_at <= erased.requested_at and _may_name_lost_faces(session, row, erased):
+        return True
+    strings = _read_strings(row.body) | _read_header_strings(row.headers)
+    if not strings.isdisjoint(erased.faces | erased.names):
+        return True
+    return erased.has_subject(BETWEEN_STRINGS.join(text for text in strings if " " in text or '"' in text))
+
+
+def _read_strings(body: bytes) -> set[str]:
+    """Return the strings of a JSON text. Of what is no JSON, those between quotes."""
+    strings = set[str]()
+    for match in JSON_STRING.findall(body):
+        text = match.decode(errors="replace")
+        try:
+            strings.add(json.loads(f'"{text}"', strict=False))
+        except json.JSONDecodeError:
+            strings.add(text)
+    return strings
+
+
+def _read_header_strings(headers: Mapping[str, str]) -> set[str]:
+    """Return the parts of paths in headers, such as that of a new row."""
+    return {unquote(part) for value in headers.values() for part in re.split(r"[/?=&]", value)}
+
+
+def _may_name_lost_faces(session: Session, row: StoredResponse, erased: ErasedNames) -> bool:
+    """Whether the answer is of the deleted collection, or of no collection and names a face that is not stored."""
+    if row.collection is not None:
+        return row.collection == erased.collection
+    ids = {match.decode() for match in UUID.findall(row.body)}
+    stored = session.scalars(select(Face.face_id).where(Face.face_id.in_(ids))) if ids else ()
+    return bool(ids - set(stored))
+
+
+def _erase_answer(session: Session, row: StoredResponse) -> None:
+    is_row = (StoredResponse.key_id == row.key_id, StoredResponse.idempotency_key == row.idempotency_key)
+    session.execute(update(StoredResponse).where(*is_row).values(status=ERASED_STATUS, headers={}, body=b""))
+
+
+def scrub_job_items(database: Engine, erased: ErasedNames, check: Check) -> int:
+    """Erase the items of ended photos that name a face or a person, and return their number."""
+    count = 0
+    for job in _list_jobs(database, erased):
+        last = -1
+        while rows := _read_items(database, job, last):
+            check()
+            last = rows[-1].number
+            chosen = [row.number for row in rows if erased.is_whole or _is_item_about(row, erased)]
+            if chosen:
+                values = {"name": ERASED, "detail": {"reasons": [ERASED]}}
+                items = update(JobItem).where(JobItem.job_id == job, JobItem.number.in_(chosen))
+                with writing(database) as session:
+                    session.execute(items.values(**values))
+            count += len(chosen)
+    return count
+
+
+def _list_jobs(database: Engine, erased: ErasedNames) -> list[str]:
+    """List the jobs of the collection that may have items about what is erased."""
+    jobs = select(Job.id).where(
+        Job.body["collection"].as_string() == erased.collection,
+        Job.created_at <= erased.requested_at,
+        Job.kind.not_in((Erase.kind, Sweep.kind)),
+    )
+    with reading(database) as session:
+        return list(session.scalars(jobs))
+
+
+def _read_items(database: Engine, job: str, after: int) -> list[JobItem]:
+    ended = (JobItem.job_id == job, JobItem.number > after, JobItem.state != "queued", JobItem.name != ERASED)
+    with reading(database) as session:
+        return list(session.scalars(select(JobItem).where(*ended).order_by(JobItem.number).limit(ROWS_PER_STEP)))
+
+
+def _is_item_about(item: JobItem, erased: ErasedNames) -> bool:
+    if not erased.faces.isdisjoint(item.detail.get("face_ids", ())) or item.name in erased.names:
+        return True
+    return erased.is_in_folder(item.name)
+
+
+def scrub_reports(database: Engine, erased: ErasedNames) -> int:
+    """Erase what results, problems, reports and histories say of faces and people; return the number of changed rows.
+
+    Of a deleted collection, all results and problems of its jobs are erased.
+    """
+    if not (erased.is_whole or erased.faces or erased.subject):
+        return 0
+    trained = Training.request["collection"].as_string() == erased.collection
+    evaluated = Evaluation.request["collection"].as_string() == erased.collection
+    of_collection = or_(
+        Job.body["collection"].as_string() == erased.collection,
+        Job.id.in_(select(Evaluation.job_id).where(evaluated)),
+    )
+    jobs = (of_collection, Job.created_at <= erased.requested_at)
+    ended = (*jobs, Job.state.not_in(LIVE_STATES))
+    columns: tuple[tuple[Any, tuple[Any, ...]], ...] = (
+        (Job.body, (*ended, Job.kind.not_in((Erase.kind, Sweep.kind)))),
+        (Job.result, jobs),
+        (Job.problem, jobs),
+        (Training.report, (trained,)),
+        (Training.curve, (trained,)),
+        (Evaluation.report, (evaluated,)),
+        (Deployment.history, (Deployment.collection_id == erased.collection,)),
+    )
+    with writing(database) as session:
+        count = scrub_ended_evaluations(session, erased)
+        return count + sum(_scrub_column(session, column, where, erased) for column, where in columns)
+
+
+def _scrub_column(
+    session: Session, column: InstrumentedAttribute[Any], where: Iterable[Any], erased: ErasedNames
+) -> int:
+    changed = 0
+    for row in session.scalars(select(column.class_).where(*where, column.is_not(None))):
+        value = getattr(row, column.key)
+        scrubbed = _scrub_whole(column, value) if erased.is_whole and column.class_ is Job else scrub(value, erased)
+        if scrubbed != value:
+            setattr(row, column.key, scrubbed)
+            changed += 1
+    return changed
+
+
+def _scrub_whole(column: InstrumentedAttribute[Any], value: dict[str, Any]) -> dict[str, Any]:
+    """Erase the result or problem of a job of a deleted collection; of its message, the texts that a client wrote."""
+    if column.key != Job.body.key:
+        return {"erased": True} if value else value
+    return {name: ERASED if name in TEXT_FIELDS and text else text for name, text in value.items()}

@@ -1,0 +1,1 @@
+"""Limits on what requests may do at once."""

@@ -1,0 +1,1 @@
+"""Compare a challenger's answers with the champion's, beside the searches."""

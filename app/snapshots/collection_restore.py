@@ -1,0 +1,213 @@
+"""Restore one collection of a snapshot into a running service, under its name or another."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Column, Engine, Table, delete, select
+from sqlalchemy.orm import Session
+
+from app.db.session import writing
+from app.db.tables import Collection, Face, ModelRecord, Removal, Task, Training, now
+from app.errors import Busy, Conflict, Invalid, NotFound
+from app.queue.jobs import enqueue
+from app.queue.messages import Erase
+from app.snapshots.contents import find_models, list_model_folders, list_selections
+from app.snapshots.erasure import is_being_rewritten
+from app.snapshots.files import BLOBS
+from app.snapshots.manifest import SnapshotManifest
+from app.snapshots.reader import OpenedSnapshot, open_snapshot
+from app.snapshots.reservations import RESERVATION
+from app.snapshots.restore import Restored, restore_files, select_collection_files
+from app.snapshots.rows import (
+    Report,
+    Row,
+    insert_rows,
+    list_numbered_tables,
+    raise_sequences,
+    read_batches,
+    read_sequences,
+)
+from app.storage.blob_store import Blobs
+
+FACES_PER_STATEMENT = 500
+NUMBERED_ELSEWHERE = {(Removal.__tablename__, "face_pk"): Face.__tablename__}
+"""Columns that hold the number of a row of another table without a foreign key -> that table."""
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """How to restore a collection.
+
+    new_face_ids: whether its faces get other ids, so that it can stand beside the collection that it is a copy of
+    finish: is called in the transaction that inserts the rows
+    """
+
+    new_face_ids: bool = False
+    finish: Callable[[Session, Restored], None] = lambda session, restored: None
+
+
+def restore_collection(
+    database: Engine,
+    home: Path,
+    folder: Path,
+    collection: str,
+    name: str,
+    report: Report,
+    options: RestoreOptions | None = None,
+) -> Restored:
+    """Restore a collection that does not exist. Its faces get new numbers.
+
+    collection: its id in the snapshot; name: its id from now on
+    The collection counts as made anew: its models are measured as if they had learned from all who were not held out.
+    Raises NotFound if the snapshot has no such collection, Conflict if the name or a face id is in use, Invalid, and
+    Busy if something was erased from the snapshot meanwhile.
+    """
+    options = options or RestoreOptions()
+    with open_snapshot(folder) as opened:
+        models = _find_models(opened, collection)
+        with writing(database) as session:
+            _check_free(session, opened, collection, name, options)
+            models -= set(session.scalars(select(ModelRecord.id)))
+            session.add(Collection(id=name, description=RESERVATION))  # keeps its files from being erased
+        try:
+            files = restore_files(home, _select_files(opened, collection, models, report), {collection: name})
+            with writing(database) as session:
+                _release(session, name)
+                restored = Restored(_insert_collection(session, opened, collection, name, report, options), files)
+                check_unchanged(opened)
+                options.finish(session, restored)
+        except BaseException:
+            with writing(database) as session:
+                _release(session, name)
+                enqueue(session, Erase(collection=name, whole=True))
+            raise
+        lost = list_lost_files(opened, home, collection, name)
+        if lost:  # the sweep takes files for orphans if no row names them for an hour
+            again = (file for file in opened.read_files(report) if file[0] in lost)
+            restore_files(home, again, {collection: name})
+        return restored
+
+
+def check_unchanged(opened: OpenedSnapshot) -> None:
+    """Raises Busy if something was erased from the snapshot since it was opened: it is to be opened again."""
+    if SnapshotManifest.read(opened.folder).rows_sha256 != opened.manifest.rows_sha256:
+        raise Busy("something was erased from the snapshot while it was restored; restore it again")
+
+
+def _find_models(opened: OpenedSnapshot, collection: str) -> set[str]:
+    """Return the ids of the models that the collection needs. Raises NotFound if there is no such collection."""
+    with Session(opened.rows) as rows:
+        if rows.get(Collection, collection) is None:
+            held = ", ".join(rows.scalars(select(Collection.id).order_by(Collection.id)))
+            raise NotFound(f"{opened.folder} has no collection {collection!r}; it has: {held or 'none'}")
+        return find_models(rows, collection)
+
+
+def _select_files(
+    opened: OpenedSnapshot, collection: str, models: set[str], report: Report
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the collection and of these models. Raises Invalid, Busy."""
+    try:
+        yield from select_collection_files(opened, collection, set(list_model_folders(models)), report)
+    except Invalid:
+        check_unchanged(opened)
+        if is_being_rewritten(opened.folder):
+            raise Busy("something is being erased from the snapshot; restore it again") from None
+        raise
+
+
+def list_lost_files(opened: OpenedSnapshot, home: Path, collection: str, name: str) -> set[str]:
+    """Return the paths of a collection's photos and crops that were restored and are no longer there."""
+    blobs, prefix = Blobs(home / "blobs"), f"{BLOBS}/{collection}/"
+    own = (path for path in opened.list_files() if path.startswith(prefix))
+    return {path for path in own if not blobs.has(name, [path.removeprefix(prefix)])}
+
+
+def _release(session: Session, name: str) -> None:
+    """Delete the row that reserves the name. Raises Conflict if faces were enrolled meanwhile."""
+    if session.scalar(select(Face.pk).where(Face.collection_id == name).limit(1)) is not None:
+        raise Conflict(f"faces were enrolled in {name!r} during the restore; restore under another name with --as")
+    session.execute(delete(Collection).where(Collection.id == name))
+
+
+def _check_free(session: Session, opened: OpenedSnapshot, collection: str, name: str, options: RestoreOptions) -> None:
+    """Raises Conflict if the collection, or one of its faces, exists already."""
+    if session.get(Collection, name) is not None:
+        raise Conflict(f"the collection {name!r} exists; delete it, or restore under another name with --as")
+    if options.new_face_ids:
+        return
+    with Session(opened.rows) as rows:
+        ids = rows.scalars(select(Face.face_id).where(Face.collection_id == collection)).all()
+    for i in range(0, len(ids), FACES_PER_STATEMENT):
+        part = ids[i : i + FACES_PER_STATEMENT]
+        owner = session.scalar(select(Face.collection_id).where(Face.face_id.in_(part)).limit(1))
+        if owner is not None:
+            raise Conflict(
+                f"faces of {collection!r} are enrolled in the collection {owner!r}: face ids are unique, so the same "
+                "faces cannot be restored beside them. Delete that collection first, or give new ids (--new-face-ids)"
+            )
+
+
+def _insert_collection(
+    session: Session, opened: OpenedSnapshot, collection: str, name: str, report: Report, options: RestoreOptions
+) -> int:
+    """Insert the rows of a collection, renumbered, and return the number of its faces."""
+    offsets = read_sequences(session)
+    count = faces = 0
+    with Session(opened.rows) as rows:
+        for table, statement in list_selections(rows, collection):
+            change = _plan_changes(table, name, offsets, options)
+            for batch in read_batches(rows, statement):
+                own = _leave_out_known(session, table, [change(row) for row in batch])
+                insert_rows(session.connection(), table, own)
+                count += len(own)
+                faces += len(own) if table.name == Face.__tablename__ else 0
+                report("rows", count, None)
+    raise_sequences(session, {})
+    return faces
+
+
+def _plan_changes(table: Table, name: str, offsets: dict[str, int], options: RestoreOptions) -> Callable[[Row], Row]:
+    """Return the function that renumbers and renames a row of this table."""
+    numbered = {column.name: offset for column in table.columns if (offset := _find_offset(column, offsets))}
+    is_collection = table is Collection.__table__
+    gets_new_id = options.new_face_ids and table is Face.__table__
+
+    def change(row: Row) -> Row:
+        changed: dict[str, Any] = {c: v + numbered[c] if c in numbered and v is not None else v for c, v in row.items()}
+        if "collection_id" in changed:
+            changed["collection_id"] = name
+        if gets_new_id:
+            changed["face_id"] = str(uuid4())
+        if is_collection:
+            changed |= {"id": name, "created_at": now()}
+        return changed
+
+    return change
+
+
+def _find_offset(column: Column[Any], offsets: dict[str, int]) -> int:
+    """Return what is added to the numbers in a column, 0 if it holds no numbers of rows."""
+    table = column.table.name
+    if column.primary_key and table in offsets and column is column.table.autoincrement_column:
+        return offsets[table]
+    for other in list_numbered_tables():
+        if column.references(other.c.pk):
+            return offsets[other.name]
+    return offsets.get(NUMBERED_ELSEWHERE.get((table, column.name), ""), 0)
+
+
+def _leave_out_known(session: Session, table: Table, rows: list[Row]) -> list[Row]:
+    """Leave out the tasks and models that exist already, and the trainings that a new model refers to."""
+    if table is Task.__table__:
+        known = set(session.scalars(select(Task.name)))
+        return [row for row in rows if row["name"] not in known]
+    if table is ModelRecord.__table__:
+        known = set(session.scalars(select(ModelRecord.id)))
+        trainings = set(session.scalars(select(Training.id)))
+        new = [row for row in rows if row["id"] not in known]
+        return [row | {"training_id": row["training_id"] if row["training_id"] in trainings else None} for row in new]
+    return rows

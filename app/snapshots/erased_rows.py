@@ -1,0 +1,121 @@
+"""Delete from the rows of a snapshot what was erased in the service, and the files that no row names any more."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, Table, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from app.db.tables import Collection, Face, Subject
+from app.galleries.erased_names import ErasedNames
+from app.galleries.protocol_files import scrub_live_evaluations
+from app.galleries.scrubbing import scrub_job_items, scrub_reports
+from app.snapshots.blanks import blank_members
+from app.snapshots.files import BLOBS
+from app.snapshots.rows import SNAPSHOT_FILES
+from app.storage.blob_store import Blobs
+
+VALUES_PER_STATEMENT = 500
+Check = Callable[[], None]
+
+
+def iterate_batches(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the values, sorted, in lists that fit into one statement."""
+    remaining = sorted(values)
+    for start in range(0, len(remaining), VALUES_PER_STATEMENT):
+        yield remaining[start : start + VALUES_PER_STATEMENT]
+
+
+def count_rows(rows: Engine, tables: Iterable[Table]) -> dict[str, int]:
+    """Return table -> number of its rows."""
+    with Session(rows) as session:
+        return {table.name: session.scalar(select(func.count()).select_from(table)) or 0 for table in tables}
+
+
+def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -> set[str]:
+    """Delete the faces, subjects and collections of these erasures, and what jobs and reports say of them.
+
+    A person may have been called otherwise when the snapshot was taken: the names that the deleted rows have are erased
+    too. The deleted bytes stay in the file until it is vacuumed. Returns the ids of the erasures that found something.
+    """
+    changed = set[str]()
+    for one in erased:
+        check()
+        with Session(rows) as session, session.begin():
+            names = set[str]() if one.is_whole else _delete_people(session, one)
+            count = _delete_collection(session, one) if one.is_whole else len(names)
+        known = replace(one, names=one.names | names)
+        with Session(rows) as session, session.begin():
+            count += scrub_live_evaluations(session, known)
+        if count + scrub_job_items(rows, known, check) + scrub_reports(rows, known):
+            changed.add(one.erasure_id)
+    return changed
+
+
+def _delete_collection(session: Session, erased: ErasedNames) -> int:
+    """Delete a collection with everything in it, and return 1 if it was there, and not made after the erasure."""
+    collection = session.get(Collection, erased.collection)
+    if collection is None or collection.created_at > erased.requested_at:
+        return 0
+    session.execute(delete(Face).where(Face.collection_id == erased.collection))
+    session.execute(delete(Collection).where(Collection.id == erased.collection))
+    return 1
+
+
+def _delete_people(session: Session, erased: ErasedNames) -> set[str]:
+    """Delete faces by their ids, and the subject; return every id and name that the deleted rows had.
+
+    With the subject go others who have lost all their faces by this: they were merged with it since.
+    """
+    people, names = set[int | None](), set[str | None]()
+    for ids in iterate_batches(erased.faces):
+        is_erased = (Face.collection_id == erased.collection, Face.face_id.in_(ids))
+        for face in session.scalars(select(Face).where(*is_erased)):
+            people.add(face.subject_pk)
+            names |= {face.face_id, face.external_image_id}
+        session.execute(delete(Face).where(*is_erased))
+    if erased.subject is not None:
+        has_face = select(Face.pk).where(Face.subject_pk == Subject.pk).exists()
+        is_same = or_(Subject.id == erased.subject, Subject.pk.in_(people - {None}) & ~has_face)
+        is_older = (Subject.collection_id == erased.collection, Subject.created_at <= erased.requested_at)
+        for subject in session.scalars(select(Subject).where(*is_older, is_same)).all():
+            names |= {subject.id, subject.external_id}
+            delete_subjects(session, Subject.pk == subject.pk)
+    return {name for name in names if name}
+
+
+def delete_subjects(session: Session, condition: ColumnElement[bool]) -> None:
+    """Delete subjects; their faces, if any are left, lose their name."""
+    pks = select(Subject.pk).where(condition)
+    options = {"synchronize_session": False}
+    session.execute(update(Face).where(Face.subject_pk.in_(pks)).values(subject_pk=None), execution_options=options)
+    session.execute(delete(Subject).where(condition), execution_options=options)
+
+
+def drop_unnamed_files(rows: Engine, tar: Path) -> tuple[int, int]:
+    """Drop the photos and crops that no face names: their records, and their bytes in the tar.
+
+    Returns the number and the total size in bytes of the files that are left. Raises OSError, tarfile.TarError.
+    """
+    with Session(rows) as session, session.begin():
+        faces = set(session.execute(select(Face.collection_id, Face.image_id, Face.number)).all())
+        owners = {*faces, *((collection, image, None) for collection, image, _ in faces)}
+        sizes = {row.path: row.bytes for row in session.execute(select(SNAPSHOT_FILES))}
+        unnamed = [path for path in sizes if (owner := _find_owner(path)) is not None and owner not in owners]
+        for paths in iterate_batches(unnamed):
+            session.execute(delete(SNAPSHOT_FILES).where(SNAPSHOT_FILES.c.path.in_(paths)))
+    for path in unnamed:
+        del sizes[path]
+    blank_members(tar, sizes.keys())
+    return len(sizes), sum(sizes.values())
+
+
+def _find_owner(path: str) -> tuple[str, str, int | None] | None:
+    """Return the collection, the photo and the number of the face that a file belongs to; None for other files."""
+    kind, _, rest = path.partition("/")
+    if kind != BLOBS:
+        return None
+    collection, _, name = rest.partition("/")
+    return (collection, *Blobs.parse_name(name))

@@ -1,0 +1,105 @@
+"""Erase faces, subjects and collections from a snapshot on disk.
+
+New rows are written beside the old ones, the erased files are overwritten in the tar, and the manifest that names the
+new rows replaces the old one. What is interrupted is done again by the next run.
+"""
+
+import shutil
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.orm import Session
+
+from app.db.schema import read_schema_revision
+from app.db.tables import Face
+from app.errors import Invalid
+from app.galleries.erased_names import ErasedNames
+from app.snapshots.erased_rows import Check, count_rows, drop_unnamed_files, erase_from_rows
+from app.snapshots.files import BLOBS
+from app.snapshots.manifest import FILES, MANIFEST, SnapshotManifest
+from app.snapshots.reader import copy_rows
+from app.snapshots.rows import list_copied_tables, open_rows, seal_rows
+from app.storage.blob_store import Blobs
+from ml.files import hash_file
+
+
+@dataclass(frozen=True)
+class SnapshotErasure:
+    """What became of a snapshot. erasures: the ids of those that it held something of; manifest: None if deleted"""
+
+    manifest: SnapshotManifest | None
+    erasures: set[str] = field(default_factory=set)
+
+
+def erase_from_snapshot(folder: Path, erased: Sequence[ErasedNames], check: Check) -> SnapshotErasure:
+    """Erase from a complete snapshot. A snapshot of a deleted collection alone, or one that is damaged, is deleted.
+
+    Raises NotFound if the folder holds no complete snapshot, OSError.
+    """
+    try:
+        manifest = SnapshotManifest.read(folder)
+        concerned = [one for one in erased if manifest.collection in (None, one.collection)]
+        if not concerned:
+            return SnapshotErasure(manifest)
+        if any(one.is_whole and one.requested_at >= manifest.created_at for one in concerned if manifest.collection):
+            return _delete(folder, concerned)
+        return _rewrite(folder, manifest, concerned, check)
+    except (Invalid, DatabaseError, tarfile.TarError):
+        return _delete(folder, erased)  # nobody can tell what it holds
+
+
+def is_being_rewritten(folder: Path) -> bool:
+    """Whether something is being erased from the snapshot, or an interrupted run has to be done again."""
+    return len(list(folder.glob("rows*.sqlite"))) > 1
+
+
+def _delete(folder: Path, erased: Sequence[ErasedNames]) -> SnapshotErasure:
+    shutil.rmtree(folder)
+    return SnapshotErasure(None, {one.erasure_id for one in erased})
+
+
+def _rewrite(folder: Path, manifest: SnapshotManifest, erased: Sequence[ErasedNames], check: Check) -> SnapshotErasure:
+    for path in folder.iterdir():
+        if path.name not in (MANIFEST, FILES, manifest.rows_file):
+            path.unlink()  # an interrupted run has left it
+    new = folder / f"rows-{uuid4().hex}.sqlite"
+    copy_rows(folder, manifest, new)
+    rows = open_rows(new)
+    try:
+        changed = erase_from_rows(rows, erased, check)
+        if not changed:
+            new.unlink()
+            return SnapshotErasure(manifest)
+        files, size = drop_unnamed_files(rows, folder / FILES)
+        counts = count_rows(rows, list_copied_tables())
+        schema = read_schema_revision(rows) or ""
+        missing = _list_missing(rows, manifest.missing)
+    finally:
+        rows.dispose()
+    seal_rows(new)
+    written = replace(
+        manifest,
+        schema=schema,
+        rows={name: count for name, count in counts.items() if name in manifest.rows or count},
+        files=files,
+        bytes=size,
+        rows_sha256=hash_file(new),
+        missing=missing,
+        rows_file=new.name,
+    )
+    written.write(folder)
+    (folder / manifest.rows_file).unlink(missing_ok=True)
+    return SnapshotErasure(written, changed)
+
+
+def _list_missing(rows: Engine, missing: Sequence[str]) -> list[str]:
+    """List those of the missing photos whose faces are still in the snapshot."""
+    with Session(rows) as session:
+        faces = session.execute(select(Face.collection_id, Face.image_id).distinct())
+        photos = {f"{BLOBS}/{collection}/{Blobs.photo(image)}" for collection, image in faces}
+    return [path for path in missing if path in photos]

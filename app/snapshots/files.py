@@ -1,0 +1,83 @@
+"""The files of a snapshot: one uncompressed tar, since photos and crops are compressed already."""
+
+import io
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import Invalid, NotFound
+from app.snapshots.blanks import BLANKED, BLANKING
+from app.storage.blob_store import Blobs
+from ml.files import hash_bytes, sync_path
+
+BLOBS, MODELS, RECOGNISERS = "blobs", "models", "recognisers"
+MAX_NAMED_FILES = 5
+
+
+@dataclass(frozen=True)
+class SnapshotFile:
+    """A file in the tar. path: blobs/<collection>/<name>, models/<id>/<name> or recognisers/<name>"""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+def list_blobs(blobs: Blobs, collection: str, images: set[str]) -> list[str]:
+    """List the names of all files of these photos, sorted."""
+    return sorted(name for name in blobs.names(collection) if Blobs.parse_name(name)[0] in images)
+
+
+def iterate_blobs(blobs: Blobs, collection: str, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the paths and bytes of these files; a file that is deleted meanwhile is left out."""
+    for name in names:
+        try:
+            yield f"{BLOBS}/{collection}/{name}", blobs.get(collection, name)
+        except NotFound:
+            continue
+
+
+def list_folder(folder: Path) -> list[Path]:
+    """List all files below a folder, if it exists, sorted; links are left out."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+
+
+def write_files(path: Path, files: Iterable[tuple[str, bytes]]) -> Iterator[SnapshotFile]:
+    """Write files to a tar one by one, and yield what was written. Raises OSError."""
+    with path.open("xb") as target, tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+            yield SnapshotFile(name, len(data), hash_bytes(data))
+    sync_path(path)
+
+
+def read_files(path: Path, expected: dict[str, SnapshotFile]) -> Iterator[tuple[str, bytes]]:
+    """Yield the path and bytes of every file that was expected, in the order of the tar.
+
+    Members that an erasure has overwritten are passed over. Raises Invalid if a file is missing or has changed.
+    """
+    remaining, damaged = dict(expected), []
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                if member.name in (BLANKED, BLANKING):
+                    continue
+                file = remaining.pop(member.name, None)
+                if file is None or member.size != file.bytes:
+                    damaged.append(member.name)
+                    continue
+                content = tar.extractfile(member)
+                data = content.read() if content is not None else b""
+                if hash_bytes(data) != file.sha256:
+                    damaged.append(member.name)
+                    continue
+                yield member.name, data
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise Invalid(f"{path} cannot be read: {error}; use another snapshot") from error
+    damaged += remaining
+    if damaged:
+        named = ", ".join(sorted(damaged)[:MAX_NAMED_FILES])
+        raise Invalid(f"{path} is damaged: {len(damaged)} of its files are missing or changed ({named} ...)")

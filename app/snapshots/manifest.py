@@ -1,0 +1,77 @@
+"""The manifest of a snapshot: what it holds, and how to tell that it is whole."""
+
+import json
+import re
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from app.errors import Invalid, NotFound
+from ml.files import atomic_write, parse_json
+
+FORMAT = 1
+MANIFEST, ROWS, FILES = "manifest.json", "rows.sqlite", "files.tar"
+ROWS_NAME = re.compile(r"rows(-[0-9a-f]{32})?\.sqlite")
+
+
+@dataclass(frozen=True)
+class SnapshotManifest:
+    """What a snapshot holds.
+
+    product: the version of the service that wrote it; schema: the revision of its rows
+    collection: the only one that it holds; None: all of the service
+    created_at: seconds since 1970; rows: table -> number of rows; files, bytes: number and total size in `files.tar`
+    rows_sha256: of the rows; sequences: table -> the highest number that was ever given to a row
+    missing: files that rows name and that could not be copied
+    rows_file: the name of the file with the rows; an erasure writes a new one
+    """
+
+    product: str
+    schema: str
+    collection: str | None
+    created_at: float
+    rows: dict[str, int]
+    files: int
+    bytes: int
+    rows_sha256: str
+    sequences: dict[str, int]
+    missing: list[str]
+    format: int = FORMAT
+    rows_file: str = ROWS
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest, which makes the snapshot complete."""
+        with atomic_write(folder / MANIFEST) as file:
+            file.write(json.dumps(asdict(self), indent=1).encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Raises NotFound if there is no complete snapshot in the folder, Invalid if this version cannot read it."""
+        try:
+            fields: dict[str, Any] = parse_json((folder / MANIFEST).read_text())
+        except FileNotFoundError as error:
+            raise NotFound(f"{folder} holds no complete snapshot: {MANIFEST} is missing") from error
+        except ValueError as error:
+            raise Invalid(f"{folder / MANIFEST} is damaged; use another snapshot") from error
+        if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+            raise Invalid(
+                f"{folder} was written in a format that this version does not know; restore it with the version "
+                f"that wrote it ({fields.get('product') if isinstance(fields, dict) else 'unknown'})"
+            )
+        try:
+            manifest = cls(**fields)
+        except TypeError as error:
+            raise Invalid(f"{folder / MANIFEST} is damaged; use another snapshot") from error
+        if not ROWS_NAME.fullmatch(str(manifest.rows_file)):
+            raise Invalid(f"{folder / MANIFEST} is damaged: {manifest.rows_file!r} cannot hold rows")
+        return manifest
+
+    def describe(self) -> str:
+        """Describe the snapshot in one line."""
+        scope = "the whole service" if self.collection is None else f"the collection {self.collection!r}"
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.created_at))
+        return (
+            f"{scope}, {at}: {self.rows.get('faces', 0):,} faces, {sum(self.rows.values()):,} rows, "
+            f"{self.files:,} files, {self.bytes / 2**20:,.1f} MiB"
+        )

@@ -1,0 +1,93 @@
+"""Open a snapshot to restore it: check it, and bring its rows to the schema of this version."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine, create_engine, select
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.orm import Session
+
+from app.db.migrate import upgrade_database
+from app.db.schema import list_known_revisions
+from app.errors import Invalid
+from app.snapshots.files import SnapshotFile, read_files
+from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
+from app.snapshots.rows import SNAPSHOT_FILES, Report
+from ml.files import hash_file
+
+FILES_PER_REPORT = 500
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedSnapshot:
+    """A snapshot whose rows have the schema of this version. rows: a database of their copy"""
+
+    folder: Path
+    manifest: SnapshotManifest
+    rows: Engine
+
+    def list_files(self) -> dict[str, SnapshotFile]:
+        """Return path -> file of the snapshot's tar."""
+        with Session(self.rows) as session:
+            return {row.path: SnapshotFile(*row) for row in session.execute(select(SNAPSHOT_FILES))}
+
+    def read_files(self, report: Report) -> Iterator[tuple[str, bytes]]:
+        """Yield the path and bytes of every file. Raises Invalid if one is missing or has changed."""
+        expected = self.list_files()
+        for count, file in enumerate(read_files(self.folder / FILES, expected), 1):
+            yield file
+            if count % FILES_PER_REPORT == 0 or count == len(expected):
+                report("files", count, len(expected))
+
+
+@contextmanager
+def open_snapshot(folder: Path) -> Iterator[OpenedSnapshot]:
+    """Open a snapshot. Its rows are checked and copied; its files are checked as they are read.
+
+    Raises NotFound if there is none, Invalid if it is damaged or of a later version.
+    """
+    manifest = SnapshotManifest.read(folder)
+    with tempfile.TemporaryDirectory(prefix="likeness-restore-") as temporary:
+        path = Path(temporary) / ROWS
+        copy_rows(folder, manifest, path)
+        rows = create_engine(f"sqlite:///{path}")
+        try:
+            yield OpenedSnapshot(folder, manifest, rows)
+        finally:
+            rows.dispose()
+
+
+def copy_rows(folder: Path, manifest: SnapshotManifest, path: Path) -> None:
+    """Copy the rows of a snapshot, and bring the copy to the schema of this version.
+
+    Raises Invalid if they are damaged or of a later version.
+    """
+    rows = folder / manifest.rows_file
+    if manifest.schema not in list_known_revisions():
+        raise Invalid(
+            f"{folder} was written by a later version of Likeness ({manifest.product}, schema {manifest.schema}); "
+            "restore it with that version or a later one"
+        )
+    try:
+        is_whole = hash_file(rows) == manifest.rows_sha256
+    except OSError as error:
+        raise Invalid(f"{rows} cannot be read: {error}; use another snapshot") from error
+    if not is_whole:
+        raise Invalid(f"{rows} is damaged: its bytes have changed since it was written; use another snapshot")
+    shutil.copyfile(rows, path)
+    try:
+        upgrade_database(f"sqlite:///{path}")
+    except DatabaseError as error:
+        raise Invalid(f"the rows of {folder} cannot be brought to this version: {error.orig}") from error
+
+
+def check_snapshot(folder: Path, report: Report) -> SnapshotManifest:
+    """Read a whole snapshot and compare it with its hashes. Raises NotFound, Invalid."""
+    with open_snapshot(folder) as opened:
+        for _ in opened.read_files(report):
+            pass
+        return opened.manifest

@@ -1,0 +1,135 @@
+"""Restore a snapshot: the whole service into an empty one, or a collection into a running one."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import Session
+
+from app.db.session import reading, writing
+from app.db.tables import Collection, Job, now
+from app.errors import Conflict, Invalid
+from app.snapshots.contents import list_selections
+from app.snapshots.files import BLOBS, MODELS, RECOGNISERS
+from app.snapshots.reader import OpenedSnapshot, open_snapshot
+from app.snapshots.rows import Report, insert_rows, list_copied_tables, raise_sequences, read_batches
+from app.storage.atomic_write import atomic_write_all
+from app.storage.blob_store import Blobs
+from app.storage.model_signatures import open_model_signer, sign_models
+from ml.files import hash_bytes, hash_file
+from ml.model import MANIFEST, SIGNATURE
+
+FILES_PER_BATCH = 256
+RESTORED_JOB = {
+    "code": "Interrupted",
+    "detail": "the service was restored from a snapshot while this job had not ended; start it again",
+    "status": 503,
+}
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was restored: the number of faces and of files, and how many unfinished jobs were cancelled."""
+
+    faces: int
+    files: int
+    cancelled_jobs: int = 0
+
+
+def restore_service(database: Engine, home: Path, folder: Path, report: Report) -> Restored:
+    """Restore a snapshot of the whole service into a database without collections.
+
+    All rows of the database are replaced, its keys too. The files are written first, so that an interrupted restore
+    can be repeated. Raises NotFound, Conflict if the database has collections, Invalid, OSError.
+    """
+    with open_snapshot(folder) as opened:
+        if opened.manifest.collection is not None:
+            raise Invalid(f"{folder} holds one collection; name it with --collection {opened.manifest.collection}")
+        with reading(database) as session:
+            existing = session.scalars(select(Collection.id).limit(1)).all()
+        if existing:
+            raise Conflict(
+                f"the database has collections already ({existing[0]!r}): a whole service is restored into an empty "
+                "one. Use an empty home and database, or restore a single collection with --collection"
+            )
+        files = restore_files(home, opened.read_files(report), {})
+        with writing(database) as session:
+            for table in reversed(list_copied_tables()):
+                session.execute(table.delete())
+            faces = _insert_all(session, opened, report)
+            unfinished = update(Job).where(Job.finished_at.is_(None)).values(
+                state="cancelled", finished_at=now(), lease_until=None, worker=None, problem=RESTORED_JOB
+            )  # fmt: skip
+            cancelled = len(session.scalars(unfinished.returning(Job.id)).all())
+            raise_sequences(session, opened.manifest.sequences)
+        return Restored(faces, files, cancelled)
+
+
+def _insert_all(session: Session, opened: OpenedSnapshot, report: Report) -> int:
+    """Insert all rows of a snapshot, and return the number of faces."""
+    count = faces = 0
+    with Session(opened.rows) as rows:
+        for table, statement in list_selections(rows, None):
+            for batch in read_batches(rows, statement):
+                insert_rows(session.connection(), table, batch)
+                count += len(batch)
+                faces += len(batch) if table.name == "faces" else 0
+                report("rows", count, sum(opened.manifest.rows.values()))
+    return faces
+
+
+def restore_files(home: Path, files: Iterable[tuple[str, bytes]], renamed: dict[str, str]) -> int:
+    """Write the files of a snapshot into a home, and return their number. A file that is there already stays.
+
+    The models are signed for this service: the files were compared with the hashes of the snapshot.
+
+    renamed: collection -> its name in this service; others are not restored, unless it is empty
+    Raises Conflict if a model or a recogniser of the same name has other bytes here.
+    """
+    (home / "blobs").mkdir(parents=True, exist_ok=True)
+    count, blobs, models = 0, Blobs(home / "blobs"), set[Path]()
+    remaining = iter(files)
+    while batch := list(islice(remaining, FILES_PER_BATCH)):
+        by_collection: dict[str, list[tuple[str, bytes]]] = {}
+        others: list[tuple[str, bytes]] = []
+        for path, data in batch:
+            kind, _, rest = path.partition("/")
+            if kind == BLOBS:
+                collection, _, name = rest.partition("/")
+                if not renamed or collection in renamed:
+                    by_collection.setdefault(renamed.get(collection, collection), []).append((name, data))
+            elif kind != MODELS or not rest.endswith(f"/{SIGNATURE}"):  # another service's key made it
+                others += [] if _is_there(home, path, data) else [(f"{home}/{path}", data)]
+                models |= {(home / path).parent} if kind == MODELS and rest.endswith(f"/{MANIFEST}") else set()
+        for collection, own in by_collection.items():
+            blobs.put(collection, own)
+        atomic_write_all(home, others)
+        count += sum(map(len, by_collection.values())) + len(others)
+    if models:
+        sign_models(models, open_model_signer(home, home / MODELS))
+    return count
+
+
+def _is_there(home: Path, path: str, data: bytes) -> bool:
+    """Whether the home has this file of a model or recogniser. Raises Conflict if it has another, Invalid if unsafe."""
+    parts = Path(path).parts
+    if parts[0] not in (MODELS, RECOGNISERS) or ".." in parts:
+        raise Invalid(f"the snapshot holds a file that does not belong there: {path}")
+    existing = home / path
+    if not existing.exists():
+        return False
+    if hash_file(existing) != hash_bytes(data):
+        raise Conflict(f"{existing} differs from the file in the snapshot; move it away if the snapshot's is right")
+    return True
+
+
+def select_collection_files(
+    opened: OpenedSnapshot, collection: str, folders: set[str], report: Report
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of one collection of a snapshot: its photos and crops, its models and all recognisers."""
+    for path, data in opened.read_files(report):
+        kind, name = path.split("/")[:2]
+        if kind == RECOGNISERS or (kind == BLOBS and name == collection) or (kind == MODELS and name in folders):
+            yield path, data

@@ -1,0 +1,127 @@
+"""Copy rows between databases, in the table `snapshot_files` of a snapshot's rows too."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.orm import Session
+
+from app.db.migrate import upgrade_database
+from app.db.tables import Base
+from app.snapshots.contents import NEVER_COPIED
+from ml.files import sync_path
+
+ROWS_PER_BATCH = 2000
+Row = dict[str, Any]
+Report = Callable[[str, int, int | None], None]
+"""Called with the step, how much of it is done, and how much it is in all, None where that is not known."""
+
+SNAPSHOT_FILES = Table(
+    "snapshot_files",
+    MetaData(),
+    Column("path", String, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("sha256", String(64), nullable=False),
+)
+"""The files of a snapshot by their path in `files.tar`."""
+
+
+@contextmanager
+def create_rows(path: Path) -> Iterator[Engine]:
+    """Create the database of a snapshot, which is one file on disk once the block has ended."""
+    upgrade_database(f"sqlite:///{path}")
+    database = open_rows(path)
+    try:
+        with database.begin() as connection:
+            for table in reversed(Base.metadata.sorted_tables):
+                connection.execute(table.delete())
+            SNAPSHOT_FILES.create(connection)
+        yield database
+    finally:
+        database.dispose()
+    seal_rows(path)
+
+
+def open_rows(path: Path) -> Engine:
+    """Open the rows of a snapshot, so that what is deleted takes with it what belongs to it."""
+    rows = create_engine(f"sqlite:///{path}")
+    event.listen(rows, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=ON"))
+    return rows
+
+
+def seal_rows(path: Path) -> None:
+    """Bring all of a snapshot's rows into the one file, without what was deleted from it."""
+    database = create_engine(f"sqlite:///{path}", isolation_level="AUTOCOMMIT")
+    with closing(database.raw_connection()) as connection:
+        for statement in ("PRAGMA journal_mode=DELETE", "VACUUM"):
+            connection.cursor().execute(statement)
+    database.dispose()
+    sync_path(path)
+
+
+def read_batches(session: Session, statement: Any) -> Iterator[list[Row]]:
+    """Yield the rows of a statement on one table, column -> value, in batches."""
+    result = session.connection().execution_options(yield_per=ROWS_PER_BATCH).execute(statement)
+    for part in result.partitions():
+        yield [dict(row._mapping) for row in part]
+
+
+def insert_rows(connection: Any, table: Table, rows: list[Row]) -> None:
+    """Insert rows as they are."""
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def list_copied_tables() -> list[Table]:
+    """List the tables that snapshots hold, those that others refer to first."""
+    left_out = {row.__table__ for row in NEVER_COPIED}
+    return [table for table in Base.metadata.sorted_tables if table not in left_out]
+
+
+def read_sequences(session: Session) -> dict[str, int]:
+    """Return table -> the highest number that was ever given to one of its rows, 0 if none was."""
+    return {table.name: _read_sequence(session, table) for table in list_numbered_tables()}
+
+
+def list_numbered_tables() -> list[Table]:
+    """List the tables whose rows the database numbers."""
+    return [t for t in Base.metadata.sorted_tables if t.autoincrement_column is not None]
+
+
+def _read_sequence(session: Session, table: Table) -> int:
+    highest = session.scalar(select(func.max(table.c.pk))) or 0
+    if session.get_bind().dialect.name == "sqlite":
+        has_sequences = session.scalar(text("select 1 from sqlite_master where name = 'sqlite_sequence'"))
+        given = text("select seq from sqlite_sequence where name = :name")
+        return max(highest, (session.scalar(given, {"name": table.name}) or 0) if has_sequences else 0)
+    sequence = session.scalar(select(func.pg_get_serial_sequence(table.name, "pk")))
+    return max(highest, session.scalar(text(f"select last_value from {sequence} where is_called")) or 0)
+
+
+def raise_sequences(session: Session, sequences: dict[str, int]) -> None:
+    """Have the database give numbers above these from now on: the number of an erased face is never given again."""
+    for table in list_numbered_tables():
+        highest = max(sequences.get(table.name, 0), _read_sequence(session, table))
+        if not highest:
+            continue
+        if session.get_bind().dialect.name == "postgresql":
+            session.execute(select(func.setval(func.pg_get_serial_sequence(table.name, "pk"), highest)))
+        elif table.dialect_options["sqlite"]["autoincrement"]:
+            named = {"name": table.name, "seq": highest}
+            session.execute(text("delete from sqlite_sequence where name = :name"), named)
+            session.execute(text("insert into sqlite_sequence (name, seq) values (:name, :seq)"), named)

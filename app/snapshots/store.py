@@ -1,0 +1,86 @@
+"""The snapshots that the service keeps in its home, each in a folder named by its id."""
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from app.config import SNAPSHOT_FOLDER
+from app.errors import Conflict
+from app.snapshots.manifest import MANIFEST
+
+MIN_FREE_BYTES = 2**28
+"""What a snapshot leaves free on its disk, so that the service can go on."""
+
+
+def locate_snapshot(home: Path, snapshot_id: str) -> Path:
+    """Return the folder of a snapshot that the service keeps."""
+    return home / SNAPSHOT_FOLDER / snapshot_id
+
+
+def stage_snapshot(home: Path, snapshot_id: str) -> Path:
+    """Return a folder for one attempt to write a snapshot, which is renamed at its end."""
+    return home / SNAPSHOT_FOLDER / f"{snapshot_id}.{uuid4().hex}"
+
+
+def get_snapshot_id(folder: Path) -> str:
+    """Return the id of the snapshot that a folder holds, or that an attempt writes into it."""
+    return folder.name.partition(".")[0]
+
+
+def list_folders_of(home: Path, snapshot_id: str) -> list[Path]:
+    """List the folder of a snapshot, if it exists, and those of attempts to write it."""
+    return [folder for folder in list_snapshot_folders(home) if get_snapshot_id(folder) == snapshot_id]
+
+
+def list_snapshot_folders(home: Path) -> list[Path]:
+    """List the folders in which snapshots are kept, or are being written."""
+    return sorted(path for path in (home / SNAPSHOT_FOLDER).glob("*") if path.is_dir())
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the folder has a manifest, which is written last."""
+    return (folder / MANIFEST).exists()
+
+
+def is_kept_folder(home: Path, folder: Path) -> bool:
+    """Whether the folder lies where the service keeps its snapshots."""
+    return folder.resolve().is_relative_to((home / SNAPSHOT_FOLDER).resolve())
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a snapshot, or what was written of it. Raises OSError."""
+    if folder.exists():
+        (folder / MANIFEST).unlink(missing_ok=True)  # from here on nobody takes it for complete
+        shutil.rmtree(folder)
+
+
+def check_room(path: Path, size: int) -> None:
+    """Check that so many bytes fit on the disk of a file that will be written. Raises Conflict."""
+    free = shutil.disk_usage(path.parent).free
+    if size + MIN_FREE_BYTES > free:
+        raise Conflict(
+            f"the snapshot needs {format_size(size)} more, and {format_size(free)} are free, of which "
+            f"{format_size(MIN_FREE_BYTES)} are left to the service; free some, or delete snapshots",
+            code="InsufficientStorage",
+        )
+
+
+@contextmanager
+def refuse_full_disk() -> Iterator[None]:
+    """Raise Conflict in place of the error of a disk that became full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise Conflict(
+            "the disk became full while the snapshot was written; free some space", code="InsufficientStorage"
+        ) from error
+
+
+def format_size(size: int) -> str:
+    """Return a size for people, in MiB."""
+    return f"{size / 2**20:,.0f} MiB"

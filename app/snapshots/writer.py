@@ -1,0 +1,187 @@
+"""Write a snapshot of a running service: its rows at one moment, then the files that they name."""
+
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from pathlib import Path
+
+from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy.orm import Session
+
+from app.db.lookups import get_collection
+from app.db.schema import read_schema_revision
+from app.db.session import reading, snapshot
+from app.db.tables import Erasure, Face, ModelRecord, Subject, now
+from app.errors import Conflict
+from app.galleries.erased_names import ErasedNames
+from app.galleries.erasures import PENDING
+from app.snapshots.contents import list_model_folders, list_selections
+from app.snapshots.erased_rows import (
+    count_rows,
+    delete_subjects,
+    drop_unnamed_files,
+    erase_from_rows,
+    iterate_batches,
+)
+from app.snapshots.files import BLOBS, MODELS, RECOGNISERS, iterate_blobs, list_blobs, list_folder, write_files
+from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
+from app.snapshots.rows import (
+    SNAPSHOT_FILES,
+    Report,
+    create_rows,
+    insert_rows,
+    list_copied_tables,
+    read_batches,
+    read_sequences,
+)
+from app.snapshots.store import check_room
+from app.storage.blob_store import Blobs
+from ml.files import hash_file
+
+FILES_PER_REPORT = 500
+
+
+def write_snapshot(
+    database: Engine, home: Path, folder: Path, collection: str | None, report: Report
+) -> SnapshotManifest:
+    """Write a snapshot into a new or empty folder while the service runs.
+
+    database, home: of the service; collection: the only one to copy; None: the whole service
+    A face or subject that is deleted meanwhile is not in it.
+    Raises NotFound if there is no such collection, Conflict if the folder is not empty or the disk too small, OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise Conflict(f"{folder} is not empty; name a new folder for the snapshot")
+    at, blobs = now(), Blobs(home / "blobs")
+    with create_rows(folder / ROWS) as copied:
+        with snapshot(database) as session:
+            if collection is not None:
+                get_collection(session, collection)
+            pending = _list_pending(session, collection)
+            counts = _copy_rows(session, copied, collection, report)
+            sequences = read_sequences(session)
+        erase_from_rows(copied, pending, lambda: None)
+        with copied.begin() as connection:
+            connection.execute(delete(Erasure).where(Erasure.state == PENDING))  # it states in plain what is erased
+        files = _copy_files(copied, blobs, home, folder / FILES, report)
+        missing = _list_missing(database, copied)
+        if _drop_deleted(database, copied):
+            files = drop_unnamed_files(copied, folder / FILES)
+        tables = [table for table in list_copied_tables() if table.name in counts]
+        counts = count_rows(copied, tables)
+    manifest = SnapshotManifest(
+        product=_read_version(),
+        schema=read_schema_revision(database) or "",
+        collection=collection,
+        created_at=at,
+        rows=counts,
+        files=files[0],
+        bytes=files[1],
+        rows_sha256=hash_file(folder / ROWS),
+        sequences=sequences,
+        missing=missing,
+    )
+    manifest.write(folder)
+    return manifest
+
+
+def _copy_rows(session: Session, copied: Engine, collection: str | None, report: Report) -> dict[str, int]:
+    """Copy the rows, and return table -> number of rows."""
+    counts: dict[str, int] = {}
+    for table, statement in list_selections(session, collection):
+        counts[table.name] = 0
+        with copied.begin() as connection:
+            for batch in read_batches(session, statement):
+                insert_rows(connection, table, batch)
+                counts[table.name] += len(batch)
+                report("rows", sum(counts.values()), None)
+    return counts
+
+
+def _copy_files(copied: Engine, blobs: Blobs, home: Path, path: Path, report: Report) -> tuple[int, int]:
+    """Copy the files that the rows name, and return their number and total size in bytes."""
+    with Session(copied) as session:
+        images: dict[str, set[str]] = {}
+        for collection, image in session.execute(select(Face.collection_id, Face.image_id).distinct()):
+            images.setdefault(collection, set()).add(image)
+        models = set(session.scalars(select(ModelRecord.id)))
+    names = {collection: list_blobs(blobs, collection, own) for collection, own in images.items()}
+    others = list(_list_others(home, models))
+    total = sum(map(len, names.values())) + len(others)
+    check_room(path, blobs.measure(names) + sum(other.stat().st_size for other in others))
+    count, size, batch = 0, 0, []
+    for file in write_files(path, _iterate_files(blobs, home, names, others)):
+        count, size = count + 1, size + file.bytes
+        batch.append(vars(file))
+        if len(batch) == FILES_PER_REPORT:
+            _record_files(copied, batch)
+            report("files", count, total)
+            batch = []
+    _record_files(copied, batch)
+    report("files", count, count)
+    return count, size
+
+
+def _list_others(home: Path, models: set[str]) -> Iterator[Path]:
+    """Yield the paths of the files of models and recognisers."""
+    folders = (f"{MODELS}/{name}" for name in list_model_folders(models))
+    yield from chain.from_iterable(list_folder(home / folder) for folder in (*folders, RECOGNISERS))
+
+
+def _iterate_files(
+    blobs: Blobs, home: Path, names: dict[str, list[str]], others: list[Path]
+) -> Iterator[tuple[str, bytes]]:
+    yield from chain.from_iterable(iterate_blobs(blobs, collection, own) for collection, own in names.items())
+    yield from ((path.relative_to(home).as_posix(), path.read_bytes()) for path in others)
+
+
+def _record_files(copied: Engine, batch: list[dict[str, object]]) -> None:
+    if batch:
+        with copied.begin() as connection:
+            connection.execute(insert(SNAPSHOT_FILES), batch)
+
+
+def _list_pending(session: Session, collection: str | None) -> list[ErasedNames]:
+    """List what is being erased: jobs and reports may still name it."""
+    of_collection = [] if collection is None else [Erasure.collection_id == collection]
+    pending = select(Erasure).where(Erasure.state == PENDING, *of_collection)
+    return [ErasedNames.of(erasure) for erasure in session.scalars(pending)]
+
+
+def _list_missing(database: Engine, copied: Engine) -> list[str]:
+    """List the photos that are missing although their faces are still enrolled."""
+    with Session(copied) as session:
+        paths = set(session.scalars(select(SNAPSHOT_FILES.c.path).where(SNAPSHOT_FILES.c.path.contains("/photos/"))))
+        rows = session.execute(select(Face.pk, Face.collection_id, Face.image_id)).all()
+    lost = {pk: path for pk, c, image in rows if (path := f"{BLOBS}/{c}/{Blobs.photo(image)}") not in paths}
+    enrolled = lost.keys() - _list_deleted(database, Face, lost)
+    return sorted({lost[pk] for pk in enrolled})
+
+
+def _drop_deleted(database: Engine, copied: Engine) -> int:
+    """Drop the faces and subjects that were deleted while files were copied, and return their number."""
+    with Session(copied) as session, session.begin():
+        faces = _list_deleted(database, Face, session.scalars(select(Face.pk)))
+        subjects = _list_deleted(database, Subject, session.scalars(select(Subject.pk)))
+        for pks in iterate_batches(faces):
+            session.execute(delete(Face).where(Face.pk.in_(pks)))
+        for pks in iterate_batches(subjects):
+            delete_subjects(session, Subject.pk.in_(pks))
+    return len(faces) + len(subjects)
+
+
+def _list_deleted(database: Engine, row: type[Face] | type[Subject], pks: Iterable[int]) -> set[int]:
+    """List those of these keys that the service has no row of any more."""
+    deleted = set[int]()
+    with reading(database) as session:
+        for part in iterate_batches(pks):
+            deleted |= set(part) - set(session.scalars(select(row.pk).where(row.pk.in_(part))))
+    return deleted
+
+
+def _read_version() -> str:
+    try:
+        return version("likeness")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,74 @@
+"""Entries of the audit log before they have a place in its chain, and the names under which they record resources."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from app.db.tables import new_id, now
+from app.storage.installation_key import InstallationKey
+
+PLAIN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+COLLECTION = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+HASH_CHARACTERS = 32
+
+
+class EntryDraft(NamedTuple):
+    """An entry without number and MAC.
+
+    key_id: None if a command or the service itself acted; status: that of the answer, None if there was none
+    """
+
+    id: str
+    at: float
+    action: str
+    key_id: str | None = None
+    address: str | None = None
+    collection: str | None = None
+    resource: str | None = None
+    status: int | None = None
+
+    @classmethod
+    def make(cls, action: str, **values: Any) -> Self:
+        """Return a draft of something that happens now."""
+        return cls(new_id(), now(), action, **values)
+
+    def encode(self) -> bytes:
+        """Encode the draft as one line of JSON."""
+        return json.dumps(self).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Self:
+        """Decode a line. Raises ValueError or TypeError if it is damaged."""
+        return cls(*json.loads(encoded))
+
+
+class ResourceNames:
+    """Names of resources for entries: ids as they are, subjects and everything that is no plain id as a keyed hash."""
+
+    def __init__(self, key: InstallationKey) -> None:
+        self._key = key
+
+    def name_subject(self, collection: str, subject: str) -> str:
+        """Return the name of a subject, from which nobody without the key of the installation learns its id."""
+        return self._hash("subject", f"{collection}\0{subject}")
+
+    def name_path(self, params: Mapping[str, Any]) -> str | None:
+        """Return the name of what a path ends in, `kind:id`; None if it names nothing below a collection."""
+        names = [name for name in params if name != "collection"]
+        if not names:
+            return None
+        kind, value = names[-1].removesuffix("_id"), str(params[names[-1]])
+        kind = "task" if kind == "name" else kind
+        if kind == "subject":
+            return self.name_subject(str(params.get("collection", "")), value)
+        return f"{kind}:{value}" if PLAIN_ID.fullmatch(value) else self._hash(kind, value)
+
+    def _hash(self, kind: str, text: str) -> str:
+        digest = self._key.hash_bytes("audit name", text.encode("utf-8", "surrogatepass"))
+        return f"{kind}:#{digest.hex()[:HASH_CHARACTERS]}"
+
+
+def check_collection(name: object) -> str | None:
+    """Return the name of a collection; None for what cannot be one."""
+    return name if isinstance(name, str) and COLLECTION.fullmatch(name) else None

@@ -1,0 +1,112 @@
+"""The requests of mixed traffic: searches by vector and by photo, enrolments, labels and lists."""
+
+import io
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image as Pillow
+
+from benchmarks.load.connections import Address, Answer
+from ml import synthetic_faces
+from ml.types import Rows
+
+SHARES = {"vector": 0.5, "photo": 0.2, "enrol": 0.05, "label": 0.1, "list": 0.15}
+"""Share of the requests of each kind."""
+PHOTOS = 24
+BOUNDARY = "load"
+PART = (
+    f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
+).encode()
+LIST_LIMIT = 20
+
+
+class Request(NamedTuple):
+    """The bytes of a request, and what tells whether a 2xx answer to it is right."""
+
+    kind: str
+    data: bytes
+    is_right: Callable[[Any], bool]
+
+
+@dataclass
+class Gallery:
+    """The faces of the collection that is searched. rows: (n, dim); subjects and face_ids: n each"""
+
+    collection: str
+    rows: Rows
+    subjects: list[str]
+    face_ids: list[str]
+
+
+@dataclass
+class MixedTraffic:
+    """Draws requests. seed: of their order and their content"""
+
+    address: Address
+    gallery: Gallery
+    seed: int = 0
+    photos: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self.photos = self.photos or [draw_photo(i) for i in range(PHOTOS)]
+        self._draws = {
+            "vector": self._draw_vector, "photo": self._draw_photo, "enrol": self._draw_enrolment,
+            "label": self._draw_label, "list": self._draw_list,
+        }  # fmt: skip
+        self._path = f"/v1/collections/{self.gallery.collection}"
+
+    def draw(self) -> Request:
+        """Draw a request of any kind."""
+        [kind] = self._random.choices(list(SHARES), list(SHARES.values()))
+        return self._draws[kind]()
+
+    def _draw_vector(self) -> Request:
+        number = self._random.randrange(len(self.gallery.rows))
+        vector = (self.gallery.rows[number] + np.float32(1e-3)).tolist()
+        subject = self.gallery.subjects[number]
+        data = self._format("POST", "/search:by-embedding", {"vector": vector})
+        return Request("vector", data, lambda answer: answer["faces"][0]["matches"][0]["subject"]["id"] == subject)
+
+    def _draw_photo(self) -> Request:
+        return Request("photo", self._format_photo("/search"), lambda answer: len(answer["faces"]) == 1)
+
+    def _draw_enrolment(self) -> Request:
+        return Request("enrol", self._format_photo("/faces"), lambda answer: len(answer["face_records"]) == 1)
+
+    def _draw_label(self) -> Request:
+        face_a, face_b = self._random.sample(self.gallery.face_ids, 2)
+        label = {"face_a": face_a, "face_b": face_b, "same": False, "by": f"labeller-{self._random.randrange(10**9)}"}
+        body = json.dumps({"labels": [label]}).encode()
+        data = self.address.format_request("POST", "/v1/labels", body)
+        return Request("label", data, lambda answer: answer["accepted"] == 1)
+
+    def _draw_list(self) -> Request:
+        data = self.address.format_request("GET", f"{self._path}/faces?limit={LIST_LIMIT}")
+        return Request("list", data, lambda answer: len(answer["faces"]) == LIST_LIMIT)
+
+    def _format(self, method: str, path: str, body: dict[str, Any]) -> bytes:
+        return self.address.format_request(method, self._path + path, json.dumps(body).encode())
+
+    def _format_photo(self, path: str) -> bytes:
+        """Bytes after the end of a JPEG make each photo another one, which is enrolled anew."""
+        photo = self._random.choice(self.photos) + self._random.randbytes(16)
+        body = PART + photo + f"\r\n--{BOUNDARY}--\r\n".encode()
+        form = f"multipart/form-data; boundary={BOUNDARY}"
+        return self.address.format_request("POST", self._path + path, body, form)
+
+
+def draw_photo(seed: int) -> bytes:
+    """Return the JPEG file of a drawn face."""
+    buffer = io.BytesIO()
+    Pillow.fromarray(synthetic_faces.draw(synthetic_faces.person(seed), 0)).save(buffer, "JPEG", quality=92)
+    return buffer.getvalue()
+
+
+def is_right_answer(request: Request, answer: Answer) -> bool:
+    """Whether an accepted request has the answer that it should have."""
+    return request.is_right(json.loads(answer.body))

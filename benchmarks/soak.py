@@ -1,0 +1,111 @@
+"""Offer a service half of what it can answer for an hour, and report how its memory grows.
+
+    python -m benchmarks.soak [--minutes 60] [--faces 20000] [--json FILE]
+
+The traffic is that of benchmarks/load/traffic.py, enrolments included, so a part of the growth is new faces: they are
+counted. The resident memory of the API and of its workers is read every two seconds. The first sixth of the time is
+left out, in which caches fill.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from benchmarks.load.connections import ConnectionPool
+from benchmarks.load.generator import count_statuses, find_percentile_ms, send_at_rate, send_in_turn
+from benchmarks.load.private_gallery import run_private_service, write_gallery
+from benchmarks.load.traffic import MixedTraffic
+
+READ_SECONDS = 2.0
+WARM_UP_SHARE = 1 / 6
+CAPACITY_CLIENTS, CAPACITY_SECONDS = 8, 20.0
+MAX_SLOPE_PERCENT = 1.0
+"""The goal: growth of the resident memory in an hour."""
+
+
+class MemoryReading(NamedTuple):
+    """The resident bytes of the API and of all workers together, so many seconds after the start."""
+
+    seconds: float
+    api: int
+    workers: int
+
+
+def read_memory(seconds: float) -> MemoryReading:
+    """Read the memory of the service that this process has started."""
+    sizes = {"serve": 0, "workers": 0}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            words, size = process.cmdline(), process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+        for name in sizes.keys() & set(words):
+            sizes[name] += size
+    return MemoryReading(seconds, sizes["serve"], sizes["workers"])
+
+
+def find_slope(seconds: Sequence[float], sizes: Sequence[int]) -> float:
+    """Return the growth of a size in percent of its mean per hour, by least squares."""
+    slope, _ = np.polyfit(seconds, sizes, 1)
+    return float(100 * 3600 * slope / np.mean(sizes))
+
+
+async def measure(pool: ConnectionPool, traffic: MixedTraffic, seconds: float) -> dict[str, Any]:
+    """Find the capacity, offer half of it, and read the memory meanwhile."""
+    crowd = await send_in_turn(pool, traffic, CAPACITY_CLIENTS, min(CAPACITY_SECONDS, seconds))
+    rate = sum(record.is_accepted for record in crowd) / min(CAPACITY_SECONDS, seconds) / 2
+    readings, clock = list[MemoryReading](), asyncio.get_running_loop().time
+    start = clock()
+
+    async def read_repeatedly() -> None:
+        while True:
+            readings.append(await asyncio.to_thread(read_memory, clock() - start))
+            await asyncio.sleep(READ_SECONDS)
+
+    reader = asyncio.create_task(read_repeatedly())
+    records = await send_at_rate(pool, traffic, rate, seconds)
+    reader.cancel()
+    await pool.close()
+    late = [reading for reading in readings if reading.seconds >= WARM_UP_SHARE * seconds]
+    times = [reading.seconds for reading in late]
+    return {
+        "rate": round(rate, 1),
+        "statuses": count_statuses(records),
+        "wrong answers": sum(not record.is_right for record in records),
+        "p50, p99, ms": [round(find_percentile_ms(records, share), 1) for share in (0.5, 0.99)],
+        "new faces": sum(record.kind == "enrol" and record.is_accepted for record in records),
+        "API, MiB": [round(late[i].api / 2**20) for i in (0, -1)],
+        "workers, MiB": [round(late[i].workers / 2**20) for i in (0, -1)],
+        "API, % an hour": round(find_slope(times, [reading.api for reading in late]), 2),
+        "workers, % an hour": round(find_slope(times, [reading.workers for reading in late]), 2),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--faces", type=int, default=20_000)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        gallery = write_gallery(Path(folder), args.faces)
+        with run_private_service(Path(folder)) as (_, address):
+            traffic = MixedTraffic(address, gallery)
+            figures = asyncio.run(measure(ConnectionPool(address), traffic, 60 * args.minutes))
+    print(json.dumps(figures, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(figures))
+    slopes = figures["API, % an hour"], figures["workers, % an hour"]
+    return 0 if max(slopes) <= MAX_SLOPE_PERCENT and not figures["wrong answers"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

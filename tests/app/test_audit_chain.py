@@ -1,0 +1,165 @@
+"""The chain of the audit log: what was altered, removed or set back is named, and the start can be cut off."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from app.db.session import snapshot, writing
+from app.db.tables import AuditEntry, AuditHead, now
+from app.resources import Resources
+from app.storage.audit_log.chain import CUT, HEAD_INVALID, ROLLED_BACK, AuditChain
+from app.storage.audit_log.drafts import EntryDraft
+from app.storage.audit_log.verification import LogVerification, verify_chain
+
+Attack = Callable[[Session], object]
+
+
+def append(resources: Resources, count: int = 1, at: float | None = None) -> None:
+    with writing(resources.database) as session:
+        drafts = (EntryDraft.make("face.delete", key_id="k", collection="c", status=204) for _ in range(count))
+        head = resources.audit_chain.append(session, [d._replace(at=at or d.at) for d in drafts])
+    resources.audit_chain.witness.write(head.number, head.mac)
+
+
+def verify(resources: Resources, after: int = 0) -> LogVerification:
+    with snapshot(resources.database) as session:
+        return verify_chain(session, resources.audit_chain, after)
+
+
+def attack(resources: Resources, change: Attack) -> None:
+    with writing(resources.database) as session:
+        change(session)
+
+
+def test_an_empty_log_and_a_log_that_nobody_touched_hold(resources: Resources) -> None:
+    assert verify(resources) == (0, 0, 0, "", [])
+    append(resources, 3)
+    append(resources, 2)
+    verified = verify(resources)
+    assert (verified.entries, verified.first, verified.last, verified.faults) == (5, 1, 5, [])
+    assert verify(resources, after=3).entries == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"action": "face.read"}, {"key_id": "other"}, {"address": "192.0.2.1"}, {"collection_id": None}, {"at": 1.5},
+        {"resource": "face:x"}, {"status": 404}, {"id": "x"}, {"mac": "0" * 64},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_an_altered_entry_is_named(resources: Resources, change: dict[str, object]) -> None:
+    append(resources, 5)
+    attack(resources, lambda session: session.execute(update(AuditEntry).where(AuditEntry.number == 3).values(change)))
+    verified = verify(resources)
+    assert verified.entries == 2
+    assert verified.faults[0].startswith("entry 3 does not hold")
+
+
+def test_a_removed_entry_is_named(resources: Resources) -> None:
+    append(resources, 5)
+    attack(resources, lambda session: session.execute(delete(AuditEntry).where(AuditEntry.number == 3)))
+    assert verify(resources).faults == ["entry 3 is missing"]
+    attack(resources, lambda session: session.execute(delete(AuditEntry).where(AuditEntry.number == 1)))
+    assert verify(resources).faults == ["entry 1 is missing"]
+
+
+def test_a_removed_end_is_noticed_also_after_later_entries(resources: Resources) -> None:
+    append(resources, 5)
+    attack(resources, lambda session: session.execute(delete(AuditEntry).where(AuditEntry.number > 3)))
+    assert verify(resources).faults == ["the log ends at entry 3, but its head names entry 5"]
+    append(resources)
+    assert verify(resources).faults == ["entry 4 is missing"]
+
+
+def test_a_head_that_somebody_else_wrote_is_noticed_also_after_later_entries(resources: Resources) -> None:
+    append(resources, 5)
+
+    def shorten(session: Session) -> None:
+        session.execute(delete(AuditEntry).where(AuditEntry.number > 3))
+        mac = session.scalars(select(AuditEntry.mac).where(AuditEntry.number == 3)).one()
+        session.execute(update(AuditHead).values(number=3, mac=mac))
+
+    attack(resources, shorten)
+    assert verify(resources).faults[0] == "the head of the log is not signed by this installation"
+    append(resources)
+    faults = verify(resources).faults
+    assert faults[0] == "entry 4 says that the head before it was not signed by this installation: entry:3"
+    attack(resources, lambda session: session.execute(update(AuditHead).values(number=1)))
+    append(resources)
+    assert verify(resources).faults[-1].endswith("was not signed by this installation: entry:1")
+    attack(resources, lambda session: session.execute(delete(AuditHead)))
+    assert verify(resources).faults == ["the head of the log is missing"]
+
+
+def test_a_database_that_was_set_back_is_noticed_also_after_later_entries(resources: Resources) -> None:
+    append(resources, 3)
+    with snapshot(resources.database) as session:
+        [old] = session.scalars(select(AuditHead))
+        values = {name: getattr(old, name) for name in ("number", "mac", "signature")}
+    append(resources, 4)
+
+    def set_back(session: Session) -> None:
+        session.execute(delete(AuditEntry).where(AuditEntry.number > 3))
+        session.execute(update(AuditHead).values(**values))
+
+    attack(resources, set_back)
+    assert verify(resources).faults == ["the log ends at entry 3, but the file head.json names entry 7"]
+    append(resources, 9)
+    assert verify(resources).faults == ["entry 4 says that the log was set back; it had reached entry:7"]
+    with snapshot(resources.database) as session:
+        actions = list(session.scalars(select(AuditEntry.action).order_by(AuditEntry.number)))
+    assert actions.count(ROLLED_BACK) == 1
+    assert verify(resources, after=4).faults == []
+
+
+def test_another_chain_than_the_one_that_was_witnessed_is_noticed(resources: Resources) -> None:
+    append(resources, 3)
+    resources.audit_chain.witness.write(2, "0" * 64)
+    assert verify(resources).faults == ["entry 2 is not the one that the file head.json names"]
+
+
+def test_the_key_of_another_installation_confirms_nothing(resources: Resources) -> None:
+    append(resources, 2)
+    other = AuditChain(resources.settings.home / "other")
+    with snapshot(resources.database) as session:
+        faults = verify_chain(session, other).faults
+    assert faults[0] == "the head of the log is not signed by this installation"
+    assert faults[1].startswith("entry 1 does not hold")
+
+
+def test_the_oldest_entries_can_be_cut_off_and_the_rest_holds(resources: Resources) -> None:
+    append(resources, 4, at=now() - 1000)
+    append(resources, 3)
+    append(resources, 1, at=now() - 1000)  # of a process whose clock is slow: it stays, since entry 5 does
+    with writing(resources.database) as session:
+        assert resources.audit_chain.cut(session, now() - 500) == 4
+    verified = verify(resources)
+    assert (verified.first, verified.last, verified.faults) == (5, 9, [])
+    with writing(resources.database) as session:
+        assert resources.audit_chain.cut(session, now() - 500) == 0
+        [cut] = session.scalars(select(AuditEntry).where(AuditEntry.action == CUT))
+        assert cut.resource == "entry:4"
+        assert resources.audit_chain.cut(session, now() + 500) == 4
+        assert resources.audit_chain.cut(session, now() + 500) == 1, "the entry about the cut before"
+    assert verify(resources).faults == []
+    attack(resources, lambda session: session.execute(delete(AuditEntry).where(AuditEntry.number == 10)))
+    assert verify(resources).faults == ["entry 10 is missing"]
+
+
+def test_a_forged_cut_is_noticed(resources: Resources) -> None:
+    append(resources, 6)
+
+    def cut(session: Session) -> None:
+        mac = session.scalars(select(AuditEntry.mac).where(AuditEntry.number == 2)).one()
+        session.execute(delete(AuditEntry).where(AuditEntry.number <= 2))
+        session.execute(update(AuditHead).values(cut_number=2, cut_mac=mac))
+
+    attack(resources, cut)
+    assert verify(resources).faults[0] == "the head of the log is not signed by this installation"
+    append(resources)
+    with snapshot(resources.database) as session:
+        assert session.scalars(select(AuditEntry.action).where(AuditEntry.number == 7)).one() == HEAD_INVALID
+    assert verify(resources).faults

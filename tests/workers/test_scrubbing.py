@@ -1,0 +1,349 @@
+"""What scrubbing removes from answers, job items and reports, and what it leaves. No job runs."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select
+
+from app.db.session import reading, writing
+from app.db.tables import (
+    Collection,
+    Deployment,
+    Erasure,
+    Evaluation,
+    Face,
+    Job,
+    JobItem,
+    StoredResponse,
+    Training,
+)
+from app.galleries import scrubbing
+from app.galleries.erased_names import NAME_FIELDS, ErasedNames, scrub
+from app.galleries.scrubbing import scrub_answers, scrub_job_items, scrub_reports
+from app.resources import Resources
+from app.storage.model_cache import LBP_MODEL
+from tests.workers.test_erase import context
+from workers.context import Interrupted, JobContext
+
+FACE, OTHER_FACE = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "ab")
+REQUESTED_AT = 1_000.0
+
+
+def proceed() -> None:
+    """Let the work go on."""
+
+
+def erased(**values: Any) -> ErasedNames:
+    """The names of an erasure of the subject ann, with one face, in the collection staff."""
+    usual = {
+        "erasure_id": "e1", "collection": "staff", "is_whole": False, "requested_at": REQUESTED_AT,
+        "faces": frozenset({FACE}), "subject": "ann", "names": frozenset({"ann", "badge-1"}),
+    }  # fmt: skip
+    return ErasedNames(**usual | values)
+
+
+@pytest.fixture
+def resources(lasting_sqlite: Resources) -> Iterator[Resources]:
+    yield lasting_sqlite
+    with writing(lasting_sqlite.database) as session:
+        for table in (StoredResponse, JobItem, Job, Training, Evaluation, Face, Deployment, Collection):
+            session.execute(delete(table))
+
+
+def interrupted(resources: Resources) -> JobContext:
+    stopped = context(resources)
+    stopped.interrupted.set()
+    return stopped
+
+
+def test_the_names_are_read_from_the_targets_of_an_erasure() -> None:
+    targets = {"faces": [FACE], "subject": "ann", "names": ["ann", "badge-1"], "images": ["i"]}
+    row = Erasure(id="e1", collection_id="staff", target="subject", requested_at=REQUESTED_AT, targets=targets)
+    assert ErasedNames.of(row) == erased()
+    row.target = "collection"
+    assert ErasedNames.of(row) == erased(is_whole=True)
+
+
+@pytest.mark.parametrize("field", sorted(NAME_FIELDS))
+def test_a_name_is_replaced_in_the_fields_that_hold_names(field: str) -> None:
+    report = {field: "ann", "list": [{field: ["bob", "badge-1"]}]}
+    assert scrub(report, erased()) == {field: "(erased)", "list": [{field: ["bob", "(erased)"]}]}
+
+
+def test_a_name_is_kept_where_it_is_another_word() -> None:
+    report = {"task": "ann", "subjects": ["annabel", {"task": "ann"}], "count": 3, "share": None, "ann": "ann"}
+    assert scrub(report, erased()) == report
+    assert scrub("ann", erased()) == "ann"
+
+
+def test_a_quoted_subject_and_the_id_of_a_face_are_replaced_in_any_text() -> None:
+    report = {"advice": "merge 'ann' into 'bob'", "why": f"like face {FACE}", "faces": [FACE, OTHER_FACE]}
+    scrubbed = {"advice": "(erased)", "why": "(erased)", "faces": ["(erased)", OTHER_FACE]}
+    assert scrub(report, erased()) == scrubbed
+    without_subject = erased(subject=None, names=frozenset())
+    assert scrub(report, without_subject) == scrubbed | {"advice": report["advice"]}
+    assert scrub({"why": f"like {OTHER_FACE}"}, erased()) == {"why": f"like {OTHER_FACE}"}
+
+
+@pytest.mark.parametrize(
+    ("subject", "text", "is_named"),
+    [
+        ("Ada Example", "photo Ada_Example/Ada_Example_0001.jpg", True),
+        ("Ada Example", "of ada.example", True),
+        ("Ada Example", "of Ada Examples", False),
+        ("Zoë", "of Zoe\u0308, decomposed", True),
+        ('A "B" C', json.dumps(json.dumps('so\nA "B" C')), True),
+        ("ann", "1\\nann\\t2", True),
+        ("ann", "/v1/x%2Fann", True),
+        ("ann", "annabel and joann", False),
+        ("17", "17 faces", False),
+        ("55019", "number 55019", True),
+        ("---", "a --- b", True),
+        ("...", "a b", False),
+    ],
+)
+def test_a_subject_is_recognised_as_words_of_a_text(subject: str, text: str, is_named: bool) -> None:
+    assert erased(subject=subject).has_subject(text) == is_named
+    assert (scrub({"detail": text}, erased(subject=subject, names=frozenset())) == {"detail": "(erased)"}) == is_named
+
+
+def test_a_short_subject_is_recognised_where_a_name_stands_alone() -> None:
+    short = erased(subject="o1", names=frozenset({"o1"}))
+    named = {"missing_queries": ["o1/o1_0001.jpg", "o2/o1.jpg"], "subject": "o1", "detail": "no photo of 'o1'"}
+    assert scrub(named, short) == {
+        "missing_queries": ["(erased)", "o2/o1.jpg"], "subject": "(erased)", "detail": "(erased)",
+    }  # fmt: skip
+    assert scrub({"detail": "o1 of 3"}, short) == {"detail": "o1 of 3"}
+
+
+def test_the_name_of_a_file_is_recognised_by_one_word_of_the_subject() -> None:
+    ada = erased(subject="Ada Example")
+    assert [ada.shares_word(name) for name in ("Example", "of_ada-example", "ada", "examples", "pairs")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    assert not erased(subject=None).shares_word("Example")
+
+
+def test_somebody_whose_name_begins_with_the_same_word_is_kept(resources: Resources) -> None:
+    other = {"subject": "ann-maria", "subjects": ["ann", "ann maria"], "external_image_id": "ann-maria/1.png"}
+    assert scrub(other, erased()) == other | {"subjects": ["(erased)", "ann maria"]}
+    store_answer(resources, "other", {"subject": "ann-maria"})
+    assert scrub_answers(resources.database, [erased()], proceed) == {"e1": 0}
+
+
+def store_answer(resources: Resources, name: str, body: Any, **values: Any) -> None:
+    usual = {"key_id": "k", "fingerprint": "", "status": 200, "headers": {"location": "/x"}, "created_at": 0.0}
+    encoded = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
+    with writing(resources.database) as session:
+        session.add(StoredResponse(idempotency_key=name, body=encoded, **usual | values))
+
+
+def list_erased(resources: Resources) -> list[str]:
+    """List the names of the answers that are erased, and check that nothing is left of them."""
+    with reading(resources.database) as session:
+        rows = session.scalars(select(StoredResponse).where(StoredResponse.status == 410)).all()
+    assert all((row.headers, row.body) == ({}, b"") for row in rows if row.idempotency_key != "erased before")
+    return sorted(row.idempotency_key for row in rows)
+
+
+def test_answers_that_name_a_face_or_a_person_are_erased_and_counted(resources: Resources) -> None:
+    store_answer(resources, "face", {"matches": [{"face_id": FACE}]})
+    store_answer(resources, "name", {"external_id": "badge-1"})
+    store_answer(resources, "other", {"face_id": OTHER_FACE, "subject": "annabel", "note": f"not {FACE}"})
+    store_answer(resources, "bytes", b'{"\xff": "' + b"\xfe" * 9)
+    store_answer(resources, "running", {"subject": "ann"}, status=None)
+    store_answer(resources, "erased before", {"subject": "ann"}, status=410)
+    assert scrub_answers(resources.database, [erased()], proceed) == {"e1": 2}
+    assert list_erased(resources) == ["erased before", "face", "name"]
+    assert scrub_answers(resources.database, [erased()], proceed) == {"e1": 0}
+
+
+@pytest.mark.parametrize("subject", ['Anna "Nan" Li', "Zoë", "李安娜 😀", r"back\slash", "a/b", "tab\there"])
+@pytest.mark.parametrize("is_ascii", [False, True])
+def test_a_name_is_recognised_in_an_answer_however_json_writes_it(
+    resources: Resources, subject: str, is_ascii: bool
+) -> None:
+    store_answer(resources, "name", json.dumps({"subject": subject}, ensure_ascii=is_ascii).encode())
+    store_answer(resources, "slash", json.dumps({"s": subject}).replace("/", "\\/").encode())
+    named = erased(subject=subject, names=frozenset({subject}))
+    assert scrub_answers(resources.database, [named], proceed) == {"e1": 2}
+
+
+def test_each_answer_counts_for_the_first_erasure_that_it_is_about(resources: Resources) -> None:
+    store_answer(resources, "both", ["ann", "bob"])
+    store_answer(resources, "second", ["bob"])
+    both = [erased(), erased(erasure_id="e2", names=frozenset({"bob"}))]
+    assert scrub_answers(resources.database, both, proceed) == {"e1": 1, "e2": 1}
+    assert scrub_answers(resources.database, [], proceed) == {}
+
+
+def test_answers_are_read_in_steps_and_none_is_left_out(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubbing, "ROWS_PER_STEP", 1)
+    for key in ("00f3", "k2"):
+        for name in "ab":
+            store_answer(resources, name, ["ann"], key_id=key)
+    with pytest.raises(Interrupted):
+        scrub_answers(resources.database, [erased()], interrupted(resources).check)
+    assert list_erased(resources) == []
+    assert scrub_answers(resources.database, [erased()], proceed) == {"e1": 4}
+    assert list_erased(resources) == ["a", "a", "b", "b"]
+
+
+def test_answers_of_a_deleted_collection_are_erased_if_they_are_older(resources: Resources) -> None:
+    with writing(resources.database) as session:
+        session.add(Collection(id="other", change=0))
+        session.flush()
+        face = {"image_id": "i", "bounding_box": {}, "landmarks": [], "quality": {}, "change": 0}
+        session.add(Face(face_id=OTHER_FACE, collection_id="other", **face))
+    store_answer(resources, "own", [], collection="staff", created_at=REQUESTED_AT)
+    store_answer(resources, "later", [], collection="staff", created_at=REQUESTED_AT + 1)
+    store_answer(resources, "of another", [FACE[::-1]], collection="other")
+    store_answer(resources, "lost face", [OTHER_FACE, "c" + FACE[1:]])
+    store_answer(resources, "stored face", [OTHER_FACE])
+    store_answer(resources, "no face", ["x"])
+    whole = erased(is_whole=True, faces=frozenset(), subject=None, names=frozenset({"bob"}))
+    store_answer(resources, "later, by name", ["bob"], collection="staff", created_at=REQUESTED_AT + 1)
+    assert scrub_answers(resources.database, [whole], proceed) == {"e1": 3}
+    assert list_erased(resources) == ["later, by name", "lost face", "own"]
+    named = erased(faces=frozenset(), names=frozenset())
+    assert scrub_answers(resources.database, [named], proceed) == {"e1": 0}, (
+        "only a whole collection takes answers by their age"
+    )
+
+
+def store_job(resources: Resources, *items: tuple[str, dict[str, Any]], state: str = "done", **values: Any) -> str:
+    usual = {"kind": "import", "body": {"collection": "staff"}, "created_at": REQUESTED_AT}
+    with writing(resources.database) as session:
+        session.add(job := Job(**usual | values))
+        session.flush()
+        for number, (name, detail) in enumerate(items):
+            session.add(JobItem(job_id=job.id, number=number, name=name, state=state, detail=detail))
+        return job.id
+
+
+def read_items(resources: Resources, job: str) -> list[tuple[str, dict[str, Any]]]:
+    with reading(resources.database) as session:
+        rows = session.scalars(select(JobItem).where(JobItem.job_id == job).order_by(JobItem.number))
+        return [(row.name, row.detail) for row in rows]
+
+
+GONE = ("(erased)", {"reasons": ["(erased)"]})
+OWN_ITEMS = [
+    ("1.png", {"face_ids": [OTHER_FACE, FACE]}),
+    ("badge-1", {}),
+    ("people/ann/2.png", {"reasons": ["no face"]}),
+]
+OTHER_ITEMS = [("bob/ann", {}), ("annabel/1.png", {"face_ids": [OTHER_FACE]}), ("ann.png", {})]
+
+
+def test_items_that_name_a_face_or_a_person_are_erased(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = store_job(resources, *OWN_ITEMS, *OTHER_ITEMS)
+    with pytest.raises(Interrupted):
+        scrub_job_items(resources.database, erased(), interrupted(resources).check)
+    assert scrub_job_items(resources.database, erased(), proceed) == 3
+    assert read_items(resources, job) == [GONE, GONE, GONE, *OTHER_ITEMS]
+    assert scrub_job_items(resources.database, erased(), proceed) == 0
+    monkeypatch.setattr(scrubbing, "ROWS_PER_STEP", 1)
+    many = [store_job(resources, *OTHER_ITEMS, *OWN_ITEMS) for _ in range(2)]
+    assert scrub_job_items(resources.database, erased(), proceed) == 6
+    assert [read_items(resources, job) for job in many] == [[*OTHER_ITEMS, GONE, GONE, GONE]] * 2
+    nobody = erased(subject=None, names=frozenset(), faces=frozenset())
+    assert scrub_job_items(resources.database, nobody, proceed) == 0
+
+
+def test_items_of_a_deleted_collection_are_all_erased(resources: Resources) -> None:
+    job = store_job(resources, *OTHER_ITEMS)
+    assert scrub_job_items(resources.database, erased(is_whole=True), proceed) == 3
+    assert read_items(resources, job) == [GONE] * 3
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"body": {"collection": "other"}},
+        {"body": {}},
+        {"created_at": REQUESTED_AT + 1},
+        {"kind": "erase"},
+        {"kind": "sweep"},
+        {"state": "queued"},
+    ],
+    ids=str,
+)
+def test_items_of_others_and_of_what_is_to_come_are_kept(resources: Resources, values: dict[str, Any]) -> None:
+    job = store_job(resources, *OWN_ITEMS, **values)
+    assert scrub_job_items(resources.database, erased(is_whole=True), proceed) == 0
+    assert read_items(resources, job) == OWN_ITEMS
+
+
+def store_reports(resources: Resources, collection: str, created_at: float = REQUESTED_AT) -> None:
+    """Store everything that may hold a report, with the subject ann in each."""
+    named = {"subject": "ann", "n": 1}
+    request = {"collection": collection}
+    with writing(resources.database) as session:
+        session.add(Collection(id=collection, change=0))
+        session.flush()
+        session.add_all(
+            [
+                Job(kind="examine", body=request, result=named, created_at=created_at),
+                Job(kind="examine", body=request, problem=named, created_at=created_at),
+                Training(request=request, report=named, curve=[named]),
+                Evaluation(request=request, report=named),
+                Deployment(collection_id=collection, task="identity", champion=LBP_MODEL, history=[named]),
+            ]
+        )
+
+
+def read_reports(resources: Resources, collection: str) -> list[Any]:
+    request = {"collection": collection}
+    with reading(resources.database) as session:
+        jobs = session.scalars(select(Job).where(Job.body["collection"].as_string() == collection).order_by(Job.id))
+        first, second = jobs.all()
+        [training] = [row for row in session.scalars(select(Training)) if row.request == request]
+        [evaluation] = [row for row in session.scalars(select(Evaluation)) if row.request == request]
+        history = session.get_one(Deployment, (collection, "identity")).history
+        values = [first.result, second.problem, training.report, evaluation.report, training.curve[0], history[0]]
+        assert (first.problem, second.result) == (None, None)
+        return values
+
+
+def test_results_problems_reports_curves_and_histories_are_scrubbed(resources: Resources) -> None:
+    for collection in ("staff", "other"):
+        store_reports(resources, collection)
+    assert scrub_reports(resources.database, erased()) == 6
+    assert read_reports(resources, "staff") == [{"subject": "(erased)", "n": 1}] * 6
+    assert read_reports(resources, "other") == [{"subject": "ann", "n": 1}] * 6
+    assert scrub_reports(resources.database, erased()) == 0, "nothing changes any more"
+
+
+def test_results_of_later_jobs_are_kept(resources: Resources) -> None:
+    store_reports(resources, "staff", created_at=REQUESTED_AT + 1)
+    assert scrub_reports(resources.database, erased()) == 4
+    assert read_reports(resources, "staff")[:2] == [{"subject": "ann", "n": 1}] * 2
+
+
+def test_all_results_of_a_deleted_collection_are_erased(resources: Resources) -> None:
+    store_reports(resources, "staff")
+    with writing(resources.database) as session:
+        session.add(Job(kind="examine", body={"collection": "staff"}, result={}, created_at=0.0))
+    whole = erased(is_whole=True, faces=frozenset(), subject=None, names=frozenset())
+    assert scrub_reports(resources.database, whole) == 2
+    with reading(resources.database) as session:
+        results = session.scalars(select(Job.result).where(Job.result.is_not(None))).all()
+    assert sorted(results, key=str) == [{"erased": True}, {}]
+    kept = [{"subject": "ann", "n": 1}] * 4
+    with reading(resources.database) as session:
+        training, evaluation = session.scalars(select(Training)).one(), session.scalars(select(Evaluation)).one()
+        assert [training.report, training.curve[0], evaluation.report] == kept[:3]
+
+
+@pytest.mark.parametrize(
+    ("faces", "subject", "changes"), [({FACE}, None, 0), (set(), "ann", 6), (set(), None, 0)], ids=str
+)
+def test_reports_are_scrubbed_by_whatever_is_erased(
+    resources: Resources, faces: set[str], subject: str | None, changes: int
+) -> None:
+    store_reports(resources, "staff")
+    names = erased(faces=frozenset(faces), subject=subject, names=frozenset({"ann"} if subject else ()))
+    assert scrub_reports(resources.database, names) == changes

@@ -1,0 +1,1 @@
+"""Draw the maps of the faces of deployments, and keep them up to date."""

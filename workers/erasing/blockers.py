@@ -1,0 +1,100 @@
+"""Decide whether anything may still write down what is being erased."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
+
+from app.db.tables import RESERVATION_SECONDS, Erasure, Evaluation, Job, StoredResponse, Training, now
+from app.learning.plan import Plan
+from app.queue.jobs import LIVE_STATES
+from app.queue.messages import Erase, Evaluate, IngestBatch, RestoreSnapshot, Sweep, TakeSnapshot, Train
+from app.serving.reporter import have_followers_caught_up
+
+SETTLING_SECONDS = 1.0
+"""How long a deleted collection may still be served by a process."""
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """What an erasure waits for.
+
+    name: "indexes", "requests" or the id of a job; None: nothing
+    unserved_at: since when no index holds the faces; None: one still does
+    """
+
+    name: str | None
+    unserved_at: float | None = None
+
+
+def find_blocker(session: Session, erasure: Erasure) -> Blocker:
+    """Return what an erasure waits for. The targets state `unserved_at` if it is known from before."""
+    unserved_at = erasure.targets.get("unserved_at")
+    if unserved_at is None:
+        if not _is_unserved(session, erasure):
+            return Blocker("indexes")
+        unserved_at = now()
+    if _is_request_running(session, unserved_at):
+        return Blocker("requests", unserved_at)
+    snapshot = _find_running_snapshot(session, erasure.collection_id, unserved_at)
+    if snapshot is not None:
+        return Blocker(snapshot, unserved_at)
+    return Blocker(next(_iterate_running_jobs(session, erasure), None), unserved_at)
+
+
+def _is_unserved(session: Session, erasure: Erasure) -> bool:
+    if erasure.target == "collection":
+        return now() - erasure.requested_at > SETTLING_SECONDS
+    return have_followers_caught_up(session, erasure.collection_id, erasure.change)
+
+
+def _is_request_running(session: Session, unserved_at: float) -> bool:
+    """Whether a request that may still name the faces is unanswered, and its answer will be stored."""
+    running = select(StoredResponse.key_id).where(
+        StoredResponse.status.is_(None),
+        StoredResponse.created_at <= unserved_at,
+        StoredResponse.created_at > now() - RESERVATION_SECONDS,
+    )
+    return session.scalar(running.limit(1)) is not None
+
+
+def _find_running_snapshot(session: Session, collection: str, unserved_at: float) -> str | None:
+    """Return the id of the job of a snapshot that may have copied the faces: it began before they were gone."""
+    snapshots = select(Job).where(
+        Job.kind == TakeSnapshot.kind, Job.state.in_(LIVE_STATES), Job.started_at <= unserved_at
+    )
+    return next((job.id for job in session.scalars(snapshots) if job.body["collection"] in (None, collection)), None)
+
+
+def _iterate_running_jobs(session: Session, erasure: Erasure) -> Iterator[str]:
+    """Yield the ids of jobs that may have read the faces, or a request that names them, before they were deleted.
+
+    A part of an import counts too: it may end after the import, which was cancelled.
+    """
+    is_measuring = and_(  # its protocol files may name the people
+        Job.kind == Evaluate.kind, Job.started_at.is_not(None), Job.created_at <= erasure.requested_at
+    )
+    started = select(Job).where(
+        Job.state.in_(LIVE_STATES),
+        or_(Job.started_at <= erasure.requested_at, is_measuring),
+        Job.kind.not_in((Erase.kind, Sweep.kind, TakeSnapshot.kind)),
+    )
+    for job in session.scalars(started.order_by(Job.id)):
+        if erasure.collection_id in list_collections(session, job):
+            yield job.id
+
+
+def list_collections(session: Session, job: Job) -> list[str]:
+    """List the collections that a job reads."""
+    if job.kind == Train.kind:
+        training = session.get(Training, job.body["training"])
+        return list(Plan.model_validate(training.request).collections) if training else []
+    if job.kind == Evaluate.kind:
+        evaluation = session.get(Evaluation, job.body["evaluation"])
+        return [evaluation.request.get("collection", "")] if evaluation else []
+    if job.kind == RestoreSnapshot.kind:
+        return [job.body["source"], job.body["collection"]]
+    if job.kind == IngestBatch.kind:
+        return list(job.body.get("bound_to", ()))
+    return [job.body.get("collection", "")]

@@ -1,0 +1,139 @@
+"""Complete erasures, all that wait together: scrub the tables, compact the database, and sign the receipts."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.db.compaction import compact_deleted
+from app.db.session import reading, writing
+from app.db.tables import Erasure, Follower, now
+from app.galleries.erased_names import ErasedNames
+from app.galleries.erasure_receipts import MAX_LISTED_IDS, hash_photo, hash_subject, sign_receipt
+from app.galleries.erasures import FINAL, PENDING, SCRUBBED
+from app.galleries.protocol_files import scrub_queued_evaluations
+from app.galleries.scrubbing import scrub_answers, scrub_job_items, scrub_reports
+from app.learning.refit import list_models_that_read
+from app.resources import Resources
+from app.serving.index_snapshots import SnapshotStore
+from app.storage.fingerprints import Fingerprinter
+from app.storage.text_encodings import list_text_encodings
+from workers.context import JobContext
+from workers.erasing.blockers import find_blocker
+from workers.erasing.kept_snapshots import erase_from_kept_snapshots
+
+
+def complete_erasures(context: JobContext) -> None:
+    """Bring every erasure whose files are removed as far as it gets. Safe to repeat. Raises Interrupted, Busy."""
+    resources = context.resources
+    scrub_queued_evaluations(resources.database)
+    erased, ready = _choose(resources)
+    if erased:
+        counts = _scrub(context, erased)
+        snapshots = erase_from_kept_snapshots(context, [one for one in erased if one.erasure_id in ready])
+        counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}
+        _note_scrubbed(resources, counts, ready)
+    with writing(resources.database) as session:
+        scrubbed = list(session.scalars(select(Erasure.id).where(Erasure.state == SCRUBBED)))
+    if (erased or scrubbed) and compact_deleted(resources.database):
+        _finish(resources, scrubbed)
+
+
+def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
+    """Return what is to be scrubbed, and the ids of those that wait for nothing more.
+
+    What waits is scrubbed once at the beginning, and again at its end.
+    """
+    chosen, ready, unserved = [], set[str](), dict[str, float]()
+    with reading(resources.database) as session:
+        for erasure in session.scalars(select(Erasure).where(Erasure.state == PENDING).order_by(Erasure.id)):
+            targets = erasure.targets
+            if "removed_files" not in targets:
+                continue
+            blocker = find_blocker(session, erasure)
+            if blocker.unserved_at is not None and "unserved_at" not in targets:
+                unserved[erasure.id] = blocker.unserved_at
+            if blocker.name is None:
+                ready.add(erasure.id)
+            if blocker.name is None or "counts" not in targets:
+                chosen.append(ErasedNames.of(erasure))
+    if unserved:
+        _store_unserved(resources, unserved)
+    return chosen, ready
+
+
+def _store_unserved(resources: Resources, unserved: dict[str, float]) -> None:
+    """Store since when no index holds the faces. unserved: erasure id -> seconds since 1970"""
+    with writing(resources.database) as session:
+        for row in session.scalars(select(Erasure).where(Erasure.id.in_(unserved)).with_for_update()):
+            row.targets = row.targets | {"unserved_at": unserved[row.id]}
+
+
+def _scrub(context: JobContext, erased: Sequence[ErasedNames]) -> dict[str, dict[str, int]]:
+    """Return erasure id -> how many answers, items and reports were scrubbed."""
+    database = context.resources.database
+    answers = scrub_answers(database, erased, context.check)
+    return {
+        one.erasure_id: {
+            "answers": answers[one.erasure_id],
+            "job_items": scrub_job_items(database, one, context.check),
+            "reports": scrub_reports(database, one),
+        }
+        for one in erased
+    }
+
+
+def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], ready: set[str]) -> None:
+    """Delete the snapshots of what was scrubbed. What is ready loses its targets, and keeps what the receipt says."""
+    snapshots = SnapshotStore(resources.indexes)
+    with writing(resources.database) as session:
+        chosen = select(Erasure).where(Erasure.id.in_(counts), Erasure.state == PENDING).order_by(Erasure.id)
+        for erasure in session.scalars(chosen.with_for_update()):
+            deleted = snapshots.delete_erased(erasure.collection_id, erasure.collection_created_at, erasure.change)
+            total = _add(erasure.targets.get("counts", {}), counts[erasure.id] | {"snapshots": deleted})
+            erasure.targets = erasure.targets | {"counts": total}
+            if erasure.id in ready:
+                _seal(session, resources, erasure)
+
+
+def _add(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    return first | {name: first.get(name, 0) + count for name, count in second.items()}
+
+
+def _seal(session: Session, resources: Resources, erasure: Erasure) -> None:
+    """Write down what the receipt says, and forget the names."""
+    key, targets, collection = resources.installation_key, erasure.targets, erasure.collection_id
+    removed = erasure.contents["removed"]
+    followers = select(func.count()).where(Follower.collection_id == collection)
+    removed |= targets["removed_files"] | targets["counts"]
+    removed["index_entries"] = removed["faces"] * (session.scalar(followers) or 0)
+    subject = targets["subject"]
+    erasure.contents = {
+        "removed": dict(sorted(removed.items())),
+        "subject": None if subject is None else hash_subject(key, collection, subject),
+        "faces": targets["faces"][:MAX_LISTED_IDS],
+        "photos": sorted(hash_photo(key, image) for image in targets["images"][:MAX_LISTED_IDS]),
+        "models": list_models_that_read(session, key, erasure),
+    }
+    erasure.fingerprints = _make_fingerprints(resources, targets)
+    erasure.targets = {}
+    erasure.state = SCRUBBED
+
+
+def _make_fingerprints(resources: Resources, targets: dict[str, Any]) -> list[dict[str, Any]]:
+    fingerprinter = Fingerprinter(resources.installation_key)
+    texts = {form for text in targets["texts"] for form in list_text_encodings(text)}
+    made = fingerprinter.make_all("text", sorted(texts))
+    made += fingerprinter.make_all("vector", map(base64.b64decode, targets["vectors"]))
+    return [fingerprint.to_dict() for fingerprint in made] + list(targets["fingerprints"].values())
+
+
+def _finish(resources: Resources, erasures: Sequence[str]) -> None:
+    """Sign the receipts of erasures that were scrubbed before the database was compacted."""
+    with writing(resources.database) as session:
+        chosen = select(Erasure).where(Erasure.id.in_(erasures), Erasure.state == SCRUBBED).order_by(Erasure.id)
+        for erasure in session.scalars(chosen.with_for_update()):
+            erasure.state, erasure.finished_at = FINAL, now()
+            erasure.signature = sign_receipt(resources.installation_key, erasure)
