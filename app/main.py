@@ -177,9 +177,13 @@ def _list_methods(request: Request) -> list[str]:
 
 
 def answer_failure(request: Request, error: Exception) -> JSONResponse:
-    """Answer an unexpected error. This happens outside of the middleware that adds the request id, so it is added."""
+    """Answer an unexpected error. This happens outside of the middleware that adds the request id, so it is added.
+
+    uvicorn closes the connection after such an error, so the answer says so: a client that reused it would be reset.
+    """
     answer = answer_problem(request, error)
     answer.headers["X-Request-Id"] = getattr(request.state, "request_id", "")
+    answer.headers["Connection"] = "close"
     return answer
 
 

@@ -61,6 +61,17 @@ def test_refusals_and_failures_have_the_security_headers(service: Service, monke
     check_headers(service.client.get(path), 500, path)
 
 
+def test_a_failure_says_that_its_connection_is_closed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of the service")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.tasks.service.list_tasks", fail)
+        for _ in range(20):  # a connection that was closed unannounced would sometimes be reset in the next request
+            assert service.client.get("/v1/tasks").headers["connection"] == "close"
+            assert service.client.get("/livez").status_code == 200
+
+
 def test_the_page_runs_only_scripts_of_this_server(service: Service) -> None:
     policy = dict(part.strip().split(" ", 1) for part in POLICY.split(";"))
     assert (policy["default-src"], policy["script-src"], policy["connect-src"]) == ("'none'", "'self'", "'self'")
