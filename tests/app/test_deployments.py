@@ -65,7 +65,7 @@ def test_a_rollback_is_complete_when_it_is_answered(service: Service) -> None:
     publish(service, "m1")
     start = time.monotonic()
     answer = service.client.post(f"{BASE}:rollback", json={"reason": "complaints"})
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5, "it takes milliseconds on a quiet machine"
     assert answer.status_code == 200
     assert (answer.json()["champion"], answer.json()["previous"]) == (LBP_MODEL, "m1")
     face = service.client.get("/v1/collections/c/faces").json()["faces"][0]["face_id"]

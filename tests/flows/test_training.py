@@ -140,5 +140,5 @@ def test_a_training_with_too_few_labels_fails_and_a_running_one_can_be_cancelled
     assert service.client.post(f"{answer.headers['location']}:cancel").status_code == 200
     ended = service.wait(answer)
     assert ended["state"] == "cancelled"
-    assert time.monotonic() - cancelled_at < 3
+    assert time.monotonic() - cancelled_at < 10
     assert service.client.get(f"/v1/trainings/{answer.json()['training']}").json()["model"] is None
