@@ -21,6 +21,7 @@ from ml.images import check_png
 from ml.types import CropKind
 
 PREFIX, TRASH, DAMAGED_SUFFIX = "c-", "trash-", ".damaged"
+MAX_WRITES = 5
 DAMAGED_CODE = "StoredFileDamaged"
 DAMAGED_FILES = Counter(
     "likeness_damaged_files",
@@ -62,16 +63,27 @@ class Blobs:
     def put(self, collection: str, files: Iterable[tuple[str, bytes]]) -> None:
         """Write these files and return once they are on disk. An existing file keeps its bytes, and its age becomes 0.
 
-        A photo of another size than its bytes here is damaged, and is written again.
-        Raises Busy if the disk is full or read-only.
+        A photo of another size than its bytes here is damaged, and is written again, as is a file that is removed
+        before it has its name: an erasure removes what no row names yet.
+        Raises Busy if the disk is full or read-only, or if files keep being removed.
         """
-        missing = (
-            (self._absolute(collection, name), data) for name, data in files if not self._touch(collection, name, data)
-        )
-        try:
-            atomic_write_all(self.root, missing)
-        except OSError as error:
-            raise make_disk_error(error) from error
+        wanted = list(files)
+        for _ in range(MAX_WRITES):
+            missing = (
+                (self._absolute(collection, name), data)
+                for name, data in wanted
+                if not self._touch(collection, name, data)
+            )
+            try:
+                atomic_write_all(self.root, missing)
+            except FileNotFoundError:
+                if not self.root.exists():
+                    raise
+            except OSError as error:
+                raise make_disk_error(error) from error
+            else:
+                return
+        raise Busy("the files of this collection are being removed; nothing of this request was stored")
 
     def quarantine(self, collection: str, name: str) -> None:
         """Rename a damaged file, so that it can be written again. It is removed with the face that it belongs to."""

@@ -2,14 +2,16 @@
 
 import errno
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.errors import AppError, Busy
+from app.storage import atomic_write
 from app.storage.atomic_write import MAX_SINGLE_SYNCS
-from app.storage.blob_store import DAMAGED_FILES, Blobs
+from app.storage.blob_store import DAMAGED_FILES, MAX_WRITES, Blobs
 from ml.images import encode_png
 
 
@@ -42,6 +44,43 @@ def test_a_photo_that_is_cut_short_is_written_again(blobs: Blobs, tmp_path: Path
     (tmp_path / "c-staff/photos/ab/abc").write_bytes(b"who")
     blobs.put("staff", [("photos/ab/abc", b"whole")])
     assert blobs.get("staff", "photos/ab/abc") == b"whole"
+
+
+@pytest.mark.parametrize("removals", [1, MAX_WRITES - 1])
+@pytest.mark.parametrize("whole_collection", [False, True])
+def test_files_that_are_removed_while_they_are_written_are_written_again(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, removals: int, whole_collection: bool
+) -> None:
+    files = {"photos/ab/abc": b"photo", "crops/ab/abc-0.grey.png": b"crop"}
+    remove_before_sync(blobs, monkeypatch, removals, whole_collection=whole_collection)
+    blobs.put("staff", files.items())
+    assert {name: blobs.get("staff", name) for name in blobs.names("staff")} == files
+
+
+def test_files_that_are_always_removed_while_they_are_written_are_refused(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_before_sync(blobs, monkeypatch, MAX_WRITES)
+    with pytest.raises(Busy, match="are being removed"):
+        blobs.put("staff", [("photos/ab/abc", b"photo")])
+
+
+def remove_before_sync(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, removals: int, whole_collection: bool = False
+) -> None:
+    """Remove the files of the collection, or the collection, so many times just before new files are synced."""
+    remaining, sync = [removals], atomic_write.sync_paths
+
+    def remove_and_sync(root: Path, paths: Collection[str]) -> None:
+        if remaining[0] > 0:
+            remaining[0] -= 1
+            if whole_collection:
+                blobs.set_aside("staff")
+            else:
+                blobs.remove("staff", blobs.names("staff"))
+        sync(root, paths)
+
+    monkeypatch.setattr(atomic_write, "sync_paths", remove_and_sync)
 
 
 def test_photos_and_crops_are_checked_when_they_are_read(blobs: Blobs, tmp_path: Path) -> None:
