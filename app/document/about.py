@@ -9,7 +9,8 @@ Face retrieval: galleries, search by face, labels of pairs of faces, and metrics
   `reader`. A key may be bound to collections. Tokens of an OpenID Connect issuer can be accepted like keys.
 - **Errors** are `application/problem+json`. `code` is for programs; `Retry-After` says when to try again.
 - **Long work** is answered with 202 and the `Location` of its job.
-- **Lists** return a page and, if there is more, the `next_token` of the next page.
+- **Lists** return a page and, if there is more, the `next_token` of the next page. A page of long `metadata` has
+  fewer entries than its `limit`.
 - **`Idempotency-Key`** on a POST: if it is sent again within 24 hours, it gets the same answer as the first time.
   Searches and suggestions, which change nothing, are carried out anew.
 - **`X-Request-Id`** of a request is returned in the answer; without it, the service makes one.
